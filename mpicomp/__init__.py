@@ -1,0 +1,31 @@
+"""MPI all-reduce, dense and compressed, on NumPy and CuPy arrays."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .comm import Comm
+    from .reducer import Reducer
+    from .schemes import Scheme
+
+# Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
+_HOME = {"Comm": ".comm", "Reducer": ".reducer", "Scheme": ".schemes"}
+_MODULES = ("ops", "schemes", "trace", "errors")
+
+__all__ = ["Comm", "Reducer", "Scheme", "__version__", "errors", "ops", "schemes", "trace"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name], __name__), name)
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

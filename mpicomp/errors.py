@@ -1,0 +1,33 @@
+"""The errors this library raises on purpose, so that callers can tell them from bugs."""
+
+
+class MpicompError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class InvalidArgument(MpicompError, ValueError):
+    """An argument is out of range or of the wrong kind; the text says what was expected and what was got."""
+
+
+class BufferRefused(MpicompError, ValueError):
+    """A buffer cannot be used as given (strided, read-only, foreign byte order, overlapping)."""
+
+
+class Disagreement(MpicompError, RuntimeError):
+    """Ranks called a collective with different arguments; raised on every rank, naming both sides."""
+
+
+class NonFiniteGradient(MpicompError, FloatingPointError):
+    """A gradient holds NaN or infinity; raised on every rank, naming rank and array."""
+
+
+class MissingExtra(MpicompError, ImportError):
+    """An optional dependency is needed; the text gives the command that installs it."""
+
+
+class CorruptFile(MpicompError, ValueError):
+    """A file does not hold what its format promises."""
+
+
+class RefusedOverwrite(MpicompError, FileExistsError):
+    """An output file exists already and ``force`` was not given."""

@@ -1,0 +1,32 @@
+"""How n elements are cut into contiguous parts: counts and displacements, in elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+def partition(n: int, size: int) -> tuple[list[int], list[int]]:
+    """Cut ``n`` elements into ``size`` contiguous parts that differ by at most one element.
+
+    Returns
+    -------
+    counts, displs : list of int
+        Elements in each part (longer parts first) and the offset of each part.
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
+    quotient, remainder = divmod(n, size)
+    counts = [quotient + (part < remainder) for part in range(size)]
+    displs = [part * quotient + min(part, remainder) for part in range(size)]
+    return counts, displs
+
+
+def pieces(start: int, stop: int, length: int) -> Iterator[tuple[int, int]]:
+    """Cut ``[start, stop)`` into pieces of ``length`` elements; the last may be shorter."""
+    for begin in range(start, stop, length):
+        yield begin, min(begin + length, stop)
+
+
+def chunk_count(n: int, chunk: int) -> int:
+    """Number of chunks of ``chunk`` elements that cover ``n`` elements."""
+    return -(-n // chunk)

