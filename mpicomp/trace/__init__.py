@@ -1,0 +1,38 @@
+"""Recording a run and explaining it afterwards. h5py is imported only when a trace is merged or read."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .recorder import NullRecorder, Recorder
+
+# Recording needs none of the reading side, so each name is loaded on first use.
+_HOME = {
+    "Recorder": ".recorder",
+    "NullRecorder": ".recorder",
+    "recover": ".merge",
+    "open_trace": ".read",
+    "validate": ".validate",
+    "info": ".analysis",
+    "summary": ".analysis",
+    "phases": ".analysis",
+    "steps": ".analysis",
+    "traffic": ".analysis",
+    "imbalance": ".analysis",
+    "metrics": ".analysis",
+    "report": ".analysis",
+}
+
+__all__ = [*sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

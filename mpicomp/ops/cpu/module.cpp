@@ -1,3 +1,55 @@
+// The extension module mpicomp.ops._cpu: every op family, the errors, and which instruction set is in use.
 #include <pybind11/pybind11.h>
 
-PYBIND11_MODULE(_cpu, m) { m.doc() = "Compiled CPU operations of mpicomp."; }
+#include <cstdlib>
+
+#include "arrays.h"
+#include "bind.h"
+#include "isa.h"
+
+std::int64_t& index_limit() {
+    static std::int64_t limit = std::numeric_limits<std::int32_t>::max();
+    return limit;
+}
+
+namespace {
+
+void raise(const char* class_name, const std::exception& error) {
+    py::set_error(py::module_::import("mpicomp.errors").attr(class_name), error.what());
+}
+
+void translate(std::exception_ptr pointer) {
+    try {
+        if (pointer) std::rethrow_exception(pointer);
+    } catch (const InvalidArgument& error) {
+        raise("InvalidArgument", error);
+    } catch (const BufferRefused& error) {
+        raise("BufferRefused", error);
+    }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_cpu, m) {
+    m.doc() = "Compiled CPU operations of mpicomp; mpicomp.ops.cpu is their public face.";
+    py::register_local_exception_translator(&translate);
+    bind_reduce(m);
+    bind_half(m);
+    bind_chunk_max(m);
+    bind_threshold(m);
+    bind_top_k(m);
+    bind_gather(m);
+    bind_update(m);
+    bind_measure(m);
+    m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use: avx512, avx2 or baseline.");
+    m.def("force_isa", &force_isa, py::arg("name"), "Use this instruction set; '' for the best. For tests.");
+    m.def("set_index_limit", [](std::int64_t n) { index_limit() = n; }, py::arg("n"),
+          "Vectors longer than n get 64-bit indices. For tests.");
+    if (const char* name = std::getenv("MPICOMP_ISA"); name && *name) {
+        try {
+            force_isa(name);
+        } catch (const InvalidArgument& error) {  // no translator is active while a module initialises
+            throw py::import_error("MPICOMP_ISA: " + std::string(error.what()));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+"""Do all ranks mean the same call? A 16-byte reduction finds out; only then are texts exchanged.
+
+MPI does not notice ranks that call a collective with different counts, types or operations: the result is silently
+wrong, or some ranks never return. So every rank reduces the checksum of what it is about to do, twice: the
+minimum of ``[crc, -crc]`` holds the least and the greatest checksum, and they are equal when all agree.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Callable
+from zlib import crc32
+
+import numpy as np
+
+from . import errors
+from .errors import Disagreement, MpicompError
+
+FAILED = -1  # below every checksum: one failed rank is enough to be seen by all
+
+
+class Agreement:
+    """Compares signatures over the ranks.
+
+    Parameters
+    ----------
+    reduce_min : callable
+        Replaces a small integer array by its minimum over the ranks.
+    gather : callable
+        Bytes of this rank -> the list of every rank's bytes.
+    """
+
+    def __init__(self, rank: int, reduce_min: Callable, gather: Callable[[bytes], list[bytes]]):
+        self.rank, self.reduce_min, self.gather = rank, reduce_min, gather
+        self._pair = np.zeros(2, np.int64)
+
+    def check(self, signature: str, error: Exception | None = None) -> None:
+        """Return when every rank gave the same signature and no error; else raise, the same on every rank."""
+        pair = self._pair
+        pair[0] = crc = FAILED if error is not None else crc32(signature.encode())
+        pair[1] = -crc
+        self.reduce_min(pair)
+        least, greatest = int(pair[0]), -int(pair[1])
+        if least != greatest or least == FAILED:
+            raise self._verdict(signature, error) from error
+
+    def _verdict(self, signature: str, error: Exception | None) -> Exception:
+        mine = {"signature": signature}
+        if error is not None:
+            mine |= {"error": type(error).__name__, "text": str(error)}
+        said = [json.loads(text) for text in self.gather(json.dumps(mine).encode())]
+        failed = [rank for rank, one in enumerate(said) if "error" in one]
+        if failed:
+            return joint_error(said, failed)
+        return Disagreement(disagreement_text([one["signature"] for one in said]))
+
+
+def joint_error(said: list[dict], failed: list[int]) -> Exception:
+    """The error of the lowest failing rank, in its class, naming the other ranks that failed."""
+    first = said[failed[0]]
+    text = f"rank {failed[0]}: {first['text']}"
+    if len(failed) > 1:
+        same = all(said[rank]["text"] == first["text"] for rank in failed)
+        text += f" ({'the same' if same else 'errors too'} on {ranks_text(failed[1:])})"
+    return rebuild(first["error"], text)
+
+
+def rebuild(name: str, text: str) -> Exception:
+    """An exception of the class called ``name``, ours or Python's own; else a MpicompError that names the class."""
+    kind = getattr(errors, name, None) or getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(text)
+        except TypeError:  # a class that wants more than a text, such as UnicodeDecodeError
+            pass
+    return MpicompError(f"{name}: {text}")
+
+
+def disagreement_text(signatures: list[str]) -> str:
+    """Who said what, the largest group first."""
+    groups: dict[str, list[int]] = {}
+    for rank, signature in enumerate(signatures):
+        groups.setdefault(signature, []).append(rank)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    sides = "; ".join(f"{ranks_text(ranks)}: {signature}" for signature, ranks in ordered)
+    return f"ranks disagree on a collective. {sides}. Call it with the same arguments, in the same order, on every rank"
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """``rank 3`` or ``ranks 0-2, 5``."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    text = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
+    return f"rank{'s' if len(ranks) > 1 else ''} {text}"

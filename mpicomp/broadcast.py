@@ -1,0 +1,76 @@
+"""Broadcast, pipelined.
+
+Schedule      A chain: root, root+1, ... around the ring; each rank hands a segment on as soon as it has it, so that all
+              links are busy at once. Short vectors go down a binomial tree in one message instead.
+Cost          Chain: p-2+s steps for s segments; n bytes sent by every rank but the last.
+              Tree: log2(p) steps; the root sends n log2(p) bytes.
+Restrictions  none. A chain of thousands of ranks has a long latency: p segments.
+Reference     Open MPI coll_base_bcast.c (pipeline, binomial).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .partition import chunk_count
+
+TREE_BYTES = 8 * 1024
+SEGMENT_BYTES = (16 * 1024, 1 << 20)  # least and most
+SEGMENTS = 16
+WINDOW = 4
+
+
+def broadcast(link: Any, x: Any, root: int) -> None:
+    """Make the 1-D byte array ``x`` of every rank equal to that of ``root``."""
+    if link.size == 1 or x.size == 0:
+        return
+    if x.size <= TREE_BYTES:
+        binomial(link, x, root)
+    else:
+        chain(link, x, root)
+
+
+def binomial(link: Any, x: Any, root: int) -> None:
+    relative = (link.rank - root) % link.size
+    mask = 1
+    while mask < link.size and not relative & mask:
+        mask <<= 1
+    if relative:
+        link.wait(link.irecv(x, (link.rank - mask) % link.size))
+    sent = []
+    mask >>= 1
+    while mask:
+        if relative + mask < link.size:
+            sent.append(link.isend(x, (link.rank + mask) % link.size))
+        mask >>= 1
+    for request in sent:
+        link.wait(request)
+
+
+def chain(link: Any, x: Any, root: int) -> None:
+    relative = (link.rank - root) % link.size
+    first, last = relative == 0, relative == link.size - 1
+    left, right = (link.rank - 1) % link.size, (link.rank + 1) % link.size
+    length = segment_length(x.size, link.size)
+    n_segments = chunk_count(x.size, length)
+    segments = [x[index * length : (index + 1) * length] for index in range(n_segments)]
+
+    inbox = [] if first else [link.irecv(part, left) for part in segments[:WINDOW]]
+    outbox = []
+    for index, part in enumerate(segments):
+        if not first:
+            link.wait(inbox[index])
+            if index + WINDOW < n_segments:
+                inbox.append(link.irecv(segments[index + WINDOW], left))
+        if not last:
+            outbox.append(link.isend(part, right))
+            if index >= WINDOW:
+                link.wait(outbox[index - WINDOW])
+    for request in outbox[-WINDOW:]:
+        link.wait(request)
+
+
+def segment_length(nbytes: int, size: int) -> int:
+    """Bytes in a segment: a fixed number of segments, within limits; the whole where no rank hands anything on."""
+    least, most = SEGMENT_BYTES
+    return max(least, min(most, chunk_count(nbytes, SEGMENTS))) if size > 2 else most

@@ -1,0 +1,150 @@
+"""One flat vector out of an array, or of a dict or list of arrays, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .errors import BufferRefused, InvalidArgument
+from .ops import ops_for
+from .values import Array
+
+Arrays = Any  # an array, a mapping of name -> array, or a list or tuple of arrays
+
+# Half precision is computed in float32.
+COMPUTE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+
+class Bucket:
+    """The layout of one group of arrays inside a flat vector.
+
+    Parameters
+    ----------
+    grads : array, mapping or sequence of arrays
+        Decides names, shapes and dtype (float16, bfloat16, float32 or float64); its values are not kept.
+    workers : int
+        Above 1, every array has one row a virtual worker: shape (workers, ...).
+
+    Attributes
+    ----------
+    n : int
+        Elements of one worker's vector.
+    spans : list of (int, int)
+        Where each array begins and ends in it.
+    signature : str
+        What all ranks must have in common.
+    ops : module
+        The operations of the arrays' device.
+
+    Raises
+    ------
+    BufferRefused, InvalidArgument
+        Naming the array, what was expected and what was got.
+    """
+
+    def __init__(self, grads: Arrays, workers: int) -> None:
+        self.form, arrays = _form(grads)
+        self.workers = workers
+        self.names = list(arrays)
+        for name, array in arrays.items():
+            _check(name, array, workers)
+        dtypes = sorted({array.dtype.name for array in arrays.values()})
+        if len(dtypes) != 1:
+            raise InvalidArgument(f"the arrays of one step must share one dtype, got {', '.join(dtypes) or 'none'}")
+        first = next(iter(arrays.values()))
+        self.dtype, self.compute = first.dtype, np.dtype(COMPUTE[dtypes[0]])
+        self.shapes = [self._own(array) for array in arrays.values()]
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes]).tolist()
+        self.spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        self.n = ends[-1]
+        self.ops = ops_for(first)
+        shapes = ", ".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
+        self.signature = f"{self.dtype.name} {shapes}"
+
+    def fits(self, grads: Arrays) -> bool:
+        """Whether this layout describes ``grads``; refuses buffers that cannot be read as they are."""
+        form, arrays = _form(grads)
+        for name, array in arrays.items():
+            _check(name, array, self.workers)
+        return (
+            (form, list(arrays)) == (self.form, self.names)
+            and [self._own(array) for array in arrays.values()] == self.shapes
+            and all(array.dtype == self.dtype for array in arrays.values())
+        )
+
+    def flatten(self, grads: Arrays, scratch: Callable[..., Array]) -> list[Array]:
+        """One flat vector a worker, in the dtype of computation: a view where nothing has to be moved."""
+        arrays = list(_form(grads)[1].values())
+        rows = [[array[w] for array in arrays] for w in range(self.workers)] if self.workers > 1 else [arrays]
+        if len(arrays) == 1 and self.compute == self.dtype:
+            return [row[0].reshape(-1) for row in rows]
+        return [self._pack(row, scratch(f"bucket-{w}", self.n, self.compute)) for w, row in enumerate(rows)]
+
+    def unflatten(self, flat: Array, out: Arrays | None) -> Arrays:
+        """``flat`` in the layout's shapes and dtype; written into ``out`` where given, else fresh or views of it."""
+        parts = [flat[start:stop].reshape(shape) for (start, stop), shape in zip(self.spans, self.shapes, strict=True)]
+        if out is not None:
+            for target, part in zip(_form(out)[1].values(), parts, strict=True):
+                target[...] = part
+            return out
+        parts = [part.astype(self.dtype, copy=False) for part in parts]
+        if self.form == "array":
+            return parts[0]
+        return parts if self.form == "list" else dict(zip(self.names, parts, strict=True))
+
+    def flat_view(self, out: Arrays) -> Array | None:
+        """``out`` as one flat vector, where it is one array in the dtype of computation."""
+        arrays = list(_form(out)[1].values())
+        if len(arrays) > 1 or self.compute != self.dtype or not arrays[0].flags.c_contiguous:
+            return None
+        return arrays[0].reshape(-1)
+
+    def check_out(self, out: Arrays) -> None:
+        """Refuse an ``out`` that does not have the layout of one worker's gradients."""
+        _, arrays = _form(out)
+        got = [(tuple(array.shape), array.dtype) for array in arrays.values()]
+        expected = [(shape, self.dtype) for shape in self.shapes]
+        if got != expected:
+            raise BufferRefused(f"out must have the gradients' shapes and dtype {expected}, got {got}")
+
+    def where(self, index: int) -> str:
+        """The name of the array, and the place in it, of one element of the flat vector."""
+        for name, shape, (start, stop) in zip(self.names, self.shapes, self.spans, strict=True):
+            if start <= index < stop:
+                place = tuple(int(i) for i in np.unravel_index(index - start, shape))
+                return f"{name}{list(place)}"
+        raise IndexError(index)
+
+    def _own(self, array: Array) -> tuple[int, ...]:
+        return tuple(array.shape[1:] if self.workers > 1 else array.shape)
+
+    def _pack(self, arrays: list[Array], flat: Array) -> Array:
+        for array, (start, stop) in zip(arrays, self.spans, strict=True):
+            flat[start:stop] = array.reshape(-1)
+        return flat
+
+
+def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
+    """How ``grads`` is given, and its arrays by name."""
+    if isinstance(grads, Mapping):
+        return "dict", dict(grads)
+    if isinstance(grads, list | tuple):
+        return "list", {f"gradient {i} ": array for i, array in enumerate(grads)}
+    return "array", {"gradient": grads}
+
+
+def _check(name: str, array: Array, workers: int) -> None:
+    """Refuse what cannot be read as one run of native numbers."""
+    if not hasattr(array, "dtype") or not hasattr(array, "reshape"):
+        raise BufferRefused(f"{name} must be a NumPy or CuPy array, got {type(array).__name__}")
+    if array.dtype.name not in COMPUTE:
+        raise BufferRefused(f"{name} must be one of {', '.join(COMPUTE)}, got {array.dtype}")
+    if not array.dtype.isnative:
+        raise BufferRefused(f"{name} must be in native byte order, got {array.dtype.str}: use astype")
+    if not array.flags.c_contiguous:
+        raise BufferRefused(f"{name} must be C-contiguous, got strides {array.strides}: use numpy.ascontiguousarray")
+    if workers > 1 and (array.ndim < 1 or array.shape[0] != workers):
+        raise BufferRefused(f"{name} must have one row for each of {workers} workers, got shape {tuple(array.shape)}")

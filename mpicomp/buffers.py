@@ -1,0 +1,164 @@
+"""What a caller hands to ``Allreduce``, turned into flat typed vectors, or refused with a reason.
+
+A message our schedules do not cover (derived datatypes, complex numbers, ...) is None here: MPI's own call takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .device import Device, device_of
+from .errors import BufferRefused
+
+# One letter a dtype our schedules add: float32, float64 and the integers.
+COVERED = frozenset("fdbBhHiIlLqQ")
+
+
+class Vector(NamedTuple):
+    """A flat contiguous view of a caller's buffer."""
+
+    array: Any
+    name: str  # dtype as the caller sees it
+    kind: str | None  # "float16" or "bfloat16": array is then a uint16 view
+    device: Device | None
+
+
+def vector(message: Any, role: str, numpy_dtype: Callable[[Any], np.dtype | None]) -> Vector | None:
+    """``message`` as a Vector; None when it is for MPI alone; BufferRefused when it is for nobody.
+
+    Parameters
+    ----------
+    role : {"sendbuf", "recvbuf"}
+        What errors call it; a ``recvbuf`` must be writable.
+    numpy_dtype : callable
+        The NumPy dtype of an MPI datatype or of its name; None when there is none.
+    """
+    spec = unpack(message)
+    if spec is None:
+        return None
+    obj, count, displ, datatype = spec
+    dtype = None
+    if datatype is not None:
+        dtype = numpy_dtype(datatype)
+        if dtype is None:
+            return None
+    device = device_of(obj)
+    if device is not None:
+        check_device(obj, role)
+        array, flat = obj, device.flat(obj)
+    else:
+        array = as_numpy(obj)
+        if array is None:
+            return None
+        check_host(array, role)
+        flat = array.reshape(-1)
+    if dtype is not None and dtype != flat.dtype:
+        if flat.nbytes % dtype.itemsize or flat.itemsize > dtype.itemsize > 1:
+            return None
+        flat = flat.view(dtype)
+    if count is not None or displ:
+        begin = displ or 0
+        end = flat.size if count is None else begin + count
+        if not 0 <= begin <= end <= flat.size:
+            return None  # MPI's own call words the error
+        flat = flat[begin:end]
+    return typed(flat, device)
+
+
+def typed(flat: Any, device: Device | None) -> Vector | None:
+    name = flat.dtype.name
+    if name in ("float16", "bfloat16"):
+        return Vector(flat.view(np.uint16), name, name, device)
+    if flat.dtype.char in COVERED:
+        return Vector(flat, name, None, device)
+    return None
+
+
+def unpack(message: Any) -> tuple[Any, int | None, int | None, Any] | None:
+    """(object, count, displacement, datatype) of mpi4py's buffer specifications; None for the forms left to MPI."""
+    if not isinstance(message, (list, tuple)):
+        return message, None, None, None
+    if not 1 <= len(message) <= 4:
+        return None
+    obj, *rest = message
+    datatype = None
+    if rest and not is_count(rest[-1]):
+        datatype = rest.pop()
+    if len(rest) == 1 and isinstance(rest[0], (list, tuple)):
+        rest = list(rest[0])
+    if len(rest) > 2 or not all(is_count(one) and not isinstance(one, (list, tuple)) for one in rest):
+        return None
+    count, displ = [*rest, None, None][:2]
+    return obj, count, displ, datatype
+
+
+def is_count(item: Any) -> bool:
+    """A count, or counts with displacements: not a datatype."""
+    return item is None or isinstance(item, (int, np.integer, list, tuple))
+
+
+def as_numpy(obj: Any) -> np.ndarray | None:
+    """``obj`` as a NumPy array on the same memory; None if it has no such view."""
+    if isinstance(obj, np.ndarray):
+        return obj
+    try:
+        if hasattr(obj, "__array_interface__"):
+            return np.asarray(obj)
+        try:
+            return np.asarray(memoryview(obj))
+        except TypeError:
+            return np.from_dlpack(obj) if hasattr(obj, "__dlpack__") else None
+    except (TypeError, ValueError, BufferError, RuntimeError, AttributeError):
+        return None
+
+
+def check_host(array: np.ndarray, role: str) -> None:
+    flags = array.flags
+    if array.dtype.hasobject:
+        raise BufferRefused(f"{role} holds Python objects (dtype {array.dtype}): convert it to a numeric dtype")
+    if not flags.c_contiguous:
+        layout = "Fortran-ordered" if flags.f_contiguous else "not contiguous"
+        raise BufferRefused(
+            f"{role} must be contiguous in C order, got shape {array.shape} with strides {array.strides} "
+            f"({layout}): pass numpy.ascontiguousarray(...)"
+        )
+    if not array.dtype.isnative:
+        raise BufferRefused(
+            f"{role} must be in this machine's byte order, got dtype {array.dtype.str}: "
+            "pass a.astype(a.dtype.newbyteorder('='))"
+        )
+    if role == "recvbuf" and not flags.writeable:
+        raise BufferRefused("recvbuf must be writable, got a read-only array: pass a copy")
+
+
+def check_device(array: Any, role: str) -> None:
+    interface = array.__cuda_array_interface__
+    strides, shape = interface.get("strides"), interface["shape"]
+    itemsize = np.dtype(interface["typestr"]).itemsize
+    contiguous = [itemsize * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    if strides is not None and 0 not in shape and tuple(strides) != tuple(contiguous):
+        raise BufferRefused(
+            f"{role} must be contiguous in C order, got shape {tuple(shape)} with strides {tuple(strides)}: "
+            "pass cupy.ascontiguousarray(...)"
+        )
+    if role == "recvbuf" and interface["data"][1]:
+        raise BufferRefused("recvbuf must be writable, got a read-only device array: pass a copy")
+
+
+def check_pair(source: Vector, target: Vector) -> None:
+    """Refuse a send and a receive buffer that do not belong together."""
+    if source.name != target.name:
+        raise BufferRefused(
+            f"sendbuf and recvbuf must have one dtype, got {source.name} and {target.name}: convert one of them"
+        )
+    if source.array.size != target.array.size:
+        raise BufferRefused(
+            f"sendbuf and recvbuf must have one length, got {source.array.size} and {target.array.size} elements"
+        )
+    if (source.device is None) != (target.device is None):
+        raise BufferRefused("sendbuf and recvbuf must be on one device: copy one of them")
+    if source.device is None and np.may_share_memory(source.array, target.array):
+        raise BufferRefused("sendbuf and recvbuf overlap: pass MPI.IN_PLACE as sendbuf to reduce in place")

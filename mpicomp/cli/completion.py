@@ -1,0 +1,29 @@
+"""``mpicomp completion``: the script that makes a shell complete commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+INSTALL = {
+    "bash": 'put  eval "$(mpicomp completion bash)"  into ~/.bashrc',
+    "zsh": 'put  eval "$(mpicomp completion zsh)"  into ~/.zshrc',
+    "fish": "mpicomp completion fish > ~/.config/fish/completions/mpicomp.fish",
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(INSTALL)))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    \b
+    bash:  put  eval "$(mpicomp completion bash)"  into ~/.bashrc
+    zsh:   put  eval "$(mpicomp completion zsh)"  into ~/.zshrc
+    fish:  mpicomp completion fish > ~/.config/fish/completions/mpicomp.fish
+    """
+    from .root import root
+
+    script = get_completion_class(shell)(root, {}, "mpicomp", "_MPICOMP_COMPLETE")
+    click.echo(f"# To install: {INSTALL[shell]}")
+    click.echo(script.source())

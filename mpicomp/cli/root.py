@@ -1,0 +1,85 @@
+"""The table of commands. A command's module is imported when the command is used, not before."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+from .._version import __version__
+from .guard import Guard
+
+
+class Entry(NamedTuple):
+    """One line of the table."""
+
+    target: str  # "module:attribute" of the click command
+    summary: str  # repeated here so that --help imports no command
+    mpi: bool = False  # runs on every rank, under the guard
+    singleton: bool = False  # may run where MPI was not told of the launcher's other ranks
+
+
+COMMANDS = {
+    "bench": Entry("mpicomp.cli.bench:bench", "Measure all-reduce, dense and compressed.", mpi=True),
+    "completion": Entry("mpicomp.cli.completion:completion", "Print the completion script of a shell."),
+    "info": Entry("mpicomp.cli.info:info", "Check launcher, MPI, devices, binding.", mpi=True, singleton=True),
+    "schemes": Entry("mpicomp.cli.schemes:schemes", "List the compression schemes and their options."),
+    "trace": Entry("mpicomp.cli.trace:trace", "Explain a recorded run."),
+    "train": Entry("mpicomp.cli.train:train", "Train a model on real data.", mpi=True),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and summaries, and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        entry = COMMANDS.get(name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command = getattr(import_module(module), attribute)
+        guard = ctx.find_object(Guard)
+        if entry.mpi and guard is not None:
+            guard.expects_mpi, guard.allow_singleton = True, entry.singleton
+            _start_mpi_first(command, guard)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(n, help=e.summary) for n, e in COMMANDS.items() if n.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+def _start_mpi_first(command: click.Command, guard: Guard) -> None:
+    """Make ``command`` (every leaf, if it is a group) start MPI when its arguments have been understood.
+
+    Only then: ``mpicomp bench --help`` and a mistyped option must not cost an MPI start.
+    """
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _start_mpi_first(child, guard)
+        return
+    body = command.callback
+
+    def started(*args: Any, **kwargs: Any) -> Any:
+        guard.start()
+        return body(*args, **kwargs)
+
+    command.callback = started
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mpicomp")
+def root() -> None:
+    """All-reduce over MPI, dense and compressed: measure it, train with it, explain its traces.
+
+    Start the commands that use MPI under your launcher, for example: mpirun -n 4 mpicomp bench
+    """

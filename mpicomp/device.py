@@ -1,0 +1,124 @@
+"""Arrays in device memory: whose they are, when MPI may touch them, how they are copied to and from the host.
+
+A device is described by an object with the methods of `CuPy` below. Tests register one whose "device" is host
+memory, so that everything above runs without a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from .errors import MissingExtra
+
+
+class Device(Protocol):
+    """What staging needs of a device. Copies are started here and waited for with ``wait``."""
+
+    def matches(self, array: Any) -> bool: ...
+
+    def flat(self, array: Any) -> Any:
+        """The array as a contiguous 1-D array of the device's own type, sharing memory."""
+
+    def synchronize(self, array: Any) -> None:
+        """Wait until everything queued on the array so far is done."""
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """Host bytes the device copies to and from at full speed."""
+
+    def start_to_host(self, host: np.ndarray, array: Any) -> Any: ...
+
+    def start_to_device(self, array: Any, host: np.ndarray) -> Any: ...
+
+    def wait(self, copy: Any) -> None: ...
+
+    def empty(self, n: int, like: Any) -> Any: ...
+
+
+class CuPy:
+    """CUDA arrays: CuPy's own, and any other library's that has ``__cuda_array_interface__`` (no copy is made)."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, tuple[Any, Any]] = {}
+
+    def matches(self, array: Any) -> bool:
+        return hasattr(type(array), "__cuda_array_interface__")
+
+    def flat(self, array: Any) -> Any:
+        return _cupy().asarray(array).reshape(-1)
+
+    def synchronize(self, array: Any) -> None:
+        cupy = _cupy()
+        if isinstance(array, cupy.ndarray):
+            with array.device:
+                cupy.cuda.get_current_stream().synchronize()
+        else:  # which stream another library works on is not known: wait for the whole device
+            cupy.asarray(array).device.synchronize()
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return np.frombuffer(_cupy().cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+
+    def start_to_host(self, host: np.ndarray, array: Any) -> Any:
+        return self._start(array, host.ctypes.data, array.data.ptr, array.nbytes, outward=True)
+
+    def start_to_device(self, array: Any, host: np.ndarray) -> Any:
+        return self._start(array, array.data.ptr, host.ctypes.data, array.nbytes, outward=False)
+
+    def wait(self, copy: Any) -> None:
+        copy.synchronize()
+
+    def empty(self, n: int, like: Any) -> Any:
+        with like.device:
+            return _cupy().empty(n, like.dtype)
+
+    def _start(self, array: Any, dst: int, src: int, nbytes: int, *, outward: bool) -> Any:
+        cupy = _cupy()
+        kind = cupy.cuda.runtime.memcpyDeviceToHost if outward else cupy.cuda.runtime.memcpyHostToDevice
+        with array.device as device:
+            if device.id not in self._streams:  # one stream each way, so that the two directions overlap
+                self._streams[device.id] = tuple(cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+            stream = self._streams[device.id][0 if outward else 1]
+            cupy.cuda.runtime.memcpyAsync(dst, src, nbytes, kind, stream.ptr)
+            return stream.record()
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingExtra(
+            "arrays in CUDA memory need CuPy: pip install 'mpicomp[cuda12]' or 'mpicomp[cuda13]'"
+        ) from error
+    return cupy
+
+
+_devices: list[Device] = [CuPy()]
+
+
+def register(device: Device) -> None:
+    """Ask ``device`` first which arrays are its own."""
+    _devices.insert(0, device)
+
+
+def unregister(device: Device) -> None:
+    _devices.remove(device)
+
+
+def device_of(array: Any) -> Device | None:
+    """The device that owns ``array``; None for host memory."""
+    if type(array) is np.ndarray:
+        return None
+    return next((device for device in _devices if device.matches(array)), None)
+
+
+def ready(array: Any) -> None:
+    """Call before MPI touches ``array``: the one place where a device is waited for.
+
+    MPI knows nothing of streams: without this it would send what a kernel has not written yet, or overwrite what one
+    still reads.
+    """
+    if type(array) is not np.ndarray:
+        device = device_of(array)
+        if device is not None:
+            device.synchronize(array)

@@ -1,0 +1,107 @@
+"""A private communicator's point-to-point verbs, counted: what every schedule of ours sends and receives through."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from .device import ready
+from .partition import pieces
+
+# MPI libraries of the 3.1 standard take counts below 2**31 only. Tests lower the limit.
+MAX_COUNT = int(os.environ.get("MPICOMP_MAX_COUNT", 2**30))
+TAG = 1
+
+MPI_OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What this rank has handed to MPI and taken from it, in bytes, since its ``Comm`` was made.
+
+    ``modelled`` bytes are the part of ``bytes_sent`` (and of ``bytes_received``) that went through MPI's own
+    collectives: a schedule we cannot see, counted by formula.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages: int = 0
+    modelled: int = 0
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return Traffic(
+            self.bytes_sent - earlier.bytes_sent,
+            self.bytes_received - earlier.bytes_received,
+            self.messages - earlier.messages,
+            self.modelled - earlier.modelled,
+        )
+
+
+class Link:
+    """Counted verbs between the ranks of ``comm``; a vector over ``MAX_COUNT`` elements goes in several messages.
+
+    Both sides know the length of every message, so an empty one is not sent at all. Requests are waited for one by
+    one: after a failed peer ``MPI_Waitall`` may leave requests of the others in an undefined state.
+    """
+
+    def __init__(self, comm: MPI.Intracomm):
+        self.comm = comm
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
+
+    def isend(self, array: Any, dest: int) -> Any:
+        """Start sending ``array``; it must stay as it is until the request has been waited for."""
+        if array.size == 0:
+            return None
+        ready(array)
+        self.bytes_sent += array.nbytes
+        if array.size <= MAX_COUNT:
+            self.messages += 1
+            return self.comm.Isend(array, dest, TAG)
+        parts = [array[begin:end] for begin, end in pieces(0, array.size, MAX_COUNT)]
+        self.messages += len(parts)
+        return [self.comm.Isend(part, dest, TAG) for part in parts]
+
+    def irecv(self, array: Any, source: int) -> Any:
+        """Start receiving into ``array``."""
+        if array.size == 0:
+            return None
+        ready(array)
+        self.bytes_received += array.nbytes
+        if array.size <= MAX_COUNT:
+            return self.comm.Irecv(array, source, TAG)
+        parts = [array[begin:end] for begin, end in pieces(0, array.size, MAX_COUNT)]
+        return [self.comm.Irecv(part, source, TAG) for part in parts]
+
+    def wait(self, request: Any) -> None:
+        if request is None:
+            return
+        if isinstance(request, list):
+            for one in request:
+                one.Wait()
+        else:
+            request.Wait()
+
+    def sendrecv(self, outgoing: Any, dest: int, incoming: Any, source: int) -> None:
+        received = self.irecv(incoming, source)
+        sent = self.isend(outgoing, dest)
+        self.wait(received)
+        self.wait(sent)
+
+    def native_allreduce(self, work: Any, op: str) -> None:
+        """MPI_Allreduce in place, in calls of at most ``MAX_COUNT`` elements."""
+        ready(work)
+        for begin, end in pieces(0, work.size, MAX_COUNT):
+            self.comm.Allreduce(MPI.IN_PLACE, work[begin:end], MPI_OPS[op])
+        self.count_modelled(2 * (self.size - 1) * work.nbytes // self.size)
+
+    def count_modelled(self, nbytes: int) -> None:
+        self.bytes_sent += nbytes
+        self.bytes_received += nbytes
+        self.modelled += nbytes
+
+    def traffic(self) -> Traffic:
+        return Traffic(self.bytes_sent, self.bytes_received, self.messages, self.modelled)

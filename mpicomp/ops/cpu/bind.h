@@ -1,0 +1,13 @@
+// One binding function an op family; module.cpp calls them all.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+void bind_reduce(pybind11::module_& m);
+void bind_half(pybind11::module_& m);
+void bind_chunk_max(pybind11::module_& m);
+void bind_threshold(pybind11::module_& m);
+void bind_top_k(pybind11::module_& m);
+void bind_gather(pybind11::module_& m);
+void bind_update(pybind11::module_& m);
+void bind_measure(pybind11::module_& m);

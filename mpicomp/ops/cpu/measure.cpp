@@ -1,0 +1,73 @@
+// What a vector looks like: non-finite entries, squared norm.
+#include "arrays.h"
+#include "bind.h"
+#include "isa.h"
+#include "real.h"
+
+namespace {
+
+constexpr std::size_t block = 4096;
+
+template <class T>
+KERNEL std::size_t count_nonfinite(const T* x, std::size_t n) {
+    std::size_t count = 0;
+    for (std::size_t begin = 0; begin < n; begin += block) {
+        Bits<T> in_block = 0;  // as wide as an element, so that counting keeps to full vectors
+        const std::size_t end = begin + block < n ? begin + block : n;
+        for (std::size_t i = begin; i < end; ++i) in_block += is_nonfinite(x[i]);
+        count += static_cast<std::size_t>(in_block);
+    }
+    return count;
+}
+
+template <class T>
+std::int64_t first_nonfinite(const T* x, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i)
+        if (is_nonfinite(x[i])) return static_cast<std::int64_t>(i);
+    return -1;
+}
+
+// Sixteen partial sums, whatever the vector width, so that every instruction set adds in the same order.
+template <class T>
+KERNEL double squared_norm(const T* x, std::size_t n) {
+    constexpr std::size_t lanes = 16;
+    double sums[lanes] = {};
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        for (std::size_t lane = 0; lane < lanes; ++lane) {
+            const double value = x[i + lane];
+            sums[lane] += value * value;
+        }
+    for (std::size_t lane = 0; i < n; ++i, ++lane) sums[lane] += static_cast<double>(x[i]) * x[i];
+    for (std::size_t half = lanes / 2; half; half /= 2)
+        for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
+}  // namespace
+
+void bind_measure(py::module_& m) {
+    m.def("count_nonfinite", [](const py::array& x) {
+        std::size_t count = 0;
+        std::int64_t first = -1;
+        visit_real(x, "x", [&](auto zero) {
+            using T = decltype(zero);
+            const auto from = input<T>(x, "x");
+            py::gil_scoped_release release;
+            count = dispatch<count_nonfinite<T>>(from.data, from.n);
+            if (count) first = first_nonfinite(from.data, from.n);
+        });
+        return py::make_tuple(count, first);
+    }, py::arg("x"), "(how many entries are NaN or infinite, the index of the first or -1).");
+
+    m.def("squared_norm", [](const py::array& x) {
+        double sum = 0;
+        visit_real(x, "x", [&](auto zero) {
+            using T = decltype(zero);
+            const auto from = input<T>(x, "x");
+            py::gil_scoped_release release;
+            sum = dispatch<squared_norm<T>>(from.data, from.n);
+        });
+        return sum;
+    }, py::arg("x"), "Sum of squares, accumulated in float64.");
+}

@@ -1,0 +1,236 @@
+"""The array primitives in plain NumPy: obvious and slow, the oracle of :mod:`.cpu` and :mod:`.gpu`.
+
+Every function has the same name, arguments and result in all three modules. Arrays are one-dimensional and
+contiguous. ``memory`` may be None where said, which means zero: the compensated gradient ``u = memory + grad``
+(or ``grad``) is what is selected from, and the compiled modules never store it. Selections order numbers by
+*magnitude*: the bits of ``|u|`` read as an unsigned integer, so NaN is largest, then infinity; among equals the
+lowest index wins.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from ..partition import chunk_count
+
+Array = np.ndarray
+INT32_MAX = 2**31 - 1
+
+
+# ---- element-wise
+
+def add(dst: Array, src: Array) -> None:
+    """``dst += src``; integers wrap around."""
+    np.add(dst, src, out=dst)
+
+
+def multiply(dst: Array, src: Array) -> None:
+    """``dst *= src``; integers wrap around."""
+    np.multiply(dst, src, out=dst)
+
+
+def minimum(dst: Array, src: Array) -> None:
+    """``dst = min(dst, src)``; NaN wins."""
+    np.minimum(dst, src, out=dst)
+
+
+def maximum(dst: Array, src: Array) -> None:
+    """``dst = max(dst, src)``; NaN wins."""
+    np.maximum(dst, src, out=dst)
+
+
+def scale(x: Array, factor: float) -> None:
+    """``x *= factor``, the factor rounded to x's precision first."""
+    x *= x.dtype.type(factor)
+
+
+# ---- half precision, held as uint16 bits
+
+def widen(dst: Array, src: Array, kind: str) -> None:
+    """``dst`` (float32) ``= src`` (bits of ``kind``: ``"float16"`` or ``"bfloat16"``)."""
+    if _is_float16(kind):
+        dst[:] = src.view(np.float16)
+    else:
+        dst.view(np.uint32)[:] = src.astype(np.uint32) << 16
+
+
+def narrow(dst: Array, src: Array, kind: str) -> None:
+    """``dst`` (bits of ``kind``) ``= src`` (float32), rounded to nearest even; NaN stays NaN."""
+    if _is_float16(kind):
+        with np.errstate(over="ignore", under="ignore"):
+            dst.view(np.float16)[:] = src
+        return
+    bits = src.view(np.uint32)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    dst[:] = np.where(np.isnan(src), (bits >> 16) | 0x40, rounded)
+
+
+def add_widened(dst: Array, src: Array, kind: str) -> None:
+    """``dst`` (float32) ``+= src`` (bits of ``kind``)."""
+    wide = np.empty_like(dst)
+    widen(wide, src, kind)
+    dst += wide
+
+
+def _is_float16(kind: str) -> bool:
+    if kind not in ("float16", "bfloat16"):
+        raise InvalidArgument(f"kind must be float16 or bfloat16, got {kind}")
+    return kind == "float16"
+
+
+# ---- selection
+
+def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -> None:
+    """``positions[j]`` = position inside chunk j of its largest ``|u|``; uint8 for chunk <= 256, else uint16."""
+    _check_chunk(chunk)
+    keys = _magnitude(_compensated(memory, grad))
+    for j in range(chunk_count(len(grad), chunk)):
+        positions[j] = np.argmax(keys[j * chunk : (j + 1) * chunk])
+
+
+def chunk_indices(positions: Array, chunk: int, n: int, indices: Array) -> None:
+    """``indices[j] = j * chunk + positions[j]``."""
+    _check_chunk(chunk)
+    found = np.arange(len(positions), dtype=np.int64) * chunk + positions
+    if np.any(positions >= chunk) or np.any(found >= n):
+        raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = {n}")
+    indices[:] = found
+
+
+def threshold(memory: Array | None, grad: Array, lam: float) -> Array:
+    """Ascending indices of ``|u| >= lam``, NaN included."""
+    if not lam >= 0:
+        raise InvalidArgument(f"lam must be a number >= 0, got {lam}")
+    floor = _magnitude(np.array([lam], grad.dtype))
+    return _indices(np.flatnonzero(_magnitude(_compensated(memory, grad)) >= floor), len(grad))
+
+
+def top_k(memory: Array | None, grad: Array, k: int) -> Array:
+    """Ascending indices of the ``k`` largest ``|u|``; the lowest index wins among equals."""
+    if not 0 <= k <= len(grad):
+        raise InvalidArgument(f"k must be in [0, {len(grad)}], got {k}")
+    keys = _magnitude(_compensated(memory, grad))
+    largest_first = np.argsort(~keys, kind="stable")
+    return _indices(np.sort(largest_first[:k]), len(grad))
+
+
+# ---- reading and writing at indices
+
+def gather(memory: Array | None, grad: Array, indices: Array, values: Array) -> None:
+    """``values[j] = u[indices[j]]``."""
+    _check_range(indices, len(grad))
+    values[:] = grad[indices] if memory is None else memory[indices] + grad[indices]
+
+
+def scatter(dst: Array, indices: Array, values: Array) -> None:
+    """``dst[indices] = values``."""
+    _check_range(indices, len(dst))
+    dst[indices] = values
+
+
+def scatter_add(dst: Array, indices: Array, values: Array) -> None:
+    """``dst[indices] += values``; indices are distinct."""
+    _check_range(indices, len(dst))
+    dst[indices] += values
+
+
+def clear(dst: Array, indices: Array) -> None:
+    """``dst[indices] = 0``."""
+    _check_range(indices, len(dst))
+    dst[indices] = 0
+
+
+# ---- the memory's update
+
+def masked_update(next: Array, memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> int:
+    """``next = memory + beta * grad``, and at ``indices`` ``(1 - beta) * memory + beta * (u - sent)``.
+
+    Evaluated in this order in the array's precision. ``next`` may be ``memory`` itself; ``indices`` ascend.
+
+    Returns
+    -------
+    int
+        How many entries of ``grad`` are NaN or infinite.
+    """
+    _check_range(indices, len(grad))
+    if np.any(indices[1:] <= indices[:-1]):
+        raise InvalidArgument("indices must be strictly ascending")
+    beta = grad.dtype.type(beta)
+    one = grad.dtype.type(1)
+    unsent = (memory[indices] + grad[indices]) - sent
+    kept = (one - beta) * memory[indices] + beta * unsent
+    nonfinite = count_nonfinite(grad)[0]
+    next[:] = memory + beta * grad
+    next[indices] = kept
+    return nonfinite
+
+
+# ---- measures
+
+def count_nonfinite(x: Array) -> tuple[int, int]:
+    """How many entries are NaN or infinite, and the index of the first, or -1."""
+    bad = np.flatnonzero(~np.isfinite(x))
+    return len(bad), int(bad[0]) if len(bad) else -1
+
+
+def squared_norm(x: Array) -> float:
+    """Sum of squares, accumulated in float64."""
+    return float(np.sum(np.square(x, dtype=np.float64)))
+
+
+# ---- arrays on this device
+
+def empty(n: int, dtype) -> Array:
+    """An array of ``n`` elements, not initialised."""
+    return np.empty(n, dtype)
+
+
+def zeros(n: int, dtype) -> Array:
+    """An array of ``n`` zeros."""
+    return np.zeros(n, dtype)
+
+
+def empty_like(x: Array) -> Array:
+    """An array like ``x``, not initialised."""
+    return np.empty_like(x)
+
+
+def zeros_like(x: Array) -> Array:
+    """An array of zeros like ``x``."""
+    return np.zeros_like(x)
+
+
+def to_host(x: Array) -> np.ndarray:
+    """The array in host memory (here: itself)."""
+    return x
+
+
+def index_dtype(n: int) -> type[np.integer]:
+    """The integer type of indices into ``n`` elements: int32, or int64 above 2^31 - 1."""
+    return np.int32 if n <= INT32_MAX else np.int64
+
+
+# ---- helpers
+
+def _compensated(memory: Array | None, grad: Array) -> Array:
+    return grad if memory is None else memory + grad
+
+
+def _magnitude(u: Array) -> Array:
+    return np.abs(u).view(f"u{u.itemsize}")
+
+
+def _indices(found: Array, n: int) -> Array:
+    return found.astype(index_dtype(n))
+
+
+def _check_chunk(chunk: int) -> None:
+    if not 1 <= chunk <= 65536:
+        raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")
+
+
+def _check_range(indices: Array, n: int) -> None:
+    if len(indices) and not (indices.min() >= 0 and indices.max() < n):
+        outside = indices[(indices < 0) | (indices >= n)][0]
+        raise InvalidArgument(f"indices must be in [0, {n}), got {outside}")

@@ -1,0 +1,73 @@
+"""Options of schemes: declared once beside the part they steer, parsed and checked the same way everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a part, its type, default, range and meaning.
+
+    ``low`` and ``high`` bound numbers (``open_low``: the bound itself is refused); ``choices`` bounds words.
+    ``default`` None means that the option is not set.
+    """
+
+    name: str
+    type: type
+    default: Any
+    meaning: str
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> str:
+        """The allowed values, as errors and tables show them."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.low is None:
+            return f"any {self.type.__name__}"
+        bracket = "(" if self.open_low else "["
+        return f"in {bracket}{self.low:g}, {'inf)' if self.high is None else f'{self.high:g}]'}"
+
+    def parse(self, text: Any) -> Any:
+        """The value that ``text`` (or a value of another type) stands for."""
+        try:
+            value = self.type(text)
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"{self.name} must be a {self.type.__name__} {self.range}, got {text!r}") from None
+        if not self._allows(value):
+            raise InvalidArgument(f"{self.name} must be {self.range}, got {text}")
+        return value
+
+    def _allows(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        if self.low is not None and not (value > self.low if self.open_low else value >= self.low):
+            return False  # written so that NaN is refused too
+        return self.high is None or value <= self.high
+
+
+def resolve(options: Iterable[Option], given: dict[str, Any], owner: str) -> dict[str, Any]:
+    """Every option's value: the one given, checked, or the default.
+
+    Raises
+    ------
+    InvalidArgument
+        For an unknown option (the text lists those there are) or a value out of range.
+    """
+    declared = {option.name: option for option in options}
+    for name in given:
+        if name not in declared:
+            choices = ", ".join(sorted(declared)) or "none"
+            raise InvalidArgument(f"{owner} has no option {name!r}; its options are: {choices}")
+    return {
+        name: option.parse(given[name]) if name in given else option.default
+        for name, option in declared.items()
+    }

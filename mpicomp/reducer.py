@@ -1,0 +1,246 @@
+"""The Reducer: runs one scheme, step after step, and owns its state."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from . import allreduce
+from .buckets import Arrays, Bucket
+from .errors import BufferRefused, InvalidArgument, NonFiniteGradient
+from .schemes import Scheme
+from .step import Step, workers_of_all
+from .values import Array, Exchanged, Mean, StepStats
+
+NONFINITE = ("raise", "skip", "allow")
+
+
+class Reducer:
+    """Averages gradients over all ranks by a scheme, keeping what was not sent in error memory.
+
+    Every step is ``compensate -> compress -> exchange -> update``. Before data moves, ranks compare what they are
+    about to do (step, scheme, shapes); after it, whether every gradient was finite. A step in which anything
+    fails leaves the error memory as it was.
+
+    Parameters
+    ----------
+    comm : Comm
+    scheme : str or Scheme
+        For example ``"scalecom:chunk=112,beta=0.1"``; see ``mpicomp schemes``.
+    workers : int
+        Virtual workers on this rank, each with its own gradient and memory; with more than one, every array
+        passed to ``reduce`` has a leading dimension of this size. Ranks may hold different numbers.
+    algorithm : str
+        The dense all-reduce that adds values: a name of ``mpicomp.allreduce``.
+    nonfinite : {"raise", "skip", "allow"}
+        What NaN or infinity in any rank's gradient does: raise NonFiniteGradient on every rank; give a zero mean
+        on every rank and go on, memory untouched; or nothing at all (it will spread).
+    trace : mpicomp.trace.Recorder, optional
+
+    Raises
+    ------
+    InvalidArgument
+        On every rank, naming what was expected and got.
+    Disagreement
+        On every rank, if they differ in scheme, step, shapes or dtype.
+    """
+
+    def __init__(self, comm: Any, scheme: str | Scheme, *, workers: int = 1, algorithm: str = "auto",
+                 nonfinite: str = "raise", trace: Any = None) -> None:
+        self.comm, self.workers, self.nonfinite = comm, workers, nonfinite
+        error = None
+        try:
+            self.scheme = Scheme.parse(scheme)
+            _check(workers, nonfinite)
+            allreduce.check_name(algorithm)
+        except InvalidArgument as caught:
+            error = caught
+        comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite}", error)
+        parts = self.scheme.parts(workers)
+        self._memories, self._exchange = parts.memories, parts.exchange
+        trace = trace if trace is not None and trace.enabled else None
+        self._step = Step(comm, workers_of_all(comm, workers), parts.selector, parts.codec, algorithm, trace)
+        self._bucket: Bucket | None = None
+        self.step = 0
+        self.stats = StepStats()
+
+    def reduce(self, grads: Arrays, out: Arrays | None = None) -> Arrays:
+        """The mean over all workers of all ranks, dense (collective).
+
+        Parameters
+        ----------
+        grads : array, or dict or list of arrays
+            This rank's gradients: C-contiguous, one of float16, bfloat16, float32, float64; not modified.
+        out : like grads, optional
+            Receives the mean; may be ``grads`` itself. Saves allocating.
+
+        Returns
+        -------
+        The mean in the structure, shapes and dtype of ``grads``: fresh arrays, or ``out``.
+        """
+        mean = self._run(grads, out)
+        target = None if out is None else self._bucket.flat_view(out)
+        dense = mean.dense(self._step.ops, target)
+        if target is not None:
+            return out
+        if out is None and mean.indices is None:
+            dense = dense.copy()  # these values belong to the reducer
+        return self._bucket.unflatten(dense, out)
+
+    def reduce_sparse(self, grads: Arrays) -> Mean:
+        """The mean as ``(indices, values, n)`` over the flattened arrays (collective).
+
+        Where a scheme sends everything, ``indices`` is None. The arrays are good until the next step.
+        """
+        return self._run(grads, None)
+
+    def memory_norm(self) -> float:
+        """Euclidean norm of this rank's error memory, over all its workers."""
+        ops = self._step.ops
+        return 0.0 if ops is None else sum(memory.squared_norm(ops) for memory in self._memories) ** 0.5
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state: step and error memory, as integers, strings and NumPy arrays (copies)."""
+        state = {"scheme": str(self.scheme), "step": self.step, "workers": self.workers}
+        for worker, memory in enumerate(self._memories):
+            for name, array in memory.state(self._step.ops).items():
+                state[f"memory/{worker}/{name}"] = array
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on, bit for bit, where ``state_dict`` was taken (collective).
+
+        Raises
+        ------
+        InvalidArgument
+            On every rank, if the state is of another scheme or another number of workers.
+        """
+        self.comm.fail_together(self._state_error(state))
+        self.step = int(state["step"])
+        for worker, memory in enumerate(self._memories):
+            prefix = f"memory/{worker}/"
+            memory.load({key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)})
+
+    def _state_error(self, state: dict[str, Any]) -> InvalidArgument | None:
+        mine = {"scheme": str(self.scheme), "workers": self.workers}
+        for key, expected in mine.items():
+            if state.get(key) != expected:
+                return InvalidArgument(f"the state must have {key}={expected}, got {state.get(key)}")
+        sizes = {value.size for key, value in state.items() if key.startswith("memory/")}
+        if self._bucket is not None and sizes - {self._bucket.n}:
+            return InvalidArgument(f"the state's memory must have {self._bucket.n} elements, got {sizes}")
+        return None
+
+    def _run(self, grads: Arrays, out: Arrays | None) -> Mean:
+        """One step: agree, then the four verbs, then commit."""
+        step, before, start = self._step, self.comm.traffic, time.monotonic_ns()
+        flat = self._agree(grads, out)
+        workers = [memory.compensate(g, step.ops) for memory, g in zip(self._memories, flat, strict=True)]
+        with step.timed("compress"):
+            sent = self._exchange.compress(workers, step)
+        with step.timed("exchange"):
+            result = self._exchange.exchange(workers, sent, step)
+        with step.timed("update"):
+            bad = [memory.update(u, s, step.ops) for memory, u, s in zip(self._memories, workers, sent, strict=True)]
+        finite = self._finite(flat, bad, result.mean)
+        if finite:
+            for memory in self._memories:
+                memory.commit()
+        self._account(result, before, start, skipped=not finite)
+        return result.mean if finite else _zero(result.mean)
+
+    def _agree(self, grads: Arrays, out: Arrays | None) -> list[Array]:
+        """One flat vector a worker, once every rank is known to be about to do the same."""
+        step, error = self._step, None
+        try:
+            bucket = self._layout(grads, out)
+        except (InvalidArgument, BufferRefused) as caught:
+            error = caught
+        text = "invalid" if error else f"step {self.step} of {self.scheme} for {bucket.signature}"
+        self.comm.agree(text, error)
+        self._bucket = bucket
+        ops = bucket.ops
+        spans = bucket.spans if self.scheme.options["layers"] == "per-tensor" else [(0, bucket.n)]
+        step.begin(self.step, ops, bucket.n, spans)
+        return bucket.flatten(grads, step.scratch)
+
+    def _layout(self, grads: Arrays, out: Arrays | None) -> Bucket:
+        bucket = self._bucket
+        if bucket is None:
+            bucket = Bucket(grads, self.workers)
+            for memory in self._memories:
+                memory.check(bucket.n)
+        elif not bucket.fits(grads):
+            raise InvalidArgument(
+                f"this reducer's error memory is for {bucket.signature}; make another Reducer for other arrays"
+            )
+        if out is not None:
+            bucket.check_out(out)
+        return bucket
+
+    def _finite(self, flat: list[Array], bad: list[int], mean: Mean) -> bool:
+        """Whether this step counts, by the policy for non-finite numbers; the same answer on every rank."""
+        if self.nonfinite == "allow":
+            return True
+        try:
+            self.comm.fail_together(self._nonfinite_error(flat, bad, mean))
+        except NonFiniteGradient:
+            if self.nonfinite == "raise":
+                raise
+            return False
+        return True
+
+    def _nonfinite_error(self, flat: list[Array], bad: list[int], mean: Mean) -> NonFiniteGradient | None:
+        ops, codec = self._step.ops, self._step.codec
+        for worker, count in enumerate(bad):
+            if count:
+                first = ops.count_nonfinite(flat[worker])[1]
+                whose = f" of worker {worker}" if self.workers > 1 else ""
+                return NonFiniteGradient(
+                    f"{self._bucket.where(first)}{whose} is {flat[worker][first]} in step {self.step} "
+                    f"({count} of {self._bucket.n} elements are not finite); error memory is untouched. "
+                    "nonfinite='skip' leaves out such steps on all ranks"
+                )
+        narrowed = codec.dtype(mean.values.dtype) != mean.values.dtype
+        if narrowed and ops.count_nonfinite(mean.values)[0]:
+            return NonFiniteGradient(f"values={codec.values} overflowed in step {self.step}: use values=float32")
+        return None
+
+    def _account(self, result: Exchanged, before: Any, start: int, skipped: bool) -> None:
+        """Statistics and trace of the step just done; then the next step's number."""
+        now, mean = self.comm.traffic, result.mean
+        counts = [mean.n if sent.indices is None else sent.indices.size for sent in result.sent]
+        self.stats = StepStats(
+            step=self.step,
+            bytes_sent=now.bytes_sent - before.bytes_sent,
+            bytes_received=now.bytes_received - before.bytes_received,
+            density=sum(counts) / len(counts) / mean.n if mean.n else 1.0,
+            leader=result.leader,
+            payload_bits=result.payload_bits,
+            skipped=skipped,
+            seconds=self._step.seconds,
+        )
+        if self._step.trace is not None:
+            self._step.trace.event(
+                "step", start, step=self.step, scheme=str(self.scheme), dtype=self._bucket.dtype.name,
+                nbytes_dense=mean.n * self._bucket.dtype.itemsize, nbytes_sent=self.stats.bytes_sent,
+                nbytes_recv=self.stats.bytes_received, nelem=mean.n,
+            )
+        self.step += 1
+
+
+def _check(workers: int, nonfinite: str) -> None:
+    if workers < 1:
+        raise InvalidArgument(f"workers must be at least 1 on every rank, got {workers}")
+    if nonfinite not in NONFINITE:
+        raise InvalidArgument(f"nonfinite must be one of {', '.join(NONFINITE)}, got {nonfinite!r}")
+
+
+def _zero(mean: Mean) -> Mean:
+    """The mean of a skipped step: nothing moves."""
+    if mean.indices is None:
+        mean.values[:] = 0
+        return mean
+    return Mean(mean.indices[:0], mean.values[:0], mean.n)

@@ -1,0 +1,101 @@
+"""What is written down about a run and its ranks: enough to read the trace years later, and no secrets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import uuid
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+
+from .._version import __version__
+from . import clock
+
+# Only what explains performance is kept; everything else in the environment may be private.
+_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_", "FI_", "NCCL_", "MPICOMP_")
+_NAMES = (
+    "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+)  # fmt: skip
+_LONGEST = 256
+
+
+def run_facts(title: str, n_ranks: int) -> dict:
+    """What is the same for all ranks."""
+    return {
+        "run_id": uuid.uuid4().hex,
+        "title": title,
+        "creator": f"mpicomp {__version__}",
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "n_ranks": n_ranks,
+        "command_line": sys.argv,
+        "environment": environment(),
+        "git_revision": git_revision(Path.cwd()),
+        "slurm_job_id": os.environ.get("SLURM_JOB_ID", ""),
+        "python_version": sys.version.split()[0],
+        "mpi_library": _mpi_library(),
+        **{f"{name}_version": _version(name) for name in ("mpi4py", "numpy", "cupy")},
+    }
+
+
+def rank_facts(rank: int) -> dict:
+    """What each rank has of its own."""
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return {
+        "rank": rank,
+        "hostname": socket.gethostname(),
+        "pid": os.getpid(),
+        "cpus": ranges(cpus),
+        "clock": clock.identity(),
+    }
+
+
+def environment() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if (name.startswith(_PREFIXES) or name in _NAMES) and len(value) <= _LONGEST
+    }
+
+
+def ranges(numbers: list[int]) -> str:
+    """Ascending numbers as text: ``[0, 1, 2, 5]`` is ``0-2,5``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in runs)
+
+
+def git_revision(folder: Path) -> str:
+    """The commit checked out in ``folder`` or above it, read without starting git; empty if there is none."""
+    for parent in (folder, *folder.parents):
+        git = parent / ".git"
+        if not git.is_dir():
+            continue
+        try:
+            head = (git / "HEAD").read_text().strip()
+            return (git / head[5:]).read_text().strip() if head.startswith("ref: ") else head
+        except OSError:
+            return ""
+    return ""
+
+
+def _mpi_library() -> str:
+    # Looked up, not imported: where MPI is not running there is nothing to say about it.
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi.Get_library_version().split("\n")[0].strip("\0 ") if mpi else ""
+
+
+def _version(name: str) -> str:
+    module = sys.modules.get(name)
+    if module is None:
+        return ""
+    try:
+        return getattr(module, "__version__", "") or metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

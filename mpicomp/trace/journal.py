@@ -1,0 +1,211 @@
+"""The journal: what one rank writes while it runs, made so that a kill loses nothing that was written.
+
+A magic number, then frames: tag, length, CRC-32 over tag, length and payload. The file is only ever appended to,
+so whatever happens to the process, the frames before the last one are whole; a torn or damaged frame is
+recognised by its CRC, and reading stops there.
+
+=====  ===============================================================================
+HEAD   JSON: run, rank facts, record types (first frame, exactly once)
+LABL   JSON: new labels, ``[[code, [kind, algo, scheme, dtype, op]], ...]``, before their first use
+NAME   JSON: new metric names, ``[[code, name], ...]``
+EVNT   event records (``schema.EVENT``)
+METR   metric records (``schema.METRIC``)
+CLCK   JSON: one comparison with the reference rank's clock
+DONE   JSON: why the rank stopped recording, and how many events it dropped (last frame)
+=====  ===============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import CorruptFile, RefusedOverwrite
+from . import schema
+
+MAGIC = b"MPCJRNL\x01"  # the last byte is the format's version
+SUFFIX = ".mpcj"
+_FRAME = struct.Struct("<4sII")
+_MAX_PAYLOAD = 1 << 28  # no honest frame is larger: a length beyond it is damage, not a reason to allocate
+
+
+def journal_path(spool: str | Path, rank: int) -> Path:
+    return Path(spool) / f"rank{rank:05d}{SUFFIX}"
+
+
+def frame(tag: bytes, payload: bytes) -> bytes:
+    crc = zlib.crc32(payload, zlib.crc32(_FRAME.pack(tag, len(payload), 0)[:8]))
+    return _FRAME.pack(tag, len(payload), crc) + payload
+
+
+def json_frame(tag: bytes, value: Any) -> bytes:
+    return frame(tag, json.dumps(value, separators=(",", ":")).encode())
+
+
+class JournalWriter:
+    """Creates a journal and appends frames to it, each batch with one write."""
+
+    def __init__(self, path: str | Path, head: dict) -> None:
+        self.path = Path(path)
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except FileExistsError as error:
+            raise RefusedOverwrite(
+                f"{path} is the journal of another run: rescue it with `mpicomp trace recover {self.path.parent}"
+                " -o FILE`, or give force to discard it"
+            ) from error
+        self._size = 0
+        try:
+            self.append(MAGIC + json_frame(b"HEAD", {**head, "records": _record_types()}))
+        except OSError:
+            self.discard()
+            raise
+
+    def append(self, frames: bytes) -> None:
+        """Write whole frames; on failure cut the file back to the last whole frame and raise."""
+        try:
+            written = 0
+            while written < len(frames):
+                written += os.write(self._file, memoryview(frames)[written:])
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(frames)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def discard(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _record_types() -> dict:
+    return {"EVNT": schema.EVENT.descr, "METR": schema.METRIC.descr}
+
+
+class Journal:
+    """A journal read back: its facts at once, its records when asked for.
+
+    ``damage`` is empty, or says where the file stopped making sense; everything before that place is used.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.labels: dict[int, tuple[str, ...]] = {}
+        self.names: dict[int, str] = {}
+        self.clock: list[dict] = []
+        self.done: dict | None = None
+        self.damage = ""
+        self.n_events = 0
+        self.n_metrics = 0
+        with self._open() as file:
+            frames = self._frames(file)
+            self.head = self._read_head(frames)
+            self._end = file.tell()
+            for tag, payload in frames:
+                self._note(tag, payload)
+                self._end = file.tell()
+
+    @property
+    def rank(self) -> int:
+        return self.head["rank"]["rank"]
+
+    @property
+    def run_id(self) -> str:
+        return self.head["run"]["run_id"]
+
+    @property
+    def status(self) -> str:
+        if self.damage:
+            return "torn"
+        return self.done["reason"] if self.done else "killed"
+
+    @property
+    def n_dropped(self) -> int:
+        return int(self.done["n_dropped"]) if self.done else 0
+
+    def events(self) -> np.ndarray:
+        """All event records, sorted by begin."""
+        records = self._records(b"EVNT", schema.EVENT, self.n_events)
+        return records[np.argsort(records["t_start"], kind="stable")]
+
+    def metrics(self) -> np.ndarray:
+        return self._records(b"METR", schema.METRIC, self.n_metrics)
+
+    def _records(self, wanted: bytes, dtype: np.dtype, count: int) -> np.ndarray:
+        records = np.empty(count, dtype)
+        filled = 0
+        with self._open() as file:
+            for tag, payload in self._frames(file):
+                if tag == wanted:
+                    batch = np.frombuffer(payload, dtype)
+                    records[filled : filled + len(batch)] = batch
+                    filled += len(batch)
+                if file.tell() >= self._end:
+                    break
+        return records
+
+    def _open(self) -> BinaryIO:
+        file = open(self.path, "rb")
+        magic = file.read(len(MAGIC))
+        if magic != MAGIC:
+            file.close()
+            what = "no journal of a trace" if magic[:-1] != MAGIC[:-1] else "a journal of another version"
+            raise CorruptFile(f"{self.path}: {what} (it begins with {magic!r})")
+        return file
+
+    def _frames(self, file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
+        while header := file.read(_FRAME.size):
+            position = file.tell() - len(header)
+            payload = self._payload(file, header)
+            if payload is None:
+                self.damage = f"damaged at byte {position} of {os.fstat(file.fileno()).st_size}"
+                return
+            yield header[:4], payload
+
+    @staticmethod
+    def _payload(file: BinaryIO, header: bytes) -> bytes | None:
+        if len(header) < _FRAME.size:
+            return None
+        tag, length, crc = _FRAME.unpack(header)
+        if length > min(_MAX_PAYLOAD, os.fstat(file.fileno()).st_size - file.tell()):
+            return None
+        payload = file.read(length)
+        return payload if zlib.crc32(payload, zlib.crc32(header[:8])) == crc else None
+
+    def _read_head(self, frames: Iterator[tuple[bytes, bytes]]) -> dict:
+        tag, payload = next(frames, (b"", b""))
+        if tag != b"HEAD":
+            raise CorruptFile(f"{self.path}: the journal's head is missing or {self.damage or 'out of place'}")
+        head = json.loads(payload)
+        if head["records"] != json.loads(json.dumps(_record_types())):
+            raise CorruptFile(f"{self.path}: written by another version of mpicomp ({head['run'].get('creator')})")
+        return head
+
+    def _note(self, tag: bytes, payload: bytes) -> None:
+        if tag == b"EVNT":
+            self.n_events += len(payload) // schema.EVENT.itemsize
+        elif tag == b"METR":
+            self.n_metrics += len(payload) // schema.METRIC.itemsize
+        elif tag == b"LABL":
+            self.labels.update((code, tuple(label)) for code, label in json.loads(payload))
+        elif tag == b"NAME":
+            self.names.update((code, name) for code, name in json.loads(payload))
+        elif tag == b"CLCK":
+            self.clock.extend(json.loads(payload))
+        elif tag == b"DONE":
+            self.done = json.loads(payload)

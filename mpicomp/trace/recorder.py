@@ -1,0 +1,261 @@
+"""The recorder: what a rank calls while it runs. An event costs one packed struct and one list append;
+no file, no lock and no MPI are touched until the spool's thread writes a batch to the journal."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from ..errors import InvalidArgument, RefusedOverwrite
+from . import clock, facts, journal, schema
+from .messages import broadcast_json
+from .spool import BATCH, Spool, log
+
+_pack_event = struct.Struct(schema.EVENT_STRUCT).pack
+_pack_metric = struct.Struct(schema.METRIC_STRUCT).pack
+
+
+class Recorder:
+    """Records the events of one rank in a journal and, on ``close``, merges the journals of all ranks into HDF5.
+
+    Parameters
+    ----------
+    comm : Comm
+        Ranks that record together. Creating and closing a recorder are collective; everything between is local.
+    path : str or Path
+        The HDF5 file to write. It must not exist, unless ``force`` is given.
+    force : bool
+        Replace ``path``, and discard journals that an earlier run left in the spool folder.
+    spool : str or Path, optional
+        Folder of the journals, best on a local disk; by default ``PATH.spool``. After a kill,
+        ``mpicomp trace recover SPOOL -o FILE`` makes the file from them.
+    title : str
+        Free text, kept in the file.
+
+    Raises
+    ------
+    RefusedOverwrite, OSError
+        The same on every rank, naming the first rank that could not record.
+    """
+
+    enabled = True
+    now = staticmethod(monotonic_ns)
+
+    def __init__(self, comm, path, *, force: bool = False, spool=None, title: str = "") -> None:
+        self.path = Path(path).absolute()
+        self.spool = Path(spool).absolute() if spool else self.path.with_name(self.path.name + ".spool")
+        self._comm = comm
+        self._force = force
+        self._closed = False
+        self._step = -1
+        _together(comm, lambda: self._claim(make_parents=spool is not None))
+        run = broadcast_json(comm, facts.run_facts(title, comm.size))
+        comparison = clock.measure(comm)
+        self._spool = Spool(self._create_journal(run))
+        self._spool.note_clock(comparison)
+        self._rows, self._labels = self._spool.rows, self._spool.labels
+
+    def event(
+        self, kind, t_start, t_end=None, *, step=-1, algo="", scheme="", dtype="", op="",
+        nbytes_dense=0, nbytes_sent=0, nbytes_recv=0, nelem=0, flags=0,
+    ):  # fmt: skip
+        """Record that ``kind`` lasted from ``t_start`` to ``t_end`` (ns from ``now()``; by default until now).
+
+        Parameters
+        ----------
+        step : int
+            Training step; by default that of the enclosing ``step()`` block.
+        algo, scheme, dtype, op : str
+            Which all-reduce algorithm, compression scheme, element type and reduction.
+        nbytes_dense, nbytes_sent, nbytes_recv, nelem : int
+            Bytes and elements of the dense buffer; bytes this rank handed to and took from MPI.
+        flags : int
+            Bits of ``schema``: 1 warm-up, 2 in place, 4 error, 8 truncated.
+        """
+        if t_end is None:
+            t_end = monotonic_ns()
+        label = (kind, algo, scheme, dtype, op)
+        code = self._labels.get(label)
+        if code is None:
+            code = self._spool.new_label(label)
+        if step < 0:
+            step = self._step
+        rows = self._rows
+        try:
+            rows.append(
+                _pack_event(t_start, t_end, nbytes_dense, nbytes_sent, nbytes_recv, nelem, step, code, flags)
+            )
+        except struct.error as error:
+            raise InvalidArgument(f"event {kind!r}: times, sizes and step must be integers in range: {error}") from None
+        if not len(rows) & (BATCH - 1):
+            self._spool.batch_full()
+
+    def region(self, kind: str) -> AbstractContextManager:
+        """Record the ``with`` block as one event."""
+        return _Region(self, kind)
+
+    def step(self, step: int) -> AbstractContextManager:
+        """Record the ``with`` block as training step ``step``; events inside carry its number."""
+        return _Step(self, step)
+
+    def metric(self, name: str, step: int, value: float) -> None:
+        """Record a value of the training: loss, residual norm, learning rate ..."""
+        code = self._spool.names.get(name)
+        if code is None:
+            code = self._spool.new_name(name)
+        self._spool.metrics.append(_pack_metric(monotonic_ns(), value, step, code))
+
+    def flush(self) -> None:
+        """Hand everything recorded so far to the operating system; it then survives a kill of this process."""
+        self._spool.flush()
+
+    def close(self) -> None:
+        """Merge the journals of all ranks into the HDF5 file. Collective; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        from . import collect  # h5py is imported by those who need the file, not by those who record
+
+        self._spool.note_clock(clock.measure(self._comm))
+        self._spool.stop("closed")
+        collect.merge_over_ranks(self._comm, self._spool, self.path, self._force)
+
+    def abandon(self, reason: str = "failed") -> None:
+        """Stop recording and leave the journal for ``mpicomp trace recover``. Not collective."""
+        if self._closed:
+            return
+        self._closed = True
+        self._spool.stop(reason)
+        log.warning("trace not finished, journals kept: mpicomp trace recover %s -o %s", self.spool, self.path)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()  # the other ranks may never come to a collective merge
+
+    def _claim(self, make_parents: bool) -> None:
+        """Fail now rather than after hours of training."""
+        if self._comm.rank == 0:
+            check_output(self.path, self._force)
+        self.spool.mkdir(parents=make_parents, exist_ok=True)
+        if self._force and self._comm.rank == 0:
+            for stale in self.spool.glob("*" + journal.SUFFIX):
+                stale.unlink()
+
+    def _create_journal(self, run: dict) -> journal.JournalWriter:
+        rank = self._comm.rank
+        path = journal.journal_path(self.spool, rank)
+        created = []
+
+        def create() -> None:
+            if self._force:  # on a disk that rank 0 does not see, the leftover is still there
+                path.unlink(missing_ok=True)
+            created.append(journal.JournalWriter(path, {"run": run, "rank": facts.rank_facts(rank)}))
+
+        try:
+            _together(self._comm, create)
+        except Exception:
+            for writer in created:
+                writer.discard()
+            raise
+        return created[0]
+
+
+class NullRecorder:
+    """A recorder that records nothing, so that callers need no ``if``."""
+
+    enabled = False
+    now = staticmethod(monotonic_ns)
+
+    def event(
+        self, kind, t_start, t_end=None, *, step=-1, algo="", scheme="", dtype="", op="",
+        nbytes_dense=0, nbytes_sent=0, nbytes_recv=0, nelem=0, flags=0,
+    ):  # fmt: skip
+        pass
+
+    def region(self, kind: str) -> AbstractContextManager:
+        return nullcontext(self)
+
+    def step(self, step: int) -> AbstractContextManager:
+        return nullcontext(self)
+
+    def metric(self, name: str, step: int, value: float) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def abandon(self, reason: str = "failed") -> None:
+        pass
+
+    def __enter__(self) -> NullRecorder:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        pass
+
+
+class _Region:
+    __slots__ = ("kind", "recorder", "t_start")
+
+    def __init__(self, recorder: Recorder, kind: str) -> None:
+        self.recorder, self.kind = recorder, kind
+
+    def __enter__(self) -> Recorder:
+        self.t_start = monotonic_ns()
+        return self.recorder
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self.recorder.event(self.kind, self.t_start, flags=schema.ERROR if kind else 0)
+
+
+class _Step(_Region):
+    __slots__ = ("outer", "step")
+
+    def __init__(self, recorder: Recorder, step: int) -> None:
+        super().__init__(recorder, "step")
+        self.step = step
+
+    def __enter__(self) -> Recorder:
+        self.outer, self.recorder._step = self.recorder._step, self.step
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self.recorder._step = self.outer
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Raise what would keep a merge from writing ``path``."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder of {path} does not exist: create it or give another path")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give the name of a file")
+    if os.path.lexists(path) and not force:
+        raise RefusedOverwrite(f"{path} exists already: give another path, or force to replace it")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"no permission to write into {path.parent}: give another path")
+
+
+def _together(comm, action: Callable[[], None]) -> None:
+    """Run ``action`` on every rank; if it fails on one, raise its error on all."""
+    failure: Exception | None = None
+    try:
+        action()
+    except RefusedOverwrite as error:
+        failure = error
+    except OSError as error:
+        failure = type(error)(f"cannot record a trace: {error}")
+    comm.fail_together(failure)

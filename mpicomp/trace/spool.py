@@ -1,0 +1,133 @@
+"""The spool: holds records until a thread writes them to the journal, without a lock on the recording side.
+
+``list.append``, slicing and deleting a slice are each atomic in CPython. So the writer takes finished records
+from the front of the list while any thread appends at its end, and the hot path needs no lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from typing import Any
+
+from . import journal
+
+BATCH = 4096  # records to a write; a power of two, so that one bit mask tells when a batch is full
+_MAX_PENDING = 1 << 20  # records held while the disk stalls; then the caller waits for it (about 100 MB)
+_INTERVAL = 1.0  # seconds a record waits at most before it is written
+_MAX_LABELS = 1 << 16  # a label's code is 16 bits wide
+_LONGEST_NAME = 64
+_OTHER = ("other", "", "", "", "")
+
+log = logging.getLogger("mpicomp.trace")
+
+
+class Spool:
+    """Pending records of one rank, their vocabulary, and the thread that writes both to the journal."""
+
+    def __init__(self, writer: journal.JournalWriter) -> None:
+        self.rows: list[bytes] = []
+        self.metrics: list[bytes] = []
+        self.labels: dict[tuple, int] = {}
+        self.names: dict[str, int] = {}
+        self.writer = writer
+        self.truncated = False
+        self.n_dropped = 0
+        self._news: list[tuple[bytes, Any]] = []  # vocabulary and clock readings that are not in the journal yet
+        self._pid = os.getpid()
+        self._naming = threading.Lock()
+        self._writing = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._flush_loop, name="mpicomp-trace", daemon=True)
+        self._thread.start()
+        atexit.register(self.flush)
+
+    def new_label(self, label: tuple) -> int:
+        """The code of a label not seen before. Should there ever be too many, the rest share one."""
+        with self._naming:
+            if label in self.labels:
+                return self.labels[label]
+            code = min(len(self.labels), _MAX_LABELS - 1)
+            if code < _MAX_LABELS - 1:
+                self.labels[label] = code
+            self._news.append((b"LABL", [code, _OTHER if code == _MAX_LABELS - 1 else [*map(clean, label)]]))
+            return code
+
+    def new_name(self, name: str) -> int:
+        with self._naming:
+            if name not in self.names:
+                self._news.append((b"NAME", [len(self.names), clean(name)]))
+                self.names[name] = len(self.names)
+            return self.names[name]
+
+    def note_clock(self, comparison: dict) -> None:
+        with self._naming:
+            self._news.append((b"CLCK", comparison))
+
+    def batch_full(self) -> None:
+        if len(self.rows) >= _MAX_PENDING:
+            self.flush()
+        else:
+            self._wake.set()
+
+    def flush(self) -> None:
+        """Write everything pending."""
+        if os.getpid() != self._pid:  # a forked child shares the file, but the records are its parent's
+            return
+        with self._writing:
+            # Records first, vocabulary second: so a code is never written without its meaning.
+            rows, metrics = _take(self.rows), _take(self.metrics)
+            with self._naming:
+                news, self._news = self._news, []
+            self._write(news, rows, metrics)
+
+    def stop(self, reason: str) -> None:
+        """Write what is left and why the recording ended, and close the journal."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join()
+        self.flush()
+        atexit.unregister(self.flush)
+        reason = "truncated" if self.truncated else reason
+        try:
+            self.writer.append(journal.json_frame(b"DONE", {"reason": reason, "n_dropped": self.n_dropped}))
+        except OSError as error:
+            self._give_up(error)
+        self.writer.close()
+
+    def _flush_loop(self) -> None:
+        while not self._stopped:
+            self._wake.wait(_INTERVAL)
+            self._wake.clear()
+            self.flush()
+
+    def _write(self, news: list[tuple[bytes, Any]], rows: list[bytes], metrics: list[bytes]) -> None:
+        frames = [journal.json_frame(tag, [entry]) for tag, entry in news]
+        frames += [journal.frame(tag, b"".join(part)) for tag, part in ((b"EVNT", rows), (b"METR", metrics)) if part]
+        try:
+            if frames and not self.truncated:
+                self.writer.append(b"".join(frames))
+        except OSError as error:
+            self._give_up(error)
+        if self.truncated:
+            self.n_dropped += len(rows)
+
+    def _give_up(self, error: OSError) -> None:
+        if not self.truncated:
+            log.warning("tracing stops, training goes on: %s: %s", self.writer.path, error.strerror)
+        self.truncated = True
+
+
+def clean(name: Any) -> str:
+    """A name that every reader of HDF5 can take: printable ASCII, not long."""
+    text = str(name)[:_LONGEST_NAME].encode("ascii", "replace").decode()
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _take(records: list[bytes]) -> list[bytes]:
+    taken = records[:]
+    del records[: len(taken)]
+    return taken

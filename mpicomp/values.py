@@ -1,0 +1,82 @@
+"""Plain values handed from one part of a scheme to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Array = Any  # a 1-D C-contiguous NumPy or CuPy array
+
+
+class Compensated(NamedTuple):
+    """The compensated gradient u = memory + gradient, which no kernel ever stores.
+
+    ``memory`` is None where nothing was kept back, so that u is the gradient itself.
+    """
+
+    memory: Array | None
+    gradient: Array
+
+    @property
+    def n(self) -> int:
+        return self.gradient.size
+
+    def span(self, start: int, stop: int) -> Compensated:
+        """The part of u in ``[start, stop)``, without a copy."""
+        memory = None if self.memory is None else self.memory[start:stop]
+        return Compensated(memory, self.gradient[start:stop])
+
+
+class Sent(NamedTuple):
+    """What one worker put on the wire, as its receivers decode it; the rest of u stays in its memory.
+
+    ``indices`` is ascending, or None where every coordinate was sent.
+    """
+
+    indices: Array | None
+    values: Array
+
+
+class Mean(NamedTuple):
+    """A mean over all workers: ``values`` at ``indices`` (ascending; None: everywhere) of ``n`` elements."""
+
+    indices: Array | None
+    values: Array
+    n: int
+
+    def dense(self, ops: Any, out: Array | None = None) -> Array:
+        """The mean as one array of ``n`` elements, zero where nothing was sent."""
+        if self.indices is None:
+            if out is None:
+                return self.values
+            out[:] = self.values
+            return out
+        if out is None:
+            out = ops.zeros(self.n, self.values.dtype)
+        else:
+            out[:] = 0
+        ops.scatter(out, self.indices, self.values)
+        return out
+
+
+class Exchanged(NamedTuple):
+    """What an exchange hands back to the reducer."""
+
+    mean: Mean
+    sent: list[Sent]  # one a local worker
+    payload_bits: float  # bits in one worker's message, as the papers count; mean over this rank's workers
+    leader: int | None = None  # the rank that chose the indices, where one did
+
+
+@dataclass
+class StepStats:
+    """What the last step did, on this rank. Bytes are counted where they are handed to MPI."""
+
+    step: int = -1
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    density: float = 1.0  # elements in one worker's message / elements of the vector
+    leader: int | None = None
+    payload_bits: float = 0.0
+    skipped: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)  # phase -> seconds

@@ -1,0 +1,125 @@
+"""What the ranks of tests/figures.py run: `measure.py TASK SETTINGS`, settings and answer in JSON, answer by rank 0.
+
+Calls that are compared take turns, each starts behind a barrier, and a call has taken as long as its slowest rank.
+"""
+
+import json
+import sys
+import time
+from statistics import median
+
+import numpy as np
+from mpi4py import MPI
+
+import mpicomp
+
+comm = MPI.COMM_WORLD
+
+
+def timed(call):
+    """Seconds of one call on the slowest rank."""
+    comm.Barrier()
+    start = time.perf_counter()
+    call()
+    return comm.allreduce(time.perf_counter() - start, MPI.MAX)
+
+
+def alternate(calls, iterations):
+    """Seconds of every call, taking turns; `iterations` says how often each is called."""
+    seconds = {name: [] for name in calls}
+    for turn in range(max(iterations.values())):
+        for name, call in calls.items():
+            if turn < iterations[name]:
+                seconds[name].append(timed(call))
+    return seconds
+
+
+def everywhere(holds):
+    """Whether something holds on all ranks."""
+    return comm.allreduce(bool(holds), MPI.LAND)
+
+
+def copy(n, iterations=9):
+    """Bytes per second that all ranks together read and write while each copies n float32."""
+    source, target = np.ones(n, np.float32), np.ones(n, np.float32)
+    seconds = alternate({"copy": lambda: np.copyto(target, source)}, {"copy": iterations})["copy"]
+    return {"bytes_per_second": comm.size * 8 * n / median(seconds)}
+
+
+def dense(n, algorithms, iterations):
+    """All-reduce of n float32 by MPI and by each algorithm, checked first; small integers add to the same bits."""
+    ours = mpicomp.Comm(comm)
+    x = np.random.default_rng(comm.rank).integers(-8, 8, n).astype(np.float32)
+    expected, got = np.empty_like(x), np.empty_like(x)
+    calls = {"native": lambda: comm.Allreduce(x, expected)}
+    calls |= {name: lambda name=name: ours.Allreduce(x, got, algorithm=name) for name in algorithms}
+    calls["native"]()
+    sent = {}
+    for name in algorithms:
+        got.fill(np.nan)
+        before = ours.traffic.bytes_sent
+        calls[name]()
+        sent[name] = comm.allreduce(ours.traffic.bytes_sent - before) / comm.size
+        assert everywhere(np.array_equal(got, expected)), f"{name} is wrong"
+    return {"seconds": alternate(calls, dict.fromkeys(calls, iterations)), "bytes_per_rank": sent}
+
+
+def check_step(sparse, gradient):
+    """Stop unless a first step (memory still zero) gave the mean of the gradients at the same places everywhere."""
+    indices = comm.bcast(sparse.indices)
+    mean = np.empty_like(sparse.values)
+    comm.Allreduce(gradient[sparse.indices], mean)
+    right = np.array_equal(indices, sparse.indices) and np.allclose(sparse.values, mean / comm.size, atol=1e-6)
+    assert everywhere(right), "the sparse mean is wrong"
+
+
+def phases(records):
+    """Median seconds of each phase, of the rank that led and of the others: `records` holds all ranks of all steps."""
+    flat = [stats for step in records for stats in step]
+    roles = {"leader": [s for s in flat if s["leads"]], "others": [s for s in flat if not s["leads"]]}
+    names = {name for stats in flat for name in stats["seconds"]}
+    return {
+        role: {name: median(s["seconds"].get(name, 0.0) for s in stats) for name in sorted(names)}
+        for role, stats in roles.items()
+        if stats
+    }
+
+
+def scheme(n, scheme, iterations):
+    """Steps of a reducer that return the sparse mean against MPI's all-reduce of the same vector."""
+    reducer = mpicomp.Reducer(mpicomp.Comm(comm), scheme)
+    x = np.random.default_rng(comm.rank).standard_normal(n, np.float32)
+    out, records = np.zeros_like(x), []
+
+    def step():
+        reducer.reduce_sparse(x)
+        stats = reducer.stats
+        records.append({"leads": stats.leader == comm.rank, "seconds": stats.seconds, "sent": stats.bytes_sent})
+
+    check_step(reducer.reduce_sparse(x), x)
+    comm.Allreduce(x[:1000].copy(), np.empty(1000, np.float32))  # connects; the vector itself may take half a minute
+    step()
+    records.clear()
+    seconds = alternate({"native": lambda: comm.Allreduce(x, out), "step": step}, iterations)
+    gathered = comm.allgather(records)
+    sent = sum(stats["sent"] for rank in gathered for stats in rank) / sum(map(len, gathered))
+    return {"seconds": seconds, "phases": phases(gathered), "bytes_per_rank": sent}
+
+
+def traffic(n, scheme, steps):
+    """Bytes a rank sent in `steps` steps of a reducer, by the transport's own count."""
+    ours = mpicomp.Comm(comm)
+    reducer = mpicomp.Reducer(ours, scheme)
+    x = np.random.default_rng(comm.rank).standard_normal(n, np.float32)
+    before = ours.traffic.bytes_sent
+    for _ in range(steps):
+        reducer.reduce_sparse(x)
+    return {"bytes_per_rank": comm.allreduce(ours.traffic.bytes_sent - before) / comm.size}
+
+
+TASKS = {"copy": copy, "dense": dense, "scheme": scheme, "traffic": traffic}
+
+if __name__ == "__main__":
+    answer = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))
+    if comm.rank == 0:
+        print(json.dumps(answer), flush=True)

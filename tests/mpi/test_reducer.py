@@ -1,0 +1,318 @@
+"""The Reducer on every number of ranks, against a one-process simulation of all workers.
+
+Gradients are small integers stored as floats and beta is a power of two, so every order of summation gives the same
+bits and ``array_equal`` is the check.
+"""
+
+import numpy as np
+import pytest
+
+import mpicomp
+from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, NonFiniteGradient
+from mpicomp.partition import partition
+
+STEPS = 5
+SCHEMES = [
+    "dense",
+    "dense:values=float16",
+    "scalecom:chunk=7",
+    "scalecom:chunk=7,beta=0.5",
+    "scalecom:chunk=300,values=float16",
+    "scalecom:chunk=1",
+    "topk:density=0.1",
+    "topk:k=3,beta=0.5",
+    "topk:k=3,memory=none",
+    "threshold:lam=40",
+    "threshold:lam=1e9",
+]
+
+
+def gradient(seed, worker, step, n, dtype=np.float32):
+    """Integers, larger where few: ties are rare and sums stay exact in float32 and float16."""
+    rng = np.random.default_rng([seed, worker, step])
+    return rng.integers(-48, 49, n).astype(dtype)
+
+
+def pick(scheme, u):
+    """Indices one worker selects, by the obvious route."""
+    options = scheme.options
+    magnitude = np.abs(u)
+    if scheme.name == "dense":
+        return np.arange(u.size)
+    if scheme.name == "scalecom":
+        chunk = options["chunk"]
+        return np.array([at + np.argmax(magnitude[at : at + chunk]) for at in range(0, u.size, chunk)], int)
+    if scheme.name == "topk":
+        k = options["k"] or max(1, round(options["density"] * u.size))
+        return np.sort(np.argsort(-magnitude, kind="stable")[: min(k, u.size)])
+    return np.flatnonzero(magnitude >= options["lam"])
+
+
+class Simulation:
+    """All workers of a scheme in one process, in float64."""
+
+    def __init__(self, text, workers, n):
+        self.scheme = mpicomp.Scheme.parse(text)
+        self.memory = np.zeros((workers, n))
+        keeps = self.scheme.name != "dense" and self.scheme.options["memory"] != "none"
+        self.beta = self.scheme.options.get("beta", 1.0) if keeps else None
+
+    def step(self, number, gradients):
+        u = self.memory + gradients
+        workers = len(u)
+        if self.scheme.name == "scalecom":
+            chosen = [pick(self.scheme, u[number % workers])] * workers
+        else:
+            chosen = [pick(self.scheme, one) for one in u]
+        total = np.zeros(u.shape[1])
+        for one, indices in zip(u, chosen, strict=True):
+            total[indices] += one[indices]
+        if self.beta is not None:
+            kept = u.copy()
+            for one, indices in zip(kept, chosen, strict=True):
+                one[indices] = 0
+            self.memory = (1 - self.beta) * self.memory + self.beta * kept
+        return (total.astype(np.float32) * np.float32(1 / workers)).astype(np.float32)
+
+
+def residual(reducer, worker=0):
+    return reducer.state_dict().get(f"memory/{worker}/residual")
+
+
+@pytest.mark.parametrize("n", [1, 29, 1000])
+@pytest.mark.parametrize("text", SCHEMES)
+def test_equals_the_simulation(comm, seed, text, n):
+    reducer = mpicomp.Reducer(comm, text)
+    simulation = Simulation(text, comm.size, n)
+    for step in range(STEPS):
+        everyone = np.array([gradient(seed, worker, step, n) for worker in range(comm.size)])
+        mean = reducer.reduce(everyone[comm.rank])
+        expected = simulation.step(step, everyone)
+        if "float16" in text:  # the sum is rounded once to float16: exact here up to 2048
+            np.testing.assert_allclose(mean, expected, rtol=2**-10)
+        else:
+            np.testing.assert_array_equal(mean, expected)
+        if simulation.beta is not None:
+            np.testing.assert_array_equal(residual(reducer), simulation.memory[comm.rank])
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+def test_sparse_mean_is_the_dense_mean(comm, seed, text):
+    grad = gradient(seed, comm.rank, 0, 500)
+    dense = mpicomp.Reducer(comm, text).reduce(grad)
+    indices, values, n = mpicomp.Reducer(comm, text).reduce_sparse(grad)
+    rebuilt = np.zeros(n, values.dtype)
+    rebuilt[slice(None) if indices is None else indices] = values
+    np.testing.assert_array_equal(rebuilt, dense)
+    assert indices is None or np.all(np.diff(indices) > 0)
+
+
+@pytest.mark.parametrize("text", ["scalecom:chunk=16", "scalecom:chunk=16,values=float16", "topk:k=9", "threshold:lam=1.5"])
+def test_sent_plus_kept_is_what_came_in(comm, seed, text):
+    """Random floats: what all ranks' memories gained and the sum that was sent make up all gradients."""
+    n = 777
+    reducer = mpicomp.Reducer(comm, text)
+    rng = np.random.default_rng([seed, comm.rank])
+    came_in = np.zeros(n)
+    sent = np.zeros(n)
+    for _ in range(STEPS):
+        grad = rng.standard_normal(n).astype(np.float32)
+        came_in += grad
+        sent += reducer.reduce(grad).astype(float) * comm.size
+    kept = np.zeros(n)
+    for total in (came_in, kept if reducer.step == 0 else residual(reducer).astype(float)):
+        comm.Allreduce(mpicomp.comm.IN_PLACE, total)
+        kept = total
+    tolerance = 2e-3 if "float16" in text else 1e-5
+    np.testing.assert_allclose(sent + kept, came_in, atol=tolerance * STEPS * comm.size)
+
+
+@pytest.mark.parametrize("text", SCHEMES[:-1])
+def test_every_rank_has_the_same_bits(comm, seed, text):
+    rng = np.random.default_rng([seed, comm.rank])
+    reducer = mpicomp.Reducer(comm, text)
+    for _ in range(3):
+        mean = reducer.reduce(rng.standard_normal(4321).astype(np.float32))
+    reference = mean.copy()
+    comm.Bcast(reference)
+    assert mean.tobytes() == reference.tobytes()
+
+
+@pytest.mark.parametrize("form", ["dict", "list", "shaped"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("layers", ["whole", "per-tensor"])
+def test_structures_and_dtypes(comm, seed, form, dtype, layers):
+    shapes = [(4, 5), (0,), (1,), (31,)]
+    arrays = [gradient(seed, comm.rank, i, int(np.prod(s)), dtype).reshape(s) for i, s in enumerate(shapes)]
+    grads = {"dict": dict(zip("wxyz", arrays, strict=True)), "list": arrays, "shaped": arrays[0]}[form]
+    reducer = mpicomp.Reducer(comm, f"scalecom:chunk=1,layers={layers}")
+    mean = reducer.reduce(grads)
+    values = {"dict": lambda: list(mean.values()), "list": lambda: mean, "shaped": lambda: [mean]}[form]()
+    for i, (value, shape) in enumerate(zip(values, shapes, strict=False)):
+        n = int(np.prod(shape))
+        total = sum(gradient(seed, rank, i, n, np.float64) for rank in range(comm.size))
+        assert value.dtype == dtype
+        assert value.shape == shape
+        np.testing.assert_allclose(value.ravel(), total / comm.size, rtol=1e-3 if dtype == "float16" else 1e-6)
+
+
+def test_per_tensor_selects_in_every_tensor(comm):
+    grads = {"big": np.full(100, 9, np.float32), "small": np.full(10, 1, np.float32)}
+    whole = mpicomp.Reducer(comm, "topk:density=0.1").reduce(grads)
+    each = mpicomp.Reducer(comm, "topk:density=0.1,layers=per-tensor").reduce(grads)
+    assert np.count_nonzero(whole["small"]) == 0
+    assert np.count_nonzero(each["small"]) == 1
+    assert np.count_nonzero(each["big"]) == 10
+
+
+def test_out_may_be_the_gradient_itself(comm, seed):
+    for text in ["dense", "scalecom:chunk=5"]:
+        grad = gradient(seed, comm.rank, 0, 123)
+        expected = mpicomp.Reducer(comm, text).reduce(grad)
+        result = mpicomp.Reducer(comm, text).reduce(grad, out=grad)
+        assert result is grad
+        np.testing.assert_array_equal(grad, expected)
+
+
+@pytest.mark.parametrize("text", ["dense", "scalecom:chunk=7,beta=0.5", "topk:k=3", "threshold:lam=40"])
+def test_virtual_workers_are_independent_of_the_ranks(comm, seed, text):
+    total, n = 2 * comm.size + 1, 64
+    counts, displs = partition(total, comm.size)
+    mine = range(displs[comm.rank], displs[comm.rank] + counts[comm.rank])
+    reducer = mpicomp.Reducer(comm, text, workers=len(mine))
+    simulation = Simulation(text, total, n)
+    for step in range(STEPS):
+        everyone = np.array([gradient(seed, worker, step, n) for worker in range(total)])
+        rows = everyone[mine.start : mine.stop]
+        mean = reducer.reduce(rows if len(mine) > 1 else rows[0])
+        np.testing.assert_array_equal(mean, simulation.step(step, everyone))
+    if simulation.beta is not None:
+        for place, worker in enumerate(mine):
+            np.testing.assert_array_equal(residual(reducer, place), simulation.memory[worker])
+        norm = np.linalg.norm(simulation.memory[mine.start : mine.stop])
+        np.testing.assert_allclose(reducer.memory_norm(), norm, rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+def test_resume_is_bit_exact(comm, seed, text):
+    def run(reducer, steps):
+        rng = [np.random.default_rng([seed, comm.rank, step]) for step in range(2 * STEPS)]
+        return [reducer.reduce(rng[step].standard_normal(200).astype(np.float32)) for step in steps]
+
+    straight = run(mpicomp.Reducer(comm, text), range(2 * STEPS))
+    first = mpicomp.Reducer(comm, text)
+    run(first, range(STEPS))
+    second = mpicomp.Reducer(comm, text)
+    second.load_state_dict(first.state_dict())
+    for a, b in zip(straight[STEPS:], run(second, range(STEPS, 2 * STEPS)), strict=True):
+        assert a.tobytes() == b.tobytes()
+    assert second.step == 2 * STEPS
+
+
+def test_a_foreign_state_is_refused_on_every_rank(comm):
+    state = mpicomp.Reducer(comm, "topk:k=3").state_dict()
+    reducer = mpicomp.Reducer(comm, "topk:k=4" if comm.rank == comm.size - 1 else "topk:k=4")
+    with pytest.raises(InvalidArgument, match="the state must have scheme=topk:k=4, got topk:k=3"):
+        reducer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("text", ["dense", "scalecom:chunk=7", "topk:k=3", "threshold:lam=1"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_non_finite_gradient_is_raised_everywhere_and_not_remembered(comm, seed, text, value):
+    reducer = mpicomp.Reducer(comm, text)
+    good = {"weight": gradient(seed, comm.rank, 0, 50), "bias": gradient(seed, comm.rank, 1, 5)}
+    reducer.reduce(good)
+    before = reducer.state_dict()
+    bad = {name: array.copy() for name, array in good.items()}
+    if comm.rank == comm.size - 1:
+        bad["bias"][3] = value
+    with pytest.raises(NonFiniteGradient, match=rf"rank {comm.size - 1}\b.*bias\[3\] is {value}"):
+        reducer.reduce(bad)
+    after = reducer.state_dict()
+    assert before.keys() == after.keys()
+    for key in before:
+        np.testing.assert_array_equal(before[key], after[key])
+
+
+@pytest.mark.parametrize("text", ["dense", "scalecom:chunk=7", "topk:k=3"])
+def test_skip_leaves_out_the_step_on_all_ranks(comm, seed, text):
+    reducer = mpicomp.Reducer(comm, text, nonfinite="skip")
+    grad = gradient(seed, comm.rank, 0, 50)
+    if comm.rank == 0:
+        grad[7] = np.nan
+    np.testing.assert_array_equal(reducer.reduce(grad), np.zeros(50))
+    assert reducer.stats.skipped
+    assert reducer.step == 1
+    assert reducer.memory_norm() == 0
+    reducer.reduce(gradient(seed, comm.rank, 1, 50))
+    assert not reducer.stats.skipped
+
+
+def test_half_overflow_is_raised(comm):
+    reducer = mpicomp.Reducer(comm, "scalecom:chunk=2,values=float16")
+    with pytest.raises(NonFiniteGradient, match="overflowed in step 0: use values=float32"):
+        reducer.reduce(np.full(4, 1e5, np.float32))
+
+
+def test_allow_lets_it_through(comm):
+    reducer = mpicomp.Reducer(comm, "dense", nonfinite="allow")
+    assert np.isnan(reducer.reduce(np.full(3, np.nan, np.float32))).all()
+
+
+@pytest.mark.parametrize(
+    ("last", "error", "text"),
+    [
+        (np.zeros(9, np.float32), Disagreement, r"9"),
+        (np.zeros(8, np.float64), Disagreement, "float64"),
+        (np.zeros(16, np.float32)[::2], BufferRefused, "must be C-contiguous"),
+        (np.zeros(8, int), BufferRefused, "must be one of float16"),
+        (None, BufferRefused, "must be a NumPy or CuPy array, got NoneType"),
+    ],
+)
+def test_one_wrong_rank_is_told_to_all(comm, last, error, text):
+    grad = last if comm.rank == comm.size - 1 else np.zeros(8, np.float32)
+    reducer = mpicomp.Reducer(comm, "scalecom:chunk=2")
+    if comm.size == 1 and error is Disagreement:
+        return
+    with pytest.raises(error, match=text):
+        reducer.reduce(grad)
+
+
+def test_different_schemes_or_steps_are_told_to_all(comm):
+    if comm.size == 1:
+        return
+    with pytest.raises(Disagreement, match="topk:k=2"):
+        mpicomp.Reducer(comm, "topk:k=2" if comm.rank == 0 else "topk:k=1")
+    with pytest.raises(InvalidArgument, match="unknown scheme"):
+        mpicomp.Reducer(comm, "nonsense" if comm.rank == 0 else "topk:k=1")
+    reducer = mpicomp.Reducer(comm, "topk:k=1")
+    reducer.step = comm.rank
+    with pytest.raises(Disagreement, match="step 1"):
+        reducer.reduce(np.zeros(4))
+
+
+def test_other_arrays_need_another_reducer(comm):
+    reducer = mpicomp.Reducer(comm, "topk:k=1")
+    reducer.reduce(np.zeros(4))
+    with pytest.raises(InvalidArgument, match="make another Reducer"):
+        reducer.reduce(np.zeros(5))
+    with pytest.raises(BufferRefused, match="out must have the gradients' shapes"):
+        reducer.reduce(np.zeros(4), out=np.zeros(3))
+
+
+def test_statistics_count_what_was_sent(comm, seed):
+    n, chunk = 6400, 64
+    reducer = mpicomp.Reducer(comm, f"scalecom:chunk={chunk}", algorithm="ring")
+    for step in range(comm.size + 1):
+        reducer.reduce(gradient(seed, comm.rank, step, n))
+        assert reducer.stats.step == step
+        assert reducer.stats.leader == step % comm.size
+    k = n // chunk
+    assert reducer.stats.density == k / n
+    assert reducer.stats.payload_bits == 32 * k + 8 * k / comm.size
+    assert set(reducer.stats.seconds) >= {"compress", "exchange", "update"}
+    counts = np.array([reducer.stats.bytes_sent, reducer.stats.bytes_received])
+    comm.Allreduce(mpicomp.comm.IN_PLACE, counts)
+    assert counts[0] == counts[1]
+    values, selection = 2 * (comm.size - 1) * 4 * k, (comm.size - 1) * k
+    assert values + selection <= counts[0] <= values + selection + 512 * comm.size  # and the agreements

@@ -1,0 +1,69 @@
+"""Everything that must pass, stage by stage: what ``make test`` runs.
+
+Each stage is a command with a time limit; all stages run even after a failure, and the last line counts them.
+``python tests/run_all.py unit openmpi`` runs only the stages named.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = ROOT / ".venv" / "openmpi" / "bin" / "python"
+
+# name -> (what it shows, command, time limit in seconds)
+STAGES = {
+    "lint": ("ruff", [PYTHON, "-m", "ruff", "check", "."], 60),
+    "unit": (
+        "operations, schemes, trace, command line; CUDA sources compiled and executed on the CPU",
+        [PYTHON, "-m", "pytest", "-q", "tests", "--ignore=tests/mpi", "--ignore=tests/cluster"],
+        900,
+    ),
+    "openmpi": ("collectives, reducer, trace in 1 to 8 ranks of Open MPI",
+                [PYTHON, "tests/run_mpi.py", "--mpi", "openmpi"], 1200),
+    "mpich": ("the same in 1 to 3 ranks of MPICH", [PYTHON, "tests/run_mpi.py", "--mpi", "mpich"], 1200),
+}
+
+
+def run(name: str) -> bool:
+    """One stage, its output passed through; whether it passed within its time."""
+    shows, command, limit = STAGES[name]
+    print(f"\n== {name}: {shows} (at most {limit} s)", flush=True)
+    start = time.monotonic()
+    process = subprocess.Popen([str(word) for word in command], cwd=ROOT, start_new_session=True, env=environment())
+    try:
+        code = process.wait(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        print(f"{name} did not end within {limit} s and was killed")
+    verdict = "passed" if code == 0 else f"FAILED (exit code {code})"
+    print(f"== {name} {verdict} after {time.monotonic() - start:.0f} s", flush=True)
+    return code == 0
+
+
+def environment() -> dict[str, str]:
+    """Threads of BLAS would fight the ranks for the cores."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def main(names: list[str]) -> int:
+    unknown = set(names) - set(STAGES)
+    if unknown:
+        print(f"unknown stages {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}", file=sys.stderr)
+        return 2
+    results = {name: run(name) for name in names or STAGES}
+    failed = [name for name, passed in results.items() if not passed]
+    if failed:
+        print(f"\nfailed stages: {', '.join(failed)}")
+    print(f"\nstages: {len(results) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""Flattening arrays and giving them back; refusing what cannot be read as one run of numbers."""
+
+import re
+
+import numpy as np
+import pytest
+
+from mpicomp.buckets import Bucket
+from mpicomp.errors import BufferRefused, InvalidArgument
+
+
+def scratch(key, n, dtype):
+    return np.empty(n, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("form", ["array", "dict", "list"])
+def test_round_trip(form, dtype):
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in [(3, 4), (0,), (), (5,)]]
+    grads = {"array": arrays[0], "list": arrays, "dict": dict(zip("abcd", arrays, strict=True))}[form]
+    bucket = Bucket(grads, 1)
+    (flat,) = bucket.flatten(grads, scratch)
+    assert flat.shape == (bucket.n,)
+    back = bucket.unflatten(flat, None)
+    assert type(back) is type(grads)
+    values = {"array": lambda b: [b], "list": list, "dict": lambda b: list(b.values())}[form](back)
+    for before, after in zip(arrays, values, strict=False):
+        assert after.dtype == before.dtype
+        np.testing.assert_array_equal(before, after)
+
+
+def test_one_array_is_not_copied():
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (flat,) = Bucket(array, 1).flatten(array, scratch)
+    assert np.shares_memory(flat, array)
+
+
+def test_workers_are_rows():
+    grads = {"a": np.arange(6.0).reshape(3, 2), "b": np.arange(3.0)}
+    bucket = Bucket(grads, 3)
+    flat = bucket.flatten(grads, scratch)
+    np.testing.assert_array_equal(np.stack(flat), [[0, 1, 0], [2, 3, 1], [4, 5, 2]])
+    assert bucket.where(2) == "b[]"
+
+
+def test_where_names_array_and_place():
+    bucket = Bucket({"w": np.zeros((2, 3)), "b": np.zeros(2)}, 1)
+    assert bucket.where(5) == "w[1, 2]"
+    assert bucket.where(7) == "b[1]"
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((3, 4), order="F"), "must be C-contiguous"),
+        (np.zeros(8)[::2], "must be C-contiguous"),
+        (np.zeros(3, ">f4"), "must be in native byte order"),
+        (np.zeros(3, int), "must be one of float16, bfloat16, float32, float64, got int64"),
+        (np.zeros(3, object), "must be one of float16"),
+        ([1.0, 2.0], "must be a NumPy or CuPy array, got float"),
+        ("text", "must be a NumPy or CuPy array, got str"),
+    ],
+)
+def test_refused(array, message):
+    with pytest.raises(BufferRefused, match=re.escape(message)):
+        Bucket(array, 1)
+
+
+def test_mixed_dtypes_and_nothing_are_refused():
+    with pytest.raises(InvalidArgument, match="must share one dtype, got float32, float64"):
+        Bucket([np.zeros(2), np.zeros(2, np.float32)], 1)
+    with pytest.raises(InvalidArgument, match="got none"):
+        Bucket([], 1)

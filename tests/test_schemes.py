@@ -1,0 +1,68 @@
+"""Scheme strings, options and the registry: parsed once, refused with the choices."""
+
+import re
+
+import pytest
+
+from mpicomp import schemes
+from mpicomp.errors import InvalidArgument
+from mpicomp.schemes import Scheme
+
+
+@pytest.mark.parametrize("text", ["dense", "scalecom:chunk=112,beta=0.1", "topk:density=0.01", "threshold:lam=0.5"])
+def test_a_scheme_is_written_as_it_is_read(text):
+    assert str(Scheme.parse(text)) == text
+    assert Scheme.parse(str(Scheme.parse(text))) == Scheme.parse(text)
+    assert Scheme.parse(Scheme.parse(text)) == Scheme.parse(text)
+
+
+def test_options_have_the_declared_types_and_defaults():
+    options = Scheme.parse(" scalecom : chunk = 64 , values=float16 ").options
+    assert options["chunk"] == 64
+    assert options["beta"] == 1.0
+    assert options["values"] == "float16"
+    assert options["layers"] == "whole"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "unknown scheme 'nonsense'; the schemes are: dense, "),
+        ("topk:density=1.5", "density must be in (0, 1], got 1.5"),
+        ("topk:density=0", "density must be in (0, 1], got 0"),
+        ("topk:density=nan", "density must be in (0, 1], got nan"),
+        ("topk:k=2.5", "k must be a int in [1, inf), got '2.5'"),
+        ("topk:k=0", "k must be in [1, inf), got 0"),
+        ("scalecom:chunk=0", "chunk must be in [1, 65536], got 0"),
+        ("scalecom:beta=0", "beta must be in (0, 1], got 0"),
+        ("scalecom:speed=3", "scheme scalecom has no option 'speed'; its options are: beta, chunk, layers, memory, values"),
+        ("scalecom:chunk", "options are written name=value, got 'chunk'"),
+        ("scalecom:chunk=", "options are written name=value, got 'chunk='"),
+        ("scalecom:chunk=2,chunk=3", "option 'chunk' is given twice"),
+        ("scalecom:values=int8", "values must be one of same, float16, float32, float64, got int8"),
+        ("topk:memory=elephant", "memory must be one of none, residual, got elephant"),
+        ("threshold", "threshold needs lam"),
+    ],
+)
+def test_bad_schemes_say_what_was_expected(text, message):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        Scheme.parse(text)
+
+
+def test_another_memory_brings_its_own_options():
+    assert "beta" not in Scheme.parse("topk:memory=none").options
+    with pytest.raises(InvalidArgument, match="no option 'beta'"):
+        Scheme.parse("topk:memory=none,beta=0.5")
+
+
+def test_replace_keeps_what_was_given():
+    assert str(Scheme.parse("topk:k=3").replace(values="float32")) == "topk:k=3,values=float32"
+
+
+def test_the_table_describes_every_scheme():
+    rows = {row["name"]: row for row in schemes.table()}
+    assert list(rows) == schemes.names()
+    for row in rows.values():
+        assert row["reference"] and row["wire"]
+        assert {"name", "default", "range", "meaning"} == set(row["options"][0])
+    assert rows["scalecom"]["exchange"] == "leader"
