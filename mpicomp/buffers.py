@@ -162,3 +162,32 @@ def check_pair(source: Vector, target: Vector) -> None:
         raise BufferRefused("sendbuf and recvbuf must be on one device: copy one of them")
     if source.device is None and np.may_share_memory(source.array, target.array):
         raise BufferRefused("sendbuf and recvbuf overlap: pass MPI.IN_PLACE as sendbuf to reduce in place")
+
+
+def is_plain(sendbuf: Any, recvbuf: np.ndarray) -> bool:
+    """Whether MPI may have these arrays at once: nothing to refuse, nothing of ours to do."""
+    dtype = recvbuf.dtype
+    if not (recvbuf.flags.carray and dtype.isnative and dtype.char in COVERED):
+        return False
+    if type(sendbuf) is not np.ndarray:  # MPI.IN_PLACE
+        return True
+    return (
+        sendbuf.dtype == dtype
+        and sendbuf.size == recvbuf.size
+        and sendbuf.flags.c_contiguous
+        and not np.may_share_memory(sendbuf, recvbuf)
+    )
+
+
+def check_flat(x: Any, name: str) -> Any:
+    """``x`` if it is a contiguous one-dimensional array, writable or not; device arrays in their device's type."""
+    device = device_of(x)
+    if device is not None:
+        check_device(x, name)
+        return device.flat(x)
+    if not isinstance(x, np.ndarray):
+        raise BufferRefused(f"{name} must be an array, got {type(x).__name__}")
+    check_host(x, name)
+    if x.ndim != 1:
+        raise BufferRefused(f"{name} must be one-dimensional, got shape {x.shape}: pass x.reshape(-1)")
+    return x

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from .device import ready
@@ -16,6 +17,30 @@ MAX_COUNT = int(os.environ.get("MPICOMP_MAX_COUNT", 2**30))
 TAG = 1
 
 MPI_OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
+OTHER_OPS = ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MAXLOC", "MINLOC", "REPLACE", "NO_OP")
+# Numbers in memory, but not to be added as such: MPI rejects them or gives them another meaning.
+NOT_NUMBERS = (MPI.BYTE, MPI.PACKED, MPI.LOGICAL)
+
+
+def op_name(op: MPI.Op) -> str:
+    """Our name of an MPI operation; only those in ``MPI_OPS`` are for our schedules."""
+    if op is MPI.SUM:
+        return "sum"
+    for name, known in MPI_OPS.items():
+        if op == known:
+            return name
+    return next((name for name in OTHER_OPS if op == getattr(MPI, name)), "user-defined")
+
+
+def numpy_dtype(datatype: MPI.Datatype | str) -> np.dtype | None:
+    """The NumPy dtype of a predefined MPI datatype, or of its letter; None for the others."""
+    if isinstance(datatype, str):
+        datatype = MPI.Datatype.fromcode(datatype)
+    if not isinstance(datatype, MPI.Datatype) or datatype == MPI.DATATYPE_NULL or not datatype.is_predefined:
+        return None
+    if datatype in NOT_NUMBERS or not datatype.typestr:
+        return None
+    return np.dtype(datatype.typestr)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ bits and ``array_equal`` is the check.
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import mpicomp
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, NonFiniteGradient
@@ -119,10 +120,9 @@ def test_sent_plus_kept_is_what_came_in(comm, seed, text):
         grad = rng.standard_normal(n).astype(np.float32)
         came_in += grad
         sent += reducer.reduce(grad).astype(float) * comm.size
-    kept = np.zeros(n)
-    for total in (came_in, kept if reducer.step == 0 else residual(reducer).astype(float)):
-        comm.Allreduce(mpicomp.comm.IN_PLACE, total)
-        kept = total
+    kept = residual(reducer).astype(float)
+    comm.Allreduce(MPI.IN_PLACE, came_in)
+    comm.Allreduce(MPI.IN_PLACE, kept)
     tolerance = 2e-3 if "float16" in text else 1e-5
     np.testing.assert_allclose(sent + kept, came_in, atol=tolerance * STEPS * comm.size)
 
@@ -211,7 +211,7 @@ def test_resume_is_bit_exact(comm, seed, text):
 
 def test_a_foreign_state_is_refused_on_every_rank(comm):
     state = mpicomp.Reducer(comm, "topk:k=3").state_dict()
-    reducer = mpicomp.Reducer(comm, "topk:k=4" if comm.rank == comm.size - 1 else "topk:k=4")
+    reducer = mpicomp.Reducer(comm, "topk:k=4")
     with pytest.raises(InvalidArgument, match="the state must have scheme=topk:k=4, got topk:k=3"):
         reducer.load_state_dict(state)
 
@@ -312,7 +312,7 @@ def test_statistics_count_what_was_sent(comm, seed):
     assert reducer.stats.payload_bits == 32 * k + 8 * k / comm.size
     assert set(reducer.stats.seconds) >= {"compress", "exchange", "update"}
     counts = np.array([reducer.stats.bytes_sent, reducer.stats.bytes_received])
-    comm.Allreduce(mpicomp.comm.IN_PLACE, counts)
+    comm.Allreduce(MPI.IN_PLACE, counts)
     assert counts[0] == counts[1]
     values, selection = 2 * (comm.size - 1) * 4 * k, (comm.size - 1) * k
     assert values + selection <= counts[0] <= values + selection + 512 * comm.size  # and the agreements

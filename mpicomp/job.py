@@ -1,0 +1,122 @@
+"""What holds for a whole job: how it was started, how it ends when a rank fails, whether MPI may see GPU memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import sys
+from functools import lru_cache
+from typing import Any
+
+from mpi4py import MPI
+
+from .errors import InvalidArgument
+
+# (variable holding the number of processes started, variable that must be set too, whose it is)
+LAUNCHERS = (
+    ("OMPI_COMM_WORLD_SIZE", None, "Open MPI's mpirun"),
+    ("PMI_SIZE", None, "an MPICH or PMI launcher"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "Slurm's srun"),
+    ("SLURM_NTASKS", "SLURM_STEP_ID", "Slurm's srun"),
+)
+GPU_PATHS = ("auto", "direct", "staged")
+
+
+def launcher_mismatch() -> str | None:
+    """Why this process is alone although its launcher started several; None when all is well.
+
+    MPI libraries fall back to "rank 0 of 1" without a word when the launcher speaks another library's protocol.
+    """
+    if MPI.COMM_WORLD.Get_size() > 1 or os.environ.get("MPICOMP_ALLOW_SINGLETON") == "1":
+        return None
+    for variable, needed, launcher in LAUNCHERS:
+        started = os.environ.get(variable, "")
+        if started.isdigit() and int(started) > 1 and (needed is None or needed in os.environ):
+            return mismatch_text(variable, int(started), launcher)
+    return None
+
+
+def mismatch_text(variable: str, started: int, launcher: str) -> str:
+    return (
+        f"this process is rank 0 of 1, but {launcher} started {started} ({variable}={started}): mpi4py runs on "
+        f"{library_name()}, which that launcher cannot start. Use the launcher of that library "
+        f"({beside('mpirun')} -n {started} ...), or under Slurm: srun --mpi=pmix ... for Open MPI, "
+        "srun --mpi=pmi2 ... for MPICH (srun --mpi=list shows the choices). "
+        "MPICOMP_ALLOW_SINGLETON=1 runs separate processes on purpose"
+    )
+
+
+def library_name() -> str:
+    name, version = MPI.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"
+
+
+def beside(program: str) -> str:
+    """The program next to this interpreter, where an MPI installed from the package index puts it."""
+    path = os.path.join(os.path.dirname(sys.executable), program)
+    return path if os.path.exists(path) else program
+
+
+_previous_hook: Any = None
+
+
+def install_abort() -> None:
+    """Let an uncaught exception on one rank end the whole job, instead of leaving the others waiting for it."""
+    global _previous_hook
+    if _previous_hook is None and os.environ.get("MPICOMP_ABORT", "1") != "0" and not hasattr(sys, "ps1"):
+        _previous_hook, sys.excepthook = sys.excepthook, report_and_abort
+
+
+def report_and_abort(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    """The usual traceback, then who failed; MPI is aborted as the interpreter exits, after its exit handlers."""
+    _previous_hook(kind, error, traceback)
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        from mpi4py.run import set_abort_status
+
+        print(failure_line(error), file=sys.stderr, flush=True)
+        set_abort_status(error if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def failure_line(error: BaseException) -> str:
+    world = MPI.COMM_WORLD
+    return (
+        f"[mpicomp] rank {world.Get_rank()} of {world.Get_size()} (host {socket.gethostname()}, pid {os.getpid()}): "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def gpu_path() -> tuple[str, str]:
+    """How arrays in device memory reach MPI: ("direct" | "staged" | "none", reason).
+
+    ``direct``: MPI reads and writes device memory. ``staged``: through pinned host buffers. ``none``: direct was asked
+    for by ``MPICOMP_GPU_PATH`` and this MPI cannot, so device arrays are refused.
+    """
+    wanted = os.environ.get("MPICOMP_GPU_PATH", "auto")
+    if wanted not in GPU_PATHS:
+        raise InvalidArgument(f"MPICOMP_GPU_PATH must be one of {', '.join(GPU_PATHS)}, got {wanted!r}")
+    if wanted == "staged":
+        return "staged", "MPICOMP_GPU_PATH=staged"
+    aware, reason = cuda_aware()
+    if wanted == "direct" and not aware:
+        return "none", (
+            f"MPICOMP_GPU_PATH=direct, but {reason}: start with a CUDA-aware MPI, "
+            "or set MPICOMP_GPU_PATH=staged to go through host memory"
+        )
+    return ("direct" if aware else "staged"), reason
+
+
+@lru_cache(maxsize=1)
+def cuda_aware() -> tuple[bool, str]:
+    """Whether MPI says with certainty that it takes CUDA memory, and how it said so."""
+    kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds")
+    if kinds and any(kind.split(":")[0] == "cuda" for kind in kinds.split(",")):
+        return True, f"{library_name()} lists cuda in mpi_memory_alloc_kinds ({kinds})"
+    try:
+        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
+    except (OSError, AttributeError):
+        return False, f"{library_name()} has no query that says it takes CUDA memory"
+    query.restype = ctypes.c_int
+    if query() == 1:
+        return True, f"{library_name()} answers yes to MPIX_Query_cuda_support"
+    return False, f"{library_name()} answers no to MPIX_Query_cuda_support"
