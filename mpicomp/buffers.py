@@ -25,8 +25,14 @@ class Vector(NamedTuple):
     kind: str | None  # "float16" or "bfloat16": array is then a uint16 view
     device: Device | None
 
+    def plain(self) -> Any:
+        """The array in the dtype that MPI is to see."""
+        return self.array.view(self.kind) if self.kind else self.array
 
-def vector(message: Any, role: str, numpy_dtype: Callable[[Any], np.dtype | None]) -> Vector | None:
+
+def vector(
+    message: Any, role: str, numpy_dtype: Callable[[Any], np.dtype | None], raw_bytes: Callable[[Any], Any]
+) -> Vector | None:
     """``message`` as a Vector; None when it is for MPI alone; BufferRefused when it is for nobody.
 
     Parameters
@@ -35,6 +41,8 @@ def vector(message: Any, role: str, numpy_dtype: Callable[[Any], np.dtype | None
         What errors call it; a ``recvbuf`` must be writable.
     numpy_dtype : callable
         The NumPy dtype of an MPI datatype or of its name; None when there is none.
+    raw_bytes : callable
+        The memory of an object as bytes, by the protocols that MPI's side knows.
     """
     spec = unpack(message)
     if spec is None:
@@ -50,7 +58,7 @@ def vector(message: Any, role: str, numpy_dtype: Callable[[Any], np.dtype | None
         check_device(obj, role)
         array, flat = obj, device.flat(obj)
     else:
-        array = as_numpy(obj)
+        array = as_numpy(obj, raw_bytes if dtype is not None else np.from_dlpack)
         if array is None:
             return None
         check_host(array, role)
@@ -81,7 +89,7 @@ def unpack(message: Any) -> tuple[Any, int | None, int | None, Any] | None:
     """(object, count, displacement, datatype) of mpi4py's buffer specifications; None for the forms left to MPI."""
     if not isinstance(message, (list, tuple)):
         return message, None, None, None
-    if not 1 <= len(message) <= 4:
+    if not 2 <= len(message) <= 4:
         return None
     obj, *rest = message
     datatype = None
@@ -100,7 +108,7 @@ def is_count(item: Any) -> bool:
     return item is None or isinstance(item, (int, np.integer, list, tuple))
 
 
-def as_numpy(obj: Any) -> np.ndarray | None:
+def as_numpy(obj: Any, from_dlpack: Callable[[Any], Any]) -> np.ndarray | None:
     """``obj`` as a NumPy array on the same memory; None if it has no such view."""
     if isinstance(obj, np.ndarray):
         return obj
@@ -110,7 +118,7 @@ def as_numpy(obj: Any) -> np.ndarray | None:
         try:
             return np.asarray(memoryview(obj))
         except TypeError:
-            return np.from_dlpack(obj) if hasattr(obj, "__dlpack__") else None
+            return np.asarray(from_dlpack(obj)) if hasattr(obj, "__dlpack__") else None
     except (TypeError, ValueError, BufferError, RuntimeError, AttributeError):
         return None
 

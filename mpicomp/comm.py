@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -12,12 +12,13 @@ from mpi4py import MPI
 from . import allreduce
 from .agreement import Agreement
 from .broadcast import broadcast
-from .buffers import Vector, check_flat, check_pair, is_plain, typed, vector
-from .device import device_of, ready
+from .buffers import Vector, check_flat, is_plain, typed
+from .call import Call, resolve, schedule
+from .device import device_of
 from .errors import BufferRefused, InvalidArgument, MpicompError
 from .gather_to_all import gather_lengths, gather_to_all
 from .job import gpu_path, install_abort, launcher_mismatch
-from .link import MAX_COUNT, MPI_OPS, Link, Traffic, numpy_dtype, op_name
+from .link import Link, Traffic
 from .ops import ops_for
 from .staging import Stage
 
@@ -27,15 +28,6 @@ SMALL = 8 * 1024  # bytes up to which ``auto`` hands a plain array straight to M
 CHECKED_CALLS = 64  # so many first calls are all checked for agreement, then one in as many
 
 _native_allreduce = MPI.Intracomm.Allreduce
-
-
-class Call(NamedTuple):
-    """One all-reduce, validated: ``target`` is None where the message is for MPI's own call alone."""
-
-    source: Vector | None
-    target: Vector | None
-    op: str
-    algorithm: str
 
 
 class Comm(MPI.Intracomm):
@@ -84,8 +76,9 @@ class Comm(MPI.Intracomm):
         )
         self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
         self._small = SMALL if self._default == "auto" else -1
-        if os.environ.get("MPICOMP_CHECK") == "0" or link.size == 1:
-            self._mask = -1
+        check = os.environ.get("MPICOMP_CHECK", "auto")
+        self._mask = -1 if check == "0" or link.size == 1 else 0
+        self._later_mask = 0 if check == "1" else CHECKED_CALLS - 1
         return link
 
     def Free(self) -> None:
@@ -139,15 +132,16 @@ class Comm(MPI.Intracomm):
         checked = not self._calls & self._mask
         call, error = None, None
         try:
-            call = self._resolve(sendbuf, recvbuf, op, algorithm)
+            call = resolve(sendbuf, recvbuf, op, algorithm)
         except Exception as caught:
             if not checked:
                 raise
             error = caught
         if checked:
-            if self._calls == CHECKED_CALLS and os.environ.get("MPICOMP_CHECK") != "1":
-                self._mask = CHECKED_CALLS - 1
-            self._agreement.check(self._signature(call, algorithm), error)
+            if self._calls == CHECKED_CALLS:
+                self._mask = self._later_mask
+            signature = f"Allreduce call {self._calls}: {call.signature() if call else 'refused'}"
+            self._agreement.check(signature, error)
         if self.recorder is None:
             self._run(call, sendbuf, recvbuf, op)
             return
@@ -155,56 +149,19 @@ class Comm(MPI.Intracomm):
         self._run(call, sendbuf, recvbuf, op)
         self._record(call, start, self.traffic - before)
 
-    def _resolve(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> Call:
-        allreduce.check_name(algorithm)
-        name = op_name(op)
-        target = vector(recvbuf, "recvbuf", numpy_dtype)
-        if sendbuf is None or isinstance(sendbuf, type(MPI.IN_PLACE)):
-            source = None
-        else:
-            source = vector(sendbuf, "sendbuf", numpy_dtype)
-            if source is not None and target is not None:
-                check_pair(source, target)
-            else:
-                target = None
-        if target is None or name not in MPI_OPS:
-            refuse_device(sendbuf, recvbuf, name)
-            return Call(None, None, name, "native")
-        return Call(source, target, name, self._choose(algorithm, target))
-
-    def _choose(self, algorithm: str, target: Vector) -> str:
-        """The schedule that really runs."""
-        algorithm = self._default if algorithm == "auto" else algorithm
-        if target.kind == "bfloat16" or (target.kind and algorithm != "native"):
-            return "direct"  # the one that sums half precision in float32
-        if algorithm != "auto":
-            return algorithm
-        if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
-            return "native"  # what overflow does is MPI's choice, and must not depend on the length
-        return allreduce.choose(target.array.nbytes, self._link.size)
-
-    def _signature(self, call: Call | None, algorithm: str) -> str:
-        if call is None:
-            return f"Allreduce call {self._calls}, refused"
-        if call.target is None:
-            return f"Allreduce call {self._calls}: op={call.op}, MPI's own"
-        return (
-            f"Allreduce call {self._calls}: op={call.op}, {call.target.array.size} elements, "
-            f"dtype={call.target.name}, algorithm={algorithm}"
-        )
-
     def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:
-        source, target = call.source, call.target
+        source, target, link = call.source, call.target, self._link
+        schedule = call.schedule(self._default, link.size)
         if target is None:
             _native_allreduce(self, sendbuf, recvbuf, op)
-            return
-        if call.algorithm == "native" and target.device is None and target.array.size <= MAX_COUNT:
+        elif schedule == "native" and target.device is None and target.array.size <= link.max_count:
             self._handed_over += target.array.nbytes
-            _native_allreduce(self, sendbuf, recvbuf, op)
-            return
-        if source is not None:
-            target.array[...] = source.array
-        self._reduce(target, call.op, call.algorithm)
+            out = MPI.IN_PLACE if source is None else source.plain()
+            _native_allreduce(self, out, target.plain(), op)
+        else:
+            if source is not None:
+                target.array[...] = source.array
+            self._reduce(target, call.op, schedule)
 
     def _reduce(self, target: Vector, op: str, algorithm: str) -> None:
         link = self._link
@@ -219,7 +176,7 @@ class Comm(MPI.Intracomm):
     def _reduce_here(self, work: Any, kind: str | None, op: str, algorithm: str) -> None:
         """Run a schedule on memory that MPI may touch."""
         if algorithm == "native":
-            self._link.native_allreduce(work if kind is None else work.view(kind), op)
+            self._link.native_allreduce(work.view(kind) if kind else work, op)
             return
         ops = ops_for(work)
         options = {"kind": kind} if kind else {}
@@ -244,11 +201,10 @@ class Comm(MPI.Intracomm):
         return self._scratch.setdefault(("stage", id(device)), Stage(device))
 
     def _record(self, call: Call, start: int, used: Traffic) -> None:
-        size = call.target.array.size if call.target else 0
+        array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")
         self.recorder.event(
-            "collective", start, algo=call.algorithm, op=call.op, nelem=size,
-            dtype=call.target.name if call.target else "",
-            nbytes_dense=call.target.array.nbytes if call.target else 0,
+            "collective", start, algo=call.schedule(self._default, self._link.size), op=call.op, dtype=dtype,
+            nelem=array.size, nbytes_dense=array.nbytes,
             nbytes_sent=used.bytes_sent, nbytes_recv=used.bytes_received,
         )  # fmt: skip
 
@@ -256,13 +212,12 @@ class Comm(MPI.Intracomm):
 
     def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum") -> None:
         """Reduce the flat array ``x`` over all ranks, in place."""
-        if self._link is None:
-            self._open()
+        link = self._link or self._open()
         allreduce.check_name(algorithm)
         target = typed(check_flat(x, "x"), device_of(x))
         if target is None:
             raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
-        self._reduce(target, op, self._choose(algorithm, target))
+        self._reduce(target, op, schedule(target, self._default if algorithm == "auto" else algorithm, link.size))
 
     def broadcast(self, x: Any, root: int) -> None:
         """Copy the flat array ``x`` of rank ``root`` into that of every rank."""
@@ -326,16 +281,3 @@ class Comm(MPI.Intracomm):
             self._handed_over = 0
         return self._link.traffic()
 
-
-def refuse_device(sendbuf: Any, recvbuf: Any, op: str) -> None:
-    """MPI's own call must not see device memory unless it is known to take it; wait for it where it does."""
-    for message in (sendbuf, recvbuf):
-        array = message[0] if isinstance(message, (list, tuple)) and message else message
-        if device_of(array) is None:
-            continue
-        path, reason = gpu_path()
-        if path != "direct":
-            raise BufferRefused(
-                f"op={op} on this dtype is MPI's own, and MPI may not see device memory ({reason}): copy to the host"
-            )
-        ready(array)

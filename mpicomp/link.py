@@ -12,14 +12,19 @@ from mpi4py import MPI
 from .device import ready
 from .partition import pieces
 
-# MPI libraries of the 3.1 standard take counts below 2**31 only. Tests lower the limit.
-MAX_COUNT = int(os.environ.get("MPICOMP_MAX_COUNT", 2**30))
+# MPI libraries of the 3.1 standard take counts below 2**31 only; tests lower the limit by MPICOMP_MAX_COUNT.
+MAX_COUNT = 2**30
 TAG = 1
 
 MPI_OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 OTHER_OPS = ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MAXLOC", "MINLOC", "REPLACE", "NO_OP")
 # Numbers in memory, but not to be added as such: MPI rejects them or gives them another meaning.
 NOT_NUMBERS = (MPI.BYTE, MPI.PACKED, MPI.LOGICAL)
+
+
+def is_in_place(sendbuf: object) -> bool:
+    """``MPI.IN_PLACE``, or None, which mpi4py takes for it."""
+    return sendbuf is None or isinstance(sendbuf, type(MPI.IN_PLACE))
 
 
 def op_name(op: MPI.Op) -> str:
@@ -41,6 +46,11 @@ def numpy_dtype(datatype: MPI.Datatype | str) -> np.dtype | None:
     if datatype in NOT_NUMBERS or not datatype.typestr:
         return None
     return np.dtype(datatype.typestr)
+
+
+def raw_bytes(obj: Any) -> memoryview:
+    """The memory of anything mpi4py takes as a buffer; needs no dtype, and keeps nothing of the object's protocol."""
+    return memoryview(MPI.buffer(obj))
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class Traffic:
 
 
 class Link:
-    """Counted verbs between the ranks of ``comm``; a vector over ``MAX_COUNT`` elements goes in several messages.
+    """Counted verbs between the ranks of ``comm``; a vector over ``max_count`` elements goes in several messages.
 
     Both sides know the length of every message, so an empty one is not sent at all. Requests are waited for one by
     one: after a failed peer ``MPI_Waitall`` may leave requests of the others in an undefined state.
@@ -75,6 +85,7 @@ class Link:
     def __init__(self, comm: MPI.Intracomm):
         self.comm = comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.max_count = int(os.environ.get("MPICOMP_MAX_COUNT", MAX_COUNT))
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
 
     def isend(self, array: Any, dest: int) -> Any:
@@ -83,10 +94,10 @@ class Link:
             return None
         ready(array)
         self.bytes_sent += array.nbytes
-        if array.size <= MAX_COUNT:
+        if array.size <= self.max_count:
             self.messages += 1
             return self.comm.Isend(array, dest, TAG)
-        parts = [array[begin:end] for begin, end in pieces(0, array.size, MAX_COUNT)]
+        parts = [array[begin:end] for begin, end in pieces(0, array.size, self.max_count)]
         self.messages += len(parts)
         return [self.comm.Isend(part, dest, TAG) for part in parts]
 
@@ -96,9 +107,9 @@ class Link:
             return None
         ready(array)
         self.bytes_received += array.nbytes
-        if array.size <= MAX_COUNT:
+        if array.size <= self.max_count:
             return self.comm.Irecv(array, source, TAG)
-        parts = [array[begin:end] for begin, end in pieces(0, array.size, MAX_COUNT)]
+        parts = [array[begin:end] for begin, end in pieces(0, array.size, self.max_count)]
         return [self.comm.Irecv(part, source, TAG) for part in parts]
 
     def wait(self, request: Any) -> None:
@@ -117,9 +128,9 @@ class Link:
         self.wait(sent)
 
     def native_allreduce(self, work: Any, op: str) -> None:
-        """MPI_Allreduce in place, in calls of at most ``MAX_COUNT`` elements."""
+        """MPI_Allreduce in place, in calls of at most ``max_count`` elements."""
         ready(work)
-        for begin, end in pieces(0, work.size, MAX_COUNT):
+        for begin, end in pieces(0, work.size, self.max_count):
             self.comm.Allreduce(MPI.IN_PLACE, work[begin:end], MPI_OPS[op])
         self.count_modelled(2 * (self.size - 1) * work.nbytes // self.size)
 

@@ -1,8 +1,8 @@
 """Error memories: what is kept back in one step and added in the next.
 
-Every memory has the verbs ``compensate`` (the gradient with what was kept back), ``update`` (write what this step
-keeps back into a second buffer) and ``commit`` (make that buffer the memory). A step that fails or is skipped
-does not commit, so the memory is as it was before.
+Every memory has the verbs ``compensate`` (the gradient with what was kept back, and the buffer for what will be),
+``update`` (correct that buffer where something was sent) and ``commit`` (make it the memory). A step that fails or is
+skipped does not commit, so the memory is as it was before.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ class NoMemory:
     def compensate(self, gradient: Array, ops: Any) -> Compensated:
         return Compensated(None, gradient)
 
-    def update(self, u: Compensated, sent: Sent, ops: Any) -> int:
-        """Number of non-finite entries in the gradient."""
-        return ops.count_nonfinite(u.gradient)[0]
+    def update(self, u: Compensated, sent: Sent, ops: Any) -> None:
+        """Nothing is kept."""
 
     def commit(self) -> None:
         """Nothing was kept."""
@@ -50,8 +49,9 @@ class Residual:
     """Keeps what was not sent, through a low-pass filter: m <- (1 - beta) m + beta (u - sent).
 
     With beta = 1 this is plain error feedback: *sent + kept = came in*, exactly. With beta < 1 the sent
-    coordinates keep (1 - beta) m; they are never zeroed. One pass of 12 bytes an element (float32): read m,
-    read g, write the next m. Memory: two buffers of the gradient's size and dtype.
+    coordinates keep (1 - beta) m; they are never zeroed. One pass of 12 bytes an element (float32), before the
+    exchange: read m, read g, write m + beta g; then a correction at the k coordinates sent. Memory: two buffers of
+    the gradient's size and dtype.
 
     Reference: Chen et al., ScaleCom, NeurIPS 2020, equation 5 and algorithm 1; beta = 1: Seide et al., 2014.
     """
@@ -76,14 +76,12 @@ class Residual:
             if self._loaded is not None:
                 self.current[:] = ops.from_host(self._loaded)
                 self._loaded = None
-        return Compensated(self.current, gradient)
+        return Compensated(self.current, gradient, self._next, self.beta)
 
-    def update(self, u: Compensated, sent: Sent, ops: Any) -> int:
-        """Write what stays into the second buffer; number of non-finite entries in the gradient."""
-        if sent.indices is None:
-            every = ops.arange(u.n)
-            return ops.masked_update(self._next, u.memory, u.gradient, every, sent.values, self.beta)
-        return ops.masked_update(self._next, u.memory, u.gradient, sent.indices, sent.values, self.beta)
+    def update(self, u: Compensated, sent: Sent, ops: Any) -> None:
+        """What stays of what was sent; everything else was accumulated before the exchange."""
+        indices = ops.arange(u.n) if sent.indices is None else sent.indices
+        ops.correct(u.next, u.memory, u.gradient, indices, sent.values, self.beta)
 
     def commit(self) -> None:
         self.current, self._next = self._next, self.current

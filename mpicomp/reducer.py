@@ -9,10 +9,10 @@ import numpy as np
 
 from . import allreduce
 from .buckets import Arrays, Bucket
-from .errors import BufferRefused, InvalidArgument, NonFiniteGradient
+from .errors import BufferRefused, InvalidArgument, MpicompError, NonFiniteGradient
 from .schemes import Scheme
 from .step import Step, workers_of_all
-from .values import Array, Exchanged, Mean, StepStats
+from .values import Array, Compensated, Exchanged, Mean, StepStats
 
 NONFINITE = ("raise", "skip", "allow")
 
@@ -20,9 +20,9 @@ NONFINITE = ("raise", "skip", "allow")
 class Reducer:
     """Averages gradients over all ranks by a scheme, keeping what was not sent in error memory.
 
-    Every step is ``compensate -> compress -> exchange -> update``. Before data moves, ranks compare what they are
-    about to do (step, scheme, shapes); after it, whether every gradient was finite. A step in which anything
-    fails leaves the error memory as it was.
+    Every step is ``compensate -> compress -> exchange -> update``. Before anything is sent, ranks compare what they
+    are about to do (step, scheme, shapes) and whether their gradients are finite. A step in which anything fails
+    leaves the error memory as it was.
 
     Parameters
     ----------
@@ -134,37 +134,51 @@ class Reducer:
         return None
 
     def _run(self, grads: Arrays, out: Arrays | None) -> Mean:
-        """One step: agree, then the four verbs, then commit."""
+        """One step: select, agree, then the four verbs of the paper, then commit."""
         step, before, start = self._step, self.comm.traffic, time.monotonic_ns()
-        flat = self._agree(grads, out)
-        workers = [memory.compensate(g, step.ops) for memory, g in zip(self._memories, flat, strict=True)]
-        with step.timed("compress"):
-            sent = self._exchange.compress(workers, step)
-        with step.timed("exchange"):
-            result = self._exchange.exchange(workers, sent, step)
-        with step.timed("update"):
-            bad = [memory.update(u, s, step.ops) for memory, u, s in zip(self._memories, workers, sent, strict=True)]
-        finite = self._finite(flat, bad, result.mean)
+        with step.timed("select"):
+            workers, error = self._select(grads, out)
+        with step.timed("agree"):
+            finite = self._agree(error)
         if finite:
+            with step.timed("compress"):
+                sent = self._exchange.compress(workers, step)
+            with step.timed("exchange"):
+                result = self._exchange.exchange(workers, sent, step)
+            with step.timed("update"):
+                for memory, u, s in zip(self._memories, workers, sent, strict=True):
+                    memory.update(u, s, step.ops)
+            self._refuse_overflow(result.mean)
             for memory in self._memories:
                 memory.commit()
+        else:
+            result = self._nothing()
         self._account(result, before, start, skipped=not finite)
-        return result.mean if finite else _zero(result.mean)
+        return result.mean
 
-    def _agree(self, grads: Arrays, out: Arrays | None) -> list[Array]:
-        """One flat vector a worker, once every rank is known to be about to do the same."""
-        step, error = self._step, None
+    def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Compensated], MpicompError | None]:
+        """All that a rank can do by itself: the compensated gradients, what it selects, and what is wrong."""
+        step = self._step
         try:
-            bucket = self._layout(grads, out)
-        except (InvalidArgument, BufferRefused) as caught:
-            error = caught
-        text = "invalid" if error else f"step {self.step} of {self.scheme} for {bucket.signature}"
-        self.comm.agree(text, error)
-        self._bucket = bucket
-        ops = bucket.ops
+            self._bucket = bucket = self._layout(grads, out)
+        except (InvalidArgument, BufferRefused) as error:
+            return [], error
         spans = bucket.spans if self.scheme.options["layers"] == "per-tensor" else [(0, bucket.n)]
-        step.begin(self.step, ops, bucket.n, spans)
-        return bucket.flatten(grads, step.scratch)
+        step.begin(self.step, bucket.ops, bucket.n, spans)
+        flat = bucket.flatten(grads, step.scratch)
+        workers = [memory.compensate(g, step.ops) for memory, g in zip(self._memories, flat, strict=True)]
+        return workers, self._nonfinite_error(flat, self._exchange.select(workers, step))
+
+    def _agree(self, error: MpicompError | None) -> bool:
+        """Whether this step counts; the same answer, or the same error, on every rank."""
+        known = self._bucket.signature if self._bucket else "invalid"
+        try:
+            self.comm.agree(f"step {self.step} of {self.scheme} for {known}", error)
+        except NonFiniteGradient:
+            if self.nonfinite == "raise":
+                raise
+            return False
+        return True
 
     def _layout(self, grads: Arrays, out: Arrays | None) -> Bucket:
         bucket = self._bucket
@@ -180,33 +194,32 @@ class Reducer:
             bucket.check_out(out)
         return bucket
 
-    def _finite(self, flat: list[Array], bad: list[int], mean: Mean) -> bool:
-        """Whether this step counts, by the policy for non-finite numbers; the same answer on every rank."""
-        if self.nonfinite == "allow":
-            return True
-        try:
-            self.comm.fail_together(self._nonfinite_error(flat, bad, mean))
-        except NonFiniteGradient:
-            if self.nonfinite == "raise":
-                raise
-            return False
-        return True
+    def _nonfinite_error(self, flat: list[Array], nonfinite: list[int]) -> NonFiniteGradient | None:
+        """What to tell all ranks about NaN or infinity in this one's gradients."""
+        if self.nonfinite == "allow" or not any(nonfinite):
+            return None
+        worker = next(worker for worker, count in enumerate(nonfinite) if count)
+        first = self._step.ops.count_nonfinite(flat[worker])[1]
+        whose = f" of worker {worker}" if self.workers > 1 else ""
+        return NonFiniteGradient(
+            f"{self._bucket.where(first)}{whose} is {flat[worker][first]} in step {self.step} "
+            f"({nonfinite[worker]} of {self._bucket.n} elements are not finite); error memory is untouched. "
+            "nonfinite='skip' leaves out such steps on all ranks"
+        )
 
-    def _nonfinite_error(self, flat: list[Array], bad: list[int], mean: Mean) -> NonFiniteGradient | None:
-        ops, codec = self._step.ops, self._step.codec
-        for worker, count in enumerate(bad):
-            if count:
-                first = ops.count_nonfinite(flat[worker])[1]
-                whose = f" of worker {worker}" if self.workers > 1 else ""
-                return NonFiniteGradient(
-                    f"{self._bucket.where(first)}{whose} is {flat[worker][first]} in step {self.step} "
-                    f"({count} of {self._bucket.n} elements are not finite); error memory is untouched. "
-                    "nonfinite='skip' leaves out such steps on all ranks"
-                )
-        narrowed = codec.dtype(mean.values.dtype) != mean.values.dtype
-        if narrowed and ops.count_nonfinite(mean.values)[0]:
-            return NonFiniteGradient(f"values={codec.values} overflowed in step {self.step}: use values=float32")
-        return None
+    def _refuse_overflow(self, mean: Mean) -> None:
+        """A narrow wire may overflow though every gradient was finite; all ranks hold the same mean, so all see it."""
+        codec = self._step.codec
+        if codec.dtype(mean.values.dtype) == mean.values.dtype or self.nonfinite == "allow":
+            return
+        if self._step.ops.count_nonfinite(mean.values)[0]:
+            raise NonFiniteGradient(f"values={codec.values} overflowed in step {self.step}: use values=float32")
+
+    def _nothing(self) -> Exchanged:
+        """The result of a skipped step: a zero mean, nothing sent."""
+        step, dtype = self._step, self._bucket.compute
+        values = step.ops.empty(0, dtype)
+        return Exchanged(Mean(step.ops.arange(0), values, step.n), [], 0.0)
 
     def _account(self, result: Exchanged, before: Any, start: int, skipped: bool) -> None:
         """Statistics and trace of the step just done; then the next step's number."""
@@ -216,7 +229,7 @@ class Reducer:
             step=self.step,
             bytes_sent=now.bytes_sent - before.bytes_sent,
             bytes_received=now.bytes_received - before.bytes_received,
-            density=sum(counts) / len(counts) / mean.n if mean.n else 1.0,
+            density=sum(counts) / len(counts) / mean.n if mean.n and counts else 0.0,
             leader=result.leader,
             payload_bits=result.payload_bits,
             skipped=skipped,
@@ -236,11 +249,3 @@ def _check(workers: int, nonfinite: str) -> None:
         raise InvalidArgument(f"workers must be at least 1 on every rank, got {workers}")
     if nonfinite not in NONFINITE:
         raise InvalidArgument(f"nonfinite must be one of {', '.join(NONFINITE)}, got {nonfinite!r}")
-
-
-def _zero(mean: Mean) -> Mean:
-    """The mean of a skipped step: nothing moves."""
-    if mean.indices is None:
-        mean.values[:] = 0
-        return mean
-    return Mean(mean.indices[:0], mean.values[:0], mean.n)

@@ -35,7 +35,7 @@ def test_options_have_the_declared_types_and_defaults():
         ("topk:k=0", "k must be in [1, inf), got 0"),
         ("scalecom:chunk=0", "chunk must be in [1, 65536], got 0"),
         ("scalecom:beta=0", "beta must be in (0, 1], got 0"),
-        ("scalecom:speed=3", "scheme scalecom has no option 'speed'; its options are: beta, chunk, layers, memory, values"),
+        ("scalecom:speed=3", "no option 'speed'; its options are: beta, chunk, layers, memory, values"),
         ("scalecom:chunk", "options are written name=value, got 'chunk'"),
         ("scalecom:chunk=", "options are written name=value, got 'chunk='"),
         ("scalecom:chunk=2,chunk=3", "option 'chunk' is given twice"),

@@ -1,7 +1,8 @@
 """Exchanges: how ranks agree on coordinates and add their values. One a file, chosen by declared name.
 
-Every exchange has two verbs, in the order of a step: ``compress`` (select and encode; returns what each local
-worker sends) and ``exchange`` (move and add; returns the mean).
+Every exchange has three verbs, in the order of a step: ``select`` (local: choose what this rank chooses and accumulate
+the memories; the number of non-finite gradients of each worker), ``compress`` (what each local worker sends) and
+``exchange`` (move and add; the mean).
 """
 
 from .dense import Dense

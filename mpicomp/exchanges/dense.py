@@ -21,6 +21,9 @@ class Dense:
     reference = "Patarasuk and Yuan 2009 (ring); Thakur et al. 2005 (halving-doubling)"
     wire = "2 (p-1)/p n v"
 
+    def select(self, workers: list[Compensated], step: Any) -> list[int]:
+        return [u.accumulate(step.ops) for u in workers]
+
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         sent = []
         for worker, u in enumerate(workers):

@@ -26,12 +26,15 @@ class Gather:
     reference = "Lin et al. 2018; Li and Hoefler 2022"
     wire = "(p-1) k (v + i)"
 
+    def select(self, workers: list[Compensated], step: Any) -> list[int]:
+        selected = [step.selector.select(u, step.spans, step.ops) for u in workers]
+        self._chosen = [indices for indices, _ in selected]
+        return [nonfinite for _, nonfinite in selected]
+
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         self._codes = []
         sent = []
-        for u in workers:
-            with step.timed("select"):
-                indices = step.selector.select(u, step.spans, step.ops)
+        for u, indices in zip(workers, self._chosen, strict=True):
             values = step.ops.empty(indices.size, u.gradient.dtype)
             step.ops.gather(u.memory, u.gradient, indices, values)
             codes = step.codec.encode(values, step.ops)

@@ -15,7 +15,8 @@ class Leader:
     Schedule: the leader selects and broadcasts the selection in the selector's compact form; every worker
     gathers its own values there; one dense all-reduce of k values.
     Cost: 2 (size-1)/size * k values a rank plus one broadcast of the selection: it does not grow with the number
-    of ranks (no gradient build-up). A rank that does not lead reads only k elements before the update.
+    of ranks (no gradient build-up). Chunk-max selects in the pass that accumulates the memory, so leading costs
+    no more memory traffic than following.
     Restrictions: any selector; codes must be addable.
     Reference: Chen et al., ScaleCom, NeurIPS 2020, algorithm 1.
     """
@@ -25,13 +26,21 @@ class Leader:
     reference = "Chen et al. 2020 (ScaleCom)"
     wire = "2 (p-1)/p k v + k i"
 
-    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
+    def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._leader, local = step.owner(step.number % step.total_workers)
-        with step.timed("select"):
-            leads = step.comm.rank == self._leader
-            chosen = step.selector.select(workers[local], step.spans, step.ops) if leads else None
+        self._chosen = None
+        nonfinite = []
+        for worker, u in enumerate(workers):
+            if (step.comm.rank, worker) == (self._leader, local):
+                self._chosen, count = step.selector.select(u, step.spans, step.ops)
+            else:
+                count = u.accumulate(step.ops)
+            nonfinite.append(count)
+        return nonfinite
+
+    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         with step.timed("broadcast"):
-            chosen = self._broadcast(chosen, step)
+            chosen = self._broadcast(self._chosen, step)
         self._selection_bits = 8.0 * chosen.nbytes
         indices = step.selector.expand(chosen, step.n, step.spans, step.ops)
         return [self._sent(u, indices, step) for u in workers]

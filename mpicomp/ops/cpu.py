@@ -7,12 +7,15 @@ choice of instruction set.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ._cpu import (
     add,
     add_widened,
     chunk_indices,
     chunk_max,
     clear,
+    correct,
     count_nonfinite,
     gather,
     isa,
@@ -27,19 +30,35 @@ from ._cpu import (
     squared_norm,
     threshold,
     top_k,
+    union_of,
+    update_chunk_max,
     widen,
 )
-from .reference import empty, empty_like, index_dtype, to_host, zeros, zeros_like
+from .reference import (
+    arange,
+    concatenate,
+    empty,
+    empty_like,
+    from_host,
+    index_dtype,
+    to_host,
+    zeros,
+    zeros_like,
+)
 
 __all__ = [
     "add",
     "add_widened",
+    "arange",
     "chunk_indices",
     "chunk_max",
     "clear",
+    "concatenate",
+    "correct",
     "count_nonfinite",
     "empty",
     "empty_like",
+    "from_host",
     "gather",
     "index_dtype",
     "isa",
@@ -55,7 +74,15 @@ __all__ = [
     "threshold",
     "to_host",
     "top_k",
+    "union",
+    "update_chunk_max",
     "widen",
     "zeros",
     "zeros_like",
 ]
+
+
+def union(lists: list[np.ndarray], n: int) -> np.ndarray:
+    """Ascending indices, each once, of all that are in any of ``lists`` (indices into ``n`` elements)."""
+    out = np.empty(sum(map(len, lists)), index_dtype(n))
+    return out[: union_of(lists, n, out)]

@@ -3,8 +3,8 @@
 Every function has the same name, arguments and result in all three modules. Arrays are one-dimensional and
 contiguous. ``memory`` may be None where said, which means zero: the compensated gradient ``u = memory + grad``
 (or ``grad``) is what is selected from, and the compiled modules never store it. Selections order numbers by
-*magnitude*: the bits of ``|u|`` read as an unsigned integer, so NaN is largest, then infinity; among equals the
-lowest index wins.
+*magnitude*: the bits of ``|u|`` read as an integer, so NaN (all alike) is largest, then infinity; among equals
+the lowest index wins.
 """
 
 from __future__ import annotations
@@ -166,6 +166,24 @@ def masked_update(next: Array, memory: Array, grad: Array, indices: Array, sent:
     return nonfinite
 
 
+def update_chunk_max(next: Array, memory: Array, grad: Array, beta: float, chunk: int, positions: Array) -> int:
+    """``next = memory + beta * grad``, and ``positions`` as of ``chunk_max(memory, grad, chunk)``, in one pass.
+
+    ``next`` is not ``memory``. Returns how many entries of ``grad`` are NaN or infinite.
+    """
+    chunk_max(memory, grad, chunk, positions)
+    next[:] = memory + grad.dtype.type(beta) * grad
+    return count_nonfinite(grad)[0]
+
+
+def correct(next: Array, memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> None:
+    """``next[indices] = (1 - beta) * memory + beta * (u - sent)`` there; ``indices`` are distinct."""
+    _check_range(indices, len(grad))
+    beta = grad.dtype.type(beta)
+    unsent = (memory[indices] + grad[indices]) - sent
+    next[indices] = (grad.dtype.type(1) - beta) * memory[indices] + beta * unsent
+
+
 # ---- measures
 
 def count_nonfinite(x: Array) -> tuple[int, int]:
@@ -206,9 +224,29 @@ def to_host(x: Array) -> np.ndarray:
     return x
 
 
-def index_dtype(n: int) -> type[np.integer]:
+def from_host(x: np.ndarray) -> Array:
+    """A host array on this device (here: itself)."""
+    return x
+
+
+def arange(n: int) -> Array:
+    """The indices of ``n`` elements."""
+    return np.arange(n, dtype=index_dtype(n))
+
+
+def concatenate(arrays: list[Array], dtype) -> Array:
+    """One array after the other; empty where there is none."""
+    return np.concatenate(arrays, dtype=dtype) if arrays else np.empty(0, dtype)
+
+
+def union(lists: list[Array], n: int) -> Array:
+    """Ascending indices, each once, of all that are in any of ``lists`` (ascending indices into ``n`` elements)."""
+    return np.unique(concatenate(lists, index_dtype(n)))
+
+
+def index_dtype(n: int) -> np.dtype:
     """The integer type of indices into ``n`` elements: int32, or int64 above 2^31 - 1."""
-    return np.int32 if n <= INT32_MAX else np.int64
+    return np.dtype(np.int32 if n <= INT32_MAX else np.int64)
 
 
 # ---- helpers
@@ -218,7 +256,8 @@ def _compensated(memory: Array | None, grad: Array) -> Array:
 
 
 def _magnitude(u: Array) -> Array:
-    return np.abs(u).view(f"u{u.itemsize}")
+    infinity = np.array(np.inf, u.dtype).view(f"i{u.itemsize}")
+    return np.minimum(np.abs(u).view(infinity.dtype), infinity + 1)
 
 
 def _indices(found: Array, n: int) -> Array:

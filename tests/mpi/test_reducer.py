@@ -108,7 +108,9 @@ def test_sparse_mean_is_the_dense_mean(comm, seed, text):
     assert indices is None or np.all(np.diff(indices) > 0)
 
 
-@pytest.mark.parametrize("text", ["scalecom:chunk=16", "scalecom:chunk=16,values=float16", "topk:k=9", "threshold:lam=1.5"])
+@pytest.mark.parametrize(
+    "text", ["scalecom:chunk=16", "scalecom:chunk=16,values=float16", "topk:k=9", "threshold:lam=1.5"]
+)
 def test_sent_plus_kept_is_what_came_in(comm, seed, text):
     """Random floats: what all ranks' memories gained and the sum that was sent make up all gradients."""
     n = 777

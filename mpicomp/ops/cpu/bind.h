@@ -11,3 +11,4 @@ void bind_top_k(pybind11::module_& m);
 void bind_gather(pybind11::module_& m);
 void bind_update(pybind11::module_& m);
 void bind_measure(pybind11::module_& m);
+void bind_union(pybind11::module_& m);

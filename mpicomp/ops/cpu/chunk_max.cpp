@@ -3,44 +3,11 @@
 
 #include "arrays.h"
 #include "bind.h"
+#include "chunk_max.h"
 #include "isa.h"
 #include "real.h"
 
 namespace {
-
-constexpr std::size_t block = 1024;  // elements looked at twice: few enough to stay in the L1 cache
-
-
-template <class U>
-KERNEL auto largest(U u, std::size_t n) {
-    auto best = magnitude(u[0]);
-    for (std::size_t i = 1; i < n; ++i) best = std::max(best, magnitude(u[i]));
-    return best;
-}
-
-// The first position with this magnitude; a minimum over all is faster than a search that may stop early.
-template <class U, class B>
-KERNEL B first_with(U u, std::size_t n, B wanted) {
-    B position = static_cast<B>(n);
-    for (B i = 0; i < static_cast<B>(n); ++i)
-        position = std::min(position, magnitude(u[i]) == wanted ? i : static_cast<B>(n));
-    return position;
-}
-
-template <class U>
-KERNEL std::size_t arg_max(U u, std::size_t n) {
-    auto best = largest(u, std::min(block, n));
-    std::size_t position = first_with(u, std::min(block, n), best);
-    for (std::size_t begin = block; begin < n; begin += block) {
-        const auto part = u.from(begin);
-        const std::size_t length = std::min(block, n - begin);
-        const auto candidate = largest(part, length);
-        if (candidate <= best) continue;
-        best = candidate;
-        position = begin + first_with(part, length, best);
-    }
-    return position;
-}
 
 template <class U, class P>
 KERNEL void chunk_max(U u, std::size_t n, std::size_t chunk, P* positions) {
@@ -59,19 +26,6 @@ KERNEL bool chunk_indices(const P* positions, std::size_t count, std::size_t chu
     }
     return valid;
 }
-
-void check_chunk(std::int64_t chunk) {
-    if (chunk < 1 || chunk > 65536)
-        throw InvalidArgument("chunk must be in [1, 65536], got " + std::to_string(chunk));
-}
-
-template <class F>
-void visit_positions(const py::array& positions, std::int64_t chunk, F&& f) {
-    if (chunk <= 256) return visit<std::uint8_t>(positions, "positions", f);
-    visit<std::uint16_t>(positions, "positions", f);
-}
-
-std::size_t chunk_count(std::size_t n, std::size_t chunk) { return (n + chunk - 1) / chunk; }
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #define KERNEL inline __attribute__((always_inline))
+#define KERNEL_LAMBDA __attribute__((always_inline))  // else a lambda is compiled for the baseline
 
 enum class Isa { baseline, avx2, avx512 };
 

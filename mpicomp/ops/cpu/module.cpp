@@ -41,6 +41,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_gather(m);
     bind_update(m);
     bind_measure(m);
+    bind_union(m);
     m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use: avx512, avx2 or baseline.");
     m.def("force_isa", &force_isa, py::arg("name"), "Use this instruction set; '' for the best. For tests.");
     m.def("set_index_limit", [](std::int64_t n) { index_limit() = n; }, py::arg("n"),

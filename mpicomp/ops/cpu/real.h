@@ -1,6 +1,7 @@
 // The bits of real numbers, and the compensated gradient u = memory + grad, which is never stored.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -32,10 +33,11 @@ KERNEL Bits<T> bits_of(T value) {
     return bits;
 }
 
-// |value| as an integer: never negative, ordered as |value| with NaN above infinity.
+// |value| as an integer: never negative, ordered as |value|, all NaN alike just above infinity (which NaN a sum
+// gives depends on the processor and on the order of its operands).
 template <class T>
 KERNEL Bits<T> magnitude(T value) {
-    return bits_of(value) & Real<T>::magnitude;
+    return std::min(bits_of(value) & Real<T>::magnitude, Real<T>::infinity + 1);
 }
 
 template <class T>

@@ -1,0 +1,76 @@
+"""One ``Allreduce`` call: its arguments, validated, and the schedule that will run it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from . import allreduce
+from .buffers import Vector, check_pair, vector
+from .device import device_of, ready
+from .errors import BufferRefused
+from .job import gpu_path
+from .link import MPI_OPS, is_in_place, numpy_dtype, op_name, raw_bytes
+
+
+class Call(NamedTuple):
+    """``target`` is None where the message or the operation is for MPI's own call alone."""
+
+    source: Vector | None  # None: in place
+    target: Vector | None
+    op: str
+    algorithm: str  # as asked for
+
+    def schedule(self, default: str, size: int) -> str:
+        """The schedule that really runs."""
+        if self.target is None:
+            return "native"
+        return schedule(self.target, default if self.algorithm == "auto" else self.algorithm, size)
+
+    def signature(self) -> str:
+        if self.target is None:
+            return f"op={self.op}, by MPI's own call"
+        return (
+            f"op={self.op}, {self.target.array.size} elements, dtype={self.target.name}, algorithm={self.algorithm}"
+        )
+
+
+def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
+    """The call these arguments of ``Allreduce`` mean; raises what is wrong with them."""
+    allreduce.check_name(algorithm)
+    name = op_name(op)
+    source, target = None, vector(recvbuf, "recvbuf", numpy_dtype, raw_bytes)
+    if not is_in_place(sendbuf):
+        source = vector(sendbuf, "sendbuf", numpy_dtype, raw_bytes)
+        if source is not None and target is not None:
+            check_pair(source, target)
+        else:
+            target = None
+    if target is None or name not in MPI_OPS:
+        prepare_for_mpi(sendbuf, recvbuf, name)
+        return Call(None, None, name, algorithm)
+    return Call(source, target, name, algorithm)
+
+
+def schedule(target: Vector, algorithm: str, size: int) -> str:
+    if target.kind == "bfloat16" or (target.kind and algorithm != "native"):
+        return "direct"  # the one that sums half precision in float32
+    if algorithm != "auto":
+        return algorithm
+    if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
+        return "native"  # what overflow does is MPI's choice, and must not depend on the length
+    return allreduce.choose(target.array.nbytes, size)
+
+
+def prepare_for_mpi(sendbuf: Any, recvbuf: Any, op: str) -> None:
+    """MPI's own call must not see device memory unless it is known to take it; there, the device is waited for."""
+    for message in (sendbuf, recvbuf):
+        array = message[0] if isinstance(message, (list, tuple)) and message else message
+        if device_of(array) is None:
+            continue
+        path, reason = gpu_path()
+        if path != "direct":
+            raise BufferRefused(
+                f"op={op} on this datatype is MPI's own, and MPI may not see device memory ({reason}): "
+                "copy the array to the host"
+            )
+        ready(array)

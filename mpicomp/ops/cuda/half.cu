@@ -1,0 +1,49 @@
+// Half precision on the wire: float16 and bfloat16 (as 16 bits) to and from float32, to nearest even. n elements.
+// Written with integers, as on the CPU, so that no CUDA header is needed and NaN gives the same bits on both.
+#include "common.cuh"
+
+struct BFloat16 {
+    static __device__ float widen(unsigned short half) { return __uint_as_float((unsigned)half << 16); }
+
+    static __device__ unsigned short narrow(float value) {
+        const unsigned bits = __float_as_uint(value);
+        if ((bits & 0x7fffffff) > 0x7f800000) return (bits >> 16) | 0x40;  // NaN, made quiet
+        return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    }
+};
+
+struct Float16 {
+    // 1 sign, 5 exponent, 10 fraction bits. Moved to float32's fields the value is 2^112 too small, which one
+    // exact multiplication puts right, subnormal numbers included; infinity and NaN need the full exponent.
+    static __device__ float widen(unsigned short half) {
+        const unsigned sign = (unsigned)(half & 0x8000) << 16, fields = (unsigned)(half & 0x7fff) << 13;
+        const unsigned quiet = (fields & 0x007fffff) ? 0x00400000 : 0;
+        const unsigned bits = fields >= 0x0f800000 ? fields | 0x7f800000 | quiet
+                                                   : __float_as_uint(__uint_as_float(fields) * 0x1p112f);
+        return __uint_as_float(bits | sign);
+    }
+
+    // Adding a power of two 2^13 float32 units above the value rounds its fraction to 10 bits, to nearest even, in
+    // hardware; the power is at least that of the smallest normal half, so subnormal results round alike.
+    static __device__ unsigned short narrow(float value) {
+        const unsigned bits = __float_as_uint(value), sign = (bits >> 16) & 0x8000, absolute = bits & 0x7fffffff;
+        if (absolute > 0x7f800000) return sign | 0x7e00 | ((absolute >> 13) & 0x1ff);  // NaN, made quiet
+        if (absolute >= 0x477ff000) return sign | 0x7c00;                              // 65520 rounds to infinity
+        const unsigned exponent = absolute & 0x7f800000, smallest = 0x38800000;        // 2^-14
+        const unsigned least = exponent > smallest ? exponent : smallest, magic = least + (13u << 23);
+        const unsigned rounded = __float_as_uint(__uint_as_float(absolute) + __uint_as_float(magic));
+        return sign | ((((least >> 23) - 113) << 10) + (rounded - magic));
+    }
+};
+
+template <typename Half> __global__ void widen(float* dst, const unsigned short* src, long long n) {
+    for (long long i = grid_index(); i < n; i += grid_size()) dst[i] = Half::widen(src[i]);
+}
+
+template <typename Half> __global__ void add_widened(float* dst, const unsigned short* src, long long n) {
+    for (long long i = grid_index(); i < n; i += grid_size()) dst[i] += Half::widen(src[i]);
+}
+
+template <typename Half> __global__ void narrow(unsigned short* dst, const float* src, long long n) {
+    for (long long i = grid_index(); i < n; i += grid_size()) dst[i] = Half::narrow(src[i]);
+}

@@ -1,0 +1,146 @@
+"""How the kernels in ``cuda/*.cu`` are found, compiled once a device through CuPy, and launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache, cached_property, wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import MissingExtra
+
+Array = Any  # cupy.ndarray
+
+SOURCES = Path(__file__).parent / "cuda"
+OPTIONS = ("--std=c++17", "--fmad=false")  # no contraction: the bits of the NumPy oracle
+THREADS = 256  # a block; `threads` in common.cuh
+MAX_BLOCKS = 4096  # enough to fill any device; kernels loop over what is left
+WARP = 32
+TILE = 1024  # `tile` in collect.cu
+DIGIT_BITS = 11  # `digit_bits` in top_k.cu
+
+REAL = {"float32": "float", "float64": "double"}
+INDEX = {"int32": "int", "int64": "long long"}
+POSITION = {"uint8": "unsigned char", "uint16": "unsigned short"}
+INTEGER = {
+    "int8": "signed char",
+    "int16": "short",
+    **INDEX,
+    **POSITION,
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+}
+HALF = {"float16": "Float16", "bfloat16": "BFloat16"}
+OPERATIONS = ("Add", "Multiply", "Minimum", "Maximum")
+
+
+def _kernel_names() -> dict[str, list[str]]:
+    """By .cu file, every template instance that is launched below."""
+    real, index, position = REAL.values(), INDEX.values(), POSITION.values()
+    real_index = [f"{t}, {i}" for t in real for i in index]
+    numbers = [*real, *INTEGER.values()]
+    return {
+        "reduce": [
+            *(f"combine<{op}, {t}>" for op in OPERATIONS for t in numbers),
+            *(f"scale<{t}>" for t in real),
+        ],
+        "half": [f"{name}<{half}>" for name in ("widen", "add_widened", "narrow") for half in HALF.values()],
+        "chunk_max": [
+            *(f"chunk_max<{t}, {p}>" for t in real for p in position),
+            *(f"chunk_indices<{p}, {i}>" for p in position for i in index),
+        ],
+        "collect": [
+            *(f"count_selected<{t}>" for t in real),
+            *(f"write_selected<{ti}>" for ti in real_index),
+        ],
+        "top_k": [f"count_digits<{t}>" for t in real],
+        "gather": [
+            *(f"{name}<{ti}>" for name in ("gather", "scatter", "scatter_add", "clear") for ti in real_index),
+            *(f"check_indices<{i}>" for i in index),
+        ],
+        "update": [*(f"keep_unsent<{ti}>" for ti in real_index), *(f"filter<{t}>" for t in real)],
+        "measure": [f"{name}<{t}>" for name in ("count_nonfinite", "squared_norm") for t in real],
+    }
+
+
+KERNELS = _kernel_names()
+
+
+def source(family: str) -> str:
+    """The text of ``cuda/<family>.cu`` with the common header put in, since CuPy's cache does not see headers."""
+    text = (SOURCES / f"{family}.cu").read_text(encoding="utf-8")
+    return text.replace('#include "common.cuh"', (SOURCES / "common.cuh").read_text(encoding="utf-8"))
+
+
+class Runtime:
+    """All that is needed of CuPy. Tests put one in its place that runs the kernels on the CPU."""
+
+    @cached_property
+    def xp(self) -> Any:
+        try:
+            import cupy
+        except ImportError as error:
+            raise MissingExtra(
+                "arrays in CUDA memory need CuPy: pip install 'mpicomp[cuda13]' (or 'mpicomp[cuda12]')"
+            ) from error
+        return cupy
+
+    def device(self, array: Array) -> AbstractContextManager:
+        return array.device
+
+    def to_host(self, array: Array) -> np.ndarray:
+        return self.xp.asnumpy(array)
+
+    def kernel(self, family: str, name: str) -> Any:
+        return self._module(family, self.xp.cuda.runtime.getDevice()).get_function(name)
+
+    @cache  # noqa: B019 (the one runtime lives as long as the process)
+    def _module(self, family: str, device: int) -> Any:
+        names = tuple(KERNELS[family])
+        return self.xp.RawModule(code=source(family), options=OPTIONS, name_expressions=names)
+
+
+_runtime = Runtime()
+
+
+def use(runtime: Runtime) -> Runtime:
+    """Launch through ``runtime`` from now on; returns the one before."""
+    global _runtime
+    previous, _runtime = _runtime, runtime
+    return previous
+
+
+def xp() -> Any:
+    """CuPy, or MissingExtra."""
+    return _runtime.xp
+
+
+def to_host(array: Array) -> np.ndarray:
+    """A copy in host memory, once the device has finished with the array."""
+    return _runtime.to_host(array)
+
+
+def on_device(op: Callable) -> Callable:
+    """Run ``op`` on the device of its first array argument (a memory may be None)."""
+
+    @wraps(op)
+    def wrapped(*args, **kwargs):
+        array = next(arg for arg in (*args, *kwargs.values()) if hasattr(arg, "dtype"))
+        with _runtime.device(array):
+            return op(*args, **kwargs)
+
+    return wrapped
+
+
+def launch(family: str, name: str, blocks: int, *args: Any) -> None:
+    """Queue a kernel; a grid of no blocks is not allowed in CUDA and would do nothing."""
+    if blocks:
+        _runtime.kernel(family, name)((blocks,), (THREADS,), args)
+
+
+def blocks_for(work: int) -> int:
+    """Blocks for ``work`` threads, at most MAX_BLOCKS."""
+    return min(MAX_BLOCKS, -(-int(work) // THREADS))

@@ -1,0 +1,65 @@
+"""What :mod:`.gpu` expects of its arguments: dtype, shape, and index lists that stay inside their vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import BufferRefused, InvalidArgument
+from ..partition import chunk_count
+from .cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
+
+
+def kind_of(array: Array, name: str, choices: dict[str, str]) -> str:
+    """The CUDA type of ``array``'s elements, which must be one of ``choices``."""
+    if array.dtype.name not in choices:
+        raise InvalidArgument(f"{name} must be of dtype {', '.join(choices)}, got {array.dtype}")
+    check(array, name, array.dtype)
+    return choices[array.dtype.name]
+
+
+def check(array: Array, name: str, dtype: Any, n: int | None = None) -> None:
+    if array.dtype != dtype:
+        raise InvalidArgument(f"{name} must be of dtype {dtype}, got {array.dtype}")
+    if array.ndim != 1:
+        raise InvalidArgument(f"{name} must have 1 dimension, got {array.ndim}")
+    if n is not None and array.size != n:
+        raise InvalidArgument(f"{name} must have {n} elements, got {array.size}")
+    if not array.flags.c_contiguous:
+        raise BufferRefused(f"{name} must be contiguous, got a strided array: pass cupy.ascontiguousarray(...)")
+
+
+def memory_or_null(memory: Array | None, grad: Array) -> Array:
+    """What stands for ``memory`` in a launch: the array, or a null pointer."""
+    if memory is None:
+        return np.uintp(0)
+    check(memory, "memory", grad.dtype, grad.size)
+    return memory
+
+
+def require_indices(indices: Array, n: int, *, ascending: bool = False) -> None:
+    """Refuse indices outside [0, n) before anything is read or written through them; waits for the device."""
+    largest = xp().zeros(2, np.uint64)
+    name = f"check_indices<{INDEX[indices.dtype.name]}>"
+    launch("gather", name, blocks_for(indices.size), indices, np.int64(indices.size), largest)
+    outside, descends = (int(value) for value in to_host(largest))
+    if indices.size and outside >= n:
+        raise InvalidArgument(f"indices must be in [0, {n}), got {np.uint64(outside).astype(np.int64)}")
+    if ascending and descends:
+        raise InvalidArgument("indices must be strictly ascending")
+
+
+def count_chunks(chunk: int, n: int) -> int:
+    if not 1 <= chunk <= 65536:
+        raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")
+    return chunk_count(n, chunk)
+
+
+def position_dtype(chunk: int) -> str:
+    return "uint8" if chunk <= 256 else "uint16"
+
+
+def bits_dtype(grad: Array) -> np.dtype:
+    """The integer type in which kernels order magnitudes: as wide as an element."""
+    return np.dtype(f"int{8 * grad.dtype.itemsize}")
