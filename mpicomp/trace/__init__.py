@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .recorder import NullRecorder, Recorder
+from typing import Any
 
 # Recording needs none of the reading side, so each name is loaded on first use.
 _HOME = {
@@ -14,7 +11,7 @@ _HOME = {
     "NullRecorder": ".recorder",
     "recover": ".merge",
     "open_trace": ".read",
-    "validate": ".validate",
+    "validate": ".check",
     "info": ".analysis",
     "summary": ".analysis",
     "phases": ".analysis",

@@ -33,6 +33,7 @@ from . import schema
 MAGIC = b"MPCJRNL\x01"  # the last byte is the format's version
 SUFFIX = ".mpcj"
 _FRAME = struct.Struct("<4sII")
+_MOST_RANKS = 1 << 24
 _MAX_PAYLOAD = 1 << 28  # no honest frame is larger: a length beyond it is damage, not a reason to allocate
 
 
@@ -113,12 +114,10 @@ class Journal:
         self.n_events = 0
         self.n_metrics = 0
         with self._open() as file:
-            frames = self._frames(file)
-            self.head = self._read_head(frames)
-            self._end = file.tell()
-            for tag, payload in frames:
-                self._note(tag, payload)
-                self._end = file.tell()
+            try:
+                self._scan(file)
+            except (KeyError, TypeError, ValueError, IndexError) as error:  # whole frames that say nonsense
+                raise CorruptFile(f"{path}: not written by this program: {error!r}") from error
 
     @property
     def rank(self) -> int:
@@ -146,6 +145,14 @@ class Journal:
     def metrics(self) -> np.ndarray:
         return self._records(b"METR", schema.METRIC, self.n_metrics)
 
+    def _scan(self, file: BinaryIO) -> None:
+        frames = self._frames(file)
+        self.head = self._read_head(frames)
+        self._end = file.tell()
+        for tag, payload in frames:
+            self._note(tag, payload)
+            self._end = file.tell()
+
     def _records(self, wanted: bytes, dtype: np.dtype, count: int) -> np.ndarray:
         records = np.empty(count, dtype)
         filled = 0
@@ -160,11 +167,11 @@ class Journal:
         return records
 
     def _open(self) -> BinaryIO:
-        file = open(self.path, "rb")
+        file = self.path.open("rb")
         magic = file.read(len(MAGIC))
         if magic != MAGIC:
             file.close()
-            what = "no journal of a trace" if magic[:-1] != MAGIC[:-1] else "a journal of another version"
+            what = "a journal of another version" if magic[:-1] == MAGIC[:-1] else "not a journal, or cut off at once"
             raise CorruptFile(f"{self.path}: {what} (it begins with {magic!r})")
         return file
 
@@ -181,7 +188,7 @@ class Journal:
     def _payload(file: BinaryIO, header: bytes) -> bytes | None:
         if len(header) < _FRAME.size:
             return None
-        tag, length, crc = _FRAME.unpack(header)
+        _, length, crc = _FRAME.unpack(header)
         if length > min(_MAX_PAYLOAD, os.fstat(file.fileno()).st_size - file.tell()):
             return None
         payload = file.read(length)
@@ -194,13 +201,15 @@ class Journal:
         head = json.loads(payload)
         if head["records"] != json.loads(json.dumps(_record_types())):
             raise CorruptFile(f"{self.path}: written by another version of mpicomp ({head['run'].get('creator')})")
+        if not 1 <= head["run"]["n_ranks"] <= _MOST_RANKS:
+            raise CorruptFile(f"{self.path}: a run of {head['run']['n_ranks']} ranks cannot be")
         return head
 
     def _note(self, tag: bytes, payload: bytes) -> None:
         if tag == b"EVNT":
-            self.n_events += len(payload) // schema.EVENT.itemsize
+            self.n_events += len(np.frombuffer(payload, schema.EVENT))
         elif tag == b"METR":
-            self.n_metrics += len(payload) // schema.METRIC.itemsize
+            self.n_metrics += len(np.frombuffer(payload, schema.METRIC))
         elif tag == b"LABL":
             self.labels.update((code, tuple(label)) for code, label in json.loads(payload))
         elif tag == b"NAME":

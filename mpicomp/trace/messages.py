@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +40,49 @@ def gather_json(comm, value: Any) -> list[Any]:
 
 
 def send_file(comm, path: Path, nbytes: int, dest: int) -> None:
-    """Send the first ``nbytes`` bytes of a file in pieces."""
-    with open(path, "rb") as file:
-        for begin in range(0, nbytes, _PIECE):
-            piece = file.read(min(_PIECE, nbytes - begin))
-            comm.Send(np.frombuffer(piece, np.uint8), dest=dest, tag=_TAG)
+    """Send the first ``nbytes`` bytes of a file in pieces.
+
+    What cannot be read is sent as zeros: the receiver must not be left waiting, and will see that they are no journal.
+    """
+    piece = np.empty(min(_PIECE, nbytes), np.uint8)
+    file = _opened(path, "rb")
+    for begin in range(0, nbytes, _PIECE):
+        part = piece[: min(_PIECE, nbytes - begin)]
+        part[:] = 0
+        if not isinstance(file, OSError):
+            with suppress(OSError):
+                file.readinto(part)
+        comm.Send(part, dest=dest, tag=_TAG)
+    _close(file)
 
 
 def receive_file(comm, path: Path, nbytes: int, source: int) -> OSError | None:
     """Receive what ``send_file`` sends. A full disk is returned, not raised: the sender must not be left waiting."""
-    failure: OSError | None = None
     piece = np.empty(min(_PIECE, nbytes), np.uint8)
-    with open(path, "wb") as file:
-        for begin in range(0, nbytes, _PIECE):
-            part = piece[: min(_PIECE, nbytes - begin)]
-            comm.Recv(part, source=source, tag=_TAG)
-            try:
+    file = _opened(path, "wb")
+    failure = file if isinstance(file, OSError) else None
+    for begin in range(0, nbytes, _PIECE):
+        part = piece[: min(_PIECE, nbytes - begin)]
+        comm.Recv(part, source=source, tag=_TAG)
+        try:
+            if failure is None:
                 file.write(part)
-            except OSError as error:
-                failure = failure or error
-    return failure
+        except OSError as error:
+            failure = error
+    return _close(file) or failure
+
+
+def _opened(path: Path, mode: str) -> Any:
+    try:
+        return path.open(mode)
+    except OSError as error:
+        return error
+
+
+def _close(file: Any) -> OSError | None:
+    try:
+        if not isinstance(file, OSError):
+            file.close()
+    except OSError as error:
+        return error
+    return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -52,11 +52,16 @@ class Recorder:
         self._comm = comm
         self._force = force
         self._closed = False
+        self._made_spool = False
         self._step = -1
-        _together(comm, lambda: self._claim(make_parents=spool is not None))
-        run = broadcast_json(comm, facts.run_facts(title, comm.size))
-        comparison = clock.measure(comm)
-        self._spool = Spool(self._create_journal(run))
+        try:
+            _together(comm, lambda: self._claim(make_parents=spool is not None))
+            self._run = broadcast_json(comm, facts.run_facts(title, comm.size))
+            comparison = clock.measure(comm)
+            self._spool = Spool(self._create_journal())
+        except Exception:
+            self._remove_spool()
+            raise
         self._spool.note_clock(comparison)
         self._rows, self._labels = self._spool.rows, self._spool.labels
 
@@ -87,9 +92,7 @@ class Recorder:
             step = self._step
         rows = self._rows
         try:
-            rows.append(
-                _pack_event(t_start, t_end, nbytes_dense, nbytes_sent, nbytes_recv, nelem, step, code, flags)
-            )
+            rows.append(_pack_event(t_start, t_end, nbytes_dense, nbytes_sent, nbytes_recv, nelem, step, code, flags))
         except struct.error as error:
             raise InvalidArgument(f"event {kind!r}: times, sizes and step must be integers in range: {error}") from None
         if not len(rows) & (BATCH - 1):
@@ -123,7 +126,10 @@ class Recorder:
 
         self._spool.note_clock(clock.measure(self._comm))
         self._spool.stop("closed")
-        collect.merge_over_ranks(self._comm, self._spool, self.path, self._force)
+        collect.merge_over_ranks(self._comm, self._spool, self._run["run_id"], self.path, self._force)
+        if self._comm.size > 1:
+            self._comm.Barrier()  # every rank has removed its journal from the folder
+        self._remove_spool()
 
     def abandon(self, reason: str = "failed") -> None:
         """Stop recording and leave the journal for ``mpicomp trace recover``. Not collective."""
@@ -146,20 +152,23 @@ class Recorder:
         """Fail now rather than after hours of training."""
         if self._comm.rank == 0:
             check_output(self.path, self._force)
-        self.spool.mkdir(parents=make_parents, exist_ok=True)
+        if not self.spool.is_dir():
+            self.spool.mkdir(parents=make_parents, exist_ok=True)
+            self._made_spool = True
         if self._force and self._comm.rank == 0:
             for stale in self.spool.glob("*" + journal.SUFFIX):
                 stale.unlink()
 
-    def _create_journal(self, run: dict) -> journal.JournalWriter:
+    def _create_journal(self) -> journal.JournalWriter:
         rank = self._comm.rank
         path = journal.journal_path(self.spool, rank)
         created = []
 
         def create() -> None:
+            self.spool.mkdir(exist_ok=True)  # a rank whose last attempt was refused may just have removed it
             if self._force:  # on a disk that rank 0 does not see, the leftover is still there
                 path.unlink(missing_ok=True)
-            created.append(journal.JournalWriter(path, {"run": run, "rank": facts.rank_facts(rank)}))
+            created.append(journal.JournalWriter(path, {"run": self._run, "rank": facts.rank_facts(rank)}))
 
         try:
             _together(self._comm, create)
@@ -168,6 +177,11 @@ class Recorder:
                 writer.discard()
             raise
         return created[0]
+
+    def _remove_spool(self) -> None:
+        if self._made_spool:
+            with suppress(OSError):  # files that are not ours are in it
+                self.spool.rmdir()
 
 
 class NullRecorder:
@@ -240,13 +254,13 @@ class _Step(_Region):
 def check_output(path: Path, force: bool) -> None:
     """Raise what would keep a merge from writing ``path``."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder of {path} does not exist: create it or give another path")
+        raise FileNotFoundError(f"the folder of {path} does not exist")
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: give the name of a file")
+        raise IsADirectoryError(f"{path} is a folder, not a file")
     if os.path.lexists(path) and not force:
         raise RefusedOverwrite(f"{path} exists already: give another path, or force to replace it")
     if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"no permission to write into {path.parent}: give another path")
+        raise PermissionError(f"no permission to write into {path.parent}")
 
 
 def _together(comm, action: Callable[[], None]) -> None:
@@ -257,5 +271,5 @@ def _together(comm, action: Callable[[], None]) -> None:
     except RefusedOverwrite as error:
         failure = error
     except OSError as error:
-        failure = type(error)(f"cannot record a trace: {error}")
+        failure = type(error)(f"cannot record a trace: {error}; give another path or spool")
     comm.fail_together(failure)

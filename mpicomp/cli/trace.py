@@ -1,0 +1,295 @@
+"""``mpicomp trace``: what a recording says, without MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import MpicompError
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SPARK_WIDTH = 20
+_MOST_RANKS = 16  # rows of a table over ranks; beyond it the latest ranks are shown
+
+_trace_file = click.argument("file", type=click.Path(path_type=Path))
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+
+
+@click.group()
+def trace() -> None:
+    """Read, check and rescue recordings (no MPI needed)."""
+
+
+@trace.command()
+@_trace_file
+@_as_json
+def info(file: Path, as_json: bool) -> None:
+    """Who ran what, how much was recorded, and what is missing."""
+    with _errors():
+        from ..trace import info
+
+        card = info(file)
+    if as_json:
+        _print_json(card)
+        return
+    console = _console()
+    _show_card(console, file, card)
+    for name in ("mpi_library", "python_version", "numpy_version", "cupy_version", "git_revision", "run_id"):
+        if card.get(name):
+            _show_fact(console, name.replace("_", " "), card[name])
+    for name, value in card["environment"].items():
+        _show_fact(console, "environment", f"{name}={value}")
+
+
+@trace.command()
+@_trace_file
+@click.option("--by", default="kind,algo,scheme,size", show_default=True, help="Also dtype, op, step, rank.")
+@_as_json
+def summary(file: Path, by: str, as_json: bool) -> None:
+    """Time and bytes by kind, algorithm, scheme and size."""
+    keys = _keys(by)
+    with _errors():
+        from ..trace import summary
+
+        rows = summary(file, keys)
+    if as_json:
+        _print_json(rows)
+    else:
+        _console().print(_summary_table(keys, rows))
+
+
+@trace.command()
+@_trace_file
+@_as_json
+def report(file: Path, as_json: bool) -> None:
+    """The run card, phases, steps, traffic, imbalance and metrics."""
+    with _errors():
+        from ..trace import report
+
+        result = report(file)
+    if as_json:
+        _print_json(result)
+        return
+    console = _console()
+    _show_card(console, file, result["run"])
+    _show_phases(console, result)
+    _show_imbalance(console, result["imbalance"])
+    _show_metrics(console, result["metrics"])
+
+
+@trace.command()
+@click.argument("spool", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The HDF5 file to write.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@_as_json
+def recover(spool: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
+    """Build a trace from the journals of a killed run.
+
+    SPOOL is the folder that the run left beside its output (NAME.h5.spool), or one folder a node. The journals
+    are kept.
+    """
+    with _errors():
+        from ..trace import recover
+
+        merged = recover(list(spool), output, force=force)
+    if as_json:
+        _print_json({**merged._asdict(), "path": str(merged.path)})
+        return
+    console = _console()
+    console.print(f"{output}: {merged.n_events} events of {merged.n_ranks} ranks", markup=False)
+    _warn_ranks(console, merged.status, merged.n_dropped)
+    for journal, damage in merged.damage.items():
+        console.print(Text(f"{journal}: {damage}", style="yellow"))
+
+
+@trace.command()
+@_trace_file
+@_as_json
+def validate(file: Path, as_json: bool) -> None:
+    """Check a file against the format; exit code 2 if it departs from it."""
+    with _errors():
+        from ..trace import validate
+
+        faults = validate(file)
+    if as_json:
+        _print_json({"valid": not faults, "faults": faults})
+    else:
+        for fault in faults or ["valid"]:
+            click.echo(f"{file}: {fault}")
+    sys.exit(2 if faults else 0)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What the user can put right is one line, not a traceback."""
+    try:
+        yield
+    except (MpicompError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _keys(by: str) -> list[str]:
+    known = ("kind", "algo", "scheme", "size", "dtype", "op", "step", "rank")
+    keys = [key.strip() for key in by.split(",") if key.strip()]
+    for key in keys:
+        if key not in known:
+            raise click.BadParameter(f"cannot group by {key!r}: choose from {', '.join(known)}", param_hint="--by")
+    if not keys:
+        raise click.BadParameter("give at least one of " + ", ".join(known), param_hint="--by")
+    return ["size_bin" if key == "size" else key for key in keys]
+
+
+def _console() -> Console:
+    """As wide as the terminal; wide enough for every column where there is none, as in a pipe."""
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=200 if piped else None)
+
+
+def _print_json(value) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def _table(console: Console, *columns: str, left: int = 1) -> Table:
+    """Plain columns when piped; the first ``left`` ones hold text."""
+    frame = box.SIMPLE_HEAD if console.is_terminal else None
+    table = Table(box=frame, pad_edge=False, header_style="bold")
+    for column in columns[:left]:
+        table.add_column(column, overflow="fold", min_width=5)
+    for column in columns[left:]:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _show_fact(console: Console, name: str, value: object) -> None:
+    console.print(Text.assemble((f"{name:<15}", "bold"), str(value)), soft_wrap=not console.is_terminal)
+
+
+def _show_card(console: Console, file: Path, card: dict) -> None:
+    _show_fact(console, "trace", file)
+    if card.get("title"):
+        _show_fact(console, "title", card["title"])
+    hosts = card["hosts"]
+    shown = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    _show_fact(console, "ranks", f"{card.get('n_ranks')} on {_count(len(hosts), 'node')} ({shown})")
+    _show_fact(console, "recorded", f"{_count(card['n_events'], 'event')} in {duration(card['duration'])}")
+    _show_fact(console, "created", f"{card.get('created')} by {card.get('creator')}")
+    _show_fact(console, "command", " ".join(card["command_line"]))
+    _warn_ranks(console, card["ranks_not_closed"], card["n_dropped"])
+    if card["n_backwards"]:
+        console.print(Text(f"{_count(card['n_backwards'], 'event')} end before they begin", style="bold red"))
+
+
+def _warn_ranks(console: Console, not_closed: dict, n_dropped: int) -> None:
+    by_state: dict[str, list[int]] = {}
+    for rank, state in not_closed.items():
+        by_state.setdefault(state, []).append(int(rank))
+    if by_state:
+        from ..trace.facts import ranges
+
+        said = "; ".join(f"{state}: rank {ranges(ranks)}" for state, ranks in by_state.items())
+        console.print(Text(f"INCOMPLETE     {said}", style="bold red"))
+    if n_dropped:
+        console.print(Text(f"{_count(n_dropped, 'event')} dropped: the disk was full", style="bold red"))
+
+
+def _summary_table(keys: list[str], rows: list[dict]) -> Table:
+    heads = ["size" if key == "size_bin" else key for key in keys]
+    table = _table(_console(), *heads, "count", "median", "p99", "total", "sent", left=len(keys))
+    for row in rows:
+        cells = [nbytes(row[key]) if key == "size_bin" else str(row[key]) for key in keys]
+        times = [duration(row[name]) for name in ("median", "p99", "total")]
+        table.add_row(*(Text(cell) for cell in cells), str(row["count"]), *times, nbytes(row["nbytes_sent"]))
+    return table
+
+
+def _show_phases(console: Console, result: dict) -> None:
+    console.print()
+    table = _table(console, "phase", "count", "median", "p99", "total", "share", "sent")
+    for row in result["phases"]:
+        times = [duration(row[name]) for name in ("median", "p99", "total")]
+        table.add_row(Text(row["kind"]), str(row["count"]), *times, f"{row['share']:.1%}", nbytes(row["nbytes_sent"]))
+    console.print(table)
+    console.print()
+    steps, traffic = result["steps"], result["traffic"]
+    if steps["count"]:
+        times = ", ".join(f"{name} {duration(steps[name])}" for name in ("median", "p99", "first"))
+        _show_fact(console, "steps", f"{steps['count']}: {times}")
+    if traffic["kind"]:
+        sent = f"{nbytes(traffic['nbytes_sent_per_rank_and_step'])} per rank and step"
+        rate = traffic["compression_rate"]
+        _show_fact(console, "sent", sent + (f", {_compared(rate)} a dense all-reduce" if rate else ""))
+
+
+def _show_imbalance(console: Console, imbalance: dict) -> None:
+    if not imbalance["kind"]:
+        return
+    uncertainty = imbalance["clock_uncertainty"]
+    known = f"clocks known to {duration(uncertainty)}" if uncertainty else "all ranks read one clock"
+    wait = f"the last rank comes {duration(imbalance['median_wait'])} after the median one"
+    _show_fact(console, "imbalance", f"at {imbalance['kind']} {wait} ({known})")
+    if not imbalance["significant"]:
+        _show_fact(console, "", "no rank is later than the others by more than the clocks can tell")
+        return
+    late = [(value, rank) for rank, value in enumerate(imbalance["lateness"]) if value is not None]
+    said = ", ".join(f"{rank}: {duration(value)}" for value, rank in sorted(late, reverse=True)[:_MOST_RANKS])
+    _show_fact(console, "", f"median lateness of rank {said}")
+
+
+def _show_metrics(console: Console, metrics: dict[str, dict]) -> None:
+    if not metrics:
+        return
+    console.print()
+    table = _table(console, "metric", "steps", "first", "last", "min", "course")
+    for name, course in metrics.items():
+        numbers = ["-" if course[key] is None else f"{course[key]:.5g}" for key in ("first", "last", "min")]
+        spark = sparkline(course["values"]) if console.encoding.startswith("utf") else ""
+        table.add_row(Text(name), str(len(course["steps"])), *numbers, spark)
+    console.print(table)
+
+
+def _compared(rate: float) -> str:
+    if 0.99 < rate < 1.01:
+        return "as much as"
+    return f"{rate:.3g} x less than" if rate > 1 else f"{1 / rate:.3g} x more than"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
+
+
+def duration(ns: float) -> str:
+    """A time with three digits and a unit that suits it."""
+    for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if abs(ns) >= scale:
+            return f"{ns / scale:.4g} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def nbytes(number: float) -> str:
+    """A size in decimal units, as bandwidths are."""
+    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= scale:
+            return f"{number / scale:.4g} {unit}"
+    return f"{number:.0f} B" if number else "-"
+
+
+def sparkline(values: Iterable[float | None]) -> str:
+    """The course of a metric in a few characters; a blank where it is not finite."""
+    values = list(values)
+    width = min(_SPARK_WIDTH, len(values))
+    picked = [values[index * (len(values) - 1) // max(1, width - 1)] for index in range(width)]
+    finite = [value for value in picked if value is not None]
+    if not finite:
+        return ""
+    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    return "".join(" " if value is None else _BLOCKS[round((value - low) / span * 7)] for value in picked)

@@ -1,0 +1,236 @@
+"""What a trace says: each function takes a path and returns plain dicts, lists and numbers (times in ns)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from . import schema, tables
+from .read import Trace, open_trace
+
+
+def info(path) -> dict:
+    """The run card: who ran what, how much was recorded, and what is missing."""
+    with open_trace(path) as trace:
+        return _info(trace)
+
+
+def summary(path, by=("kind", "algo", "scheme", "size_bin")) -> list[dict]:
+    """Time and bytes for each combination of the columns in ``by``, longest total first."""
+    with open_trace(path) as trace:
+        return _summary(trace, by)
+
+
+def phases(path) -> list[dict]:
+    """Time of each kind of event and its share of the time that the ranks recorded."""
+    with open_trace(path) as trace:
+        return _phases(trace)
+
+
+def steps(path) -> dict:
+    """Durations of the steps: a step lasts as long as its slowest rank."""
+    with open_trace(path) as trace:
+        return _steps(trace)
+
+
+def traffic(path) -> dict:
+    """Bytes that a rank sends in a step, and how much less that is than a dense all-reduce needs."""
+    with open_trace(path) as trace:
+        return _traffic(trace)
+
+
+def imbalance(path) -> dict:
+    """How late each rank comes to the collectives, against the median rank."""
+    with open_trace(path) as trace:
+        return _imbalance(trace)
+
+
+def metrics(path) -> dict[str, dict]:
+    """Each metric: first, last, least, and its course as the mean over ranks at each step."""
+    with open_trace(path) as trace:
+        return _metrics(trace)
+
+
+def report(path) -> dict:
+    """All of the above in one dict, as ``mpicomp trace report --json`` prints it."""
+    with open_trace(path) as trace:
+        return {
+            "run": _info(trace),
+            "phases": _phases(trace),
+            "steps": _steps(trace),
+            "traffic": _traffic(trace),
+            "imbalance": _imbalance(trace),
+            "metrics": _metrics(trace),
+        }
+
+
+def _info(trace: Trace) -> dict:
+    ranks = trace.table("ranks", ["n_events", "n_dropped"])
+    status = trace.status()
+    events = trace.events("t_start", "t_end")
+    return {
+        **trace.attributes,
+        "n_events": int(ranks["n_events"].sum()),
+        "n_dropped": int(ranks["n_dropped"].sum()),
+        "duration": _duration(trace),
+        "hosts": list(dict.fromkeys(filter(None, trace.hostnames()))),
+        "clock_uncertainty": trace.clock_uncertainty(),
+        "n_backwards": int(np.sum(events["t_end"] < events["t_start"])),
+        "ranks_not_closed": {rank: state for rank, state in enumerate(status) if state != "closed"},
+    }
+
+
+def _duration(trace: Trace) -> int:
+    """From the first begin to the last end of any event, over all ranks."""
+    events = trace.events("rank", "t_start", "t_end")
+    if not len(events["rank"]):
+        return 0
+    begin = trace.corrected(events["rank"], events["t_start"]).min()
+    return int(trace.corrected(events["rank"], events["t_end"]).max() - begin)
+
+
+def _summary(trace: Trace, by) -> list[dict]:
+    wanted = {"t_start", "t_end", "nbytes_dense", "nbytes_sent", "nbytes_recv"}
+    events = trace.events(*sorted(wanted | {name for name in by if name != "size_bin"}))
+    events["size_bin"] = tables.size_bin(events["nbytes_dense"])
+    duration = events["t_end"] - events["t_start"]
+    names = {field: trace.vocabulary(field) for field in by if field in schema.LABEL_FIELDS}
+    rows = []
+    for values, chosen in tables.groups(*(events[name] for name in by)):
+        key = {name: names[name][value] if name in names else value for name, value in zip(by, values, strict=True)}
+        sums = {name: int(events[name][chosen].sum()) for name in ("nbytes_dense", "nbytes_sent", "nbytes_recv")}
+        rows.append(key | _spread(duration[chosen]) | sums)
+    return sorted(rows, key=lambda row: -row["total"])
+
+
+def _spread(duration: np.ndarray) -> dict:
+    median, p90, p99 = (float(value) for value in np.percentile(duration, [50, 90, 99]))
+    return {
+        "count": len(duration),
+        "median": median,
+        "p90": p90,
+        "p99": p99,
+        "min": int(duration.min()),
+        "max": int(duration.max()),
+        "total": int(duration.sum()),
+    }
+
+
+def _phases(trace: Trace) -> list[dict]:
+    """Phases inside another (an all-reduce inside an exchange) count in both: shares need not add up to 1."""
+    rows = _summary(trace, ("kind",))
+    outermost = trace.table("steps")  # app and reducer may both mark a step: it is to count once
+    for row in rows:
+        if row["kind"] == "step" and len(outermost["step"]):
+            row |= _spread(outermost["t_end"] - outermost["t_start"])
+    whole = _rank_time(trace)
+    rows = [row | {"share": row["total"] / whole if whole else 0.0} for row in rows]
+    return sorted(rows, key=lambda row: -row["total"])
+
+
+def _rank_time(trace: Trace) -> int:
+    """Time from the first to the last event of a rank, summed over ranks."""
+    events = trace.events("rank", "t_start", "t_end")
+    by_rank = tables.groups(events["rank"])
+    return sum(int(events["t_end"][rows].max() - events["t_start"][rows].min()) for _, rows in by_rank)
+
+
+def _steps(trace: Trace) -> dict:
+    table = trace.table("steps")
+    order, starts = tables.blocks(table["step"])
+    if not len(order):
+        return {"count": 0}
+    longest = np.maximum.reduceat((table["t_end"] - table["t_start"])[order], starts)
+    first = {"first": int(longest[0])}  # kept apart: it pays for allocation and connections
+    return first | _spread(longest)
+
+
+def _traffic(trace: Trace) -> dict:
+    """Counted on the outermost kind that carries bytes, so that nested events do not count twice."""
+    events = trace.events("kind", "rank", "step", "nbytes_dense", "nbytes_sent", "nbytes_recv")
+    for kind in ("step", *schema.COLLECTIVE_KINDS):
+        rows = events["kind"] == trace.code("kind", kind)
+        if events["nbytes_sent"][rows].any():
+            break
+    else:
+        return {"kind": None}
+    sent, dense = int(events["nbytes_sent"][rows].sum()), int(events["nbytes_dense"][rows].sum())
+    order, starts = tables.blocks(events["rank"][rows], events["step"][rows])
+    per_step = np.add.reduceat(events["nbytes_sent"][rows][order], starts)
+    share = 2 * (trace.n_ranks - 1) / trace.n_ranks  # what a bandwidth-optimal all-reduce sends of each dense byte
+    return {
+        "kind": kind,
+        "nbytes_sent": sent,
+        "nbytes_sent_per_rank_and_step": float(np.median(per_step)),
+        "nbytes_dense": dense,
+        "compression_rate": share * dense / sent if share * dense else None,
+    }
+
+
+def _imbalance(trace: Trace) -> dict:
+    kind = next((kind for kind in schema.COLLECTIVE_KINDS if trace.code("kind", kind) >= 0), None)
+    if kind is None or trace.n_ranks < 2:
+        return {"kind": None}
+    arrival = _arrivals(trace, kind)
+    seen = np.sum(~np.isnan(arrival), axis=0) > 1
+    arrival = arrival[:, seen]
+    if not arrival.size:
+        return {"kind": None}
+    late = arrival - np.nanmedian(arrival, axis=0)
+    lateness = [_median(row) for row in late]
+    known = [value for value in lateness if value is not None]
+    uncertainty, spread = trace.clock_uncertainty(), max(known) - min(known)
+    return {
+        "kind": kind,
+        "collectives": int(seen.sum()),
+        "lateness": lateness,
+        "spread": spread,
+        "median_wait": float(np.median(np.nanmax(arrival, axis=0) - np.nanmedian(arrival, axis=0))),
+        "slowest_rank": int(np.nanargmax([math.nan if value is None else value for value in lateness])),
+        "clock_uncertainty": uncertainty,
+        "significant": spread > 2 * uncertainty,
+    }
+
+
+def _arrivals(trace: Trace, kind: str) -> np.ndarray:
+    """Array (ranks, calls): when each rank came to the n-th call of ``kind``, in ns after the first; NaN if never."""
+    events = trace.events("rank", "kind", "seq", "t_start")
+    chosen = events["kind"] == trace.code("kind", kind)
+    rank, seq = events["rank"][chosen], events["seq"][chosen].astype(np.int64)
+    t = trace.corrected(rank, events["t_start"][chosen])
+    if not len(t) or seq.max() >= len(seq) or rank.max() >= trace.n_ranks or rank.min() < 0:
+        return np.full((trace.n_ranks, 0), math.nan)
+    arrival = np.full((trace.n_ranks, int(seq.max()) + 1), math.nan)
+    arrival[rank, seq] = t - t.min()
+    return arrival
+
+
+def _median(values: np.ndarray) -> float | None:
+    values = values[~np.isnan(values)]
+    return float(np.median(values)) if len(values) else None
+
+
+def _metrics(trace: Trace) -> dict[str, dict]:
+    return {name: _course(table) for name, table in trace.metrics().items() if len(table["step"])}
+
+
+def _course(table: dict[str, np.ndarray]) -> dict:
+    order, starts = tables.blocks(table["step"])
+    counts = np.diff(np.append(starts, len(order)))
+    values = np.add.reduceat(table["value"][order], starts) / counts
+    finite = values[np.isfinite(values)]
+    return {
+        "count": len(table["value"]),
+        "first": _number(values[0]),
+        "last": _number(values[-1]),
+        "min": _number(finite.min()) if len(finite) else None,
+        "max": _number(finite.max()) if len(finite) else None,
+        "steps": table["step"][order][starts].tolist(),
+        "values": [_number(value) for value in values],
+    }
+
+
+def _number(value: float) -> float | None:
+    """JSON knows neither NaN nor infinity."""
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,65 @@
+"""Does a file keep what its format promises? Every column is read, so checksums are verified too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from . import schema
+from .read import Trace, open_trace
+
+_TABLES = {"ranks": schema.RANKS, "clock": schema.CLOCK, "events": schema.EVENTS, "steps": schema.STEPS,
+           "summary": schema.SUMMARY}  # fmt: skip
+_ATTRIBUTES = ("Conventions", "title", "creator", "created", "n_ranks", "n_nodes", "command_line", "complete")
+
+
+def validate(path) -> list[str]:
+    """Everything in which the file departs from the format, in words; empty if nothing does.
+
+    Raises ``CorruptFile`` where the file cannot be read at all.
+    """
+    with open_trace(path) as trace:
+        missing = [f"attribute {name} is missing" for name in _ATTRIBUTES if name not in trace.attributes]
+        return missing + list(_columns(trace)) + list(_values(trace))
+
+
+def _columns(trace: Trace) -> Iterator[str]:
+    for table, columns in _TABLES.items():
+        for name, column in columns.items():
+            dataset = trace.file.get(f"{table}/{name}")
+            if dataset is None:
+                yield f"/{table}/{name} is missing"
+            elif not _is_of_type(dataset.dtype, np.dtype(column.dtype)):
+                yield f"/{table}/{name} is {dataset.dtype}, expected {np.dtype(column.dtype)}"
+            elif dataset.attrs.get("units") != column.units:
+                yield f"/{table}/{name}: units are {dataset.attrs.get('units')!r}, expected {column.units!r}"
+    for field in schema.LABEL_FIELDS:
+        if f"vocab/{field}" not in trace.file:
+            yield f"/vocab/{field} is missing"
+    if "rank_offset" not in trace.file:
+        yield "/rank_offset is missing"
+
+
+def _values(trace: Trace) -> Iterator[str]:
+    if any(_columns(trace)):
+        return
+    events, offsets = trace.events(), trace.file["rank_offset"][:]
+    if trace.attributes.get("n_ranks") != trace.n_ranks:
+        yield f"n_ranks is {trace.attributes.get('n_ranks')}, but /ranks has {trace.n_ranks} rows"
+    if not np.array_equal(np.diff(offsets.astype(np.int64)), trace.table("ranks")["n_events"].astype(np.int64)):
+        yield "/rank_offset does not match /ranks/n_events"
+    elif int(offsets[-1]) != len(events["rank"]):
+        yield f"/events has {len(events['rank'])} rows, /rank_offset says {int(offsets[-1])}"
+    elif not np.array_equal(events["rank"], np.repeat(np.arange(trace.n_ranks), np.diff(offsets.astype(np.int64)))):
+        yield "/events is not sorted by rank"
+    if np.any(events["t_end"] < events["t_start"]):
+        yield f"{int(np.sum(events['t_end'] < events['t_start']))} events end before they begin"
+    within_rank = events["rank"][1:] == events["rank"][:-1]
+    if np.any(np.diff(events["t_start"])[within_rank] < 0):
+        yield "/events of a rank are not sorted by t_start"
+
+
+def _is_of_type(got: np.dtype, expected: np.dtype) -> bool:
+    """Strings may be narrower than the format allows."""
+    return got.kind == "S" and got.itemsize <= expected.itemsize if expected.kind == "S" else got == expected

@@ -1,0 +1,70 @@
+"""Bringing the journals of all ranks to rank 0 at the end of a run, over MPI where no disk is shared."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..errors import CorruptFile, MpicompError
+from . import journal, messages
+from .spool import Spool
+
+
+def merge_over_ranks(comm, spool: Spool, run_id: str, path: Path, force: bool) -> None:
+    """Merge into ``path`` and remove the journals. Collective; on failure they stay, and every rank raises."""
+    own, nbytes = spool.writer.path, spool.writer.size
+    facts = {"path": str(own), "size": nbytes, "truncated": spool.truncated, "n_dropped": spool.n_dropped}
+    everyone = messages.gather_json(comm, facts)
+    unseen = [rank for rank, facts in enumerate(everyone) if rank and not is_visible(facts, run_id)]
+    unseen = messages.broadcast_json(comm, unseen)
+    failure: Exception | None = None
+    if comm.rank in unseen:
+        messages.send_file(comm, own, nbytes, dest=0)
+    elif comm.rank == 0:
+        failure = _merge_here(comm, own.parent, everyone, unseen, path, force)
+    comm.fail_together(failure)
+    own.unlink(missing_ok=True)
+
+
+def is_visible(facts: dict, run_id: str) -> bool:
+    """Whether this process reads the very file that the rank wrote, and all of it.
+
+    On another host a file of the same name may be an earlier run's, or a network file system may show an old size.
+    """
+    try:
+        with open(facts["path"], "rb") as file:
+            return os.fstat(file.fileno()).st_size == facts["size"] and run_id.encode() in file.read(4096)
+    except OSError:
+        return False
+
+
+def _merge_here(comm, folder: Path, everyone: list, unseen: list, path: Path, force: bool) -> Exception | None:
+    from . import merge
+
+    fetched = {rank: folder / f"rank{rank:05d}.fetched" for rank in unseen}
+    failure: Exception | None = None
+    for rank, copy in fetched.items():  # even after a failure: the senders wait to be heard
+        failure = messages.receive_file(comm, copy, everyone[rank]["size"], source=rank) or failure
+    try:
+        if failure:
+            raise failure
+        journals = [journal.Journal(fetched.get(rank, facts["path"])) for rank, facts in enumerate(everyone)]
+        _note_losses(journals, everyone)
+        merge.merge(journals, path, force=force)
+    except MpicompError as error:
+        return error
+    except Exception as error:  # HDF5 raises many kinds; every one of them must reach all ranks
+        return OSError(f"cannot write {path}: {error}; the journals are kept: mpicomp trace recover {folder} -o FILE")
+    finally:
+        for copy in fetched.values():
+            copy.unlink(missing_ok=True)
+    return None
+
+
+def _note_losses(journals: list[journal.Journal], everyone: list[dict]) -> None:
+    """A disk that was too full for the events may have been too full for the note about it."""
+    for rank, (own, facts) in enumerate(zip(journals, everyone, strict=True)):
+        if own.rank != rank:
+            raise CorruptFile(f"{own.path}: expected the journal of rank {rank}, got that of rank {own.rank}")
+        if facts["truncated"]:
+            own.done = {"reason": "truncated", "n_dropped": facts["n_dropped"]}

@@ -1,0 +1,102 @@
+"""Planted durations, bytes and delays come back as planted."""
+
+import numpy as np
+import pytest
+
+import mpicomp.trace
+from mpicomp.trace import tables
+
+
+def test_phases(planted_trace):
+    phases = {row["kind"]: row for row in mpicomp.trace.phases(planted_trace)}
+    assert list(phases) == ["step", "exchange", "compute"]  # longest total first
+    exchange = phases["exchange"]
+    assert exchange["count"] == 30 and exchange["median"] == 3_000 and exchange["max"] == 3_000
+    assert exchange["total"] == 20 * 3_000 + 10 * 2_000
+    assert exchange["nbytes_sent"] == 3_000 and exchange["nbytes_recv"] == 6_000
+    whole = 3 * 96_009  # ns from the first begin to the last end, on three ranks
+    assert exchange["share"] == pytest.approx(80_000 / whole)
+    assert phases["step"]["share"] == pytest.approx(3 * sum(6_000 + step for step in range(10)) / whole)
+
+
+def test_a_step_marked_by_app_and_reducer_counts_once(plant, spool, tmp_path):
+    plant(0).events(
+        ("step", 0, 100, 0), ("step", 10, 90, 0, 400, 20), ("step", 100, 250, 1), ("compute", 0, 5, 0)
+    ).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    step = mpicomp.trace.phases(tmp_path / "out.h5")[0]
+    assert (step["kind"], step["count"], step["total"], step["share"], step["nbytes_sent"]) == ("step", 2, 250, 1, 20)
+    assert mpicomp.trace.steps(tmp_path / "out.h5")["max"] == 150
+
+
+def test_steps(planted_trace):
+    steps = mpicomp.trace.steps(planted_trace)
+    assert (steps["count"], steps["first"], steps["max"]) == (10, 6_000, 6_009)
+    assert steps["median"] == 6_004.5 and steps["p99"] == pytest.approx(6_008.91)
+
+
+def test_traffic(planted_trace):
+    traffic = mpicomp.trace.traffic(planted_trace)
+    assert traffic["kind"] == "exchange"
+    assert traffic["nbytes_sent"] == 3_000 and traffic["nbytes_sent_per_rank_and_step"] == 100
+    assert traffic["compression_rate"] == pytest.approx(4_000 * 2 * (3 - 1) / 3 / 100)
+
+
+def test_imbalance(planted_trace):
+    imbalance = mpicomp.trace.imbalance(planted_trace)
+    assert imbalance["kind"] == "exchange" and imbalance["collectives"] == 10
+    assert imbalance["lateness"] == [0, 0, 1_000] and imbalance["slowest_rank"] == 2
+    assert imbalance["spread"] == 1_000 and imbalance["significant"]
+
+
+def test_no_claim_below_the_clocks_uncertainty(plant, spool, tmp_path):
+    for rank in range(3):
+        own = plant(rank, clock=f"host{rank}", offsets=[(0, 0, 1_500 if rank else 0)])
+        own.events(*(("exchange", 10_000 * n + 1_000 * (rank == 2), 10_000 * n + 5_000, n) for n in range(5))).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    imbalance = mpicomp.trace.imbalance(tmp_path / "out.h5")
+    assert imbalance["clock_uncertainty"] == 750 and imbalance["spread"] == 1_000 and not imbalance["significant"]
+
+
+def test_metrics(planted_trace):
+    loss = mpicomp.trace.metrics(planted_trace)["loss"]
+    assert (loss["count"], loss["first"], loss["last"], loss["min"], loss["max"]) == pytest.approx((30, 1, 0.1, 0.1, 1))
+    assert loss["steps"] == list(range(10))
+
+
+def test_metrics_that_are_not_finite(plant, spool, tmp_path):
+    plant(0).metric("loss", float("inf"), 2.0, float("nan")).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    loss = mpicomp.trace.metrics(tmp_path / "out.h5")["loss"]
+    assert (loss["first"], loss["last"], loss["min"], loss["values"]) == (None, None, 2.0, [None, 2.0, None])
+
+
+def test_summary_groups_by_what_is_asked(planted_trace):
+    by_rank = mpicomp.trace.summary(planted_trace, ("rank", "kind"))
+    assert len(by_rank) == 9 and {row["count"] for row in by_rank} == {10}
+    by_size = mpicomp.trace.summary(planted_trace)
+    assert {(row["kind"], row["size_bin"]) for row in by_size} == {("step", 0), ("compute", 0), ("exchange", 4096)}
+    with mpicomp.trace.open_trace(planted_trace) as trace:
+        stored = trace.table("summary")
+    assert sorted(stored["total"].tolist()) == sorted(row["total"] for row in by_size)
+
+
+def test_info(planted_trace):
+    info = mpicomp.trace.info(planted_trace)
+    assert (info["n_ranks"], info["n_nodes"], info["hosts"]) == (3, 2, ["node0", "node1"])
+    assert info["complete"] is True and info["n_events"] == 90 and info["duration"] == 96_009
+
+
+def test_a_run_of_nothing_can_be_reported(plant, spool, tmp_path):
+    plant(0).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    report = mpicomp.trace.report(tmp_path / "out.h5")
+    assert report["steps"] == {"count": 0} and report["phases"] == [] and report["traffic"]["kind"] is None
+
+
+def test_ordinal_and_groups():
+    key = np.array([3, 1, 3, 3, 1])
+    assert tables.ordinal(key).tolist() == [0, 0, 1, 2, 1]
+    assert [(value, rows.tolist()) for (value,), rows in tables.groups(key)] == [(1, [1, 4]), (3, [0, 2, 3])]
+    assert list(tables.groups(np.empty(0, int))) == []
+    assert tables.size_bin(np.array([0, 1, 2, 3, 4096, 4097], np.uint64)).tolist() == [0, 1, 2, 4, 4096, 8192]

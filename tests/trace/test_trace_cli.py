@@ -1,0 +1,91 @@
+"""`mpicomp trace` as a user sees it: tables, JSON, exit codes."""
+
+import json
+
+import h5py
+import pytest
+from click.testing import CliRunner
+
+from mpicomp.cli.trace import duration, nbytes, sparkline, trace
+
+
+def run(*arguments, **environment):
+    return CliRunner(env=environment).invoke(trace, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_report(planted_trace, width):
+    result = run("report", planted_trace, COLUMNS=str(width))
+    assert result.exit_code == 0, result.output
+    for words in ("3 on 2 nodes", "exchange", "median lateness", "100 B per rank and step", "53.3 x less", "loss"):
+        assert words in result.output
+    assert "\x1b" not in result.output and "…" not in result.output
+    table = [line for line in result.output.splitlines() if line.startswith(("exchange", "phase", "loss"))]
+    assert max(map(len, table)) <= 80
+
+
+@pytest.mark.parametrize("command", ["info", "summary", "report", "validate"])
+def test_json(planted_trace, command):
+    result = run(command, planted_trace, "--json")
+    assert result.exit_code == 0 and json.loads(result.output)
+
+
+def test_info_and_summary(planted_trace):
+    assert "node0, node1" in run("info", planted_trace).output
+    assert "scalecom:chunk=4" in run("summary", planted_trace, COLUMNS="120").output
+    narrow = run("summary", planted_trace, COLUMNS="80").output
+    assert "excha" in narrow and "sent" in narrow and max(map(len, narrow.splitlines())) <= 80
+    assert run("summary", planted_trace, "--by", "rank").output.count("\n") == 4
+    wrong = run("summary", planted_trace, "--by", "colour")
+    assert wrong.exit_code == 2 and "choose from kind" in wrong.output
+
+
+def test_recover(plant, spool, tmp_path):
+    plant(0).events(("compute", 0, 1, 0)).done()
+    plant(2).events(("compute", 0, 1, 0))
+    out = tmp_path / "out.h5"
+    result = run("recover", spool, "-o", out)
+    assert result.exit_code == 0 and "2 events of 3 ranks" in result.output
+    assert "missing: rank 1" in result.output and "killed: rank 2" in result.output
+    again = run("recover", spool, "-o", out)
+    assert again.exit_code == 1 and "exists already" in again.output
+    forced = run("recover", spool, "-o", out, "--force", "--json")
+    assert json.loads(forced.output)["status"] == {"1": "missing", "2": "killed"}
+    assert "INCOMPLETE" in run("report", out).output
+
+
+def test_validate(planted_trace):
+    assert run("validate", planted_trace).output.strip().endswith("valid")
+    with h5py.File(planted_trace, "r+") as file:
+        del file["steps/step"]
+    result = run("validate", planted_trace)
+    assert result.exit_code == 2 and "/steps/step is missing" in result.output
+
+
+@pytest.mark.parametrize("command", ["info", "summary", "report", "validate"])
+def test_errors_are_one_line(tmp_path, command):
+    (tmp_path / "bad.h5").write_bytes(b"nothing")
+    for name in ("bad.h5", "missing.h5"):
+        result = run(command, tmp_path / name)
+        assert result.exit_code == 1 and result.output.startswith("Error: ") and result.output.count("\n") == 1
+
+
+def test_a_hostile_title_cannot_drive_the_terminal(planted_trace):
+    with h5py.File(planted_trace, "r+") as file:
+        file.attrs["title"] = "\x1b[2J[red]boo[/nonsense]"
+        file.attrs["environment"] = json.dumps({"A": "\x1b]0;x\x07"})
+    for command in ("info", "report"):
+        result = run(command, planted_trace)
+        assert result.exit_code == 0 and "\x1b" not in result.output and "[/nonsense]" in result.output
+
+
+def test_units():
+    assert [duration(t) for t in (3, 4_500, 1.25e6, 2e9)] == ["3 ns", "4.5 us", "1.25 ms", "2 s"]
+    assert [nbytes(n) for n in (0, 12, 4_000, 2.5e9)] == ["-", "12 B", "4 kB", "2.5 GB"]
+
+
+def test_sparkline():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([1, None, 1]) == "▁ ▁"
+    assert sparkline([None]) == sparkline([]) == ""
+    assert len(sparkline(range(10_000))) == 20 and sparkline(range(10_000))[-1] == "█"
