@@ -1,0 +1,1 @@
+"""Training apps: complete uses of the public interface, installed as ``mpicomp.apps``."""

@@ -1,0 +1,260 @@
+"""Distributed stochastic gradient descent on logistic regression, with compressed averaging and error memory.
+
+Every one of n virtual workers samples one row of its shard a step; the memory acts on the update gamma * g:
+
+    u_i = e_i + gamma g_i;   e_i <- u_i - C(u_i);   x <- x - (1/n) sum_i C(u_i)
+
+The trajectory depends on seed and number of workers, not on the number of ranks they are spread over.
+
+Reference: Sahu et al., Rethinking gradient sparsification as total error minimization, NeurIPS 2021, section 6.1.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpicomp import Reducer, Scheme
+from mpicomp.errors import InvalidArgument
+from mpicomp.trace import NullRecorder
+
+from . import logistic
+from .data import Dataset, broadcast
+from .settings import Settings
+from .shards import Shards
+
+
+class Problem(NamedTuple):
+    """The constants of the objective, the same on every rank."""
+
+    smoothness: float  # L
+    l2: float
+    step_size: float  # gamma
+    f_star: float
+    x_star: np.ndarray
+
+
+class Evaluation(NamedTuple):
+    """One point of the curve. Bits, density and errors are means over the workers."""
+
+    step: int  # steps done
+    epoch: float
+    bits: float  # sent by a worker so far
+    gap: float  # f(x) - f*
+    density: float  # share of the coordinates sent a step, so far
+    total_error: float  # sum over the steps of |e_i|^2
+    memory_norm: float  # root of the mean of |e_i|^2, now
+
+
+@dataclass
+class Result:
+    """A finished run, the same on every rank but for the seconds."""
+
+    settings: Settings
+    data: dict[str, Any]  # name, rows, features, nonzeros; workers and ranks they were spread over
+    problem: Problem
+    f_start: float  # f(x0)
+    steps: int = 0
+    series: list[Evaluation] = field(default_factory=list)
+    targets: list[Evaluation] = field(default_factory=list)  # the first step that reached each of target_bits
+    bytes_sent: float = 0.0  # handed to MPI by the mean rank, by the reducer's steps
+    seconds: dict[str, float] = field(default_factory=dict)  # phase -> this rank's seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        problem = self.problem
+        return {
+            "settings": asdict(self.settings), "data": self.data,
+            "L": problem.smoothness, "l2": problem.l2, "gamma": problem.step_size,
+            "f_star": problem.f_star, "f_x0": self.f_start,
+            "series": [e._asdict() for e in self.series],
+            "targets": [e._asdict() for e in self.targets],
+            "steps": self.steps, "bytes_sent": self.bytes_sent, "seconds": self.seconds,
+        }  # fmt: skip
+
+
+Watcher = Callable[[Evaluation, int], None]  # gets every evaluation and the number of steps of the run
+
+
+def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch: Watcher | None = None) -> Result:
+    """Train from ``x* + shift`` and measure how the gap closes with the bits sent (collective).
+
+    Parameters
+    ----------
+    comm : mpicomp.Comm
+    data : Dataset
+        The whole data set, on every rank; see ``mpicomp.apps.data.share``.
+    settings : Settings
+    trace : mpicomp.trace.Recorder, optional
+        Gets the regions of a step and the metrics gap, bits, density and memory_norm.
+    watch : callable, optional
+        Called on every rank after each evaluation.
+
+    Raises
+    ------
+    InvalidArgument
+        On every rank, naming the setting, what was expected and what was got.
+    """
+    workers = check(comm, data, settings)
+    start = time.perf_counter()
+    problem = define(comm, data, settings)
+    solved = time.perf_counter() - start
+    run = _Run(comm, data, settings, workers, problem, trace or NullRecorder())
+    result = Result(settings, _describe(data, workers, comm.size), problem, run.evaluate().gap + problem.f_star)
+    _descend(run, settings, result, watch or (lambda evaluation, steps: None))
+    result.bytes_sent = run.mean_bytes_sent()
+    result.seconds = {"minimum": solved, **run.seconds}
+    return result
+
+
+def define(comm: Any, data: Dataset, settings: Settings) -> Problem:
+    """L, l2, gamma and the minimum, found by rank 0 and told to all, so that all have the same bits (collective)."""
+    problem, error = None, None
+    if comm.rank == 0:
+        try:
+            problem = _solve(data, settings)
+        except (InvalidArgument, np.linalg.LinAlgError, MemoryError) as caught:
+            error = caught
+    comm.fail_together(error)
+    return broadcast(comm, problem)
+
+
+def _solve(data: Dataset, settings: Settings) -> Problem:
+    smoothness = logistic.smoothness(data.features)
+    if smoothness == 0:
+        raise InvalidArgument(f"all features of {data.name} are zero: there is nothing to learn from")
+    l2 = smoothness / 1e4 if settings.l2 is None else settings.l2
+    step_size = 1 / (smoothness + l2) if settings.step_size is None else settings.step_size
+    optimum = logistic.minimise(data.features, data.labels, l2)
+    return Problem(smoothness, l2, step_size, optimum.value, optimum.x)
+
+
+def check(comm: Any, data: Dataset, settings: Settings) -> int:
+    """Refuse impossible settings, and different ones, on every rank; the number of workers (collective)."""
+    error = None
+    try:
+        settings.check(comm.size, data.labels.size)
+    except InvalidArgument as caught:
+        error = caught
+    comm.agree(f"train with {settings}", error)
+    return settings.workers_on(comm.size)
+
+
+def _describe(data: Dataset, workers: int, ranks: int) -> dict[str, Any]:
+    rows, features = data.features.shape
+    return {
+        "name": data.name, "rows": rows, "features": features,
+        "nonzeros": data.features.nonzeros, "workers": workers, "ranks": ranks,
+    }  # fmt: skip
+
+
+def _descend(run: _Run, settings: Settings, result: Result, watch: Watcher) -> None:
+    """All steps, with an evaluation on schedule and one at each target of bits."""
+    steps = settings.epochs * run.shards.steps_per_epoch
+    every = settings.eval_every or run.shards.steps_per_epoch
+    pending = sorted(settings.target_bits)
+    for samples in run.shards.samples(steps):
+        run.step(samples)
+        while pending and run.bits() >= pending[0]:
+            result.targets.append(run.evaluate())
+            pending.pop(0)
+        if run.steps % every == 0 or run.steps == steps:
+            result.series.append(run.evaluate())
+            watch(result.series[-1], steps)
+    result.steps = run.steps
+
+
+class _Run:
+    """The state of one training run on one rank."""
+
+    def __init__(self, comm: Any, data: Dataset, settings: Settings, workers: int, problem: Problem,
+                 trace: Any) -> None:  # fmt: skip
+        self.comm, self.problem, self.trace = comm, problem, trace
+        self._rows, self._workers = data.labels.size, workers
+        self.shards = Shards(comm.rank, comm.size, data, workers, settings.seed)
+        scheme = on_update_scale(settings.scheme, problem.step_size)
+        self._reducer = Reducer(
+            comm, scheme, workers=self.shards.count, algorithm=settings.algorithm, trace=trace
+        )
+        self.x = problem.x_star + settings.shift
+        self.steps = 0
+        self._sums = np.zeros(4)  # over steps and this rank's workers: bits, density, |e|^2; |e|^2 of the last step
+        self._bytes_sent = 0
+        self.seconds = {"steps": 0.0, "evaluations": 0.0}
+
+    def step(self, samples: np.ndarray) -> None:
+        """compute -> compensate, compress, exchange, update (in the reducer) -> descend."""
+        start = time.perf_counter()
+        with self.trace.step(self.steps):
+            with self.trace.region("compute"):
+                updates = self._updates(samples)
+            self.x -= self._reducer.reduce(updates)
+        self.steps += 1
+        self._account()
+        self.seconds["steps"] += time.perf_counter() - start
+
+    def _updates(self, samples: np.ndarray) -> np.ndarray:
+        """gamma g_i of this rank's workers: one row a worker (one worker: one vector), in float32 for the wire."""
+        rows = self.shards.features.dense_rows(samples)
+        labels = self.shards.labels[samples]
+        # Summed row by row, not by a matrix product: so the bits do not depend on how many workers a rank holds.
+        margins = labels * (rows * self.x).sum(axis=1)
+        rows *= (-labels * logistic.slopes(margins))[:, None]
+        rows += self.problem.l2 * self.x
+        rows *= (self.problem.step_size * self.shards.weights)[:, None]
+        with np.errstate(over="ignore"):  # the reducer refuses infinity, on every rank
+            updates = rows.astype(np.float32)
+        return updates if self.shards.count > 1 else updates[0]
+
+    def _account(self) -> None:
+        stats, count = self._reducer.stats, self.shards.count
+        error = self._reducer.memory_norm() ** 2
+        self._sums[:3] += stats.payload_bits * count, stats.density * count, error
+        self._sums[3] = error
+        self._bytes_sent += stats.bytes_sent
+
+    def bits(self) -> float:
+        """Bits that the mean worker has sent (collective)."""
+        return float(self._over_ranks(self._sums[:1])[0]) / self._workers
+
+    def mean_bytes_sent(self) -> float:
+        return float(self._over_ranks(np.array([float(self._bytes_sent)]))[0]) / self.comm.size
+
+    def evaluate(self) -> Evaluation:
+        """Measure here and now (collective); every rank computes the losses of its own rows."""
+        start = time.perf_counter()
+        with self.trace.region("evaluate"):
+            shards, problem = self.shards, self.problem
+            loss = logistic.losses(shards.labels * shards.features.times(self.x)).sum()
+            total = self._over_ranks(np.array([loss, *self._sums]))
+        bits, density, total_error, error = (total[1:] / self._workers).tolist()
+        value = float(total[0] / self._rows + 0.5 * problem.l2 * (self.x @ self.x))
+        evaluation = Evaluation(
+            self.steps, self.steps / shards.steps_per_epoch, bits, value - problem.f_star,
+            density / max(1, self.steps), total_error, math.sqrt(error),
+        )  # fmt: skip
+        self._record(evaluation)
+        self.seconds["evaluations"] += time.perf_counter() - start
+        return evaluation
+
+    def _record(self, evaluation: Evaluation) -> None:
+        if self.comm.rank == 0:
+            for name in ("gap", "bits", "density", "memory_norm"):
+                self.trace.metric(name, evaluation.step, getattr(evaluation, name))
+
+    def _over_ranks(self, values: np.ndarray) -> np.ndarray:
+        total = values.copy()
+        self.comm.allreduce_in_place(total)
+        return total
+
+
+def on_update_scale(scheme: str, step_size: float) -> Scheme:
+    """The scheme for updates gamma * g: a threshold given on the gradient's scale becomes lam * gamma."""
+    parsed = Scheme.parse(scheme)
+    lam = parsed.options.get("lam")
+    return parsed if lam is None else parsed.replace(lam=lam * step_size)

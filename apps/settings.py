@@ -1,0 +1,59 @@
+"""What a training run is made of besides its data, and which settings are impossible."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mpicomp import Scheme
+from mpicomp.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is made of besides its data."""
+
+    scheme: str = "dense"  # its ``lam`` is on the gradient's scale
+    workers: int | None = None  # virtual workers over all ranks; default one a rank
+    epochs: int = 30
+    seed: int = 0  # of the shards and of the sampling
+    shift: float = 1e-4  # added to every coordinate of the minimiser gives the starting point
+    l2: float | None = None  # default L / 1e4
+    step_size: float | None = None  # gamma; default 1 / (L + l2)
+    algorithm: str = "auto"  # the dense all-reduce under the scheme
+    eval_every: int | None = None  # steps between evaluations; default one epoch
+    target_bits: tuple[float, ...] = ()  # evaluate, too, when a worker has sent this many bits
+
+    def check(self, ranks: int, rows: int) -> None:
+        """Refuse what cannot be run on so many ranks and rows of data, with InvalidArgument."""
+        _check_workers(self.workers_on(ranks), ranks, rows)
+        for name, low in (("epochs", 1), ("eval_every", 1), ("seed", 0)):
+            _at_least(name, getattr(self, name), low)
+        for name in ("l2", "step_size"):
+            _positive(name, getattr(self, name))
+        for bits in self.target_bits:
+            _positive("target_bits", bits)
+        if not math.isfinite(self.shift):
+            raise InvalidArgument(f"shift must be finite, got {self.shift}")
+        Scheme.parse(self.scheme)
+
+    def workers_on(self, ranks: int) -> int:
+        """The number of virtual workers."""
+        return ranks if self.workers is None else self.workers
+
+
+def _check_workers(workers: int, ranks: int, rows: int) -> None:
+    if workers < ranks:
+        raise InvalidArgument(f"workers must be at least {ranks} (one a rank), got {workers}: start fewer ranks")
+    if workers > rows:
+        raise InvalidArgument(f"workers must be at most the number of rows, {rows}, got {workers}: use fewer workers")
+
+
+def _at_least(name: str, value: int | None, low: int) -> None:
+    if value is not None and value < low:
+        raise InvalidArgument(f"{name} must be at least {low}, got {value}")
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise InvalidArgument(f"{name} must be positive and finite, got {value}")

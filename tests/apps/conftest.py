@@ -1,0 +1,58 @@
+"""Fixtures of the training apps: the real data where there is a copy, and a communicator of one process."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """``real_data("a9a/a9a.gz")``: the path of a public data set, or the test is skipped."""
+    folder = Path(os.environ.get("MPICOMP_DATA", ROOT / "../shared/data"))
+
+    def find(name):
+        path = folder / name
+        if not path.is_file():
+            pytest.skip(f"no copy of {name} in {folder}: set MPICOMP_DATA to a folder that has one")
+        return str(path)
+
+    return find
+
+
+class Traffic(NamedTuple):
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+class Alone:
+    """What the apps and the reducer ask of a communicator, for one process and without MPI."""
+
+    rank, size, traffic = 0, 1, Traffic()
+
+    def agree(self, signature, error=None):
+        if error is not None:
+            raise error
+
+    def fail_together(self, error):
+        self.agree("", error)
+
+    def bcast(self, value):
+        return value
+
+    def broadcast(self, x, root):
+        pass
+
+    def allreduce_in_place(self, x, algorithm="auto", op="sum"):
+        pass
+
+    def gather_to_all(self, x):
+        return x.copy(), [x.size]
+
+
+@pytest.fixture
+def alone():
+    return Alone()
