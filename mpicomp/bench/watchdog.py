@@ -1,0 +1,44 @@
+"""A thread that ends the job when a step does not return: nothing in Python can interrupt a blocked MPI call."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+TIMED_OUT = 124  # exit code, as timeout(1)
+
+
+class Watchdog:
+    """Aborts the job when ``seconds`` pass without a call of ``watch``; never, if ``seconds`` is None."""
+
+    def __init__(self, comm: Any, seconds: float | None) -> None:
+        self._comm, self._seconds = comm, seconds
+        self._doing, self._since = "starting", time.monotonic()
+        self._over = threading.Event()
+
+    def watch(self, doing: str) -> None:
+        """Something new begins."""
+        self._doing, self._since = doing, time.monotonic()
+
+    def __enter__(self) -> Watchdog:
+        if self._seconds is not None:
+            threading.Thread(target=self._look, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._over.set()
+
+    def _look(self) -> None:
+        while not self._over.wait(min(1.0, self._seconds / 4)):
+            if time.monotonic() - self._since > self._seconds:
+                sys.stderr.write(
+                    f"Error: [rank {self._comm.rank} {socket.gethostname()}] {self._doing} did not return within "
+                    f"{self._seconds:g} s; stopping all ranks\n"
+                )
+                sys.stderr.flush()
+                time.sleep(0.5)  # every rank that hangs may say where
+                self._comm.Abort(TIMED_OUT)

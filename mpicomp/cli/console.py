@@ -1,0 +1,124 @@
+"""What a command prints: coloured tables and a progress line on a terminal, plain aligned text anywhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "srun")
+PLAIN_PROGRESS_S = 30.0  # without a terminal, progress is a line in a log: rare
+
+
+class Column(NamedTuple):
+    """A column of a table: its title, its width in plain text, and on which side its cells align."""
+
+    title: str
+    width: int = 0
+    left: bool = False
+
+
+def width_of(stream: Any) -> int | None:
+    """Columns of the terminal the user sees ``stream`` on; None where it is no terminal.
+
+    A launcher sits in between: Open MPI gives every rank a terminal of zero columns, even where mpirun itself
+    writes to a file, and MPICH gives none. So what counts under a launcher is the launcher's own output.
+    """
+    descriptor = 2 if stream is sys.stderr else 1
+    launcher = _launcher()
+    try:
+        if launcher is not None:
+            with open(f"/proc/{launcher}/fd/{descriptor}") as output:
+                return os.get_terminal_size(output.fileno()).columns or None
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
+def _launcher() -> int | None:
+    """Process id of the launcher above this process, where it is on this node."""
+    pid = os.getppid()
+    for _ in range(4):
+        try:
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            return None
+        if name in LAUNCHERS:
+            return pid
+        pid = int(rest.split()[1])
+    return None
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=1))
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """The whole table at once."""
+    width = width_of(sys.stdout)
+    if width is None:
+        widths = [max(len(cell) for cell in cells) for cells in zip([c.title for c in columns], *rows, strict=True)]
+        if title:
+            print(f"# {title}")
+        print(plain_line([c.title for c in columns], columns, widths))
+        for row in rows:
+            print(plain_line(row, columns, widths))
+        return
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.title, justify="left" if column.left else "right", overflow="fold",
+                         no_wrap=not column.left)
+    for row in rows:
+        table.add_row(*(_escaped(cell) for cell in row))
+    rich_console(width).print(table)
+
+
+def rich_console(width: int, stderr: bool = False) -> Any:
+    from rich.console import Console
+
+    return Console(stderr=stderr, force_terminal=True, width=width, highlight=False, soft_wrap=False)
+
+
+def _escaped(cell: str) -> str:
+    from rich.markup import escape
+
+    return escape(cell)
+
+
+def plain_line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    """One aligned line; a cell that is too long pushes the rest of its line, it is never cut."""
+    padded = (
+        cell.ljust(width) if column.left else cell.rjust(width)
+        for cell, column, width in zip(cells, columns, widths, strict=True)
+    )
+    return "  ".join(padded).rstrip()
+
+
+class Progress:
+    """Where a long command is, on stderr: one line rewritten on a terminal, else a line now and then."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._width = width_of(sys.stderr)
+        self._quiet = quiet
+        self._last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if self._quiet:
+            return
+        if self._width is not None:
+            sys.stderr.write("\r\x1b[2K" + text[: self._width - 1])
+        elif time.monotonic() - self._last > PLAIN_PROGRESS_S:
+            self._last = time.monotonic()
+            sys.stderr.write(f"# {text}\n")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._width is not None and not self._quiet:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()

@@ -1,0 +1,134 @@
+"""``mpicomp info``: what a job runs on, and what to do about what is off."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from glob import glob
+from typing import Any, NamedTuple
+
+import click
+
+from ..bench import environment
+from . import guard, hints
+from .console import print_json
+
+SHM_ENOUGH = 256 * 2**20  # bytes; Open MPI and MPICH keep their buffers between the ranks of a node there
+
+
+class Finding(NamedTuple):
+    """One line: what was looked at, what was found, and what to do if that is not as it should be."""
+
+    name: str
+    value: str
+    advice: str = ""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def info(as_json: bool) -> None:
+    """Check launcher, MPI, GPU path, binding and installation; say what to do where something is off.
+
+    Alone it looks at this process; under a launcher, at the whole job: mpirun -n 4 mpicomp info
+    """
+    world = guard.world()
+    table = environment.ranks(world)
+    if world.rank != 0 or hints.rank_hint() != 0:
+        return
+    findings = [*_job(table), *_gpu(), *_node(table), *_installation()]
+    if as_json:
+        print_json(_document(table, findings))
+        return
+    for finding in findings:
+        click.echo(f"{finding.name:<14}{finding.value}")
+        if finding.advice:
+            click.echo(f"{'':<14}-> {finding.advice}")
+
+
+def _document(table: list[dict[str, Any]], findings: list[Finding]) -> dict[str, Any]:
+    return {
+        "format": "mpicomp-info",
+        "version": 1,
+        "ok": not any(finding.advice for finding in findings),
+        "findings": [finding._asdict() for finding in findings],
+        "mpi": guard.library(),
+        "versions": environment.versions(),
+        "ranks": table,
+        "environment": environment.allowed_environment(),
+    }
+
+
+def _job(table: list[dict[str, Any]]) -> Iterator[Finding]:
+    from ..comm import launcher_mismatch
+
+    library = guard.library()
+    yield Finding("MPI", f"{library['name']}, MPI {library['standard']}, mpi4py {environment.versions()['mpi4py']}")
+    hosts = environment.nodes(table)
+    yield Finding("job", f"{_count(len(table), 'rank')} on {_count(len(hosts), 'node')}: {_some(hosts)}")
+    problem = launcher_mismatch()
+    started = hints.size_hint()
+    yield Finding("launcher", f"started {_count(started, 'process', 'es')}", problem or "")
+    level = library["thread_level"]
+    off = "" if level == "MULTIPLE" else "overlap and watchdog need MULTIPLE: unset MPI4PY_RC_THREAD_LEVEL"
+    yield Finding("threads", f"MPI_THREAD_{level}", off)
+
+
+def _gpu() -> Iterator[Finding]:
+    from ..comm import gpu_path
+
+    path, reason = gpu_path()
+    yield Finding("GPU path", f"{path} ({reason})", reason if path == "none" else "")
+    devices = sorted(glob("/dev/nvidia[0-9]*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
+    cupy = importlib.util.find_spec("cupy") is not None
+    missing = devices and not cupy
+    yield Finding(
+        "GPUs",
+        f"{len(devices) or 'none'} on this node{shown}; CuPy is {'' if cupy else 'not '}installed",
+        "install CuPy for them: pip install 'mpicomp[cuda12]' or 'mpicomp[cuda13]'" if missing else "",
+    )
+
+
+def _node(table: list[dict[str, Any]]) -> Iterator[Finding]:
+    kind = environment.binding(table)
+    cpus = f"rank 0 may run on {_count(len(table[0]['cpus']), 'CPU')} of {os.cpu_count()}; binding: {kind}"
+    bind = "bind each rank to CPUs of its own: mpirun --bind-to core ..., srun --cpu-bind=cores ..."
+    yield Finding("CPUs", cpus, bind if kind == "overlapping" else "")
+    crowded = environment.oversubscribed(table)
+    yield Finding(
+        "load", crowded or "no more ranks than CPUs",
+        "times will not be comparable: start at most one rank a CPU" if crowded else "",
+    )  # fmt: skip
+    free = _shm_free()
+    if free is not None:
+        small = "messages between ranks of a node may fail: enlarge it (containers: --shm-size=1g)"
+        yield Finding("/dev/shm", f"{free / 2**20:.0f} MiB free", small if free < SHM_ENOUGH else "")
+
+
+def _installation() -> Iterator[Finding]:
+    try:
+        from ..ops.cpu import isa
+
+        yield Finding("ops", f"compiled, {isa()}")
+    except ImportError as error:
+        yield Finding("ops", f"not usable: {error}", "build them: pip install . (needs a C++17 compiler)")
+    installed = {name: version for name, version in environment.versions().items() if version}
+    yield Finding("versions", ", ".join(f"{name} {version}" for name, version in installed.items()))
+
+
+def _shm_free() -> int | None:
+    try:
+        status = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize
+
+
+def _count(n: int, noun: str, plural: str = "s") -> str:
+    return f"{n} {noun}{'' if n == 1 else plural}"
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f", ... ({len(names) - most} more)" if len(names) > most else "")

@@ -1,0 +1,71 @@
+"""The output file of a command: reserved before the work, so that hours of it are not lost to a missing folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..errors import MpicompError, RefusedOverwrite
+
+
+class OutputFile:
+    """``path``, written by rank 0 aside and renamed when complete; nothing at all if ``path`` is None.
+
+    Entering is collective: every rank learns that the file cannot be written.
+    """
+
+    def __init__(self, comm: Any, path: str | None, force: bool) -> None:
+        self._comm, self._path, self._force = comm, Path(path) if path else None, force
+
+    def __enter__(self) -> OutputFile:
+        if self._path is None:
+            return self
+        error = None
+        if self._comm.rank == 0:
+            try:
+                self._reserve()
+            except MpicompError as caught:
+                error = caught
+        self._comm.fail_together(error)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._path is not None and self._comm.rank == 0:
+            with suppress(OSError):
+                self._part.unlink(missing_ok=True)
+
+    def write_json(self, document: Any) -> None:
+        """Write the whole file (rank 0)."""
+        if self._path is None:
+            return
+        self._part.write_text(json.dumps(document, indent=1) + "\n")
+        if self._force:
+            os.replace(self._part, self._path)
+            return
+        try:
+            os.link(self._part, self._path)  # unlike a rename it never replaces a file that came up meanwhile
+        except FileExistsError:
+            raise self._exists() from None
+        except OSError:  # a file system without hard links
+            os.replace(self._part, self._path)
+
+    @property
+    def _part(self) -> Path:
+        return self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
+
+    def _reserve(self) -> None:
+        if self._path.is_dir():
+            raise RefusedOverwrite(f"{self._path} is a folder: give a file name")
+        if self._path.exists() and not self._force:
+            raise self._exists()
+        try:
+            self._part.touch(exist_ok=False)
+        except OSError as error:
+            raise MpicompError(f"cannot write {self._path}: {error.strerror}; choose another place") from None
+
+    def _exists(self) -> RefusedOverwrite:
+        return RefusedOverwrite(f"{self._path} exists already: choose another name, or --force to replace it")

@@ -1,0 +1,159 @@
+"""The commands without a launcher: help, lists, completion, the words a bench is written in, bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_names, split_schemes
+from mpicomp.cli.bench import DEFAULT_ALGORITHMS, make_plan
+from mpicomp.cli.console import Column, plain_line
+from mpicomp.cli.hints import rank_hint, size_hint
+from mpicomp.cli.root import COMMANDS, root
+from mpicomp.errors import InvalidArgument, MpicompError
+from mpicomp.schemes import Scheme, names
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(root, list(arguments))
+
+
+@pytest.mark.parametrize("arguments", [["-h"], *([name, "-h"] for name in COMMANDS)], ids=" ".join)
+def test_help(arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "Usage: " in result.output
+
+
+def test_version():
+    assert invoke("--version").output.startswith("mpicomp, version ")
+
+
+def test_unknown_command():
+    result = invoke("bnech")
+    assert result.exit_code == 2
+    assert "No such command 'bnech'" in result.output
+
+
+def test_schemes_lists_every_scheme():
+    rows = json.loads(invoke("schemes", "--json").output)["schemes"]
+    assert [row["name"] for row in rows] == names()
+    text = invoke("schemes").output
+    for row in rows:
+        assert row["reference"] in text
+        assert all(option["meaning"] in text for option in row["options"])
+
+
+def test_schemes_of_one_name():
+    text = invoke("schemes", "scalecom").output
+    assert "chunk-max" in text
+    assert "threshold" not in text
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell):
+    text = invoke("completion", shell).output
+    assert "_MPICOMP_COMPLETE" in text
+    assert "To install: " in text
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("1", 1), ("1K", 1024), ("64k", 65536), ("1.5M", 1572864), ("2GiB", 2**31), ("8 B", 8), ("1T", 2**40)],
+)
+def test_sizes(text, nbytes):
+    assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "K", "4Q", "1e6", "nan", "1K2", "0.1"])
+def test_nonsense_sizes(text):
+    with pytest.raises(InvalidArgument, match="a size is a number of bytes"):
+        parse_size(text)
+
+
+def test_shown_sizes():
+    assert [show_size(n) for n in (1, 1023, 1024, 1536, 2**20, 100 * 2**20, 2**31)] == [
+        "1 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "100 MiB", "2 GiB"
+    ]  # fmt: skip
+
+
+def test_size_range():
+    assert size_range(1024, 65536, 4) == (1024, 4096, 16384, 65536)
+    assert size_range(5, 5, 2) == (5,)
+    assert size_range(1, 4, 1.1) == (1, 2, 3)
+    with pytest.raises(InvalidArgument, match="must not be above"):
+        size_range(2, 1, 2)
+    for factor in (1, 0, -2, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgument, match="step-factor"):
+            size_range(1, 2, factor)
+
+
+def test_schemes_are_split_at_the_right_commas():
+    text = ["scalecom:chunk=112,beta=0.1,topk:density=0.01", "dense, topk,k=5"]
+    assert split_schemes(text) == ("scalecom:chunk=112,beta=0.1", "topk:density=0.01", "dense", "topk:k=5")
+    assert split_schemes(["dense,dense"]) == ("dense",)
+    for scheme in split_schemes(text):
+        Scheme.parse(scheme)
+
+
+def test_names_are_split():
+    assert split_names(["native, ring", "ring", ""]) == ("native", "ring")
+
+
+def plan(**given) -> Plan:
+    options = {
+        "algorithm": (), "scheme": (), "sizes": (), "min_bytes": "1K", "max_bytes": "4K", "step_factor": 2.0, **given
+    }  # fmt: skip
+    return make_plan(**options)
+
+
+def test_default_plan():
+    default = plan()
+    assert default.algorithms == DEFAULT_ALGORITHMS
+    assert default.algorithms[0] == "native"
+    assert default.schemes == ()
+    assert default.sizes == (1024, 2048, 4096)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"algorithm": ("rnig",)}, "unknown algorithm 'rnig'"),
+        ({"scheme": ("topp",)}, "unknown scheme 'topp'"),
+        ({"scheme": ("topk:densty=1",)}, "no option 'densty'"),
+        ({"scheme": ("topk:density=0",)}, r"density must be in \(0, 1\], got 0"),
+        ({"scheme": ("topk:density=1.5",)}, r"density must be in \(0, 1\], got 1.5"),
+        ({"scheme": ("scalecom:chunk=0",)}, "chunk must be in"),
+        ({"sizes": ("4Q",)}, "a size is"),
+        ({"min_bytes": "2K", "max_bytes": "1K"}, "must not be above"),
+        ({"iters": 0}, "iters must be"),
+        ({"max_time": float("nan")}, "max_time must be"),
+        ({"timeout": -1.0}, "timeout must be"),
+        ({"scheme": ("topk",), "dtype": "int32"}, "floating-point"),
+        ({"dtype": "int8"}, "dtype must be one of"),
+    ],
+)
+def test_bad_plans(given, text):
+    with pytest.raises(MpicompError, match=text):
+        plan(**given)
+
+
+def test_hints(monkeypatch):
+    for variable in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    assert (rank_hint(), size_hint()) == (0, 1)  # an allocation, but nothing started in it
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    assert (rank_hint(), size_hint()) == (5, 8)
+    monkeypatch.setenv("PMI_RANK", "3")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert (rank_hint(), size_hint()) == (3, 8)
+
+
+def test_plain_lines_are_never_cut():
+    columns = [Column("size", 4), Column("name", 6, left=True), Column("x", 3)]
+    assert plain_line(["1", "ring", "2"], columns, [4, 6, 3]) == "   1  ring      2"
+    assert "a-very-long-name" in plain_line(["1", "a-very-long-name", "2"], columns, [4, 6, 3])

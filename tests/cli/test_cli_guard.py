@@ -1,0 +1,89 @@
+"""When one rank fails, is interrupted or leaves, the whole job ends: soon, with its exit code, and with a word."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+LAST = "{last}"  # the last rank of the job
+
+
+@pytest.mark.parametrize(
+    ("how", "who", "code", "text"),
+    [
+        ("none", "all", 0, None),
+        ("refuse", "all", 1, "Error: density must be in (0, 1], got 1.5"),
+        ("refuse", LAST, 1, "[rank {last} {host}] Error: density must be in (0, 1], got 1.5"),
+        ("crash", LAST, 1, "ZeroDivisionError: a bug"),
+        ("usage", LAST, 2, "[rank {last} {host}] Error: no such thing"),
+        ("leave0", LAST, 73, "[rank {last} {host}] Error: this rank is through, other ranks still run after 3 s"),
+        ("leave3", LAST, 3, "[rank {last} {host}] Error: ended with exit code 3"),
+        ("interrupt", "all", 130, "Interrupted; all ranks stop."),
+        ("interrupt", LAST, 130, "[rank {last} {host}] Interrupted; all ranks stop."),
+        ("terminate", LAST, 143, "[rank {last} {host}] Interrupted; all ranks stop."),
+    ],
+)
+def test_one_rank_ends_the_job(job, faulty, how, who, code, text):
+    names = {"last": job.ranks - 1, "host": os.uname().nodename}
+    ended = job(faulty, how, who.format(**names))
+    assert ended.code == code, ended.err
+    assert ended.seconds < 30
+    if text is not None:
+        assert ended.err.count(text.format(**names)) == 1, ended.err
+    assert ("Traceback" in ended.err) == (how == "crash")
+
+
+def test_usage_error_is_printed_once(job, faulty):
+    ended = job(faulty, "bogus", "all")
+    assert ended.code == 2
+    assert ended.err.count("Error: Invalid value") == 1
+    assert "started" not in ended.out
+
+
+def test_bug_on_all_ranks_is_printed_once(job, faulty):
+    ended = job(faulty, "crash", "all")
+    assert ended.code == 1
+    assert ended.err.count("ZeroDivisionError: a bug") == 1
+
+
+def test_debug_shows_where_an_error_comes_from(job, faulty):
+    ended = job(faulty, "refuse", "all", MPICOMP_DEBUG="1")
+    assert ended.err.count("Traceback") == 1
+    assert ended.err.count("Error: density must be in") >= 1
+
+
+def test_nonsense_in_the_environment(job, faulty):
+    ended = job(faulty, "none", "all", MPICOMP_LEAVE="soon")
+    assert ended.code == 1
+    assert ended.err.count("MPICOMP_LEAVE must be a positive number of seconds, got 'soon'") == 1
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_alone(alone, faulty, code):
+    ended = alone(faulty, "refuse" if code else "none", "all")
+    assert ended.code == code
+    assert "rank" not in ended.err
+
+
+def test_signal_alone(alone, faulty):
+    ended = alone(faulty, "interrupt", "all")
+    assert ended.code == 128 + signal.SIGINT
+    assert ended.err == "Interrupted; all ranks stop.\n"
+
+
+def test_foreign_launcher_is_refused(alone, command):
+    started = {"PMI_RANK": "0", "PMI_SIZE": "4"}
+    ended = alone([*command], "bench", "--sizes", "1K", **started)
+    assert ended.code == 1
+    assert "rank 0 of 1" in ended.err and "4" in ended.err and "Traceback" not in ended.err
+    other = alone([*command], "bench", "--sizes", "1K", **{**started, "PMI_RANK": "3"})
+    assert other.code == 1
+    assert "Error" not in other.err  # rank 0 has said it
+
+
+def test_info_explains_a_foreign_launcher(alone, command):
+    ended = alone([*command], "info", PMI_RANK="0", PMI_SIZE="4")
+    assert ended.code == 0
+    assert "-> this process is rank 0 of 1" in ended.out

@@ -1,0 +1,161 @@
+"""The architecture as a test: who imports whom, which file may import which library, and how long things may be."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MPI_GROUP = {"agreement", "broadcast", "buffers", "call", "comm", "gather_to_all", "job", "link", "staging"}
+
+# From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are
+# siblings that do not know each other. Keep in step with docs/architecture.md.
+LAYERS = (
+    ({"_version", "cost", "errors", "options", "partition", "values"},),
+    ({"ops"}, {"device"}),
+    ({"allreduce"},),
+    (MPI_GROUP,),
+    ({"codecs"}, {"exchanges"}, {"memory"}, {"selectors"}),
+    ({"buckets", "reducer", "schemes", "step"},),
+    ({"bench"}, {"trace"}),
+    ({"apps"},),
+    ({"cli"},),
+)
+
+# Which files may import a library, as path prefixes.
+LIBRARIES = {
+    "mpi4py": (
+        *(f"mpicomp/{name}.py" for name in sorted(MPI_GROUP)),  # the door to MPI and what stands behind it
+        "mpicomp/cli/guard.py",  # starts MPI before a command, ends the job after it
+    ),
+    "h5py": ("mpicomp/trace/",),
+    "click": ("mpicomp/cli/",),
+    "rich": ("mpicomp/cli/",),
+    "cupy": ("mpicomp/ops/gpu.py", "mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
+    "torch": ("mpicomp/torch.py",),
+}
+
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 60
+IMPORT_BUDGET_S = 0.1  # of ``import mpicomp``, beyond NumPy's own
+
+
+def sources() -> list[Path]:
+    return sorted([*(ROOT / "mpicomp").rglob("*.py"), *(ROOT / "apps").rglob("*.py")])
+
+
+def module_name(path: Path) -> str:
+    """``mpicomp.cli.bench`` for its file; apps/ is installed as mpicomp.apps."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] == "apps":
+        parts.insert(0, "mpicomp")
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of everything a file imports, also inside functions and under TYPE_CHECKING."""
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package.pop()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def place(unit: str) -> tuple[int, set[str]]:
+    """The layer of a top-level module of the package, and the group it belongs to."""
+    for level, groups in enumerate(LAYERS):
+        for group in groups:
+            if unit in group:
+                return level, group
+    raise AssertionError(f"mpicomp.{unit} has no layer: add it to LAYERS here and to docs/architecture.md")
+
+
+def unit(name: str) -> str | None:
+    """``cli`` for ``mpicomp.cli.bench.bench``; None outside the package and for the package itself."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "mpicomp" and len(parts) > 1 else None
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_down(path: Path) -> None:
+    mine = unit(module_name(path))
+    if mine is None:
+        return  # the package's own face may name everything
+    level, group = place(mine)
+    for name in imports(path):
+        other = unit(name)
+        # ``mpicomp.Comm`` and the like: the public face, for the applications that stand on it
+        if other is None or other == mine or other[0].isupper() or other == "__version__":
+            continue
+        assert place(other)[0] < level or other in group, f"{path} imports {name}, which is not below it"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_libraries_stay_behind_their_door(path: Path) -> None:
+    relative = path.relative_to(ROOT).as_posix()
+    for name in imports(path):
+        doors = LIBRARIES.get(name.split(".")[0])
+        assert doors is None or relative.startswith(doors), f"{relative} imports {name}; allowed in {doors}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_budgets(path: Path) -> None:
+    text = path.read_text()
+    lines = text.count("\n")
+    assert lines <= MAX_FILE_LINES, f"{path} has {lines} lines: split it"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = node.end_lineno - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, f"{path}: {node.name} has {length} lines"
+
+
+def loaded_after(*statements: str) -> set[str]:
+    """Top-level libraries (and mpi4py.MPI) that a fresh interpreter holds after ``statements``."""
+    code = "\n".join([*statements, "import sys", "print('\\nLOADED', *sys.modules)"])
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(result.stdout.rpartition("LOADED")[2].split())
+
+
+HEAVY = {"mpi4py.MPI", "cupy", "h5py", "torch", "pandas", "matplotlib"}
+
+
+def test_import_loads_nothing_heavy() -> None:
+    assert not loaded_after("import mpicomp") & (HEAVY | {"click", "rich"})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["bench", "--help"], ["info", "--help"], ["schemes"], ["completion", "bash"]],
+    ids=" ".join,
+)
+def test_offline_commands_load_nothing_heavy(arguments: list[str]) -> None:
+    run = f"try: main({arguments})\nexcept SystemExit as end: assert not end.code"
+    assert not loaded_after("from mpicomp.cli import main", run) & HEAVY
+
+
+def test_completion_of_commands_imports_no_command() -> None:
+    code = "import sys; from mpicomp.cli import main\ntry: main([])\nfinally: sys.stderr.write(' '.join(sys.modules))"
+    asked = {"_MPICOMP_COMPLETE": "bash_complete", "COMP_WORDS": "mpicomp be", "COMP_CWORD": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
+    )
+    assert "plain,bench" in result.stdout
+    assert "mpicomp.cli.bench" not in result.stderr.split()
+
+
+def test_import_is_quick() -> None:
+    code = "import numpy, time; start = time.process_time(); import mpicomp; print(time.process_time() - start)"
+    times = [float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(3)]
+    assert min(times) < IMPORT_BUDGET_S
