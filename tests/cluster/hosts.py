@@ -215,13 +215,17 @@ class Hosts:
         }
 
     def launcher(self, ranks_per_host=1, options=()):
-        """Return the mpirun command line up to the program, ranks placed round the hosts."""
+        """Return the mpirun command line up to the program, ranks placed round the hosts.
+
+        MPI cannot know that the hosts share this machine's cores, so it is told: a rank that waits makes room for
+        one that works, which on hosts of its own would not have to wait for it.
+        """
         hostfile = self.directory / f"hostfile{ranks_per_host}"
         hostfile.write_text("".join(f"{name} slots={ranks_per_host}\n" for name in self.names))
         flags = (
             f"--prtemca plm ssh --prtemca plm_ssh_agent {self.shell} --hostfile {hostfile} "
             f"-n {ranks_per_host * len(self.names)} --map-by node --bind-to none "
-            "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include eth0"
+            "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include eth0 --mca mpi_yield_when_idle 1"
         )
         return [str(self.venv / "bin" / "mpirun"), *flags.split(), *options]
 
