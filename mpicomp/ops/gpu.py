@@ -94,11 +94,15 @@ def add_widened(dst: Array, src: Array, kind: str) -> None:
 def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -> None:
     t, m, chunks = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), count_chunks(chunk, grad.size)
     check(positions, "positions", position_dtype(chunk), chunks)
-    # A power of two lanes, at most a warp, share a chunk: a chunk of 112 is read in four steps by 32 lanes.
-    lanes = min(WARP, 1 << (chunk - 1).bit_length())
+    lanes = _lanes(chunk)
     name = f"chunk_max<{t}, {POSITION[positions.dtype.name]}>"
     scalars = np.int64(grad.size), np.int32(chunk), np.int32(lanes)
     launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, *scalars, positions)
+
+
+def _lanes(chunk: int) -> int:
+    """Threads that share a chunk, a power of two, at most a warp: a chunk of 112 is read in four steps by 32."""
+    return min(WARP, 1 << (chunk - 1).bit_length())
 
 
 @on_device
@@ -217,6 +221,30 @@ def masked_update(next: Array, memory: Array, grad: Array, indices: Array, sent:
     launch("update", f"filter<{t}>", blocks_for(n), next, memory, grad, np.int64(n), beta, nonfinite)
     launch("gather", f"scatter<{t}, {i}>", blocks_for(k), next, indices, k, kept)
     return int(nonfinite[0])
+
+
+@on_device
+def update_chunk_max(next: Array, memory: Array, grad: Array, beta: float, chunk: int, positions: Array) -> int:
+    t, n, chunks = kind_of(grad, "grad", REAL), grad.size, count_chunks(chunk, grad.size)
+    check(memory, "memory", grad.dtype, n)
+    check(next, "next", grad.dtype, n)
+    check(positions, "positions", position_dtype(chunk), chunks)
+    lanes, nonfinite = _lanes(chunk), zeros(1, np.uint64)
+    name = f"update_chunk_max<{t}, {POSITION[positions.dtype.name]}>"
+    scalars = np.int64(n), grad.dtype.type(beta), np.int32(chunk), np.int32(lanes)
+    launch("chunk_max", name, blocks_for(chunks * lanes), next, memory, grad, *scalars, positions, nonfinite)
+    return int(nonfinite[0])
+
+
+@on_device
+def correct(next: Array, memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> None:
+    t, i, n = kind_of(grad, "grad", REAL), kind_of(indices, "indices", INDEX), grad.size
+    check(memory, "memory", grad.dtype, n)
+    check(next, "next", grad.dtype, n)
+    check(sent, "sent", grad.dtype, indices.size)
+    require_indices(indices, n)
+    k, beta = np.int64(indices.size), grad.dtype.type(beta)
+    launch("update", f"correct<{t}, {i}>", blocks_for(k), next, memory, grad, indices, sent, k, beta)
 
 
 # ---- measures: one element a thread

@@ -4,9 +4,9 @@ import sys
 
 import numpy as np
 import pytest
+
 from mpicomp.apps import data
 from mpicomp.apps.matrix import Dense, Sparse
-
 from mpicomp.errors import CorruptFile, InvalidArgument, MissingExtra
 
 scipy_io = pytest.importorskip("scipy.io")

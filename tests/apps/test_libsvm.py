@@ -6,9 +6,9 @@ import lzma
 
 import numpy as np
 import pytest
+
 from mpicomp.apps import libsvm
 from mpicomp.apps.matrix import Dense, Sparse
-
 from mpicomp.errors import CorruptFile
 
 TEXT = b"# made by hand\n+1 1:0.5 3:-2e1  # a comment\n\n-1 2:1\r\n1 4:7\n"

@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+
 from mpicomp.apps import data, logreg
 from mpicomp.apps.settings import Settings
 from mpicomp.apps.shards import Shards
-
 from mpicomp.errors import InvalidArgument
 
 SMALL = data.load("synthetic:n=90,d=12,seed=1")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from mpicomp.apps import matrix
 from mpicomp.apps.matrix import Dense, Sparse
 

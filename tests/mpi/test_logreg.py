@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+
 from mpicomp.apps import data, logreg
 from mpicomp.apps.settings import Settings
-
 from mpicomp.cli.train import logreg as command
 from mpicomp.errors import CorruptFile, Disagreement, InvalidArgument, RefusedOverwrite
 from mpicomp.trace import NullRecorder

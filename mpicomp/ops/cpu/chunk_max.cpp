@@ -9,10 +9,31 @@
 
 namespace {
 
+// Short chunks cost more to begin and end than to read, so `abreast` of them are searched side by side, one a lane.
+constexpr std::size_t short_chunk = 32, abreast = 16;
+
+template <class B, class U, class P>
+KERNEL void short_chunks(U u, std::size_t chunk, P* positions) {
+    B keys[abreast * short_chunk], best[abreast], position[abreast];
+    for (std::size_t i = 0; i < abreast * chunk; ++i) keys[i] = magnitude(u[i]);
+    for (std::size_t lane = 0; lane < abreast; ++lane) best[lane] = -1, position[lane] = 0;
+    for (std::size_t i = 0; i < chunk; ++i)
+        for (std::size_t lane = 0; lane < abreast; ++lane) {
+            const B key = keys[lane * chunk + i];
+            position[lane] = key > best[lane] ? static_cast<B>(i) : position[lane];
+            best[lane] = std::max(best[lane], key);
+        }
+    for (std::size_t lane = 0; lane < abreast; ++lane) positions[lane] = static_cast<P>(position[lane]);
+}
+
 template <class U, class P>
 KERNEL void chunk_max(U u, std::size_t n, std::size_t chunk, P* positions) {
     const std::size_t whole = n / chunk;
-    for (std::size_t j = 0; j < whole; ++j) positions[j] = static_cast<P>(arg_max(u.from(j * chunk), chunk));
+    std::size_t j = 0;
+    if (chunk < short_chunk)
+        for (; j + abreast <= whole; j += abreast)
+            short_chunks<decltype(magnitude(u[0]))>(u.from(j * chunk), chunk, positions + j);
+    for (; j < whole; ++j) positions[j] = static_cast<P>(arg_max(u.from(j * chunk), chunk));
     if (n % chunk) positions[whole] = static_cast<P>(arg_max(u.from(whole * chunk), n % chunk));
 }
 

@@ -10,7 +10,6 @@
 
 inline constexpr std::size_t arg_max_block = 1024;  // elements looked at twice: few enough to stay in the L1 cache
 
-
 template <class U>
 KERNEL auto largest(U u, std::size_t n) {
     auto best = magnitude(u[0]);

@@ -1,0 +1,208 @@
+// Runs CUDA kernels on the CPU: what a .cu file needs of CUDA, defined for g++.
+//
+// Blocks run one after the other; each thread of a block is a fibre (ucontext). A fibre runs until it has to wait
+// at a barrier, then the next one runs, in turn. Warp exchanges write to a slot, wait for the warp, read, and wait
+// again. Threads that have returned no longer count at a barrier. A round in which nobody gets further is a
+// deadlock in the kernel (a barrier that not all threads reach) and ends the process with a message.
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __shared__ static
+#define __launch_bounds__(...)
+
+struct dim3 {
+    unsigned x, y, z;
+};
+
+static dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulator {
+
+constexpr int lanes = 32;
+constexpr std::size_t stack_bytes = 64 << 10;
+
+struct Barrier {
+    int members = 0, arrived = 0;
+    long generation = 0;
+};
+
+struct Fibre {
+    ucontext_t context;
+    std::vector<char> stack;
+    bool done = false;
+};
+
+static std::vector<Fibre> fibres;
+static std::vector<Barrier> warps;
+static std::vector<unsigned long long> slots;  // one a thread, for warp exchanges
+static Barrier block;
+static ucontext_t scheduler;
+static unsigned current;
+static bool progress;
+static void (*body)(void**);
+static void** arguments;
+
+inline void release_if_full(Barrier& barrier) {
+    if (barrier.arrived < barrier.members || barrier.arrived == 0) return;
+    barrier.arrived = 0;
+    ++barrier.generation;
+    progress = true;
+}
+
+inline void wait(Barrier& barrier) {
+    const long mine = barrier.generation;
+    ++barrier.arrived;
+    release_if_full(barrier);
+    while (barrier.generation == mine) swapcontext(&fibres[current].context, &scheduler);
+}
+
+inline Barrier& warp() { return warps[current / lanes]; }
+
+// Every lane of the warp hands in a value; read(slots of the warp) is evaluated between two barriers.
+template <class Read>
+auto exchange(unsigned long long value, Read read) {
+    slots[current] = value;
+    wait(warp());
+    const auto result = read(&slots[current / lanes * lanes]);
+    wait(warp());
+    return result;
+}
+
+inline void run_fibre() {
+    body(arguments);
+    fibres[current].done = progress = true;
+    for (Barrier* barrier : {&warp(), &block}) {
+        --barrier->members;
+        release_if_full(*barrier);
+    }
+}
+
+inline void run_block(unsigned n) {
+    if (fibres.size() < n) fibres.resize(n);
+    warps.assign((n + lanes - 1) / lanes, Barrier{});
+    slots.assign(warps.size() * lanes, 0);
+    block = Barrier{};
+    for (unsigned t = 0; t < n; ++t) {
+        Fibre& fibre = fibres[t];
+        fibre.stack.resize(stack_bytes);
+        fibre.done = false;
+        getcontext(&fibre.context);
+        fibre.context.uc_stack.ss_sp = fibre.stack.data();
+        fibre.context.uc_stack.ss_size = stack_bytes;
+        fibre.context.uc_link = &scheduler;
+        makecontext(&fibre.context, run_fibre, 0);
+        ++block.members;
+        ++warps[t / lanes].members;
+    }
+    do {
+        progress = false;
+        for (unsigned t = 0; t < n; ++t) {
+            if (fibres[t].done) continue;
+            current = t;
+            threadIdx = {t, 0, 0};
+            swapcontext(&scheduler, &fibres[t].context);
+        }
+    } while (progress);
+    if (block.members == 0) return;
+    std::fprintf(stderr, "deadlock: %d threads of block %u wait for each other\n", block.members, blockIdx.x);
+    std::abort();
+}
+
+template <auto kernel, class... P, std::size_t... i>
+void call(void (*)(P...), void** args, std::index_sequence<i...>) {
+    kernel(*static_cast<P*>(args[i])...);
+}
+
+template <auto kernel, class... P>
+void call(void (*signature)(P...), void** args) {
+    call<kernel>(signature, args, std::index_sequence_for<P...>{});
+}
+
+template <class... P>
+constexpr int count_arguments(void (*)(P...)) {
+    return sizeof...(P);
+}
+
+// args[i] points to the i-th argument's value, as in cuLaunchKernel.
+template <auto kernel>
+int launch(unsigned blocks, unsigned n, void** args, int given) {
+    if (given != count_arguments(kernel)) return count_arguments(kernel);
+    body = [](void** values) { call<kernel>(kernel, values); };
+    arguments = args;
+    gridDim = {blocks, 1, 1};
+    blockDim = {n, 1, 1};
+    for (unsigned b = 0; b < blocks; ++b) {
+        blockIdx = {b, 0, 0};
+        run_block(n);
+    }
+    return given;
+}
+
+template <class To, class From>
+To bits(From value) {
+    static_assert(sizeof(To) == sizeof(From));
+    To result;
+    std::memcpy(&result, &value, sizeof result);
+    return result;
+}
+
+}  // namespace emulator
+
+inline void __syncthreads() { emulator::wait(emulator::block); }
+
+template <class T>
+T __shfl_down_sync(unsigned, T value, unsigned offset, int width = emulator::lanes) {
+    const unsigned lane = threadIdx.x % emulator::lanes;
+    const unsigned source = lane % width + offset < static_cast<unsigned>(width) ? lane + offset : lane;
+    unsigned long long wide = 0;
+    std::memcpy(&wide, &value, sizeof value);
+    wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });
+    std::memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+inline unsigned __ballot_sync(unsigned, bool flag) {
+    return emulator::exchange(flag, [](const unsigned long long* slots) {
+        unsigned raised = 0;
+        for (int lane = 0; lane < emulator::lanes; ++lane) raised |= static_cast<unsigned>(slots[lane] != 0) << lane;
+        return raised;
+    });
+}
+
+// Only one fibre runs at a time, and it is never interrupted.
+template <class T>
+T atomicAdd(T* address, T value) {
+    return std::exchange(*address, static_cast<T>(*address + value));
+}
+
+template <class T>
+T atomicMax(T* address, T value) {
+    return std::exchange(*address, std::max(*address, value));
+}
+
+template <class T>
+T atomicMin(T* address, T value) {
+    return std::exchange(*address, std::min(*address, value));
+}
+
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __float_as_int(float value) { return emulator::bits<int>(value); }
+inline unsigned __float_as_uint(float value) { return emulator::bits<unsigned>(value); }
+inline float __uint_as_float(unsigned value) { return emulator::bits<float>(value); }
+inline long long __double_as_longlong(double value) { return emulator::bits<long long>(value); }
+
+using std::max;
+using std::min;

@@ -1,0 +1,66 @@
+"""Stands in for CuPy's run time: the launchers of mpicomp.ops.gpu drive their .cu files on the CPU.
+
+Each .cu file is compiled as C++ against cuda_on_cpu.h, with one entry for every template instance the launchers
+name. "Device" arrays are NumPy arrays. Grid, block and arguments are those the launchers would give a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from mpicomp.ops import cuda_runtime
+
+HERE = Path(__file__).parent
+OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fwrapv", "-shared", "-fPIC", "-w")
+
+
+class EmulatedRuntime(cuda_runtime.Runtime):
+    """``xp`` is NumPy; kernels come from a shared library compiled under ``folder`` on first use."""
+
+    xp = np
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def device(self, array: np.ndarray) -> nullcontext:
+        return nullcontext()
+
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def kernel(self, family: str, name: str):
+        entry = getattr(self._library(family), f"kernel_{cuda_runtime.KERNELS[family].index(name)}")
+
+        def launch(grid: tuple[int], block: tuple[int], args: tuple) -> None:
+            values = [_argument(arg) for arg in args]
+            pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+            expected = entry(grid[0], block[0], pointers, len(values))
+            assert expected == len(values), f"{name} takes {expected} arguments, got {len(values)}"
+
+        return launch
+
+    @cache  # noqa: B019 (one instance a test session)
+    def _library(self, family: str) -> ctypes.CDLL:
+        code, library = self._folder / f"{family}.cpp", self._folder / f"{family}.so"
+        entries = (
+            f'extern "C" int kernel_{i}(unsigned blocks, unsigned threads_, void** args, int given) '
+            f"{{ return emulator::launch<&{name}>(blocks, threads_, args, given); }}\n"
+            for i, name in enumerate(cuda_runtime.KERNELS[family])
+        )
+        code.write_text('#include "cuda_on_cpu.h"\n' + cuda_runtime.source(family) + "".join(entries))
+        subprocess.run(["g++", *OPTIONS, f"-I{HERE}", "-o", library, code], check=True, timeout=100)
+        return ctypes.CDLL(str(library))
+
+
+def _argument(arg) -> np.ndarray:
+    """The bytes a launch reads: an array's address, or a scalar's value."""
+    if isinstance(arg, np.ndarray):
+        return np.array([arg.ctypes.data], np.uintp)
+    assert isinstance(arg, np.generic), f"a kernel's argument must have a C type, got {type(arg)}"
+    return np.array([arg])

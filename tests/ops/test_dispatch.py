@@ -1,0 +1,106 @@
+"""Which module serves which array; that all modules have the same face."""
+
+import inspect
+import os
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from mpicomp import ops as package
+from mpicomp.errors import InvalidArgument
+from mpicomp.ops import _cpu, cpu, cuda_runtime, gpu, ops_for, reference, register
+
+NAMES = [
+    name
+    for name, f in vars(reference).items()
+    if inspect.isfunction(f) and f.__module__ == reference.__name__ and name[0] != "_"
+]
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
+
+
+def test_numpy_arrays_are_served_by_the_compiled_module():
+    assert ops_for(np.zeros(3)) is cpu
+    assert ops_for(np.zeros(3).view(np.memmap)) is cpu
+
+
+@pytest.mark.parametrize("thing", [[1.0], 3, None, b"bytes"])
+def test_other_things_are_refused(thing):
+    with pytest.raises(InvalidArgument, match="expected an array of one of numpy, cupy"):
+        ops_for(thing)
+
+
+def test_register_serves_a_new_kind_of_array(monkeypatch):
+    monkeypatch.setattr(package, "_HOMES", dict(package._HOMES))
+    fake = type("ndarray", (), {"__module__": "fakecupy._core"})
+    module = types.ModuleType("fake_ops")
+    register("fakecupy", module)
+    assert ops_for(fake()) is module
+    package._FOUND.clear()
+
+
+@pytest.mark.parametrize("module", [cpu, gpu])
+def test_modules_mirror_the_reference(module):
+    assert [name for name in NAMES if not hasattr(module, name)] == []
+
+
+def test_gpu_takes_the_same_arguments_as_the_reference():
+    for name in NAMES:
+        expected, actual = (list(inspect.signature(getattr(m, name)).parameters) for m in (reference, gpu))
+        assert actual == expected, name
+
+
+def test_environment_chooses_the_oracle():
+    code = "import numpy, mpicomp.ops as o; print(o.ops_for(numpy.zeros(1)).__name__)"
+    assert python(code, MPICOMP_OPS="reference").stdout.strip() == "mpicomp.ops.reference"
+
+
+def test_environment_chooses_the_instruction_set():
+    code = "from mpicomp.ops import cpu; print(cpu.isa())"
+    assert python(code, MPICOMP_ISA="baseline").stdout.strip() == "baseline"
+    wrong = python(code, MPICOMP_ISA="sse9")
+    assert wrong.returncode != 0
+    assert "must be one of avx512, avx2, baseline, got sse9" in wrong.stderr
+
+
+def test_importing_ops_does_not_import_cupy():
+    assert python("import mpicomp.ops.gpu, sys; sys.exit('cupy' in sys.modules)").returncode == 0
+
+
+def test_missing_cupy_is_explained(monkeypatch):
+    from mpicomp.errors import MissingExtra
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'mpicomp\[cuda13\]'"):
+        _ = cuda_runtime.Runtime().xp
+
+
+def test_lock_is_released_during_kernels():
+    """A second thread gets on while a kernel works (which, on one core, needs the lock to be free)."""
+    import threading
+    import time
+
+    x, y = np.ones((2, 20_000_000), np.float32)
+    steps, done = [], threading.Event()
+
+    def count():
+        while not done.is_set():
+            steps.append(time.perf_counter())
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    spans = []
+    for _ in range(5):
+        start = time.perf_counter()
+        _cpu.add(x, y)
+        spans.append((start, time.perf_counter()))
+    done.set()
+    thread.join()
+    inside = sum(start < step < stop for step in steps for start, stop in spans)
+    assert inside > 100

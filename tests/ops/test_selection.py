@@ -1,0 +1,161 @@
+"""Selections against the oracle: chunk maximum, threshold, exact top-k."""
+
+import numpy as np
+import pytest
+from arrays import INDICES, REALS, SIZES, assert_same, vector, with_specials
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpicomp.ops import cpu, reference
+
+CHUNKS = (1, 2, 3, 7, 16, 31, 33, 100, 112, 256, 257, 1500, 65536)
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def inputs(rng, n, dtype, has_memory):
+    """(memory or None, grad) with ties and everything that is not an ordinary number."""
+    grad = with_specials(rng, vector(rng, n, dtype))
+    return with_specials(rng, vector(rng, n, dtype)) if has_memory else None, grad
+
+
+def positions_for(n, chunk):
+    return np.zeros(-(-n // chunk), np.uint8 if chunk <= 256 else np.uint16)
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_chunk_max(ops, rng, dtype, has_memory):
+    for n in (*SIZES, 9000):
+        memory, grad = inputs(rng, n, dtype, has_memory)
+        for chunk in CHUNKS:
+            positions, expected = positions_for(n, chunk), positions_for(n, chunk)
+            ops.chunk_max(memory, grad, chunk, positions)
+            reference.chunk_max(memory, grad, chunk, expected)
+            assert_same(positions, expected)
+
+
+def test_chunk_max_in_the_largest_chunks(cpu_ops, rng):
+    memory, grad = inputs(rng, 200_003, np.float32, True)
+    for chunk in (4096, 65535, 65536):
+        positions, expected = positions_for(len(grad), chunk), positions_for(len(grad), chunk)
+        cpu_ops.chunk_max(memory, grad, chunk, positions)
+        reference.chunk_max(memory, grad, chunk, expected)
+        assert_same(positions, expected)
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0])
+@pytest.mark.parametrize("dtype", REALS)
+def test_update_chunk_max(ops, rng, dtype, beta):
+    for n in SIZES:
+        memory, grad = inputs(rng, n, dtype, True)
+        for chunk in CHUNKS[::2]:
+            check_update_chunk_max(ops, memory, grad, beta, chunk)
+
+
+@pytest.mark.parametrize("chunk", [30, 112, 1500, 65536])
+def test_update_chunk_max_past_the_caches(cpu_ops, rng, chunk):
+    n = 2**20 + 77  # long enough for streaming stores
+    memory, grad = rng.standard_normal((2, n), dtype=np.float32)
+    for offset in (0, 3):
+        check_update_chunk_max(cpu_ops, memory, grad, 0.3, chunk, offset)
+
+
+def check_update_chunk_max(ops, memory, grad, beta, chunk, offset=0):
+    n = len(grad)
+    following, expected = np.zeros(n + offset, grad.dtype)[offset:], np.empty_like(grad)
+    positions, expected_positions = positions_for(n, chunk), positions_for(n, chunk)
+    nonfinite = ops.update_chunk_max(following, memory, grad, beta, chunk, positions)
+    assert nonfinite == reference.update_chunk_max(expected, memory, grad, beta, chunk, expected_positions)
+    assert_same(positions, expected_positions)
+    assert_same(following, expected)
+
+
+@pytest.mark.parametrize("dtype", INDICES)
+def test_chunk_indices(ops, rng, dtype):
+    for n in SIZES:
+        for chunk in CHUNKS:
+            positions = positions_for(n, chunk)
+            reference.chunk_max(None, vector(rng, n, np.float32), chunk, positions)
+            indices, expected = np.zeros((2, len(positions)), dtype)
+            ops.chunk_indices(positions, chunk, n, indices)
+            reference.chunk_indices(positions, chunk, n, expected)
+            assert_same(indices, expected)
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_threshold(ops, rng, dtype, has_memory):
+    for n in SIZES:
+        memory, grad = inputs(rng, n, dtype, has_memory)
+        for lam in (0.0, -0.0, 1e-310, 0.1, 1.5, float("inf")):
+            assert_same(ops.threshold(memory, grad, lam), reference.threshold(memory, grad, lam))
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_top_k(ops, rng, dtype, has_memory):
+    for n in SIZES:
+        memory, grad = inputs(rng, n, dtype, has_memory)
+        for k in {0, min(n, 1), n // 100, n // 3, max(0, n - 1), n}:
+            assert_same(ops.top_k(memory, grad, k), reference.top_k(memory, grad, k))
+
+
+def test_wide_indices(ops, rng, wide_indices):
+    memory, grad = inputs(rng, 3000, np.float32, True)
+    assert_same(ops.top_k(memory, grad, 70), reference.top_k(memory, grad, 70).astype(np.int64))
+    assert_same(ops.threshold(memory, grad, 1), reference.threshold(memory, grad, 1).astype(np.int64))
+
+
+def test_equals_go_to_the_lowest_index(ops):
+    grad = np.float32([1, -2, 2, 0, -2, 2])
+    np.testing.assert_array_equal(ops.top_k(None, grad, 2), [1, 2])
+    positions = np.zeros(1, np.uint8)
+    ops.chunk_max(None, grad, 6, positions)
+    assert positions[0] == 1
+
+
+def long_vectors(rng, n):
+    """What a sample may misjudge: few distinct values, long empty stretches, order, large values in one place."""
+    normal = rng.standard_normal(n)
+    one_place = normal.copy()
+    one_place[1000:6000] *= 1000
+    return {
+        "normal": normal,
+        "constant": np.full(n, -3.0),
+        "mostly zero": np.where(rng.random(n) < 1e-4, normal, 0),
+        "few values": rng.integers(-3, 4, n),
+        "ascending": np.sort(normal),
+        "one place": one_place,
+        "not finite": np.where(rng.random(n) < 0.01, np.nan, normal),
+    }
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_top_k_of_long_vectors(cpu_ops, rng, dtype):
+    n = 300_007  # above the size from which a sample is drawn
+    for name, x in long_vectors(rng, n).items():
+        x = x.astype(dtype)
+        for k in (1, 300, 30_000, n - 1):
+            np.testing.assert_array_equal(cpu_ops.top_k(None, x, k), reference.top_k(None, x, k), err_msg=name)
+
+
+@settings(max_examples=200, deadline=None)
+@given(values=st.lists(st.floats(width=32, allow_nan=True), max_size=80), data=st.data())
+def test_selections_of_any_floats(values, data):
+    grad = np.float32(values)
+    k = data.draw(st.integers(0, len(values)))
+    lam = data.draw(st.floats(0, width=32))
+    chunk = data.draw(st.integers(1, 300))
+    assert_same(cpu.top_k(None, grad, k), reference.top_k(None, grad, k))
+    assert_same(cpu.threshold(None, grad, lam), reference.threshold(None, grad, lam))
+    positions, expected = positions_for(len(grad), chunk), positions_for(len(grad), chunk)
+    cpu.chunk_max(None, grad, chunk, positions)
+    reference.chunk_max(None, grad, chunk, expected)
+    assert_same(positions, expected)
+
+
+def test_union(ops, rng):
+    for n in (1, 63, 64, 65, 3000):
+        for count in (0, 1, 4):
+            lists = [np.flatnonzero(rng.random(n) < 0.1).astype(np.int32) for _ in range(count)]
+            assert_same(np.asarray(ops.union(lists, n)), reference.union(lists, n))
