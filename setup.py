@@ -1,5 +1,6 @@
 """Build and metadata of mpicomp: the package, the command, the compiled CPU operations."""
 
+import os
 from glob import glob
 from pathlib import Path
 
@@ -16,10 +17,12 @@ class BuildExtensions(build_ext):
 
     def build_extensions(self):
         import pybind11
+        from pybind11.setup_helpers import ParallelCompile
 
         for extension in self.extensions:
             extension.include_dirs.append(pybind11.get_include())
-        super().build_extensions()
+        with ParallelCompile(default=os.cpu_count()):
+            super().build_extensions()
 
 
 # Contraction to fused multiply-add is off: the compiled operations promise the bits of the NumPy oracle.

@@ -1,8 +1,8 @@
 """Error memories: what is kept back in one step and added in the next.
 
-Every memory has the verbs ``compensate`` (the gradient with what was kept back, and the buffer for what will be),
-``update`` (correct that buffer where something was sent) and ``commit`` (make it the memory). A step that fails or is
-skipped does not commit, so the memory is as it was before.
+Every memory has the verbs ``compensate`` (the gradient with what was kept back) and ``update`` (what stays of what was
+not sent). A memory changes in ``update`` alone, the last thing in a step: one that fails or is skipped leaves it as
+it was.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ class NoMemory:
     def update(self, u: Compensated, sent: Sent, ops: Any) -> None:
         """Nothing is kept."""
 
-    def commit(self) -> None:
-        """Nothing was kept."""
-
     def squared_norm(self, ops: Any) -> float:
         return 0.0
 
@@ -49,9 +46,8 @@ class Residual:
     """Keeps what was not sent, through a low-pass filter: m <- (1 - beta) m + beta (u - sent).
 
     With beta = 1 this is plain error feedback: *sent + kept = came in*, exactly. With beta < 1 the sent
-    coordinates keep (1 - beta) m; they are never zeroed. One pass of 12 bytes an element (float32), before the
-    exchange: read m, read g, write m + beta g; then a correction at the k coordinates sent. Memory: two buffers of
-    the gradient's size and dtype.
+    coordinates keep (1 - beta) m; they are never zeroed. One pass of 12 bytes an element (float32): read m and g,
+    write m.
 
     Reference: Chen et al., ScaleCom, NeurIPS 2020, equation 5 and algorithm 1; beta = 1: Seide et al., 2014.
     """
@@ -66,25 +62,20 @@ class Residual:
     def __init__(self, beta: float) -> None:
         self.beta = beta
         self.current: Array | None = None
-        self._next: Array | None = None
         self._loaded: np.ndarray | None = None
 
     def compensate(self, gradient: Array, ops: Any) -> Compensated:
         if self.current is None:
             self.current = ops.zeros(gradient.size, gradient.dtype)
-            self._next = ops.zeros(gradient.size, gradient.dtype)
             if self._loaded is not None:
                 self.current[:] = ops.from_host(self._loaded)
                 self._loaded = None
-        return Compensated(self.current, gradient, self._next, self.beta)
+        return Compensated(self.current, gradient)
 
     def update(self, u: Compensated, sent: Sent, ops: Any) -> None:
-        """What stays of what was sent; everything else was accumulated before the exchange."""
+        """One pass in place: the filter everywhere, what stays of what was sent where something was."""
         indices = ops.arange(u.n) if sent.indices is None else sent.indices
-        ops.correct(u.next, u.memory, u.gradient, indices, sent.values, self.beta)
-
-    def commit(self) -> None:
-        self.current, self._next = self._next, self.current
+        ops.masked_update(self.current, u.gradient, indices, sent.values, self.beta)
 
     def squared_norm(self, ops: Any) -> float:
         return 0.0 if self.current is None else ops.squared_norm(self.current)
@@ -101,7 +92,7 @@ class Residual:
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         """Take over a saved residual; it goes to the gradient's device at the next step."""
-        self.current = self._next = None
+        self.current = None
         self._loaded = state.get("residual")
 
 

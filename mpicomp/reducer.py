@@ -134,7 +134,7 @@ class Reducer:
         return None
 
     def _run(self, grads: Arrays, out: Arrays | None) -> Mean:
-        """One step: select, agree, then the four verbs of the paper, then commit."""
+        """One step: what a rank can do alone, one agreement, then compress, exchange and update."""
         step, before, start = self._step, self.comm.traffic, time.monotonic_ns()
         with step.timed("select"):
             workers, error = self._select(grads, out)
@@ -145,12 +145,10 @@ class Reducer:
                 sent = self._exchange.compress(workers, step)
             with step.timed("exchange"):
                 result = self._exchange.exchange(workers, sent, step)
+            self._refuse_overflow(result.mean)
             with step.timed("update"):
                 for memory, u, s in zip(self._memories, workers, sent, strict=True):
                     memory.update(u, s, step.ops)
-            self._refuse_overflow(result.mean)
-            for memory in self._memories:
-                memory.commit()
         else:
             result = self._nothing()
         self._account(result, before, start, skipped=not finite)
@@ -164,7 +162,7 @@ class Reducer:
         except (InvalidArgument, BufferRefused) as error:
             return [], error
         spans = bucket.spans if self.scheme.options["layers"] == "per-tensor" else [(0, bucket.n)]
-        step.begin(self.step, bucket.ops, bucket.n, spans)
+        step.begin(self.step, bucket, spans)
         flat = bucket.flatten(grads, step.scratch)
         workers = [memory.compensate(g, step.ops) for memory, g in zip(self._memories, flat, strict=True)]
         return workers, self._nonfinite_error(flat, self._exchange.select(workers, step))
@@ -199,11 +197,13 @@ class Reducer:
         if self.nonfinite == "allow" or not any(nonfinite):
             return None
         worker = next(worker for worker, count in enumerate(nonfinite) if count)
-        first = self._step.ops.count_nonfinite(flat[worker])[1]
+        count, first = self._step.ops.count_nonfinite(flat[worker])
+        if not count:
+            return NonFiniteGradient(f"error memory and gradient overflowed in step {self.step}")
         whose = f" of worker {worker}" if self.workers > 1 else ""
         return NonFiniteGradient(
             f"{self._bucket.where(first)}{whose} is {flat[worker][first]} in step {self.step} "
-            f"({nonfinite[worker]} of {self._bucket.n} elements are not finite); error memory is untouched. "
+            f"({count} of {self._bucket.n} elements are not finite); error memory is untouched. "
             "nonfinite='skip' leaves out such steps on all ranks"
         )
 

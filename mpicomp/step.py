@@ -24,8 +24,8 @@ class Step:
         The operations of the device the gradients are on.
     number : int
         The step's number, from 0.
-    n : int
-        Elements of one worker's vector.
+    n, dtype
+        Elements of one worker's vector, and their type.
     spans : list of (int, int)
         The parts a selector treats separately.
     workers : list of int
@@ -41,10 +41,11 @@ class Step:
         self._ends = list(accumulate(workers))
         self._scratch: dict[str, Array] = {}
         self.number, self.seconds = -1, {}
-        self.ops, self.n, self.spans = None, 0, []
+        self.ops, self.n, self.spans, self.dtype = None, 0, [], None
 
-    def begin(self, number: int, ops: Any, n: int, spans: list[tuple[int, int]]) -> None:
-        self.number, self.ops, self.n, self.spans, self.seconds = number, ops, n, spans, {}
+    def begin(self, number: int, bucket: Any, spans: list[tuple[int, int]]) -> None:
+        self.number, self.spans, self.seconds = number, spans, {}
+        self.ops, self.n, self.dtype = bucket.ops, bucket.n, bucket.compute
 
     def owner(self, worker: int) -> tuple[int, int]:
         """The rank that holds a worker, and the worker's place there."""

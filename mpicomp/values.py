@@ -11,15 +11,11 @@ Array = Any  # a 1-D C-contiguous NumPy or CuPy array
 class Compensated(NamedTuple):
     """The compensated gradient u = memory + gradient, which no kernel ever stores.
 
-    ``memory`` is None where nothing was kept back, so that u is the gradient itself. ``next`` is where the memory's
-    next state goes; ``accumulate``, or a selector that reads everything anyhow, fills it with memory + beta *
-    gradient, and the memory corrects it later where something was sent.
+    ``memory`` is None where nothing was kept back, so that u is the gradient itself.
     """
 
     memory: Array | None
     gradient: Array
-    next: Array | None = None
-    beta: float = 1.0
 
     @property
     def n(self) -> int:
@@ -27,17 +23,14 @@ class Compensated(NamedTuple):
 
     def span(self, start: int, stop: int) -> Compensated:
         """The part of u in ``[start, stop)``, without a copy."""
-        if self.memory is None:
-            return Compensated(None, self.gradient[start:stop])
-        return Compensated(self.memory[start:stop], self.gradient[start:stop], self.next[start:stop], self.beta)
+        memory = None if self.memory is None else self.memory[start:stop]
+        return Compensated(memory, self.gradient[start:stop])
 
-    def accumulate(self, ops: Any) -> int:
-        """Fill ``next`` as if nothing were sent; the number of non-finite entries in the gradient."""
-        if self.memory is None:
-            return ops.count_nonfinite(self.gradient)[0]
-        nothing = ops.arange(0)
-        none_sent = ops.empty(0, self.gradient.dtype)
-        return ops.masked_update(self.next, self.memory, self.gradient, nothing, none_sent, self.beta)
+    def at(self, indices: Array, ops: Any) -> Array:
+        """The values of u at ``indices``, a fresh array."""
+        values = ops.empty(indices.size, self.gradient.dtype)
+        ops.gather(self.memory, self.gradient, indices, values)
+        return values
 
 
 class Sent(NamedTuple):

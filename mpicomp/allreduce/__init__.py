@@ -47,12 +47,20 @@ def combiner(ops: Any, op: str) -> Callable[[Any, Any], None]:
     return getattr(ops, VERBS[op])
 
 
-# (largest message in bytes, algorithm), tried in order; measured, see docs/benchmarks.md.
-CHOICE = ((64 * 1024, "native"), (float("inf"), "ring"))
+# What ``auto`` goes by, measured with 2 and 4 ranks (docs/benchmarks.md): MPI's own schedules are good at short
+# vectors, and in shared memory at all but the longest; over a network the ring wins once its blocks are worth a
+# message.
+RING_BYTES_ONE_NODE = 32 << 20
+RING_BLOCK_BYTES = 32 << 10
 
 
-def choose(nbytes: int, size: int) -> str:
-    """The algorithm behind ``auto`` for a vector of ``nbytes`` on ``size`` ranks."""
+def native_limit(size: int, one_node: bool) -> int:
+    """The longest vector, in bytes, that ``auto`` leaves to MPI's own schedules."""
     if size == 1:
-        return "native"
-    return next(name for largest, name in CHOICE if nbytes <= largest)
+        return 2**63
+    return RING_BYTES_ONE_NODE - 1 if one_node else RING_BLOCK_BYTES * size - 1
+
+
+def choose(nbytes: int, size: int, one_node: bool) -> str:
+    """The schedule behind ``auto`` for a vector of ``nbytes`` on ``size`` ranks, all on one node or on several."""
+    return "native" if nbytes <= native_limit(size, one_node) else "ring"

@@ -18,7 +18,7 @@ from typing import Any
 from ..partition import chunk_count, partition
 from . import combiner
 
-SEGMENT_BYTES = 1 << 20
+SEGMENT_BYTES = 2 << 20
 WINDOW = 4  # segments in flight in each direction
 
 

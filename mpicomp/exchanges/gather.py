@@ -27,20 +27,14 @@ class Gather:
     wire = "(p-1) k (v + i)"
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        selected = [step.selector.select(u, step.spans, step.ops) for u in workers]
-        self._chosen = [indices for indices, _ in selected]
-        return [nonfinite for _, nonfinite in selected]
+        self._chosen = [step.selector.select(u, step.spans, step.ops) for u in workers]
+        self._values = [u.at(indices, step.ops) for u, indices in zip(workers, self._chosen, strict=True)]
+        return [step.ops.count_nonfinite(values)[0] for values in self._values]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        self._codes = []
-        sent = []
-        for u, indices in zip(workers, self._chosen, strict=True):
-            values = step.ops.empty(indices.size, u.gradient.dtype)
-            step.ops.gather(u.memory, u.gradient, indices, values)
-            codes = step.codec.encode(values, step.ops)
-            self._codes.append(codes)
-            sent.append(Sent(indices, step.codec.decode(codes, values.dtype, step.ops)))
-        return sent
+        self._codes = [step.codec.encode(values, step.ops) for values in self._values]
+        decoded = [step.codec.decode(codes, step.dtype, step.ops) for codes in self._codes]
+        return [Sent(indices, values) for indices, values in zip(self._chosen, decoded, strict=True)]
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         indices = [s.indices for s in sent]

@@ -15,8 +15,8 @@ class Leader:
     Schedule: the leader selects and broadcasts the selection in the selector's compact form; every worker
     gathers its own values there; one dense all-reduce of k values.
     Cost: 2 (size-1)/size * k values a rank plus one broadcast of the selection: it does not grow with the number
-    of ranks (no gradient build-up). Chunk-max selects in the pass that accumulates the memory, so leading costs
-    no more memory traffic than following.
+    of ranks (no gradient build-up). The leader reads memory and gradient once more than the others, who look for
+    non-finite gradients meanwhile.
     Restrictions: any selector; codes must be addable.
     Reference: Chen et al., ScaleCom, NeurIPS 2020, algorithm 1.
     """
@@ -28,22 +28,15 @@ class Leader:
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._leader, local = step.owner(step.number % step.total_workers)
-        self._chosen = None
-        nonfinite = []
-        for worker, u in enumerate(workers):
-            if (step.comm.rank, worker) == (self._leader, local):
-                self._chosen, count = step.selector.select(u, step.spans, step.ops)
-            else:
-                count = u.accumulate(step.ops)
-            nonfinite.append(count)
-        return nonfinite
+        self._lead = local if step.comm.rank == self._leader else None
+        return [self._lead_with(u, step) if worker == self._lead else step.ops.count_nonfinite(u.gradient)[0]
+                for worker, u in enumerate(workers)]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         with step.timed("broadcast"):
-            chosen = self._broadcast(self._chosen, step)
-        self._selection_bits = 8.0 * chosen.nbytes
-        indices = step.selector.expand(chosen, step.n, step.spans, step.ops)
-        return [self._sent(u, indices, step) for u in workers]
+            indices = self._broadcast(step)
+        values = [self._values if worker == self._lead else u.at(indices, step.ops) for worker, u in enumerate(workers)]
+        return [Sent(indices, self._decoded(one, step)) for one in values]
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         mean = step.mean_of([s.values for s in sent])
@@ -51,22 +44,27 @@ class Leader:
         payload = value_bits + self._selection_bits / step.total_workers  # a worker leads once in so many steps
         return Exchanged(Mean(sent[0].indices, mean, step.n), sent, payload, self._leader)
 
-    def _broadcast(self, chosen: Array | None, step: Any) -> Array:
-        """The leader's selection, on every rank, in the selector's compact form."""
-        if chosen is None:
-            chosen = step.selector.wire_like(step.n, step.spans, step.ops)
-        if step.selector.wire_like(step.n, [], step.ops) is None:  # a length that only the leader knows
-            length = np.array([0 if chosen is None else chosen.size], np.int64)
-            step.comm.broadcast(length, self._leader)
-            if chosen is None:
-                chosen = step.ops.empty(int(length[0]), step.ops.index_dtype(step.n))
-        step.comm.broadcast(chosen, self._leader)
-        return chosen
+    def _lead_with(self, u: Compensated, step: Any) -> int:
+        """Select from the leading worker's u; the selected values show whether it is finite."""
+        self._selection = step.selector.select(u, step.spans, step.ops)
+        self._indices = step.selector.expand(self._selection, step.n, step.spans, step.ops)
+        self._values = u.at(self._indices, step.ops)
+        return step.ops.count_nonfinite(self._values)[0]
 
-    def _sent(self, u: Compensated, indices: Array, step: Any) -> Sent:
-        """This worker's own values at the leader's coordinates, as the codec leaves them."""
-        values = step.ops.empty(indices.size, u.gradient.dtype)
-        step.ops.gather(u.memory, u.gradient, indices, values)
-        if step.codec.dtype(values.dtype) != values.dtype:
-            values = step.codec.decode(step.codec.encode(values, step.ops), values.dtype, step.ops)
-        return Sent(indices, values)
+    def _broadcast(self, step: Any) -> Array:
+        """The leader's indices on every rank; its selection travels in the selector's compact form."""
+        leads = self._lead is not None
+        selection = self._selection if leads else step.selector.wire_like(step.n, step.spans, step.ops)
+        if step.selector.wire_like(step.n, [], step.ops) is None:  # a length that only the leader knows
+            length = np.array([self._selection.size if leads else 0], np.int64)
+            step.comm.broadcast(length, self._leader)
+            selection = selection if leads else step.ops.empty(int(length[0]), step.ops.index_dtype(step.n))
+        step.comm.broadcast(selection, self._leader)
+        self._selection_bits = 8.0 * selection.nbytes
+        return self._indices if leads else step.selector.expand(selection, step.n, step.spans, step.ops)
+
+    def _decoded(self, values: Array, step: Any) -> Array:
+        """A worker's own values as the codec leaves them."""
+        if step.codec.dtype(values.dtype) == values.dtype:
+            return values
+        return step.codec.decode(step.codec.encode(values, step.ops), values.dtype, step.ops)

@@ -15,7 +15,6 @@ from ._cpu import (
     chunk_indices,
     chunk_max,
     clear,
-    correct,
     count_nonfinite,
     gather,
     isa,
@@ -31,7 +30,6 @@ from ._cpu import (
     threshold,
     top_k,
     union_of,
-    update_chunk_max,
     widen,
 )
 from .reference import (
@@ -54,7 +52,6 @@ __all__ = [
     "chunk_max",
     "clear",
     "concatenate",
-    "correct",
     "count_nonfinite",
     "empty",
     "empty_like",
@@ -75,7 +72,6 @@ __all__ = [
     "to_host",
     "top_k",
     "union",
-    "update_chunk_max",
     "widen",
     "zeros",
     "zeros_like",

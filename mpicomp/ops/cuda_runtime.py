@@ -49,7 +49,7 @@ def _kernel_names() -> dict[str, list[str]]:
         ],
         "half": [f"{name}<{half}>" for name in ("widen", "add_widened", "narrow") for half in HALF.values()],
         "chunk_max": [
-            *(f"{name}<{t}, {p}>" for name in ("chunk_max", "update_chunk_max") for t in real for p in position),
+            *(f"chunk_max<{t}, {p}>" for t in real for p in position),
             *(f"chunk_indices<{p}, {i}>" for p in position for i in index),
         ],
         "collect": [
@@ -62,7 +62,7 @@ def _kernel_names() -> dict[str, list[str]]:
             *(f"check_indices<{i}>" for i in index),
         ],
         "update": [
-            *(f"{name}<{ti}>" for name in ("correct", "keep_unsent") for ti in real_index),
+            *(f"keep_unsent<{ti}>" for ti in real_index),
             *(f"filter<{t}>" for t in real),
         ],
         "measure": [f"{name}<{t}>" for name in ("count_nonfinite", "squared_norm") for t in real],

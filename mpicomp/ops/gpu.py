@@ -208,43 +208,16 @@ def clear(dst: Array, indices: Array) -> None:
 # ---- the memory's update
 
 @on_device
-def masked_update(next: Array, memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> int:
+def masked_update(memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> None:
     t, i, n = kind_of(grad, "grad", REAL), kind_of(indices, "indices", INDEX), grad.size
     check(memory, "memory", grad.dtype, n)
-    check(next, "next", grad.dtype, n)
     check(sent, "sent", grad.dtype, indices.size)
     require_indices(indices, n, ascending=True)
-    k, beta = np.int64(indices.size), grad.dtype.type(beta)
-    kept, nonfinite = xp().empty_like(sent), zeros(1, np.uint64)
-    # Three kernels in the stream's order: what is kept is computed before memory may be overwritten.
+    k, beta, kept = np.int64(indices.size), grad.dtype.type(beta), xp().empty_like(sent)
+    # Three kernels in the stream's order: what is kept is computed before memory is overwritten.
     launch("update", f"keep_unsent<{t}, {i}>", blocks_for(k), memory, grad, indices, sent, k, beta, kept)
-    launch("update", f"filter<{t}>", blocks_for(n), next, memory, grad, np.int64(n), beta, nonfinite)
-    launch("gather", f"scatter<{t}, {i}>", blocks_for(k), next, indices, k, kept)
-    return int(nonfinite[0])
-
-
-@on_device
-def update_chunk_max(next: Array, memory: Array, grad: Array, beta: float, chunk: int, positions: Array) -> int:
-    t, n, chunks = kind_of(grad, "grad", REAL), grad.size, count_chunks(chunk, grad.size)
-    check(memory, "memory", grad.dtype, n)
-    check(next, "next", grad.dtype, n)
-    check(positions, "positions", position_dtype(chunk), chunks)
-    lanes, nonfinite = _lanes(chunk), zeros(1, np.uint64)
-    name = f"update_chunk_max<{t}, {POSITION[positions.dtype.name]}>"
-    scalars = np.int64(n), grad.dtype.type(beta), np.int32(chunk), np.int32(lanes)
-    launch("chunk_max", name, blocks_for(chunks * lanes), next, memory, grad, *scalars, positions, nonfinite)
-    return int(nonfinite[0])
-
-
-@on_device
-def correct(next: Array, memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> None:
-    t, i, n = kind_of(grad, "grad", REAL), kind_of(indices, "indices", INDEX), grad.size
-    check(memory, "memory", grad.dtype, n)
-    check(next, "next", grad.dtype, n)
-    check(sent, "sent", grad.dtype, indices.size)
-    require_indices(indices, n)
-    k, beta = np.int64(indices.size), grad.dtype.type(beta)
-    launch("update", f"correct<{t}, {i}>", blocks_for(k), next, memory, grad, indices, sent, k, beta)
+    launch("update", f"filter<{t}>", blocks_for(n), memory, grad, np.int64(n), beta)
+    launch("gather", f"scatter<{t}, {i}>", blocks_for(k), memory, indices, k, kept)
 
 
 # ---- measures: one element a thread

@@ -143,45 +143,19 @@ def clear(dst: Array, indices: Array) -> None:
 
 # ---- the memory's update
 
-def masked_update(next: Array, memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> int:
-    """``next = memory + beta * grad``, and at ``indices`` ``(1 - beta) * memory + beta * (u - sent)``.
+def masked_update(memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> None:
+    """``memory += beta * grad``, but at ``indices`` ``(1 - beta) * memory + beta * (u - sent)``.
 
-    Evaluated in this order in the array's precision. ``next`` may be ``memory`` itself; ``indices`` ascend.
-
-    Returns
-    -------
-    int
-        How many entries of ``grad`` are NaN or infinite.
+    Evaluated in this order in the array's precision. ``indices`` ascend.
     """
     _check_range(indices, len(grad))
     if np.any(indices[1:] <= indices[:-1]):
         raise InvalidArgument("indices must be strictly ascending")
     beta = grad.dtype.type(beta)
-    one = grad.dtype.type(1)
     unsent = (memory[indices] + grad[indices]) - sent
-    kept = (one - beta) * memory[indices] + beta * unsent
-    nonfinite = count_nonfinite(grad)[0]
-    next[:] = memory + beta * grad
-    next[indices] = kept
-    return nonfinite
-
-
-def update_chunk_max(next: Array, memory: Array, grad: Array, beta: float, chunk: int, positions: Array) -> int:
-    """``next = memory + beta * grad``, and ``positions`` as of ``chunk_max(memory, grad, chunk)``, in one pass.
-
-    ``next`` is not ``memory``. Returns how many entries of ``grad`` are NaN or infinite.
-    """
-    chunk_max(memory, grad, chunk, positions)
-    next[:] = memory + grad.dtype.type(beta) * grad
-    return count_nonfinite(grad)[0]
-
-
-def correct(next: Array, memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> None:
-    """``next[indices] = (1 - beta) * memory + beta * (u - sent)`` there; ``indices`` are distinct."""
-    _check_range(indices, len(grad))
-    beta = grad.dtype.type(beta)
-    unsent = (memory[indices] + grad[indices]) - sent
-    next[indices] = (grad.dtype.type(1) - beta) * memory[indices] + beta * unsent
+    kept = (grad.dtype.type(1) - beta) * memory[indices] + beta * unsent
+    memory += beta * grad
+    memory[indices] = kept
 
 
 # ---- measures

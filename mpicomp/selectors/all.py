@@ -14,8 +14,8 @@ class All:
     options = ()
     reference = "-"
 
-    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> tuple[Array, int]:
-        return ops.arange(u.n), u.accumulate(ops)
+    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> Array:
+        return ops.arange(u.n)
 
     def expand(self, wire: Array, n: int, spans: list[tuple[int, int]], ops: Any) -> Array:
         return wire

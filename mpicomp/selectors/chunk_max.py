@@ -14,7 +14,7 @@ from ..values import Array, Compensated
 class ChunkMax:
     """Of every ``chunk`` elements the one of largest magnitude (ties: lowest index; NaN counts as largest).
 
-    Density 1/chunk. One pass that also accumulates the memory. On the wire a selection is the position inside each
+    Density 1/chunk. One pass over memory and gradient. On the wire a selection is the position inside each
     chunk: one byte for chunk <= 256, else two. Chunks restart at each span (tensor).
 
     Reference: Chen et al., ScaleCom, NeurIPS 2020, section 3.3.
@@ -28,22 +28,16 @@ class ChunkMax:
         self.chunk = chunk
         self.dtype = np.dtype(np.uint8 if chunk <= 256 else np.uint16)
 
-    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> tuple[Array, int]:
-        """Positions inside the chunks, all spans one after the other; the number of non-finite gradients."""
+    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> Array:
+        """Positions inside the chunks, all spans one after the other."""
         positions = self.wire_like(u.n, spans, ops)
-        filled = nonfinite = 0
+        filled = 0
         for start, stop in spans:
             chunks = chunk_count(stop - start, self.chunk)
-            nonfinite += self._select_span(u.span(start, stop), positions[filled : filled + chunks], ops)
+            part = u.span(start, stop)
+            ops.chunk_max(part.memory, part.gradient, self.chunk, positions[filled : filled + chunks])
             filled += chunks
-        return positions, nonfinite
-
-    def _select_span(self, u: Compensated, positions: Array, ops: Any) -> int:
-        """Select, and accumulate the memory in the same pass where there is one."""
-        if u.memory is None:
-            ops.chunk_max(None, u.gradient, self.chunk, positions)
-            return u.accumulate(ops)
-        return ops.update_chunk_max(u.next, u.memory, u.gradient, u.beta, self.chunk, positions)
+        return positions
 
     def expand(self, wire: Array, n: int, spans: list[tuple[int, int]], ops: Any) -> Array:
         """Ascending indices into the whole vector."""

@@ -25,7 +25,7 @@ class Threshold:
             raise InvalidArgument("threshold needs lam, the smallest magnitude sent: for example threshold:lam=0.01")
         self.lam = lam
 
-    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> tuple[Array, int]:
+    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> Array:
         return select_by_span(u, [(0, u.n)], ops, lambda m, g: ops.threshold(m, g, self.lam))
 
     def expand(self, wire: Array, n: int, spans: list[tuple[int, int]], ops: Any) -> Array:

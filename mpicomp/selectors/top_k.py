@@ -30,7 +30,7 @@ class TopK:
         wanted = self.k if self.k is not None else round(self.density * n)
         return min(n, max(1, wanted))
 
-    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> tuple[Array, int]:
+    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> Array:
         return select_by_span(u, spans, ops, lambda m, g: ops.top_k(m, g, self.count(g.size)))
 
     def expand(self, wire: Array, n: int, spans: list[tuple[int, int]], ops: Any) -> Array:

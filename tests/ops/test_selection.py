@@ -43,33 +43,6 @@ def test_chunk_max_in_the_largest_chunks(cpu_ops, rng):
         assert_same(positions, expected)
 
 
-@pytest.mark.parametrize("beta", [0.1, 1.0])
-@pytest.mark.parametrize("dtype", REALS)
-def test_update_chunk_max(ops, rng, dtype, beta):
-    for n in SIZES:
-        memory, grad = inputs(rng, n, dtype, True)
-        for chunk in CHUNKS[::2]:
-            check_update_chunk_max(ops, memory, grad, beta, chunk)
-
-
-@pytest.mark.parametrize("chunk", [30, 112, 1500, 65536])
-def test_update_chunk_max_past_the_caches(cpu_ops, rng, chunk):
-    n = 2**20 + 77  # long enough for streaming stores
-    memory, grad = rng.standard_normal((2, n), dtype=np.float32)
-    for offset in (0, 3):
-        check_update_chunk_max(cpu_ops, memory, grad, 0.3, chunk, offset)
-
-
-def check_update_chunk_max(ops, memory, grad, beta, chunk, offset=0):
-    n = len(grad)
-    following, expected = np.zeros(n + offset, grad.dtype)[offset:], np.empty_like(grad)
-    positions, expected_positions = positions_for(n, chunk), positions_for(n, chunk)
-    nonfinite = ops.update_chunk_max(following, memory, grad, beta, chunk, positions)
-    assert nonfinite == reference.update_chunk_max(expected, memory, grad, beta, chunk, expected_positions)
-    assert_same(positions, expected_positions)
-    assert_same(following, expected)
-
-
 @pytest.mark.parametrize("dtype", INDICES)
 def test_chunk_indices(ops, rng, dtype):
     for n in SIZES:

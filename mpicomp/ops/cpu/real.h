@@ -40,6 +40,13 @@ KERNEL Bits<T> magnitude(T value) {
     return std::min(bits_of(value) & Real<T>::magnitude, Real<T>::infinity + 1);
 }
 
+// One cache line of elements is one step of a loop that also prefetches: far enough ahead to hide the memory's latency
+// where the loop alternates between reading on and looking again at what it has read.
+template <class T>
+constexpr std::size_t line_elements = 64 / sizeof(T);
+template <class T>
+constexpr std::size_t prefetch_distance = 32 * line_elements<T>;
+
 template <class T>
 KERNEL bool is_nonfinite(T value) {
     return (bits_of(value) & Real<T>::infinity) == Real<T>::infinity;
@@ -48,6 +55,7 @@ KERNEL bool is_nonfinite(T value) {
 // u[i] = memory[i] + grad[i], or grad[i] where there is no memory (a compile-time choice, for the vectoriser).
 template <class T, bool has_memory>
 struct Compensated {
+    using Element = T;
     const T* memory;
     const T* grad;
     KERNEL T operator[](std::size_t i) const {

@@ -1,12 +1,11 @@
 // Chunk-wise selection: the position of the largest |memory + grad| in every chunk.
 #include "common.cuh"
 
-// Calls visit(i) for every element i of every chunk, and done(j, position) once a chunk with the position of its
-// largest |u|, the lowest among equals. `lanes` neighbouring threads (a power of two, at most a warp) share a chunk
-// and read it side by side; each keeps the best it saw, and the group then halves itself until its first lane holds
-// the best of all.
-template <typename T, typename Visit, typename Done>
-__device__ void for_chunks(const T* memory, const T* grad, long long n, int chunk, int lanes, Visit visit, Done done) {
+// positions[j] = position inside chunk j of its largest |u|, the lowest among equals. `lanes` neighbouring threads (a
+// power of two, at most a warp) share a chunk and read it side by side; each keeps the best it saw, and the group then
+// halves itself until its first lane holds the best of all. memory (may be null), grad: n elements.
+template <typename T, typename P>
+__global__ void chunk_max(const T* memory, const T* grad, long long n, int chunk, int lanes, P* positions) {
     const long long chunks = (n + chunk - 1) / chunk, groups = grid_size() / lanes;
     const int lane = threadIdx.x % lanes;
     // All lanes of a warp stay in the loop as long as one has a chunk: they exchange values below.
@@ -17,7 +16,6 @@ __device__ void for_chunks(const T* memory, const T* grad, long long n, int chun
         for (int i = lane; i < length; i += lanes) {
             const Bits<T> key = magnitude(compensated(memory, grad, begin + i));
             if (key > best) best = key, position = i;
-            visit(begin + i);
         }
         for (int offset = lanes / 2; offset; offset /= 2) {
             const Bits<T> other = __shfl_down_sync(all_lanes, best, offset, lanes);
@@ -25,30 +23,8 @@ __device__ void for_chunks(const T* memory, const T* grad, long long n, int chun
             if (other > best || (other == best && other_position < position))
                 best = other, position = other_position;
         }
-        if (lane == 0 && j < chunks) done(j, position);
+        if (lane == 0 && j < chunks) positions[j] = (P)position;
     }
-}
-
-// memory (may be null), grad: n elements; positions: one a chunk.
-template <typename T, typename P>
-__global__ void chunk_max(const T* memory, const T* grad, long long n, int chunk, int lanes, P* positions) {
-    for_chunks(
-        memory, grad, n, chunk, lanes, [](long long) {}, [=](long long j, int position) { positions[j] = (P)position; });
-}
-
-// The same, and next = memory + beta * grad in the same pass; *nonfinite += how many of grad are NaN or infinite.
-template <typename T, typename P>
-__global__ void update_chunk_max(T* next, const T* memory, const T* grad, long long n, T beta, int chunk, int lanes,
-                                 P* positions, unsigned long long* nonfinite) {
-    int mine = 0;
-    const auto update = [&](long long i) {
-        next[i] = memory[i] + beta * grad[i];
-        mine += is_nonfinite(grad[i]);
-    };
-    for_chunks(memory, grad, n, chunk, lanes, update,
-               [=](long long j, int position) { positions[j] = (P)position; });
-    mine = block_sum(mine);
-    if (threadIdx.x == 0 && mine) atomicAdd(nonfinite, (unsigned long long)mine);
 }
 
 // indices[j] = j * chunk + positions[j] for m chunks of n elements; *invalid is set where that is outside the chunk
