@@ -1,7 +1,8 @@
 """Broadcast, pipelined.
 
-Schedule      A chain: root, root+1, ... around the ring; each rank hands a segment on as soon as it has it, so that all
-              links are busy at once. Short vectors go down a binomial tree in one message instead.
+Schedule      Over a network, a chain: root, root+1, ... around the ring; each rank hands a segment on as soon as it has
+              it, so that all links are busy at once. Short vectors, and all of them in shared memory where a copy
+              costs less than a hand-over, go down a binomial tree in one message.
 Cost          Chain: p-2+s steps for s segments; n bytes sent by every rank but the last.
               Tree: log2(p) steps; the root sends n log2(p) bytes.
 Restrictions  none. A chain of thousands of ranks has a long latency: p segments.
@@ -14,9 +15,11 @@ from typing import Any
 
 from .partition import chunk_count
 
-TREE_BYTES = 8 * 1024
-SEGMENT_BYTES = (16 * 1024, 1 << 20)  # least and most
-SEGMENTS = 16
+TREE_BYTES = 32 * 1024
+# Below MPI libraries' usual limit for sending at once (64 KiB over TCP), above which a hand-shake holds up the chain;
+# in a long vector the segments are many, and their number costs more than the hand-shake.
+SEGMENT_BYTES = 32 * 1024
+LONG_BYTES, LONG_SEGMENT_BYTES = 16 << 20, 256 * 1024
 WINDOW = 4
 
 
@@ -24,7 +27,7 @@ def broadcast(link: Any, x: Any, root: int) -> None:
     """Make the 1-D byte array ``x`` of every rank equal to that of ``root``."""
     if link.size == 1 or x.size == 0:
         return
-    if x.size <= TREE_BYTES:
+    if link.one_node or x.size <= TREE_BYTES:
         binomial(link, x, root)
     else:
         chain(link, x, root)
@@ -51,7 +54,7 @@ def chain(link: Any, x: Any, root: int) -> None:
     relative = (link.rank - root) % link.size
     first, last = relative == 0, relative == link.size - 1
     left, right = (link.rank - 1) % link.size, (link.rank + 1) % link.size
-    length = segment_length(x.size, link.size)
+    length = SEGMENT_BYTES if x.size <= LONG_BYTES else LONG_SEGMENT_BYTES
     n_segments = chunk_count(x.size, length)
     segments = [x[index * length : (index + 1) * length] for index in range(n_segments)]
 
@@ -69,8 +72,3 @@ def chain(link: Any, x: Any, root: int) -> None:
     for request in outbox[-WINDOW:]:
         link.wait(request)
 
-
-def segment_length(nbytes: int, size: int) -> int:
-    """Bytes in a segment: a fixed number of segments, within limits; the whole where no rank hands anything on."""
-    least, most = SEGMENT_BYTES
-    return max(least, min(most, chunk_count(nbytes, SEGMENTS))) if size > 2 else most

@@ -21,9 +21,13 @@ class Vector(NamedTuple):
     """A flat contiguous view of a caller's buffer."""
 
     array: Any
-    name: str  # dtype as the caller sees it
     kind: str | None  # "float16" or "bfloat16": array is then a uint16 view
     device: Device | None
+
+    @property
+    def name(self) -> str:
+        """The dtype as the caller sees it."""
+        return self.kind or self.array.dtype.name
 
     def plain(self) -> Any:
         """The array in the dtype that MPI is to see."""
@@ -77,11 +81,11 @@ def vector(
 
 
 def typed(flat: Any, device: Device | None) -> Vector | None:
+    if flat.dtype.char in COVERED:
+        return Vector(flat, None, device)
     name = flat.dtype.name
     if name in ("float16", "bfloat16"):
-        return Vector(flat.view(np.uint16), name, name, device)
-    if flat.dtype.char in COVERED:
-        return Vector(flat, name, None, device)
+        return Vector(flat.view(np.uint16), name, device)
     return None
 
 
@@ -158,7 +162,7 @@ def check_device(array: Any, role: str) -> None:
 
 def check_pair(source: Vector, target: Vector) -> None:
     """Refuse a send and a receive buffer that do not belong together."""
-    if source.name != target.name:
+    if source.array.dtype != target.array.dtype or source.kind != target.kind:
         raise BufferRefused(
             f"sendbuf and recvbuf must have one dtype, got {source.name} and {target.name}: convert one of them"
         )
@@ -179,12 +183,12 @@ def is_plain(sendbuf: Any, recvbuf: np.ndarray) -> bool:
         return False
     if type(sendbuf) is not np.ndarray:  # MPI.IN_PLACE
         return True
-    return (
-        sendbuf.dtype == dtype
-        and sendbuf.size == recvbuf.size
-        and sendbuf.flags.c_contiguous
-        and not np.may_share_memory(sendbuf, recvbuf)
-    )
+    if sendbuf.dtype is not dtype and sendbuf.dtype != dtype:
+        return False
+    if sendbuf.size != recvbuf.size or not sendbuf.flags.c_contiguous:
+        return False
+    own_memory = sendbuf.base is None and recvbuf.base is None and sendbuf is not recvbuf
+    return own_memory or not np.may_share_memory(sendbuf, recvbuf)
 
 
 def check_flat(x: Any, name: str) -> Any:

@@ -9,7 +9,7 @@ from .buffers import Vector, check_pair, vector
 from .device import device_of, ready
 from .errors import BufferRefused
 from .job import gpu_path
-from .link import MPI_OPS, is_in_place, numpy_dtype, op_name, raw_bytes
+from .link import MPI_OPS, Link, is_in_place, numpy_dtype, op_name, raw_bytes
 
 
 class Call(NamedTuple):
@@ -20,11 +20,11 @@ class Call(NamedTuple):
     op: str
     algorithm: str  # as asked for
 
-    def schedule(self, default: str, size: int) -> str:
+    def schedule(self, default: str, link: Link) -> str:
         """The schedule that really runs."""
         if self.target is None:
             return "native"
-        return schedule(self.target, default if self.algorithm == "auto" else self.algorithm, size)
+        return schedule(self.target, default if self.algorithm == "auto" else self.algorithm, link)
 
     def signature(self) -> str:
         if self.target is None:
@@ -51,14 +51,14 @@ def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
     return Call(source, target, name, algorithm)
 
 
-def schedule(target: Vector, algorithm: str, size: int) -> str:
+def schedule(target: Vector, algorithm: str, link: Link) -> str:
     if target.kind == "bfloat16" or (target.kind and algorithm != "native"):
         return "direct"  # the one that sums half precision in float32
     if algorithm != "auto":
         return algorithm
     if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
         return "native"  # what overflow does is MPI's choice, and must not depend on the length
-    return allreduce.choose(target.array.nbytes, size)
+    return allreduce.choose(target.array.nbytes, link.size, link.one_node)
 
 
 def prepare_for_mpi(sendbuf: Any, recvbuf: Any, op: str) -> None:

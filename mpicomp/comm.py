@@ -16,7 +16,7 @@ from .buffers import Vector, check_flat, is_plain, typed
 from .call import Call, resolve, schedule
 from .device import device_of
 from .errors import BufferRefused, InvalidArgument, MpicompError
-from .gather_to_all import gather_lengths, gather_to_all
+from .gather_to_all import gather_to_all
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic
 from .ops import ops_for
@@ -24,7 +24,6 @@ from .staging import Stage
 
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
 
-SMALL = 8 * 1024  # bytes up to which ``auto`` hands a plain array straight to MPI
 CHECKED_CALLS = 64  # so many first calls are all checked for agreement, then one in as many
 
 _native_allreduce = MPI.Intracomm.Allreduce
@@ -51,7 +50,7 @@ class Comm(MPI.Intracomm):
     _link: Link | None = None
     _calls = 0
     _mask = 0  # a call is checked for agreement when ``calls & mask`` is 0
-    _small = -1  # bytes of the fast path; -1 until the private side is open
+    _small = -1  # bytes up to which ``auto`` hands a plain array straight to MPI; -1 until the private side is open
     _handed_over = 0  # bytes of the vectors that took the fast path
 
     def __new__(cls, comm: MPI.Comm | None = None) -> Comm:
@@ -75,7 +74,8 @@ class Comm(MPI.Intracomm):
             link.rank, lambda pair: _native_allreduce(link.comm, MPI.IN_PLACE, pair, MPI.MIN), self._gather_bytes
         )
         self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
-        self._small = SMALL if self._default == "auto" else -1
+        if self._default == "auto":  # an array of so many bytes is in no case too long for one call of MPI's
+            self._small = min(allreduce.native_limit(link.size, link.one_node), link.max_count)
         check = os.environ.get("MPICOMP_CHECK", "auto")
         self._mask = -1 if check == "0" or link.size == 1 else 0
         self._later_mask = 0 if check == "1" else CHECKED_CALLS - 1
@@ -151,7 +151,7 @@ class Comm(MPI.Intracomm):
 
     def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:
         source, target, link = call.source, call.target, self._link
-        schedule = call.schedule(self._default, link.size)
+        schedule = call.schedule(self._default, link)
         if target is None:
             _native_allreduce(self, sendbuf, recvbuf, op)
         elif schedule == "native" and target.device is None and target.array.size <= link.max_count:
@@ -203,7 +203,7 @@ class Comm(MPI.Intracomm):
     def _record(self, call: Call, start: int, used: Traffic) -> None:
         array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")
         self.recorder.event(
-            "collective", start, algo=call.schedule(self._default, self._link.size), op=call.op, dtype=dtype,
+            "collective", start, algo=call.schedule(self._default, self._link), op=call.op, dtype=dtype,
             nelem=array.size, nbytes_dense=array.nbytes,
             nbytes_sent=used.bytes_sent, nbytes_recv=used.bytes_received,
         )  # fmt: skip
@@ -217,7 +217,7 @@ class Comm(MPI.Intracomm):
         target = typed(check_flat(x, "x"), device_of(x))
         if target is None:
             raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
-        self._reduce(target, op, schedule(target, self._default if algorithm == "auto" else algorithm, link.size))
+        self._reduce(target, op, schedule(target, self._default if algorithm == "auto" else algorithm, link))
 
     def broadcast(self, x: Any, root: int) -> None:
         """Copy the flat array ``x`` of rank ``root`` into that of every rank."""
@@ -236,7 +236,7 @@ class Comm(MPI.Intracomm):
         """Every rank's flat array ``x``, one after the other in rank order, and how many elements each has."""
         link = self._link or self._open()
         flat, device = check_flat(x, "x"), device_of(x)
-        counts = gather_lengths(link, flat.size)
+        counts = link.gather_lengths(flat.size)
         staged = device is not None and gpu_path()[0] != "direct"
         mine = self._stage(device).to_host(flat) if staged else flat
         gathered = ops_for(mine).empty(sum(counts), mine.dtype)

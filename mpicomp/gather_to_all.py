@@ -1,8 +1,7 @@
 """All-gather of vectors of different lengths.
 
-Schedule      The lengths first: Bruck's all-gather of one integer a rank. Then the vectors: Bruck again where they are
-              short, else around a ring: in step s a rank sends block rank-s to the right and receives block
-              rank-s-1 from the left.
+Schedule      With the lengths known: Bruck's all-gather for short vectors, else around a ring: in step s a rank
+              sends block rank-s to the right and receives block rank-s-1 from the left.
 Cost          Ring: p-1 steps; a rank sends all blocks but its right neighbour's. Bruck: ceil(log2(p)) steps, the
               same bytes up to the rotation.
 Restrictions  none.
@@ -14,17 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 BRUCK_BYTES = 32 * 1024
-
-
-def gather_lengths(link: Any, length: int) -> list[int]:
-    """The ``length`` of every rank, in rank order."""
-    lengths = np.zeros(link.size, np.int64)
-    lengths[0] = length
-    bruck(link, lengths, [1] * link.size)
-    return np.roll(lengths, link.rank).tolist()
 
 
 def gather_to_all(link: Any, x: Any, flat: Any, counts: list[int]) -> None:

@@ -85,6 +85,9 @@ class Link:
     def __init__(self, comm: MPI.Intracomm):
         self.comm = comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.one_node = node.Get_size() == self.size
+        node.Free()
         self.max_count = int(os.environ.get("MPICOMP_MAX_COUNT", MAX_COUNT))
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
 
@@ -133,6 +136,13 @@ class Link:
         for begin, end in pieces(0, work.size, self.max_count):
             self.comm.Allreduce(MPI.IN_PLACE, work[begin:end], MPI_OPS[op])
         self.count_modelled(2 * (self.size - 1) * work.nbytes // self.size)
+
+    def gather_lengths(self, length: int) -> list[int]:
+        """The ``length`` of every rank, by MPI's own all-gather: 8 bytes each."""
+        lengths = np.empty(self.size, np.int64)
+        self.comm.Allgather(np.array([length], np.int64), lengths)
+        self.count_modelled(8 * (self.size - 1))
+        return lengths.tolist()
 
     def count_modelled(self, nbytes: int) -> None:
         self.bytes_sent += nbytes

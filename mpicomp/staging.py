@@ -11,7 +11,7 @@ import numpy as np
 from .device import Device, ready
 from .partition import pieces
 
-PIECE_BYTES = int(os.environ.get("MPICOMP_STAGE_BYTES", 4 << 20))
+PIECE_BYTES = 4 << 20  # unless MPICOMP_STAGE_BYTES says otherwise
 DEPTH = 3  # buffers: one is filled, one is with MPI, one is emptied
 
 
@@ -20,6 +20,7 @@ class Stage:
 
     def __init__(self, device: Device):
         self.device = device
+        self.piece_bytes = int(os.environ.get("MPICOMP_STAGE_BYTES", PIECE_BYTES))
         self._pinned: list[np.ndarray] = []
 
     def run(
@@ -30,7 +31,7 @@ class Stage:
         Piece i+1 travels to the host and piece i-1 back to the device while piece i is worked on.
         """
         ready(flat)
-        length = max(1, PIECE_BYTES // flat.itemsize)
+        length = max(1, self.piece_bytes // flat.itemsize)
         bounds = list(pieces(0, flat.size, length))
         hosts: list[Any] = [None] * DEPTH
         fetched: list[Any] = [None] * DEPTH
@@ -63,7 +64,7 @@ class Stage:
 
     def _buffer(self, slot: int) -> np.ndarray:
         while len(self._pinned) <= slot:
-            self._pinned.append(self.device.pinned(PIECE_BYTES))
+            self._pinned.append(self.device.pinned(self.piece_bytes))
         return self._pinned[slot]
 
     def to_host(self, flat: Any) -> np.ndarray:

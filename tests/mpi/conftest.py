@@ -1,0 +1,75 @@
+"""Runs inside every rank: fixtures, and a verdict that all ranks share.
+
+A test that fails on one rank fails on all of them, with the ranks named, so that none goes on alone into the next
+test. A rank that is stuck prints where, and its exit ends the job.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+STUCK_SECONDS = float(os.environ.get("MPICOMP_TEST_STUCK", 90))
+verdict_comm = MPI.COMM_WORLD.Dup()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.mpi)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True, file=sys.__stderr__)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.when == "teardown":
+        return report
+    if report.failed:  # said before waiting: the other ranks may be stuck in the test for good
+        print(f"\n{item.nodeid} failed on this rank:\n{report.longreprtext}", file=sys.__stderr__, flush=True)
+    mine = np.zeros(verdict_comm.size, np.int8)
+    mine[verdict_comm.rank] = {"passed": 0, "skipped": 1, "failed": 2}[report.outcome]
+    verdict_comm.Allreduce(MPI.IN_PLACE, mine, MPI.MAX)
+    failed = np.flatnonzero(mine == 2).tolist()
+    if failed and not report.failed:
+        report.outcome, report.longrepr = "failed", f"passed here, failed on rank(s) {failed}"
+    elif not failed and len(set(mine.tolist())) > 1:
+        report.outcome, report.longrepr = "failed", f"skipped on some ranks only: {mine.tolist()}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def world():
+    return MPI.COMM_WORLD
+
+
+@pytest.fixture(scope="session")
+def comm():
+    """One communicator for all tests, every call of which is checked for agreement."""
+    import mpicomp
+
+    os.environ["MPICOMP_CHECK"] = "1"
+    shared = mpicomp.Comm(MPI.COMM_WORLD)
+    del os.environ["MPICOMP_CHECK"]
+    return shared
+
+
+@pytest.fixture
+def shared_tmp(world, tmp_path_factory):
+    """One new folder that all ranks see."""
+    path = str(tmp_path_factory.mktemp("shared")) if world.rank == 0 else None
+    from pathlib import Path
+
+    return Path(world.bcast(path))

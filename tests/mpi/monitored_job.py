@@ -1,0 +1,25 @@
+"""A job for tests/test_monitoring.py: one collective of ours; each rank prints what ``Comm.traffic`` says it sent."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+import mpicomp
+
+comm = mpicomp.Comm(MPI.COMM_WORLD)
+comm._link.one_node = False  # take the schedules of a network
+what = sys.argv[1]
+if what == "broadcast":
+    comm.broadcast(np.ones(228_123, np.uint8), 1)
+elif what == "gather_to_all":
+    comm.gather_to_all(np.ones(30_000 * (comm.rank + 1), np.float32))
+elif what == "short gather_to_all":
+    comm.gather_to_all(np.ones(3 * comm.rank, np.float32))
+else:
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1_000_003, np.float32), algorithm=what)
+used = comm.traffic
+print(f"rank {comm.rank} sent {used.bytes_sent - used.modelled} messages {used.messages} modelled {used.modelled}",
+      flush=True)  # fmt: skip

@@ -1,0 +1,148 @@
+"""Device arrays: staged through the host, or given to an MPI that says it takes them, or refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fake_device import FakeArray, FakeDevice
+from mpi4py import MPI
+
+from mpicomp import device as device_module
+from mpicomp import job, staging
+from mpicomp.errors import BufferRefused, InvalidArgument
+
+
+@pytest.fixture
+def device(world, monkeypatch):
+    fake = FakeDevice()
+    device_module.register(fake)
+    monkeypatch.setenv("MPICOMP_GPU_PATH", "staged")
+    yield fake
+    device_module.unregister(fake)
+    assert fake.pending == 0
+
+
+@pytest.fixture
+def own(world):
+    """A communicator of its own: the pinned buffers belong to one."""
+    from mpicomp import Comm
+
+    comm = Comm(world)
+    yield comm
+    comm.Free()
+
+
+def on_device(n, rank, dtype=np.float32):
+    return FakeArray((np.arange(n) % 7 + rank).astype(dtype))
+
+
+def total(n, size, dtype=np.float32):
+    return sum((np.arange(n) % 7 + rank).astype(dtype) for rank in range(size))
+
+
+@pytest.mark.parametrize("piece", [16, 1000, 1 << 20])
+def test_staged_allreduce(own, device, monkeypatch, piece):
+    monkeypatch.setenv("MPICOMP_STAGE_BYTES", str(piece))
+    for algorithm in ("auto", "ring", "native", "direct"):
+        for n in (0, 1, 100, 501):
+            x = on_device(n, own.rank)
+            own.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
+            np.testing.assert_array_equal(x.memory, total(n, own.size))
+    y = FakeArray(np.zeros((5, 20), np.float32))
+    own.Allreduce(on_device(100, own.rank), y)
+    np.testing.assert_array_equal(y.memory.reshape(-1), total(100, own.size))
+    if own.size > 1:
+        assert device.log.count("pinned") <= staging.DEPTH
+        assert device.most_pending <= staging.DEPTH
+
+
+def test_the_device_is_waited_for_before_anything_is_copied(own, device):
+    x = on_device(100, own.rank)
+    own.Allreduce(MPI.IN_PLACE, x)
+    copies = [entry for entry in device.log if entry != "pinned"]
+    assert copies == (["synchronize", "to_host", "to_device"] if own.size > 1 else [])
+
+
+def test_copies_overlap_the_reduction(own, device, monkeypatch):
+    """Piece i+1 is on its way to the host, and piece i-1 on its way back, while piece i is reduced."""
+    monkeypatch.setenv("MPICOMP_STAGE_BYTES", "400")
+    pending = []
+    stage = staging.Stage(device)
+    stage.run(on_device(1000, 0), lambda host, begin: pending.append(device.pending))
+    assert len(pending) == 10
+    assert pending[0] == 1
+    assert set(pending[1:-1]) == {2}
+
+
+def test_half_precision_on_the_device(own, device):
+    x = FakeArray(np.full(100, 2048 if own.rank == 0 else 1, np.float16))
+    own.Allreduce(MPI.IN_PLACE, x)
+    np.testing.assert_array_equal(x.memory, np.full(100, 2048 + own.size - 1, np.float32).astype(np.float16))
+
+
+@pytest.mark.parametrize("piece", [64, 1 << 20])
+def test_verbs_on_the_device(own, device, monkeypatch, piece):
+    monkeypatch.setenv("MPICOMP_STAGE_BYTES", str(piece))
+    x = on_device(300, own.rank)
+    own.broadcast(x, own.size - 1)
+    np.testing.assert_array_equal(x.memory, on_device(300, own.size - 1).memory)
+    flat, counts = own.gather_to_all(FakeArray(np.full(own.rank + 5, own.rank, np.int32)))
+    assert isinstance(flat, FakeArray)
+    assert counts == [rank + 5 for rank in range(own.size)]
+    np.testing.assert_array_equal(flat.memory, np.repeat(np.arange(own.size, dtype=np.int32), counts))
+    x = on_device(10, own.rank)
+    own.allreduce_in_place(x)
+    np.testing.assert_array_equal(x.memory, total(10, own.size))
+
+
+def test_direct_waits_for_the_device_each_time(own, device, monkeypatch):
+    monkeypatch.setenv("MPICOMP_GPU_PATH", "direct")
+    monkeypatch.setattr(job, "cuda_aware", lambda: (True, "pretended"))
+    assert job.gpu_path() == ("direct", "pretended")
+    x = on_device(100, own.rank)
+    own.Allreduce(MPI.IN_PLACE, x, algorithm="native")
+    np.testing.assert_array_equal(x.memory, total(100, own.size))
+    before = own.traffic
+    own.broadcast(x, 0)
+    messages = own.traffic.messages - before.messages
+    assert device.log.count("synchronize") >= 1 + messages or own.size == 1
+    assert "to_host" not in device.log
+
+
+def test_direct_is_refused_when_mpi_does_not_say_it_can(own, device, monkeypatch):
+    monkeypatch.setenv("MPICOMP_GPU_PATH", "direct")
+    monkeypatch.setattr(job, "cuda_aware", lambda: (False, "this MPI says no"))
+    assert job.gpu_path()[0] == "none"
+    if own.size == 1:
+        return
+    for call in (lambda x: own.Allreduce(MPI.IN_PLACE, x), lambda x: own.broadcast(x, 0), own.gather_to_all):
+        with pytest.raises(BufferRefused, match="this MPI says no: start with a CUDA-aware MPI, or set MPICOMP_GPU"):
+            call(on_device(10, own.rank))
+
+
+def test_what_only_mpi_reduces_never_sees_device_memory(own, device):
+    with pytest.raises(BufferRefused, match="copy the array to the host"):
+        own.Allreduce(MPI.IN_PLACE, FakeArray(np.ones(4, complex)))
+    with pytest.raises(BufferRefused, match=r"MAXLOC.*copy the array to the host"):
+        own.Allreduce(MPI.IN_PLACE, on_device(4, 0), MPI.MAXLOC)
+
+
+def test_unusable_device_arrays_are_refused(own, device):
+    with pytest.raises(BufferRefused, match="contiguous"):
+        own.Allreduce(MPI.IN_PLACE, FakeArray(np.ones(10)[::2]))
+    with pytest.raises(BufferRefused, match="one device"):
+        own.Allreduce(np.ones(3), FakeArray(np.ones(3)))
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    with pytest.raises(BufferRefused, match="writable"):
+        own.Allreduce(MPI.IN_PLACE, FakeArray(frozen))
+
+
+def test_this_mpi_says_whether_it_takes_cuda_memory(monkeypatch):
+    monkeypatch.delenv("MPICOMP_GPU_PATH", raising=False)
+    path, reason = job.gpu_path()
+    assert path in ("direct", "staged")
+    assert MPI.get_vendor()[0] in reason
+    monkeypatch.setenv("MPICOMP_GPU_PATH", "fast")
+    with pytest.raises(InvalidArgument, match="one of auto, direct, staged, got 'fast'"):
+        job.gpu_path()

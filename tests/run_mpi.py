@@ -1,0 +1,199 @@
+"""Run the tests under tests/mpi inside every rank of real MPI jobs, one job for each number of ranks.
+
+    python tests/run_mpi.py --mpi openmpi --sizes 1,2,3,4,5,8 [-k EXPRESSION] [FILE ...]
+
+Every job has a hard time limit, after which its whole process group and the ranks it told us of are killed. The output
+of each rank goes to a file; rank 0's and those of failing ranks are shown when a job fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests" / "mpi"
+SIZES = {"openmpi": "1,2,3,4,5,8", "mpich": "1,2,3"}
+LIMIT = {"openmpi": 240, "mpich": 360}  # seconds a job, on a busy machine; a quiet one takes a fraction
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+
+def main() -> int:
+    if len(sys.argv) > 1 and sys.argv[1] == "--inside":
+        return run_rank(Path(sys.argv[2]), sys.argv[3:])
+    options = parse()
+    python = interpreter(options.mpi)
+    os.environ["MPICOMP_MPI4PY_TESTS"] = str(mpi4py_tests(python))
+    failures = 0
+    for size in map(int, options.sizes.split(",")):
+        failures += not run_job(options, python, size)
+    return 1 if failures else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mpi", choices=sorted(SIZES), default="openmpi")
+    parser.add_argument("--sizes", help="numbers of ranks, separated by commas")
+    parser.add_argument("--limit", type=float, help="seconds a job may take")
+    parser.add_argument("-k", default="", help="run the tests that match, as pytest does")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show rank 0's output of every job")
+    parser.add_argument("files", nargs="*", default=[str(TESTS)])
+    options = parser.parse_args()
+    options.sizes = options.sizes or SIZES[options.mpi]
+    options.limit = options.limit or LIMIT[options.mpi]
+    return options
+
+
+def interpreter(mpi: str) -> Path:
+    """The environment's own Python; the running one where there is no environment of that name."""
+    python = ROOT / ".venv" / mpi / "bin" / "python"
+    return python if python.exists() else Path(sys.executable)
+
+
+def job_command(python: Path, size: int) -> list[str]:
+    """The launcher beside the interpreter (the MPI of its environment), with the number of ranks."""
+    launcher = python.parent / "mpiexec"
+    return [str(launcher) if launcher.exists() else "mpiexec", "-n", str(size), str(python)]
+
+
+def job_environment(**extra: str) -> dict[str, str]:
+    """Allows more ranks than cores, and root, which containers run as."""
+    return {
+        **os.environ,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        **extra,
+    }
+
+
+def mpi4py_tests(python: Path) -> Path:
+    """The tests in the source distribution of the installed mpi4py, downloaded once into .cache."""
+    version = ask(python, "import mpi4py; print(mpi4py.__version__)")
+    folder = ROOT / ".cache" / f"mpi4py-{version}" / "test"
+    if not folder.exists():
+        print(f"   mpi4py   fetching the tests of mpi4py {version} ... ", end="", flush=True)
+        fetch = [str(python), "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "mpi4py",
+                 "--no-build-isolation", "--dest", str(ROOT / ".cache"), f"mpi4py=={version}"]  # fmt: skip
+        with suppress(subprocess.SubprocessError, OSError, tarfile.TarError):
+            subprocess.run(fetch, check=True, timeout=120, capture_output=True)
+            with tarfile.open(ROOT / ".cache" / f"mpi4py-{version}.tar.gz") as archive:
+                archive.extractall(ROOT / ".cache", filter="data")
+        print("done" if folder.exists() else "not reachable; those tests are skipped", flush=True)
+    return folder
+
+
+def ask(python: Path, program: str) -> str:
+    return subprocess.run([str(python), "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run_job(options: argparse.Namespace, python: Path, size: int) -> bool:
+    """One MPI job; prints its progress line; True when every rank passed."""
+    print(f"   {options.mpi:8} {size} rank{'s' if size > 1 else ' '} ... ", end="", flush=True)
+    with tempfile.TemporaryDirectory(prefix="mpicomp-test-") as folder:
+        logs = Path(folder)
+        arguments = [*options.files, *(["-k", options.k] if options.k else [])]
+        command = [*job_command(python, size), str(Path(__file__)), "--inside", str(logs), *arguments]
+        begin = time.monotonic()
+        environment = job_environment(MPICOMP_TEST_LOGS=str(logs), MPICOMP_TEST_TMP=str(logs / "tmp"))
+        (logs / "tmp").mkdir()
+        code, output = run_limited(command, environment, options.limit, logs)
+        seconds = time.monotonic() - begin
+        good = code == 0 and all(marker(logs, rank).exists() for rank in range(size))
+        print(f"{'passed' if good else 'FAILED'}  {seconds:5.1f} s  {last_line(logs)}", flush=True)
+        if not good:
+            reason = f"no end within {options.limit:.0f} s" if code is None else f"exit code {code}"
+            show_failure(reason, output, logs, size)
+        elif options.verbose:
+            print(log(logs, 0).read_text(errors="replace"))
+        return good
+
+
+def run_limited(command: list[str], environment: dict, limit: float, logs: Path) -> tuple[int | None, str]:
+    """Run in a process group of its own; (exit code, output), code None when the limit was reached."""
+    job = subprocess.Popen(
+        command, env=environment, cwd=ROOT, start_new_session=True, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = job.communicate(timeout=limit)
+        return job.returncode, output
+    except subprocess.TimeoutExpired:
+        return None, end_group(job)
+    except BaseException:
+        end_group(job)
+        raise
+    finally:
+        end_ranks(logs)
+
+
+def end_group(job: subprocess.Popen) -> str:
+    """Ask the launcher to end the job; insist after a few seconds."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            return job.communicate(timeout=5)[0]
+    return ""
+
+
+def end_ranks(logs: Path) -> None:
+    """Kill what is left of the ranks that wrote down their process id and that are still ours."""
+    for path in logs.glob("pid*"):
+        pid = path.read_text().strip()
+        with suppress(OSError, ValueError):
+            if str(logs) in Path(f"/proc/{pid}/cmdline").read_text():
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def log(logs: Path, rank: int) -> Path:
+    return logs / f"rank{rank}.log"
+
+
+def marker(logs: Path, rank: int) -> Path:
+    """Written by a rank that has passed: a launcher may return 0 although its ranks were killed."""
+    return logs / f"passed{rank}"
+
+
+def last_line(logs: Path) -> str:
+    path = log(logs, 0)
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    return lines[-1].strip("= ") if lines else ""
+
+
+def show_failure(reason: str, output: str, logs: Path, size: int) -> None:
+    print(f"\n--- {reason}; launcher said:\n{output[-3000:]}")
+    shown = [0, *(rank for rank in range(1, size) if not marker(logs, rank).exists())]
+    for rank in shown[:3]:
+        path = log(logs, rank)
+        text = path.read_text(errors="replace") if path.exists() else "(nothing)"
+        print(f"--- rank {rank}:\n{text[-4000:]}")
+
+
+def run_rank(logs: Path, arguments: list[str]) -> int:
+    """Inside a rank: pytest, its output in a file."""
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
+    (logs / f"pid{rank}").write_text(str(os.getpid()))
+    sink = os.open(log(logs, int(rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    import pytest
+
+    code = pytest.main(["-s", "-o", "timeout=0", "--color=no", "--durations=8", "-q", *arguments])
+    if code == 0:
+        marker(logs, int(rank)).touch()
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Whole jobs: how they end when a rank fails, and what happens under a launcher of another MPI."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from run_mpi import job_command, job_environment, run_limited
+
+SCRIPT = """
+import sys, numpy as np, mpicomp
+from mpi4py import MPI
+comm = mpicomp.Comm(MPI.COMM_WORLD)
+{body}
+comm.Allreduce(MPI.IN_PLACE, np.ones(10))
+print("the end", flush=True)
+"""
+FAILURES = {
+    "exception": ("if comm.rank == 1: raise KeyError('lost')", r"rank 1 of 2 \(host .+, pid \d+\): KeyError: 'lost'"),
+    "interrupt": ("if comm.rank == 1: raise KeyboardInterrupt", r"rank 1 of 2 .*KeyboardInterrupt"),
+    "refused buffer": (
+        "comm.Allreduce(MPI.IN_PLACE, np.ones((2, 3)).T if comm.rank else np.ones((3, 2)))",
+        r"BufferRefused: rank 1: recvbuf must be contiguous in C order",
+    ),
+    "other count": (
+        "comm.Allreduce(MPI.IN_PLACE, np.ones(5 + comm.rank))",
+        r"Disagreement: ranks disagree on a collective. rank 0: .* 5 elements.*; rank 1: .* 6 elements",
+    ),
+}
+
+
+def start(tmp_path, body, size=2, **environment):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(body=body))
+    from pathlib import Path
+
+    begin = time.monotonic()
+    command = [*job_command(Path(sys.executable), size), str(script)]
+    code, output = run_limited(command, job_environment(**environment), 60, tmp_path)
+    return code, output, time.monotonic() - begin
+
+
+def test_a_good_job_ends_well(tmp_path):
+    code, output, _ = start(tmp_path, "")
+    assert code == 0
+    assert output.count("the end") == 2
+
+
+@pytest.mark.parametrize("name", list(FAILURES))
+def test_a_failing_rank_ends_the_job(tmp_path, name):
+    body, text = FAILURES[name]
+    code, output, seconds = start(tmp_path, body)
+    assert code not in (0, None), output
+    assert re.search(text, output), output
+    assert "[mpicomp] rank" in output
+    assert "the end" not in output
+    assert seconds < 40
+
+
+def alone(program, **environment):
+    """One process without a launcher, in an environment cleaned of theirs."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI_", "PMIX_", "SLURM_"))}
+    return subprocess.run(
+        [sys.executable, "-c", program], env={**clean, **environment}, capture_output=True, text=True, timeout=60
+    )
+
+
+MAKE = "import mpicomp; from mpi4py import MPI; mpicomp.Comm(MPI.COMM_WORLD); print('made')"
+SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
+
+
+def test_alone_on_purpose():
+    for environment in ({}, {"SLURM_NTASKS": "4"}, {**SLURM, "MPICOMP_ALLOW_SINGLETON": "1"}):
+        assert "made" in alone(MAKE, **environment).stdout
+
+
+def test_alone_by_mistake():
+    result = alone(MAKE, **SLURM)
+    assert result.returncode != 0
+    assert "rank 0 of 1, but Slurm's srun started 4 (SLURM_STEP_NUM_TASKS=4)" in result.stderr
+    assert "srun --mpi=pmix" in result.stderr
+
+
+def test_import_starts_no_mpi():
+    program = "import sys, mpicomp, mpicomp.allreduce, mpicomp.cost, mpicomp.partition; print('mpi4py' in sys.modules)"
+    assert alone(program).stdout.strip() == "False"
