@@ -70,9 +70,7 @@ class Comm(MPI.Intracomm):
         """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
         self._link = link = Link(MPI.Intracomm(self).Dup())
         self._scratch: dict[Any, Any] = {}
-        self._agreement = Agreement(
-            link.rank, lambda pair: _native_allreduce(link.comm, MPI.IN_PLACE, pair, MPI.MIN), self._gather_bytes
-        )
+        self._agreement = Agreement(link.rank, link.reduce_min, self._gather_bytes)
         self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
         if self._default == "auto":  # an array of so many bytes is in no case too long for one call of MPI's
             self._small = min(allreduce.native_limit(link.size, link.one_node), link.max_count)

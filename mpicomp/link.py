@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,10 @@ from .partition import pieces
 # MPI libraries of the 3.1 standard take counts below 2**31 only; tests lower the limit by MPICOMP_MAX_COUNT.
 MAX_COUNT = 2**30
 TAG = 1
+# Ranks wait for each other's work here, such as the leader's selection, and may share cores with it: after a while they
+# look only now and then. A nap is short beside the wait that led to it.
+SPIN_NS = 100_000
+NAP = 1e-4  # seconds
 
 MPI_OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 OTHER_OPS = ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MAXLOC", "MINLOC", "REPLACE", "NO_OP")
@@ -136,6 +141,16 @@ class Link:
         for begin, end in pieces(0, work.size, self.max_count):
             self.comm.Allreduce(MPI.IN_PLACE, work[begin:end], MPI_OPS[op])
         self.count_modelled(2 * (self.size - 1) * work.nbytes // self.size)
+
+    def reduce_min(self, pair: np.ndarray) -> None:
+        """Replace a small array by its minimum over the ranks; whoever waits long leaves the core to others."""
+        request = self.comm.Iallreduce(MPI.IN_PLACE, pair, MPI.MIN)
+        spin_until = time.monotonic_ns() + SPIN_NS
+        while not request.Test():
+            if time.monotonic_ns() < spin_until:
+                os.sched_yield()
+            else:
+                time.sleep(NAP)
 
     def gather_lengths(self, length: int) -> list[int]:
         """The ``length`` of every rank, by MPI's own all-gather: 8 bytes each."""

@@ -27,17 +27,19 @@ PREFIX = "mpicomp-"
 OWNED = re.compile(PREFIX + r"(?P<pid>\d+)-(?P<start>\d+)-")
 SUBNET = "10.77.0."  # only ever inside our namespaces, so concurrent runs may share it
 SKIPPED = 77  # exit status of a check that cannot run here, as in Automake
-TOOLS = ("ip", "tc", "unshare", "setpriv")
+TOOLS = ("ip", "tc", "unshare", "setpriv", "taskset")
 SHAPE = "root tbf rate {rate} burst 128k latency 200ms"
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 # The remote shell of the Open MPI launcher: [OPTIONS] HOST COMMAND... It enters the host's namespace with a
 # private host name (MPI takes that for a host), name table and shared memory (ranks of two hosts cannot meet
-# there). Like ssh it evaluates the joined arguments as shell text.
+# there), and keeps to a core, so that every host has the same share of the machine however its ranks wait. Like ssh it
+# evaluates the joined arguments as shell text.
 ENTER = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 host=$1; shift
-exec ip netns exec {owner}$host unshare -u sh -c '
+core=$((${{host#node}} % $(nproc --all)))
+exec taskset --cpu-list $core ip netns exec {owner}$host unshare -u sh -c '
     hostname "$1"; shift
     mount --bind {directory}/hosts /etc/hosts && mount -t tmpfs tmpfs /dev/shm || exit 1
     eval "$*"' sh "$host" "$@"
