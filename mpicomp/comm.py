@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,12 @@ class Comm(MPI.Intracomm):
     def _gather_bytes(self, text: bytes) -> list[bytes]:
         flat, counts = self.gather_to_all(np.frombuffer(text, np.uint8))
         return [part.tobytes() for part in np.split(flat, np.cumsum(counts)[:-1])]
+
+    def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
+        """Within the block, time spent waiting in our own verbs goes to ``work``, piece by piece, and at its end to
+        what is left. The work is local: no MPI.
+        """
+        return (self._link or self._open()).meanwhile(work)
 
     # -- agreement
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from .partition import pieces
 # MPI libraries of the 3.1 standard take counts below 2**31 only; tests lower the limit by MPICOMP_MAX_COUNT.
 MAX_COUNT = 2**30
 TAG = 1
+DONE = object()  # what an iterator of work that is used up gives
 # Ranks wait for each other's work here, such as the leader's selection, and may share cores with it: after a while they
 # look only now and then. A nap is short beside the wait that led to it.
 SPIN_NS = 100_000
@@ -95,6 +98,18 @@ class Link:
         node.Free()
         self.max_count = int(os.environ.get("MPICOMP_MAX_COUNT", MAX_COUNT))
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
+        self._meanwhile: Iterator[None] | None = None
+
+    @contextmanager
+    def meanwhile(self, work: Iterator[None]) -> Iterator[None]:
+        """Within the block, waiting ranks advance ``work`` piece by piece; what is left of it is done at the end."""
+        self._meanwhile = work
+        try:
+            yield
+        finally:
+            self._meanwhile = None
+        for _ in work:
+            pass
 
     def isend(self, array: Any, dest: int) -> Any:
         """Start sending ``array``; it must stay as it is until the request has been waited for."""
@@ -123,11 +138,12 @@ class Link:
     def wait(self, request: Any) -> None:
         if request is None:
             return
-        if isinstance(request, list):
-            for one in request:
-                one.Wait()
-        else:
-            request.Wait()
+        for one in request if isinstance(request, list) else (request,):
+            while self._meanwhile is not None and not one.Test():
+                if next(self._meanwhile, DONE) is DONE:
+                    self._meanwhile = None
+                os.sched_yield()  # to a rank on the same core, whose message we may be waiting for
+            one.Wait()
 
     def sendrecv(self, outgoing: Any, dest: int, incoming: Any, source: int) -> None:
         received = self.irecv(incoming, source)

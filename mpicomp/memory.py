@@ -1,12 +1,13 @@
 """Error memories: what is kept back in one step and added in the next.
 
 Every memory has the verbs ``compensate`` (the gradient with what was kept back) and ``update`` (what stays of what was
-not sent). A memory changes in ``update`` alone, the last thing in a step: one that fails or is skipped leaves it as
-it was.
+not sent), an iterator that does its work piece by piece, so that it can fill the time an exchange waits. A memory
+changes in ``update`` alone, once all ranks have agreed on the step: one that fails before or is skipped leaves it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ class NoMemory:
     def compensate(self, gradient: Array, ops: Any) -> Compensated:
         return Compensated(None, gradient)
 
-    def update(self, u: Compensated, sent: Sent, ops: Any) -> None:
+    def update(self, u: Compensated, sent: Sent, ops: Any) -> Iterator[None]:
         """Nothing is kept."""
+        return iter(())
 
     def squared_norm(self, ops: Any) -> float:
         return 0.0
@@ -72,10 +74,15 @@ class Residual:
                 self._loaded = None
         return Compensated(self.current, gradient)
 
-    def update(self, u: Compensated, sent: Sent, ops: Any) -> None:
+    def update(self, u: Compensated, sent: Sent, ops: Any) -> Iterator[None]:
         """One pass in place: the filter everywhere, what stays of what was sent where something was."""
         indices = ops.arange(u.n) if sent.indices is None else sent.indices
-        ops.masked_update(self.current, u.gradient, indices, sent.values, self.beta)
+        bounds = [*range(0, u.n, ops.PIECE), u.n]
+        cuts = ops.positions_of(indices, bounds)
+        for start, stop, first, last in zip(bounds, bounds[1:], cuts, cuts[1:], strict=False):
+            here, values = indices[first:last], sent.values[first:last]
+            ops.masked_update(self.current[start:stop], u.gradient[start:stop], here - start, values, self.beta)
+            yield
 
     def squared_norm(self, ops: Any) -> float:
         return 0.0 if self.current is None else ops.squared_norm(self.current)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from .buckets import Arrays, Bucket
 from .errors import BufferRefused, InvalidArgument, MpicompError, NonFiniteGradient
 from .schemes import Scheme
 from .step import Step, workers_of_all
-from .values import Array, Compensated, Exchanged, Mean, StepStats
+from .values import Array, Compensated, Exchanged, Mean, Sent, StepStats
 
 NONFINITE = ("raise", "skip", "allow")
 
@@ -143,12 +144,7 @@ class Reducer:
         if finite:
             with step.timed("compress"):
                 sent = self._exchange.compress(workers, step)
-            with step.timed("exchange"):
-                result = self._exchange.exchange(workers, sent, step)
-            self._refuse_overflow(result.mean)
-            with step.timed("update"):
-                for memory, u, s in zip(self._memories, workers, sent, strict=True):
-                    memory.update(u, s, step.ops)
+            result = self._exchange_and_update(workers, sent)
         else:
             result = self._nothing()
         self._account(result, before, start, skipped=not finite)
@@ -207,13 +203,28 @@ class Reducer:
             "nonfinite='skip' leaves out such steps on all ranks"
         )
 
-    def _refuse_overflow(self, mean: Mean) -> None:
-        """A narrow wire may overflow though every gradient was finite; all ranks hold the same mean, so all see it."""
-        codec = self._step.codec
-        if codec.dtype(mean.values.dtype) == mean.values.dtype or self.nonfinite == "allow":
-            return
-        if self._step.ops.count_nonfinite(mean.values)[0]:
-            raise NonFiniteGradient(f"values={codec.values} overflowed in step {self.step}: use values=float32")
+    def _exchange_and_update(self, workers: list[Compensated], sent: list[Sent]) -> Exchanged:
+        """What was sent is known, so memories are updated while values travel.
+
+        Not where a narrow wire may overflow, though every gradient was finite: then the step is not to change them.
+        All ranks hold the same mean, so all see the overflow.
+        """
+        step = self._step
+        update = step.pieces("update", self._update(workers, sent))
+        if step.codec.dtype(step.dtype) == step.dtype:
+            with step.timed("exchange"), self.comm.meanwhile(update):
+                return self._exchange.exchange(workers, sent, step)
+        with step.timed("exchange"):
+            result = self._exchange.exchange(workers, sent, step)
+        if self.nonfinite != "allow" and step.ops.count_nonfinite(result.mean.values)[0]:
+            raise NonFiniteGradient(f"values={step.codec.values} overflowed in step {self.step}: use values=float32")
+        for _ in update:
+            pass
+        return result
+
+    def _update(self, workers: list[Compensated], sent: list[Sent]) -> Iterator[None]:
+        for memory, u, one in zip(self._memories, workers, sent, strict=True):
+            yield from memory.update(u, one, self._step.ops)
 
     def _nothing(self) -> Exchanged:
         """The result of a skipped step: a zero mean, nothing sent."""

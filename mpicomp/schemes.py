@@ -97,7 +97,7 @@ class Scheme:
         """
         if isinstance(text, Scheme):
             return text
-        name, _, rest = text.strip().partition(":")
+        name, _, rest = text.partition(":")
         given = {}
         for item in filter(None, (piece.strip() for piece in rest.split(","))):
             option, equals, value = (side.strip() for side in item.partition("="))
@@ -106,7 +106,7 @@ class Scheme:
             if option in given:
                 raise InvalidArgument(f"option {option!r} is given twice in {text!r}")
             given[option] = value
-        return cls(name, given)
+        return cls(name.strip(), given)
 
     def replace(self, **options: Any) -> Scheme:
         """The same scheme with ``options`` given instead."""

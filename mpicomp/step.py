@@ -71,6 +71,18 @@ class Step:
         """Add the time of a block to a phase of the step, and to the trace."""
         start = time.monotonic_ns()
         yield
+        self._spent(phase, start)
+
+    def pieces(self, phase: str, work: Iterator[None]) -> Iterator[None]:
+        """``work``, its time added to a phase piece by piece."""
+        self.seconds.setdefault(phase, 0.0)
+        start = time.monotonic_ns()
+        for _ in work:
+            self._spent(phase, start)
+            yield
+            start = time.monotonic_ns()
+
+    def _spent(self, phase: str, start: int) -> None:
         stop = time.monotonic_ns()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + (stop - start) * 1e-9
         if self.trace is not None:

@@ -33,18 +33,21 @@ from ._cpu import (
     widen,
 )
 from .reference import (
+    PIECE,
     arange,
     concatenate,
     empty,
     empty_like,
     from_host,
     index_dtype,
+    positions_of,
     to_host,
     zeros,
     zeros_like,
 )
 
 __all__ = [
+    "PIECE",
     "add",
     "add_widened",
     "arange",
@@ -64,6 +67,7 @@ __all__ = [
     "minimum",
     "multiply",
     "narrow",
+    "positions_of",
     "scale",
     "scatter",
     "scatter_add",

@@ -29,6 +29,9 @@ from .cuda_runtime import (
 from .gpu_arguments import bits_dtype, check, count_chunks, kind_of, memory_or_null, position_dtype, require_indices
 from .reference import index_dtype
 
+PIECE = 1 << 40  # kernels run beside the host anyhow: a pass is one piece
+
+
 # ---- element-wise: one element a thread
 
 def _combine(operation: str, dst: Array, src: Array) -> None:
@@ -267,6 +270,10 @@ def arange(n: int) -> Array:
 
 def concatenate(arrays: list[Array], dtype) -> Array:
     return xp().concatenate(arrays, dtype=dtype) if arrays else empty(0, dtype)
+
+
+def positions_of(indices: Array, bounds: list[int]) -> list[int]:
+    return to_host(xp().searchsorted(indices, xp().asarray(bounds))).tolist()
 
 
 def union(lists: list[Array], n: int) -> Array:

@@ -16,6 +16,7 @@ from ..partition import chunk_count
 
 Array = np.ndarray
 INT32_MAX = 2**31 - 1
+PIECE = 1 << 19  # elements in a piece of a long pass that is to leave room for other work in between
 
 
 # ---- element-wise
@@ -216,6 +217,11 @@ def concatenate(arrays: list[Array], dtype) -> Array:
 def union(lists: list[Array], n: int) -> Array:
     """Ascending indices, each once, of all that are in any of ``lists`` (ascending indices into ``n`` elements)."""
     return np.unique(concatenate(lists, index_dtype(n)))
+
+
+def positions_of(indices: Array, bounds: list[int]) -> list[int]:
+    """How many of ``indices`` (ascending) are below each of ``bounds``."""
+    return np.searchsorted(indices, bounds).tolist()
 
 
 def index_dtype(n: int) -> np.dtype:

@@ -1,6 +1,7 @@
 """Fixtures of the training apps: the real data where there is a copy, and a communicator of one process."""
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +52,11 @@ class Alone:
 
     def gather_to_all(self, x):
         return x.copy(), [x.size]
+
+    @contextmanager
+    def meanwhile(self, work):
+        yield
+        list(work)
 
 
 @pytest.fixture

@@ -67,6 +67,15 @@ def comm():
 
 
 @pytest.fixture
+def seed(world):
+    """A fresh seed, the same on every rank; shown when a test fails, and set by MPICOMP_SEED."""
+    drawn = int(os.environ.get("MPICOMP_SEED", np.random.SeedSequence().entropy % 2**31))
+    drawn = world.bcast(drawn)
+    print(f"MPICOMP_SEED={drawn}")
+    return drawn
+
+
+@pytest.fixture
 def shared_tmp(world, tmp_path_factory):
     """One new folder that all ranks see."""
     path = str(tmp_path_factory.mktemp("shared")) if world.rank == 0 else None

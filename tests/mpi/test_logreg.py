@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from mpi4py import MPI
 
+import mpicomp
 from mpicomp.apps import data, logreg
 from mpicomp.apps.settings import Settings
 from mpicomp.cli.train import logreg as command
@@ -13,33 +15,6 @@ from mpicomp.errors import CorruptFile, Disagreement, InvalidArgument, RefusedOv
 from mpicomp.trace import NullRecorder
 
 SOURCE = "synthetic:n=203,d=31,seed=7"
-
-
-class Alone:
-    """This process alone, for a run to compare with."""
-
-    rank, size = 0, 1
-
-    def __init__(self, comm):
-        self.traffic = comm.traffic
-
-    def agree(self, signature, error=None):
-        assert error is None
-
-    def fail_together(self, error):
-        assert error is None
-
-    def bcast(self, value):
-        return value
-
-    def broadcast(self, x, root):
-        pass
-
-    def allreduce_in_place(self, x, algorithm="auto", op="sum"):
-        pass
-
-    def gather_to_all(self, x):
-        return x.copy(), [x.size]
 
 
 def test_every_rank_gets_the_data_that_rank_0_read(comm):
@@ -64,7 +39,7 @@ def test_the_trajectory_does_not_depend_on_the_number_of_ranks(comm, scheme):
     workers = max(11, comm.size)
     dataset = data.share(comm, SOURCE)
     settings = Settings(scheme, workers=workers, epochs=3, shift=1e-3, target_bits=(500,))
-    spread, alone = (logreg.train(c, dataset, settings) for c in (comm, Alone(comm)))
+    spread, alone = (logreg.train(c, dataset, settings) for c in (comm, mpicomp.Comm(MPI.COMM_SELF)))
     for mine, expected in zip(spread.series + spread.targets, alone.series + alone.targets, strict=True):
         assert (mine.step, mine.bits) == (expected.step, expected.bits)
         assert mine == pytest.approx(expected, rel=1e-12, abs=1e-14)

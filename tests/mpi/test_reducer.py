@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, NonFiniteGradient
+from mpicomp.ops.reference import PIECE
 from mpicomp.partition import partition
 
 STEPS = 5
@@ -156,6 +157,19 @@ def test_structures_and_dtypes(comm, seed, form, dtype, layers):
         assert value.dtype == dtype
         assert value.shape == shape
         np.testing.assert_allclose(value.ravel(), total / comm.size, rtol=1e-3 if dtype == "float16" else 1e-6)
+
+
+@pytest.mark.parametrize("text", ["scalecom:chunk=112", "topk:k=1000", "dense"])
+def test_long_vectors_are_updated_while_values_travel(comm, text):
+    n = 2 * PIECE + 77
+    reducer = mpicomp.Reducer(comm, text, algorithm="ring")
+    grad = np.arange(n, dtype=np.float32) % 1009 + comm.rank
+    mean = reducer.reduce(grad)
+    kept = residual(reducer)
+    kept = np.zeros(n, np.float32) if kept is None else kept
+    total = grad.astype(float) - kept
+    comm.Allreduce(MPI.IN_PLACE, total)
+    np.testing.assert_array_equal(mean, (total.astype(np.float32) * np.float32(1 / comm.size)))
 
 
 def test_per_tensor_selects_in_every_tensor(comm):
