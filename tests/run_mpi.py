@@ -84,12 +84,14 @@ def mpi4py_tests(python: Path) -> Path:
     if not folder.exists():
         print(f"   mpi4py   fetching the tests of mpi4py {version} ... ", end="", flush=True)
         fetch = [str(python), "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "mpi4py",
-                 "--no-build-isolation", "--dest", str(ROOT / ".cache"), f"mpi4py=={version}"]  # fmt: skip
-        with suppress(subprocess.SubprocessError, OSError, tarfile.TarError):
+                 "--dest", str(ROOT / ".cache"), f"mpi4py=={version}"]  # fmt: skip
+        try:
             subprocess.run(fetch, check=True, timeout=120, capture_output=True)
             with tarfile.open(ROOT / ".cache" / f"mpi4py-{version}.tar.gz") as archive:
                 archive.extractall(ROOT / ".cache", filter="data")
-        print("done" if folder.exists() else "not reachable; those tests are skipped", flush=True)
+            print("done", flush=True)
+        except (subprocess.SubprocessError, OSError, tarfile.TarError) as error:
+            print(f"those tests are skipped: {error}", flush=True)
     return folder
 
 

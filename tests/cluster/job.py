@@ -11,7 +11,7 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 
 
-def rate(nbytes=16 << 20, limit=6.0):
+def rate(nbytes=16 << 20, limit=2.0):
     """Bits per second in each direction of an exchange with a neighbour, the best of `limit` seconds.
 
     The best, because others may hold the machine's cores for a while; they can only make it slower.
