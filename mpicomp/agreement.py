@@ -26,7 +26,7 @@ class Agreement:
     Parameters
     ----------
     reduce_min : callable
-        Replaces a small integer array by its minimum over the ranks.
+        ``(array, patient)``: replaces a small integer array by its minimum over the ranks.
     gather : callable
         Bytes of this rank -> the list of every rank's bytes.
     """
@@ -35,12 +35,12 @@ class Agreement:
         self.rank, self.reduce_min, self.gather = rank, reduce_min, gather
         self._pair = np.zeros(2, np.int64)
 
-    def check(self, signature: str, error: Exception | None = None) -> None:
+    def check(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
         """Return when every rank gave the same signature and no error; else raise, the same on every rank."""
         pair = self._pair
         pair[0] = crc = FAILED if error is not None else crc32(signature.encode())
         pair[1] = -crc
-        self.reduce_min(pair)
+        self.reduce_min(pair, patient)
         least, greatest = int(pair[0]), -int(pair[1])
         if least != greatest or least == FAILED:
             raise self._verdict(signature, error) from error

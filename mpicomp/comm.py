@@ -258,8 +258,10 @@ class Comm(MPI.Intracomm):
 
     # -- agreement
 
-    def agree(self, signature: str, error: Exception | None = None) -> None:
+    def agree(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
         """Raise the same exception on every rank unless all gave the same ``signature`` and no ``error``.
+
+        ``patient`` is for waits of milliseconds: it leaves the core to whoever has work.
 
         Raises
         ------
@@ -270,7 +272,7 @@ class Comm(MPI.Intracomm):
         """
         if self._link is None:
             self._open()
-        self._agreement.check(signature, error)
+        self._agreement.check(signature, error, patient)
 
     def fail_together(self, error: Exception | None) -> None:
         """Raise on every rank the error that any of them has."""

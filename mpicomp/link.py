@@ -19,8 +19,8 @@ from .partition import pieces
 MAX_COUNT = 2**30
 TAG = 1
 DONE = object()  # what an iterator of work that is used up gives
-# Ranks wait for each other's work here, such as the leader's selection, and may share cores with it: after a while they
-# look only now and then. A nap is short beside the wait that led to it.
+# A patient rank waits for others' work, such as the leader's selection, and may share a core with it: after a while it
+# looks only now and then. A nap is short beside the wait that led to it.
 SPIN_NS = 100_000
 NAP = 1e-4  # seconds
 
@@ -158,15 +158,18 @@ class Link:
             self.comm.Allreduce(MPI.IN_PLACE, work[begin:end], MPI_OPS[op])
         self.count_modelled(2 * (self.size - 1) * work.nbytes // self.size)
 
-    def reduce_min(self, pair: np.ndarray) -> None:
-        """Replace a small array by its minimum over the ranks; whoever waits long leaves the core to others."""
+    def reduce_min(self, pair: np.ndarray, patient: bool) -> None:
+        """Replace a small array by its minimum over the ranks.
+
+        A patient rank leaves the core to others after a while. Each rank is so by its own reckoning, which may be wrong
+        when the ranks disagree: so the call itself is the same for all.
+        """
         request = self.comm.Iallreduce(MPI.IN_PLACE, pair, MPI.MIN)
-        spin_until = time.monotonic_ns() + SPIN_NS
-        while not request.Test():
-            if time.monotonic_ns() < spin_until:
-                os.sched_yield()
-            else:
+        nap_from = time.monotonic_ns() + SPIN_NS
+        while patient and not request.Test():
+            if time.monotonic_ns() > nap_from:
                 time.sleep(NAP)
+        request.Wait()
 
     def gather_lengths(self, length: int) -> list[int]:
         """The ``length`` of every rank, by MPI's own all-gather: 8 bytes each."""

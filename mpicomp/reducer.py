@@ -15,6 +15,7 @@ from .schemes import Scheme
 from .step import Step, workers_of_all
 from .values import Array, Compensated, Exchanged, Mean, Sent, StepStats
 
+LONG = 1 << 20  # elements
 NONFINITE = ("raise", "skip", "allow")
 
 
@@ -166,8 +167,9 @@ class Reducer:
     def _agree(self, error: MpicompError | None) -> bool:
         """Whether this step counts; the same answer, or the same error, on every rank."""
         known = self._bucket.signature if self._bucket else "invalid"
+        patient = self._step.n >= LONG  # then the leader takes milliseconds to select
         try:
-            self.comm.agree(f"step {self.step} of {self.scheme} for {known}", error)
+            self.comm.agree(f"step {self.step} of {self.scheme} for {known}", error, patient)
         except NonFiniteGradient:
             if self.nonfinite == "raise":
                 raise

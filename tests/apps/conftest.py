@@ -34,7 +34,7 @@ class Alone:
 
     rank, size, traffic = 0, 1, Traffic()
 
-    def agree(self, signature, error=None):
+    def agree(self, signature, error=None, patient=False):
         if error is not None:
             raise error
 
