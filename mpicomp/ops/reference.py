@@ -16,7 +16,7 @@ from ..partition import chunk_count
 
 Array = np.ndarray
 INT32_MAX = 2**31 - 1
-PIECE = 1 << 19  # elements in a piece of a long pass that is to leave room for other work in between
+PIECE = 1 << 20  # elements in a piece of a long pass that is to leave room for other work in between
 
 
 # ---- element-wise

@@ -10,16 +10,18 @@ namespace {
 
 constexpr std::size_t arg_max_block = 1024;  // elements looked at twice: few enough to stay in the L1 cache
 
+// Each lane of a cache line keeps its own maximum: that is what the vectoriser turns into whole registers.
 template <class U>
 KERNEL auto largest(U u, std::size_t n) {
     constexpr std::size_t line = line_elements<typename U::Element>;
-    auto best = magnitude(u[0]);
+    Bits<typename U::Element> lanes[line] = {}, best = 0;
     std::size_t i = 0;
     for (; i + line <= n; i += line) {
-        u.prefetch(i + prefetch_distance<typename U::Element>);
-        for (std::size_t lane = 0; lane < line; ++lane) best = std::max(best, magnitude(u[i + lane]));
+        if constexpr (U::prefetches) u.prefetch(i + prefetch_distance<typename U::Element>);
+        for (std::size_t lane = 0; lane < line; ++lane) lanes[lane] = std::max(lanes[lane], magnitude(u[i + lane]));
     }
     for (; i < n; ++i) best = std::max(best, magnitude(u[i]));
+    for (std::size_t lane = 0; lane < line; ++lane) best = std::max(best, lanes[lane]);
     return best;
 }
 

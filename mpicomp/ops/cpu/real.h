@@ -56,6 +56,7 @@ KERNEL bool is_nonfinite(T value) {
 template <class T, bool has_memory>
 struct Compensated {
     using Element = T;
+    static constexpr bool prefetches = has_memory;  // one stream alone the processor itself foresees better
     const T* memory;
     const T* grad;
     KERNEL T operator[](std::size_t i) const {
