@@ -60,6 +60,7 @@ class Reducer:
         except InvalidArgument as caught:
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite}", error)
+        self._text = str(self.scheme)
         parts = self.scheme.parts(workers)
         self._memories, self._exchange = parts.memories, parts.exchange
         trace = trace if trace is not None and trace.enabled else None
@@ -169,7 +170,7 @@ class Reducer:
         known = self._bucket.signature if self._bucket else "invalid"
         patient = self._step.n >= LONG  # then the leader takes milliseconds to select
         try:
-            self.comm.agree(f"step {self.step} of {self.scheme} for {known}", error, patient)
+            self.comm.agree(f"step {self.step} of {self._text} for {known}", error, patient)
         except NonFiniteGradient:
             if self.nonfinite == "raise":
                 raise
@@ -249,8 +250,10 @@ class Reducer:
             seconds=self._step.seconds,
         )
         if self._step.trace is not None:
+            stop = time.monotonic_ns()
+            self._step.record()
             self._step.trace.event(
-                "step", start, step=self.step, scheme=str(self.scheme), dtype=self._bucket.dtype.name,
+                "step", start, stop, step=self.step, scheme=self._text, dtype=self._bucket.dtype.name,
                 nbytes_dense=mean.n * self._bucket.dtype.itemsize, nbytes_sent=self.stats.bytes_sent,
                 nbytes_recv=self.stats.bytes_received, nelem=mean.n,
             )

@@ -98,6 +98,18 @@ class Recorder:
         if not len(rows) & (BATCH - 1):
             self._spool.batch_full()
 
+    def spans(self, step: int, spans: list[tuple[str, int, int]]) -> None:
+        """Record the phases of a step, ``(kind, t_start, t_end)`` each: what ``event`` does, at a third of the cost."""
+        labels, append = self._labels, self._rows.append
+        for kind, t_start, t_end in spans:
+            label = (kind, "", "", "", "")
+            code = labels.get(label)
+            if code is None:
+                code = self._spool.new_label(label)
+            append(_pack_event(t_start, t_end, 0, 0, 0, 0, step, code, 0))
+        if len(self._rows) >= BATCH:
+            self._spool.batch_full()
+
     def region(self, kind: str) -> AbstractContextManager:
         """Record the ``with`` block as one event."""
         return _Region(self, kind)
@@ -194,6 +206,9 @@ class NullRecorder:
         self, kind, t_start, t_end=None, *, step=-1, algo="", scheme="", dtype="", op="",
         nbytes_dense=0, nbytes_sent=0, nbytes_recv=0, nelem=0, flags=0,
     ):  # fmt: skip
+        pass
+
+    def spans(self, step: int, spans: list[tuple[str, int, int]]) -> None:
         pass
 
     def region(self, kind: str) -> AbstractContextManager:
