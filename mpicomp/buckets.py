@@ -55,14 +55,15 @@ class Bucket:
         if len(dtypes) != 1:
             raise InvalidArgument(f"the arrays of one step must share one dtype, got {', '.join(dtypes) or 'none'}")
         first = next(iter(arrays.values()))
-        self.dtype, self.compute = first.dtype, np.dtype(COMPUTE[dtypes[0]])
+        self.dtype, self.dtype_name = first.dtype, dtypes[0]  # NumPy works a dtype's name out anew at every use
+        self.compute = np.dtype(COMPUTE[self.dtype_name])
         self.shapes = [self._own(array) for array in arrays.values()]
         ends = np.cumsum([math.prod(shape) for shape in self.shapes]).tolist()
         self.spans = list(zip([0, *ends[:-1]], ends, strict=True))
         self.n = ends[-1]
         self.ops = ops_for(first)
         shapes = ", ".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
-        self.signature = f"{self.dtype.name} {shapes}"
+        self.signature = f"{self.dtype_name} {shapes}"
 
     def fits(self, grads: Arrays) -> bool:
         """Whether this layout describes ``grads``; refuses buffers that cannot be read as they are."""

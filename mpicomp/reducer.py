@@ -253,7 +253,7 @@ class Reducer:
             stop = time.monotonic_ns()
             self._step.record()
             self._step.trace.event(
-                "step", start, stop, step=self.step, scheme=self._text, dtype=self._bucket.dtype.name,
+                "step", start, stop, step=self.step, scheme=self._text, dtype=self._bucket.dtype_name,
                 nbytes_dense=mean.n * self._bucket.dtype.itemsize, nbytes_sent=self.stats.bytes_sent,
                 nbytes_recv=self.stats.bytes_received, nelem=mean.n,
             )

@@ -3,7 +3,8 @@
     python tests/bench_trace.py [--json]
 
 An event is timed in a loop that keeps the flush thread busy, so the price of packing, checksums and writing is in
-it. The step is a real one (ScaleCom, one rank, the floor of what a step can take), with and without a recorder at random.
+it. The step is a real one (ScaleCom, one rank, the floor of what a step can take), with a recorder or without at
+random.
 """
 
 from __future__ import annotations
