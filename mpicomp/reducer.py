@@ -23,7 +23,7 @@ class Reducer:
     """Averages gradients over all ranks by a scheme, keeping what was not sent in error memory.
 
     Every step is ``compensate -> compress -> exchange -> update``. Before anything is sent, ranks compare what they
-    are about to do (step, scheme, shapes) and whether their gradients are finite. A step in which anything fails
+    are about to do (step, scheme, shapes) and whether their gradients are finite. A step that is refused or skipped
     leaves the error memory as it was.
 
     Parameters
