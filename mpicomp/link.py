@@ -120,9 +120,9 @@ class Link:
         if array.size <= self.max_count:
             self.messages += 1
             return self.comm.Isend(array, dest, TAG)
-        parts = [array[begin:end] for begin, end in pieces(0, array.size, self.max_count)]
-        self.messages += len(parts)
-        return [self.comm.Isend(part, dest, TAG) for part in parts]
+        requests = [self.comm.Isend(part, dest, TAG) for part in self._parts(array)]
+        self.messages += len(requests)
+        return requests
 
     def irecv(self, array: Any, source: int) -> Any:
         """Start receiving into ``array``."""
@@ -132,8 +132,11 @@ class Link:
         self.bytes_received += array.nbytes
         if array.size <= self.max_count:
             return self.comm.Irecv(array, source, TAG)
-        parts = [array[begin:end] for begin, end in pieces(0, array.size, self.max_count)]
-        return [self.comm.Irecv(part, source, TAG) for part in parts]
+        return [self.comm.Irecv(part, source, TAG) for part in self._parts(array)]
+
+    def _parts(self, array: Any) -> Iterator[Any]:
+        """The array in pieces that MPI can count."""
+        return (array[begin:end] for begin, end in pieces(0, array.size, self.max_count))
 
     def wait(self, request: Any) -> None:
         if request is None:
@@ -154,8 +157,8 @@ class Link:
     def native_allreduce(self, work: Any, op: str) -> None:
         """MPI_Allreduce in place, in calls of at most ``max_count`` elements."""
         ready(work)
-        for begin, end in pieces(0, work.size, self.max_count):
-            self.comm.Allreduce(MPI.IN_PLACE, work[begin:end], MPI_OPS[op])
+        for part in self._parts(work):
+            self.comm.Allreduce(MPI.IN_PLACE, part, MPI_OPS[op])
         self.count_modelled(2 * (self.size - 1) * work.nbytes // self.size)
 
     def reduce_min(self, pair: np.ndarray, patient: bool) -> None:

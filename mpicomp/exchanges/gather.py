@@ -40,16 +40,15 @@ class Gather:
         indices = [s.indices for s in sent]
         flat, nbytes = step.comm.gather_to_all(_pack(indices, self._codes, step.ops))
         messages = list(self._unpack(flat, nbytes, step))
-        u = workers[0]
-        total = step.zeroed("gather-total", u.n, u.gradient.dtype)
+        total = step.zeroed("gather-total", step.n, step.dtype)
         for where, codes in messages:
-            step.ops.scatter_add(total, where, step.codec.decode(codes, u.gradient.dtype, step.ops))
-        union = step.ops.union([where for where, _ in messages], u.n)
-        mean = step.ops.empty(union.size, u.gradient.dtype)
+            step.ops.scatter_add(total, where, step.codec.decode(codes, step.dtype, step.ops))
+        union = step.ops.union([where for where, _ in messages], step.n)
+        mean = step.ops.empty(union.size, step.dtype)
         step.ops.gather(None, total, union, mean)
         step.ops.clear(total, union)
         payload = 8.0 * sum(i.nbytes + c.nbytes for i, c in zip(indices, self._codes, strict=True)) / len(sent)
-        return Exchanged(Mean(union, step.scale(mean), u.n), sent, payload)
+        return Exchanged(Mean(union, step.scale(mean), step.n), sent, payload)
 
     def _unpack(self, flat: Array, nbytes: list[int], step: Any) -> Iterator[tuple[Array, Array]]:
         """Every worker's indices and codes, in rank order."""

@@ -37,13 +37,11 @@ from .reference import (
     arange,
     concatenate,
     empty,
-    empty_like,
     from_host,
     index_dtype,
     positions_of,
     to_host,
     zeros,
-    zeros_like,
 )
 
 __all__ = [
@@ -57,7 +55,6 @@ __all__ = [
     "concatenate",
     "count_nonfinite",
     "empty",
-    "empty_like",
     "from_host",
     "gather",
     "index_dtype",
@@ -78,7 +75,6 @@ __all__ = [
     "union",
     "widen",
     "zeros",
-    "zeros_like",
 ]
 
 

@@ -252,14 +252,6 @@ def zeros(n: int, dtype) -> Array:
     return xp().zeros(n, dtype)
 
 
-def empty_like(x: Array) -> Array:
-    return xp().empty_like(x)
-
-
-def zeros_like(x: Array) -> Array:
-    return xp().zeros_like(x)
-
-
 def from_host(x: np.ndarray) -> Array:
     return xp().asarray(x)
 

@@ -184,16 +184,6 @@ def zeros(n: int, dtype) -> Array:
     return np.zeros(n, dtype)
 
 
-def empty_like(x: Array) -> Array:
-    """An array like ``x``, not initialised."""
-    return np.empty_like(x)
-
-
-def zeros_like(x: Array) -> Array:
-    """An array of zeros like ``x``."""
-    return np.zeros_like(x)
-
-
 def to_host(x: Array) -> np.ndarray:
     """The array in host memory (here: itself)."""
     return x
