@@ -38,7 +38,7 @@ LIBRARIES = {
     "h5py": ("mpicomp/trace/",),
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),
-    "cupy": ("mpicomp/ops/gpu.py", "mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
+    "cupy": ("mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
     "torch": ("mpicomp/torch.py",),
 }
 

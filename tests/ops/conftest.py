@@ -61,6 +61,6 @@ def rng():
 def wide_indices(monkeypatch):
     """Selections answer with 64-bit indices, as they do for vectors over 2^31 - 1 elements."""
     _cpu.set_index_limit(0)
-    monkeypatch.setattr(gpu, "index_dtype", lambda n: np.dtype(np.int64))
+    monkeypatch.setattr(gpu.base, "index_dtype", lambda n: np.dtype(np.int64))
     yield
     _cpu.set_index_limit(2**31 - 1)

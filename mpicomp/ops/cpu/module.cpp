@@ -42,6 +42,12 @@ PYBIND11_MODULE(_cpu, m) {
     bind_update(m);
     bind_measure(m);
     bind_union(m);
+    bind_lists(m);
+    bind_low_rank(m);
+    bind_quantise(m);
+    bind_random(m);
+    bind_moments(m);
+    bind_sketch(m);
     m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use: avx512, avx2 or baseline.");
     m.def("force_isa", &force_isa, py::arg("name"), "Use this instruction set; '' for the best. For tests.");
     m.def("set_index_limit", [](std::int64_t n) { index_limit() = n; }, py::arg("n"),

@@ -1,18 +1,11 @@
-"""The array primitives in plain NumPy: obvious and slow, the oracle of :mod:`.cpu` and :mod:`.gpu`.
-
-Every function has the same name, arguments and result in all three modules. Arrays are one-dimensional and
-contiguous. ``memory`` may be None where said, which means zero: the compensated gradient ``u = memory + grad``
-(or ``grad``) is what is selected from, and the compiled modules never store it. Selections order numbers by
-*magnitude*: the bits of ``|u|`` read as an integer, so NaN (all alike) is largest, then infinity; among equals
-the lowest index wins.
-"""
+"""The array primitives of every step: arithmetic, selection, reading and writing at indices, the memory's update."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..errors import InvalidArgument
-from ..partition import chunk_count
+from ...errors import InvalidArgument
+from ...partition import chunk_count
 
 Array = np.ndarray
 INT32_MAX = 2**31 - 1
@@ -85,7 +78,7 @@ def _is_float16(kind: str) -> bool:
 def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -> None:
     """``positions[j]`` = position inside chunk j of its largest ``|u|``; uint8 for chunk <= 256, else uint16."""
     _check_chunk(chunk)
-    keys = _magnitude(_compensated(memory, grad))
+    keys = magnitude_bits(compensated(memory, grad))
     for j in range(chunk_count(len(grad), chunk)):
         positions[j] = np.argmax(keys[j * chunk : (j + 1) * chunk])
 
@@ -103,17 +96,16 @@ def threshold(memory: Array | None, grad: Array, lam: float) -> Array:
     """Ascending indices of ``|u| >= lam``, NaN included."""
     if not lam >= 0:
         raise InvalidArgument(f"lam must be a number >= 0, got {lam}")
-    floor = _magnitude(np.array([lam], grad.dtype))
-    return _indices(np.flatnonzero(_magnitude(_compensated(memory, grad)) >= floor), len(grad))
+    floor = magnitude_bits(np.array([lam], grad.dtype))
+    return to_indices(np.flatnonzero(magnitude_bits(compensated(memory, grad)) >= floor), len(grad))
 
 
 def top_k(memory: Array | None, grad: Array, k: int) -> Array:
     """Ascending indices of the ``k`` largest ``|u|``; the lowest index wins among equals."""
-    if not 0 <= k <= len(grad):
-        raise InvalidArgument(f"k must be in [0, {len(grad)}], got {k}")
-    keys = _magnitude(_compensated(memory, grad))
+    require_count(k, len(grad))
+    keys = magnitude_bits(compensated(memory, grad))
     largest_first = np.argsort(~keys, kind="stable")
-    return _indices(np.sort(largest_first[:k]), len(grad))
+    return to_indices(np.sort(largest_first[:k]), len(grad))
 
 
 # ---- reading and writing at indices
@@ -219,19 +211,28 @@ def index_dtype(n: int) -> np.dtype:
     return np.dtype(np.int32 if n <= INT32_MAX else np.int64)
 
 
-# ---- helpers
+# ---- helpers of the other files
 
-def _compensated(memory: Array | None, grad: Array) -> Array:
+def compensated(memory: Array | None, grad: Array) -> Array:
+    """u, which the compiled modules never store."""
     return grad if memory is None else memory + grad
 
 
-def _magnitude(u: Array) -> Array:
+def magnitude_bits(u: Array) -> Array:
+    """``|u|`` as integers that order it, all NaN alike and largest."""
     infinity = np.array(np.inf, u.dtype).view(f"i{u.itemsize}")
     return np.minimum(np.abs(u).view(infinity.dtype), infinity + 1)
 
 
-def _indices(found: Array, n: int) -> Array:
+def to_indices(found: Array, n: int) -> Array:
+    """In the integer type of indices into ``n`` elements."""
     return found.astype(index_dtype(n))
+
+
+def require_count(k: int, n: int) -> None:
+    """Refuse to take ``k`` of ``n``."""
+    if not 0 <= k <= n:
+        raise InvalidArgument(f"k must be in [0, {n}], got {k}")
 
 
 def _check_chunk(chunk: int) -> None:

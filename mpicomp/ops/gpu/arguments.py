@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BufferRefused, InvalidArgument
-from ..partition import chunk_count
-from .cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
+from ...errors import BufferRefused, InvalidArgument
+from ...partition import chunk_count
+from ..cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
 
 
 def kind_of(array: Array, name: str, choices: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The array primitives on CUDA devices: launchers of the kernels in ``cuda/*.cu``, through CuPy.
+"""Launchers of the primitives of every step; see :mod:`..reference.base`.
 
 Names, arguments and results are those of :mod:`.reference`, bit for bit (sums of squares apart). Kernels run on
 the device of their arrays, on its current stream. A function that has to answer (an index list, a count) or to
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import InvalidArgument
-from .cuda_runtime import (
+from ...errors import InvalidArgument
+from ..cuda_runtime import (
     DIGIT_BITS,
     HALF,
     INDEX,
@@ -26,8 +26,8 @@ from .cuda_runtime import (
     to_host,
     xp,
 )
-from .gpu_arguments import bits_dtype, check, count_chunks, kind_of, memory_or_null, position_dtype, require_indices
-from .reference import index_dtype
+from ..reference import index_dtype
+from .arguments import bits_dtype, check, count_chunks, kind_of, memory_or_null, position_dtype, require_indices
 
 PIECE = 1 << 40  # kernels run beside the host anyhow: a pass is one piece
 

@@ -1,0 +1,58 @@
+"""Ascending index lists: what two have in common, and how they are written in few bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import InvalidArgument
+from .base import Array, index_dtype
+
+
+def common(a: Array, b: Array) -> tuple[Array, Array]:
+    """Where in ``a`` and where in ``b`` (ascending, distinct) the entries stand that both have; int64."""
+    _, in_a, in_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
+    return in_a.astype(np.int64), in_b.astype(np.int64)
+
+
+def largest_gap(indices: Array) -> int:
+    """The largest number of indices left out before any of ``indices`` (ascending); 0 for none."""
+    return int(_gaps(indices).max(initial=0))
+
+
+def pack_gaps(indices: Array, width: int, out: Array) -> None:
+    """The gaps before ``indices``, ``width`` bits each, as one little-endian stream of bits (zero at its end)."""
+    gaps = _gaps(indices)
+    if np.any(gaps < 0) or np.any(gaps >> np.int64(width)):
+        raise InvalidArgument(f"indices must ascend with gaps below 2^{width}")
+    bits = (gaps[:, None] >> np.arange(width, dtype=np.int64)) & 1
+    out[:] = np.packbits(bits.astype(np.uint8).ravel(), bitorder="little")
+
+
+def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
+    """The inverse of ``pack_gaps``; refuses a list that runs past ``n``."""
+    k = len(indices)
+    bits = np.unpackbits(packed, count=k * width, bitorder="little").reshape(k, width)
+    gaps = (bits.astype(np.int64) << np.arange(width, dtype=np.int64)).sum(axis=1)
+    found = np.cumsum(gaps + 1) - 1
+    if k and found[-1] >= n:
+        raise InvalidArgument(f"indices must be in [0, {n}), got {found[-1]}")
+    indices[:] = found
+
+
+def pack_bitmap(indices: Array, n: int, out: Array) -> None:
+    """``out`` (ceil(n/8) bytes): bit i mod 8 of byte i div 8 is set for every i of ``indices``."""
+    flags = np.zeros(n, np.uint8)
+    flags[indices] = 1
+    out[:] = np.packbits(flags, bitorder="little")
+
+
+def unpack_bitmap(bitmap: Array, n: int, indices: Array) -> None:
+    """The inverse of ``pack_bitmap``; refuses a bitmap of another number of indices than ``indices`` holds."""
+    found = np.flatnonzero(np.unpackbits(bitmap, count=n, bitorder="little"))
+    if len(found) != len(indices):
+        raise InvalidArgument(f"the bitmap must hold {len(indices)} indices, got {len(found)}")
+    indices[:] = found.astype(index_dtype(n))
+
+
+def _gaps(indices: Array) -> Array:
+    return np.diff(indices.astype(np.int64), prepend=np.int64(-1)) - 1

@@ -1,0 +1,144 @@
+"""Few bits a value. ``bounds`` (int64, ascending, from 0 to n) cuts a vector into groups that share a scale.
+
+Group g is ``[bounds[g], bounds[g + 1])`` and may be empty. Packed codes are a little-endian stream of bits, zero at its
+end. Where rounding is stochastic, entry i uses element ``first + i`` of the stream of ``key`` (see :mod:`.random`).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from ...errors import InvalidArgument
+from .base import Array
+from .random import Key, uniform
+
+NORMS = ("l2", "max", "mean")
+WIDTHS = (2, 4, 8, 16)  # bits of a level
+
+
+def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
+    """One number a group: ``"l2"`` Euclidean norm, ``"max"`` or ``"mean"`` of magnitudes; 0 for an empty group.
+
+    Sums are accumulated in float64, in any order.
+    """
+    if kind not in NORMS:
+        raise InvalidArgument(f"kind must be one of {', '.join(NORMS)}, got {kind}")
+    for g, group in enumerate(_groups(x, bounds)):
+        size = np.abs(group.astype(np.float64))
+        if kind == "max":
+            out[g] = size.max(initial=0)
+        else:
+            out[g] = np.sqrt(np.square(size).sum()) if kind == "l2" else size.sum() / max(1, len(size))
+
+
+def group_means(x: Array, bounds: Array, negative: Array, positive: Array) -> None:
+    """The mean of each group's entries with the sign bit set, and of the others; 0 where there are none."""
+    for g, group in enumerate(_groups(x, bounds)):
+        for out, part in ((negative, group[np.signbit(group)]), (positive, group[~np.signbit(group)])):
+            out[g] = part.astype(np.float64).sum() / max(1, len(part))
+
+
+def pack_signs(x: Array, out: Array) -> None:
+    """One bit an entry: 1 where the sign bit of x is not set."""
+    out[:] = np.packbits(~np.signbit(x), bitorder="little")
+
+
+def unpack_signs(packed: Array, bounds: Array, negative: Array, positive: Array, out: Array) -> None:
+    """Each entry becomes its group's ``positive`` where its bit is 1, else its ``negative``."""
+    group, bits = _group_of(bounds), np.unpackbits(packed, count=len(out), bitorder="little")
+    out[:] = np.where(bits, positive[group], negative[group])
+
+
+def pack_levels(x: Array, bounds: Array, scales: Array, levels: int, width: int, first: int, key: Key,
+                out: Array) -> None:
+    """Stochastic rounding of ``|x|`` to multiples of scale/levels, unbiased for ``|x| <= scale``; cut off above.
+
+    Code = levels + sign(x) * min(levels, floor(``|x|`` * (levels / scale) + uniform)), ``width`` bits each; levels
+    where the group's scale is 0. Computed in x's precision.
+    """
+    _check_levels(levels, width)
+    t, group = x.dtype.type, _group_of(bounds)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(scales > 0, t(levels) / scales, t(0))
+    level = np.minimum(np.floor(np.abs(x) * inverse[group] + uniform(len(x), first, key).astype(x.dtype)), t(levels))
+    codes = (levels + np.where(np.signbit(x), -level, level)).astype(np.uint16)
+    bits = (codes[:, None] >> np.arange(width, dtype=np.uint16)) & 1
+    out[:] = np.packbits(bits.astype(np.uint8).ravel(), bitorder="little")
+
+
+def unpack_levels(packed: Array, bounds: Array, scales: Array, levels: int, width: int, out: Array) -> None:
+    """``(code - levels) * (scale / levels)``."""
+    _check_levels(levels, width)
+    bits = np.unpackbits(packed, count=len(out) * width, bitorder="little").reshape(len(out), width)
+    codes = (bits.astype(np.int64) << np.arange(width)).sum(axis=1)
+    out[:] = (codes - levels).astype(out.dtype) * (scales / out.dtype.type(levels))[_group_of(bounds)]
+
+
+def quantise(x: Array, unit: float, first: int, key: Key | None, codes: Array) -> None:
+    """``codes`` (int8, int16, int32) = floor(x * (1/unit) + uniform), or rounded to nearest even without a key.
+
+    1/unit is rounded to x's precision; refuses values whose code does not fit.
+    """
+    _check_unit(unit)
+    scaled = x * (x.dtype.type(1) / x.dtype.type(unit))
+    rounded = np.rint(scaled) if key is None else np.floor(scaled + uniform(len(x), first, key).astype(x.dtype))
+    limit = np.iinfo(codes.dtype).max
+    if not np.all(np.abs(rounded.astype(np.float64)) <= limit):
+        raise InvalidArgument(f"codes must be at most {limit} in magnitude: take a larger unit than {unit}")
+    codes[:] = rounded.astype(codes.dtype)
+
+
+def dequantise(codes: Array, unit: float, out: Array) -> None:
+    """``out = codes * unit``, both rounded to out's precision first."""
+    _check_unit(unit)
+    out[:] = codes.astype(out.dtype) * out.dtype.type(unit)
+
+
+def pack_natural(x: Array, top: int, first: int, key: Key, out: Array) -> None:
+    """Stochastic rounding of ``|x|`` to the powers of two below it and above it, a byte each: unbiased.
+
+    Bit 7 is the sign; c = 1 .. 127 in the others stands for 2^(top - 127 + c), c = 0 for zero. What lies below
+    2^(top - 126) becomes that or zero. ``|x| <= 2^top`` is required.
+    """
+    size = np.abs(x)
+    if not np.all(size <= np.ldexp(1.0, top)):
+        raise InvalidArgument(f"magnitudes must be at most 2^{top}")
+    mantissa, exponent = np.frexp(size)  # size = mantissa 2^exponent, mantissa in [0.5, 1)
+    lowest = top - 126
+    tiny = size < np.ldexp(x.dtype.type(1), lowest)
+    below = np.where(tiny, lowest - 1, exponent - 1)  # 2^below is the power at or below (or zero, where tiny)
+    share = np.where(tiny, np.ldexp(size, -lowest), 2 * mantissa - 1)  # of the way to the next one
+    up = uniform(len(x), first, key).astype(x.dtype) < share
+    code = np.where(size == 0, 0, below + up - top + 127)
+    out[:] = code + np.where(np.signbit(x), 128, 0)
+
+
+def unpack_natural(packed: Array, top: int, out: Array) -> None:
+    """The inverse of ``pack_natural``'s code; 2^(top - 126) .. 2^top must be normal numbers of out's precision."""
+    code = (packed & 127).astype(np.int64)
+    size = np.where(code, np.ldexp(np.ones(len(out), out.dtype), code - 127 + top), 0)
+    out[:] = np.where(packed >> 7, -size, size)
+
+
+def _groups(x: Array, bounds: Array) -> list[Array]:
+    if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != len(x) or np.any(np.diff(bounds) < 0):
+        raise InvalidArgument(f"bounds must ascend from 0 to {len(x)}")
+    return [x[start:stop] for start, stop in pairwise(bounds)]
+
+
+def _group_of(bounds: Array) -> Array:
+    return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+
+
+def _check_levels(levels: int, width: int) -> None:
+    if width not in WIDTHS or not 1 <= levels < 2 ** (width - 1):
+        raise InvalidArgument(
+            f"levels must be in [1, 2^(width-1) - 1] for a width of 2, 4, 8 or 16, got {levels} and {width}"
+        )
+
+
+def _check_unit(unit: float) -> None:
+    if not 0 < unit < float("inf"):
+        raise InvalidArgument(f"unit must be a positive number, got {unit}")
