@@ -10,6 +10,7 @@ from .device import device_of, ready
 from .errors import BufferRefused
 from .job import gpu_path
 from .link import MPI_OPS, Link, is_in_place, numpy_dtype, op_name, raw_bytes
+from .ops.shared import has_kernel
 
 
 class Call(NamedTuple):
@@ -24,7 +25,7 @@ class Call(NamedTuple):
         """The schedule that really runs."""
         if self.target is None:
             return "native"
-        return schedule(self.target, default if self.algorithm == "auto" else self.algorithm, link)
+        return schedule(self.target, self.op, default if self.algorithm == "auto" else self.algorithm, link)
 
     def signature(self) -> str:
         if self.target is None:
@@ -51,7 +52,14 @@ def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
     return Call(source, target, name, algorithm)
 
 
-def schedule(target: Vector, algorithm: str, link: Link) -> str:
+def schedule(target: Vector, op: str, algorithm: str, link: Link) -> str:
+    """The schedule that runs where ``algorithm`` was asked for."""
+    if algorithm == "node_shared":
+        if link.one_node and link.node.problem is None and has_kernel(op, target.name):
+            return algorithm
+        algorithm = "auto"
+    if op not in allreduce.VERBS:
+        return "native"  # logical and bitwise: not for the schedules that send messages
     if target.kind == "bfloat16" or (target.kind and algorithm != "native"):
         return "direct"  # the one that sums half precision in float32
     if algorithm != "auto":

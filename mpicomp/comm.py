@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,7 +13,7 @@ from mpi4py import MPI
 from . import allreduce
 from .agreement import Agreement
 from .broadcast import broadcast
-from .buffers import Vector, check_flat, is_plain, typed
+from .buffers import check_flat, is_plain, typed
 from .call import Call, resolve, schedule
 from .device import device_of
 from .errors import BufferRefused, InvalidArgument, MpicompError
@@ -21,7 +21,7 @@ from .gather_to_all import gather_to_all
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic
 from .ops import ops_for
-from .staging import Stage
+from .reduction import Reduction
 
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
 
@@ -71,6 +71,7 @@ class Comm(MPI.Intracomm):
         """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
         self._link = link = Link(MPI.Intracomm(self).Dup())
         self._scratch: dict[Any, Any] = {}
+        self._reduction = Reduction(link, self._scratch)
         self._agreement = Agreement(link.rank, link.reduce_min, self._gather_bytes)
         self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
         if self._default == "auto":  # an array of so many bytes is in no case too long for one call of MPI's
@@ -83,7 +84,7 @@ class Comm(MPI.Intracomm):
     def Free(self) -> None:
         """Free the communicator, its private duplicate and the scratch memory; collective."""
         if self._link is not None:
-            self._link.comm.Free()
+            self._link.free()
             self._link, self._scratch, self._small = None, {}, -1
         super().Free()
 
@@ -158,46 +159,7 @@ class Comm(MPI.Intracomm):
             out = MPI.IN_PLACE if source is None else source.plain()
             _native_allreduce(self, out, target.plain(), op)
         else:
-            if source is not None:
-                target.array[...] = source.array
-            self._reduce(target, call.op, schedule)
-
-    def _reduce(self, target: Vector, op: str, algorithm: str) -> None:
-        link = self._link
-        if link.size == 1 or target.array.size == 0:
-            return
-        if target.device is None or gpu_path()[0] == "direct":
-            self._reduce_here(target.array, target.kind, op, algorithm)
-        else:
-            stage = self._stage(target.device)
-            stage.run(target.array, lambda host, _: self._reduce_here(host, target.kind, op, algorithm))
-
-    def _reduce_here(self, work: Any, kind: str | None, op: str, algorithm: str) -> None:
-        """Run a schedule on memory that MPI may touch."""
-        if algorithm == "native":
-            self._link.native_allreduce(work.view(kind) if kind else work, op)
-            return
-        ops = ops_for(work)
-        options = {"kind": kind} if kind else {}
-        allreduce.get(algorithm)(self._link, work, op, ops, self._scratch_of(ops, work.dtype), **options)
-
-    def _scratch_of(self, ops: Any, like: np.dtype) -> Callable[..., Any]:
-        """Cached work arrays: at least ``n`` elements, one array a dtype and ``slot``."""
-
-        def scratch(n: int, dtype: Any = like, slot: str = "") -> Any:
-            key = (ops, str(dtype), slot)
-            array = self._scratch.get(key)
-            if array is None or array.size < n:
-                array = self._scratch[key] = ops.empty(n, dtype)
-            return array
-
-        return scratch
-
-    def _stage(self, device: Any) -> Stage:
-        path, reason = gpu_path()
-        if path == "none":
-            raise BufferRefused(reason)
-        return self._scratch.setdefault(("stage", id(device)), Stage(device))
+            self._reduction.run(source, target, call.op, schedule)
 
     def _record(self, call: Call, start: int, used: Traffic) -> None:
         array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")
@@ -206,6 +168,20 @@ class Comm(MPI.Intracomm):
             nelem=array.size, nbytes_dense=array.nbytes,
             nbytes_sent=used.bytes_sent, nbytes_recv=used.bytes_received,
         )  # fmt: skip
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+        """A new array in memory that the ranks of this node share; collective.
+
+        ``node_shared`` reads and writes such arrays where they are, without a copy: fastest when both buffers of an
+        ``Allreduce`` were made here, on all ranks. Make them once and keep them. The memory goes with the array
+        and the communicator, whichever lasts longer.
+        """
+        link = self._link or self._open()
+        dtype = np.dtype(dtype)
+        if link.node.problem is not None or link.node.size == 1:
+            return np.empty(shape, dtype)
+        n = int(np.prod(shape, dtype=np.int64))
+        return link.node.empty(n * dtype.itemsize).view(dtype).reshape(shape)
 
     # -- verbs of the exchanges: flat contiguous arrays, no copy of MPI's names needed
 
@@ -216,7 +192,8 @@ class Comm(MPI.Intracomm):
         target = typed(check_flat(x, "x"), device_of(x))
         if target is None:
             raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
-        self._reduce(target, op, schedule(target, self._default if algorithm == "auto" else algorithm, link))
+        chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
+        self._reduction.run(None, target, op, chosen)
 
     def broadcast(self, x: Any, root: int) -> None:
         """Copy the flat array ``x`` of rank ``root`` into that of every rank."""
@@ -229,7 +206,8 @@ class Comm(MPI.Intracomm):
             broadcast(link, flat, root)
         else:
             here = link.rank == root
-            self._stage(device).run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
+            stage = self._reduction.stage(device)
+            stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
 
     def gather_to_all(self, x: Any) -> tuple[Any, list[int]]:
         """Every rank's flat array ``x``, one after the other in rank order, and how many elements each has."""
@@ -237,13 +215,13 @@ class Comm(MPI.Intracomm):
         flat, device = check_flat(x, "x"), device_of(x)
         counts = link.gather_lengths(flat.size)
         staged = device is not None and gpu_path()[0] != "direct"
-        mine = self._stage(device).to_host(flat) if staged else flat
+        mine = self._reduction.stage(device).to_host(flat) if staged else flat
         gathered = ops_for(mine).empty(sum(counts), mine.dtype)
         gather_to_all(link, mine.view(np.uint8), gathered.view(np.uint8), [n * mine.itemsize for n in counts])
         if not staged:
             return gathered, counts
         result = device.empty(gathered.size, flat)
-        self._stage(device).to_device(result, gathered)
+        self._reduction.stage(device).to_device(result, gathered)
         return result, counts
 
     def _gather_bytes(self, text: bytes) -> list[bytes]:

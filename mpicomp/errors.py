@@ -31,3 +31,7 @@ class CorruptFile(MpicompError, ValueError):
 
 class RefusedOverwrite(MpicompError, FileExistsError):
     """An output file exists already and ``force`` was not given."""
+
+
+class RankLeft(MpicompError, RuntimeError):
+    """A rank of this node left a shared-memory all-reduce in the middle; its communicator cannot go on."""

@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .device import ready
+from .node import Node
 from .partition import pieces
 
 # MPI libraries of the 3.1 standard take counts below 2**31 only; tests lower the limit by MPICOMP_MAX_COUNT.
@@ -24,8 +25,11 @@ DONE = object()  # what an iterator of work that is used up gives
 SPIN_NS = 100_000
 NAP = 1e-4  # seconds
 
-MPI_OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
-OTHER_OPS = ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MAXLOC", "MINLOC", "REPLACE", "NO_OP")
+MPI_OPS = {
+    "sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX,
+    "land": MPI.LAND, "lor": MPI.LOR, "lxor": MPI.LXOR, "band": MPI.BAND, "bor": MPI.BOR, "bxor": MPI.BXOR,
+}  # fmt: skip
+OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP")
 # Numbers in memory, but not to be added as such: MPI rejects them or gives them another meaning.
 NOT_NUMBERS = (MPI.BYTE, MPI.PACKED, MPI.LOGICAL)
 
@@ -96,9 +100,27 @@ class Link:
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.one_node = node.Get_size() == self.size
         node.Free()
+        self._node: Node | None = None
         self.max_count = int(os.environ.get("MPICOMP_MAX_COUNT", MAX_COUNT))
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
         self._meanwhile: Iterator[None] | None = None
+
+    @property
+    def node(self) -> Node:
+        """The ranks of this node and the memory they share; the first use is collective."""
+        if self._node is None:
+            self._node = Node(self.comm, self.progress)
+        return self._node
+
+    def progress(self) -> None:
+        """Let MPI get on with messages while this rank waits for something else."""
+        self.comm.Iprobe(MPI.ANY_SOURCE, TAG)
+
+    def free(self) -> None:
+        if self._node is not None:
+            self._node.free()
+            self._node = None
+        self.comm.Free()
 
     @contextmanager
     def meanwhile(self, work: Iterator[None]) -> Iterator[None]:

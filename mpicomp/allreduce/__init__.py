@@ -17,7 +17,10 @@ ALGORITHMS = {
     "ring": "mpicomp.allreduce.ring",
     "halving_doubling": "mpicomp.allreduce.halving_doubling",
     "direct": "mpicomp.allreduce.direct",
+    "node_shared": "mpicomp.allreduce.node_shared",
 }
+# Schedules that take the vector to reduce and the one for the result; the others work in place.
+OUT_OF_PLACE = frozenset({"node_shared"})
 # The array operation that combines two operands, by the name of the reduction.
 VERBS = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
 

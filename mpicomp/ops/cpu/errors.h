@@ -10,3 +10,7 @@ struct InvalidArgument : std::runtime_error {
 struct BufferRefused : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
+
+struct RankLeft : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};

@@ -25,6 +25,8 @@ void translate(std::exception_ptr pointer) {
         raise("InvalidArgument", error);
     } catch (const BufferRefused& error) {
         raise("BufferRefused", error);
+    } catch (const RankLeft& error) {
+        raise("RankLeft", error);
     }
 }
 
@@ -48,6 +50,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_random(m);
     bind_moments(m);
     bind_sketch(m);
+    bind_node(m);
     m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use: avx512, avx2 or baseline.");
     m.def("force_isa", &force_isa, py::arg("name"), "Use this instruction set; '' for the best. For tests.");
     m.def("set_index_limit", [](std::int64_t n) { index_limit() = n; }, py::arg("n"),

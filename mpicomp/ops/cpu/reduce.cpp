@@ -2,44 +2,9 @@
 #include "arrays.h"
 #include "bind.h"
 #include "isa.h"
+#include "reduce.h"
 
 namespace {
-
-// Integers wrap around as in NumPy: computed unsigned, where overflow is defined.
-template <class T>
-struct Wrap { using type = std::make_unsigned_t<T>; };
-template <>
-struct Wrap<float> { using type = float; };
-template <>
-struct Wrap<double> { using type = double; };
-
-struct Add {
-    template <class T>
-    static KERNEL T apply(T a, T b) {
-        using W = typename Wrap<T>::type;
-        return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
-    }
-};
-
-struct Multiply {
-    template <class T>
-    static KERNEL T apply(T a, T b) {
-        // One more step for uint16: its operands would be promoted to int, whose product can overflow.
-        using W = std::conditional_t<(sizeof(T) < 4), unsigned, typename Wrap<T>::type>;
-        return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
-    }
-};
-
-// As numpy.minimum and numpy.maximum: NaN on either side gives NaN.
-struct Minimum {
-    template <class T>
-    static KERNEL T apply(T a, T b) { return (a < b || a != a) ? a : b; }
-};
-
-struct Maximum {
-    template <class T>
-    static KERNEL T apply(T a, T b) { return (a > b || a != a) ? a : b; }
-};
 
 template <class Op, class T>
 KERNEL void combine(T* dst, const T* src, std::size_t n) {

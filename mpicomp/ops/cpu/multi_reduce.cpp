@@ -1,0 +1,179 @@
+// Several vectors reduced in one pass, block by block: partial results stay in the L1 cache.
+#include "multi_reduce.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "half.h"
+#include "isa.h"
+#include "reduce.h"
+
+namespace {
+
+constexpr std::size_t block_bytes = 8192;
+
+template <class T>
+struct Plain {
+    using Stored = T;
+    using Value = T;
+    static KERNEL T load(T x) { return x; }
+    static KERNEL T store(T x) { return x; }
+};
+
+template <class H>
+struct Half {
+    using Stored = std::uint16_t;
+    using Value = float;
+    static KERNEL float load(std::uint16_t x) { return H::widen(x); }
+    static KERNEL std::uint16_t store(float x) { return H::narrow(x); }
+};
+
+KERNEL void stream_bytes(char* dst, const char* src, std::size_t nbytes) {
+#if defined(__x86_64__)
+    const std::size_t head = std::min(nbytes, (64 - reinterpret_cast<std::uintptr_t>(dst) % 64) % 64);
+    std::memcpy(dst, src, head);
+    std::size_t i = head;
+    for (; i + 64 <= nbytes; i += 64)
+        for (std::size_t j = i; j < i + 64; j += 16)
+            _mm_stream_si128(reinterpret_cast<__m128i*>(dst + j),
+                             _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + j)));
+    std::memcpy(dst + i, src + i, nbytes - i);
+    _mm_sfence();  // before anyone is told that the bytes are there
+#else
+    std::memcpy(dst, src, nbytes);
+#endif
+}
+
+// acc = a OP b, acc = acc OP a, acc = acc OP a OP b.
+template <class Op, class Type>
+KERNEL void begin_two(typename Type::Value* acc, const typename Type::Stored* a, const typename Type::Stored* b,
+                      std::size_t n) {
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(Type::load(a[i]), Type::load(b[i]));
+}
+
+template <class Op, class Type>
+KERNEL void one_more(typename Type::Value* acc, const typename Type::Stored* a, std::size_t n) {
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(acc[i], Type::load(a[i]));
+}
+
+template <class Op, class Type>
+KERNEL void two_more(typename Type::Value* acc, const typename Type::Stored* a, const typename Type::Stored* b,
+                     std::size_t n) {
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(Op::apply(acc[i], Type::load(a[i])), Type::load(b[i]));
+}
+
+template <class Op, class Type>
+KERNEL void multi(const MultiReduce* task) {
+    using Stored = typename Type::Stored;
+    using Value = typename Type::Value;
+    constexpr std::size_t block = block_bytes / sizeof(Value);
+    alignas(64) Value acc[block];
+    alignas(64) Stored out[block];
+    const std::size_t n_src = task->src.size();  // at least 2
+    for (std::size_t begin = 0; begin < task->n; begin += block) {
+        const std::size_t n = std::min(block, task->n - begin);
+        const auto source = [&](std::size_t j) KERNEL_LAMBDA {
+            return reinterpret_cast<const Stored*>(task->src[j]) + begin;
+        };
+        begin_two<Op, Type>(acc, source(0), source(1), n);
+        std::size_t j = 2;
+        for (; j + 2 <= n_src; j += 2) two_more<Op, Type>(acc, source(j), source(j + 1), n);
+        if (j < n_src) one_more<Op, Type>(acc, source(j), n);
+        const char* ready = reinterpret_cast<const char*>(acc);
+        if constexpr (!std::is_same_v<Stored, Value>) {
+            for (std::size_t i = 0; i < n; ++i) out[i] = Type::store(acc[i]);
+            ready = reinterpret_cast<const char*>(out);
+        }
+        for (char* dst : task->dst) {
+            if (task->stream)
+                stream_bytes(dst + begin * sizeof(Stored), ready, n * sizeof(Stored));
+            else
+                std::memcpy(dst + begin * sizeof(Stored), ready, n * sizeof(Stored));
+        }
+    }
+}
+
+template <class Op, class Type>
+void run(const MultiReduce& task) {
+    dispatch<multi<Op, Type>>(&task);
+}
+
+using Table = std::map<std::pair<std::string, std::string>, MultiKernel>;
+
+template <class Op>
+void add_reals(Table& table, const char* op) {
+    table[{op, "float32"}] = run<Op, Plain<float>>;
+    table[{op, "float64"}] = run<Op, Plain<double>>;
+    table[{op, "float16"}] = run<Op, Half<Float16>>;
+    table[{op, "bfloat16"}] = run<Op, Half<BFloat16>>;
+}
+
+template <class Op>
+void add_unsigned(Table& table, const char* op) {
+    table[{op, "uint8"}] = run<Op, Plain<std::uint8_t>>;
+    table[{op, "uint16"}] = run<Op, Plain<std::uint16_t>>;
+    table[{op, "uint32"}] = run<Op, Plain<std::uint32_t>>;
+    table[{op, "uint64"}] = run<Op, Plain<std::uint64_t>>;
+}
+
+template <class Op>
+void add_signed(Table& table, const char* op) {
+    table[{op, "int8"}] = run<Op, Plain<std::int8_t>>;
+    table[{op, "int16"}] = run<Op, Plain<std::int16_t>>;
+    table[{op, "int32"}] = run<Op, Plain<std::int32_t>>;
+    table[{op, "int64"}] = run<Op, Plain<std::int64_t>>;
+}
+
+// Operations that do not see the sign: the unsigned kernels do for signed integers too.
+template <class Op>
+void add_integers(Table& table, const char* op) {
+    add_unsigned<Op>(table, op);
+    for (const char* bits : {"8", "16", "32", "64"})
+        table[{op, std::string("int") + bits}] = table[{op, std::string("uint") + bits}];
+}
+
+Table make_table() {
+    Table table;
+    add_reals<Add>(table, "sum");
+    add_reals<Multiply>(table, "prod");
+    add_reals<Minimum>(table, "min");
+    add_reals<Maximum>(table, "max");
+    add_integers<Add>(table, "sum");
+    add_integers<Multiply>(table, "prod");
+    add_unsigned<Minimum>(table, "min");
+    add_signed<Minimum>(table, "min");
+    add_unsigned<Maximum>(table, "max");
+    add_signed<Maximum>(table, "max");
+    add_integers<LogicalAnd>(table, "land");
+    add_integers<LogicalOr>(table, "lor");
+    add_integers<LogicalXor>(table, "lxor");
+    add_integers<BitAnd>(table, "band");
+    add_integers<BitOr>(table, "bor");
+    add_integers<BitXor>(table, "bxor");
+    return table;
+}
+
+}  // namespace
+
+MultiKernel multi_kernel(const std::string& op, const std::string& kind) {
+    static const Table table = make_table();
+    const auto found = table.find({op, kind});
+    return found == table.end() ? nullptr : found->second;
+}
+
+void copy_bytes(char* dst, const char* src, std::size_t nbytes, bool stream) {
+    if (stream)
+        stream_bytes(dst, src, nbytes);
+    else
+        std::memcpy(dst, src, nbytes);
+}

@@ -1,0 +1,24 @@
+// Several vectors reduced in one pass: what the ranks of a node do to each other's slices.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+// dst[0..] = src[0] OP src[1] OP ..., from left to right whatever the length, so the bits depend on the order of the
+// sources alone. Offsets are in bytes; a destination may be one of the sources.
+struct MultiReduce {
+    std::vector<char*> dst;
+    std::vector<const char*> src;
+    std::size_t n = 0;    // elements
+    bool stream = false;  // write past the caches
+};
+
+using MultiKernel = void (*)(const MultiReduce&);
+
+// The kernel of a reduction ("sum", "band", ...) and an element type ("float32", "bfloat16", ...); null where there is
+// none. Half precision is reduced in float32 and rounded once.
+MultiKernel multi_kernel(const std::string& op, const std::string& kind);
+
+// memcpy, or past the caches.
+void copy_bytes(char* dst, const char* src, std::size_t nbytes, bool stream);

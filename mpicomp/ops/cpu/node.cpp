@@ -1,0 +1,249 @@
+// All-reduce among the ranks of one node through memory they share; mpicomp/allreduce/node_shared.py tells the schedule.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "arrays.h"
+#include "bind.h"
+#include "multi_reduce.h"
+#include "window.h"
+
+namespace {
+
+// Where an array is that all ranks of the node can see: a segment and the bytes from its beginning.
+using Place = std::pair<std::int64_t, std::uint64_t>;
+
+enum class Verb { allreduce, reduce_scatter, all_gather };
+
+struct NodeWindow {
+    Line* lines;
+    char* slots;  // depth results, then depth slots of every rank, of `slot_bytes` each
+    int rank, size, depth, spins;
+    std::size_t slot_bytes;
+
+    NodeWindow(std::uintptr_t base, int rank, int size, std::size_t control_bytes, std::size_t slot_bytes, int depth,
+               int spins)
+        : lines(reinterpret_cast<Line*>(base)), slots(reinterpret_cast<char*>(base) + control_bytes), rank(rank),
+          size(size), depth(depth), spins(spins), slot_bytes(slot_bytes) {}
+
+    Line& mine() const { return lines[rank]; }
+};
+
+// One call, cut into pieces; a piece is one block of every rank's slice of the vector.
+class Call {
+public:
+    Call(const NodeWindow& window, MultiKernel kernel, std::size_t itemsize, std::size_t n, const char* send,
+         char* receive, bool stream, std::function<void()> idle)
+        : w(window), kernel(kernel), itemsize(itemsize), n(n), send(send), receive(receive), stream(stream),
+          idle(std::move(idle)), base(w.mine().summed.load()) {
+        const std::size_t line = std::max<std::size_t>(1, 64 / itemsize), per_rank = (n + w.size - 1) / w.size;
+        slice = (per_rank + line - 1) / line * line;
+        block = std::max(line, w.slot_bytes / itemsize / w.size / line * line);
+        pieces = (slice + block - 1) / block;
+    }
+
+    void run(Verb verb, Place send_place, Place receive_place, const std::vector<std::uintptr_t>& segments) {
+        wait(&Line::summed, 0);  // a rank may still be looking up where the vectors of the call before are
+        auto& line = w.mine();
+        std::tie(line.send_segment, line.send_offset) = send_place;
+        std::tie(line.receive_segment, line.receive_offset) = receive_place;
+        sends_directly = send_place.first >= 0;
+        if (sends_directly || verb == Verb::all_gather) line.ready.store(base + pieces, std::memory_order_release);
+        for (std::size_t k = 0; k < pieces + 2; ++k) {
+            if (k < pieces && verb != Verb::all_gather) contribute(k);
+            if (k == 0) find_everyone(segments);
+            if (k >= 1 && k <= pieces) verb == Verb::all_gather ? offer(k - 1) : reduce(k - 1, verb);
+            if (k >= 2 && verb != Verb::reduce_scatter) take(k - 2);
+        }
+        if (verb == Verb::reduce_scatter && sends_directly) wait(&Line::summed, pieces);
+        line.taken.store(base + pieces, std::memory_order_release);
+    }
+
+private:
+    // Elements of block k of a rank's slice: where they begin in the vector, and how many.
+    std::pair<std::size_t, std::size_t> bounds(int owner, std::size_t k) const {
+        const std::size_t begin = std::min(n, owner * slice + std::min(slice, k * block));
+        const std::size_t end = std::min(n, owner * slice + std::min(slice, (k + 1) * block));
+        return {begin, end - begin};
+    }
+
+    char* slot(std::size_t index, std::size_t k, int owner) const {
+        const std::size_t turn = (base + k) % w.depth;
+        return w.slots + (index * w.depth + turn) * w.slot_bytes + owner * block * itemsize;
+    }
+    char* result(std::size_t k, int owner) const { return slot(0, k, owner); }
+    char* contribution(int from, std::size_t k, int owner) const { return slot(1 + from, k, owner); }
+
+    void wait(std::atomic<std::uint64_t> Line::*counter, std::size_t count) const {
+        const std::uint64_t target = base + count;
+        for (int other = 0; other < w.size; ++other) {
+            if (other == w.rank) continue;
+            const Line& line = w.lines[other];
+            wait_until([&] { return (line.*counter).load(std::memory_order_acquire) >= target; }, w.spins, [&] {
+                if (line.failed.load(std::memory_order_relaxed)) throw RankLeft("local rank " + std::to_string(other) + " left an all-reduce on this node by an error");
+                idle();
+            });
+        }
+    }
+
+    // A slot is free again when its last user is through with it, `depth` pieces ago.
+    void wait_for_slot(std::atomic<std::uint64_t> Line::*counter, std::size_t k) const {
+        if (base + k + 1 > static_cast<std::uint64_t>(w.depth)) {
+            const std::int64_t pieces_of_this_call = static_cast<std::int64_t>(k) + 1 - w.depth;
+            wait(counter, static_cast<std::size_t>(pieces_of_this_call));  // below 0: a piece of the call before
+        }
+    }
+
+    void contribute(std::size_t k) {
+        if (sends_directly) return;
+        wait_for_slot(&Line::summed, k);
+        for (int owner = 0; owner < w.size; ++owner) {
+            if (owner == w.rank) continue;  // the own block is read where it is
+            const auto [begin, count] = bounds(owner, k);
+            copy_bytes(contribution(w.rank, k, owner), send + begin * itemsize, count * itemsize, false);
+        }
+        w.mine().ready.store(base + k + 1, std::memory_order_release);
+    }
+
+    void find_everyone(const std::vector<std::uintptr_t>& segments) {
+        wait(&Line::ready, std::min<std::size_t>(1, pieces));
+        sources.assign(w.size, nullptr);
+        receivers.clear();
+        takes = false;
+        for (int j = 0; j < w.size; ++j) {
+            const Line& line = w.lines[j];
+            if (line.send_segment >= 0)
+                sources[j] = reinterpret_cast<const char*>(segments.at(line.send_segment)) + line.send_offset;
+            if (line.receive_segment >= 0)
+                receivers.push_back(reinterpret_cast<char*>(segments.at(line.receive_segment)) + line.receive_offset);
+            else
+                takes = true;
+        }
+        sources[w.rank] = send;
+    }
+
+    void reduce(std::size_t k, Verb verb) {
+        wait(&Line::ready, k + 1);
+        const auto [begin, count] = bounds(w.rank, k);
+        task.src.resize(w.size);
+        for (int j = 0; j < w.size; ++j)
+            task.src[j] = sources[j] ? sources[j] + begin * itemsize : contribution(j, k, w.rank);
+        task.dst.clear();
+        if (verb == Verb::reduce_scatter)
+            task.dst.push_back(receive + begin * itemsize);
+        else
+            task.dst = destinations(k, begin);
+        task.n = count;
+        task.stream = stream && !takes;
+        kernel(task);
+        announce();
+    }
+
+    // All-gather: the block is final already, and only passed on.
+    void offer(std::size_t k) {
+        const auto [begin, count] = bounds(w.rank, k);
+        const char* own = receive + begin * itemsize;
+        for (char* dst : destinations(k, begin))
+            if (dst != own) copy_bytes(dst, own, count * itemsize, stream && !takes);
+        announce();
+    }
+
+    // Where a finished block of this rank goes: straight to everyone, or to a slot that those take it from.
+    std::vector<char*> destinations(std::size_t k, std::size_t begin) {
+        if (takes) {
+            wait_for_slot(&Line::taken, k);
+            return {result(k, w.rank), receive + begin * itemsize};
+        }
+        std::vector<char*> everyone;
+        for (char* receiver : receivers) everyone.push_back(receiver + begin * itemsize);
+        return everyone;
+    }
+
+    void announce() {
+        auto& summed = w.mine().summed;
+        summed.store(summed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    }
+
+    void take(std::size_t k) {
+        if (takes || k + 1 == pieces) wait(&Line::summed, k + 1);
+        if (!takes) return;
+        for (int owner = 0; owner < w.size; ++owner) {
+            if (owner == w.rank) continue;
+            const auto [begin, count] = bounds(owner, k);
+            copy_bytes(receive + begin * itemsize, result(k, owner), count * itemsize, stream);
+        }
+        w.mine().taken.store(base + k + 1, std::memory_order_release);
+    }
+
+    const NodeWindow& w;
+    MultiKernel kernel;
+    std::size_t itemsize, n;
+    const char* send;
+    char* receive;
+    bool stream, sends_directly = false, takes = true;
+    std::function<void()> idle;
+    std::uint64_t base;
+    std::size_t slice, block, pieces;
+    std::vector<const char*> sources;  // null: in a slot
+    std::vector<char*> receivers;
+    MultiReduce task;
+};
+
+Verb verb_of(const std::string& name) {
+    if (name == "allreduce") return Verb::allreduce;
+    if (name == "reduce_scatter") return Verb::reduce_scatter;
+    if (name == "all_gather") return Verb::all_gather;
+    throw InvalidArgument("verb must be allreduce, reduce_scatter or all_gather, got " + name);
+}
+
+void check_vector(const py::array& array, const char* name, std::size_t nbytes) {
+    if (!(array.flags() & py::array::c_style)) throw BufferRefused(std::string(name) + " must be contiguous");
+    if (static_cast<std::size_t>(array.nbytes()) != nbytes)
+        throw InvalidArgument(std::string(name) + " must have " + std::to_string(nbytes) + " bytes, got " +
+                              std::to_string(array.nbytes()));
+}
+
+void run(const NodeWindow& window, const std::string& verb_name, const std::string& op, const std::string& kind,
+         const py::array& send, py::array receive, Place send_place, Place receive_place,
+         const std::vector<std::uintptr_t>& segments, bool stream, const py::function& idle) {
+    const Verb verb = verb_of(verb_name);
+    const MultiKernel kernel = multi_kernel(op, kind);
+    if (!kernel) throw InvalidArgument("no reduction " + op + " of " + kind);
+    check_vector(receive, "receive", receive.nbytes());
+    check_vector(send, "send", receive.nbytes());
+    if (!receive.writeable()) throw BufferRefused("receive must be writable, got a read-only array");
+    auto& line = window.mine();
+    if (line.failed.load()) throw RankLeft("an earlier all-reduce on this node ended with an error: make a new Comm");
+    if (receive.size() == 0) return;
+    const auto let_go = [&idle] {
+        py::gil_scoped_acquire gil;
+        idle();
+    };
+    Call call(window, kernel, receive.itemsize(), receive.size(), static_cast<const char*>(send.data()),
+              static_cast<char*>(receive.mutable_data()), stream, let_go);
+    py::gil_scoped_release release;
+    try {
+        call.run(verb, send_place, receive_place, segments);
+    } catch (...) {
+        line.failed.store(1);
+        throw;
+    }
+}
+
+}  // namespace
+
+void bind_node(py::module_& m) {
+    m.attr("LINE_BYTES") = sizeof(Line);
+    py::class_<NodeWindow>(m, "NodeWindow", "One rank's view of the memory that the ranks of its node share.")
+        .def(py::init<std::uintptr_t, int, int, std::size_t, std::size_t, int, int>(), py::arg("base"),
+             py::arg("rank"), py::arg("size"), py::arg("control_bytes"), py::arg("slot_bytes"), py::arg("depth"),
+             py::arg("spins"))
+        .def("run", &run, py::arg("verb"), py::arg("op"), py::arg("kind"), py::arg("send"), py::arg("receive"),
+             py::arg("send_place"), py::arg("receive_place"), py::arg("segments"), py::arg("stream"), py::arg("idle"),
+             "receive = send reduced over the ranks (allreduce), its own slice of it (reduce_scatter), or every "
+             "rank's slice of receive (all_gather).");
+    m.def("has_kernel", [](const std::string& op, const std::string& kind) { return multi_kernel(op, kind) != nullptr; },
+          py::arg("op"), py::arg("kind"), "Whether vectors of this kind can be reduced by this operation.");
+}

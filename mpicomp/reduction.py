@@ -1,0 +1,67 @@
+"""Runs a dense schedule on vectors, through pinned host memory where they are on a device; keeps the scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import allreduce
+from .buffers import Vector
+from .errors import BufferRefused
+from .job import gpu_path
+from .link import Link
+from .ops import ops_for
+from .staging import Stage
+
+
+class Reduction:
+    """The dense schedules on ``link``; ``scratch`` holds the work arrays."""
+
+    def __init__(self, link: Link, scratch: dict[Any, Any]):
+        self._link, self._scratch = link, scratch
+
+    def run(self, source: Vector | None, target: Vector, op: str, algorithm: str) -> None:
+        """Reduce ``source`` into ``target``, or ``target`` in place."""
+        separate = source is not None
+        if separate and not (algorithm in allreduce.OUT_OF_PLACE and target.device is None):
+            target.array[...] = source.array
+            separate = False
+        if self._link.size == 1 or target.array.size == 0:
+            if separate:
+                target.array[...] = source.array
+        elif target.device is None or gpu_path()[0] == "direct":
+            options = {"source": source.array} if separate else {}
+            self._here(target.array, target.kind, op, algorithm, **options)
+        else:
+            stage = self.stage(target.device)
+            stage.run(target.array, lambda host, _: self._here(host, target.kind, op, algorithm))
+
+    def _here(self, work: Any, kind: str | None, op: str, algorithm: str, **options: Any) -> None:
+        """Run a schedule on memory that MPI may touch."""
+        if algorithm == "native":
+            self._link.native_allreduce(work.view(kind) if kind else work, op)
+            return
+        ops = ops_for(work)
+        if kind:
+            options["kind"] = kind
+        allreduce.get(algorithm)(self._link, work, op, ops, self._scratch_of(ops, work.dtype), **options)
+
+    def _scratch_of(self, ops: Any, like: np.dtype) -> Callable[..., Any]:
+        """Cached work arrays: at least ``n`` elements, one array a dtype and ``slot``."""
+
+        def scratch(n: int, dtype: Any = like, slot: str = "") -> Any:
+            key = (ops, str(dtype), slot)
+            array = self._scratch.get(key)
+            if array is None or array.size < n:
+                array = self._scratch[key] = ops.empty(n, dtype)
+            return array
+
+        return scratch
+
+    def stage(self, device: Any) -> Stage:
+        path, reason = gpu_path()
+        if path == "none":
+            raise BufferRefused(reason)
+        return self._scratch.setdefault(("stage", id(device)), Stage(device))
