@@ -34,6 +34,11 @@ def direct(nbytes: float, size: int) -> Cost:
     return Cost(2, 2 * share * nbytes, share * nbytes)
 
 
+def node_shared(nbytes: float, size: int) -> Cost:
+    """One node: nothing is sent; every rank adds its slice of all vectors, which costs memory traffic alone."""
+    return Cost(2, 0.0, (size - 1) / size * nbytes)
+
+
 def halving_doubling(nbytes: float, size: int) -> Cost:
     pof2 = 1 << (size.bit_length() - 1)
     fold = 1 if size > pof2 else 0
@@ -62,12 +67,13 @@ ALLREDUCE: dict[str, Callable[[float, int], Cost]] = {
     "ring": ring,
     "halving_doubling": halving_doubling,
     "direct": direct,
+    "node_shared": node_shared,
 }
 
 
 def allreduce_bytes(algorithm: str, n: int, itemsize: int, size: int, rank: int) -> tuple[int, int]:
     """Exact bytes that ``rank`` sends and receives in an all-reduce of ``n`` elements."""
-    if size == 1:
+    if size == 1 or algorithm == "node_shared":
         return 0, 0
     if algorithm == "native":
         return (2 * (size - 1) * n * itemsize // size,) * 2

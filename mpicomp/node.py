@@ -24,8 +24,8 @@ from .ops.shared import LINE_BYTES, NodeWindow
 
 PAGE = 4096
 # Results and contributions of one rank travel in slots of so many bytes, DEPTH of them in turn: all slots of a node
-# are to fit in a shared cache (4 ranks: 5 MiB; docs/benchmarks.md has the measurement).
-SLOT_BYTES = 1 << 19
+# are to fit in a shared cache (4 ranks: 2.5 MiB; docs/benchmarks.md has the measurement).
+SLOT_BYTES = 1 << 18
 DEPTH = 2
 SPINS = 2000  # looks at a flag before the core is given away, where every rank has one of its own
 NOWHERE = (-1, 0)

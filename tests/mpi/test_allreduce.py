@@ -14,7 +14,7 @@ from mpicomp.allreduce import direct, halving_doubling, ring
 
 OPS = {"sum": (MPI.SUM, np.add), "prod": (MPI.PROD, np.multiply), "min": (MPI.MIN, np.minimum)}
 OPS["max"] = (MPI.MAX, np.maximum)
-OWN = ["ring", "halving_doubling", "direct"]
+OWN = ["ring", "halving_doubling", "direct", "node_shared"]
 MPICH = MPI.get_vendor()[0] == "MPICH"
 
 
