@@ -54,19 +54,31 @@ def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
 
 def schedule(target: Vector, op: str, algorithm: str, link: Link) -> str:
     """The schedule that runs where ``algorithm`` was asked for."""
+    own = op in allreduce.VERBS  # logical and bitwise operations are not for the schedules that send messages
+    if algorithm == "auto":
+        algorithm = automatic(target, link)
     if algorithm == "node_shared":
-        if link.one_node and link.node.problem is None and has_kernel(op, target.name):
+        if shares_memory(target, op, link):
             return algorithm
-        algorithm = "auto"
-    if op not in allreduce.VERBS:
-        return "native"  # logical and bitwise: not for the schedules that send messages
+        algorithm = "ring"
+    if not own:
+        return "native"
     if target.kind == "bfloat16" or (target.kind and algorithm != "native"):
         return "direct"  # the one that sums half precision in float32
-    if algorithm != "auto":
-        return algorithm
+    return algorithm
+
+
+def automatic(target: Vector, link: Link) -> str:
+    if target.kind:
+        return "node_shared" if link.one_node and link.size > 1 else "direct"
     if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
         return "native"  # what overflow does is MPI's choice, and must not depend on the length
-    return allreduce.choose(target.array.nbytes, link.size, link.one_node)
+    return link.rows["cpu" if target.device is None else "gpu"].pick(target.array.nbytes)
+
+
+def shares_memory(target: Vector, op: str, link: Link) -> bool:
+    """Whether ``node_shared`` can run; collective where it is asked for the first time."""
+    return link.one_node and link.node.problem is None and has_kernel(op, target.name)
 
 
 def prepare_for_mpi(sendbuf: Any, recvbuf: Any, op: str) -> None:

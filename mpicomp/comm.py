@@ -75,7 +75,7 @@ class Comm(MPI.Intracomm):
         self._agreement = Agreement(link.rank, link.reduce_min, self._gather_bytes)
         self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
         if self._default == "auto":  # an array of so many bytes is in no case too long for one call of MPI's
-            self._small = min(allreduce.native_limit(link.size, link.one_node), link.max_count)
+            self._small = min(link.rows["cpu"].native_limit(), link.max_count)
         check = os.environ.get("MPICOMP_CHECK", "auto")
         self._mask = -1 if check == "0" or link.size == 1 else 0
         self._later_mask = 0 if check == "1" else CHECKED_CALLS - 1

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from .device import ready
 from .node import Node
 from .partition import pieces
+from .tuning import rows_for
 
 # MPI libraries of the 3.1 standard take counts below 2**31 only; tests lower the limit by MPICOMP_MAX_COUNT.
 MAX_COUNT = 2**30
@@ -98,8 +99,13 @@ class Link:
         self.comm = comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.one_node = node.Get_size() == self.size
+        places = comm.allgather((node.Get_rank(), node.Get_size()))
         node.Free()
+        self.nodes = sum(local == 0 for local, _ in places)
+        self.ranks_per_node = max(size for _, size in places)
+        self.even = all(size == self.ranks_per_node for _, size in places)  # as many ranks on every node
+        self.one_node = self.nodes == 1
+        self.rows = rows_for(comm, self.ranks_per_node, self.nodes)  # what ``auto`` goes by, a device each
         self._node: Node | None = None
         self.max_count = int(os.environ.get("MPICOMP_MAX_COUNT", MAX_COUNT))
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0

@@ -1,4 +1,4 @@
-"""Dense all-reduce schedules: the registry of their names, and the choice between them.
+"""Dense all-reduce schedules: the registry of their names (`table` holds the choice between them).
 
 Each schedule is one file with ``allreduce(link, work, op, ops, scratch)``: it replaces the vector ``work`` on every
 rank by the reduction over the ranks of ``link``, in place and with the same bits on every rank.
@@ -48,22 +48,3 @@ def combiner(ops: Any, op: str) -> Callable[[Any, Any], None]:
     if op not in VERBS:
         raise InvalidArgument(f"unknown reduction {op!r}: choose one of {', '.join(VERBS)}")
     return getattr(ops, VERBS[op])
-
-
-# What ``auto`` goes by, measured with 2 and 4 ranks (docs/benchmarks.md): MPI's own schedules are good at short
-# vectors, and in shared memory at all but the longest; over a network the ring wins once its blocks are worth a
-# message.
-RING_BYTES_ONE_NODE = 32 << 20
-RING_BLOCK_BYTES = 32 << 10
-
-
-def native_limit(size: int, one_node: bool) -> int:
-    """The longest vector, in bytes, that ``auto`` leaves to MPI's own schedules."""
-    if size == 1:
-        return 2**63
-    return RING_BYTES_ONE_NODE - 1 if one_node else RING_BLOCK_BYTES * size - 1
-
-
-def choose(nbytes: int, size: int, one_node: bool) -> str:
-    """The schedule behind ``auto`` for a vector of ``nbytes`` on ``size`` ranks, all on one node or on several."""
-    return "native" if nbytes <= native_limit(size, one_node) else "ring"

@@ -24,7 +24,8 @@ SIZES = (1, 3, 17, 1023, 40_003)
 
 def everyone(n, dtype, size, low=0, high=3):
     """Every rank's vector, the same list on every rank."""
-    return [np.random.default_rng([n, rank]).integers(low, high, n, endpoint=True).astype(dtype) for rank in range(size)]
+    rngs = (np.random.default_rng([n, rank]) for rank in range(size))
+    return [rng.integers(low, high, n, endpoint=True).astype(dtype) for rng in rngs]
 
 
 def reduced(comm, vectors, op, in_place=False):

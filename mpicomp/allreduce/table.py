@@ -1,0 +1,174 @@
+"""What ``auto`` goes by: for a layout of ranks, the lengths up to which a schedule is the fastest.
+
+``mpicomp tune`` measures such a table and writes it as JSON; ``MPICOMP_TUNING`` names the file. Without one the
+built-in table serves, from the measurements in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from math import log2
+from typing import Any
+
+from ..errors import InvalidArgument
+
+FORMAT, VERSION = "mpicomp-tuning", 1
+DEVICES = ("cpu", "gpu")
+WITHOUT_LIMIT = 2**63
+
+
+@dataclass(frozen=True)
+class Row:
+    """The choices of one layout, for vectors on one device."""
+
+    ranks_per_node: int  # of the fullest node
+    nodes: int
+    device: str
+    choices: tuple[tuple[int, str], ...]  # (longest vector in bytes, schedule), ascending; the last has no limit
+
+    def pick(self, nbytes: int) -> str:
+        return next(name for limit, name in self.choices if nbytes <= limit)
+
+    def native_limit(self) -> int:
+        """The length, in bytes, up to which MPI's own all-reduce is chosen without a gap."""
+        native = 0
+        for limit, name in self.choices:
+            if name != "native":
+                break
+            native = limit
+        return native
+
+    def same_kind(self, ranks_per_node: int, nodes: int) -> bool:
+        """Alike in what counts most: one node or several, one rank a node or several."""
+        return (self.ranks_per_node == 1, self.nodes == 1) == (ranks_per_node == 1, nodes == 1)
+
+    def distance(self, ranks_per_node: int, nodes: int) -> float:
+        return abs(log2(self.ranks_per_node / ranks_per_node)) + abs(log2(self.nodes / nodes))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of several layouts; ``source`` is the file they come from."""
+
+    rows: tuple[Row, ...]
+    source: str = "built in"
+    measured: dict[str, Any] = field(default_factory=dict)  # where and when
+
+    def row(self, ranks_per_node: int, nodes: int, device: str) -> Row:
+        """The row of this layout, or of the most similar one of its kind; else the built-in one."""
+        if ranks_per_node * nodes == 1:
+            return Row(1, 1, device, ((WITHOUT_LIMIT, "native"),))
+        for rows in (self.rows, built_in(nodes).rows):
+            alike = [row for row in rows if row.device == device and row.same_kind(ranks_per_node, nodes)]
+            if alike:
+                return min(alike, key=lambda row: row.distance(ranks_per_node, nodes))
+        raise AssertionError(f"no row for {ranks_per_node} ranks on {nodes} nodes, {device}")
+
+    def with_row(self, row: Row, measured: dict[str, Any]) -> Table:
+        """The table with another row, in the place of the one of the same layout."""
+        key = (row.ranks_per_node, row.nodes, row.device)
+        others = [one for one in self.rows if (one.ranks_per_node, one.nodes, one.device) != key]
+        everything = sorted([*others, row], key=lambda one: (one.device, one.nodes, one.ranks_per_node))
+        return Table(tuple(everything), self.source, measured)
+
+
+# Bytes up to which MPI's own schedules are left alone: on one node, and a rank of a job on several nodes.
+NATIVE_BYTES_ONE_NODE = 512 << 10
+NATIVE_BYTES_A_RANK = 32 << 10
+
+
+def built_in(nodes: int = 1) -> Table:
+    """A sane choice where nothing was measured, for a job on ``nodes`` nodes."""
+    nodes = max(2, nodes)
+    rows = [
+        _row(8, 1, "cpu", NATIVE_BYTES_ONE_NODE, "node_shared"),
+        _row(1, nodes, "cpu", NATIVE_BYTES_A_RANK * nodes, "ring"),
+        _row(2, nodes, "cpu", NATIVE_BYTES_A_RANK * 2 * nodes, "node_shared"),
+        _row(8, 1, "gpu", 32 << 20, "node_shared"),
+        _row(1, nodes, "gpu", NATIVE_BYTES_A_RANK * nodes, "ring"),
+        _row(2, nodes, "gpu", NATIVE_BYTES_A_RANK * 2 * nodes, "ring"),
+    ]
+    return Table(tuple(rows))
+
+
+def _row(ranks_per_node: int, nodes: int, device: str, native: int, above: str) -> Row:
+    return Row(ranks_per_node, nodes, device, ((native, "native"), (WITHOUT_LIMIT, above)))
+
+
+# ---- the file
+
+def load(text: str, source: str, names: list[str]) -> Table:
+    """The table in a file's ``text``; ``names`` are the schedules there are."""
+    try:
+        document = json.loads(text)
+        if document["format"] != FORMAT or document["version"] != VERSION:
+            raise InvalidArgument(
+                f"{source}: expected format {FORMAT!r} version {VERSION}, got {document['format']!r} version "
+                f"{document['version']!r}: write the table anew with mpicomp tune"
+            )
+        rows = tuple(_load_row(row, source, names) for row in document["rows"])
+        return Table(rows, source, document.get("measured", {}))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(
+            f"{source} is no tuning table ({type(error).__name__}: {error}): write one with mpicomp tune"
+        ) from error
+
+
+def _load_row(row: dict[str, Any], source: str, names: list[str]) -> Row:
+    choices = []
+    for choice in row["choices"]:
+        name, limit = choice["algorithm"], choice["max_bytes"]
+        if name not in names:
+            raise InvalidArgument(f"{source}: unknown algorithm {name!r}: choose one of {', '.join(names)}")
+        choices.append((WITHOUT_LIMIT if limit is None else int(limit), name))
+    limits = [limit for limit, _ in choices]
+    layout = int(row["ranks_per_node"]), int(row["nodes"])
+    if min(layout) < 1 or row["device"] not in DEVICES:
+        raise InvalidArgument(f"{source}: no such layout: {layout[0]} ranks on {layout[1]} nodes, {row['device']}")
+    if not limits or limits != sorted(limits) or limits[-1] != WITHOUT_LIMIT:
+        raise InvalidArgument(f"{source}: max_bytes must ascend and end with null, got {limits}")
+    return Row(*layout, row["device"], tuple(choices))
+
+
+def dump(table: Table) -> dict[str, Any]:
+    """The table as the JSON document that `load` reads."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "measured": table.measured,
+        "rows": [
+            {
+                "ranks_per_node": row.ranks_per_node,
+                "nodes": row.nodes,
+                "device": row.device,
+                "choices": [
+                    {"max_bytes": None if limit == WITHOUT_LIMIT else limit, "algorithm": name}
+                    for limit, name in row.choices
+                ],
+            }
+            for row in table.rows
+        ],
+    }
+
+
+def choices_of(times: dict[int, dict[str, float]], margin: float) -> tuple[tuple[int, str], ...]:
+    """From seconds by length and schedule to choices; native stays unless another is faster by ``margin``.
+
+    The limit between two lengths measured is their geometric mean.
+    """
+    sizes = sorted(times)
+    fastest = []
+    for size in sizes:
+        best = min(times[size], key=times[size].__getitem__)
+        native = times[size].get("native")
+        fastest.append(best if native is None or times[size][best] * (1 + margin) < native else "native")
+    choices = []
+    for index, name in enumerate(fastest):
+        last = index + 1 == len(sizes)
+        if last or fastest[index + 1] != name:
+            limit = WITHOUT_LIMIT if last else round((sizes[index] * sizes[index + 1]) ** 0.5)
+            choices.append((limit, name))
+    return tuple(choices)
