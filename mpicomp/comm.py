@@ -257,6 +257,12 @@ class Comm(MPI.Intracomm):
         self.agree("", error)
 
     @property
+    def layout(self) -> tuple[int, int]:
+        """Ranks on the fullest node, and nodes: what ``auto`` looks up in its table."""
+        link = self._link or self._open()
+        return link.ranks_per_node, link.nodes
+
+    @property
     def traffic(self) -> Traffic:
         """What this rank has sent and received through this communicator's own verbs and ``Allreduce``."""
         if self._link is None:

@@ -28,6 +28,7 @@ COMMANDS = {
     "schemes": Entry("mpicomp.cli.schemes:schemes", "List the compression schemes and their options."),
     "trace": Entry("mpicomp.cli.trace:trace", "Explain a recorded run."),
     "train": Entry("mpicomp.cli.train:train", "Train a model on real data.", mpi=True),
+    "tune": Entry("mpicomp.cli.tune:tune", "Measure which all-reduce is fastest here.", mpi=True),
 }
 
 

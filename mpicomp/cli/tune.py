@@ -1,0 +1,120 @@
+"""``mpicomp tune``: which dense all-reduce is the fastest here, length by length, written down for ``auto``."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import allreduce
+from ..allreduce.table import WITHOUT_LIMIT, Row, Table, choices_of, dump, load
+from ..bench import Plan, environment, plan, run
+from ..errors import InvalidArgument, MpicompError
+from . import guard
+from .bench_report import FOREIGN_LIMIT
+from .console import Progress, print_json
+from .output import OutputFile
+
+ALGORITHMS = tuple(name for name in allreduce.ALGORITHMS if name != "direct")  # direct is for half precision
+
+
+@click.command()
+@click.option("-o", "--output", metavar="FILE", default="mpicomp-tuning.json", show_default=True,
+              help="Where the table goes; a table that is there already keeps its rows of other layouts.")
+@click.option("-a", "--algorithm", multiple=True, metavar="NAME,...",
+              help=f"What may be chosen, beside native. [{','.join(ALGORITHMS)}]")
+@click.option("-b", "--min-bytes", default="1K", show_default=True, metavar="SIZE", help="Smallest vector.")
+@click.option("-e", "--max-bytes", default="64M", show_default=True, metavar="SIZE", help="Largest vector.")
+@click.option("-f", "--step-factor", default=4.0, show_default=True, help="From one size to the next.")
+@click.option("--margin", default=0.1, show_default=True, help="Native is kept unless another is faster by this share.")
+@click.option("--min-time", default=0.1, show_default=True, help="Seconds each algorithm is timed, at least.")
+@click.option("--max-time", default=5.0, show_default=True, help="Seconds for a size, all algorithms together.")
+@click.option("-T", "--timeout", type=float, metavar="S", help="End the job (exit 124) when a step takes longer.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole table as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def tune(
+    output: str, algorithm: tuple[str, ...], min_bytes: str, max_bytes: str, step_factor: float, margin: float,
+    as_json: bool, quiet: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Measure the dense all-reduces on this job's ranks and write the table that "auto" goes by.
+
+    \b
+    mpirun -n 4 mpicomp tune -o tuning.json      one layout a launch; launch it for each that matters
+    export MPICOMP_TUNING=tuning.json            from now on "auto" uses it
+
+    A layout is the number of ranks on a node and of nodes; a job of another layout takes the most similar row.
+    """
+    from ..comm import Comm
+
+    names = tuple(dict.fromkeys(("native", *(plan.split_names(algorithm) or ALGORITHMS))))
+    for name in names:
+        allreduce.get(name)
+    sizes = plan.size_range(plan.parse_size(min_bytes), plan.parse_size(max_bytes), step_factor)
+    chosen = Plan(sizes=sizes, algorithms=names, **options)
+    comm = Comm(guard.world())
+    if comm.size == 1:
+        raise InvalidArgument("one rank has nothing to tune: start it under a launcher, mpirun -n 4 mpicomp tune")
+    earlier = earlier_table(comm, output)
+    noise = environment.Noise()
+    with OutputFile(comm, output, force=True) as file:
+        row = measure(comm, chosen, margin, Progress(quiet or comm.rank != 0))
+        table = earlier.with_row(row, setting(comm, noise.share(comm)))
+        if comm.rank == 0:
+            file.write_json(dump(table))
+            print_json(dump(table)) if as_json else report(row, table, output)
+
+
+def earlier_table(comm: Any, path: str) -> Table:
+    """What ``path`` holds already, read by rank 0; an error on every rank if it is something else."""
+    table, error = Table(()), None
+    if comm.rank == 0 and os.path.exists(path):
+        try:
+            table = load(Path(path).read_text(), path, list(allreduce.ALGORITHMS))
+        except (MpicompError, OSError) as caught:
+            error = caught if isinstance(caught, MpicompError) else MpicompError(f"{path}: {caught.strerror}")
+    comm.fail_together(error)
+    return table
+
+
+def measure(comm: Any, chosen: Plan, margin: float, progress: Progress) -> Row:
+    """The choices for this job's layout."""
+    times: dict[int, dict[str, float]] = {}
+    for rows in run(comm, chosen, progress):
+        wrong = [row["algorithm"] for row in rows if not row["ok"]]
+        if wrong:
+            raise MpicompError(f"{', '.join(wrong)} gave a wrong result at {rows[0]['nbytes']} bytes: not tuned")
+        times[rows[0]["nbytes"]] = {row["algorithm"]: row["t_med_us"] for row in rows}
+    progress.clear()
+    return Row(*comm.layout, "cpu", choices_of(times, margin))
+
+
+def setting(comm: Any, share: float | None) -> dict[str, Any]:
+    """Where and when a table was measured (collective)."""
+    table = environment.ranks(comm)
+    return {
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "mpi": guard.library(),
+        "ranks": comm.size,
+        "binding": environment.binding(table),
+        "oversubscribed": environment.oversubscribed(table),
+        "others_share": share,
+        "versions": environment.versions(),
+    }
+
+
+def report(row: Row, table: Table, path: str) -> None:
+    click.echo(f"{row.ranks_per_node} ranks on each of {row.nodes} nodes, vectors on the host")
+    least = 0
+    for limit, name in row.choices:
+        end = "and above" if limit == WITHOUT_LIMIT else f"to {plan.show_size(limit)}"
+        click.echo(f"  {plan.show_size(least):>10} {end:<16} {name}")
+        least = limit
+    share = table.measured["others_share"]
+    if share is not None and share > FOREIGN_LIMIT:
+        click.echo(f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine")
+    click.echo(f"{len(table.rows)} layouts in {path}; use it: export MPICOMP_TUNING={os.path.abspath(path)}")
