@@ -18,6 +18,7 @@ from .call import Call, resolve, schedule
 from .device import device_of
 from .errors import BufferRefused, InvalidArgument, MpicompError
 from .gather_to_all import gather_to_all
+from .inflight import Helper, Pending
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic
 from .ops import ops_for
@@ -49,6 +50,7 @@ class Comm(MPI.Intracomm):
 
     recorder: Any = None
     _link: Link | None = None
+    _helper: Helper | None = None  # of the all-reduces in flight
     _calls = 0
     _mask = 0  # a call is checked for agreement when ``calls & mask`` is 0
     _small = -1  # bytes up to which ``auto`` hands a plain array straight to MPI; -1 until the private side is open
@@ -82,7 +84,13 @@ class Comm(MPI.Intracomm):
         return link
 
     def Free(self) -> None:
-        """Free the communicator, its private duplicate and the scratch memory; collective."""
+        """Free the communicator, its private duplicate and the scratch memory; collective.
+
+        All-reduces that were started are waited for.
+        """
+        if self._helper is not None:
+            self._helper.free()
+            self._helper = None
         if self._link is not None:
             self._link.free()
             self._link, self._scratch, self._small = None, {}, -1
@@ -160,6 +168,22 @@ class Comm(MPI.Intracomm):
             _native_allreduce(self, out, target.plain(), op)
         else:
             self._reduction.run(source, target, call.op, schedule)
+
+    def Iallreduce(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, algorithm: str = "auto"
+    ) -> Pending:
+        """Start an `Allreduce` and return at once (the first time: when all ranks have called it).
+
+        The result has ``Wait``, ``Test``, ``wait`` and ``test`` of an MPI request; errors are raised there. Several
+        may be in flight; they are done in the order in which they were started, which must be the same on every rank.
+        A helper thread does them where MPI gives MPI_THREAD_MULTIPLE; else they get on with ``Test`` and ``Wait``.
+        """
+        if self._link is None:
+            self._open()
+        if self._helper is None:
+            threaded = self._link.comm.allreduce(MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
+            self._helper = Helper(Comm(MPI.Intracomm(self)), threaded)
+        return self._helper.start(sendbuf, recvbuf, op, algorithm)
 
     def _record(self, call: Call, start: int, used: Traffic) -> None:
         array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")
@@ -270,5 +294,6 @@ class Comm(MPI.Intracomm):
         if self._handed_over:
             self._link.count_modelled(2 * (self._link.size - 1) * self._handed_over // self._link.size)
             self._handed_over = 0
-        return self._link.traffic()
+        own = self._link.traffic()
+        return own + self._helper.comm.traffic if self._helper else own
 

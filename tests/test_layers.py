@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 MPI_GROUP = {
-    "agreement", "broadcast", "buffers", "call", "comm", "gather_to_all", "job", "link", "node", "reduction", "staging",
-    "tuning",
+    "agreement", "broadcast", "buffers", "call", "comm", "gather_to_all", "inflight", "job", "link", "node",
+    "reduction", "staging", "tuning",
 }  # fmt: skip
 
 # From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are

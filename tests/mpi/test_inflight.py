@@ -1,0 +1,97 @@
+"""``Iallreduce``: several in flight, with a helper thread and without."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpicomp import Comm
+from mpicomp.errors import InvalidArgument
+
+THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+
+@pytest.fixture(params=["thread", "no thread"])
+def own(request, world, monkeypatch):
+    if request.param == "no thread":
+        monkeypatch.setattr(MPI, "Query_thread", lambda: MPI.THREAD_SERIALIZED)
+    elif not THREADS:
+        pytest.skip("this MPI was started without MPI_THREAD_MULTIPLE")
+    comm = Comm(world)
+    yield comm
+    comm.Free()
+
+
+def test_many_in_flight(own):
+    total = sum(range(own.size))
+    for dtype in ("float32", "float64", "int32", "float16"):
+        sizes = (1, 300_000, 17, 5000, 0, 70_000)
+        sent = [np.full(n, own.rank + i, dtype) for i, n in enumerate(sizes)]
+        got = [np.empty_like(x) for x in sent]
+        started = [own.Iallreduce(x, y) for x, y in zip(sent, got, strict=True)]
+        for i, request in reversed(list(enumerate(started))):
+            assert request.Wait() is True
+            np.testing.assert_array_equal(got[i], total + i * own.size)
+            assert request.Test() is True
+            assert request.test() == (True, None)
+            assert request.wait() is None
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring", "halving_doubling", "direct", "node_shared"])
+def test_beside_blocking_calls(own, algorithm):
+    x = np.full(50_000, own.rank, np.float32)
+    y, z = np.empty_like(x), x.copy()
+    request = own.Iallreduce(x, y, MPI.MAX, algorithm=algorithm)
+    own.Allreduce(MPI.IN_PLACE, z, algorithm=algorithm)
+    own.Barrier()
+    request.Wait()
+    np.testing.assert_array_equal(y, own.size - 1)
+    np.testing.assert_array_equal(z, sum(range(own.size)))
+
+
+def test_other_buffers_and_operations(own):
+    x = np.full(9, own.rank + 1, np.complex128)
+    y = np.empty_like(x)
+    own.Iallreduce([x, MPI.DOUBLE_COMPLEX], [y, MPI.DOUBLE_COMPLEX]).Wait()
+    np.testing.assert_array_equal(y, sum(range(own.size + 1)))
+    z = np.array([1 << own.rank])
+    own.Iallreduce(MPI.IN_PLACE, z, MPI.BOR).Wait()
+    assert z[0] == (1 << own.size) - 1
+
+
+def test_test_gets_there(own):
+    x = np.ones(100_000)
+    request = own.Iallreduce(MPI.IN_PLACE, x)
+    deadline = time.monotonic() + 60
+    while not request.Test():
+        assert time.monotonic() < deadline
+        time.sleep(1e-4)
+    np.testing.assert_array_equal(x, own.size)
+
+
+def test_errors_come_with_the_result(own):
+    with pytest.raises(InvalidArgument, match="unknown algorithm 'rnig'"):
+        own.Iallreduce(MPI.IN_PLACE, np.ones(3), algorithm="rnig").Wait()
+    x = np.ones(3)
+    own.Iallreduce(MPI.IN_PLACE, x).Wait()
+    np.testing.assert_array_equal(x, own.size)
+
+
+def test_traffic_is_counted(own):
+    own.Iallreduce(MPI.IN_PLACE, np.ones(3)).Wait()
+    before = own.traffic
+    own.Iallreduce(MPI.IN_PLACE, np.ones(1000, np.float16), algorithm="direct").Wait()
+    assert ((own.traffic - before).bytes_sent > 0) == (own.size > 1)
+
+
+def test_free_waits_for_what_was_started(world):
+    if not THREADS:
+        pytest.skip("needs a helper thread")
+    own = Comm(world)
+    x = np.ones(500_000, np.float32)
+    own.Iallreduce(MPI.IN_PLACE, x)
+    own.Free()
+    np.testing.assert_array_equal(x, world.size)
