@@ -78,7 +78,11 @@ def automatic(target: Vector, link: Link) -> str:
 
 def shares_memory(target: Vector, op: str, link: Link) -> bool:
     """Whether ``node_shared`` can run; collective where it is asked for the first time."""
-    return link.one_node and link.node.problem is None and has_kernel(op, target.name)
+    if not link.one_node:  # between nodes a ring adds
+        covered = op in allreduce.VERBS and not target.kind and link.even and link.ranks_per_node > 1
+    else:
+        covered = has_kernel(op, target.name)
+    return covered and link.node.problem is None
 
 
 def prepare_for_mpi(sendbuf: Any, recvbuf: Any, op: str) -> None:

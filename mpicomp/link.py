@@ -79,6 +79,14 @@ class Traffic:
     messages: int = 0
     modelled: int = 0
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.bytes_sent + other.bytes_sent,
+            self.bytes_received + other.bytes_received,
+            self.messages + other.messages,
+            self.modelled + other.modelled,
+        )
+
     def __sub__(self, earlier: Traffic) -> Traffic:
         return Traffic(
             self.bytes_sent - earlier.bytes_sent,
@@ -107,6 +115,7 @@ class Link:
         self.one_node = self.nodes == 1
         self.rows = rows_for(comm, self.ranks_per_node, self.nodes)  # what ``auto`` goes by, a device each
         self._node: Node | None = None
+        self._across: Link | None = None
         self.max_count = int(os.environ.get("MPICOMP_MAX_COUNT", MAX_COUNT))
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
         self._meanwhile: Iterator[None] | None = None
@@ -118,14 +127,22 @@ class Link:
             self._node = Node(self.comm, self.progress)
         return self._node
 
+    @property
+    def across(self) -> Link:
+        """The ranks of the other nodes that have this one's place on theirs; the first use is collective."""
+        if self._across is None:
+            self._across = Link(self.comm.Split(self.node.rank, self.rank))
+        return self._across
+
     def progress(self) -> None:
         """Let MPI get on with messages while this rank waits for something else."""
         self.comm.Iprobe(MPI.ANY_SOURCE, TAG)
 
     def free(self) -> None:
-        if self._node is not None:
-            self._node.free()
-            self._node = None
+        for part in (self._across, self._node):
+            if part is not None:
+                part.free()
+        self._across = self._node = None
         self.comm.Free()
 
     @contextmanager
@@ -215,4 +232,5 @@ class Link:
         self.modelled += nbytes
 
     def traffic(self) -> Traffic:
-        return Traffic(self.bytes_sent, self.bytes_received, self.messages, self.modelled)
+        own = Traffic(self.bytes_sent, self.bytes_received, self.messages, self.modelled)
+        return own + self._across.traffic() if self._across else own

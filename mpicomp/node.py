@@ -24,8 +24,8 @@ from .ops.shared import LINE_BYTES, NodeWindow
 
 PAGE = 4096
 # Results and contributions of one rank travel in slots of so many bytes, DEPTH of them in turn: all slots of a node
-# are to fit in a shared cache (4 ranks: 2.5 MiB; docs/benchmarks.md has the measurement).
-SLOT_BYTES = 1 << 18
+# are to fit in a shared cache (4 ranks: 5 MiB; docs/benchmarks.md has the measurement).
+SLOT_BYTES = 1 << 19
 DEPTH = 2
 SPINS = 2000  # looks at a flag before the core is given away, where every rank has one of its own
 NOWHERE = (-1, 0)
@@ -74,6 +74,10 @@ class Node:
         self._window.run(
             verb, op, kind, send, receive, self._place(send), self._place(receive), addresses, stream, self.progress
         )
+
+    def slice(self, array: np.ndarray) -> slice:
+        """This rank's slice of ``array``: what ``reduce_scatter`` leaves here and ``all_gather`` hands on."""
+        return self._window.slice(array.size, array.itemsize)
 
     def _place(self, array: np.ndarray) -> tuple[int, int]:
         """Segment and offset of an array that lies in shared memory; NOWHERE for one in private memory."""

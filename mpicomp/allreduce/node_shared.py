@@ -1,34 +1,81 @@
-"""All-reduce among the ranks of a node through memory they share.
+"""All-reduce among the ranks of a node through memory they share; between nodes every rank runs a ring on its slice.
 
-Schedule      The vector is cut into one slice a rank, every slice into blocks; piece k is block k of all slices. For
-              each piece a rank copies its contribution into its slot of the shared memory, then adds its own block of
-              all ranks in one pass, in the order of the ranks, then copies the others' finished blocks out. The three
-              run one piece apart on slots that are used in turn, so that a rank seldom finds what it waits for
-              missing; slots fit in the cache, so main memory sees each vector once.
-              Vectors made by ``Comm.empty`` lie in shared memory already: they are added where they are, and the result
-              is written to where it is wanted.
-Cost          2 copies and one addition of n bytes a rank, of which main memory sees 2 n (read once, written once); the
-              same in place. No messages.
-Restrictions  the ranks of one node, host memory; half precision is added in float32 and rounded once.
-              Deterministic: the sum is taken in rank order, whatever the length.
-Reference     Jain et al., "Optimization of MPI collectives on shared memory", SC 2018 (SRM); Parsons and Pai,
-              "Accelerating MPI collective communications through hierarchical algorithms", IPDPS 2014.
+Schedule      The vector is cut into one slice a rank of the node, every slice into blocks; piece k is block k of all
+              slices. For each piece a rank copies its contribution into its slot of the shared memory, then adds its
+              own block of all ranks in one pass, in the order of the ranks, then copies the others' finished blocks
+              out. The three run one piece apart on slots that are used in turn, so that a rank seldom finds what it
+              waits for missing; slots fit in the cache, so main memory sees each vector once.
+              Vectors made by ``Comm.empty`` lie in shared memory already: they are added where they are, and the
+              result is written to where it is wanted.
+              On several nodes this is cut in two, reduce-scatter and all-gather, and between them every rank runs a
+              ring with the ranks of the other nodes that have the same slice: all of them use the network at once.
+              Parts of the vector follow each other, so that the memory of one works while another is on the wire.
+Cost          On a node 2 copies and one addition of n bytes a rank, of which main memory sees 2 n (read once, written
+              once), and no message. Between m nodes of q ranks 2(m-1) steps, 2(m-1)/(m q) n bytes sent a rank.
+Restrictions  host memory; half precision (added in float32, rounded once), logical and bitwise operations on one node
+              only; the same number of ranks on all nodes. On one node the sum is taken in rank order.
+Reference     Jain et al., "Framework for scalable intra-node collective operations using shared memory", SC 2018;
+              Parsons and Pai, "Accelerating MPI collective communications through hierarchical algorithms without
+              sacrificing inter-node communication flexibility", IPDPS 2014.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from ..partition import pieces
+from . import ring
+
 STREAM_BYTES = 8 << 20  # a rank's vector from which results are written past the caches
+PART_BYTES = 8 << 20  # of a vector over several nodes: one is on the wire while its neighbours are in memory
 
 
 def allreduce(
     link: Any, work: Any, op: str, ops: Any, scratch: Any, kind: str | None = None, source: Any = None
 ) -> None:
     """``source``, if given, is reduced into ``work`` and stays as it is."""
-    if link.size == 1 or work.size == 0:
-        if source is not None:
-            work[...] = source
+    source = work if source is None else source
+    stream = work.nbytes >= STREAM_BYTES
+    if link.one_node:
+        link.node.run("allreduce", source, work, op, kind or work.dtype.name, stream)
         return
-    send = work if source is None else source
-    link.node.run("allreduce", send, work, op, kind or work.dtype.name, work.nbytes >= STREAM_BYTES)
+    length = max(1, PART_BYTES // work.itemsize)
+    bounds = list(pieces(0, work.size, length))
+    local = InMemory(link.node, source, work, op, bounds, stream)
+    local.reduce(0)
+    for part in range(len(bounds)):
+        mine = work[slice(*bounds[part])]
+        mine = mine[link.node.slice(mine)]
+        with link.across.meanwhile(local.neighbours(part)):
+            ring.allreduce(link.across, mine, op, ops, scratch)
+    local.spread(len(bounds) - 1)
+
+
+class InMemory:
+    """What the ranks of this node do among themselves, part by part of the vector."""
+
+    def __init__(self, node: Any, source: Any, work: Any, op: str, bounds: list[tuple[int, int]], stream: bool):
+        self.node, self.source, self.work, self.op, self.bounds, self.stream = node, source, work, op, bounds, stream
+
+    def reduce(self, part: int) -> None:
+        """Add the vectors of this node, every rank its slice."""
+        self._run("reduce_scatter", part)
+
+    def spread(self, part: int) -> None:
+        """Hand the finished slices to everyone on this node."""
+        self._run("all_gather", part)
+
+    def neighbours(self, part: int) -> Iterator[None]:
+        """What can be done while ``part`` is on the wire: finish the one before, prepare the next."""
+        if part > 0:
+            self.spread(part - 1)
+            yield
+        if part + 1 < len(self.bounds):
+            self.reduce(part + 1)
+            yield
+
+    def _run(self, verb: str, part: int) -> None:
+        where = slice(*self.bounds[part])
+        send, receive = self.source[where], self.work[where]
+        self.node.run(verb, send, receive, self.op, receive.dtype.name, self.stream)

@@ -29,6 +29,12 @@ struct NodeWindow {
           size(size), depth(depth), spins(spins), slot_bytes(slot_bytes) {}
 
     Line& mine() const { return lines[rank]; }
+
+    // Elements of a rank's slice of n: whole cache lines, so that no two ranks write to one.
+    std::size_t slice(std::size_t n, std::size_t itemsize) const {
+        const std::size_t line = std::max<std::size_t>(1, 64 / itemsize), per_rank = (n + size - 1) / size;
+        return (per_rank + line - 1) / line * line;
+    }
 };
 
 // One call, cut into pieces; a piece is one block of every rank's slice of the vector.
@@ -38,8 +44,8 @@ public:
          char* receive, bool stream, std::function<void()> idle)
         : w(window), kernel(kernel), itemsize(itemsize), n(n), send(send), receive(receive), stream(stream),
           idle(std::move(idle)), base(w.mine().summed.load()) {
-        const std::size_t line = std::max<std::size_t>(1, 64 / itemsize), per_rank = (n + w.size - 1) / w.size;
-        slice = (per_rank + line - 1) / line * line;
+        const std::size_t line = std::max<std::size_t>(1, 64 / itemsize);
+        slice = w.slice(n, itemsize);
         block = std::max(line, w.slot_bytes / itemsize / w.size / line * line);
         pieces = (slice + block - 1) / block;
     }
@@ -145,8 +151,9 @@ private:
     void offer(std::size_t k) {
         const auto [begin, count] = bounds(w.rank, k);
         const char* own = receive + begin * itemsize;
+        task.stream = stream && !takes;
         for (char* dst : destinations(k, begin))
-            if (dst != own) copy_bytes(dst, own, count * itemsize, stream && !takes);
+            if (dst != own) copy_bytes(dst, own, count * itemsize, task.stream);
         announce();
     }
 
@@ -172,7 +179,7 @@ private:
         for (int owner = 0; owner < w.size; ++owner) {
             if (owner == w.rank) continue;
             const auto [begin, count] = bounds(owner, k);
-            copy_bytes(receive + begin * itemsize, result(k, owner), count * itemsize, stream);
+            copy_bytes(receive + begin * itemsize, result(k, owner), count * itemsize, false);
         }
         w.mine().taken.store(base + k + 1, std::memory_order_release);
     }
@@ -240,6 +247,11 @@ void bind_node(py::module_& m) {
         .def(py::init<std::uintptr_t, int, int, std::size_t, std::size_t, int, int>(), py::arg("base"),
              py::arg("rank"), py::arg("size"), py::arg("control_bytes"), py::arg("slot_bytes"), py::arg("depth"),
              py::arg("spins"))
+        .def("slice", [](const NodeWindow& w, std::size_t n, std::size_t itemsize) {
+            const std::size_t length = w.slice(n, itemsize);
+            return py::slice(static_cast<py::ssize_t>(std::min(n, w.rank * length)),
+                             static_cast<py::ssize_t>(std::min(n, (w.rank + 1) * length)), 1);
+        }, py::arg("n"), py::arg("itemsize"), "This rank's slice of a vector of n elements.")
         .def("run", &run, py::arg("verb"), py::arg("op"), py::arg("kind"), py::arg("send"), py::arg("receive"),
              py::arg("send_place"), py::arg("receive_place"), py::arg("segments"), py::arg("stream"), py::arg("idle"),
              "receive = send reduced over the ranks (allreduce), its own slice of it (reduce_scatter), or every "
