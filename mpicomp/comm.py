@@ -21,6 +21,7 @@ from .gather_to_all import gather_to_all
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic
 from .ops import ops_for
+from .point_to_point import PointToPoint
 from .staging import Stage
 
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
@@ -30,7 +31,7 @@ CHECKED_CALLS = 64  # so many first calls are all checked for agreement, then on
 _native_allreduce = MPI.Intracomm.Allreduce
 
 
-class Comm(MPI.Intracomm):
+class Comm(PointToPoint, MPI.Intracomm):
     """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py
@@ -209,11 +210,12 @@ class Comm(MPI.Intracomm):
 
     # -- verbs of the exchanges: flat contiguous arrays, no copy of MPI's names needed
 
-    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum") -> None:
-        """Reduce the flat array ``x`` over all ranks, in place."""
+    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
+        """Reduce the flat array ``x`` over all ranks, in place; ``kind="bfloat16"`` says what uint16 bits stand for."""
         link = self._link or self._open()
         allreduce.check_name(algorithm)
-        target = typed(check_flat(x, "x"), device_of(x))
+        flat = check_flat(x, "x")
+        target = Vector(flat, kind, device_of(x)) if kind else typed(flat, device_of(x))
         if target is None:
             raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
         self._reduce(target, op, schedule(target, self._default if algorithm == "auto" else algorithm, link))
@@ -231,11 +233,13 @@ class Comm(MPI.Intracomm):
             here = link.rank == root
             self._stage(device).run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
 
-    def gather_to_all(self, x: Any) -> tuple[Any, list[int]]:
-        """Every rank's flat array ``x``, one after the other in rank order, and how many elements each has."""
+    def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:
+        """Every rank's flat array ``x``, one after the other in rank order, and how many elements each has (asked of
+        all ranks where not given).
+        """
         link = self._link or self._open()
         flat, device = check_flat(x, "x"), device_of(x)
-        counts = link.gather_lengths(flat.size)
+        counts = counts or link.gather_lengths(flat.size)
         staged = device is not None and gpu_path()[0] != "direct"
         mine = self._stage(device).to_host(flat) if staged else flat
         gathered = ops_for(mine).empty(sum(counts), mine.dtype)

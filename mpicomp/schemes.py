@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .buckets import DENSE_RULES
 from .codecs import CODECS
 from .errors import InvalidArgument
 from .exchanges import EXCHANGES
-from .memory import MEMORIES
+from .memories import MEMORIES
 from .options import Option, resolve
+from .schedules import SCHEDULES
 from .selectors import SELECTORS
 
 
 @dataclass(frozen=True)
 class Composition:
-    """One line of the table: the declared names of the four parts, and what is specific to the system."""
+    """One line of the table: the declared names of the parts, and what is specific to the system."""
 
     name: str
     memory: str
@@ -28,7 +30,8 @@ class Composition:
     exchange: str
     reference: str
     wire: str  # bytes a rank sends; p ranks, n elements, k of them sent, v and i bytes a value and an index
-    defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the part's own
+    defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the parts' own
+    schedule: str = "warm-up"
 
 
 COMPOSITIONS = {
@@ -36,19 +39,30 @@ COMPOSITIONS = {
     for line in (
         Composition("dense", "none", "all", "float", "dense",
                     "Patarasuk and Yuan 2009; Thakur et al. 2005", "2 (p-1)/p n v"),
+        Composition("half", "none", "all", "float", "dense",
+                    "Micikevicius et al. 2018", "2 (p-1)/p n 2", {"values": "float16"}),
         Composition("scalecom", "residual", "chunk-max", "float", "leader",
                     "Chen et al., ScaleCom, NeurIPS 2020", "2 (p-1)/p k v + k i, i = 1 or 2"),
         Composition("topk", "residual", "top-k", "float", "gather",
-                    "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + 4)"),
+                    "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4", {"layers": "per-tensor"}),
+        Composition("topk-global", "residual", "top-k", "float", "gather",
+                    "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4"),
         Composition("threshold", "residual", "threshold", "float", "gather",
-                    "Sahu et al., NeurIPS 2021", "(p-1) k (v + 4), k as many as pass"),
+                    "Sahu et al., NeurIPS 2021", "(p-1) k (v + i), k as many as pass, i <= 4"),
     )
 }
+
+PARTS = {"memory": MEMORIES, "selector": SELECTORS, "codec": CODECS, "exchange": EXCHANGES, "schedule": SCHEDULES}
+
 
 COMMON = (
     Option("layers", str, "whole", "select in the whole model, or in each array by itself",
            choices=("whole", "per-tensor")),
-    Option("memory", str, None, "another memory than the scheme's own", choices=tuple(MEMORIES)),
+    Option("dense", str, "none", "arrays that go uncompressed: by place, dimension, name (norm, bn, bias)",
+           words=DENSE_RULES),
+    Option("seed", int, 0, "of the random numbers of stochastic parts", low=0),
+    *(Option(kind, str, None, f"another {kind} than the scheme's own", choices=tuple(registry))
+      for kind, registry in PARTS.items()),
 )
 
 
@@ -59,6 +73,7 @@ class Parts(NamedTuple):
     selector: Any
     codec: Any
     exchange: Any
+    schedule: Any
 
 
 @dataclass(frozen=True)
@@ -81,9 +96,9 @@ class Scheme:
         if self.name not in COMPOSITIONS:
             raise InvalidArgument(f"unknown scheme {self.name!r}; the schemes are: {', '.join(names())}")
         defaults = {**self._composition.defaults, **self.given}
-        classes = self._classes(defaults.get("memory"))
-        declared = [*(option for part in classes for option in part.options), *COMMON]
-        object.__setattr__(self, "options", resolve(declared, defaults, f"scheme {self.name}"))
+        classes = _classes(self._composition, defaults)
+        object.__setattr__(self, "options", resolve(_declared(classes), defaults, f"scheme {self.name}"))
+        _check_fit(**classes)
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows
 
     @classmethod
@@ -121,20 +136,13 @@ class Scheme:
 
     def parts(self, workers: int) -> Parts:
         """Fresh parts for a reducer with ``workers`` workers on this rank."""
-        memory, selector, codec, exchange = self._classes(self.options["memory"])
-        return Parts(
-            [self._make(memory) for _ in range(workers)],
-            self._make(selector), self._make(codec), self._make(exchange),
-        )
+        classes = _classes(self._composition, self.options)
+        memories = [self._make(classes["memory"]) for _ in range(workers)]
+        return Parts(memories, *(self._make(classes[kind]) for kind in ("selector", "codec", "exchange", "schedule")))
 
     @property
     def _composition(self) -> Composition:
         return COMPOSITIONS[self.name]
-
-    def _classes(self, memory: str | None) -> tuple[type, type, type, type]:
-        line = self._composition
-        chosen = MEMORIES.get(memory or line.memory, MEMORIES[line.memory])
-        return chosen, SELECTORS[line.selector], CODECS[line.codec], EXCHANGES[line.exchange]
 
     def _make(self, part: type) -> Any:
         return part(**{option.name: self.options[option.name] for option in part.options})
@@ -151,14 +159,43 @@ def table() -> list[dict[str, Any]]:
 
 
 def _row(line: Composition) -> dict[str, Any]:
-    parts = (MEMORIES[line.memory], SELECTORS[line.selector], CODECS[line.codec], EXCHANGES[line.exchange])
-    options = [option for part in parts for option in part.options] + list(COMMON)
     return {
-        "name": line.name, "memory": line.memory, "selector": line.selector,
-        "codec": line.codec, "exchange": line.exchange,
+        "name": line.name, **{kind: getattr(line, kind) for kind in PARTS},
         "options": [
             {"name": o.name, "default": line.defaults.get(o.name, o.default), "range": o.range, "meaning": o.meaning}
-            for o in options
+            for o in _declared(_classes(line, {}))
         ],
         "wire": line.wire, "reference": line.reference,
     }
+
+
+def _classes(line: Composition, options: dict[str, Any]) -> dict[str, type]:
+    """The classes of a composition's parts, with those that options put in their place."""
+    return {
+        kind: registry.get(options.get(kind), registry[getattr(line, kind)])  # a wrong name is refused with the options
+        for kind, registry in PARTS.items()
+    }
+
+
+def _declared(classes: dict[str, type]) -> list[Option]:
+    """Every option of the parts, each once, and those all schemes have."""
+    options = {option.name: option for part in classes.values() for option in part.options}
+    return [*options.values(), *COMMON]
+
+
+def _check_fit(memory: type, selector: type, codec: type, exchange: type, schedule: type) -> None:
+    """Refuse parts that cannot work together."""
+    everything = selector.name == "all"
+    fits = {
+        "any": not hasattr(selector, "sketch"), "all": everything, "some": hasattr(selector, "wire_like"),
+        "counted": hasattr(selector, "counts"), "agreed": hasattr(selector, "sketch"),
+    }
+    if not fits[exchange.takes]:
+        possible = {"any": "one that chooses by itself", "all": "all", "some": "one that chooses some",
+                    "counted": "one with a density", "agreed": "one that can be agreed on"}
+        raise InvalidArgument(
+            f"exchange {exchange.name} takes as selector {possible[exchange.takes]}, got {selector.name}"
+        )
+    if (exchange.codecs == "addable" and not codec.addable) or (exchange.codecs == "float" and codec.name != "float"):
+        raise InvalidArgument(f"exchange {exchange.name} adds codes up, which {codec.name} does not allow; "
+                              "take exchange=gather or another codec")

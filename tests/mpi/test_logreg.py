@@ -33,7 +33,7 @@ def test_sparse_data_is_shared(comm, shared_tmp):
     assert shared.features.times(np.ones(100)).tolist() == [3, 3, 4]
 
 
-@pytest.mark.parametrize("scheme", ["topk:k=2", "threshold:lam=300"])
+@pytest.mark.parametrize("scheme", ["topk:k=2,switch=never", "threshold:lam=300,switch=never"])
 def test_the_trajectory_does_not_depend_on_the_number_of_ranks(comm, scheme):
     """To the last bit with the gather exchange, which adds the workers in a fixed order."""
     workers = max(11, comm.size)
@@ -110,11 +110,11 @@ def test_different_settings_are_refused_on_every_rank(comm):
 
 def test_the_command_prints_one_json_document_and_a_table_on_rank_0_only(comm, shared_tmp):
     trace = str(shared_tmp / "run.h5")
-    arguments = ["--data", SOURCE, "--workers", str(2 * comm.size), "--epochs", "1", "--scheme", "topk:k=2"]
+    arguments = ["--data", SOURCE, "--workers", str(2 * comm.size), "--epochs", "1", "--scheme", "topk:k=2,switch=never"]
     ran = CliRunner().invoke(command, [*arguments, "--json", "--trace", trace], catch_exceptions=False)
     if comm.rank == 0:
         document = json.loads(ran.stdout)
-        assert document["steps"] == document["series"][-1]["step"] and document["settings"]["scheme"] == "topk:k=2"
+        assert document["steps"] == document["series"][-1]["step"] and document["settings"]["scheme"] == "topk:k=2,switch=never"
     else:
         assert ran.stdout == ""
     table = CliRunner().invoke(command, arguments, catch_exceptions=False).stdout
