@@ -110,11 +110,11 @@ def test_different_settings_are_refused_on_every_rank(comm):
 
 def test_the_command_prints_one_json_document_and_a_table_on_rank_0_only(comm, shared_tmp):
     trace = str(shared_tmp / "run.h5")
-    arguments = ["--data", SOURCE, "--workers", str(2 * comm.size), "--epochs", "1", "--scheme", "topk:k=2,switch=never"]
+    arguments = ["--data", SOURCE, "--workers", str(2 * comm.size), "--epochs", "1", "--scheme", "topk:k=2"]
     ran = CliRunner().invoke(command, [*arguments, "--json", "--trace", trace], catch_exceptions=False)
     if comm.rank == 0:
         document = json.loads(ran.stdout)
-        assert document["steps"] == document["series"][-1]["step"] and document["settings"]["scheme"] == "topk:k=2,switch=never"
+        assert document["steps"] == document["series"][-1]["step"] and document["settings"]["scheme"] == "topk:k=2"
     else:
         assert ran.stdout == ""
     table = CliRunner().invoke(command, arguments, catch_exceptions=False).stdout
