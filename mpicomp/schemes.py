@@ -158,15 +158,22 @@ def table() -> list[dict[str, Any]]:
     return [_row(line) for line in COMPOSITIONS.values()]
 
 
+def common_options() -> list[dict[str, Any]]:
+    """What every scheme takes, whatever its parts: default, range, meaning."""
+    return [_described(option, {}) for option in (*SCHEDULES["warm-up"].options, *COMMON)]
+
+
 def _row(line: Composition) -> dict[str, Any]:
     return {
         "name": line.name, **{kind: getattr(line, kind) for kind in PARTS},
-        "options": [
-            {"name": o.name, "default": line.defaults.get(o.name, o.default), "range": o.range, "meaning": o.meaning}
-            for o in _declared(_classes(line, {}))
-        ],
+        "options": [_described(option, line.defaults) for option in _declared(_classes(line, {}))],
         "wire": line.wire, "reference": line.reference,
     }
+
+
+def _described(option: Option, defaults: dict[str, Any]) -> dict[str, Any]:
+    default = defaults.get(option.name, option.default)
+    return {"name": option.name, "default": default, "range": option.range, "meaning": option.meaning}
 
 
 def _classes(line: Composition, options: dict[str, Any]) -> dict[str, type]:
