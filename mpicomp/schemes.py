@@ -141,6 +141,11 @@ class Scheme:
         return Parts(memories, *(self._make(classes[kind]) for kind in ("selector", "codec", "exchange", "schedule")))
 
     @property
+    def part_names(self) -> dict[str, str]:
+        """The declared name of each part: memory, selector, codec, exchange, schedule."""
+        return {kind: part.name for kind, part in _classes(self._composition, self.options).items()}
+
+    @property
     def _composition(self) -> Composition:
         return COMPOSITIONS[self.name]
 

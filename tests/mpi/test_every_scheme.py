@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp import schemes
+from mpicomp import bench, schemes
 from mpicomp.errors import NonFiniteGradient
 from mpicomp.memories import MEMORIES
 
@@ -22,8 +22,7 @@ def small(name):
 
 
 def memory_of(text):
-    scheme = mpicomp.Scheme.parse(text)
-    return MEMORIES[scheme.options["memory"] or schemes.COMPOSITIONS[scheme.name].memory]
+    return MEMORIES[mpicomp.Scheme.parse(text).part_names["memory"]]
 
 
 ALL = [small(name) for name in schemes.names()]
@@ -158,3 +157,11 @@ def test_statistics(comm, seed, text):
         comm.Allreduce(MPI.IN_PLACE, counts)
         assert counts[0] == counts[1]
         assert (counts[0] > 0) == (comm.size > 1)
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_the_bench_takes_it_and_finds_it_right(comm, text):
+    plan = bench.Plan(sizes=(4096,), algorithms=("native",), schemes=(text,), iters=3, warmup=1)
+    rows = next(iter(bench.run(comm, plan)))
+    assert [row["scheme"] for row in rows] == [None, text]
+    assert all(row["ok"] for row in rows)
