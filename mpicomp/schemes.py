@@ -55,9 +55,10 @@ COMPOSITIONS = {
                     "Chen et al., AdaComp, AAAI 2018", "(p-1) k (v + i), k as many as pass, i <= 4",
                     {"layers": "per-tensor"}),
         Composition("gaussiank", "residual", "gaussian", "float", "gather",
-                    "Shi et al., Understanding top-k sparsification, 2019", "(p-1) k (v + i), k at most 4/3, i <= 4"),
+                    "Shi et al., Understanding top-k sparsification, 2019",
+                    "(p-1) k (v + i), k up to 4/3 of the target, i <= 4"),
         Composition("sidco", "residual", "sidco", "float", "gather",
-                    "Abdelmoniem et al., SIDCo, MLSys 2021", "(p-1) k (v + i), k within 0.8 to 1.2, i <= 4"),
+                    "Abdelmoniem et al., SIDCo, MLSys 2021", "(p-1) k (v + i), k 0.8 to 1.2 of the target, i <= 4"),
         Composition("arctopk", "residual", "rows", "float", "agreed",
                     "ARC-Top-k, 2025", "2 (p-1)/p (k + n width/row) v"),
     )

@@ -80,14 +80,16 @@ def sampled(x, k, sample, number):
 def gaussian(x, k):
     x = x.astype(float)
     lam = abs(x.mean()) + NormalDist().inv_cdf(1 - 0.5 * k / len(x)) * x.std()
+    counts = []
     for _ in range(3):
-        count = np.count_nonzero(np.abs(x) >= lam)
-        if count < 2 * k / 3:
+        counts.append(np.count_nonzero(np.abs(x) >= lam))
+        if counts[-1] < 2 * k / 3:
             lam *= 0.5
-        elif count > 4 * k / 3:
+        elif counts[-1] > 4 * k / 3:
             lam *= 1.5
     passed = np.flatnonzero(np.abs(x) >= lam)
-    return passed if len(passed) <= 4 * k / 3 else largest(x, k)
+    too_few_of_too_many = len(passed) < 2 * k / 3 and max(counts) > 4 * k / 3  # where the published code stays with few
+    return largest(x, k) if len(passed) > 4 * k / 3 or too_few_of_too_many else passed
 
 
 def sidco(x, k):
