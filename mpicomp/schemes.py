@@ -47,8 +47,20 @@ COMPOSITIONS = {
                     "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4", {"layers": "per-tensor"}),
         Composition("topk-global", "residual", "top-k", "float", "gather",
                     "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4"),
+        Composition("randomk", "residual", "random-k", "float", "agreed",
+                    "Stich et al., Sparsified SGD with memory, NeurIPS 2018", "2 (p-1)/p k v"),
         Composition("threshold", "residual", "threshold", "float", "gather",
                     "Sahu et al., NeurIPS 2021", "(p-1) k (v + i), k as many as pass, i <= 4"),
+        Composition("adacomp", "residual", "bins", "float", "gather",
+                    "Chen et al., AdaComp, AAAI 2018", "(p-1) k (v + i), k as many as pass, i <= 4",
+                    {"layers": "per-tensor"}),
+        Composition("gaussiank", "residual", "gaussian", "float", "gather",
+                    "Shi et al., Understanding top-k sparsification, 2019",
+                    "(p-1) k (v + i), k up to 4/3 of the target, i <= 4"),
+        Composition("sidco", "residual", "sidco", "float", "gather",
+                    "Abdelmoniem et al., SIDCo, MLSys 2021", "(p-1) k (v + i), k 0.8 to 1.2 of the target, i <= 4"),
+        Composition("arctopk", "residual", "rows", "float", "agreed",
+                    "ARC-Top-k, 2025", "2 (p-1)/p (k + n width/row) v"),
     )
 }
 
@@ -204,7 +216,7 @@ def _check_fit(memory: type, selector: type, codec: type, exchange: type, schedu
     }
     if not fits[exchange.takes]:
         possible = {"any": "one that chooses by itself", "all": "all", "some": "one that chooses some",
-                    "counted": "one with a density", "agreed": "one that can be agreed on"}
+                    "counted": "one that sends exactly k", "agreed": "one that can be agreed on"}
         raise InvalidArgument(
             f"exchange {exchange.name} takes as selector {possible[exchange.takes]}, got {selector.name}"
         )

@@ -8,8 +8,9 @@ ones (with a target k), or those that can be ``agreed`` on; and ``any``, ``addab
 that it keeps from step to step goes through ``state`` and ``load``, and changes in ``exchange`` alone.
 """
 
+from .agreed import Agreed
 from .dense import Dense
 from .gather import Gather
 from .leader import Leader
 
-EXCHANGES = {part.name: part for part in (Dense, Leader, Gather)}
+EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Agreed)}

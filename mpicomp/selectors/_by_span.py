@@ -21,10 +21,8 @@ def select_by_span(u: Compensated, step: Any, pick: Callable[[Compensated, int],
     return found[0] if len(found) == 1 else step.ops.concatenate(found, dtype)
 
 
-class Counted:
+class Targeted:
     """A selector with a target: ``k`` elements of each span, or ``density`` of them as the schedule changes it."""
-
-    finds_nonfinite = True
 
     def __init__(self, density: float, k: int | None) -> None:
         self.density, self.k = density, k
@@ -35,6 +33,12 @@ class Counted:
         n = stop - start
         target = self.density if self.k is None else min(1.0, self.k / max(1, n))
         return min(n, max(1, round(step.density(target, span) * n)))
+
+
+class Counted(Targeted):
+    """A selector that sends exactly its target, as exchanges need that count on it."""
+
+    finds_nonfinite = True
 
     def counts(self, step: Any) -> list[int]:
         """The targets of all spans."""
