@@ -11,5 +11,6 @@ that it keeps from step to step goes through ``state`` and ``load``, and changes
 from .dense import Dense
 from .gather import Gather
 from .leader import Leader
+from .pieces import Pieces
 
-EXCHANGES = {part.name: part for part in (Dense, Leader, Gather)}
+EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Pieces)}
