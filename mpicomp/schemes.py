@@ -61,6 +61,25 @@ COMPOSITIONS = {
                     "Abdelmoniem et al., SIDCo, MLSys 2021", "(p-1) k (v + i), k 0.8 to 1.2 of the target, i <= 4"),
         Composition("arctopk", "residual", "rows", "float", "agreed",
                     "ARC-Top-k, 2025", "2 (p-1)/p (k + n width/row) v"),
+        Composition("strom", "residual", "threshold", "fixed", "gather",
+                    "Strom, Interspeech 2015", "(p-1) k (1/8 + i), k as many as pass, i <= 4"),
+        Composition("onebit", "residual", "all", "one-bit", "pieces",
+                    "Seide et al., Interspeech 2014", "2 (p-1)/p (n/8 + 2 v columns)"),
+        Composition("signsgd", "residual", "all", "sign", "gather",
+                    "Karimireddy et al., ICML 2019", "(p-1) (n/8 + v arrays)"),
+        Composition("qsgd", "none", "all", "levels", "gather",
+                    "Alistarh et al., NeurIPS 2017", "(p-1) (n/8 width + v n/bucket), width 2, 4, 8 or 16"),
+        Composition("terngrad", "none", "all", "ternary", "gather",
+                    "Wen et al., NeurIPS 2017", "(p-1) (n/4 + v arrays)"),
+        Composition("stochastic-rounding", "none", "all", "stochastic", "gather",
+                    "Sahu et al., NeurIPS 2021; Gupta et al. 2015", "(p-1) n times 1, 2 or v, as values need"),
+        Composition("natural", "none", "all", "natural", "gather",
+                    "Horvath et al., MSML 2022", "(p-1) (n + 2)"),
+        Composition("scaled-integer", "none", "all", "scaled-integer", "dense",
+                    "Sapio et al., SwitchML, NSDI 2021", "2 (p-1)/p n bits/8"),
+        Composition("induced", "none", "all", "induced", "gather",
+                    "Horvath and Richtarik, ICLR 2021",
+                    "(p-1) (k (v + i) + n/8 width + v n/bucket), i <= 4"),
     )
 }
 
@@ -111,6 +130,7 @@ class Scheme:
         classes = _classes(self._composition, defaults)
         object.__setattr__(self, "options", resolve(_declared(classes), defaults, f"scheme {self.name}"))
         _check_fit(**classes)
+        _check_threshold(classes["codec"], classes["selector"], self.options)
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows
 
     @classmethod
@@ -223,3 +243,10 @@ def _check_fit(memory: type, selector: type, codec: type, exchange: type, schedu
     if (exchange.codecs == "addable" and not codec.addable) or (exchange.codecs == "float" and codec.name != "float"):
         raise InvalidArgument(f"exchange {exchange.name} adds codes up, which {codec.name} does not allow; "
                               "take exchange=gather or another codec")
+
+
+def _check_threshold(codec: type, selector: type, options: dict[str, Any]) -> None:
+    """Refuse a codec that sends its selector's threshold with a selector that has none."""
+    if getattr(codec, "asks_threshold", False) and options["lam"] is None and not hasattr(selector, "threshold"):
+        raise InvalidArgument(f"codec {codec.name} sends the selector's threshold, which {selector.name} does not "
+                              "have: give lam, or take selector=threshold")

@@ -12,5 +12,6 @@ from .agreed import Agreed
 from .dense import Dense
 from .gather import Gather
 from .leader import Leader
+from .pieces import Pieces
 
-EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Agreed)}
+EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Agreed, Pieces)}

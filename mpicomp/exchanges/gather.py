@@ -47,7 +47,7 @@ class Gather(Stateless):
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         places = [step.place(worker, indices) for worker, indices in enumerate(self._chosen)]
-        codes = [step.codec.encode(values, place, step) for values, place in zip(self._values, places, strict=True)]
+        codes = step.encode_together(self._values, places)
         self._parts = [
             _message.part(indices, wire if wire is not indices else None, code, values.size, self.indices, step)
             for indices, wire, code, values in zip(self._chosen, self._wires, codes, self._values, strict=True)
