@@ -49,6 +49,16 @@ COMPOSITIONS = {
                     "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4"),
         Composition("threshold", "residual", "threshold", "float", "gather",
                     "Sahu et al., NeurIPS 2021", "(p-1) k (v + i), k as many as pass, i <= 4"),
+        Composition("dgc", "momentum-corrected", "top-k", "float", "gather",
+                    "Lin et al., Deep Gradient Compression, ICLR 2018", "(p-1) k (v + i), i <= 4",
+                    {"density": 0.001, "layers": "per-tensor"}),
+        Composition("accordion", "residual", "top-k", "float", "gather",
+                    "Agarwal et al., ACCORDION, MLSys 2021", "(p-1) k (v + i), k as the regime wants, i <= 4",
+                    {"layers": "per-tensor"}, "accordion"),
+        Composition("error-reset", "error-reset", "top-k", "float", "gather",
+                    "Xie et al., CSER, NeurIPS 2020", "(p-1) k (v + i), i <= 4"),
+        Composition("localsgd", "error-reset", "all", "float", "dense",
+                    "Stich, Local SGD, ICLR 2019", "2 (p-1)/p n v once a period", {"between": "nothing"}),
     )
 }
 
@@ -95,9 +105,12 @@ class Scheme:
     def __post_init__(self) -> None:
         if self.name not in COMPOSITIONS:
             raise InvalidArgument(f"unknown scheme {self.name!r}; the schemes are: {', '.join(names())}")
-        defaults = {**self._composition.defaults, **self.given}
-        classes = _classes(self._composition, defaults)
-        object.__setattr__(self, "options", resolve(_declared(classes), defaults, f"scheme {self.name}"))
+        own = self._composition.defaults
+        classes = _classes(self._composition, {**own, **self.given})
+        declared = _declared(classes)
+        known = {option.name for option in declared}  # another part in the place of the scheme's has other options
+        chosen = {**{name: value for name, value in own.items() if name in known}, **self.given}
+        object.__setattr__(self, "options", resolve(declared, chosen, f"scheme {self.name}"))
         _check_fit(**classes)
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows
 

@@ -118,8 +118,12 @@ class Compressed:
         reducer = Reducer(self.comm, self.name)
         ops = ops_for(self.gradient)
         mean = reducer.reduce_sparse(self.gradient).dense(ops).copy()
-        wrong = 0 if self._same_bits(mean) else 1
-        sent = self._sent(reducer, mean)
+        if reducer.scheme.parts(1).memories[0].name == "error-reset":  # each result holds what its rank did not send
+            wrong, sent = 0, self.gradient.astype(np.float64)
+            self.comm.allreduce_in_place(mean, "native")
+            mean /= self.comm.size
+        else:
+            wrong, sent = 0 if self._same_bits(mean) else 1, self._sent(reducer)
         if sent is None:
             return wrong
         self.comm.allreduce_in_place(sent, "native")
@@ -129,23 +133,26 @@ class Compressed:
     def facts(self, rounds: int) -> dict[str, Any]:
         """Density and the median time of every phase, of the rank where it takes longest (collective)."""
         phases = self._phases[-rounds:]
-        medians = np.array([np.median([one[name] for one in phases]) for name in phases[0]])
+        names = sorted({name for one in phases for name in one})  # steps that send nothing lack some
+        medians = np.array([np.median([one.get(name, 0.0) for one in phases]) for name in names])
         self.comm.allreduce_in_place(medians, "native", "max")
         return {
             "algorithm": None,
             "scheme": self.name,
             "density": float(np.mean(self._density[-rounds:])),
-            "t_phase_us": dict(zip(phases[0], (1e6 * medians).tolist(), strict=True)),
+            "t_phase_us": dict(zip(names, (1e6 * medians).tolist(), strict=True)),
         }
 
-    def _sent(self, reducer: Reducer, mean: np.ndarray) -> np.ndarray | None:
+    def _sent(self, reducer: Reducer) -> np.ndarray | None:
         """What this rank sent in the first step, from what its memory kept; None where no memory tells.
 
-        From an empty memory m' = beta (g - sent) everywhere, since nothing was sent where all is kept.
+        From an empty memory m' = beta (g - sent) everywhere, since nothing was sent where all is kept. Where Nesterov's
+        momentum has gone ahead g counts 1 + momentum times.
         """
-        kept = reducer.state_dict().get("memory/0/residual")
+        kept, options = reducer.state_dict().get("memory/0/residual"), reducer.scheme.options
         if kept is not None:
-            return self.gradient.astype(np.float64) - kept.astype(np.float64) / reducer.scheme.options["beta"]
+            ahead = options["momentum"] if options.get("nesterov") == "yes" else 0.0
+            return self.gradient.astype(np.float64) * (1 + ahead) - kept.astype(np.float64) / options.get("beta", 1.0)
         return self.gradient.astype(np.float64) if reducer.stats.density == 1 else None
 
     def _tolerance(self, reducer: Reducer) -> float:
