@@ -44,7 +44,11 @@ class Measures:
     def begin(self, workers: list[Compensated]) -> bool:
         """Whether this step is measured; then note what its update will overwrite."""
         step = self._step
-        if not self._interval or step.number % self._interval:
+        if not self._interval:
+            return False
+        measured = step.number % self._interval == 0
+        step.remembers = measured or any(memory.remembers for memory in self._memories)  # what was sent is to be kept
+        if not measured:
             return False
         self._u = [step.whole(u, f"measures-{worker}") for worker, u in enumerate(workers)]
         self._chosen = [self._choice(u) for u in workers]
