@@ -17,9 +17,9 @@ class Pipeline:
     behind is averaged uncompressed.
     """
 
-    def __init__(self, parts: Any, step: Step, check_overflow: bool) -> None:
+    def __init__(self, parts: Any, step: Step, check_finite: bool) -> None:
         self.memories, self.exchange, self.schedule = parts.memories, parts.exchange, parts.schedule
-        self.step, self._check_overflow = step, check_overflow
+        self.step, self._check_finite = step, check_finite
 
     def silent(self, number: int) -> bool:
         """Whether a step sends nothing at all; the memories are of one kind and know the step's number."""
@@ -30,12 +30,44 @@ class Pipeline:
         step = self.step
         workers = [memory.compensate(g[: step.n], step) for memory, g in zip(self.memories, flat, strict=True)]
         if self.silent(step.number):
-            return workers, [0] * len(flat)  # found at the next step that sends: a memory not finite stays so
+            return self._leave_out(workers, flat)
         found = self.exchange.select(workers, step) if step.n else [0] * len(flat)
         return workers, [
             count + (step.ops.count_nonfinite(g[step.n :])[0] if g.size > step.n else 0)
             for count, g in zip(found, flat, strict=True)
         ]
+
+    def _leave_out(self, workers: list[Compensated], flat: list[Array]) -> tuple[list[Compensated], list[int]]:
+        """In a step without an agreement a gradient that is not finite counts as zero, of which all are told later."""
+        step = self.step
+        found = [step.ops.count_nonfinite(g)[0] for g in flat] if self._check_finite else [0] * len(flat)
+        for worker, count in enumerate(found):
+            if count:
+                workers[worker] = self.memories[worker].compensate(step.ops.zeros(step.n, step.dtype), step)
+        return workers, found
+
+    def set_shift(self, flat: list[Array]) -> None:
+        """Give the memories their workers' shifts, and the mean of all (collective)."""
+        step = self.step
+        mean = self._dense_mean([g[: step.n] for g in flat])
+        mean += 0.0  # no negative zeros, which averages over several workers would lose
+        for memory, g in zip(self.memories, flat, strict=True):
+            memory.set_shift(g[: step.n].copy(), mean)
+
+    def nonfinite_error(self, flat: list[Array], found: list[int], bucket: Any) -> NonFiniteGradient | None:
+        """What to tell all ranks about NaN or infinity in this one's gradients; ``found`` counts them by worker."""
+        if not self._check_finite or not any(found):
+            return None
+        worker = next(worker for worker, count in enumerate(found) if count)
+        count, first = self.step.ops.count_nonfinite(flat[worker])
+        if not count:
+            return NonFiniteGradient(f"error memory and gradient overflowed in step {self.step.number}")
+        whose = f" of worker {worker}" if len(flat) > 1 else ""
+        return NonFiniteGradient(
+            f"{bucket.where(first)}{whose} is {flat[worker][first]} in step {self.step.number} "
+            f"({count} of {bucket.total} elements are not finite); error memory is untouched. "
+            "nonfinite='skip' leaves out such steps on all ranks"
+        )
 
     def run(self, flat: list[Array], workers: list[Compensated]) -> Exchanged:
         """What follows the agreement of all ranks; the mean of the whole vectors."""
@@ -100,29 +132,38 @@ class Pipeline:
             yield from memory.update(u, one, self.step)
 
     def _local(self, workers: list[Compensated], sent: list[Sent]) -> Array | None:
-        """What memories add to the mean for this rank alone: the average over its workers."""
+        """What memories add to the mean for this rank alone: the average over its workers.
+
+        Written so that the average of equal parts is that part, to the last bit.
+        """
         step = self.step
         parts = [memory.local(u, one, step) for memory, u, one in zip(self.memories, workers, sent, strict=True)]
-        if parts[0] is None:
-            return None
-        for other in parts[1:]:
-            step.ops.add(parts[0], other)
-        step.ops.scale(parts[0], 1.0 / len(parts))
-        return parts[0]
+        first, *others = parts
+        if first is None or not others:
+            return first
+        for other in others:
+            step.ops.axpby(other, 1.0, other, -1.0, first)
+        for other in others[1:]:
+            step.ops.add(others[0], other)
+        step.ops.axpby(first, 1.0, first, 1.0 / len(parts), others[0])
+        return first
 
     def _tail(self, flat: list[Array]) -> Array:
         """The mean of what goes uncompressed."""
-        step = self.step
-        total = flat[0][step.n :].copy()
-        for other in flat[1:]:
-            step.ops.add(total, other[step.n :])
-        with step.timed("exchange"):
-            step.comm.allreduce_in_place(total, step.algorithm)
+        with self.step.timed("exchange"):
+            return self._dense_mean([g[self.step.n :] for g in flat])
+
+    def _dense_mean(self, vectors: list[Array]) -> Array:
+        """The mean over all workers of dense vectors, one a local worker."""
+        step, total = self.step, vectors[0].copy()
+        for other in vectors[1:]:
+            step.ops.add(total, other)
+        step.comm.allreduce_in_place(total, step.algorithm)
         return step.scale(total)
 
     def _refuse_overflow(self, mean: Mean) -> None:
         step = self.step
-        if self._check_overflow and step.codec.may_overflow(step.dtype) and step.ops.count_nonfinite(mean.values)[0]:
+        if self._check_finite and step.codec.may_overflow(step.dtype) and step.ops.count_nonfinite(mean.values)[0]:
             raise NonFiniteGradient(f"values={step.codec.values} overflowed in step {step.number}: use values=float32")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from . import allreduce
 from .buckets import Arrays, Bucket
 from .errors import BufferRefused, InvalidArgument, MpicompError, NonFiniteGradient
+from .measures import Measures
 from .pipeline import Pipeline
 from .schemes import Scheme
 from .step import Step, workers_of_all
@@ -43,6 +44,9 @@ class Reducer:
     densities : mapping of str to float, optional
         Of some arrays by name (``"gradient 0 "`` and so on in a list), for schemes with a density and
         ``layers=per-tensor``; 1 sends an array uncompressed. See :func:`mpicomp.schedules.densities_by_flops`.
+    measures : int
+        Work out ``stats.measures`` in every so many-th step, and record them in the trace; 0 is never. For analysis:
+        a measured step moves and passes over a few dense vectors more.
     trace : mpicomp.trace.Recorder, optional
 
     Raises
@@ -54,23 +58,27 @@ class Reducer:
     """
 
     def __init__(self, comm: Any, scheme: str | Scheme, *, workers: int = 1, algorithm: str = "auto",
-                 nonfinite: str = "raise", densities: Mapping[str, float] | None = None, trace: Any = None) -> None:
+                 nonfinite: str = "raise", densities: Mapping[str, float] | None = None, measures: int = 0,
+                 trace: Any = None) -> None:
         self.comm, self.workers, self.nonfinite = comm, workers, nonfinite
         self._densities = dict(densities or {})
         error = None
         try:
             self.scheme = Scheme.parse(scheme)
-            _check(workers, nonfinite, self._densities, self.scheme)
+            _check(workers, nonfinite, self._densities, measures, self.scheme)
             allreduce.check_name(algorithm)
         except InvalidArgument as caught:
             error = caught
-        comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities}", error)
+        comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
+                   f"measures={measures}", error)
         self._text = str(self.scheme)
         parts = self.scheme.parts(workers)
         trace = trace if trace is not None and trace.enabled else None
         self._step = Step(comm, workers_of_all(comm, workers), parts, self.scheme.options["seed"], algorithm, trace)
-        self._pipeline = Pipeline(parts, self._step, check_overflow=nonfinite != "allow")
+        self._pipeline = Pipeline(parts, self._step, check_finite=nonfinite != "allow")
+        self._measures = Measures(measures, self._step, parts.memories)
         self._bucket: Bucket | None = None
+        self._untold: MpicompError | None = None  # of a silent step
         self.step = 0
         self.stats = StepStats()
 
@@ -109,6 +117,30 @@ class Reducer:
         ops = self._step.ops
         return 0.0 if ops is None else sum(memory.squared_norm(ops) for memory in self._pipeline.memories) ** 0.5
 
+    def set_shift(self, arrays: Arrays) -> None:
+        """The vectors that gradients are taken relative to, with ``memory=shifted`` (collective).
+
+        Parameters
+        ----------
+        arrays : like the gradients passed to ``reduce``
+            For each of this rank's workers its own, for example its gradient at the optimum; copied.
+        """
+        error, flat = None, []
+        try:
+            if not hasattr(self._pipeline.memories[0], "set_shift"):
+                raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
+            self._begin(arrays)
+            flat = self._bucket.flatten(arrays, self._step.scratch)
+        except (InvalidArgument, BufferRefused) as caught:
+            error = caught
+        self.comm.agree(f"shift of step {self.step} for {self._known}", error)
+        self._pipeline.set_shift(flat)
+
+    def learning_rate_dropped(self) -> None:
+        """Tell the schedule of densities that training has come to another phase (collective; see ``accordion``)."""
+        self.comm.agree(f"the learning rate drops before step {self.step}")
+        self._pipeline.schedule.learning_rate_dropped()
+
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
         ops = self._step.ops
@@ -122,6 +154,7 @@ class Reducer:
         yield from ((f"memory/{worker}/", memory) for worker, memory in enumerate(self._pipeline.memories))
         yield "exchange/", self._pipeline.exchange
         yield "schedule/", self._pipeline.schedule
+        yield "measures/", self._measures
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken (collective).
@@ -153,32 +186,44 @@ class Reducer:
             flat, workers, error = self._select(grads, out)
         with step.timed("agree"):
             finite = self._agree(error)
+        measured = finite and self._measures.begin(workers)
         result = self._pipeline.run(flat, workers) if finite else self._pipeline.nothing(self._bucket.total)
         self._account(result, before, start, skipped=not finite)
+        if measured:
+            self.stats.measures = self._measures.end(result.sent, self.stats)
         return result.mean
 
     def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Array], list[Compensated], MpicompError | None]:
         """All that a rank can do by itself: the compensated gradients, what it selects, and what is wrong."""
-        step = self._step
         try:
-            self._bucket = bucket = self._layout(grads, out)
+            bucket = self._begin(grads, out)
         except (InvalidArgument, BufferRefused) as error:
             return [], [], error
+        flat = bucket.flatten(grads, self._step.scratch)
+        workers, found = self._pipeline.select(flat)
+        return flat, workers, self._pipeline.nonfinite_error(flat, found, bucket)
+
+    def _begin(self, grads: Arrays, out: Arrays | None = None) -> Bucket:
+        """Begin the step, with the layout of ``grads``."""
+        self._bucket = bucket = self._layout(grads, out)
         per_tensor = self.scheme.options["layers"] == "per-tensor"
         spans = [tensor[:2] for tensor in bucket.tensors] if per_tensor else [(0, bucket.n)]
-        step.begin(self.step, bucket, spans, bucket.densities if per_tensor else [None])
-        flat = bucket.flatten(grads, step.scratch)
-        workers, found = self._pipeline.select(flat)
-        return flat, workers, self._nonfinite_error(flat, found)
+        self._step.begin(self.step, bucket, spans, bucket.densities if per_tensor else [None])
+        return bucket
+
+    @property
+    def _known(self) -> str:
+        return self._bucket.signature if self._bucket else "invalid"
 
     def _agree(self, error: MpicompError | None) -> bool:
         """Whether this step counts; the same answer, or the same error, on every rank."""
-        if error is None and self._pipeline.silent(self.step):
+        if self._pipeline.silent(self.step) and (error is None or isinstance(error, NonFiniteGradient)):
+            self._untold = self._untold or (error if self.nonfinite == "raise" else None)
             return True
-        known = self._bucket.signature if self._bucket else "invalid"
+        error, self._untold = error or self._untold, None
         patient = self._step.n >= LONG  # then the leader takes milliseconds to select
         try:
-            self.comm.agree(f"step {self.step} of {self._text} for {known}", error, patient)
+            self.comm.agree(f"step {self.step} of {self._text} for {self._known}", error, patient)
         except NonFiniteGradient:
             if self.nonfinite == "raise":
                 raise
@@ -191,6 +236,9 @@ class Reducer:
             bucket = Bucket(grads, self.workers, self.scheme.options["dense"], self._densities)
             for memory in self._pipeline.memories:
                 memory.check(bucket.n)
+            if memory.silences and bucket.total > bucket.n:
+                raise InvalidArgument(f"arrays cannot go dense where {self._text} sends nothing in some steps; "
+                                      "expected dense=none and no density of 1, or between=gradient")
         elif not bucket.fits(grads):
             raise InvalidArgument(
                 f"this reducer's error memory is for {bucket.signature}; make another Reducer for other arrays"
@@ -198,21 +246,6 @@ class Reducer:
         if out is not None:
             bucket.check_out(out)
         return bucket
-
-    def _nonfinite_error(self, flat: list[Array], nonfinite: list[int]) -> NonFiniteGradient | None:
-        """What to tell all ranks about NaN or infinity in this one's gradients."""
-        if self.nonfinite == "allow" or not any(nonfinite):
-            return None
-        worker = next(worker for worker, count in enumerate(nonfinite) if count)
-        count, first = self._step.ops.count_nonfinite(flat[worker])
-        if not count:
-            return NonFiniteGradient(f"error memory and gradient overflowed in step {self.step}")
-        whose = f" of worker {worker}" if self.workers > 1 else ""
-        return NonFiniteGradient(
-            f"{self._bucket.where(first)}{whose} is {flat[worker][first]} in step {self.step} "
-            f"({count} of {self._bucket.total} elements are not finite); error memory is untouched. "
-            "nonfinite='skip' leaves out such steps on all ranks"
-        )
 
     def _account(self, result: Exchanged, before: Any, start: int, skipped: bool) -> None:
         """Statistics and trace of the step just done; then the next step's number."""
@@ -240,11 +273,13 @@ class Reducer:
         self.step += 1
 
 
-def _check(workers: int, nonfinite: str, densities: dict[str, float], scheme: Scheme) -> None:
+def _check(workers: int, nonfinite: str, densities: dict[str, float], measures: int, scheme: Scheme) -> None:
     if workers < 1:
         raise InvalidArgument(f"workers must be at least 1 on every rank, got {workers}")
     if nonfinite not in NONFINITE:
         raise InvalidArgument(f"nonfinite must be one of {', '.join(NONFINITE)}, got {nonfinite!r}")
+    if measures < 0:
+        raise InvalidArgument(f"measures must be 0 (never) or a number of steps, got {measures}")
     if densities and scheme.options["layers"] != "per-tensor":
         raise InvalidArgument(f"densities of single arrays need layers=per-tensor, got {scheme}")
     for name, density in densities.items():

@@ -51,18 +51,24 @@ COMPOSITIONS = {
                     "Stich et al., Sparsified SGD with memory, NeurIPS 2018", "2 (p-1)/p k v"),
         Composition("threshold", "residual", "threshold", "float", "gather",
                     "Sahu et al., NeurIPS 2021", "(p-1) k (v + i), k as many as pass, i <= 4"),
-        Composition("adacomp", "residual", "bins", "float", "gather",
-                    "Chen et al., AdaComp, AAAI 2018", "(p-1) k (v + i), k as many as pass, i <= 4",
+        Composition("strom", "residual", "threshold", "fixed", "gather",
+                    "Strom, Interspeech 2015", "(p-1) k (1/8 + i), k as many as pass, i <= 4"),
+        Composition("dgc", "momentum-corrected", "sampled", "float", "gather",
+                    "Lin et al., Deep Gradient Compression, ICLR 2018", "(p-1) k (v + i), i <= 4",
+                    {"density": 0.001, "layers": "per-tensor"}),
+        Composition("adacomp", "residual", "bins", "sign", "gather",
+                    "Chen et al., AdaComp, AAAI 2018", "(p-1) k (1/8 + i), k as many as pass, i <= 4",
                     {"layers": "per-tensor"}),
         Composition("gaussiank", "residual", "gaussian", "float", "gather",
                     "Shi et al., Understanding top-k sparsification, 2019",
                     "(p-1) k (v + i), k up to 4/3 of the target, i <= 4"),
         Composition("sidco", "residual", "sidco", "float", "gather",
                     "Abdelmoniem et al., SIDCo, MLSys 2021", "(p-1) k (v + i), k 0.8 to 1.2 of the target, i <= 4"),
+        Composition("accordion", "residual", "top-k", "float", "gather",
+                    "Agarwal et al., ACCORDION, MLSys 2021", "(p-1) k (v + i), k as the regime wants, i <= 4",
+                    {"layers": "per-tensor"}, "accordion"),
         Composition("arctopk", "residual", "rows", "float", "agreed",
                     "ARC-Top-k, 2025", "2 (p-1)/p (k + n width/row) v"),
-        Composition("strom", "residual", "threshold", "fixed", "gather",
-                    "Strom, Interspeech 2015", "(p-1) k (1/8 + i), k as many as pass, i <= 4"),
         Composition("onebit", "residual", "all", "one-bit", "pieces",
                     "Seide et al., Interspeech 2014", "2 (p-1)/p (n/8 + 2 v columns)"),
         Composition("signsgd", "residual", "all", "sign", "gather",
@@ -77,9 +83,13 @@ COMPOSITIONS = {
                     "Horvath et al., MSML 2022", "(p-1) (n + 2)"),
         Composition("scaled-integer", "none", "all", "scaled-integer", "dense",
                     "Sapio et al., SwitchML, NSDI 2021", "2 (p-1)/p n bits/8"),
+        Composition("error-reset", "error-reset", "random-k", "float", "agreed",
+                    "Xie et al., CSER, NeurIPS 2020", "2 (p-1)/p k v"),
         Composition("induced", "none", "all", "induced", "gather",
                     "Horvath and Richtarik, ICLR 2021",
                     "(p-1) (k (v + i) + n/8 width + v n/bucket), i <= 4"),
+        Composition("localsgd", "error-reset", "all", "float", "dense",
+                    "Stich, Local SGD, ICLR 2019", "2 (p-1)/p n v once a period", {"between": "nothing"}),
     )
 }
 
@@ -126,9 +136,12 @@ class Scheme:
     def __post_init__(self) -> None:
         if self.name not in COMPOSITIONS:
             raise InvalidArgument(f"unknown scheme {self.name!r}; the schemes are: {', '.join(names())}")
-        defaults = {**self._composition.defaults, **self.given}
-        classes = _classes(self._composition, defaults)
-        object.__setattr__(self, "options", resolve(_declared(classes), defaults, f"scheme {self.name}"))
+        own = self._composition.defaults
+        classes = _classes(self._composition, {**own, **self.given})
+        declared = _declared(classes)
+        known = {option.name for option in declared}  # another part in the place of the scheme's has other options
+        chosen = {**{name: value for name, value in own.items() if name in known}, **self.given}
+        object.__setattr__(self, "options", resolve(declared, chosen, f"scheme {self.name}"))
         _check_fit(**classes)
         _check_threshold(classes["codec"], classes["selector"], self.options)
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows

@@ -35,7 +35,7 @@ class Step:
     selector, codec
         Parts of the scheme that its exchange asks.
     remembers : bool
-        Whether a memory reads what was sent.
+        Whether a memory, or who measures this step, reads what was sent.
     seconds : dict
         Seconds of each phase of the step so far.
     """

@@ -108,3 +108,4 @@ class StepStats:
     payload_bits: float = 0.0
     skipped: bool = False
     seconds: dict[str, float] = field(default_factory=dict)  # phase -> seconds
+    measures: dict[str, float] = field(default_factory=dict)  # in measured steps: see mpicomp/measures.py

@@ -24,7 +24,7 @@ LAYERS = (
     ({"allreduce"},),
     (MPI_GROUP,),
     ({"codecs"}, {"exchanges"}, {"memories"}, {"schedules"}, {"selectors"}),
-    ({"buckets", "pipeline", "reducer", "schemes", "step"},),
+    ({"buckets", "measures", "pipeline", "reducer", "schemes", "step"},),
     ({"bench"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),

@@ -35,6 +35,11 @@ class Kept:
         """Keep another array under a name."""
         self._arrays[name] = array
 
+    @property
+    def empty(self) -> bool:
+        """Whether no vector was ever put, opened or loaded."""
+        return not self._arrays and not self._loaded
+
     def check(self, n: int) -> None:
         """Refuse saved vectors of another size than the gradient's."""
         for name, array in self._loaded.items():
