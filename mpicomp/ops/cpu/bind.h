@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+namespace py = pybind11;
+
 void bind_reduce(pybind11::module_& m);
 void bind_half(pybind11::module_& m);
 void bind_chunk_max(pybind11::module_& m);
@@ -17,4 +19,5 @@ void bind_low_rank(py::module_& m);
 void bind_quantise(py::module_& m);
 void bind_random(py::module_& m);
 void bind_moments(py::module_& m);
+void bind_bin_select(py::module_& m);
 void bind_sketch(py::module_& m);

@@ -47,6 +47,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_quantise(m);
     bind_random(m);
     bind_moments(m);
+    bind_bin_select(m);
     bind_sketch(m);
     m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use: avx512, avx2 or baseline.");
     m.def("force_isa", &force_isa, py::arg("name"), "Use this instruction set; '' for the best. For tests.");
