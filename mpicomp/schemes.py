@@ -49,6 +49,11 @@ COMPOSITIONS = {
                     "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4"),
         Composition("threshold", "residual", "threshold", "float", "gather",
                     "Sahu et al., NeurIPS 2021", "(p-1) k (v + i), k as many as pass, i <= 4"),
+        Composition("gtopk", "residual", "top-k", "float", "merge",
+                    "Shi et al., gTop-k, ICDCS 2019", "2 (p-1)/p k (v + i), on rank 0 log2(p) times k (v + i)"),
+        Composition("powersgd", "residual", "all", "float", "low-rank",
+                    "Vogels et al., PowerSGD, NeurIPS 2019",
+                    "2 (p-1)/p r (rows + columns) v of each matrix, 2 (p-1)/p v of an element of a vector"),
     )
 }
 

@@ -11,5 +11,7 @@ that it keeps from step to step goes through ``state`` and ``load``, and changes
 from .dense import Dense
 from .gather import Gather
 from .leader import Leader
+from .low_rank import LowRank
+from .merge import Merge
 
-EXCHANGES = {part.name: part for part in (Dense, Leader, Gather)}
+EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, LowRank)}
