@@ -51,6 +51,8 @@ COMPOSITIONS = {
                     "Sahu et al., NeurIPS 2021", "(p-1) k (v + i), k as many as pass, i <= 4"),
         Composition("gtopk", "residual", "top-k", "float", "merge",
                     "Shi et al., gTop-k, ICDCS 2019", "2 (p-1)/p k (v + i), on rank 0 log2(p) times k (v + i)"),
+        Composition("oktopk", "residual", "top-k", "float", "balanced",
+                    "Li and Hoefler, Ok-Topk, PPoPP 2022", "about 2 (p-1)/p k (v + i), at most 3 (p-1)/p k (v + i)"),
         Composition("powersgd", "residual", "all", "float", "low-rank",
                     "Vogels et al., PowerSGD, NeurIPS 2019",
                     "2 (p-1)/p r (rows + columns) v of each matrix, 2 (p-1)/p v of an element of a vector"),

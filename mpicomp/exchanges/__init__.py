@@ -8,10 +8,11 @@ ones (with a target k), or those that can be ``agreed`` on; and ``any``, ``addab
 that it keeps from step to step goes through ``state`` and ``load``, and changes in ``exchange`` alone.
 """
 
+from .balanced import Balanced
 from .dense import Dense
 from .gather import Gather
 from .leader import Leader
 from .low_rank import LowRank
 from .merge import Merge
 
-EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, LowRank)}
+EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, Balanced, LowRank)}

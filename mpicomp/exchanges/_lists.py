@@ -5,6 +5,7 @@ Where the codec narrows, every list that travels is rounded first, so that a rec
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ def add(lists: list[Pairs], step: Any) -> Pairs:
 def by_span(pairs: Pairs, step: Any) -> list[slice]:
     """Which part of a list lies in each span."""
     ends = step.ops.positions_of(pairs.indices, [stop for _, stop in step.spans])
-    return [slice(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
+    return [slice(start, stop) for start, stop in pairwise([0, *ends])]
 
 
 def largest(pairs: Pairs, counts: list[int], step: Any) -> Array | None:
@@ -144,3 +145,14 @@ class Ledger:
 
 def _through(pairs: Pairs, final: Array, step: Any) -> Pairs:
     return pairs.at(step.ops.common(pairs.indices, final)[0])
+
+
+def merged(lists: list[Pairs], counts: list[int] | None, ledger: Ledger, step: Any) -> Pairs:
+    """The sum of lists, rounded; of each span the ``counts`` largest (None: all). The ledger knows what is left out."""
+    total = add(lists, step)
+    positions = None if counts is None else largest(total, counts, step)
+    if positions is None and not narrows(step):
+        return total
+    kept = rounded(total if positions is None else total.at(positions), step)
+    ledger.leave(total, kept, positions, step)
+    return kept

@@ -40,7 +40,7 @@ class Merge(Stateless):
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         counts, ledger = step.selector.counts(step), Ledger(self._own)
-        mine = merged(self._own, counts, ledger, step)
+        mine = _lists.merged(self._own, counts, ledger, step)
         message = self._up_the_tree(mine, counts, ledger, step)
         step.comm.broadcast(message, 0)
         final = _lists.read(message, step, filled=True)
@@ -56,20 +56,9 @@ class Merge(Stateless):
             if rank + bit < size:
                 received = step.comm.send_and_receive({}, {rank + bit: nbytes}, like=mine.values)
                 theirs = _lists.read(received[rank + bit], step, filled=True)
-                mine = merged([mine, theirs], counts, ledger, step)
+                mine = _lists.merged([mine, theirs], counts, ledger, step)
             bit <<= 1
         message = _lists.write(mine, step, length)
         if rank:
             step.comm.send_and_receive({rank - bit: message}, {}, like=mine.values)
         return message
-
-
-def merged(lists: list[Pairs], counts: list[int], ledger: Ledger, step: Any) -> Pairs:
-    """The sum of lists, cut to the ``counts`` largest of each span and rounded; the ledger knows what was left out."""
-    total = _lists.add(lists, step)
-    positions = _lists.largest(total, counts, step)
-    if positions is None and (len(lists) == 1 or not _lists.narrows(step)):
-        return total
-    kept = _lists.rounded(total if positions is None else total.at(positions), step)
-    ledger.leave(total, kept, positions, step)
-    return kept
