@@ -9,9 +9,12 @@ that it keeps from step to step goes through ``state`` and ``load``, and changes
 """
 
 from .agreed import Agreed
+from .balanced import Balanced
 from .dense import Dense
 from .gather import Gather
 from .leader import Leader
+from .low_rank import LowRank
+from .merge import Merge
 from .pieces import Pieces
 
-EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Agreed, Pieces)}
+EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, Balanced, Agreed, LowRank, Pieces)}
