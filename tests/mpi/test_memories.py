@@ -11,6 +11,7 @@ from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.partition import partition
 
 STEPS, N, K = 7, 90, 6
+RESET = "error-reset:selector=top-k,exchange=gather"  # with the parts that the simulation has
 
 
 def gradient(seed, worker, step, n=N):
@@ -159,7 +160,7 @@ def test_a_skipped_step_leaves_residual_and_velocity(comm, seed, text):
 
 def test_dgc_warms_up_by_the_published_sparsities(comm):
     n = 20_000
-    reducer = mpicomp.Reducer(comm, "dgc:warmup=4,switch=never")
+    reducer = mpicomp.Reducer(comm, "dgc:warmup=4,switch=never,selector=top-k")
     g = np.random.default_rng(comm.rank).standard_normal(n).astype(np.float32)
     sparsities = []
     for _ in range(5):
@@ -168,7 +169,7 @@ def test_dgc_warms_up_by_the_published_sparsities(comm):
     np.testing.assert_allclose(sparsities, [75, 93.75, 98.4375, 99.6, 99.9], atol=0.051)
 
 
-@pytest.mark.parametrize("text", [f"dgc:k={K},layers=whole", f"error-reset:k={K}"])
+@pytest.mark.parametrize("text", [f"dgc:k={K},layers=whole", f"{RESET},k={K}"])
 def test_wire_bytes_are_those_of_pairs(comm, seed, text):
     reducer = mpicomp.Reducer(comm, f"{text},indices=plain,switch=never")
     for step in range(3):
@@ -194,8 +195,8 @@ def reset_simulation(everyone, period, between, k):
         yield x, e, sent
 
 
-@pytest.mark.parametrize("text", [f"error-reset:period=3,k={K}", "error-reset:period=1,k=3", "localsgd:period=3",
-                                  f"error-reset:period=2,between=nothing,k={K}"])
+@pytest.mark.parametrize("text", [f"{RESET},period=3,k={K}", f"{RESET},period=1,k=3", "localsgd:period=3",
+                                  f"{RESET},period=2,between=nothing,k={K}"])
 def test_error_reset_equals_the_simulation(comm, seed, text):
     scheme = mpicomp.Scheme.parse(text)
     reducer = mpicomp.Reducer(comm, text)
@@ -240,7 +241,7 @@ def test_local_sgd_of_period_1_is_dense(comm, seed):
 
 
 def test_workers_of_one_rank_share_its_model(comm, seed):
-    reducer = mpicomp.Reducer(comm, f"error-reset:period=2,k={K}", workers=2)
+    reducer = mpicomp.Reducer(comm, f"{RESET},period=2,k={K}", workers=2)
     x = np.zeros(N)
     for step in range(4):
         g = np.array([gradient(seed, 2 * comm.rank + row, step) for row in range(2)])
@@ -263,7 +264,7 @@ def test_silent_steps_refuse_dense_arrays(comm, seed):
 
 
 @pytest.mark.parametrize("nonfinite", ["raise", "skip", "allow"])
-@pytest.mark.parametrize("text", ["localsgd:period=3", "error-reset:period=3,between=nothing,k=5"])
+@pytest.mark.parametrize("text", ["localsgd:period=3", f"{RESET},period=3,between=nothing,k=5"])
 def test_a_non_finite_gradient_in_a_silent_step(comm, seed, text, nonfinite):
     """It is left out by its own rank at once; all are told in the next step that sends."""
     reducer = mpicomp.Reducer(comm, text, nonfinite=nonfinite)
@@ -354,7 +355,8 @@ def test_wrong_shifts_are_refused_on_every_rank(comm):
 # -- all
 
 @pytest.mark.parametrize("text", ["dgc:k=5,clip=3,nesterov=yes", "topk:k=5,memory=update", "topk:k=5,memory=shifted",
-                                  "error-reset:k=5,period=4", "localsgd:period=4", "accordion:k=2,high=0.2,interval=3"])
+                                  f"{RESET},k=5,period=4", "localsgd:period=4",
+                                  "accordion:k=2,high=0.2,interval=3"])
 def test_resume_is_bit_exact(comm, seed, text):
     def gradients(step):
         return np.random.default_rng([seed, comm.rank, step]).standard_normal(N).astype(np.float32)

@@ -15,7 +15,8 @@ from mpicomp.selectors.random_k import SHARED
 STEPS = 4
 AGREED = ["randomk:density=0.1", "randomk:k=3,seed=7,beta=0.5", "arctopk:density=0.1,row=8",
           "arctopk:k=9,row=5,width=64,seed=3", "arctopk:k=1,row=1000,memory=none"]
-OWN = ["adacomp:bin=20", "gaussiank:density=0.1", "sidco:density=0.1", "topk:selector=sampled,k=200,sample=0.2"]
+OWN = ["adacomp:bin=20,codec=float", "gaussiank:density=0.1", "sidco:density=0.1",
+       "topk:selector=sampled,k=200,sample=0.2"]
 
 
 def gradient(seed, worker, step, n):
@@ -152,7 +153,7 @@ def test_bytes_of_agreed(comm, text, numbers):
     assert reducer.stats.leader is None
 
 
-@pytest.mark.parametrize("name", ["adacomp", "gaussiank:density=0.01", "sidco:density=0.01",
+@pytest.mark.parametrize("name", ["adacomp:codec=float", "gaussiank:density=0.01", "sidco:density=0.01",
                                   "topk:selector=sampled,density=0.01"])
 def test_bytes_of_gathered_pairs(comm, seed, name):
     """(p-1) k (v + i) bytes a rank: 4 + 4 for plain indices, a header of 32 bytes a worker, and the lengths."""
