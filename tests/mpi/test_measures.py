@@ -125,7 +125,8 @@ def test_nothing_is_measured_where_not_asked(comm, seed):
 
 
 @pytest.mark.parametrize("text", ["localsgd:period=2",
-                                  "error-reset:selector=top-k,exchange=gather,between=nothing,period=2,k=4", "dgc:k=4,nesterov=yes", "topk:memory=shifted,k=4"])
+                                  "error-reset:selector=top-k,exchange=gather,between=nothing,period=2,k=4",
+                                  "dgc:k=4,nesterov=yes", "topk:memory=shifted,k=4"])
 def test_of_other_memories(comm, seed, text):
     reducer = mpicomp.Reducer(comm, text, measures=1)
     for step in range(4):
