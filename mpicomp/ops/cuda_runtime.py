@@ -63,9 +63,19 @@ def _kernel_names() -> dict[str, list[str]]:
         ],
         "update": [
             *(f"keep_unsent<{ti}>" for ti in real_index),
-            *(f"filter<{t}>" for t in real),
+            *(f"{name}<{t}>" for name in ("filter", "dense_update", "axpby") for t in real),
         ],
         "measure": [f"{name}<{t}>" for name in ("count_nonfinite", "squared_norm") for t in real],
+        "moments": [f"{name}<{t}>" for name in ("moments", "sample") for t in real],
+        "bin_select": [
+            *(f"bin_peaks<{t}>" for t in real),
+            *(f"write_bins<{ti}>" for ti in real_index),
+        ],
+        "lists": [
+            *(f"{name}<{i}>" for name in ("measure_gaps", "pack_gaps", "set_bits", "write_bits") for i in index),
+            "read_gaps",
+            "count_bits",
+        ],
     }
 
 

@@ -13,37 +13,46 @@ FLOORS = (0.0, -0.0, 1e-310, 0.1, 1.0, 3.0, float("inf"))
 AROUND_BLOCKS = (*SIZES, 511, 512, 513, 9001)
 
 
-def memories(rng, n, dtype):
-    return (vector(rng, n, dtype), None)
+def assert_close(ops, memory, grad, floor):
+    count, *sums = ops.moments(memory, grad, floor)
+    expected_count, *expected = reference.moments(memory, grad, floor)
+    assert count == expected_count
+    assert sums == pytest.approx(expected, rel=1e-12, abs=1e-10)
 
 
 @pytest.mark.parametrize("dtype", REALS)
 def test_moments(ops, rng, dtype):
+    for n in (0, 1, 17, 255, 1500):
+        memory, grad = vector(rng, n, dtype), vector(rng, n, dtype)
+        for floor in (0.0, 1.0):
+            assert_close(ops, memory, grad, floor)
+            assert_close(ops, None, grad, floor)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_moments_around_blocks(cpu_ops, rng, dtype):
     for n in AROUND_BLOCKS:
-        grad = vector(rng, n, dtype)
-        for memory in memories(rng, n, dtype):
-            for floor in FLOORS:
-                count, *sums = ops.moments(memory, grad, floor)
-                expected_count, *expected = reference.moments(memory, grad, floor)
-                assert count == expected_count
-                assert sums == pytest.approx(expected, rel=1e-12, abs=1e-10)
+        memory, grad = vector(rng, n, dtype), vector(rng, n, dtype)
+        for floor in FLOORS:
+            assert_close(cpu_ops, memory, grad, floor)
+            assert_close(cpu_ops, None, grad, floor)
 
 
 @pytest.mark.parametrize("dtype", REALS)
 def test_moments_of_integers_are_exact(ops, rng, dtype):
-    for n in AROUND_BLOCKS:
+    for n in (1, 16, 113, 1025):
         memory, grad = rng.integers(-9, 10, (2, n)).astype(dtype)
-        for floor in (0, 1, 4, 17, 18.5):
+        for floor in (0, 4, 18.5):
             assert tuple(ops.moments(memory, grad, floor)) == reference.moments(memory, grad, floor)
 
 
 @pytest.mark.parametrize("dtype", REALS)
 def test_moments_of_what_is_not_finite(ops, dtype):
     for bad in (np.nan, -np.nan, np.inf, -np.inf):
-        for at in (0, 600, 999):
+        for at in (0, 999):
             grad = np.ones(1000, dtype)
             grad[at] = bad
-            for floor in (0, 2, float("inf")):  # NaN and infinity lie above every floor
+            for floor in (0, float("inf")):  # NaN and infinity lie above every floor
                 count, *sums = ops.moments(None, grad, floor)
                 assert count == (1000 if floor == 0 else 1)
                 np.testing.assert_array_equal(sums, reference.moments(None, grad, floor)[1:])
