@@ -56,6 +56,9 @@ COMPOSITIONS = {
         Composition("powersgd", "residual", "all", "float", "low-rank",
                     "Vogels et al., PowerSGD, NeurIPS 2019",
                     "2 (p-1)/p r (rows + columns) v of each matrix, 2 (p-1)/p v of an element of a vector"),
+        Composition("sketchsgd", "residual", "top-k", "float", "sketch",
+                    "Ivkin et al., SketchedSGD, NeurIPS 2019", "2 (p-1)/p (rows columns + factor k) v",
+                    {"density": 0.001}),
     )
 }
 

@@ -14,5 +14,6 @@ from .gather import Gather
 from .leader import Leader
 from .low_rank import LowRank
 from .merge import Merge
+from .sketch import Sketch
 
-EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, Balanced, LowRank)}
+EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, Balanced, LowRank, Sketch)}
