@@ -16,5 +16,6 @@ from .leader import Leader
 from .low_rank import LowRank
 from .merge import Merge
 from .pieces import Pieces
+from .sketch import Sketch
 
-EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, Balanced, Agreed, LowRank, Pieces)}
+EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, Balanced, Agreed, LowRank, Pieces, Sketch)}

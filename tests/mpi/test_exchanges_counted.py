@@ -9,6 +9,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicomp
+from mpicomp.errors import InvalidArgument
+from mpicomp.ops import reference
 from mpicomp.partition import partition
 
 STEPS = 7
@@ -171,3 +173,78 @@ def test_oktopk_keeps_places_past_2_to_the_24(comm):
     indices, values, _ = mpicomp.Reducer(comm, "oktopk:k=2").reduce_sparse(grad)
     assert indices.tolist() == [n - 2, n - 1]
     np.testing.assert_allclose(values, [0.5, (comm.size + 1) / 2])
+
+
+# ---- SketchedSGD
+
+class Sketched:
+    """All workers of SketchedSGD in one process."""
+
+    def __init__(self, workers, n, k, rows, columns):
+        self.n, self.k, self.shape, self.memory = n, k, (rows, columns), np.zeros((workers, n), np.float32)
+
+    def step(self, number, gradients):
+        u = self.memory + gradients
+        estimates = np.empty(self.n, np.float32)
+        table = sum(self.table(one, number) for one in u)
+        reference.sketch_estimate(table, *self.shape, number * self.shape[0], estimates)
+        sums = np.where(largest(estimates, 4 * self.k), u.sum(axis=0), 0)
+        final = largest(sums, self.k)
+        self.memory = np.where(final, 0, u)
+        return np.where(final, sums, 0) * np.float32(1 / len(u))
+
+    def table(self, one, number):
+        table = np.empty(self.shape[0] * self.shape[1], np.float32)
+        reference.count_sketch(None, one, *self.shape, number * self.shape[0], table)
+        return table
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 64), (5, 128), (4, 256)])
+def test_sketchsgd_equals_the_simulation(comm, seed, rows, columns):
+    counts, displs = partition(comm.size + 1, comm.size)
+    mine, workers, n, k = counts[comm.rank], sum(counts), 3000, 20
+    reducer = mpicomp.Reducer(comm, f"sketchsgd:k={k},rows={rows},columns={columns}", workers=mine)
+    simulation = Sketched(workers, n, k, rows, columns)
+    for step in range(STEPS):
+        everyone = np.array([integers(seed, worker, step, n) for worker in range(workers)])
+        own = everyone[displs[comm.rank] :][:mine]
+        expected = simulation.step(step, everyone)
+        np.testing.assert_array_equal(reducer.reduce(own if mine > 1 else own[0]), expected)
+        for worker in range(mine):
+            np.testing.assert_array_equal(residual(reducer, worker), simulation.memory[displs[comm.rank] + worker])
+
+
+def test_sketchsgd_finds_the_heavy_elements(comm, seed):
+    """Every worker alone has larger elements than the common ones, but their sum has not."""
+    n, k = 20_000, 20
+    places = np.sort(np.random.default_rng(seed).choice(n, k, replace=False))
+    grad = floats(seed, comm.rank, 0, n) * np.float32(0.1)
+    grad[places] = 10 + np.arange(k)
+    indices, _, _ = mpicomp.Reducer(comm, f"sketchsgd:k={k}").reduce_sparse(grad)
+    np.testing.assert_array_equal(indices, places)
+
+
+def test_sketchsgd_of_short_vectors_is_the_top_k_of_the_sum(comm, seed):
+    n, k = 500, 30
+    everyone = np.array([integers(seed, rank, 0, n) for rank in range(comm.size)])
+    sums = everyone.sum(axis=0)
+    reducer = mpicomp.Reducer(comm, f"sketchsgd:k={k}")
+    mean = reducer.reduce(everyone[comm.rank])
+    np.testing.assert_array_equal(mean, np.where(largest(sums, k), sums, 0) * np.float32(1 / comm.size))
+    assert reducer.stats.payload_bits == 32 * n
+
+
+@pytest.mark.parametrize(("values", "nbytes"), [("same", 4), ("float16", 2)])
+def test_sketchsgd_sends_the_sketch_and_the_candidates(comm, seed, values, nbytes):
+    n, k, columns = 30_000, 50, 1024
+    reducer = mpicomp.Reducer(comm, f"sketchsgd:k={k},columns={columns},values={values}", algorithm="ring")
+    reducer.reduce(floats(seed, comm.rank, 0, n))
+    sent, nbytes = total(comm, [reducer.stats.bytes_sent])[0], 5 * columns * 4 + 4 * k * nbytes
+    assert 2 * (comm.size - 1) * nbytes <= sent <= 2 * (comm.size - 1) * nbytes + 512 * comm.size
+    assert reducer.stats.payload_bits == 8 * nbytes
+    assert reducer.stats.density == k / n
+
+
+def test_sketchsgd_refuses_columns_that_are_no_power_of_two():
+    with pytest.raises(InvalidArgument, match="columns must be a power of two, got 100: take 64 or 128"):
+        mpicomp.Scheme.parse("sketchsgd:columns=100")
