@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+namespace py = pybind11;
+
 void bind_reduce(pybind11::module_& m);
 void bind_half(pybind11::module_& m);
 void bind_chunk_max(pybind11::module_& m);
@@ -15,6 +17,10 @@ void bind_union(pybind11::module_& m);
 void bind_lists(py::module_& m);
 void bind_low_rank(py::module_& m);
 void bind_quantise(py::module_& m);
+void bind_natural(py::module_& m);
+void bind_norms(py::module_& m);
+void bind_signs(py::module_& m);
+void bind_levels(py::module_& m);
 void bind_random(py::module_& m);
 void bind_moments(py::module_& m);
 void bind_sketch(py::module_& m);
