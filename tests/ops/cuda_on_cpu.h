@@ -6,6 +6,7 @@
 // deadlock in the kernel (a barrier that not all threads reach) and ends the process with a message.
 #pragma once
 
+#include <math.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -219,6 +220,8 @@ inline int __float_as_int(float value) { return emulator::bits<int>(value); }
 inline unsigned __float_as_uint(float value) { return emulator::bits<unsigned>(value); }
 inline float __uint_as_float(unsigned value) { return emulator::bits<float>(value); }
 inline long long __double_as_longlong(double value) { return emulator::bits<long long>(value); }
+inline float __int_as_float(int value) { return emulator::bits<float>(value); }
+inline double __longlong_as_double(long long value) { return emulator::bits<double>(value); }
 
 using std::max;
 using std::min;

@@ -45,6 +45,10 @@ PYBIND11_MODULE(_cpu, m) {
     bind_lists(m);
     bind_low_rank(m);
     bind_quantise(m);
+    bind_natural(m);
+    bind_norms(m);
+    bind_signs(m);
+    bind_levels(m);
     bind_random(m);
     bind_moments(m);
     bind_bin_select(m);

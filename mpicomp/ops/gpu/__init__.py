@@ -44,6 +44,19 @@ from .lists import (
     unpack_bitmap,
     unpack_gaps,
 )
+from .quantise import (
+    dequantise,
+    group_means,
+    group_norms,
+    pack_levels,
+    pack_natural,
+    pack_signs,
+    quantise,
+    unpack_levels,
+    unpack_natural,
+    unpack_signs,
+)
+from .random import Key, random_strata, random_words, uniform
 from .selection import (
     axpby,
     bin_select,
@@ -54,6 +67,7 @@ from .selection import (
 
 __all__ = [
     "PIECE",
+    "Key",
     "add",
     "add_widened",
     "arange",
@@ -66,9 +80,12 @@ __all__ = [
     "concatenate",
     "count_nonfinite",
     "dense_update",
+    "dequantise",
     "empty",
     "from_host",
     "gather",
+    "group_means",
+    "group_norms",
     "index_dtype",
     "largest_gap",
     "masked_update",
@@ -79,7 +96,13 @@ __all__ = [
     "narrow",
     "pack_bitmap",
     "pack_gaps",
+    "pack_levels",
+    "pack_natural",
+    "pack_signs",
     "positions_of",
+    "quantise",
+    "random_strata",
+    "random_words",
     "sample",
     "scale",
     "scatter",
@@ -88,9 +111,13 @@ __all__ = [
     "threshold",
     "to_host",
     "top_k",
+    "uniform",
     "union",
     "unpack_bitmap",
     "unpack_gaps",
+    "unpack_levels",
+    "unpack_natural",
+    "unpack_signs",
     "widen",
     "zeros",
 ]
