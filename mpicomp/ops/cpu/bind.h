@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+namespace py = pybind11;
+
 void bind_reduce(pybind11::module_& m);
 void bind_half(pybind11::module_& m);
 void bind_chunk_max(pybind11::module_& m);

@@ -36,6 +36,18 @@ from .base import (
     widen,
     zeros,
 )
+from .low_rank import (
+    low_rank_product,
+    orthogonalise,
+    project,
+    project_back,
+)
+from .sketch import (
+    count_sketch,
+    expand_rows,
+    project_rows,
+    sketch_estimate,
+)
 
 __all__ = [
     "PIECE",
@@ -47,19 +59,27 @@ __all__ = [
     "clear",
     "concatenate",
     "count_nonfinite",
+    "count_sketch",
     "empty",
+    "expand_rows",
     "from_host",
     "gather",
     "index_dtype",
+    "low_rank_product",
     "masked_update",
     "maximum",
     "minimum",
     "multiply",
     "narrow",
+    "orthogonalise",
     "positions_of",
+    "project",
+    "project_back",
+    "project_rows",
     "scale",
     "scatter",
     "scatter_add",
+    "sketch_estimate",
     "squared_norm",
     "threshold",
     "to_host",
