@@ -37,6 +37,9 @@ def cases(n: int) -> list[Case]:
     small = np.empty(-(-n // 10), np.uint8)
     large = np.empty(-(-n // 1000), np.uint16)
     line = 64 * len(indices)  # a sparse access moves a whole cache line
+    table, projected = np.empty(5 << 16, np.float32), np.empty(-(-n // 1024) * 4, np.float32)
+    large_table = np.empty(5 << 20, np.float32)
+    rows = np.arange(0, n // 1024, 100, dtype=np.int32)
     return [
         ("chunk_max C=112", 8 * n, lambda: cpu.chunk_max(memory, grad, 112, positions)),
         ("chunk_max C=112, no memory", 4 * n, lambda: cpu.chunk_max(None, grad, 112, positions)),
@@ -59,6 +62,12 @@ def cases(n: int) -> list[Case]:
         ("squared_norm", 4 * n, lambda: cpu.squared_norm(grad)),
         *selector_cases(memory, grad, nxt, lam),
         *list_cases(n),
+        ("count_sketch 5 x 2^16", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 16, 1, table)),
+        ("count_sketch 5 x 2^20", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 20, 1, large_table)),
+        ("sketch_estimate 5 x 2^16", 4 * n, lambda: cpu.sketch_estimate(table, 5, 1 << 16, 1, nxt)),
+        ("sketch_estimate 5 x 2^20", 4 * n, lambda: cpu.sketch_estimate(large_table, 5, 1 << 20, 1, nxt)),
+        ("project_rows 1024, width 4", 8 * n, lambda: cpu.project_rows(memory, grad, 1024, 4, 1, projected)),
+        ("expand_rows 1 %, of 1024", 4 * 1024 * len(rows), lambda: cpu.expand_rows(rows, 1024, n)),
     ]
 
 

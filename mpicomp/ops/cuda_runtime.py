@@ -22,6 +22,7 @@ WARP = 32
 TILE = 1024  # `tile` in collect.cu
 DIGIT_BITS = 11  # `digit_bits` in top_k.cu
 GROUP_PIECE = 16384  # `piece` in norms.cu
+SKETCH_ROWS = (1, 3, 5, 7)  # medians of so many keep to registers; 0 stands for any other number
 
 REAL = {"float32": "float", "float64": "double"}
 INDEX = {"int32": "int", "int64": "long long"}
@@ -67,6 +68,10 @@ def _kernel_names() -> dict[str, list[str]]:
         "update": [
             *(f"keep_unsent<{ti}>" for ti in real_index),
             *(f"{name}<{t}>" for name in ("filter", "dense_update", "axpby") for t in real),
+        ],
+        "sketch": [
+            *(f"{name}<{t}>" for name in ("count_sketch", "project_rows") for t in real),
+            *(f"sketch_estimate<{t}, {rows}>" for t in real for rows in (0, *SKETCH_ROWS)),
         ],
         "measure": [f"{name}<{t}>" for name in ("count_nonfinite", "squared_norm") for t in real],
         "moments": [f"{name}<{t}>" for name in ("moments", "sample") for t in real],

@@ -44,6 +44,12 @@ from .lists import (
     unpack_bitmap,
     unpack_gaps,
 )
+from .low_rank import (
+    low_rank_product,
+    orthogonalise,
+    project,
+    project_back,
+)
 from .quantise import (
     dequantise,
     group_means,
@@ -64,6 +70,12 @@ from .selection import (
     moments,
     sample,
 )
+from .sketch import (
+    count_sketch,
+    expand_rows,
+    project_rows,
+    sketch_estimate,
+)
 
 __all__ = [
     "PIECE",
@@ -79,27 +91,34 @@ __all__ = [
     "common",
     "concatenate",
     "count_nonfinite",
+    "count_sketch",
     "dense_update",
     "dequantise",
     "empty",
+    "expand_rows",
     "from_host",
     "gather",
     "group_means",
     "group_norms",
     "index_dtype",
     "largest_gap",
+    "low_rank_product",
     "masked_update",
     "maximum",
     "minimum",
     "moments",
     "multiply",
     "narrow",
+    "orthogonalise",
     "pack_bitmap",
     "pack_gaps",
     "pack_levels",
     "pack_natural",
     "pack_signs",
     "positions_of",
+    "project",
+    "project_back",
+    "project_rows",
     "quantise",
     "random_strata",
     "random_words",
@@ -107,6 +126,7 @@ __all__ = [
     "scale",
     "scatter",
     "scatter_add",
+    "sketch_estimate",
     "squared_norm",
     "threshold",
     "to_host",
