@@ -14,12 +14,14 @@ from .values import Array
 
 Arrays = Any  # an array, a mapping of name -> array, or a list or tuple of arrays
 
+DENSE_RULES = ("first", "last", "1d", "norm")
+
 # Half precision is computed in float32.
 COMPUTE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 
 
 class Bucket:
-    """The layout of one group of arrays inside a flat vector.
+    """The layout of one group of arrays inside a flat vector: first those to compress, then those that go dense.
 
     Parameters
     ----------
@@ -27,13 +29,19 @@ class Bucket:
         Decides names, shapes and dtype (float16, bfloat16, float32 or float64); its values are not kept.
     workers : int
         Above 1, every array has one row a virtual worker: shape (workers, ...).
+    rule : str
+        Which arrays go dense: ``none``, or some of DENSE_RULES joined by ``+``.
+    densities : mapping of name -> float
+        The caller's own densities of some arrays; those with 1 go dense.
 
     Attributes
     ----------
-    n : int
-        Elements of one worker's vector.
+    total, n : int
+        Elements of one worker's vector, and of its first part, which is compressed.
     spans : list of (int, int)
         Where each array begins and ends in it.
+    tensors : list of (int, int, shape)
+        The same for the compressed arrays, in the order of the vector; ``densities`` in that order (None: no wish).
     signature : str
         What all ranks must have in common.
     ops : module
@@ -45,7 +53,8 @@ class Bucket:
         Naming the array, what was expected and what was got.
     """
 
-    def __init__(self, grads: Arrays, workers: int) -> None:
+    def __init__(self, grads: Arrays, workers: int, rule: str = "none",
+                 densities: Mapping[str, float] | None = None) -> None:
         self.form, arrays = _form(grads)
         self.workers = workers
         self.names = list(arrays)
@@ -58,12 +67,34 @@ class Bucket:
         self.dtype, self.dtype_name = first.dtype, dtypes[0]  # NumPy works a dtype's name out anew at every use
         self.compute = np.dtype(COMPUTE[self.dtype_name])
         self.shapes = [self._own(array) for array in arrays.values()]
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes]).tolist()
-        self.spans = list(zip([0, *ends[:-1]], ends, strict=True))
-        self.n = ends[-1]
+        self._lay_out(rule, densities or {})
         self.ops = ops_for(first)
         shapes = ", ".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
         self.signature = f"{self.dtype_name} {shapes}"
+
+    def _lay_out(self, rule: str, densities: Mapping[str, float]) -> None:
+        """Give every array its place."""
+        if unknown := sorted(set(densities) - set(self.names)):
+            raise InvalidArgument(f"densities must name arrays among {', '.join(self.names)}, got {', '.join(unknown)}")
+        dense = {i for i, name in enumerate(self.names) if densities.get(name) == 1 or self._goes_dense(i, rule)}
+        packed = [i for i in range(len(self.names)) if i not in dense]
+        self.spans, at = [(0, 0)] * len(self.names), 0
+        for i in (*packed, *sorted(dense)):
+            self.spans[i] = at, at + math.prod(self.shapes[i])
+            at = self.spans[i][1]
+        self.total, self.n = at, self.spans[packed[-1]][1] if packed else 0
+        self.tensors = [(*self.spans[i], self.shapes[i]) for i in packed]
+        self.densities = [densities.get(self.names[i]) for i in packed]
+
+    def _goes_dense(self, i: int, rule: str) -> bool:
+        """Whether a rule names array ``i``."""
+        lower, words = self.names[i].lower(), rule.split("+")
+        return (
+            ("first" in words and i == 0)
+            or ("last" in words and i == len(self.names) - 1)
+            or ("1d" in words and len(self.shapes[i]) <= 1)
+            or ("norm" in words and any(part in lower for part in ("norm", "bn", "bias")))
+        )
 
     def fits(self, grads: Arrays) -> bool:
         """Whether this layout describes ``grads``; refuses buffers that cannot be read as they are."""
@@ -82,7 +113,7 @@ class Bucket:
         rows = [[array[w] for array in arrays] for w in range(self.workers)] if self.workers > 1 else [arrays]
         if len(arrays) == 1 and self.compute == self.dtype:
             return [row[0].reshape(-1) for row in rows]
-        return [self._pack(row, scratch(f"bucket-{w}", self.n, self.compute)) for w, row in enumerate(rows)]
+        return [self._pack(row, scratch(f"bucket-{w}", self.total, self.compute)) for w, row in enumerate(rows)]
 
     def unflatten(self, flat: Array, out: Arrays | None) -> Arrays:
         """``flat`` in the layout's shapes and dtype; written into ``out`` where given, else fresh or views of it."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from . import allreduce
 from .buffers import Vector, check_pair, vector
 from .device import device_of, ready
-from .errors import BufferRefused
+from .errors import BufferRefused, InvalidArgument
 from .job import gpu_path
 from .link import MPI_OPS, Link, is_in_place, numpy_dtype, op_name, raw_bytes
 from .ops.shared import has_kernel
@@ -35,6 +35,15 @@ class Call(NamedTuple):
         )
 
 
+def check_covered(call: Call) -> None:
+    """Refuse what the reproducible mode cannot promise anything about."""
+    if call.target is None:
+        raise InvalidArgument(
+            f"reproducible=True covers MPI's predefined operations on real numbers, got op={call.op} on other buffers: "
+            "use a Comm without it"
+        )
+
+
 def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
     """The call these arguments of ``Allreduce`` mean; raises what is wrong with them."""
     allreduce.check_name(algorithm)
@@ -54,6 +63,8 @@ def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
 
 def schedule(target: Vector, op: str, algorithm: str, link: Link) -> str:
     """The schedule that runs where ``algorithm`` was asked for."""
+    if link.reproducible and link.size > 1:
+        return in_rank_order(target, op, link)
     own = op in allreduce.VERBS  # logical and bitwise operations are not for the schedules that send messages
     if algorithm == "auto":
         algorithm = automatic(target, link)
@@ -66,6 +77,16 @@ def schedule(target: Vector, op: str, algorithm: str, link: Link) -> str:
     if target.kind == "bfloat16" or (target.kind and algorithm != "native"):
         return "direct"  # the one that sums half precision in float32
     return algorithm
+
+
+def in_rank_order(target: Vector, op: str, link: Link) -> str:
+    """The schedule of the reproducible mode: one that combines the ranks' elements in the order of the ranks.
+
+    Logical and bitwise operations give the same bits in any order.
+    """
+    if link.one_node and shares_memory(target, op, link):
+        return "node_shared"
+    return "direct" if op in allreduce.VERBS else "native"
 
 
 def automatic(target: Vector, link: Link) -> str:

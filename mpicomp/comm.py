@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -12,17 +10,16 @@ from mpi4py import MPI
 
 from . import allreduce
 from .agreement import Agreement
-from .broadcast import broadcast
-from .buffers import check_flat, is_plain, typed
-from .call import Call, resolve, schedule
-from .device import device_of
-from .errors import BufferRefused, InvalidArgument, MpicompError
-from .gather_to_all import gather_to_all
+from .buffers import is_plain
+from .call import Call, check_covered, resolve
+from .errors import InvalidArgument, MpicompError
 from .inflight import Helper, Pending
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic
-from .ops import ops_for
+from .point_to_point import PointToPoint
 from .reduction import Reduction
+from .tuning import reproducible_for
+from .verbs import Verbs
 
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
 
@@ -31,7 +28,7 @@ CHECKED_CALLS = 64  # so many first calls are all checked for agreement, then on
 _native_allreduce = MPI.Intracomm.Allreduce
 
 
-class Comm(MPI.Intracomm):
+class Comm(Verbs, PointToPoint, MPI.Intracomm):
     """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py
@@ -41,6 +38,11 @@ class Comm(MPI.Intracomm):
     ----------
     comm : MPI.Intracomm
         The ranks that take part, usually ``MPI.COMM_WORLD``.
+    reproducible : bool, optional
+        Whether every all-reduce combines elements in the order of the ranks, ((x0 + x1) + x2) + ..., so that the
+        bits depend on the number of ranks alone and not on ``algorithm``, lengths, segments, nodes or arrival. It
+        costs speed wherever another schedule would be faster (docs/allreduce.md). Without it, rank 0's
+        ``MPICOMP_REPRODUCIBLE=1`` decides.
 
     Attributes
     ----------
@@ -56,7 +58,9 @@ class Comm(MPI.Intracomm):
     _small = -1  # bytes up to which ``auto`` hands a plain array straight to MPI; -1 until the private side is open
     _handed_over = 0  # bytes of the vectors that took the fast path
 
-    def __new__(cls, comm: MPI.Comm | None = None) -> Comm:
+    _reproducible: bool | None = None
+
+    def __new__(cls, comm: MPI.Comm | None = None, reproducible: bool | None = None) -> Comm:
         if comm is None:  # mpi4py makes empty ones, for the results of Dup, Split, ...
             return super().__new__(cls)
         if comm.Is_inter():
@@ -66,17 +70,20 @@ class Comm(MPI.Intracomm):
             raise MpicompError(problem)
         install_abort()
         self = super().__new__(cls, comm.Dup())
+        self._reproducible = reproducible
         self._open()
         return self
 
     def _open(self) -> Link:
         """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
-        self._link = link = Link(MPI.Intracomm(self).Dup())
+        reproducible = reproducible_for(self, self._reproducible)
+        self._link = link = Link(MPI.Intracomm(self).Dup(), reproducible)
         self._scratch: dict[Any, Any] = {}
         self._reduction = Reduction(link, self._scratch)
         self._agreement = Agreement(link.rank, link.reduce_min, self._gather_bytes)
         self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
-        if self._default == "auto":  # an array of so many bytes is in no case too long for one call of MPI's
+        if self._default == "auto" and not link.reproducible:
+            # An array of so many bytes is in no case too long for one call of MPI's.
             self._small = min(link.rows["cpu"].native_limit(), link.max_count)
         check = os.environ.get("MPICOMP_CHECK", "auto")
         self._mask = -1 if check == "0" or link.size == 1 else 0
@@ -141,6 +148,8 @@ class Comm(MPI.Intracomm):
         call, error = None, None
         try:
             call = resolve(sendbuf, recvbuf, op, algorithm)
+            if self._link.reproducible:
+                check_covered(call)
         except Exception as caught:
             if not checked:
                 raise
@@ -182,7 +191,7 @@ class Comm(MPI.Intracomm):
             self._open()
         if self._helper is None:
             threaded = self._link.comm.allreduce(MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
-            self._helper = Helper(Comm(MPI.Intracomm(self)), threaded)
+            self._helper = Helper(Comm(MPI.Intracomm(self), self.reproducible), threaded)
         return self._helper.start(sendbuf, recvbuf, op, algorithm)
 
     def _record(self, call: Call, start: int, used: Traffic) -> None:
@@ -207,57 +216,6 @@ class Comm(MPI.Intracomm):
         n = int(np.prod(shape, dtype=np.int64))
         return link.node.empty(n * dtype.itemsize).view(dtype).reshape(shape)
 
-    # -- verbs of the exchanges: flat contiguous arrays, no copy of MPI's names needed
-
-    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum") -> None:
-        """Reduce the flat array ``x`` over all ranks, in place."""
-        link = self._link or self._open()
-        allreduce.check_name(algorithm)
-        target = typed(check_flat(x, "x"), device_of(x))
-        if target is None:
-            raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
-        chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
-        self._reduction.run(None, target, op, chosen)
-
-    def broadcast(self, x: Any, root: int) -> None:
-        """Copy the flat array ``x`` of rank ``root`` into that of every rank."""
-        link = self._link or self._open()
-        if not 0 <= root < link.size:
-            raise InvalidArgument(f"root must be a rank, 0 to {link.size - 1}, got {root}")
-        flat = check_flat(x, "x").view(np.uint8)
-        device = device_of(x)
-        if device is None or gpu_path()[0] == "direct" or link.size == 1:
-            broadcast(link, flat, root)
-        else:
-            here = link.rank == root
-            stage = self._reduction.stage(device)
-            stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
-
-    def gather_to_all(self, x: Any) -> tuple[Any, list[int]]:
-        """Every rank's flat array ``x``, one after the other in rank order, and how many elements each has."""
-        link = self._link or self._open()
-        flat, device = check_flat(x, "x"), device_of(x)
-        counts = link.gather_lengths(flat.size)
-        staged = device is not None and gpu_path()[0] != "direct"
-        mine = self._reduction.stage(device).to_host(flat) if staged else flat
-        gathered = ops_for(mine).empty(sum(counts), mine.dtype)
-        gather_to_all(link, mine.view(np.uint8), gathered.view(np.uint8), [n * mine.itemsize for n in counts])
-        if not staged:
-            return gathered, counts
-        result = device.empty(gathered.size, flat)
-        self._reduction.stage(device).to_device(result, gathered)
-        return result, counts
-
-    def _gather_bytes(self, text: bytes) -> list[bytes]:
-        flat, counts = self.gather_to_all(np.frombuffer(text, np.uint8))
-        return [part.tobytes() for part in np.split(flat, np.cumsum(counts)[:-1])]
-
-    def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
-        """Within the block, time spent waiting in our own verbs goes to ``work``, piece by piece, and at its end to
-        what is left. The work is local: no MPI.
-        """
-        return (self._link or self._open()).meanwhile(work)
-
     # -- agreement
 
     def agree(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
@@ -281,6 +239,11 @@ class Comm(MPI.Intracomm):
         self.agree("", error)
 
     @property
+    def reproducible(self) -> bool:
+        """Whether all-reduces give the same bits whatever the schedule."""
+        return (self._link or self._open()).reproducible
+
+    @property
     def layout(self) -> tuple[int, int]:
         """Ranks on the fullest node, and nodes: what ``auto`` looks up in its table."""
         link = self._link or self._open()
@@ -296,4 +259,3 @@ class Comm(MPI.Intracomm):
             self._handed_over = 0
         own = self._link.traffic()
         return own + self._helper.comm.traffic if self._helper else own
-

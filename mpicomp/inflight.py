@@ -3,7 +3,7 @@
 The thread has a communicator of its own and runs the calls one after the other, in the order in which they were
 started, which is the same on every rank. It needs MPI_THREAD_MULTIPLE. Where MPI does not give that, its own
 non-blocking call is used, which gets on when the request is tested or waited for; what that cannot do (half
-precision, device arrays) is done at once.
+precision, device arrays, the reproducible mode) is done at once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Helper:
             self._calls.put((self.comm.Allreduce, arguments, pending))
             return pending
         target = resolve(*arguments).target
-        if target is None or (target.device is None and not target.kind):
+        simple = target is None or (target.device is None and not target.kind)
+        if simple and not self.comm.reproducible:
             return Native(MPI.Intracomm.Iallreduce(self.comm, sendbuf, recvbuf, op))
         pending = Pending()
         run(self.comm.Allreduce, arguments, pending)

@@ -13,9 +13,9 @@ import numpy as np
 from mpi4py import MPI
 
 from .device import ready
-from .node import Node
+from .node import Node, split_node
 from .partition import pieces
-from .tuning import rows_for
+from .tuning import node_limit, rows_for
 
 # MPI libraries of the 3.1 standard take counts below 2**31 only; tests lower the limit by MPICOMP_MAX_COUNT.
 MAX_COUNT = 2**30
@@ -103,10 +103,11 @@ class Link:
     one: after a failed peer ``MPI_Waitall`` may leave requests of the others in an undefined state.
     """
 
-    def __init__(self, comm: MPI.Intracomm):
-        self.comm = comm
+    def __init__(self, comm: MPI.Intracomm, reproducible: bool = False):
+        self.comm, self.reproducible = comm, reproducible
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self._node_limit = node_limit(comm)
+        node = split_node(comm, self._node_limit)
         places = comm.allgather((node.Get_rank(), node.Get_size()))
         node.Free()
         self.nodes = sum(local == 0 for local, _ in places)
@@ -124,7 +125,7 @@ class Link:
     def node(self) -> Node:
         """The ranks of this node and the memory they share; the first use is collective."""
         if self._node is None:
-            self._node = Node(self.comm, self.progress)
+            self._node = Node(self.comm, self.progress, self._node_limit)
         return self._node
 
     @property

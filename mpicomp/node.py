@@ -34,11 +34,12 @@ NOWHERE = (-1, 0)
 class Node:
     """The ranks of ``comm`` that share this node's memory; making one is collective over ``comm``.
 
-    ``problem`` says why there is no shared memory; it is None when there is, on all nodes alike.
+    ``limit`` is the most ranks that count as one node (0: all that share memory). ``problem`` says why there is no
+    shared memory; it is None when there is, on all nodes alike.
     """
 
-    def __init__(self, comm: MPI.Intracomm, progress: Callable[[], None]):
-        self.comm = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    def __init__(self, comm: MPI.Intracomm, progress: Callable[[], None], limit: int = 0):
+        self.comm = split_node(comm, limit)
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self.progress = progress
         self.problem: str | None = None
@@ -158,6 +159,16 @@ class Part:
         self.__array_interface__: dict[str, Any] = {
             "shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3,
         }  # fmt: skip
+
+
+def split_node(comm: MPI.Intracomm, limit: int) -> MPI.Intracomm:
+    """The ranks of ``comm`` that share memory with this one, in groups of at most ``limit`` (0: all of them)."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    if limit == 0:
+        return node
+    part = node.Split(node.Get_rank() // limit)
+    node.Free()
+    return part
 
 
 def create(nbytes: int) -> tuple[str, int]:

@@ -13,7 +13,8 @@ from .errors import InvalidArgument
 class Option:
     """One option of a part, its type, default, range and meaning.
 
-    ``low`` and ``high`` bound numbers (``open_low``: the bound itself is refused); ``choices`` bounds words.
+    ``low`` and ``high`` bound numbers (``open_low``: the bound itself is refused); ``choices`` bounds words;
+    of ``words`` several may be given, joined by ``+``, or ``none``.
     ``default`` None means that the option is not set.
     """
 
@@ -25,12 +26,15 @@ class Option:
     high: float | None = None
     open_low: bool = False
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def range(self) -> str:
         """The allowed values, as errors and tables show them."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
+        if self.words:
+            return "none, or some of " + "+".join(self.words)
         if self.low is None:
             return f"any {self.type.__name__}"
         bracket = "(" if self.open_low else "["
@@ -49,6 +53,8 @@ class Option:
     def _allows(self, value: Any) -> bool:
         if self.choices:
             return value in self.choices
+        if self.words:
+            return value == "none" or set(value.split("+")) <= set(self.words)
         if self.low is not None and not (value > self.low if self.open_low else value >= self.low):
             return False  # written so that NaN is refused too
         return self.high is None or value <= self.high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ import numpy as np
 from . import allreduce
 from .buckets import Arrays, Bucket
 from .errors import BufferRefused, InvalidArgument, MpicompError, NonFiniteGradient
+from .measures import Measures
+from .pipeline import Pipeline
 from .schemes import Scheme
 from .step import Step, workers_of_all
-from .values import Array, Compensated, Exchanged, Mean, Sent, StepStats
+from .values import Array, Compensated, Exchanged, Mean, StepStats
 
 LONG = 1 << 20  # elements
 NONFINITE = ("raise", "skip", "allow")
@@ -39,6 +41,12 @@ class Reducer:
     nonfinite : {"raise", "skip", "allow"}
         What NaN or infinity in any rank's gradient does: raise NonFiniteGradient on every rank; give a zero mean
         on every rank and go on, memory untouched; or nothing at all (it will spread).
+    densities : mapping of str to float, optional
+        Of some arrays by name (``"gradient 0 "`` and so on in a list), for schemes with a density and
+        ``layers=per-tensor``; 1 sends an array uncompressed. See :func:`mpicomp.schedules.densities_by_flops`.
+    measures : int
+        Work out ``stats.measures`` in every so many-th step, and record them in the trace; 0 is never. For analysis:
+        a measured step moves and passes over a few dense vectors more.
     trace : mpicomp.trace.Recorder, optional
 
     Raises
@@ -50,22 +58,27 @@ class Reducer:
     """
 
     def __init__(self, comm: Any, scheme: str | Scheme, *, workers: int = 1, algorithm: str = "auto",
-                 nonfinite: str = "raise", trace: Any = None) -> None:
+                 nonfinite: str = "raise", densities: Mapping[str, float] | None = None, measures: int = 0,
+                 trace: Any = None) -> None:
         self.comm, self.workers, self.nonfinite = comm, workers, nonfinite
+        self._densities = dict(densities or {})
         error = None
         try:
             self.scheme = Scheme.parse(scheme)
-            _check(workers, nonfinite)
+            _check(workers, nonfinite, self._densities, measures, self.scheme)
             allreduce.check_name(algorithm)
         except InvalidArgument as caught:
             error = caught
-        comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite}", error)
+        comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
+                   f"measures={measures}", error)
         self._text = str(self.scheme)
         parts = self.scheme.parts(workers)
-        self._memories, self._exchange = parts.memories, parts.exchange
         trace = trace if trace is not None and trace.enabled else None
-        self._step = Step(comm, workers_of_all(comm, workers), parts.selector, parts.codec, algorithm, trace)
+        self._step = Step(comm, workers_of_all(comm, workers), parts, self.scheme.options["seed"], algorithm, trace)
+        self._pipeline = Pipeline(parts, self._step, check_finite=nonfinite != "allow")
+        self._measures = Measures(measures, self._step, parts.memories)
         self._bucket: Bucket | None = None
+        self._untold: MpicompError | None = None  # of a silent step
         self.step = 0
         self.stats = StepStats()
 
@@ -102,15 +115,46 @@ class Reducer:
     def memory_norm(self) -> float:
         """Euclidean norm of this rank's error memory, over all its workers."""
         ops = self._step.ops
-        return 0.0 if ops is None else sum(memory.squared_norm(ops) for memory in self._memories) ** 0.5
+        return 0.0 if ops is None else sum(memory.squared_norm(ops) for memory in self._pipeline.memories) ** 0.5
+
+    def set_shift(self, arrays: Arrays) -> None:
+        """The vectors that gradients are taken relative to, with ``memory=shifted`` (collective).
+
+        Parameters
+        ----------
+        arrays : like the gradients passed to ``reduce``
+            For each of this rank's workers its own, for example its gradient at the optimum; copied.
+        """
+        error, flat = None, []
+        try:
+            if not hasattr(self._pipeline.memories[0], "set_shift"):
+                raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
+            self._begin(arrays)
+            flat = self._bucket.flatten(arrays, self._step.scratch)
+        except (InvalidArgument, BufferRefused) as caught:
+            error = caught
+        self.comm.agree(f"shift of step {self.step} for {self._known}", error)
+        self._pipeline.set_shift(flat)
+
+    def learning_rate_dropped(self) -> None:
+        """Tell the schedule of densities that training has come to another phase (collective; see ``accordion``)."""
+        self.comm.agree(f"the learning rate drops before step {self.step}")
+        self._pipeline.schedule.learning_rate_dropped()
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state: step and error memory, as integers, strings and NumPy arrays (copies)."""
+        """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
+        ops = self._step.ops
         state = {"scheme": str(self.scheme), "step": self.step, "workers": self.workers}
-        for worker, memory in enumerate(self._memories):
-            for name, array in memory.state(self._step.ops).items():
-                state[f"memory/{worker}/{name}"] = array
+        for prefix, part in self._stateful():
+            state.update({prefix + name: array for name, array in part.state(ops).items()})
         return state
+
+    def _stateful(self) -> Iterator[tuple[str, Any]]:
+        """What has state, and how its names begin."""
+        yield from ((f"memory/{worker}/", memory) for worker, memory in enumerate(self._pipeline.memories))
+        yield "exchange/", self._pipeline.exchange
+        yield "schedule/", self._pipeline.schedule
+        yield "measures/", self._measures
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken (collective).
@@ -122,9 +166,8 @@ class Reducer:
         """
         self.comm.fail_together(self._state_error(state))
         self.step = int(state["step"])
-        for worker, memory in enumerate(self._memories):
-            prefix = f"memory/{worker}/"
-            memory.load({key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)})
+        for prefix, part in self._stateful():
+            part.load({key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)})
 
     def _state_error(self, state: dict[str, Any]) -> InvalidArgument | None:
         mine = {"scheme": str(self.scheme), "workers": self.workers}
@@ -140,37 +183,47 @@ class Reducer:
         """One step: what a rank can do alone, one agreement, then compress, exchange and update."""
         step, before, start = self._step, self.comm.traffic, time.monotonic_ns()
         with step.timed("select"):
-            workers, error = self._select(grads, out)
+            flat, workers, error = self._select(grads, out)
         with step.timed("agree"):
             finite = self._agree(error)
-        if finite:
-            with step.timed("compress"):
-                sent = self._exchange.compress(workers, step)
-            result = self._exchange_and_update(workers, sent)
-        else:
-            result = self._nothing()
+        measured = finite and self._measures.begin(workers)
+        result = self._pipeline.run(flat, workers) if finite else self._pipeline.nothing(self._bucket.total)
         self._account(result, before, start, skipped=not finite)
+        if measured:
+            self.stats.measures = self._measures.end(result.sent, self.stats)
         return result.mean
 
-    def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Compensated], MpicompError | None]:
+    def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Array], list[Compensated], MpicompError | None]:
         """All that a rank can do by itself: the compensated gradients, what it selects, and what is wrong."""
-        step = self._step
         try:
-            self._bucket = bucket = self._layout(grads, out)
+            bucket = self._begin(grads, out)
         except (InvalidArgument, BufferRefused) as error:
-            return [], error
-        spans = bucket.spans if self.scheme.options["layers"] == "per-tensor" else [(0, bucket.n)]
-        step.begin(self.step, bucket, spans)
-        flat = bucket.flatten(grads, step.scratch)
-        workers = [memory.compensate(g, step.ops) for memory, g in zip(self._memories, flat, strict=True)]
-        return workers, self._nonfinite_error(flat, self._exchange.select(workers, step))
+            return [], [], error
+        flat = bucket.flatten(grads, self._step.scratch)
+        workers, found = self._pipeline.select(flat)
+        return flat, workers, self._pipeline.nonfinite_error(flat, found, bucket)
+
+    def _begin(self, grads: Arrays, out: Arrays | None = None) -> Bucket:
+        """Begin the step, with the layout of ``grads``."""
+        self._bucket = bucket = self._layout(grads, out)
+        per_tensor = self.scheme.options["layers"] == "per-tensor"
+        spans = [tensor[:2] for tensor in bucket.tensors] if per_tensor else [(0, bucket.n)]
+        self._step.begin(self.step, bucket, spans, bucket.densities if per_tensor else [None])
+        return bucket
+
+    @property
+    def _known(self) -> str:
+        return self._bucket.signature if self._bucket else "invalid"
 
     def _agree(self, error: MpicompError | None) -> bool:
         """Whether this step counts; the same answer, or the same error, on every rank."""
-        known = self._bucket.signature if self._bucket else "invalid"
+        if self._pipeline.silent(self.step) and (error is None or isinstance(error, NonFiniteGradient)):
+            self._untold = self._untold or (error if self.nonfinite == "raise" else None)
+            return True
+        error, self._untold = error or self._untold, None
         patient = self._step.n >= LONG  # then the leader takes milliseconds to select
         try:
-            self.comm.agree(f"step {self.step} of {self._text} for {known}", error, patient)
+            self.comm.agree(f"step {self.step} of {self._text} for {self._known}", error, patient)
         except NonFiniteGradient:
             if self.nonfinite == "raise":
                 raise
@@ -180,9 +233,12 @@ class Reducer:
     def _layout(self, grads: Arrays, out: Arrays | None) -> Bucket:
         bucket = self._bucket
         if bucket is None:
-            bucket = Bucket(grads, self.workers)
-            for memory in self._memories:
+            bucket = Bucket(grads, self.workers, self.scheme.options["dense"], self._densities)
+            for memory in self._pipeline.memories:
                 memory.check(bucket.n)
+            if memory.silences and bucket.total > bucket.n:
+                raise InvalidArgument(f"arrays cannot go dense where {self._text} sends nothing in some steps; "
+                                      "expected dense=none and no density of 1, or between=gradient")
         elif not bucket.fits(grads):
             raise InvalidArgument(
                 f"this reducer's error memory is for {bucket.signature}; make another Reducer for other arrays"
@@ -191,54 +247,11 @@ class Reducer:
             bucket.check_out(out)
         return bucket
 
-    def _nonfinite_error(self, flat: list[Array], nonfinite: list[int]) -> NonFiniteGradient | None:
-        """What to tell all ranks about NaN or infinity in this one's gradients."""
-        if self.nonfinite == "allow" or not any(nonfinite):
-            return None
-        worker = next(worker for worker, count in enumerate(nonfinite) if count)
-        count, first = self._step.ops.count_nonfinite(flat[worker])
-        if not count:
-            return NonFiniteGradient(f"error memory and gradient overflowed in step {self.step}")
-        whose = f" of worker {worker}" if self.workers > 1 else ""
-        return NonFiniteGradient(
-            f"{self._bucket.where(first)}{whose} is {flat[worker][first]} in step {self.step} "
-            f"({count} of {self._bucket.n} elements are not finite); error memory is untouched. "
-            "nonfinite='skip' leaves out such steps on all ranks"
-        )
-
-    def _exchange_and_update(self, workers: list[Compensated], sent: list[Sent]) -> Exchanged:
-        """What was sent is known, so memories are updated while values travel.
-
-        Not where a narrow wire may overflow, though every gradient was finite: then the step is not to change them.
-        All ranks hold the same mean, so all see the overflow.
-        """
-        step = self._step
-        update = step.pieces("update", self._update(workers, sent))
-        if step.codec.dtype(step.dtype) == step.dtype:
-            with step.timed("exchange"), self.comm.meanwhile(update):
-                return self._exchange.exchange(workers, sent, step)
-        with step.timed("exchange"):
-            result = self._exchange.exchange(workers, sent, step)
-        if self.nonfinite != "allow" and step.ops.count_nonfinite(result.mean.values)[0]:
-            raise NonFiniteGradient(f"values={step.codec.values} overflowed in step {self.step}: use values=float32")
-        for _ in update:
-            pass
-        return result
-
-    def _update(self, workers: list[Compensated], sent: list[Sent]) -> Iterator[None]:
-        for memory, u, one in zip(self._memories, workers, sent, strict=True):
-            yield from memory.update(u, one, self._step.ops)
-
-    def _nothing(self) -> Exchanged:
-        """The result of a skipped step: a zero mean, nothing sent."""
-        step, dtype = self._step, self._bucket.compute
-        values = step.ops.empty(0, dtype)
-        return Exchanged(Mean(step.ops.arange(0), values, step.n), [], 0.0)
-
     def _account(self, result: Exchanged, before: Any, start: int, skipped: bool) -> None:
         """Statistics and trace of the step just done; then the next step's number."""
         now, mean = self.comm.traffic, result.mean
-        counts = [mean.n if sent.indices is None else sent.indices.size for sent in result.sent]
+        dense = mean.n - self._step.n  # elements that went uncompressed
+        counts = [dense + (self._step.n if sent.indices is None else sent.indices.size) for sent in result.sent]
         self.stats = StepStats(
             step=self.step,
             bytes_sent=now.bytes_sent - before.bytes_sent,
@@ -260,8 +273,15 @@ class Reducer:
         self.step += 1
 
 
-def _check(workers: int, nonfinite: str) -> None:
+def _check(workers: int, nonfinite: str, densities: dict[str, float], measures: int, scheme: Scheme) -> None:
     if workers < 1:
         raise InvalidArgument(f"workers must be at least 1 on every rank, got {workers}")
     if nonfinite not in NONFINITE:
         raise InvalidArgument(f"nonfinite must be one of {', '.join(NONFINITE)}, got {nonfinite!r}")
+    if measures < 0:
+        raise InvalidArgument(f"measures must be 0 (never) or a number of steps, got {measures}")
+    if densities and scheme.options["layers"] != "per-tensor":
+        raise InvalidArgument(f"densities of single arrays need layers=per-tensor, got {scheme}")
+    for name, density in densities.items():
+        if not 0 < density <= 1:
+            raise InvalidArgument(f"densities must be in (0, 1], got {density} for {name}")

@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .buckets import DENSE_RULES
 from .codecs import CODECS
 from .errors import InvalidArgument
 from .exchanges import EXCHANGES
-from .memory import MEMORIES
+from .memories import MEMORIES
 from .options import Option, resolve
+from .schedules import SCHEDULES
 from .selectors import SELECTORS
 
 
 @dataclass(frozen=True)
 class Composition:
-    """One line of the table: the declared names of the four parts, and what is specific to the system."""
+    """One line of the table: the declared names of the parts, and what is specific to the system."""
 
     name: str
     memory: str
@@ -28,7 +30,8 @@ class Composition:
     exchange: str
     reference: str
     wire: str  # bytes a rank sends; p ranks, n elements, k of them sent, v and i bytes a value and an index
-    defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the part's own
+    defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the parts' own
+    schedule: str = "warm-up"
 
 
 COMPOSITIONS = {
@@ -36,19 +39,81 @@ COMPOSITIONS = {
     for line in (
         Composition("dense", "none", "all", "float", "dense",
                     "Patarasuk and Yuan 2009; Thakur et al. 2005", "2 (p-1)/p n v"),
+        Composition("half", "none", "all", "float", "dense",
+                    "Micikevicius et al. 2018", "2 (p-1)/p n 2", {"values": "float16"}),
         Composition("scalecom", "residual", "chunk-max", "float", "leader",
                     "Chen et al., ScaleCom, NeurIPS 2020", "2 (p-1)/p k v + k i, i = 1 or 2"),
         Composition("topk", "residual", "top-k", "float", "gather",
-                    "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + 4)"),
+                    "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4", {"layers": "per-tensor"}),
+        Composition("topk-global", "residual", "top-k", "float", "gather",
+                    "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4"),
+        Composition("randomk", "residual", "random-k", "float", "agreed",
+                    "Stich et al., Sparsified SGD with memory, NeurIPS 2018", "2 (p-1)/p k v"),
         Composition("threshold", "residual", "threshold", "float", "gather",
-                    "Sahu et al., NeurIPS 2021", "(p-1) k (v + 4), k as many as pass"),
+                    "Sahu et al., NeurIPS 2021", "(p-1) k (v + i), k as many as pass, i <= 4"),
+        Composition("strom", "residual", "threshold", "fixed", "gather",
+                    "Strom, Interspeech 2015", "(p-1) k (1/8 + i), k as many as pass, i <= 4"),
+        Composition("dgc", "momentum-corrected", "sampled", "float", "gather",
+                    "Lin et al., Deep Gradient Compression, ICLR 2018", "(p-1) k (v + i), i <= 4",
+                    {"density": 0.001, "layers": "per-tensor"}),
+        Composition("adacomp", "residual", "bins", "sign", "gather",
+                    "Chen et al., AdaComp, AAAI 2018", "(p-1) k (1/8 + i), k as many as pass, i <= 4",
+                    {"layers": "per-tensor"}),
+        Composition("gaussiank", "residual", "gaussian", "float", "gather",
+                    "Shi et al., Understanding top-k sparsification, 2019",
+                    "(p-1) k (v + i), k up to 4/3 of the target, i <= 4"),
+        Composition("sidco", "residual", "sidco", "float", "gather",
+                    "Abdelmoniem et al., SIDCo, MLSys 2021", "(p-1) k (v + i), k 0.8 to 1.2 of the target, i <= 4"),
+        Composition("accordion", "residual", "top-k", "float", "gather",
+                    "Agarwal et al., ACCORDION, MLSys 2021", "(p-1) k (v + i), k as the regime wants, i <= 4",
+                    {"layers": "per-tensor"}, "accordion"),
+        Composition("gtopk", "residual", "top-k", "float", "merge",
+                    "Shi et al., gTop-k, ICDCS 2019", "2 (p-1)/p k (v + i), on rank 0 log2(p) times k (v + i)"),
+        Composition("oktopk", "residual", "top-k", "float", "balanced",
+                    "Li and Hoefler, Ok-Topk, PPoPP 2022", "about 2 (p-1)/p k (v + i), at most 3 (p-1)/p k (v + i)"),
+        Composition("arctopk", "residual", "rows", "float", "agreed",
+                    "ARC-Top-k, 2025", "2 (p-1)/p (k + n width/row) v"),
+        Composition("powersgd", "residual", "all", "float", "low-rank",
+                    "Vogels et al., PowerSGD, NeurIPS 2019",
+                    "2 (p-1)/p r (rows + columns) v of each matrix, 2 (p-1)/p v of an element of a vector"),
+        Composition("sketchsgd", "residual", "top-k", "float", "sketch",
+                    "Ivkin et al., SketchedSGD, NeurIPS 2019", "2 (p-1)/p (rows columns + factor k) v",
+                    {"density": 0.001}),
+        Composition("onebit", "residual", "all", "one-bit", "pieces",
+                    "Seide et al., Interspeech 2014", "2 (p-1)/p (n/8 + 2 v columns)"),
+        Composition("signsgd", "residual", "all", "sign", "gather",
+                    "Karimireddy et al., ICML 2019", "(p-1) (n/8 + v arrays)"),
+        Composition("qsgd", "none", "all", "levels", "gather",
+                    "Alistarh et al., NeurIPS 2017", "(p-1) (n/8 width + v n/bucket), width 2, 4, 8 or 16"),
+        Composition("terngrad", "none", "all", "ternary", "gather",
+                    "Wen et al., NeurIPS 2017", "(p-1) (n/4 + v arrays)"),
+        Composition("stochastic-rounding", "none", "all", "stochastic", "gather",
+                    "Sahu et al., NeurIPS 2021; Gupta et al. 2015", "(p-1) n times 1, 2 or v, as values need"),
+        Composition("natural", "none", "all", "natural", "gather",
+                    "Horvath et al., MSML 2022", "(p-1) (n + 2)"),
+        Composition("scaled-integer", "none", "all", "scaled-integer", "dense",
+                    "Sapio et al., SwitchML, NSDI 2021", "2 (p-1)/p n bits/8"),
+        Composition("error-reset", "error-reset", "random-k", "float", "agreed",
+                    "Xie et al., CSER, NeurIPS 2020", "2 (p-1)/p k v"),
+        Composition("induced", "none", "all", "induced", "gather",
+                    "Horvath and Richtarik, ICLR 2021",
+                    "(p-1) (k (v + i) + n/8 width + v n/bucket), i <= 4"),
+        Composition("localsgd", "error-reset", "all", "float", "dense",
+                    "Stich, Local SGD, ICLR 2019", "2 (p-1)/p n v once a period", {"between": "nothing"}),
     )
 }
+
+PARTS = {"memory": MEMORIES, "selector": SELECTORS, "codec": CODECS, "exchange": EXCHANGES, "schedule": SCHEDULES}
+
 
 COMMON = (
     Option("layers", str, "whole", "select in the whole model, or in each array by itself",
            choices=("whole", "per-tensor")),
-    Option("memory", str, None, "another memory than the scheme's own", choices=tuple(MEMORIES)),
+    Option("dense", str, "none", "arrays that go uncompressed: by place, dimension, name (norm, bn, bias)",
+           words=DENSE_RULES),
+    Option("seed", int, 0, "of the random numbers of stochastic parts", low=0),
+    *(Option(kind, str, None, f"another {kind} than the scheme's own", choices=tuple(registry))
+      for kind, registry in PARTS.items()),
 )
 
 
@@ -59,6 +124,7 @@ class Parts(NamedTuple):
     selector: Any
     codec: Any
     exchange: Any
+    schedule: Any
 
 
 @dataclass(frozen=True)
@@ -80,10 +146,14 @@ class Scheme:
     def __post_init__(self) -> None:
         if self.name not in COMPOSITIONS:
             raise InvalidArgument(f"unknown scheme {self.name!r}; the schemes are: {', '.join(names())}")
-        defaults = {**self._composition.defaults, **self.given}
-        classes = self._classes(defaults.get("memory"))
-        declared = [*(option for part in classes for option in part.options), *COMMON]
-        object.__setattr__(self, "options", resolve(declared, defaults, f"scheme {self.name}"))
+        own = self._composition.defaults
+        classes = _classes(self._composition, {**own, **self.given})
+        declared = _declared(classes)
+        known = {option.name for option in declared}  # another part in the place of the scheme's has other options
+        chosen = {**{name: value for name, value in own.items() if name in known}, **self.given}
+        object.__setattr__(self, "options", resolve(declared, chosen, f"scheme {self.name}"))
+        _check_fit(**classes)
+        _check_threshold(classes["codec"], classes["selector"], self.options)
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows
 
     @classmethod
@@ -121,20 +191,18 @@ class Scheme:
 
     def parts(self, workers: int) -> Parts:
         """Fresh parts for a reducer with ``workers`` workers on this rank."""
-        memory, selector, codec, exchange = self._classes(self.options["memory"])
-        return Parts(
-            [self._make(memory) for _ in range(workers)],
-            self._make(selector), self._make(codec), self._make(exchange),
-        )
+        classes = _classes(self._composition, self.options)
+        memories = [self._make(classes["memory"]) for _ in range(workers)]
+        return Parts(memories, *(self._make(classes[kind]) for kind in ("selector", "codec", "exchange", "schedule")))
+
+    @property
+    def part_names(self) -> dict[str, str]:
+        """The declared name of each part: memory, selector, codec, exchange, schedule."""
+        return {kind: part.name for kind, part in _classes(self._composition, self.options).items()}
 
     @property
     def _composition(self) -> Composition:
         return COMPOSITIONS[self.name]
-
-    def _classes(self, memory: str | None) -> tuple[type, type, type, type]:
-        line = self._composition
-        chosen = MEMORIES.get(memory or line.memory, MEMORIES[line.memory])
-        return chosen, SELECTORS[line.selector], CODECS[line.codec], EXCHANGES[line.exchange]
 
     def _make(self, part: type) -> Any:
         return part(**{option.name: self.options[option.name] for option in part.options})
@@ -150,15 +218,58 @@ def table() -> list[dict[str, Any]]:
     return [_row(line) for line in COMPOSITIONS.values()]
 
 
+def common_options() -> list[dict[str, Any]]:
+    """What every scheme takes, whatever its parts: default, range, meaning."""
+    return [_described(option, {}) for option in (*SCHEDULES["warm-up"].options, *COMMON)]
+
+
 def _row(line: Composition) -> dict[str, Any]:
-    parts = (MEMORIES[line.memory], SELECTORS[line.selector], CODECS[line.codec], EXCHANGES[line.exchange])
-    options = [option for part in parts for option in part.options] + list(COMMON)
     return {
-        "name": line.name, "memory": line.memory, "selector": line.selector,
-        "codec": line.codec, "exchange": line.exchange,
-        "options": [
-            {"name": o.name, "default": line.defaults.get(o.name, o.default), "range": o.range, "meaning": o.meaning}
-            for o in options
-        ],
+        "name": line.name, **{kind: getattr(line, kind) for kind in PARTS},
+        "options": [_described(option, line.defaults) for option in _declared(_classes(line, {}))],
         "wire": line.wire, "reference": line.reference,
     }
+
+
+def _described(option: Option, defaults: dict[str, Any]) -> dict[str, Any]:
+    default = defaults.get(option.name, option.default)
+    return {"name": option.name, "default": default, "range": option.range, "meaning": option.meaning}
+
+
+def _classes(line: Composition, options: dict[str, Any]) -> dict[str, type]:
+    """The classes of a composition's parts, with those that options put in their place."""
+    return {
+        kind: registry.get(options.get(kind), registry[getattr(line, kind)])  # a wrong name is refused with the options
+        for kind, registry in PARTS.items()
+    }
+
+
+def _declared(classes: dict[str, type]) -> list[Option]:
+    """Every option of the parts, each once, and those all schemes have."""
+    options = {option.name: option for part in classes.values() for option in part.options}
+    return [*options.values(), *COMMON]
+
+
+def _check_fit(memory: type, selector: type, codec: type, exchange: type, schedule: type) -> None:
+    """Refuse parts that cannot work together."""
+    everything = selector.name == "all"
+    fits = {
+        "any": not hasattr(selector, "sketch"), "all": everything, "some": hasattr(selector, "wire_like"),
+        "counted": hasattr(selector, "counts"), "agreed": hasattr(selector, "sketch"),
+    }
+    if not fits[exchange.takes]:
+        possible = {"any": "one that chooses by itself", "all": "all", "some": "one that chooses some",
+                    "counted": "one that sends exactly k", "agreed": "one that can be agreed on"}
+        raise InvalidArgument(
+            f"exchange {exchange.name} takes as selector {possible[exchange.takes]}, got {selector.name}"
+        )
+    if (exchange.codecs == "addable" and not codec.addable) or (exchange.codecs == "float" and codec.name != "float"):
+        raise InvalidArgument(f"exchange {exchange.name} adds codes up, which {codec.name} does not allow; "
+                              "take exchange=gather or another codec")
+
+
+def _check_threshold(codec: type, selector: type, options: dict[str, Any]) -> None:
+    """Refuse a codec that sends its selector's threshold with a selector that has none."""
+    if getattr(codec, "asks_threshold", False) and options["lam"] is None and not hasattr(selector, "threshold"):
+        raise InvalidArgument(f"codec {codec.name} sends the selector's threshold, which {selector.name} does not "
+                              "have: give lam, or take selector=threshold")

@@ -1,4 +1,4 @@
-"""The table that ``auto`` goes by in a job: read by one rank, the same on all."""
+"""What a job's environment sets for ``Comm``: read by one rank, the same on all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from .allreduce.table import Row, Table, built_in, load
 from .errors import InvalidArgument
 
 VARIABLE = "MPICOMP_TUNING"
+REPRODUCIBLE_VARIABLE = "MPICOMP_REPRODUCIBLE"
+NODE_VARIABLE = "MPICOMP_RANKS_PER_NODE"
 
 
 def shared_table(comm: MPI.Intracomm) -> Table:
@@ -27,6 +29,29 @@ def shared_table(comm: MPI.Intracomm) -> Table:
     if error:
         raise InvalidArgument(f"{error}: write a table with mpicomp tune, or unset {VARIABLE}")
     return built_in() if text is None else load(text, str(path), list(ALGORITHMS))
+
+
+def node_limit(comm: MPI.Intracomm) -> int:
+    """The most ranks that count as one node, by rank 0's ``MPICOMP_RANKS_PER_NODE``; 0 without it (collective)."""
+    text = comm.bcast(os.environ.get(NODE_VARIABLE))
+    if text is None:
+        return 0
+    if not text.isdecimal() or int(text) == 0:
+        raise InvalidArgument(f"{NODE_VARIABLE} must be a number of ranks, 1 or more, got {text!r}: set or unset it")
+    return int(text)
+
+
+def reproducible_for(comm: MPI.Intracomm, wanted: bool | None) -> bool:
+    """Whether this communicator sums in rank order: as asked for, else by rank 0's environment (collective)."""
+    everyone = MPI.Intracomm.allgather(comm, wanted)
+    if everyone.count(wanted) < len(everyone):
+        raise InvalidArgument(f"reproducible must be the same on all ranks, got {everyone} in the order of the ranks")
+    if wanted is not None:
+        return bool(wanted)
+    text = MPI.Intracomm.bcast(comm, os.environ.get(REPRODUCIBLE_VARIABLE, "0"))
+    if text not in ("0", "1"):
+        raise InvalidArgument(f"{REPRODUCIBLE_VARIABLE} must be 0 or 1, got {text!r}: set or unset it")
+    return text == "1"
 
 
 def rows_for(comm: MPI.Intracomm, ranks_per_node: int, nodes: int) -> dict[str, Row]:

@@ -26,8 +26,14 @@ class Compensated(NamedTuple):
         memory = None if self.memory is None else self.memory[start:stop]
         return Compensated(memory, self.gradient[start:stop])
 
-    def at(self, indices: Array, ops: Any) -> Array:
-        """The values of u at ``indices``, a fresh array."""
+    def at(self, indices: Array | None, ops: Any) -> Array:
+        """The values of u at ``indices`` (None: all), a fresh array."""
+        if indices is None:
+            values = ops.empty(self.n, self.gradient.dtype)
+            values[:] = self.gradient
+            if self.memory is not None:
+                ops.add(values, self.memory)
+            return values
         values = ops.empty(indices.size, self.gradient.dtype)
         ops.gather(self.memory, self.gradient, indices, values)
         return values
@@ -41,6 +47,22 @@ class Sent(NamedTuple):
 
     indices: Array | None
     values: Array
+
+
+class Place(NamedTuple):
+    """Which values a codec writes or reads: those at ``indices`` of the flat vector, or all of ``[start, stop)``.
+
+    Decides which values share a scale and which random numbers round them; sender and receiver know it alike.
+    """
+
+    worker: int  # whose values, counted over all ranks
+    indices: Array | None  # ascending
+    start: int = 0
+    stop: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start if self.indices is None else self.indices.size
 
 
 class Mean(NamedTuple):
@@ -86,3 +108,4 @@ class StepStats:
     payload_bits: float = 0.0
     skipped: bool = False
     seconds: dict[str, float] = field(default_factory=dict)  # phase -> seconds
+    measures: dict[str, float] = field(default_factory=dict)  # in measured steps: see mpicomp/measures.py

@@ -19,9 +19,10 @@ from mpicomp.ops import cpu
 
 ROUNDS = 9
 DENSITY = 0.001
+Case = tuple[str, int, Callable[[], object]]
 
 
-def cases(n: int) -> list[tuple[str, int, Callable[[], object]]]:
+def cases(n: int) -> list[Case]:
     """(name, bytes that must move, call) of every op on float32 vectors of n elements."""
     rng = np.random.default_rng(1)
     memory, grad = rng.standard_normal((2, n), dtype=np.float32)
@@ -36,6 +37,9 @@ def cases(n: int) -> list[tuple[str, int, Callable[[], object]]]:
     small = np.empty(-(-n // 10), np.uint8)
     large = np.empty(-(-n // 1000), np.uint16)
     line = 64 * len(indices)  # a sparse access moves a whole cache line
+    table, projected = np.empty(5 << 16, np.float32), np.empty(-(-n // 1024) * 4, np.float32)
+    large_table = np.empty(5 << 20, np.float32)
+    rows = np.arange(0, n // 1024, 100, dtype=np.int32)
     return [
         ("chunk_max C=112", 8 * n, lambda: cpu.chunk_max(memory, grad, 112, positions)),
         ("chunk_max C=112, no memory", 4 * n, lambda: cpu.chunk_max(None, grad, 112, positions)),
@@ -56,7 +60,87 @@ def cases(n: int) -> list[tuple[str, int, Callable[[], object]]]:
         ("narrow bfloat16", 6 * n, lambda: cpu.narrow(half, grad, "bfloat16")),
         ("count_nonfinite", 4 * n, lambda: cpu.count_nonfinite(grad)),
         ("squared_norm", 4 * n, lambda: cpu.squared_norm(grad)),
+        *selector_cases(memory, grad, nxt, lam),
+        *list_cases(n),
+        ("count_sketch 5 x 2^16", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 16, 1, table)),
+        ("count_sketch 5 x 2^20", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 20, 1, large_table)),
+        ("sketch_estimate 5 x 2^16", 4 * n, lambda: cpu.sketch_estimate(table, 5, 1 << 16, 1, nxt)),
+        ("sketch_estimate 5 x 2^20", 4 * n, lambda: cpu.sketch_estimate(large_table, 5, 1 << 20, 1, nxt)),
+        ("project_rows 1024, width 4", 8 * n, lambda: cpu.project_rows(memory, grad, 1024, 4, 1, projected)),
+        ("expand_rows 1 %, of 1024", 4 * 1024 * len(rows), lambda: cpu.expand_rows(rows, 1024, n)),
     ]
+
+
+def selector_cases(memory, grad, other, lam: float) -> list[Case]:
+    """What selectors measure and choose, alone and before the exact selection that follows; dense updates."""
+    n = len(grad)
+    values = np.empty(n // 100, np.float32)
+    lines = 2 * 64 * len(values)  # a sparse access moves a whole cache line
+    memory, tenth = memory.copy(), 0.1 * grad  # a gradient is small beside what has gathered in its memory
+
+    def threshold() -> None:
+        cpu.threshold(memory, grad, lam)
+
+    return [
+        ("moments", 8 * n, lambda: cpu.moments(memory, grad, 0)),
+        ("moments above 0.1 %", 8 * n, lambda: cpu.moments(memory, grad, lam)),
+        ("moments, no memory", 4 * n, lambda: cpu.moments(None, grad, 0)),
+        ("moments, then threshold", 16 * n, lambda: (cpu.moments(memory, grad, 0), threshold())),
+        ("sample 1 %", lines, lambda: cpu.sample(memory, grad, 7, 100, values)),
+        ("sample 1 %, then threshold", lines + 8 * n,
+         lambda: (cpu.sample(memory, grad, 7, 100, values), threshold())),
+        ("bin_select 50", 8 * n, lambda: cpu.bin_select(memory, tenth, 50)),
+        ("bin_select 500", 8 * n, lambda: cpu.bin_select(memory, tenth, 500)),
+        ("bin_select 5000", 8 * n, lambda: cpu.bin_select(memory, tenth, 5000)),
+        ("dense_update", 16 * n, lambda: cpu.dense_update(memory, grad, other, 0.1)),
+        ("axpby", 12 * n, lambda: cpu.axpby(other, 0.5, other, 1.0, grad)),
+    ]
+
+
+def list_cases(n: int) -> list[Case]:
+    """Index lists of a hundredth (gaps) and a fifth (bitmap) of n elements."""
+    rng = np.random.default_rng(2)
+    few, other, many = (np.flatnonzero(rng.random(n) < share).astype(np.int32) for share in (0.01, 0.01, 0.2))
+    width = cpu.largest_gap(few).bit_length()
+    gaps, bitmap = np.empty(-(-len(few) * width // 8), np.uint8), np.empty(-(-n // 8), np.uint8)
+    cpu.pack_gaps(few, width, gaps)
+    cpu.pack_bitmap(many, n, bitmap)
+    back, all_back = np.empty_like(few), np.empty_like(many)
+    return [
+        ("common 1 %, 1 %", few.nbytes + other.nbytes + 16 * n // 10_000, lambda: cpu.common(few, other)),
+        ("largest_gap 1 %", few.nbytes, lambda: cpu.largest_gap(few)),
+        (f"pack_gaps 1 %, {width} bits", few.nbytes + gaps.nbytes, lambda: cpu.pack_gaps(few, width, gaps)),
+        (f"unpack_gaps 1 %, {width} bits", few.nbytes + gaps.nbytes, lambda: cpu.unpack_gaps(gaps, width, n, back)),
+        ("pack_bitmap 20 %", many.nbytes + bitmap.nbytes, lambda: cpu.pack_bitmap(many, n, bitmap)),
+        ("unpack_bitmap 20 %", many.nbytes + bitmap.nbytes, lambda: cpu.unpack_bitmap(bitmap, n, all_back)),
+    ]
+
+
+def rivals(x: np.ndarray, k: int) -> dict[str, Callable[[], object]]:
+    """Other ways to the k largest magnitudes, on one thread; the magnitudes themselves are given to them."""
+    size = np.abs(x)
+    found = {"numpy.argpartition": lambda: np.argpartition(size, len(size) - k)[len(size) - k :]}
+    try:
+        import torch
+    except ImportError:
+        return found
+    torch.set_num_threads(1)
+    tensor = torch.from_numpy(size)
+    return {**found, "torch.topk": lambda: torch.topk(tensor, k, sorted=False)}
+
+
+def compare_top_k(n: int) -> None:
+    """Exact top-k beside what others offer, alternating."""
+    x = np.random.default_rng(3).standard_normal(n, dtype=np.float32)
+    k = int(n * DENSITY)
+    calls = {"top_k": lambda: cpu.top_k(None, x, k), **rivals(x, k)}
+    rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(ROUNDS)]
+    medians = {name: statistics.median(times[name] for times in rounds) for name in calls}
+    print(f"\nthe {k} largest magnitudes, no memory; the others are given |x|")
+    for name, median in medians.items():
+        print(f"{name:28}{median * 1e3:9.2f} ms{median / medians['top_k']:9.1f} x")
+    if "torch.topk" not in medians:
+        print("torch is not installed here: not compared")
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -82,6 +166,7 @@ def main() -> None:
         rate, copy_rate = nbytes / op_time / 1e9, 8 * n / copy_time / 1e9
         print(f"{name:28}{op_time * 1e3:9.2f}{nbytes / 1e6:9.1f} MB{rate:8.1f}{copy_rate:11.1f}"
               f"{100 * rate / copy_rate:10.0f} %")
+    compare_top_k(n)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 MPI_GROUP = {
     "agreement", "broadcast", "buffers", "call", "comm", "gather_to_all", "inflight", "job", "link", "node",
-    "reduction", "staging", "tuning",
+    "point_to_point", "reduction", "staging", "tuning", "verbs",
 }  # fmt: skip
 
 # From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are
@@ -25,8 +25,8 @@ LAYERS = (
     ({"ops"}, {"device"}),
     ({"allreduce"},),
     (MPI_GROUP,),
-    ({"codecs"}, {"exchanges"}, {"memory"}, {"selectors"}),
-    ({"buckets", "reducer", "schemes", "step"},),
+    ({"codecs"}, {"exchanges"}, {"memories"}, {"schedules"}, {"selectors"}),
+    ({"buckets", "measures", "pipeline", "reducer", "schemes", "step"},),
     ({"bench"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),

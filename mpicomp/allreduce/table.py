@@ -26,6 +26,11 @@ class Row:
     nodes: int
     device: str
     choices: tuple[tuple[int, str], ...]  # (longest vector in bytes, schedule), ascending; the last has no limit
+    measured: dict[str, Any] = field(default_factory=dict, compare=False)  # where, when and how
+
+    @property
+    def layout(self) -> tuple[int, int, str]:
+        return self.ranks_per_node, self.nodes, self.device
 
     def pick(self, nbytes: int) -> str:
         return next(name for limit, name in self.choices if nbytes <= limit)
@@ -53,7 +58,6 @@ class Table:
 
     rows: tuple[Row, ...]
     source: str = "built in"
-    measured: dict[str, Any] = field(default_factory=dict)  # where and when
 
     def row(self, ranks_per_node: int, nodes: int, device: str) -> Row:
         """The row of this layout, or of the most similar one of its kind; else the built-in one."""
@@ -65,12 +69,15 @@ class Table:
                 return min(alike, key=lambda row: row.distance(ranks_per_node, nodes))
         raise AssertionError(f"no row for {ranks_per_node} ranks on {nodes} nodes, {device}")
 
-    def with_row(self, row: Row, measured: dict[str, Any]) -> Table:
+    def has(self, ranks_per_node: int, nodes: int, device: str) -> bool:
+        """Whether there is a row of just this layout."""
+        return any(row.layout == (ranks_per_node, nodes, device) for row in self.rows)
+
+    def with_row(self, row: Row) -> Table:
         """The table with another row, in the place of the one of the same layout."""
-        key = (row.ranks_per_node, row.nodes, row.device)
-        others = [one for one in self.rows if (one.ranks_per_node, one.nodes, one.device) != key]
+        others = [one for one in self.rows if one.layout != row.layout]
         everything = sorted([*others, row], key=lambda one: (one.device, one.nodes, one.ranks_per_node))
-        return Table(tuple(everything), self.source, measured)
+        return Table(tuple(everything), self.source)
 
 
 # Bytes up to which MPI's own schedules are left alone: on one node, and a rank of a job on several nodes.
@@ -108,7 +115,7 @@ def load(text: str, source: str, names: list[str]) -> Table:
                 f"{document['version']!r}: write the table anew with mpicomp tune"
             )
         rows = tuple(_load_row(row, source, names) for row in document["rows"])
-        return Table(rows, source, document.get("measured", {}))
+        return Table(rows, source)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InvalidArgument):
             raise
@@ -130,7 +137,7 @@ def _load_row(row: dict[str, Any], source: str, names: list[str]) -> Row:
         raise InvalidArgument(f"{source}: no such layout: {layout[0]} ranks on {layout[1]} nodes, {row['device']}")
     if not limits or limits != sorted(limits) or limits[-1] != WITHOUT_LIMIT:
         raise InvalidArgument(f"{source}: max_bytes must ascend and end with null, got {limits}")
-    return Row(*layout, row["device"], tuple(choices))
+    return Row(*layout, row["device"], tuple(choices), dict(row.get("measured", {})))
 
 
 def dump(table: Table) -> dict[str, Any]:
@@ -138,7 +145,6 @@ def dump(table: Table) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "measured": table.measured,
         "rows": [
             {
                 "ranks_per_node": row.ranks_per_node,
@@ -148,6 +154,7 @@ def dump(table: Table) -> dict[str, Any]:
                     {"max_bytes": None if limit == WITHOUT_LIMIT else limit, "algorithm": name}
                     for limit, name in row.choices
                 ],
+                "measured": row.measured,
             }
             for row in table.rows
         ],

@@ -9,7 +9,6 @@ import click
 from .. import schemes as registry
 from .console import Column, print_json, print_table
 
-PARTS = [Column(title, left=True) for title in ("scheme", "memory", "selector", "codec", "exchange")]
 OPTIONS = [Column(title, left=True) for title in ("option", "default", "range", "meaning")]
 
 
@@ -17,21 +16,44 @@ OPTIONS = [Column(title, left=True) for title in ("option", "default", "range", 
 @click.argument("names", nargs=-1, type=click.Choice(registry.names()), metavar="[SCHEME]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def schemes(names: tuple[str, ...], as_json: bool) -> None:
-    """List the compression schemes: the parts each is composed of, its options and its cost.
+    """List the compression schemes: the parts each is composed of, its cost, options and reference.
 
-    A scheme is written name:option=value,option=value, for example scalecom:chunk=112,beta=0.1.
+    With names, the range and meaning of every option. A scheme is written name:option=value,option=value, for example
+    scalecom:chunk=112,beta=0.1; each of its parts can be replaced, for example topk:codec=levels.
     """
     rows = [row for row in registry.table() if not names or row["name"] in names]
     if as_json:
         print_json({"format": "mpicomp-schemes", "version": 1, "schemes": rows})
         return
-    print_table(PARTS, [[row[column.title] for column in [Column("name"), *PARTS[1:]]] for row in rows])
-    click.echo("\nIn costs: p ranks, n elements, k of them sent, v and i bytes a value and an index.")
+    common = {option["name"] for option in registry.common_options()}
     for row in rows:
-        click.echo(f"\n{row['name']}: {row['reference']}\n  bytes a rank sends: {row['wire']}")
-        print_table(OPTIONS, [_option(option) for option in row["options"]])
+        own = [option for option in row["options"] if option["name"] not in common]
+        _print_scheme(row, own)
+        if names and own:
+            print_table(OPTIONS, [_cells(option) for option in own])
+            click.echo()
+    click.echo("In costs: p ranks, n elements, k of them sent, v and i bytes a value and an index.")
+    if names:
+        click.echo("\nOptions of every scheme")
+        print_table(OPTIONS, [_cells(option) for option in registry.common_options()])
+    else:
+        click.echo(f"Every scheme also takes: {', '.join(sorted(common))}; see mpicomp schemes NAME.")
 
 
-def _option(option: dict[str, Any]) -> list[str]:
+def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
+    """Four lines and an empty one."""
+    parts = [row[kind] for kind in ("memory", "selector", "codec", "exchange")]
+    schedule = "" if row["schedule"] == "warm-up" else f", schedule {row['schedule']}"
+    click.echo(f"{click.style(row['name'], bold=True)}  {' + '.join(parts)}{schedule}")
+    click.echo(f"    sends     {row['wire']} bytes a rank")
+    click.echo(f"    options   {' '.join(_assignment(option) for option in own) or '-'}")
+    click.echo(f"    reference {row['reference']}\n")
+
+
+def _assignment(option: dict[str, Any]) -> str:
+    return option["name"] if option["default"] is None else f"{option['name']}={option['default']}"
+
+
+def _cells(option: dict[str, Any]) -> list[str]:
     default = "-" if option["default"] is None else str(option["default"])
     return [option["name"], default, option["range"], option["meaning"]]

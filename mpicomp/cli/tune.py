@@ -13,7 +13,7 @@ import click
 from .. import allreduce
 from ..allreduce.table import WITHOUT_LIMIT, Row, Table, choices_of, dump, load
 from ..bench import Plan, environment, plan, run
-from ..errors import InvalidArgument, MpicompError
+from ..errors import InvalidArgument, MpicompError, RefusedOverwrite
 from . import guard
 from .bench_report import FOREIGN_LIMIT
 from .console import Progress, print_json
@@ -25,6 +25,7 @@ ALGORITHMS = tuple(name for name in allreduce.ALGORITHMS if name != "direct")  #
 @click.command()
 @click.option("-o", "--output", metavar="FILE", default="mpicomp-tuning.json", show_default=True,
               help="Where the table goes; a table that is there already keeps its rows of other layouts.")
+@click.option("--force", is_flag=True, help="Replace a row of this layout that is there already.")
 @click.option("-a", "--algorithm", multiple=True, metavar="NAME,...",
               help=f"What may be chosen, beside native. [{','.join(ALGORITHMS)}]")
 @click.option("-b", "--min-bytes", default="1K", show_default=True, metavar="SIZE", help="Smallest vector.")
@@ -37,8 +38,8 @@ ALGORITHMS = tuple(name for name in allreduce.ALGORITHMS if name != "direct")  #
 @click.option("--json", "as_json", is_flag=True, help="Print the whole table as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def tune(
-    output: str, algorithm: tuple[str, ...], min_bytes: str, max_bytes: str, step_factor: float, margin: float,
-    as_json: bool, quiet: bool, **options: Any,
+    output: str, force: bool, algorithm: tuple[str, ...], min_bytes: str, max_bytes: str, step_factor: float,
+    margin: float, as_json: bool, quiet: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Measure the dense all-reduces on this job's ranks and write the table that "auto" goes by.
 
@@ -46,7 +47,8 @@ def tune(
     mpirun -n 4 mpicomp tune -o tuning.json      one layout a launch; launch it for each that matters
     export MPICOMP_TUNING=tuning.json            from now on "auto" uses it
 
-    A layout is the number of ranks on a node and of nodes; a job of another layout takes the most similar row.
+    A layout is the number of ranks on a node and of nodes; a job of another layout takes the most similar row. Every
+    row says where, when and with which MPI it was measured; none is replaced without --force.
     """
     from ..comm import Comm
 
@@ -58,29 +60,35 @@ def tune(
     comm = Comm(guard.world())
     if comm.size == 1:
         raise InvalidArgument("one rank has nothing to tune: start it under a launcher, mpirun -n 4 mpicomp tune")
-    earlier = earlier_table(comm, output)
+    earlier = earlier_table(comm, output, force)
     noise = environment.Noise()
     with OutputFile(comm, output, force=True) as file:
-        row = measure(comm, chosen, margin, Progress(quiet or comm.rank != 0))
-        table = earlier.with_row(row, setting(comm, noise.share(comm)))
+        choices = measure(comm, chosen, margin, Progress(quiet or comm.rank != 0))
+        row = Row(*comm.layout, "cpu", choices, setting(comm, noise.share(comm)))
+        table = earlier.with_row(row)
         if comm.rank == 0:
             file.write_json(dump(table))
             print_json(dump(table)) if as_json else report(row, table, output)
 
 
-def earlier_table(comm: Any, path: str) -> Table:
-    """What ``path`` holds already, read by rank 0; an error on every rank if it is something else."""
+def earlier_table(comm: Any, path: str, force: bool) -> Table:
+    """What ``path`` holds already, read by rank 0; an error on every rank if it is something else, or all of it."""
     table, error = Table(()), None
     if comm.rank == 0 and os.path.exists(path):
         try:
             table = load(Path(path).read_text(), path, list(allreduce.ALGORITHMS))
+            if table.has(*comm.layout, "cpu") and not force:
+                raise RefusedOverwrite(
+                    f"{path} has a row for {comm.layout[0]} ranks on each of {comm.layout[1]} nodes already: "
+                    "choose another file, or --force to replace the row"
+                )
         except (MpicompError, OSError) as caught:
             error = caught if isinstance(caught, MpicompError) else MpicompError(f"{path}: {caught.strerror}")
     comm.fail_together(error)
     return table
 
 
-def measure(comm: Any, chosen: Plan, margin: float, progress: Progress) -> Row:
+def measure(comm: Any, chosen: Plan, margin: float, progress: Progress) -> tuple[tuple[int, str], ...]:
     """The choices for this job's layout."""
     times: dict[int, dict[str, float]] = {}
     for rows in run(comm, chosen, progress):
@@ -89,7 +97,7 @@ def measure(comm: Any, chosen: Plan, margin: float, progress: Progress) -> Row:
             raise MpicompError(f"{', '.join(wrong)} gave a wrong result at {rows[0]['nbytes']} bytes: not tuned")
         times[rows[0]["nbytes"]] = {row["algorithm"]: row["t_med_us"] for row in rows}
     progress.clear()
-    return Row(*comm.layout, "cpu", choices_of(times, margin))
+    return choices_of(times, margin)
 
 
 def setting(comm: Any, share: float | None) -> dict[str, Any]:
@@ -114,7 +122,7 @@ def report(row: Row, table: Table, path: str) -> None:
         end = "and above" if limit == WITHOUT_LIMIT else f"to {plan.show_size(limit)}"
         click.echo(f"  {plan.show_size(least):>10} {end:<16} {name}")
         least = limit
-    share = table.measured["others_share"]
+    share = row.measured["others_share"]
     if share is not None and share > FOREIGN_LIMIT:
         click.echo(f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine")
     click.echo(f"{len(table.rows)} layouts in {path}; use it: export MPICOMP_TUNING={os.path.abspath(path)}")

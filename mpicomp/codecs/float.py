@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..options import Option
-from ..values import Array
+from ..values import Array, Place
 
 
 class Float:
-    """Writes each value as float16, float32, float64, or in the gradient's own precision (``same``).
+    """Writes each value as float16, bfloat16, float32, float64, or in the gradient's own precision (``same``).
 
     Narrowing rounds to nearest even; the rounding error stays in the memory, because ``decode`` of what was
     sent is what the memory subtracts. float16 overflows above 65 504: an infinite mean is caught by the reducer.
@@ -20,22 +20,40 @@ class Float:
     name = "float"
     options = (
         Option("values", str, "same", "precision of a value on the wire",
-               choices=("same", "float16", "float32", "float64")),
+               choices=("same", "float16", "bfloat16", "float32", "float64")),
     )
     reference = "-"
+    addable = True
+    shares_scale = False
 
     def __init__(self, values: str) -> None:
         self.values = values
+        self.kind = "bfloat16" if values == "bfloat16" else None
 
     def dtype(self, dtype: np.dtype) -> np.dtype:
-        """The wire's dtype for values of ``dtype``."""
+        """The wire's dtype for values of ``dtype``; bfloat16 travels as the uint16 of its bits."""
+        if self.kind:
+            return np.dtype(np.uint16)
         return np.dtype(dtype if self.values == "same" else self.values)
 
-    def encode(self, values: Array, ops: Any) -> Array:
-        """A fresh array in the wire's dtype."""
-        with np.errstate(over="ignore"):  # an overflow is reported by the reducer, once and on every rank
-            return values.astype(self.dtype(values.dtype))
+    def may_overflow(self, dtype: np.dtype) -> bool:
+        """Whether a finite value of ``dtype`` may become infinite, by itself or in a sum of few."""
+        return self.dtype(dtype).itemsize < dtype.itemsize
 
-    def decode(self, wire: Array, dtype: np.dtype, ops: Any) -> Array:
-        """What a receiver reads, in ``dtype`` (the wire itself where nothing was narrowed)."""
-        return wire.astype(dtype, copy=False)
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        """The wire's array: ``values`` itself where nothing is narrowed."""
+        if self.kind:
+            codes = step.ops.empty(values.size, np.uint16)
+            step.ops.narrow(codes, values.astype(np.float32, copy=False), self.kind)
+            return codes
+        with np.errstate(over="ignore"):  # an overflow is reported by the reducer, once and on every rank
+            return values.astype(self.dtype(values.dtype), copy=False)
+
+    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+        """What a receiver reads, in the dtype of computation (``codes`` itself where nothing was narrowed)."""
+        codes = codes.view(self.dtype(step.dtype))
+        if not self.kind:
+            return codes.astype(step.dtype, copy=False)
+        values = step.ops.empty(codes.size, np.float32)
+        step.ops.widen(values, codes, self.kind)
+        return values.astype(step.dtype, copy=False)

@@ -2,90 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
+from ..options import Option
+from ..values import Array, Compensated, Exchanged, Mean, Place, Sent
+from . import _message
+from ._stateless import Stateless
 
-from ..values import Array, Compensated, Exchanged, Mean, Sent
 
+class Gather(Stateless):
+    """Every rank receives every worker's pairs and adds them, worker by worker in rank order.
 
-class Gather:
-    """Every rank receives every rank's pairs and adds them, worker by worker in rank order.
-
-    Schedule: one all-gather of messages of varying length, ``[indices | codes]`` (before them one int64 count a
-    worker where a rank holds several workers).
-    Cost: a rank receives the pairs of all others, (size-1) k pairs: it grows with the number of ranks, and the
-    union of the coordinates with it (gradient build-up). Memory: one dense vector for the sum.
-    Restrictions: none; codes need not be addable.
-    Reference: Lin et al., Deep Gradient Compression, ICLR 2018; cost in Li and Hoefler, PPoPP 2022.
+    Schedule: one all-gather of messages of varying length: a header of 32 bytes a worker, indices, codes. Where the
+    messages together would be longer than a dense all-reduce (all ranks see it from the lengths), that is done
+    instead (``switch=auto``).
+    Cost: a rank receives the pairs of all others, (size-1) k (v + i) bytes: it grows with the number of ranks, and the
+    union of the coordinates with it (gradient build-up), until the switch at 2 n v. Memory: one dense vector.
+    Restrictions: none; codes need not be addable, and may stand for every coordinate.
+    Reference: Lin et al., Deep Gradient Compression, ICLR 2018; the switch: Renggli et al., SparCML, SC 2019; cost in
+    Li and Hoefler, PPoPP 2022.
     """
 
     name = "gather"
-    options = ()
-    reference = "Lin et al. 2018; Li and Hoefler 2022"
-    wire = "(p-1) k (v + i)"
+    options = (
+        Option("indices", str, "auto", "how indices are written; auto: the shortest",
+               choices=("auto", "plain", "gaps", "bitmap")),
+        Option("switch", str, "auto", "go over to a dense all-reduce where pairs would be longer",
+               choices=("auto", "never")),
+    )
+    reference = "Lin et al. 2018; Renggli et al. 2019; Li and Hoefler 2022"
+    takes = "any"
+    codecs = "any"
+
+    def __init__(self, indices: str, switch: str) -> None:
+        self.indices, self.switch = indices, switch
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        self._chosen = [step.selector.select(u, step.spans, step.ops) for u in workers]
+        self._wires = [step.selector.select(u, step) for u in workers]
+        self._chosen = [step.selector.expand(wire, step) for wire in self._wires]
         self._values = [u.at(indices, step.ops) for u, indices in zip(workers, self._chosen, strict=True)]
-        return [step.ops.count_nonfinite(values)[0] for values in self._values]
+        seen = [u.gradient if not step.selector.finds_nonfinite else values
+                for u, values in zip(workers, self._values, strict=True)]
+        return [step.ops.count_nonfinite(x)[0] for x in seen]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        self._codes = [step.codec.encode(values, step.ops) for values in self._values]
-        decoded = [step.codec.decode(codes, step.dtype, step.ops) for codes in self._codes]
+        places = [step.place(worker, indices) for worker, indices in enumerate(self._chosen)]
+        codes = step.encode_together(self._values, places)
+        self._parts = [
+            _message.part(indices, wire if wire is not indices else None, code, values.size, self.indices, step)
+            for indices, wire, code, values in zip(self._chosen, self._wires, codes, self._values, strict=True)
+        ]
+        decoded = [step.codec.decode(code, place, step) for code, place in zip(codes, places, strict=True)]
         return [Sent(indices, values) for indices, values in zip(self._chosen, decoded, strict=True)]
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        indices = [s.indices for s in sent]
-        flat, nbytes = step.comm.gather_to_all(_pack(indices, self._codes, step.ops))
-        messages = list(self._unpack(flat, nbytes, step))
-        total = step.zeroed("gather-total", step.n, step.dtype)
-        for where, codes in messages:
-            step.ops.scatter_add(total, where, step.codec.decode(codes, step.dtype, step.ops))
-        union = step.ops.union([where for where, _ in messages], step.n)
+        message = _message.pack(self._parts, step.ops)
+        bits = sum(part.bits for part in self._parts) / len(self._parts)
+        lengths = step.comm.lengths_of_all(message.size)
+        if self.switch == "auto" and sum(lengths) > 2 * step.n * step.dtype.itemsize:
+            return Exchanged(self._dense(sent, step), sent, 8.0 * step.n * step.dtype.itemsize)
+        flat, _ = step.comm.gather_to_all(message, lengths)
+        return Exchanged(self._sum(flat, lengths, step), sent, bits)
+
+    def _sum(self, flat: Array, lengths: list[int], step: Any) -> Mean:
+        """The mean of all workers' decoded messages."""
+        total, lists, at, worker = step.zeroed("gather-total", step.n, step.dtype), [], 0, 0
+        for workers, length in zip(step.workers, lengths, strict=True):
+            for indices, codes in _message.unpack(flat[at : at + length], workers, step):
+                place = Place(worker, indices, 0, step.n)
+                step.add_at(total, indices, step.codec.decode(codes, place, step))
+                lists.append(indices)
+                worker += 1
+            at += length
+        if any(indices is None for indices in lists):
+            mean = total.copy()
+            total[:] = 0
+            return Mean(None, step.scale(mean), step.n)
+        union = step.ops.union(lists, step.n)
         mean = step.ops.empty(union.size, step.dtype)
         step.ops.gather(None, total, union, mean)
         step.ops.clear(total, union)
-        payload = 8.0 * sum(i.nbytes + c.nbytes for i, c in zip(indices, self._codes, strict=True)) / len(sent)
-        return Exchanged(Mean(union, step.scale(mean), step.n), sent, payload)
+        return Mean(union, step.scale(mean), step.n)
 
-    def _unpack(self, flat: Array, nbytes: list[int], step: Any) -> Iterator[tuple[Array, Array]]:
-        """Every worker's indices and codes, in rank order."""
-        n, code_dtype = step.n, self._codes[0].dtype
-        index_dtype = step.ops.index_dtype(n)
-        pair = index_dtype.itemsize + code_dtype.itemsize
-        at = 0
-        for rank, length in enumerate(nbytes):
-            message = flat[at : at + length]
-            at += length
-            counts = _counts(message, step.workers[rank], pair, step.ops)
-            header = length - pair * sum(counts)
-            where = _cut(message[header:], counts, index_dtype, step.ops)
-            codes = _cut(message[header + index_dtype.itemsize * sum(counts) :], counts, code_dtype, step.ops)
-            yield from zip(where, codes, strict=True)
-
-
-def _pack(indices: list[Array], codes: list[Array], ops: Any) -> Array:
-    """One message, as bytes: a count a worker where there are several, all indices, all codes."""
-    parts = [a.view(np.uint8) for a in (*indices, *codes)]
-    if len(indices) > 1:
-        parts.insert(0, ops.from_host(np.array([i.size for i in indices], np.int64).view(np.uint8)))
-    return ops.concatenate(parts, np.dtype(np.uint8))
-
-
-def _counts(message: Array, workers: int, pair: int, ops: Any) -> list[int]:
-    if workers == 1:
-        return [message.size // pair]
-    return np.array(ops.to_host(message[: 8 * workers])).view(np.int64).tolist()
-
-
-def _cut(part: Array, counts: list[int], dtype: np.dtype, ops: Any) -> list[Array]:
-    """Aligned copies of consecutive runs of ``counts`` elements that begin at the front of ``part``."""
-    arrays, at = [], 0
-    for count in counts:
-        array = ops.empty(count, dtype)
-        array.view(np.uint8)[:] = part[at : at + array.nbytes]
-        arrays.append(array)
-        at += array.nbytes
-    return arrays
+    def _dense(self, sent: list[Sent], step: Any) -> Mean:
+        """The mean by an all-reduce of dense vectors."""
+        total = step.ops.zeros(step.n, step.dtype)
+        for one in sent:
+            step.add_at(total, one.indices, one.values)
+        step.comm.allreduce_in_place(total, step.algorithm)
+        return Mean(None, step.scale(total), step.n)

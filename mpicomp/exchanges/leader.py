@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..values import Array, Compensated, Exchanged, Mean, Sent
+from ._stateless import Stateless
 
 
-class Leader:
+class Leader(Stateless):
     """Cyclic local top-k (CLT-k): the leader of step t is worker t mod workers; all send at its coordinates.
 
     Schedule: the leader selects and broadcasts the selection in the selector's compact form; every worker
@@ -24,7 +25,8 @@ class Leader:
     name = "leader"
     options = ()
     reference = "Chen et al. 2020 (ScaleCom)"
-    wire = "2 (p-1)/p k v + k i"
+    takes = "some"
+    codecs = "addable"
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._leader, local = step.owner(step.number % step.total_workers)
@@ -36,35 +38,35 @@ class Leader:
         with step.timed("broadcast"):
             indices = self._broadcast(step)
         values = [self._values if worker == self._lead else u.at(indices, step.ops) for worker, u in enumerate(workers)]
-        return [Sent(indices, self._decoded(one, step)) for one in values]
+        places = [step.place(worker, indices) for worker in range(len(workers))]
+        self._codes = step.encode_together(values, places)
+        return [Sent(indices, step.codec.decode(codes, place, step))
+                for codes, place in zip(self._codes, places, strict=True)]
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        mean = step.mean_of([s.values for s in sent])
-        value_bits = 8.0 * mean.size * step.codec.dtype(mean.dtype).itemsize
-        payload = value_bits + self._selection_bits / step.total_workers  # a worker leads once in so many steps
-        return Exchanged(Mean(sent[0].indices, mean, step.n), sent, payload, self._leader)
+        indices = sent[0].indices
+        mean = step.mean_of(self._codes, step.place(0, indices))
+        selection = self._selection_bits / step.total_workers  # a worker leads once in so many steps
+        payload = 8.0 * self._codes[0].nbytes + selection
+        return Exchanged(Mean(indices, mean, step.n), sent, payload, self._leader)
 
     def _lead_with(self, u: Compensated, step: Any) -> int:
-        """Select from the leading worker's u; the selected values show whether it is finite."""
-        self._selection = step.selector.select(u, step.spans, step.ops)
-        self._indices = step.selector.expand(self._selection, step.n, step.spans, step.ops)
+        """Select from the leading worker's u; where the selected values show it, they tell whether it is finite."""
+        self._selection = step.selector.select(u, step)
+        self._indices = step.selector.expand(self._selection, step)
         self._values = u.at(self._indices, step.ops)
-        return step.ops.count_nonfinite(self._values)[0]
+        seen = self._values if step.selector.finds_nonfinite else u.gradient
+        return step.ops.count_nonfinite(seen)[0]
 
     def _broadcast(self, step: Any) -> Array:
         """The leader's indices on every rank; its selection travels in the selector's compact form."""
         leads = self._lead is not None
-        selection = self._selection if leads else step.selector.wire_like(step.n, step.spans, step.ops)
-        if step.selector.wire_like(step.n, [], step.ops) is None:  # a length that only the leader knows
+        like = step.selector.wire_like(step)
+        if like is None:  # a length that only the leader knows
             length = np.array([self._selection.size if leads else 0], np.int64)
             step.comm.broadcast(length, self._leader)
-            selection = selection if leads else step.ops.empty(int(length[0]), step.ops.index_dtype(step.n))
+            like = step.ops.empty(int(length[0]), step.ops.index_dtype(step.n))
+        selection = self._selection if leads else like
         step.comm.broadcast(selection, self._leader)
         self._selection_bits = 8.0 * selection.nbytes
-        return self._indices if leads else step.selector.expand(selection, step.n, step.spans, step.ops)
-
-    def _decoded(self, values: Array, step: Any) -> Array:
-        """A worker's own values as the codec leaves them."""
-        if step.codec.dtype(values.dtype) == values.dtype:
-            return values
-        return step.codec.decode(step.codec.encode(values, step.ops), values.dtype, step.ops)
+        return self._indices if leads else step.selector.expand(selection, step)

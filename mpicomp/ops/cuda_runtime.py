@@ -21,6 +21,8 @@ MAX_BLOCKS = 4096  # enough to fill any device; kernels loop over what is left
 WARP = 32
 TILE = 1024  # `tile` in collect.cu
 DIGIT_BITS = 11  # `digit_bits` in top_k.cu
+GROUP_PIECE = 16384  # `piece` in norms.cu
+SKETCH_ROWS = (1, 3, 5, 7)  # medians of so many keep to registers; 0 stands for any other number
 
 REAL = {"float32": "float", "float64": "double"}
 INDEX = {"int32": "int", "int64": "long long"}
@@ -33,7 +35,9 @@ INTEGER = {
     "uint32": "unsigned int",
     "uint64": "unsigned long long",
 }
+CODE = {"int8": "signed char", "int16": "short", "int32": "int"}
 HALF = {"float16": "Float16", "bfloat16": "BFloat16"}
+PACKED = ("signs", "levels", "natural")
 OPERATIONS = ("Add", "Multiply", "Minimum", "Maximum")
 
 
@@ -63,9 +67,37 @@ def _kernel_names() -> dict[str, list[str]]:
         ],
         "update": [
             *(f"keep_unsent<{ti}>" for ti in real_index),
-            *(f"filter<{t}>" for t in real),
+            *(f"{name}<{t}>" for name in ("filter", "dense_update", "axpby") for t in real),
+        ],
+        "sketch": [
+            *(f"{name}<{t}>" for name in ("count_sketch", "project_rows") for t in real),
+            *(f"sketch_estimate<{t}, {rows}>" for t in real for rows in (0, *SKETCH_ROWS)),
         ],
         "measure": [f"{name}<{t}>" for name in ("count_nonfinite", "squared_norm") for t in real],
+        "moments": [f"{name}<{t}>" for name in ("moments", "sample") for t in real],
+        "bin_select": [
+            *(f"bin_peaks<{t}>" for t in real),
+            *(f"write_bins<{ti}>" for ti in real_index),
+        ],
+        "lists": [
+            *(f"{name}<{i}>" for name in ("measure_gaps", "pack_gaps", "set_bits", "write_bits") for i in index),
+            "read_gaps",
+            "count_bits",
+        ],
+        "random": [
+            *(f"numbers<{t}>" for t in ("unsigned int", "float")),
+            *(f"random_strata<{i}>" for i in index),
+        ],
+        "norms": [
+            "check_bounds",
+            "add_pieces",
+            *(f"sum_pieces<{t}, {term}>" for t in real for term in ("Square", "Magnitude", "Signs")),
+            *(f"group_maxima<{t}>" for t in real),
+        ],
+        "quantise": [
+            *(f"{pack}{what}<{t}>" for pack in ("pack_", "unpack_") for what in PACKED for t in real),
+            *(f"{name}<{t}, {c}>" for name in ("quantise", "dequantise") for t in real for c in CODE.values()),
+        ],
     }
 
 
@@ -73,9 +105,11 @@ KERNELS = _kernel_names()
 
 
 def source(family: str) -> str:
-    """The text of ``cuda/<family>.cu`` with the common header put in, since CuPy's cache does not see headers."""
+    """The text of ``cuda/<family>.cu`` with our headers put in, since CuPy's cache does not see headers."""
     text = (SOURCES / f"{family}.cu").read_text(encoding="utf-8")
-    return text.replace('#include "common.cuh"', (SOURCES / "common.cuh").read_text(encoding="utf-8"))
+    for header in SOURCES.glob("*.cuh"):
+        text = text.replace(f'#include "{header.name}"', header.read_text(encoding="utf-8"))
+    return text
 
 
 class Runtime:

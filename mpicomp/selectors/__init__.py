@@ -1,13 +1,24 @@
 """Selectors: which coordinates of the compensated gradient are sent. One a file, chosen by declared name.
 
-``select`` gives a selection in the compact form it has on the wire, ``expand`` its ascending indices, ``wire_like`` an
-empty array for one (None where only the selecting rank knows the length). Every selector here prefers large magnitudes
-and counts NaN as largest, so where a gradient is not finite the selected values show it.
+``select`` gives a selection in the compact form it has on the wire, ``expand`` its ascending indices (None: all of
+them), ``wire_like`` an empty array for one (None where only the selecting rank knows the length). ``finds_nonfinite``
+says that NaN and infinity are selected before anything else, so that the selected values show whether a gradient is
+finite. A selector for the exchange ``agreed`` has two other verbs: ``sketch``, an array that is added up over all
+workers (empty where nothing of u is needed), and ``pick``, the ascending indices that follow from the sum.
 """
 
 from .all import All
+from .bins import Bins
 from .chunk_max import ChunkMax
+from .gaussian import Gaussian
+from .random_k import RandomK
+from .rows import Rows
+from .sampled import Sampled
+from .sidco import Sidco
 from .threshold import Threshold
 from .top_k import TopK
 
-SELECTORS = {part.name: part for part in (All, ChunkMax, Threshold, TopK)}
+SELECTORS = {
+    part.name: part
+    for part in (All, Bins, ChunkMax, Gaussian, RandomK, Rows, Sampled, Sidco, Threshold, TopK)
+}

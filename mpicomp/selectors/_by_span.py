@@ -1,19 +1,52 @@
-"""Selecting index lists span by span (tensor by tensor) of one flat vector."""
+"""What selectors share: selecting tensor by tensor, and counts from a density."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from ..options import Option
 from ..values import Array, Compensated
 
+DENSITY = Option("density", float, 0.01, "fraction of the elements sent", low=0, high=1, open_low=True)
+K = Option("k", int, None, "elements sent, instead of a density", low=1)
 
-def select_by_span(
-    u: Compensated, spans: list[tuple[int, int]], ops: Any, pick: Callable[[Array | None, Array], Array]
-) -> Array:
-    """Ascending indices into the whole vector of what ``pick(memory, gradient)`` selects in each span."""
-    found = []
-    for start, stop in spans:
-        indices = pick(*u.span(start, stop)).astype(ops.index_dtype(u.n), copy=False)
+
+def select_by_span(u: Compensated, step: Any, pick: Callable[[Compensated, int], Array]) -> Array:
+    """Ascending indices into the whole vector of what ``pick(u of a span, number of the span)`` selects in each."""
+    found, dtype = [], step.ops.index_dtype(u.n)
+    for number, (start, stop) in enumerate(step.spans):
+        indices = pick(u.span(start, stop), number).astype(dtype, copy=False)
         found.append(indices + start if start else indices)
-    return found[0] if len(found) == 1 else ops.concatenate(found, ops.index_dtype(u.n))
+    return found[0] if len(found) == 1 else step.ops.concatenate(found, dtype)
+
+
+class Targeted:
+    """A selector with a target: ``k`` elements of each span, or ``density`` of them as the schedule changes it."""
+
+    def __init__(self, density: float, k: int | None) -> None:
+        self.density, self.k = density, k
+
+    def count(self, step: Any, span: int) -> int:
+        """How many elements of a span are to be sent: at least one of any that there are."""
+        start, stop = step.spans[span]
+        n = stop - start
+        target = self.density if self.k is None else min(1.0, self.k / max(1, n))
+        return min(n, max(1, round(step.density(target, span) * n)))
+
+
+class Counted(Targeted):
+    """A selector that sends exactly its target, as exchanges need that count on it."""
+
+    finds_nonfinite = True
+
+    def counts(self, step: Any) -> list[int]:
+        """The targets of all spans."""
+        return [self.count(step, span) for span in range(len(step.spans))]
+
+    def expand(self, wire: Array, step: Any) -> Array:
+        return wire
+
+    def wire_like(self, step: Any) -> Array | None:
+        """How many are selected is known only after selecting."""
+        return None

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..values import Array, Compensated
+from ..values import Compensated
 
 
 class All:
-    """Selects everything; an exchange that sends whole vectors asks for no indices."""
+    """Selects everything: its selection is None, and no index is written."""
 
     name = "all"
     options = ()
     reference = "-"
+    finds_nonfinite = True
 
-    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> Array:
-        return ops.arange(u.n)
+    def select(self, u: Compensated, step: Any) -> None:
+        return None
 
-    def expand(self, wire: Array, n: int, spans: list[tuple[int, int]], ops: Any) -> Array:
-        return wire
-
-    def wire_like(self, n: int, spans: list[tuple[int, int]], ops: Any) -> Array | None:
-        return ops.arange(n)
+    def expand(self, wire: None, step: Any) -> None:
+        return None

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import InvalidArgument
 from ..options import Option
 from ..values import Array, Compensated
-from ._by_span import select_by_span
+from ._by_span import DENSITY, K
 
 
 class Threshold:
     """Every element with |u| >= lam, ascending. Element-wise, so layers and whole model give the same.
 
+    Without ``lam`` the rule lam = 1 / (2 sqrt(k)) matches top-k of k elements a step (k = density * n where not given);
+    it may send far more or fewer: look at the achieved density. ``||u - sent||_inf < lam`` always.
+
     Reference: Sahu et al., NeurIPS 2021: it minimises the total error of the whole training under a budget.
     """
 
     name = "threshold"
-    options = (Option("lam", float, None, "smallest magnitude sent, on the gradient's scale", low=0, open_low=True),)
+    options = (
+        Option("lam", float, None, "smallest magnitude sent, on the gradient's scale; else from k or density",
+               low=0, open_low=True),
+        DENSITY, K,
+    )
     reference = "Sahu et al. 2021"
+    finds_nonfinite = True
 
-    def __init__(self, lam: float | None) -> None:
-        if lam is None:
-            raise InvalidArgument("threshold needs lam, the smallest magnitude sent: for example threshold:lam=0.01")
-        self.lam = lam
+    def __init__(self, lam: float | None, density: float, k: int | None) -> None:
+        self.lam, self.density, self.k = lam, density, k
 
-    def select(self, u: Compensated, spans: list[tuple[int, int]], ops: Any) -> Array:
-        return select_by_span(u, [(0, u.n)], ops, lambda m, g: ops.threshold(m, g, self.lam))
+    def threshold(self, step: Any) -> float:
+        """The smallest magnitude sent."""
+        if self.lam is not None:
+            return self.lam
+        k = self.k or max(1.0, step.density(self.density, 0) * step.n)
+        return 0.5 * k**-0.5
 
-    def expand(self, wire: Array, n: int, spans: list[tuple[int, int]], ops: Any) -> Array:
+    def select(self, u: Compensated, step: Any) -> Array:
+        return step.ops.threshold(*u, self.threshold(step))
+
+    def expand(self, wire: Array, step: Any) -> Array:
         return wire
 
-    def wire_like(self, n: int, spans: list[tuple[int, int]], ops: Any) -> None:
+    def wire_like(self, step: Any) -> None:
         """How many pass is known only after selecting."""
         return

@@ -47,10 +47,13 @@ class Alone:
     def broadcast(self, x, root):
         pass
 
-    def allreduce_in_place(self, x, algorithm="auto", op="sum"):
+    def allreduce_in_place(self, x, algorithm="auto", op="sum", kind=None):
         pass
 
-    def gather_to_all(self, x):
+    def lengths_of_all(self, length):
+        return [length]
+
+    def gather_to_all(self, x, counts=None):
         return x.copy(), [x.size]
 
     @contextmanager

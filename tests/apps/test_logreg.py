@@ -12,6 +12,7 @@ from mpicomp.apps.settings import Settings
 from mpicomp.apps.shards import Shards
 from mpicomp.errors import InvalidArgument
 
+PLAIN = "indices=plain,switch=never"  # 64 bits a pair, as the papers count
 SMALL = data.load("synthetic:n=90,d=12,seed=1")
 
 
@@ -39,7 +40,7 @@ def test_a_dense_step_is_plain_sgd(alone):
 
 
 def test_schedule_and_totals(alone):
-    settings = Settings("topk:k=3", workers=4, epochs=2, eval_every=7, target_bits=(1000, 100))
+    settings = Settings(f"topk:k=3,{PLAIN}", workers=4, epochs=2, eval_every=7, target_bits=(1000, 100))
     result = logreg.train(alone, SMALL, settings)
     assert result.steps == 2 * 23  # 90 rows over 4 workers: the largest shard has 23
     assert [e.step for e in result.series] == [7, 14, 21, 28, 35, 42, 46]
@@ -73,7 +74,6 @@ REFUSED = {
     "target_bits must be positive": {"target_bits": (0.0,)},
     "shift must be finite, got inf": {"shift": float("inf")},
     "lam must be": {"scheme": "threshold:lam=0"},
-    "threshold needs lam": {"scheme": "threshold"},
     "unknown scheme 'tpok'": {"scheme": "tpok"},
 }
 
@@ -99,10 +99,10 @@ def madelon(real_data):
 def test_madelon_threshold_is_far_ahead_at_10_000_bits(alone, madelon, seed):
     """Gap at 1e4 bits a worker: above 1 for top-1, below a third of that for the threshold."""
     gap = {
-        scheme: logreg.train(
+        scheme.split(",")[0]: logreg.train(
             alone, madelon, Settings(scheme, workers=20, epochs=4, seed=seed, target_bits=(1e4,))
         ).targets[0].gap
-        for scheme in ("topk:k=1", "threshold:lam=14881")
+        for scheme in (f"topk:k=1,{PLAIN}", f"threshold:lam=14881,{PLAIN}")
     }  # fmt: skip
     assert gap["threshold:lam=14881"] < 0.4 and gap["topk:k=1"] > 3 * gap["threshold:lam=14881"] > 0
 
@@ -112,7 +112,7 @@ def test_madelon_threshold_is_far_ahead_at_10_000_bits(alone, madelon, seed):
 def test_madelon_total_error_is_as_published_with_half_the_data(alone, madelon, seed, errors):
     runs = [
         logreg.train(alone, madelon, Settings(scheme, workers=20, epochs=30, seed=seed)).series[-1]
-        for scheme in ("topk:k=1", "threshold:lam=14881")
+        for scheme in (f"topk:k=1,{PLAIN}", f"threshold:lam=14881,{PLAIN}")
     ]
     assert [run.total_error for run in runs] == pytest.approx(errors, abs=5e-4)
     assert runs[0].bits == 64 * 3000 and 0.4 < runs[1].bits / runs[0].bits < 0.55

@@ -42,14 +42,16 @@ def test_schemes_lists_every_scheme():
     assert [row["name"] for row in rows] == names()
     text = invoke("schemes").output
     for row in rows:
-        assert row["reference"] in text
-        assert all(option["meaning"] in text for option in row["options"])
+        assert row["reference"] in text and row["wire"] in text
+        assert all(option["name"] in text for option in row["options"])
 
 
 def test_schemes_of_one_name():
     text = invoke("schemes", "scalecom").output
-    assert "chunk-max" in text
-    assert "threshold" not in text
+    assert "residual + chunk-max + float + leader" in text
+    assert "gtopk" not in text
+    row = json.loads(invoke("schemes", "scalecom", "--json").output)["schemes"][0]
+    assert all(option["meaning"] in text and option["range"] in text for option in row["options"])
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

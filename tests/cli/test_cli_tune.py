@@ -16,7 +16,7 @@ def test_writes_a_table_that_auto_takes(job, command, tmp_path):
     assert ended.code == 0, ended.err
     table = load(file.read_text(), "file", list(ALGORITHMS))
     assert [(row.ranks_per_node, row.nodes, row.device) for row in table.rows] == [(job.ranks, 1, "cpu")]
-    assert table.measured["ranks"] == job.ranks
+    assert table.rows[0].measured["ranks"] == job.ranks
     assert f"export MPICOMP_TUNING={file}" in ended.out
     used = job(command, "bench", "--sizes", "1K", "-a", "native,auto", "--iters", "5", MPICOMP_TUNING=str(file))
     assert used.code == 0, used.err
@@ -30,6 +30,21 @@ def test_keeps_the_rows_of_other_layouts(job, command, tmp_path):
     assert ended.code == 0, ended.err
     assert json.loads(ended.out) == json.loads(file.read_text())
     assert [row["nodes"] for row in json.loads(file.read_text())["rows"]] == [1, 4]
+
+
+def test_replaces_no_row_unasked(job, command, tmp_path):
+    file = tmp_path / "tuning.json"
+    row = {"ranks_per_node": job.ranks, "nodes": 1, "device": "cpu", "measured": {"host": "elsewhere"}}
+    row["choices"] = [{"max_bytes": None, "algorithm": "ring"}]
+    text = json.dumps({"format": "mpicomp-tuning", "version": 1, "rows": [row]})
+    file.write_text(text)
+    ended = job(command, "tune", *QUICK, "-a", "node_shared", "-o", str(file))
+    assert ended.code != 0
+    assert "already: choose another file, or --force" in ended.err
+    assert file.read_text() == text
+    ended = job(command, "tune", *QUICK, "-a", "node_shared", "-o", str(file), "--force")
+    assert ended.code == 0, ended.err
+    assert [row["measured"]["ranks"] for row in json.loads(file.read_text())["rows"]] == [job.ranks]
 
 
 def test_refuses_what_is_no_table(job, command, tmp_path):

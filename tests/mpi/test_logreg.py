@@ -33,7 +33,7 @@ def test_sparse_data_is_shared(comm, shared_tmp):
     assert shared.features.times(np.ones(100)).tolist() == [3, 3, 4]
 
 
-@pytest.mark.parametrize("scheme", ["topk:k=2", "threshold:lam=300"])
+@pytest.mark.parametrize("scheme", ["topk:k=2,switch=never", "threshold:lam=300,switch=never"])
 def test_the_trajectory_does_not_depend_on_the_number_of_ranks(comm, scheme):
     """To the last bit with the gather exchange, which adds the workers in a fixed order."""
     workers = max(11, comm.size)

@@ -174,8 +174,8 @@ def test_long_vectors_are_updated_while_values_travel(comm, text):
 
 def test_per_tensor_selects_in_every_tensor(comm):
     grads = {"big": np.full(100, 9, np.float32), "small": np.full(10, 1, np.float32)}
-    whole = mpicomp.Reducer(comm, "topk:density=0.1").reduce(grads)
-    each = mpicomp.Reducer(comm, "topk:density=0.1,layers=per-tensor").reduce(grads)
+    whole = mpicomp.Reducer(comm, "topk-global:density=0.1").reduce(grads)
+    each = mpicomp.Reducer(comm, "topk:density=0.1").reduce(grads)
     assert np.count_nonzero(whole["small"]) == 0
     assert np.count_nonzero(each["small"]) == 1
     assert np.count_nonzero(each["big"]) == 10

@@ -6,6 +6,7 @@
 // deadlock in the kernel (a barrier that not all threads reach) and ends the process with a message.
 #pragma once
 
+#include <math.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -174,6 +175,15 @@ T __shfl_down_sync(unsigned, T value, unsigned offset, int width = emulator::lan
     return value;
 }
 
+template <class T>
+T __shfl_sync(unsigned, T value, unsigned source) {
+    unsigned long long wide = 0;
+    std::memcpy(&wide, &value, sizeof value);
+    wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });
+    std::memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
 inline unsigned __ballot_sync(unsigned, bool flag) {
     return emulator::exchange(flag, [](const unsigned long long* slots) {
         unsigned raised = 0;
@@ -198,11 +208,20 @@ T atomicMin(T* address, T value) {
     return std::exchange(*address, std::min(*address, value));
 }
 
+template <class T>
+T atomicOr(T* address, T value) {
+    return std::exchange(*address, static_cast<T>(*address | value));
+}
+
+inline int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
+inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __float_as_int(float value) { return emulator::bits<int>(value); }
 inline unsigned __float_as_uint(float value) { return emulator::bits<unsigned>(value); }
 inline float __uint_as_float(unsigned value) { return emulator::bits<float>(value); }
 inline long long __double_as_longlong(double value) { return emulator::bits<long long>(value); }
+inline float __int_as_float(int value) { return emulator::bits<float>(value); }
+inline double __longlong_as_double(long long value) { return emulator::bits<double>(value); }
 
 using std::max;
 using std::min;

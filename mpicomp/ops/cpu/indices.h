@@ -24,16 +24,16 @@ KERNEL bool is_ascending(const I* indices, std::size_t k) {
 }
 
 template <class I>
-void require_in_range(View<const I> indices, std::size_t n) {
+void require_in_range(View<const I> indices, std::size_t n, const std::string& name = "indices") {
     if (indices.n == 0) return;
     const auto largest = dispatch<largest_index<I>>(indices.data, indices.n);
     if (largest >= n)
-        throw InvalidArgument("indices must be in [0, " + std::to_string(n) + "), got " +
+        throw InvalidArgument(name + " must be in [0, " + std::to_string(n) + "), got " +
                               std::to_string(static_cast<I>(largest)));
 }
 
 template <class I>
-void require_ascending(View<const I> indices) {
+void require_ascending(View<const I> indices, const std::string& name = "indices") {
     if (!dispatch<is_ascending<I>>(indices.data, indices.n))
-        throw InvalidArgument("indices must be strictly ascending");
+        throw InvalidArgument(name + " must be strictly ascending");
 }

@@ -47,8 +47,13 @@ PYBIND11_MODULE(_cpu, m) {
     bind_lists(m);
     bind_low_rank(m);
     bind_quantise(m);
+    bind_natural(m);
+    bind_norms(m);
+    bind_signs(m);
+    bind_levels(m);
     bind_random(m);
     bind_moments(m);
+    bind_bin_select(m);
     bind_sketch(m);
     bind_node(m);
     m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use: avx512, avx2 or baseline.");

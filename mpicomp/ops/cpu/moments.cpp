@@ -1,3 +1,118 @@
-#include "bind.h"
+// What a selector measures before it chooses: sums over the large entries, and an evenly spread sample.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 
-void bind_moments(py::module_&) {}
+#include "arrays.h"
+#include "bind.h"
+#include "isa.h"
+#include "real.h"
+
+namespace {
+
+constexpr std::size_t lanes = 16;   // partial sums, whatever the vector width: every processor adds in this order
+constexpr std::size_t block = 512;  // elements held in the L1 cache between the two loops; a multiple of lanes
+
+struct Moments {
+    std::size_t count = 0;
+    double sum[lanes] = {}, size[lanes] = {}, square[lanes] = {};
+};
+
+// What reaches the floor is kept and counted, the rest becomes zero: by masks of bits, since a branch stays a branch.
+template <class U, class T>
+KERNEL std::size_t keep(U u, std::size_t n, Bits<T> floor, T* kept) {
+    Bits<T> count = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        const T value = u[i];
+        const Bits<T> mask = -static_cast<Bits<T>>(magnitude(value) >= floor), bits = bits_of(value) & mask;
+        std::memcpy(kept + i, &bits, sizeof bits);
+        count -= mask;
+    }
+    return static_cast<std::size_t>(count);
+}
+
+// Meanwhile the block that comes next is fetched.
+template <class U, class T>
+KERNEL void add_up(const T* kept, U next, Moments* total) {
+    for (std::size_t i = 0; i < block; i += lanes) {
+        for (std::size_t at = i; at < i + lanes; at += line_elements<T>) next.prefetch(at);
+        for (std::size_t lane = 0; lane < lanes; ++lane) {
+            const double value = kept[i + lane];
+            total->sum[lane] += value;
+            total->size[lane] += std::fabs(value);
+            total->square[lane] += value * value;
+        }
+    }
+}
+
+KERNEL void fold(double* sums) {
+    for (std::size_t half = lanes / 2; half; half /= 2)
+        for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+}
+
+template <class U, class T>
+KERNEL Moments moments(U u, std::size_t n, Bits<T> floor) {
+    Moments total;
+    for (std::size_t begin = 0; begin < n; begin += block) {
+        T kept[block];
+        const std::size_t length = std::min(block, n - begin);
+        total.count += keep<U, T>(u.from(begin), length, floor, kept);
+        std::fill(kept + length, kept + block, T{0});
+        add_up(kept, u.from(begin + block), &total);
+    }
+    fold(total.sum), fold(total.size), fold(total.square);
+    return total;
+}
+
+constexpr std::size_t ahead = 32;  // samples prefetched ahead: about one memory latency
+
+template <class U, class T>
+KERNEL void sample(U u, std::size_t stride, std::size_t k, T* values) {
+    for (std::size_t j = 0; j < k; ++j) {
+        if (j + ahead < k) u.prefetch((j + ahead) * stride);
+        values[j] = u[j * stride];
+    }
+}
+
+void check_sample(std::size_t n, std::int64_t first, std::int64_t stride, std::size_t k) {
+    const auto end = static_cast<std::int64_t>(n), count = static_cast<std::int64_t>(k);
+    if (stride >= 1 && first >= 0 && (k == 0 || (first < end && count - 1 <= (end - 1 - first) / stride))) return;
+    throw InvalidArgument("a sample must lie in [0, " + std::to_string(n) + "), got " + std::to_string(k) +
+                          " elements from " + std::to_string(first) + " in steps of " + std::to_string(stride));
+}
+
+}  // namespace
+
+void bind_moments(py::module_& m) {
+    m.def("moments", [](const py::object& memory, const py::array& grad, double floor) {
+        if (!(floor >= 0)) throw InvalidArgument("floor must be a number >= 0, got " + std::to_string(floor));
+        Moments total;
+        visit_real(grad, "grad", [&](auto zero) {
+            using T = decltype(zero);
+            const auto g = input<T>(grad, "grad");
+            const T* m = optional_input<T>(memory, "memory", g.n);
+            py::gil_scoped_release release;
+            with_compensated(m, g.data, [&](auto u) {
+                total = dispatch<moments<decltype(u), T>>(u, g.n, magnitude(static_cast<T>(floor)));
+            });
+        });
+        return py::make_tuple(total.count, total.sum[0], total.size[0], total.square[0]);
+    }, py::arg("memory").none(true), py::arg("grad"), py::arg("floor"),
+       "Of the entries with |u| >= floor: how many, sum of u, of |u| and of u squared.");
+
+    m.def("sample", [](const py::object& memory, const py::array& grad, std::int64_t first, std::int64_t stride,
+                       py::array values) {
+        visit_real(grad, "grad", [&](auto zero) {
+            using T = decltype(zero);
+            const auto g = input<T>(grad, "grad");
+            const T* m = optional_input<T>(memory, "memory", g.n);
+            const auto to = output<T>(values, "values");
+            check_sample(g.n, first, stride, to.n);
+            py::gil_scoped_release release;
+            with_compensated(m, g.data, [&](auto u) {
+                dispatch<sample<decltype(u), T>>(u.from(first), static_cast<std::size_t>(stride), to.n, to.data);
+            });
+        });
+    }, py::arg("memory").none(true), py::arg("grad"), py::arg("first"), py::arg("stride"), py::arg("values"),
+       "values[j] = (memory + grad)[first + j * stride].");
+}

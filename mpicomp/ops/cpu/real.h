@@ -33,6 +33,20 @@ KERNEL Bits<T> bits_of(T value) {
     return bits;
 }
 
+template <class T>
+KERNEL T real_of(Bits<T> bits) {
+    T value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// `condition ? yes : no`, both worked out in any case: a branch around arithmetic would keep a loop from vectorising.
+template <class T>
+KERNEL T choose(bool condition, T yes, T no) {
+    const Bits<T> mask = -static_cast<Bits<T>>(condition);
+    return real_of<T>((bits_of(yes) & mask) | (bits_of(no) & ~mask));
+}
+
 // |value| as an integer: never negative, ordered as |value|, all NaN alike just above infinity (which NaN a sum
 // gives depends on the processor and on the order of its operands).
 template <class T>

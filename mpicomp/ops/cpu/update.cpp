@@ -1,4 +1,4 @@
-// The memory's update after an exchange: one pass over memory and gradient, in place.
+// Updates of memories: one pass over what is read, in place.
 #include <algorithm>
 
 #include "arrays.h"
@@ -52,10 +52,32 @@ KERNEL void masked_update(T* memory, const T* grad, std::size_t n, const I* indi
     }
 }
 
+// Of one cache line everything is read before anything is written, so out may be x or y.
 template <class T>
-void refuse_overlap(View<T> memory, View<const T> grad) {
-    if (memory.data < grad.data + grad.n && grad.data < memory.data + memory.n)
-        throw BufferRefused("memory and grad must not overlap");
+KERNEL void axpby(T* out, T a, const T* x, T b, const T* y, std::size_t n) {
+    constexpr std::size_t line = line_elements<T>;
+    T sum[line];
+    std::size_t i = 0;
+    for (; i + line <= n; i += line) {
+        for (std::size_t lane = 0; lane < line; ++lane) sum[lane] = a * x[i + lane] + b * y[i + lane];
+        for (std::size_t lane = 0; lane < line; ++lane) out[i + lane] = sum[lane];
+    }
+    for (; i < n; ++i) out[i] = a * x[i] + b * y[i];
+}
+
+template <class T>
+KERNEL void dense_update(T* memory, const T* grad, const T* sent, std::size_t n, T beta) {
+    for (std::size_t i = 0; i < n; ++i) memory[i] = keep_unsent(memory[i], grad[i], sent[i], beta);
+}
+
+template <class T>
+void refuse_overlap(View<T> a, View<const T> b, const std::string& names) {
+    if (a.data < b.data + b.n && b.data < a.data + a.n) throw BufferRefused(names + " must not overlap");
+}
+
+template <class T>
+void refuse_partial_overlap(View<T> out, View<const T> other, const std::string& name) {
+    if (out.data != other.data) refuse_overlap(out, other, "out and " + name + ", unless they are one array,");
 }
 
 }  // namespace
@@ -73,11 +95,38 @@ void bind_update(py::module_& m) {
                 const auto s = input<T>(sent, "sent", at.n);
                 require_in_range(at, g.n);
                 require_ascending(at);
-                refuse_overlap(m, g);
+                refuse_overlap(m, g, "memory and grad");
                 py::gil_scoped_release release;
                 dispatch<masked_update<T, I>>(m.data, g.data, g.n, at.data, s.data, at.n, static_cast<T>(beta));
             });
         });
     }, py::arg("memory"), py::arg("grad"), py::arg("indices"), py::arg("sent"), py::arg("beta"),
        "memory += beta * grad, but at indices (1 - beta) * memory + beta * ((memory + grad) - sent).");
+
+    m.def("dense_update", [](py::array memory, const py::array& grad, const py::array& sent, double beta) {
+        visit_real(grad, "grad", [&](auto zero) {
+            using T = decltype(zero);
+            const auto g = input<T>(grad, "grad");
+            const auto m = output<T>(memory, "memory", g.n);
+            const auto s = input<T>(sent, "sent", g.n);
+            refuse_overlap(m, g, "memory and grad");
+            refuse_overlap(m, s, "memory and sent");
+            py::gil_scoped_release release;
+            dispatch<dense_update<T>>(m.data, g.data, s.data, g.n, static_cast<T>(beta));
+        });
+    }, py::arg("memory"), py::arg("grad"), py::arg("sent"), py::arg("beta"),
+       "memory = (1 - beta) * memory + beta * ((memory + grad) - sent).");
+
+    m.def("axpby", [](py::array out, double a, const py::array& x, double b, const py::array& y) {
+        visit_real(x, "x", [&](auto zero) {
+            using T = decltype(zero);
+            const auto from = input<T>(x, "x"), other = input<T>(y, "y", from.n);
+            const auto to = output<T>(out, "out", from.n);
+            refuse_partial_overlap(to, from, "x");
+            refuse_partial_overlap(to, other, "y");
+            py::gil_scoped_release release;
+            dispatch<axpby<T>>(to.data, static_cast<T>(a), from.data, static_cast<T>(b), other.data, from.n);
+        });
+    }, py::arg("out"), py::arg("a"), py::arg("x"), py::arg("b"), py::arg("y"),
+       "out = a * x + b * y; out may be x or y.");
 }

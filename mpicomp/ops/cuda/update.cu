@@ -18,3 +18,17 @@ template <typename T>
 __global__ void filter(T* memory, const T* grad, long long n, T beta) {
     for (long long i = grid_index(); i < n; i += grid_size()) memory[i] = memory[i] + beta * grad[i];
 }
+
+// memory = (1 - beta) * memory + beta * ((memory + grad) - sent) over n elements.
+template <typename T>
+__global__ void dense_update(T* memory, const T* grad, const T* sent, long long n, T beta) {
+    for (long long i = grid_index(); i < n; i += grid_size()) {
+        const T m = memory[i], unsent = (m + grad[i]) - sent[i];
+        memory[i] = (T(1) - beta) * m + beta * unsent;
+    }
+}
+
+// out = a * x + b * y over n elements; out may be x or y.
+template <typename T> __global__ void axpby(T* out, T a, const T* x, T b, const T* y, long long n) {
+    for (long long i = grid_index(); i < n; i += grid_size()) out[i] = a * x[i] + b * y[i];
+}

@@ -38,16 +38,16 @@ def memory_or_null(memory: Array | None, grad: Array) -> Array:
     return memory
 
 
-def require_indices(indices: Array, n: int, *, ascending: bool = False) -> None:
+def require_indices(indices: Array, n: int, *, ascending: bool = False, name: str = "indices") -> None:
     """Refuse indices outside [0, n) before anything is read or written through them; waits for the device."""
     largest = xp().zeros(2, np.uint64)
-    name = f"check_indices<{INDEX[indices.dtype.name]}>"
-    launch("gather", name, blocks_for(indices.size), indices, np.int64(indices.size), largest)
+    kernel = f"check_indices<{INDEX[indices.dtype.name]}>"
+    launch("gather", kernel, blocks_for(indices.size), indices, np.int64(indices.size), largest)
     outside, descends = (int(value) for value in to_host(largest))
     if indices.size and outside >= n:
-        raise InvalidArgument(f"indices must be in [0, {n}), got {np.uint64(outside).astype(np.int64)}")
+        raise InvalidArgument(f"{name} must be in [0, {n}), got {np.uint64(outside).astype(np.int64)}")
     if ascending and descends:
-        raise InvalidArgument("indices must be strictly ascending")
+        raise InvalidArgument(f"{name} must be strictly ascending")
 
 
 def count_chunks(chunk: int, n: int) -> int:

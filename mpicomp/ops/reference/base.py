@@ -112,25 +112,25 @@ def top_k(memory: Array | None, grad: Array, k: int) -> Array:
 
 def gather(memory: Array | None, grad: Array, indices: Array, values: Array) -> None:
     """``values[j] = u[indices[j]]``."""
-    _check_range(indices, len(grad))
+    require_in_range(indices, len(grad))
     values[:] = grad[indices] if memory is None else memory[indices] + grad[indices]
 
 
 def scatter(dst: Array, indices: Array, values: Array) -> None:
     """``dst[indices] = values``."""
-    _check_range(indices, len(dst))
+    require_in_range(indices, len(dst))
     dst[indices] = values
 
 
 def scatter_add(dst: Array, indices: Array, values: Array) -> None:
     """``dst[indices] += values``; indices are distinct."""
-    _check_range(indices, len(dst))
+    require_in_range(indices, len(dst))
     dst[indices] += values
 
 
 def clear(dst: Array, indices: Array) -> None:
     """``dst[indices] = 0``."""
-    _check_range(indices, len(dst))
+    require_in_range(indices, len(dst))
     dst[indices] = 0
 
 
@@ -141,9 +141,8 @@ def masked_update(memory: Array, grad: Array, indices: Array, sent: Array, beta:
 
     Evaluated in this order in the array's precision. ``indices`` ascend.
     """
-    _check_range(indices, len(grad))
-    if np.any(indices[1:] <= indices[:-1]):
-        raise InvalidArgument("indices must be strictly ascending")
+    require_in_range(indices, len(grad))
+    require_ascending(indices)
     beta = grad.dtype.type(beta)
     unsent = (memory[indices] + grad[indices]) - sent
     kept = (grad.dtype.type(1) - beta) * memory[indices] + beta * unsent
@@ -235,12 +234,19 @@ def require_count(k: int, n: int) -> None:
         raise InvalidArgument(f"k must be in [0, {n}], got {k}")
 
 
-def _check_chunk(chunk: int) -> None:
-    if not 1 <= chunk <= 65536:
-        raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")
-
-
-def _check_range(indices: Array, n: int) -> None:
+def require_in_range(indices: Array, n: int) -> None:
+    """Refuse indices outside ``[0, n)``."""
     if len(indices) and not (indices.min() >= 0 and indices.max() < n):
         outside = indices[(indices < 0) | (indices >= n)][0]
         raise InvalidArgument(f"indices must be in [0, {n}), got {outside}")
+
+
+def require_ascending(indices: Array) -> None:
+    """Refuse a list in which an index is not above the one before it."""
+    if np.any(indices[1:] <= indices[:-1]):
+        raise InvalidArgument("indices must be strictly ascending")
+
+
+def _check_chunk(chunk: int) -> None:
+    if not 1 <= chunk <= 65536:
+        raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")

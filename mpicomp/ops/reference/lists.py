@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import InvalidArgument
-from .base import Array, index_dtype
+from .base import Array, index_dtype, require_ascending, require_in_range
 
 
 def common(a: Array, b: Array) -> tuple[Array, Array]:
     """Where in ``a`` and where in ``b`` (ascending, distinct) the entries stand that both have; int64."""
+    require_ascending(a)
+    require_ascending(b)
     _, in_a, in_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
     return in_a.astype(np.int64), in_b.astype(np.int64)
 
@@ -20,7 +22,11 @@ def largest_gap(indices: Array) -> int:
 
 
 def pack_gaps(indices: Array, width: int, out: Array) -> None:
-    """The gaps before ``indices``, ``width`` bits each, as one little-endian stream of bits (zero at its end)."""
+    """The gaps before ``indices``, ``width`` bits each, as one little-endian stream of bits (zero at its end).
+
+    ``width`` is 0 (every gap is) to 63.
+    """
+    _check_width(width)
     gaps = _gaps(indices)
     if np.any(gaps < 0) or np.any(gaps >> np.int64(width)):
         raise InvalidArgument(f"indices must ascend with gaps below 2^{width}")
@@ -30,17 +36,18 @@ def pack_gaps(indices: Array, width: int, out: Array) -> None:
 
 def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
     """The inverse of ``pack_gaps``; refuses a list that runs past ``n``."""
+    _check_width(width)
     k = len(indices)
     bits = np.unpackbits(packed, count=k * width, bitorder="little").reshape(k, width)
     gaps = (bits.astype(np.int64) << np.arange(width, dtype=np.int64)).sum(axis=1)
     found = np.cumsum(gaps + 1) - 1
-    if k and found[-1] >= n:
-        raise InvalidArgument(f"indices must be in [0, {n}), got {found[-1]}")
+    require_in_range(found, n)
     indices[:] = found
 
 
 def pack_bitmap(indices: Array, n: int, out: Array) -> None:
     """``out`` (ceil(n/8) bytes): bit i mod 8 of byte i div 8 is set for every i of ``indices``."""
+    require_in_range(indices, n)
     flags = np.zeros(n, np.uint8)
     flags[indices] = 1
     out[:] = np.packbits(flags, bitorder="little")
@@ -56,3 +63,8 @@ def unpack_bitmap(bitmap: Array, n: int, indices: Array) -> None:
 
 def _gaps(indices: Array) -> Array:
     return np.diff(indices.astype(np.int64), prepend=np.int64(-1)) - 1
+
+
+def _check_width(width: int) -> None:
+    if not 0 <= width <= 63:
+        raise InvalidArgument(f"width must be in [0, 63], got {width}")

@@ -13,34 +13,48 @@ from .base import Array, compensated
 
 def project(memory: Array | None, grad: Array, rows: int, q: Array, p: Array) -> None:
     """``p`` (rows x r) ``= U q``, with U = u as a matrix of ``rows`` rows and ``q`` (columns x r)."""
-    u, rank = _matrix(memory, grad, rows, len(p))
+    u, rank = _matrix(memory, grad, rows, p)
     p[:] = (u @ q.reshape(-1, rank)).ravel()
 
 
 def project_back(memory: Array | None, grad: Array, rows: int, p: Array, q: Array) -> None:
     """``q`` (columns x r) ``= U^T p``."""
-    u, rank = _matrix(memory, grad, rows, len(p))
+    u, rank = _matrix(memory, grad, rows, p)
     q[:] = (u.T @ p.reshape(rows, rank)).ravel()
 
 
 def low_rank_product(p: Array, q: Array, rows: int, out: Array) -> None:
     """``out`` (rows x columns) ``= p q^T``."""
-    rank = len(p) // rows
+    rank = _rank(p, rows)
     out[:] = (p.reshape(rows, rank) @ q.reshape(-1, rank).T).ravel()
 
 
 def orthogonalise(p: Array, rows: int) -> None:
     """Replace the columns of ``p`` (rows x r, r <= rows) by orthonormal ones that span at least the same space.
 
-    By Householder reflections: also where columns are dependent or zero.
+    They are Q of p = Q R with a diagonal of R that is nowhere negative, by Householder reflections in float64: as
+    orthonormal where columns depend on each other or are zero. Which direction a column then gets that depends on
+    those before it is up to rounding: the same bits for the same input from one implementation, not from all.
     """
-    matrix = p.reshape(rows, -1)
-    if matrix.shape[1] > rows:
-        raise InvalidArgument(f"at most as many columns as rows ({rows}) can be orthonormal, got {matrix.shape[1]}")
-    p[:] = np.linalg.qr(matrix)[0].ravel()
+    rank = _rank(p, rows)
+    if rank > rows:
+        raise InvalidArgument(f"at most as many columns as rows ({rows}) can be orthonormal, got {rank}")
+    matrix = p.reshape(rows, rank).astype(np.float64)
+    largest = np.abs(matrix).max(axis=0)  # a column's scale is no part of its direction, and its square may overflow
+    q, r = np.linalg.qr(matrix / np.where(largest > 0, largest, 1))
+    p[:] = np.where(np.diag(r) < 0, -q, q).ravel()
 
 
-def _matrix(memory: Array | None, grad: Array, rows: int, size: int) -> tuple[Array, int]:
-    if rows < 1 or len(grad) % rows or size % rows:
-        raise InvalidArgument(f"{len(grad)} and {size} elements must make whole matrices of {rows} rows")
-    return compensated(memory, grad).reshape(rows, -1), size // rows
+def _matrix(memory: Array | None, grad: Array, rows: int, p: Array) -> tuple[Array, int]:
+    rank = _rank(p, rows)
+    if len(grad) % rows:
+        raise InvalidArgument(f"grad must be a matrix of {rows} rows, got {len(grad)} elements")
+    return compensated(memory, grad).reshape(rows, len(grad) // rows), rank
+
+
+def _rank(p: Array, rows: int) -> int:
+    if rows < 1:
+        raise InvalidArgument(f"rows must be at least 1, got {rows}")
+    if len(p) % rows or not len(p):
+        raise InvalidArgument(f"p must be a matrix of {rows} rows with at least one column, got {len(p)} elements")
+    return len(p) // rows

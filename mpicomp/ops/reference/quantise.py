@@ -47,7 +47,7 @@ def pack_signs(x: Array, out: Array) -> None:
 
 def unpack_signs(packed: Array, bounds: Array, negative: Array, positive: Array, out: Array) -> None:
     """Each entry becomes its group's ``positive`` where its bit is 1, else its ``negative``."""
-    group, bits = _group_of(bounds), np.unpackbits(packed, count=len(out), bitorder="little")
+    group, bits = _group_of(out, bounds), np.unpackbits(packed, count=len(out), bitorder="little")
     out[:] = np.where(bits, positive[group], negative[group])
 
 
@@ -56,13 +56,14 @@ def pack_levels(x: Array, bounds: Array, scales: Array, levels: int, width: int,
     """Stochastic rounding of ``|x|`` to multiples of scale/levels, unbiased for ``|x| <= scale``; cut off above.
 
     Code = levels + sign(x) * min(levels, floor(``|x|`` * (levels / scale) + uniform)), ``width`` bits each; levels
-    where the group's scale is 0. Computed in x's precision.
+    where the group's scale is not positive or the product is NaN. Computed in x's precision.
     """
-    _check_levels(levels, width)
-    t, group = x.dtype.type, _group_of(bounds)
-    with np.errstate(divide="ignore"):
+    require_levels(levels, width)
+    t, group = x.dtype.type, _group_of(x, bounds)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         inverse = np.where(scales > 0, t(levels) / scales, t(0))
-    level = np.minimum(np.floor(np.abs(x) * inverse[group] + uniform(len(x), first, key).astype(x.dtype)), t(levels))
+        size = np.abs(x) * inverse[group] + uniform(len(x), first, key).astype(x.dtype)
+    level = np.minimum(np.floor(np.where(np.isnan(size), t(0), size)), t(levels))
     codes = (levels + np.where(np.signbit(x), -level, level)).astype(np.uint16)
     bits = (codes[:, None] >> np.arange(width, dtype=np.uint16)) & 1
     out[:] = np.packbits(bits.astype(np.uint8).ravel(), bitorder="little")
@@ -70,19 +71,20 @@ def pack_levels(x: Array, bounds: Array, scales: Array, levels: int, width: int,
 
 def unpack_levels(packed: Array, bounds: Array, scales: Array, levels: int, width: int, out: Array) -> None:
     """``(code - levels) * (scale / levels)``."""
-    _check_levels(levels, width)
+    require_levels(levels, width)
     bits = np.unpackbits(packed, count=len(out) * width, bitorder="little").reshape(len(out), width)
     codes = (bits.astype(np.int64) << np.arange(width)).sum(axis=1)
-    out[:] = (codes - levels).astype(out.dtype) * (scales / out.dtype.type(levels))[_group_of(bounds)]
+    out[:] = (codes - levels).astype(out.dtype) * (scales / out.dtype.type(levels))[_group_of(out, bounds)]
 
 
 def quantise(x: Array, unit: float, first: int, key: Key | None, codes: Array) -> None:
     """``codes`` (int8, int16, int32) = floor(x * (1/unit) + uniform), or rounded to nearest even without a key.
 
-    1/unit is rounded to x's precision; refuses values whose code does not fit.
+    1/unit is rounded to x's precision. Refuses values whose code does not fit; ``codes`` may then hold anything.
     """
-    _check_unit(unit)
-    scaled = x * (x.dtype.type(1) / x.dtype.type(unit))
+    require_unit(unit)
+    with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
+        scaled = x * (x.dtype.type(1) / x.dtype.type(unit))
     rounded = np.rint(scaled) if key is None else np.floor(scaled + uniform(len(x), first, key).astype(x.dtype))
     limit = np.iinfo(codes.dtype).max
     if not np.all(np.abs(rounded.astype(np.float64)) <= limit):
@@ -92,7 +94,7 @@ def quantise(x: Array, unit: float, first: int, key: Key | None, codes: Array) -
 
 def dequantise(codes: Array, unit: float, out: Array) -> None:
     """``out = codes * unit``, both rounded to out's precision first."""
-    _check_unit(unit)
+    require_unit(unit)
     out[:] = codes.astype(out.dtype) * out.dtype.type(unit)
 
 
@@ -100,8 +102,10 @@ def pack_natural(x: Array, top: int, first: int, key: Key, out: Array) -> None:
     """Stochastic rounding of ``|x|`` to the powers of two below it and above it, a byte each: unbiased.
 
     Bit 7 is the sign; c = 1 .. 127 in the others stands for 2^(top - 127 + c), c = 0 for zero. What lies below
-    2^(top - 126) becomes that or zero. ``|x| <= 2^top`` is required.
+    2^(top - 126) becomes that or zero. Refuses ``|x| > 2^top`` (``out`` may then hold anything), and a ``top`` for
+    which 2^(top - 126) .. 2^top are not all normal numbers of x's precision.
     """
+    require_top(top, x)
     size = np.abs(x)
     if not np.all(size <= np.ldexp(1.0, top)):
         raise InvalidArgument(f"magnitudes must be at most 2^{top}")
@@ -116,7 +120,8 @@ def pack_natural(x: Array, top: int, first: int, key: Key, out: Array) -> None:
 
 
 def unpack_natural(packed: Array, top: int, out: Array) -> None:
-    """The inverse of ``pack_natural``'s code; 2^(top - 126) .. 2^top must be normal numbers of out's precision."""
+    """The inverse of ``pack_natural``'s code; ``top`` as there, for out's precision."""
+    require_top(top, out)
     code = (packed & 127).astype(np.int64)
     size = np.where(code, np.ldexp(np.ones(len(out), out.dtype), code - 127 + top), 0)
     out[:] = np.where(packed >> 7, -size, size)
@@ -128,17 +133,23 @@ def _groups(x: Array, bounds: Array) -> list[Array]:
     return [x[start:stop] for start, stop in pairwise(bounds)]
 
 
-def _group_of(bounds: Array) -> Array:
-    return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+def _group_of(x: Array, bounds: Array) -> Array:
+    return np.repeat(np.arange(len(bounds) - 1), [len(group) for group in _groups(x, bounds)])
 
 
-def _check_levels(levels: int, width: int) -> None:
+def require_levels(levels: int, width: int) -> None:
     if width not in WIDTHS or not 1 <= levels < 2 ** (width - 1):
         raise InvalidArgument(
             f"levels must be in [1, 2^(width-1) - 1] for a width of 2, 4, 8 or 16, got {levels} and {width}"
         )
 
 
-def _check_unit(unit: float) -> None:
+def require_unit(unit: float) -> None:
     if not 0 < unit < float("inf"):
         raise InvalidArgument(f"unit must be a positive number, got {unit}")
+
+
+def require_top(top: int, x: Array) -> None:
+    bias = np.finfo(x.dtype).maxexp - 1
+    if not 127 - bias <= top <= bias:
+        raise InvalidArgument(f"top must be in [{127 - bias}, {bias}] for {x.dtype}, got {top}")

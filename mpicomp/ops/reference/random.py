@@ -8,9 +8,12 @@ Reference: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
 
 from __future__ import annotations
 
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
+
+from ...errors import InvalidArgument
 
 Array = np.ndarray
 MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -28,6 +31,8 @@ class Key(NamedTuple):
 
 def random_words(n: int, first: int, key: Key) -> Array:
     """Elements ``[first, first + n)`` of the key's stream, uint32."""
+    require_range(n, first)
+    key = checked_key(key)
     blocks = np.arange(first // 4, (first + n + 3) // 4, dtype=np.uint64)
     counter = [_low(blocks), _high(blocks), *(np.full(len(blocks), one, np.uint32) for one in key[1:])]
     k0, k1 = (np.array([part & 0xFFFFFFFF], np.uint32) for part in (key.seed, key.seed >> 32))
@@ -51,11 +56,29 @@ def random_strata(n: int, k: int, key: Key) -> Array:
     from .base import index_dtype, require_count
 
     require_count(k, n)
-    bounds = np.arange(k + 1, dtype=np.int64) * n // max(1, k)
-    words = random_words(k, 0, key).astype(np.uint64)
-    return (bounds[:-1] + (words * np.diff(bounds).astype(np.uint64) >> np.uint64(32)).astype(np.int64)).astype(
-        index_dtype(n)
-    )
+    j, parts = np.arange(k + 1, dtype=np.int64), max(1, k)
+    bounds = j * (n // parts) + j * (n % parts) // parts  # j n div k, whose product may not fit
+    words, sizes = random_words(k, 0, key).astype(np.uint64), np.diff(bounds).astype(np.uint64)
+    steps = words * (sizes >> np.uint64(32)) + _high(words * (sizes & np.uint64(0xFFFFFFFF)))
+    return (bounds[:-1] + steps.astype(np.int64)).astype(index_dtype(n))
+
+
+def checked_key(key: Key) -> Key:
+    """``key``, a sequence of three numbers within their bounds, or InvalidArgument."""
+    try:
+        seed, step, worker = (index(part) for part in key)
+    except (TypeError, ValueError):
+        pass
+    else:
+        if 0 <= seed < 2**64 and 0 <= step < 2**32 and 0 <= worker < 2**32:
+            return Key(seed, step, worker)
+    raise InvalidArgument(f"key must be (seed below 2^64, step below 2^32, worker below 2^32), got {key!r}")
+
+
+def require_range(n: int, first: int) -> None:
+    for name, value in (("n", n), ("first", first)):
+        if value < 0:
+            raise InvalidArgument(f"{name} must be >= 0, got {value}")
 
 
 def _low(x: Array) -> Array:

@@ -13,6 +13,8 @@ def moments(memory: Array | None, grad: Array, floor: float) -> tuple[int, float
 
     With ``floor = 0`` a NaN or infinity anywhere makes the sums not finite.
     """
+    if not floor >= 0:
+        raise InvalidArgument(f"floor must be a number >= 0, got {floor}")
     u = compensated(memory, grad)
     u = u[magnitude_bits(u) >= magnitude_bits(np.array([floor], grad.dtype))].astype(np.float64)
     return len(u), float(u.sum()), float(np.abs(u).sum()), float(np.square(u).sum())
@@ -22,7 +24,8 @@ def sample(memory: Array | None, grad: Array, first: int, stride: int, values: A
     """``values[j] = u[first + j * stride]``."""
     last = first + (len(values) - 1) * stride
     if stride < 1 or first < 0 or (len(values) and last >= len(grad)):
-        raise InvalidArgument(f"a sample must lie in [0, {len(grad)}), got [{first}, {last}] in steps of {stride}")
+        got = f"{len(values)} elements from {first} in steps of {stride}"
+        raise InvalidArgument(f"a sample must lie in [0, {len(grad)}), got {got}")
     values[:] = compensated(memory, grad)[first : last + 1 : stride] if len(values) else 0
 
 

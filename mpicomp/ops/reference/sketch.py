@@ -24,7 +24,7 @@ def count_sketch(memory: Array | None, grad: Array, rows: int, columns: int, see
     """``table`` (rows x columns, flat) = in each row the sum of sign(i) u[i] over all i hashed to a column.
 
     Row r hashes i to h = mix(i + (seed + r + 1) * GOLDEN mod 2^64): column h mod columns (a power of two), sign -1
-    where bit 63 is set. Sums in any order.
+    where bit 63 is set. Sums in any order, in the array's precision or better.
     """
     u = compensated(memory, grad)
     for row, (column, sign) in enumerate(_hashes(len(u), rows, columns, seed)):
@@ -32,19 +32,23 @@ def count_sketch(memory: Array | None, grad: Array, rows: int, columns: int, see
 
 
 def sketch_estimate(table: Array, rows: int, columns: int, seed: int, out: Array) -> None:
-    """``out[i]`` = the median over rows of what the table says u[i] is (mean of the middle two for even rows)."""
+    """``out[i]`` = the median over rows of what the table says u[i] is (mean of the middle two for even rows).
+
+    NaN is largest; a zero is +0, since the order of zeros of either sign is not defined.
+    """
     hashes = _hashes(len(out), rows, columns, seed)
     votes = [table[row * columns + column] * sign.astype(table.dtype) for row, (column, sign) in enumerate(hashes)]
     votes = np.sort(np.array(votes).reshape(rows, len(out)), axis=0)
     half = out.dtype.type(0.5)
     out[:] = votes[rows // 2] if rows % 2 else (votes[rows // 2 - 1] + votes[rows // 2]) * half
+    out += 0  # -0 becomes +0
 
 
 def project_rows(memory: Array | None, grad: Array, row: int, width: int, seed: int, out: Array) -> None:
     """Every ``row`` elements of u (the last row may be short) times ``width`` <= 64 columns of random signs.
 
     ``out[j * width + c] = sum_p sign(p, c) u[j * row + p]``; the sign is -1 where bit c of mix(p + (seed + 1) * GOLDEN)
-    is set. Sums in any order.
+    is set. Sums in any order, in the array's precision or better.
     """
     if not 1 <= width <= 64 or row < 1:
         raise InvalidArgument(f"row must be at least 1 and width in [1, 64], got {row} and {width}")
@@ -57,7 +61,14 @@ def project_rows(memory: Array | None, grad: Array, row: int, width: int, seed: 
 
 
 def expand_rows(rows: Array, row: int, n: int) -> Array:
-    """Ascending indices of all elements of the given rows (ascending) of ``row`` elements each."""
+    """Ascending indices, below ``n``, of all elements of the given rows (ascending) of ``row`` elements each."""
+    if row < 1 or n < 0:
+        raise InvalidArgument(f"row must be at least 1 and n at least 0, got {row} and {n}")
+    count = -(-n // row)
+    if len(rows) and not (rows.min() >= 0 and rows.max() < count):
+        raise InvalidArgument(f"rows must be in [0, {count}), got {rows[(rows < 0) | (rows >= count)][0]}")
+    if np.any(rows[1:] <= rows[:-1]):
+        raise InvalidArgument("rows must be strictly ascending")
     indices = (rows.astype(np.int64)[:, None] * row + np.arange(row)).ravel()
     return indices[indices < n].astype(index_dtype(n))
 

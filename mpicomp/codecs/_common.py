@@ -1,0 +1,39 @@
+"""What codecs share: the attributes of those whose codes stand by themselves, and parts of a message."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..values import Array, Place
+
+BYTE = np.dtype(np.uint8)
+
+
+class SelfContained:
+    """A codec whose codes hold all that a receiver needs, so that they cannot be added up."""
+
+    addable = False
+    shares_scale = False
+    kind = None
+
+    def may_overflow(self, dtype: np.dtype) -> bool:
+        return False
+
+
+def first_number(place: Place) -> int:
+    """The random number of a place's first value: pieces of a vector draw what the whole would."""
+    return place.start if place.indices is None else 0
+
+
+def packed_bytes(count: int, width: int) -> int:
+    """Bytes that ``count`` codes of ``width`` bits take."""
+    return -(-count * width // 8)
+
+
+def split(message: Array, counts: list[int], dtype: np.dtype) -> list[Array]:
+    """So many values of ``dtype`` at the head of a message of bytes, as views, and the bytes that are left."""
+    parts, at = [], 0
+    for count in counts:
+        parts.append(message[at : at + count * dtype.itemsize].view(dtype))
+        at += count * dtype.itemsize
+    return [*parts, message[at:]]

@@ -1,0 +1,46 @@
+"""One bit a value, all of the same magnitude: Strom's threshold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..options import Option
+from ..values import Array, Place
+from ._common import BYTE, SelfContained, packed_bytes
+
+
+class Fixed(SelfContained):
+    """Sends only the sign of each value; receivers read -lam or +lam, the threshold that selected them.
+
+    A memory keeps the rest, so that a large value is sent over several steps.
+    Message: one bit a value.
+    Cost: k/8 bytes.
+    Restrictions: without ``lam``, a selector with a threshold.
+    Reference: Strom, Scalable distributed DNN training using commodity GPU cloud computing, Interspeech 2015.
+    """
+
+    name = "fixed"
+    options = (
+        Option("lam", float, None, "smallest magnitude sent, on the gradient's scale; else from k or density",
+               low=0, open_low=True),
+    )
+    reference = "Strom 2015"
+    asks_threshold = True
+
+    def __init__(self, lam: float | None) -> None:
+        self.lam = lam
+
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        message = step.ops.empty(packed_bytes(place.size, 1), BYTE)
+        step.ops.pack_signs(values, message)
+        return message
+
+    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+        lam = step.selector.threshold(step) if self.lam is None else self.lam
+        bounds = step.ops.from_host(np.array([0, place.size], np.int64))
+        negative, positive = (step.ops.from_host(np.array([one], step.dtype)) for one in (-lam, lam))
+        values = step.ops.empty(place.size, step.dtype)
+        step.ops.unpack_signs(codes.view(BYTE), bounds, negative, positive, values)
+        return values

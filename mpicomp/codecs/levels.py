@@ -1,0 +1,68 @@
+"""A few levels a value, rounded stochastically: QSGD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..options import Option
+from ..values import Array, Place
+from . import _groups
+from ._common import BYTE, SelfContained, first_number, packed_bytes, split
+
+WIDTHS = (2, 4, 8, 16)  # bits of a code
+OPTIONS = (
+    Option("levels", int, 7, "magnitudes a code tells apart beside 0; up to 1, 7, 127, 32767 in 2, 4, 8, 16 bits",
+           low=1, high=32767),
+    Option("bucket", int, 512, "neighbouring values that share a scale", low=1),
+    Option("norm", str, "l2", "what the scale is: the bucket's Euclidean norm, or its largest magnitude",
+           choices=("l2", "max")),
+)
+
+
+class Levels(SelfContained):
+    """Each magnitude becomes one of ``levels`` + 1 equally spaced parts of its bucket's norm, up or down at random.
+
+    Unbiased: the expectation of what is decoded is the value. A value is off by less than scale / levels.
+    Message: one scale a bucket, then 2, 4, 8 or 16 bits a value, the narrowest that holds 2 levels + 1 codes.
+    Cost: n width / 8 bytes + v a bucket.
+    Restrictions: none; a bucket is of neighbours among the values sent, in sparse lists too.
+    Reference: Alistarh et al., QSGD, NeurIPS 2017, section 3 (fixed-width codes instead of Elias').
+    """
+
+    name = "levels"
+    options = OPTIONS
+    reference = "Alistarh et al. 2017 (QSGD)"
+
+    def __init__(self, levels: int, bucket: int, norm: str) -> None:
+        self.levels, self.bucket, self.norm = levels, bucket, norm
+        self.width = next(width for width in WIDTHS if levels < 1 << (width - 1))
+
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        bounds = _groups.bounds_by_length(self.bucket, place, step)
+        message = step.ops.empty(self.nbytes(place.size, values.itemsize), BYTE)
+        scales, packed = split(message, [bounds.size - 1], values.dtype)
+        self._measure(values, bounds, scales, step.ops)
+        step.ops.pack_levels(values, bounds, scales, self.levels, self.width, first_number(place),
+                             step.key(place.worker), packed)
+        return message
+
+    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+        bounds = _groups.bounds_by_length(self.bucket, place, step)
+        scales, packed = split(codes, [bounds.size - 1], step.dtype)
+        values = step.ops.empty(place.size, step.dtype)
+        step.ops.unpack_levels(packed, bounds, scales, self.levels, self.width, values)
+        return values
+
+    def nbytes(self, count: int, itemsize: int) -> int:
+        """The length of a message of ``count`` values."""
+        return max(1, -(-count // self.bucket)) * itemsize + packed_bytes(count, self.width)
+
+    def _measure(self, values: Array, bounds: Array, scales: Array, ops: Any) -> None:
+        """The buckets' norms. One that is beyond the largest number may as well be that: no magnitude is larger."""
+        ops.group_norms(values, bounds, self.norm, scales)
+        if self.norm == "l2":
+            largest = ops.empty(scales.size, scales.dtype)
+            largest[:] = np.finfo(scales.dtype).max
+            ops.minimum(scales, largest)

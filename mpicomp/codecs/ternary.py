@@ -1,0 +1,62 @@
+"""Minus, nothing or plus, two bits a value: TernGrad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..options import Option
+from ..values import Array, Place
+from . import _groups
+from ._common import BYTE, SelfContained, first_number, packed_bytes, split
+
+WIDTH = 2
+
+
+class Ternary(SelfContained):
+    """Each value becomes -s, 0 or +s, s its tensor's largest magnitude, by a draw that is right in expectation.
+
+    First, values are clipped at ``sigmas`` standard deviations of their tensor, which makes s smaller and so the
+    variance. The deviation is taken about zero: so a tensor of one value, or of equal ones, is not clipped away.
+    Unbiased but for the clipping.
+    Message: one scale a tensor, then two bits a value.
+    Cost: n/4 bytes + v a tensor.
+    Restrictions: none.
+    Reference: Wen et al., TernGrad, NeurIPS 2017, sections 3 and 4.
+    """
+
+    name = "ternary"
+    options = (Option("sigmas", float, 2.5, "standard deviations at which values are clipped; 0: not at all", low=0),)
+    reference = "Wen et al. 2017 (TernGrad)"
+
+    def __init__(self, sigmas: float) -> None:
+        self.sigmas = sigmas
+
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        bounds = _groups.bounds_by_tensor(place, step)
+        tensors = bounds.size - 1
+        message = step.ops.empty(tensors * values.itemsize + packed_bytes(place.size, WIDTH), BYTE)
+        scales, packed = split(message, [tensors], values.dtype)
+        step.ops.group_norms(values, bounds, "max", scales)
+        if self.sigmas:
+            self._clip(values, bounds, scales, step.ops)
+        first, key = first_number(place), step.key(place.worker)
+        step.ops.pack_levels(values, bounds, scales, 1, WIDTH, first, key, packed)  # cuts off at the scale
+        return message
+
+    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+        bounds = _groups.bounds_by_tensor(place, step)
+        scales, packed = split(codes, [bounds.size - 1], step.dtype)
+        values = step.ops.empty(place.size, step.dtype)
+        step.ops.unpack_levels(packed, bounds, scales, 1, WIDTH, values)
+        return values
+
+    def _clip(self, values: Array, bounds: Array, scales: Array, ops: Any) -> None:
+        """The scales where clipping makes them smaller."""
+        norms = ops.empty(scales.size, scales.dtype)
+        ops.group_norms(values, bounds, "l2", norms)
+        sizes = np.maximum(1, np.diff(ops.to_host(bounds)))
+        limits = self.sigmas * np.array(ops.to_host(norms), np.float64) / np.sqrt(sizes)
+        with np.errstate(over="ignore"):
+            ops.minimum(scales, ops.from_host(limits.astype(scales.dtype)))

@@ -1,0 +1,105 @@
+"""One rank's message of an all-gather: for each of its workers a header, indices in few bytes, codes.
+
+Indices are written in the shortest form: ``plain`` (4 bytes each, 8 above 2^31 elements), ``gaps`` (bit-packed
+differences, all as wide as the largest), ``bitmap`` (n bits), or the selector's ``own`` (positions inside chunks). A
+worker that sends everything writes ``none``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..values import Array
+
+FORMS = ("none", "plain", "gaps", "bitmap", "own")
+HEADER = 4  # int64: count, form and width, bytes of indices, bytes of codes
+BYTE = np.dtype(np.uint8)
+
+
+class Part(NamedTuple):
+    """What one worker sends."""
+
+    count: int  # of values
+    form: str
+    width: int  # bits a gap
+    indices: Array  # written in this form, as bytes
+    codes: Array
+
+    @property
+    def bits(self) -> float:
+        """The worker's own bits, without the header."""
+        return 8.0 * (self.indices.nbytes + self.codes.nbytes)
+
+
+def part(indices: Array | None, own: Array | None, codes: Array, count: int, wanted: str, step: Any) -> Part:
+    """A worker's part; ``wanted`` is a form, or ``auto`` for the shortest.
+
+    ``own`` is what the selector itself would write, where that is shorter than indices, else None.
+    """
+    ops, n = step.ops, step.n
+    if indices is None:
+        return Part(count, "none", 0, ops.empty(0, BYTE), codes)
+    width = ops.largest_gap(indices).bit_length() if wanted in ("auto", "gaps") else 0
+    sizes = {"plain": indices.nbytes, "gaps": -(-count * width // 8), "bitmap": -(-n // 8)}
+    if own is not None and wanted == "auto":
+        sizes["own"] = own.nbytes
+    form = wanted if wanted != "auto" else min(sizes, key=sizes.get)
+    if form == "plain":
+        return Part(count, form, 0, indices.view(BYTE), codes)
+    if form == "own":
+        return Part(count, form, 0, own.view(BYTE), codes)
+    packed = ops.empty(sizes[form], BYTE)
+    if form == "gaps":
+        ops.pack_gaps(indices, width, packed)
+        return Part(count, form, width, packed, codes)
+    ops.pack_bitmap(indices, n, packed)
+    return Part(count, form, 0, packed, codes)
+
+
+def pack(parts: list[Part], ops: Any) -> Array:
+    """All of a rank's parts as one array of bytes."""
+    headers = [(one.count, FORMS.index(one.form) + (one.width << 8), one.indices.nbytes, one.codes.nbytes)
+               for one in parts]
+    arrays = [ops.from_host(np.array(headers, np.int64).ravel().view(BYTE))]
+    for one in parts:
+        arrays += [one.indices, one.codes.view(BYTE)]
+    return ops.concatenate(arrays, BYTE)
+
+
+def unpack(message: Array, workers: int, step: Any) -> Iterator[tuple[Array | None, Array]]:
+    """Each worker's indices (None: all) and its codes as bytes."""
+    ops = step.ops
+    at = 8 * HEADER * workers
+    headers = np.array(ops.to_host(message[:at])).view(np.int64).reshape(workers, HEADER).tolist()
+    for count, kind, index_bytes, code_bytes in headers:
+        written = _aligned(message[at : at + index_bytes], ops)
+        codes = _aligned(message[at + index_bytes : at + index_bytes + code_bytes], ops)
+        at += index_bytes + code_bytes
+        yield _indices(FORMS[kind & 255], kind >> 8, count, written, step), codes
+
+
+def _indices(form: str, width: int, count: int, written: Array, step: Any) -> Array | None:
+    ops, n = step.ops, step.n
+    if form == "none":
+        return None
+    dtype = ops.index_dtype(n)
+    if form == "plain":
+        return written.view(dtype)
+    if form == "own":
+        like = step.selector.wire_like(step)
+        return step.selector.expand(written.view(like.dtype), step)
+    indices = ops.empty(count, dtype)
+    if form == "gaps":
+        ops.unpack_gaps(written, width, n, indices)
+    else:
+        ops.unpack_bitmap(written, n, indices)
+    return indices
+
+
+def _aligned(part: Array, ops: Any) -> Array:
+    copy = ops.empty(part.size, BYTE)
+    copy[:] = part
+    return copy

@@ -1,0 +1,194 @@
+"""Ok-Topk: sparse reduce-scatter over balanced regions, then an all-gather of the largest sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..options import Option
+from ..values import Array, Compensated, Exchanged, Mean, Sent
+from . import _lists
+from ._lists import Ledger, Pairs
+
+
+class Balanced:
+    """Owners of regions add what ranks chose there; sums above a global threshold come back to all.
+
+    Schedule: a worker takes what reaches its threshold, at most its k largest. Pairs go straight to the owner of their
+    region (all at once, rank r beginning with r + 1); owners add; sums that reach the global threshold are
+    all-gathered. Thresholds are reused: every ``period`` steps, and at once where they let pass less than 2/3 or more
+    than 3/2 of k, the local one is taken from the selector's choice, the global one found by bisection (an all-reduce
+    of a count for each of its bits). Regions are cut every ``period`` steps at the mean of all ranks' quantiles, and
+    in the next step where an owner was sent more than 3/2 of what it chose itself.
+    Cost: k pairs (p-1)/p to the owners and as many back, about 4 k (p-1)/p words a rank and at most 6 k (p-1)/p where
+    regions are balanced and 3/2 k survive. It does not grow with p.
+    Restrictions: keeps what did not survive only with a memory. Workers of a rank add up first; of several, the rank
+    sends the union. Of equal sums at the threshold all survive.
+    Reference: Li and Hoefler, Near-optimal sparse allreduce for distributed deep learning, PPoPP 2022.
+    """
+
+    name = "balanced"
+    options = (Option("period", int, 32, "steps after which thresholds and regions are estimated anew", low=1),)
+    reference = "Li and Hoefler 2022 (Ok-Topk)"
+    takes = "counted"
+    codecs = "float"
+    early = False
+
+    def __init__(self, period: int) -> None:
+        self.period = period
+        self._local: np.ndarray | None = None  # (workers, spans): smallest magnitude sent; -1: unknown
+        self._global: np.ndarray | None = None  # (spans): smallest magnitude of a sum that survives
+        self._bounds: np.ndarray | None = None  # (size-1): where the regions of ranks 1, 2, ... begin; None: unknown
+
+    # -- the local list
+
+    def select(self, workers: list[Compensated], step: Any) -> list[int]:
+        self._counts = step.selector.counts(step)
+        shape = len(workers), len(step.spans)
+        known = np.full(shape, -1.0) if self._due(self._local, shape, step) else self._local
+        chosen = [self._choose(u, lams, step) for u, lams in zip(workers, known, strict=True)]
+        self._own = [one for one, _ in chosen]
+        self._next = np.array([lams for _, lams in chosen])
+        return _lists.count_nonfinite(workers, self._own, step.selector.finds_nonfinite, step)
+
+    def _choose(self, u: Compensated, lams: np.ndarray, step: Any) -> tuple[Pairs, list[float]]:
+        """A worker's list, and the thresholds by which to choose it next time."""
+        if np.all(lams >= 0):
+            indices = _reaching((u.span(*span) for span in step.spans), lams, step)
+            own = Pairs(indices, u.at(indices, step.ops))
+            if _in_band(_sizes(_lists.by_span(own, step)), self._counts):
+                positions = _lists.largest(own, self._counts, step)
+                return own if positions is None else own.at(positions), lams.tolist()
+        own = _lists.choose([u], step)[0][0]
+        positions = _lists.largest(own, self._counts, step)
+        own = own if positions is None else own.at(positions)
+        return own, [_smallest(own.values[part]) for part in _lists.by_span(own, step)]
+
+    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
+        self._own = [_lists.rounded(one, step) for one in self._own]
+        return []
+
+    # -- the exchange
+
+    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
+        self._local, ledger = self._next, Ledger(self._own)
+        mine = _lists.merged(self._own, None, ledger, step)
+        self._cut_regions(mine, step)
+        sums = self._to_owners(mine, step)
+        survivors = self._survivors(sums, step)
+        final = self._to_all(_lists.merged([survivors], None, ledger, step), step)
+        bits = 8.0 * _lists.pair_bytes(step) * sum(one.size for one in self._own) / len(self._own)
+        sent = ledger.sent(final.indices, step)
+        return Exchanged(Mean(final.indices, step.scale(final.values), step.n), sent, bits)
+
+    def _cut_regions(self, mine: Pairs, step: Any) -> None:
+        """Where every ``period`` steps the regions begin: on average over ranks, their lists fall apart evenly."""
+        size, ops = step.comm.size, step.ops
+        if not self._due(self._bounds, (size - 1,), step):
+            return
+        if mine.size:
+            quantiles = ops.from_host(np.arange(1, size) * mine.size // size)
+            bounds = np.array(ops.to_host(mine.indices[quantiles]), np.int64)
+        else:
+            bounds = np.arange(1, size) * step.n // size
+        step.comm.allreduce_in_place(bounds, "native")
+        self._bounds = bounds // size
+
+    def _to_owners(self, mine: Pairs, step: Any) -> Pairs:
+        """The sums in this rank's region."""
+        rank, size = step.comm.rank, step.comm.size
+        cuts = [0, *step.ops.positions_of(mine.indices, self._bounds.tolist()), mine.size]
+        parts = [mine.at(slice(start, stop)) for start, stop in pairwise(cuts)]
+        theirs = step.comm.swap_lengths([part.size for part in parts])
+        after = [(rank + distance) % size for distance in range(1, size)]
+        outgoing = {other: _lists.write(parts[other], step) for other in after if parts[other].size}
+        incoming = {other: theirs[other] * _lists.pair_bytes(step) for other in reversed(after) if theirs[other]}
+        self._crowded = 2 * sum(theirs) > 3 * mine.size
+        received = step.comm.send_and_receive(outgoing, incoming, like=mine.values)
+        lists = [parts[rank], *(_lists.read(received[other], step) for other in sorted(received))]
+        return _lists.add([one for one in lists if one.size] or lists[:1], step)
+
+    def _survivors(self, sums: Pairs, step: Any) -> Pairs:
+        """Those of this rank's sums that all get, by the known threshold where that lets about k pass."""
+        parts = _lists.by_span(sums, step)
+        if not self._due(self._global, (len(parts),), step):
+            survivors = sums.at(_reaching_sums(sums, parts, self._global, step))
+            passed, there = _sizes(_lists.by_span(survivors, step)), _sizes(parts)
+            counts = np.array([*passed, *there, self._crowded], np.int64)
+            step.comm.allreduce_in_place(counts, "native")
+            passed, there = counts[:-1].reshape(2, -1)
+            if counts[-1]:
+                self._bounds = None
+            if _in_band(passed, np.minimum(self._counts, there)):
+                return survivors
+        self._global = self._estimate(sums, parts, step)
+        return sums.at(_reaching_sums(sums, parts, self._global, step))
+
+    def _estimate(self, sums: Pairs, parts: list[slice], step: Any) -> np.ndarray:
+        """The k-th largest magnitude of all owners' sums in each span (0: there are fewer), by bisection of bits."""
+        low = np.zeros(len(parts), f"i{step.dtype.itemsize}")
+        high = np.full(len(parts), np.inf, step.dtype).view(low.dtype) + 1
+        while np.any(high - low > 1):  # at ``low`` k or more pass, or all there are; at ``high`` fewer
+            middle = low + (high - low) // 2
+            passed = np.array([step.ops.threshold(None, sums.values[part], float(lam)).size
+                               for part, lam in zip(parts, middle.view(step.dtype), strict=True)], np.int64)
+            step.comm.allreduce_in_place(passed, "native")
+            low = np.where(passed >= self._counts, middle, low)
+            high = np.where(passed >= self._counts, high, middle)
+        return low.view(step.dtype).astype(np.float64)
+
+    def _to_all(self, survivors: Pairs, step: Any) -> Pairs:
+        """All owners' survivors; regions ascend with the rank."""
+        nbytes = _lists.pair_bytes(step)
+        lengths = [count * nbytes for count in step.comm.lengths_of_all(survivors.size)]
+        flat, _ = step.comm.gather_to_all(_lists.write(survivors, step), lengths)
+        ends = np.cumsum(lengths).tolist()
+        lists = [_lists.read(flat[start:stop], step) for start, stop in pairwise([0, *ends])]
+        indices = step.ops.concatenate([one.indices for one in lists], survivors.indices.dtype)
+        return Pairs(indices, step.ops.concatenate([one.values for one in lists], step.dtype))
+
+    # -- state
+
+    def _due(self, kept: np.ndarray | None, shape: tuple[int, ...], step: Any) -> bool:
+        """Whether something is to be estimated anew: every ``period`` steps, and where nothing that fits is known."""
+        return step.number % self.period == 0 or kept is None or kept.shape != shape
+
+    def state(self, ops: Any) -> dict[str, np.ndarray]:
+        state = {"local": self._local, "global": self._global, "bounds": self._bounds}
+        return {name: array.copy() for name, array in state.items() if array is not None}
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        self._local, self._global, self._bounds = (state.get(name) for name in ("local", "global", "bounds"))
+
+
+def _reaching(parts: Iterable[Compensated], lams: np.ndarray, step: Any) -> Array:
+    """Ascending indices of the elements of consecutive parts whose magnitude reaches the part's threshold."""
+    found, start, dtype = [], 0, step.ops.index_dtype(step.n)
+    for part, lam in zip(parts, lams.tolist(), strict=True):
+        found.append(step.ops.threshold(*part, lam).astype(dtype, copy=False) + dtype.type(start))
+        start += part.n
+    return step.ops.concatenate(found, dtype)
+
+
+def _reaching_sums(sums: Pairs, parts: list[slice], lams: np.ndarray, step: Any) -> Array:
+    return _reaching((Compensated(None, sums.values[part]) for part in parts), lams, step)
+
+
+def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
+    """Whether in every span between 2/3 and 3/2 of what is wanted passed."""
+    return all(2 * count <= 3 * got and 2 * got <= 3 * count for got, count in zip(passed, counts, strict=True))
+
+
+def _sizes(parts: list[slice]) -> list[int]:
+    return [part.stop - part.start for part in parts]
+
+
+def _smallest(values: Array) -> float:
+    """The smallest magnitude: what next time's values are to reach; -1 where that is no number."""
+    if not values.size:
+        return 0.0
+    smallest = float(abs(values).min())
+    return smallest if smallest >= 0 else -1.0

@@ -1,0 +1,182 @@
+"""PowerSGD: matrices averaged as products of two thin ones, by one step of power iteration."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from ..options import Option
+from ..values import Array, Compensated, Exchanged, Mean, Sent
+
+
+class Matrix(NamedTuple):
+    """A tensor treated as a matrix, and its places in the vector and in the packed P and Q."""
+
+    start: int
+    stop: int
+    rows: int
+    p: slice
+    q: slice
+
+
+class Layout(NamedTuple):
+    """Which tensors are matrices and which parts of the vector go dense; sizes of the packed P and Q."""
+
+    matrices: list[Matrix]
+    shapes: list[tuple[int, int]]  # of each matrix' Q: columns, rank
+    dense: list[tuple[int, int]]
+    p_size: int
+    q_size: int
+
+
+class LowRank:
+    """The mean of every matrix M of at least two dimensions, as P Q^T with ``rank`` columns.
+
+    Schedule: P = M Q; all P in one all-reduce, mean; orthogonalise each P; Q = M^T P; all Q in one all-reduce, mean;
+    the mean is P Q^T. Q is the next step's first guess (``warm=yes``), else drawn anew by all ranks alike. Vectors, and
+    matrices for which P and Q would be no smaller, go dense in one more all-reduce. Workers of a rank add up first.
+    Cost: 2 (p-1)/p bytes times r (rows + columns) of all matrices and the elements that go dense. Two passes over the
+    gradient and the memory, one to write the mean.
+    Restrictions: keeps what the product misses only with a memory. A tensor of shape (a, b, c, ...) is a matrix of a
+    rows. What follows the second all-reduce is computed by every rank for itself: the same bits where ranks run the
+    same code on the same kind of processor.
+    Reference: Vogels et al., PowerSGD, NeurIPS 2019, algorithms 1 and 2.
+    """
+
+    name = "low-rank"
+    options = (
+        Option("rank", int, 4, "columns of P and Q: the rank of every matrix' mean", low=1),
+        Option("warm", str, "yes", "start from the last step's Q", choices=("yes", "no")),
+    )
+    reference = "Vogels et al. 2019 (PowerSGD)"
+    takes = "all"
+    codecs = "float"
+    early = False
+
+    def __init__(self, rank: int, warm: str) -> None:
+        self.rank, self.warm = rank, warm == "yes"
+        self._q: Array | None = None  # all Q of the last step, packed
+        self._loaded: np.ndarray | None = None
+
+    def select(self, workers: list[Compensated], step: Any) -> list[int]:
+        return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
+
+    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
+        self._layout = step.kept("low-rank-layout", lambda: lay_out(step.tensors, self.rank))
+        return []
+
+    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
+        layout = self._layout
+        mean = step.ops.empty(step.n, step.dtype)
+        bits = self._matrices(workers, mean, step) if layout.matrices else 0.0
+        sent = [Sent(None, mean)] * len(workers)
+        if layout.dense:
+            dense, more = self._dense(workers, mean, step)
+            sent, bits = [self._sent(mean, own, step) for own in dense], bits + more
+        return Exchanged(Mean(None, mean, step.n), sent, bits)
+
+    def _matrices(self, workers: list[Compensated], mean: Array, step: Any) -> float:
+        """Write the matrices' means; the bits that travelled."""
+        ops, layout = step.ops, self._layout
+        q = self._first_guess(step)
+        p = self._sum(workers, q, layout.p_size, _project, step)
+        p, p_bits = _mean(p, step)
+        for one in layout.matrices:
+            ops.orthogonalise(p[one.p], one.rows)
+        q = self._sum(workers, p, layout.q_size, _project_back, step)
+        q, q_bits = _mean(q, step)
+        for one in layout.matrices:
+            ops.low_rank_product(p[one.p], q[one.q], one.rows, mean[one.start : one.stop])
+        if self.warm and not ops.count_nonfinite(q)[0]:  # else the step is refused, or all is lost
+            self._q, self._loaded = q, None
+        return p_bits + q_bits
+
+    def _sum(self, workers: list[Compensated], factor: Array, size: int, product: Any, step: Any) -> Array:
+        """The products of all matrices with their factors, packed, added up over this rank's workers."""
+        total = step.ops.empty(size, step.dtype)
+        for worker, u in enumerate(workers):
+            target = step.ops.empty(size, step.dtype) if worker else total
+            for one in self._layout.matrices:
+                product(one, u.span(one.start, one.stop), factor, target, step.ops)
+            if worker:
+                step.ops.add(total, target)
+        return total
+
+    def _dense(self, workers: list[Compensated], mean: Array, step: Any) -> tuple[list[Array], float]:
+        """Write the mean of what goes dense; what each worker sent of it, as decoded, and its bits."""
+        parts, ops = self._layout.dense, step.ops
+        own = [ops.concatenate([u.span(*part).at(None, ops) for part in parts], step.dtype) for u in workers]
+        places = [step.place(worker, None)._replace(stop=own[0].size) for worker in range(len(workers))]
+        codes = step.encode_together(own, places)
+        own = [step.codec.decode(code, place, step) for code, place in zip(codes, places, strict=True)]
+        self._unpack(step.mean_of(codes, places[0]), mean)
+        return own, 8.0 * codes[0].nbytes
+
+    def _sent(self, mean: Array, own: Array, step: Any) -> Sent:
+        """What a worker sent: of matrices the mean, so that its memory keeps what that misses; else its own values."""
+        values = mean.copy()
+        self._unpack(own, values)
+        return Sent(None, values)
+
+    def _unpack(self, packed: Array, vector: Array) -> None:
+        """Write the parts that go dense to their places."""
+        at = 0
+        for start, stop in self._layout.dense:
+            vector[start:stop] = packed[at : at + stop - start]
+            at += stop - start
+
+    def _first_guess(self, step: Any) -> Array:
+        """The Q to start from: the last step's, a loaded one, or one that all ranks draw alike."""
+        if self._loaded is not None:
+            if self._loaded.size != self._layout.q_size:
+                raise InvalidArgument(f"the saved Q has {self._loaded.size} elements, the gradients' has "
+                                      f"{self._layout.q_size}: resume with arrays of the same shapes")
+            return step.ops.from_host(self._loaded.astype(step.dtype))
+        if self._q is not None:
+            return self._q
+        seed = [step.key(0).seed, *([] if self.warm else [step.number])]
+        drawn = [np.random.default_rng([*seed, tensor]).standard_normal(shape)
+                 for tensor, shape in enumerate(self._layout.shapes)]
+        return step.ops.from_host(np.concatenate([one.ravel() for one in drawn]).astype(step.dtype))
+
+    def state(self, ops: Any) -> dict[str, np.ndarray]:
+        q = self._loaded if self._q is None else ops.to_host(self._q)
+        return {} if q is None else {"q": np.array(q)}
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        self._q, self._loaded = None, state.get("q")
+
+
+def lay_out(tensors: list[tuple[int, int, tuple[int, ...]]], rank: int) -> Layout:
+    """Which tensors are worth a product of two thin matrices, and where everything lies."""
+    matrices, shapes, dense, p_at, q_at = [], [], [], 0, 0
+    for start, stop, shape in tensors:
+        rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, stop - start)
+        r = min(rank, rows, columns)
+        if r * (rows + columns) >= rows * columns:
+            dense += [(start, stop)] if stop > start else []
+            continue
+        p, q = slice(p_at, p_at + rows * r), slice(q_at, q_at + columns * r)
+        matrices.append(Matrix(start, stop, rows, p, q))
+        shapes.append((columns, r))
+        p_at, q_at = p.stop, q.stop
+    return Layout(matrices, shapes, dense, p_at, q_at)
+
+
+def _project(one: Matrix, u: Compensated, q: Array, p: Array, ops: Any) -> None:
+    ops.project(*u, one.rows, q[one.q], p[one.p])
+
+
+def _project_back(one: Matrix, u: Compensated, p: Array, q: Array, ops: Any) -> None:
+    ops.project_back(*u, one.rows, p[one.p], q[one.q])
+
+
+def _mean(total: Array, step: Any) -> tuple[Array, float]:
+    """The mean over all workers of a rank's sum, and the bits that travel."""
+    place = step.place(0, None)._replace(stop=total.size)
+    codes = step.codec.encode(total, place, step)
+    nbytes = codes.nbytes
+    return step.mean_of([codes], place, consume=True), 8.0 * nbytes

@@ -1,0 +1,167 @@
+"""Every rank owns a piece: codes go to their owner, who averages, quantises again, and sends to all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from ..options import Option
+from ..partition import partition
+from ..values import Array, Compensated, Exchanged, Mean, Place, Sent
+
+BYTE = np.dtype(np.uint8)
+
+
+class Pieces:
+    """1-bit SGD's exchange: quantised on the way to the owner of a piece, and again on the way back.
+
+    Schedule: the vector is cut into a piece a rank (empty ones are left out); workers quantise each piece by itself
+    and send its code to its owner (all-to-all); the owner decodes, averages in the order of the workers, adds what it
+    kept back, quantises again and keeps the error (the second memory); all-gather of these codes.
+    Cost: 2 (p-1)/p C bytes a rank, C those of a code of n values ((w+1) (p-1)/p C with w workers a rank), and 8 bytes
+    a message for its length, 8 for that of each code in it. It does not grow with the number of ranks.
+    Restrictions: a selector that takes all; any codec. ``second=no`` loses the owner's error: it is for unbiased
+    codecs whose error may be larger than the value (QSGD with few levels), which a memory would let grow.
+    Reference: Seide et al., 1-bit stochastic gradient descent, Interspeech 2014, section 3.1.
+    """
+
+    name = "pieces"
+    options = (
+        Option("second", str, "yes", "whether the owner of a piece keeps the error of its second quantisation",
+               choices=("yes", "no")),
+    )
+    reference = "Seide et al. 2014"
+    takes = "all"
+    codecs = "any"
+    early = True
+
+    def __init__(self, second: str) -> None:
+        self.second = second == "yes"
+        self._residual: Array | None = None
+        self._start = 0
+        self._loaded: dict[str, np.ndarray] | None = None
+
+    def select(self, workers: list[Compensated], step: Any) -> list[int]:
+        return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
+
+    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
+        self._check_loaded(step)
+        vectors = [step.whole(u, f"pieces-{local}") for local, u in enumerate(workers)]
+        places = [Place(step.first_worker + local, None, start, stop)
+                  for local in range(len(workers)) for _, start, stop in _cut(step)]
+        values = [vectors[place.worker - step.first_worker][place.start : place.stop] for place in places]
+        self._codes = step.encode_together(values, places)
+        sent = [step.scratch(f"pieces-sent-{local}", step.n, step.dtype) for local in range(len(workers))]
+        for codes, place in zip(self._codes, places, strict=True):
+            sent[place.worker - step.first_worker][place.start : place.stop] = step.codec.decode(codes, place, step)
+        return [Sent(None, one) for one in sent]
+
+    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
+        total = self._average(self._swap(len(workers), step), step)
+        residual = self._open(total, step)
+        step.ops.add(total, residual)
+        mine = [Place(step.total_workers + step.comm.rank, None, *self._piece(step))] if total.size else []
+        codes = step.encode_together([total] * len(mine), mine)
+        unsent = step.scratch("pieces-unsent", total.size, total.dtype)  # not in total: codes may be that itself
+        for one, place in zip(codes, mine, strict=True):
+            step.ops.axpby(unsent, 1.0, total, -1.0, step.codec.decode(one, place, step))
+        mean = self._gather(codes, step)
+        # A narrow wire may have overflowed: then the step is refused, and this memory stays as it was, too.
+        if self.second and not (step.codec.may_overflow(step.dtype) and step.ops.count_nonfinite(mean)[0]):
+            residual[:] = unsent
+        bits = 8.0 * sum(one.nbytes for one in self._codes) / len(workers)
+        return Exchanged(Mean(None, mean, step.n), sent, bits)
+
+    # -- the second memory
+
+    def state(self, ops: Any) -> dict[str, np.ndarray]:
+        """What this rank keeps back of its piece, and where that begins."""
+        if self._residual is None:
+            return self._loaded or {}
+        return {"residual": np.array(ops.to_host(self._residual)), "start": np.array(self._start)}
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        self._residual, self._loaded = None, {name: state[name] for name in ("residual", "start") if name in state}
+
+    def _check_loaded(self, step: Any) -> None:
+        """Refuse, on every rank, a state of other pieces than this job's."""
+        if self._loaded is None or self._residual is not None:
+            return
+        start, stop = self._piece(step)
+        error = None
+        if self._loaded and (int(self._loaded["start"]), self._loaded["residual"].size) != (start, stop - start):
+            error = InvalidArgument(
+                f"the state must be of the piece [{start}, {stop}), got {self._loaded['residual'].size} elements from "
+                f"{int(self._loaded['start'])}: load it with as many ranks as saved it"
+            )
+        step.comm.fail_together(error)
+
+    def _open(self, like: Array, step: Any) -> Array:
+        if self._residual is None:
+            self._residual, self._start = step.ops.zeros(like.size, like.dtype), self._piece(step)[0]
+            if self._loaded:
+                self._residual[:] = step.ops.from_host(self._loaded["residual"])
+            self._loaded = None
+        return self._residual
+
+    # -- the two halves of the exchange
+
+    def _piece(self, step: Any) -> tuple[int, int]:
+        counts, displs = partition(step.n, step.comm.size)
+        start = displs[step.comm.rank]
+        return start, start + counts[step.comm.rank]
+
+    def _swap(self, workers: int, step: Any) -> dict[int, Array]:
+        """Codes to their owners; the messages with the codes of this rank's piece, by rank."""
+        pieces = _cut(step)
+        messages = {rank: _pack(self._codes[at :: len(pieces)], step.ops) for at, (rank, _, _) in enumerate(pieces)}
+        me = step.comm.rank
+        here = {me: messages.pop(me)} if me in messages else {}
+        lengths = [messages[rank].size if rank in messages else 0 for rank in range(step.comm.size)]
+        incoming = {rank: length for rank, length in enumerate(step.comm.swap_lengths(lengths)) if length}
+        return here | step.comm.send_and_receive(messages, incoming, step.ops.empty(0, step.dtype))
+
+    def _average(self, messages: dict[int, Array], step: Any) -> Array:
+        """The mean of this rank's piece over all workers, added in their order."""
+        start, stop = self._piece(step)
+        total, worker = step.ops.zeros(stop - start, step.dtype), 0
+        for rank in sorted(messages):
+            for codes in _unpack(messages[rank], step.workers[rank], step.ops):
+                step.ops.add(total, step.codec.decode(codes, Place(worker, None, start, stop), step))
+                worker += 1
+        return step.scale(total)
+
+    def _gather(self, codes: list[Array], step: Any) -> Array:
+        """All owners' codes, decoded into the whole mean."""
+        mine = codes[0].view(BYTE) if codes else step.ops.empty(0, BYTE)
+        flat, lengths = step.comm.gather_to_all(mine)
+        mean, at = step.scratch("pieces-mean", step.n, step.dtype), 0
+        for rank, start, stop in _cut(step):
+            place = Place(step.total_workers + rank, None, start, stop)
+            mean[start:stop] = step.codec.decode(flat[at : at + lengths[rank]].copy(), place, step)
+            at += lengths[rank]
+        return mean
+
+
+def _cut(step: Any) -> list[tuple[int, int, int]]:
+    """The rank, start and stop of every piece that is not empty."""
+    counts, displs = partition(step.n, step.comm.size)
+    return [(rank, start, start + count) for rank, (count, start) in enumerate(zip(counts, displs, strict=True))
+            if count]
+
+
+def _pack(codes: list[Array], ops: Any) -> Array:
+    """One message to an owner: the length of each worker's code, then the codes."""
+    lengths = np.array([one.nbytes for one in codes], np.int64)
+    return ops.concatenate([ops.from_host(lengths.view(BYTE)), *(one.view(BYTE) for one in codes)], BYTE)
+
+
+def _unpack(message: Array, workers: int, ops: Any) -> list[Array]:
+    """The codes in a message, each in memory of its own, where any type is aligned."""
+    at, codes = 8 * workers, []
+    for length in np.array(ops.to_host(message[:at])).view(np.int64).tolist():
+        codes.append(message[at : at + length].copy())
+        at += length
+    return codes

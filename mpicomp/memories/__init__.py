@@ -1,0 +1,17 @@
+"""Error memories: what is kept back in one step and added in the next. One a file, chosen by declared name.
+
+Every worker has its own. ``compensate`` gives the gradient with what was kept back; ``update`` works out what stays
+of what was not sent, an iterator that does its work piece by piece, so that it can fill the time an exchange waits. A
+memory changes in ``update`` alone, once all ranks have agreed on the step: one that fails before or is skipped leaves
+it. ``silent`` says that a step is to send nothing at all (``silences`` that there are such steps), and ``local`` gives
+what this worker adds to the common mean for its own rank (None: nothing, which is usual): a fresh array.
+"""
+
+from .error_reset import ErrorReset
+from .momentum_corrected import MomentumCorrected
+from .none import NoMemory
+from .residual import Residual
+from .shifted import Shifted
+from .update import Update
+
+MEMORIES = {part.name: part for part in (NoMemory, Residual, MomentumCorrected, Update, ErrorReset, Shifted)}

@@ -1,0 +1,130 @@
+// One number a group: norms, and the means of its negative and of its other entries.
+#include <cmath>
+
+#include "bind.h"
+#include "groups.h"
+#include "real.h"
+
+namespace {
+
+enum class Norm { l2, max, mean };
+
+constexpr std::size_t lanes = 16;  // partial sums, whatever the vector width: the same order on every instruction set
+
+KERNEL double fold(double* sums) {
+    for (std::size_t half = lanes / 2; half; half /= 2)
+        for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
+template <class Term>
+KERNEL double sum(std::size_t n, Term term) {
+    double sums[lanes] = {};
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += term(i + lane);
+    for (std::size_t lane = 0; i < n; ++i, ++lane) sums[lane] += term(i);
+    return fold(sums);
+}
+
+template <class T>
+KERNEL double largest(const T* x, std::size_t n) {
+    Bits<T> key = 0;
+    for (std::size_t i = 0; i < n; ++i) key = std::max(key, magnitude(x[i]));
+    return real_of<T>(key);
+}
+
+template <class T, Norm kind>
+KERNEL double norm(const T* x, std::size_t n) {
+    if constexpr (kind == Norm::max) return largest(x, n);
+    if constexpr (kind == Norm::l2)
+        return std::sqrt(sum(n, [=](std::size_t i) KERNEL_LAMBDA { return static_cast<double>(x[i]) * x[i]; }));
+    const double total = sum(n, [=](std::size_t i) KERNEL_LAMBDA { return std::fabs(static_cast<double>(x[i])); });
+    return total / std::max<std::size_t>(1, n);
+}
+
+template <class T, Norm kind>
+KERNEL void group_norms(const T* x, Groups groups, T* out) {
+    for (std::size_t g = 0; g < groups.count; ++g) {
+        const std::int64_t begin = groups.bounds[g];
+        out[g] = static_cast<T>(norm<T, kind>(x + begin, static_cast<std::size_t>(groups.bounds[g + 1] - begin)));
+    }
+}
+
+struct Halves {
+    double negative = 0, positive = 0;
+    std::size_t negatives = 0;
+};
+
+// The sign bit, spread over a mask, sorts entries without a branch. n is small enough for a count to fit a mask.
+template <class T>
+KERNEL void add_halves(const T* x, std::size_t n, Halves* to) {
+    double negative[lanes] = {}, positive[lanes] = {};
+    Bits<T> negatives[lanes] = {};
+    const auto add = [&](std::size_t i, std::size_t lane) KERNEL_LAMBDA {
+        const Bits<T> bits = bits_of(x[i]), mask = bits >> (8 * sizeof bits - 1);
+        negative[lane] += real_of<T>(bits & mask);
+        positive[lane] += real_of<T>(bits & ~mask);
+        negatives[lane] -= mask;
+    };
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        for (std::size_t lane = 0; lane < lanes; ++lane) add(i + lane, lane);
+    for (std::size_t lane = 0; i < n; ++i, ++lane) add(i, lane);
+    to->negative += fold(negative);
+    to->positive += fold(positive);
+    for (const Bits<T> count : negatives) to->negatives += static_cast<std::size_t>(count);
+}
+
+template <class T>
+KERNEL void group_means(const T* x, Groups groups, T* negative, T* positive) {
+    constexpr std::size_t block = 1 << 16;
+    for (std::size_t g = 0; g < groups.count; ++g) {
+        const std::size_t begin = groups.bounds[g], end = groups.bounds[g + 1];
+        Halves halves;
+        for (std::size_t i = begin; i < end; i += block) add_halves(x + i, std::min(block, end - i), &halves);
+        const std::size_t others = end - begin - halves.negatives;
+        negative[g] = static_cast<T>(halves.negative / std::max<std::size_t>(1, halves.negatives));
+        positive[g] = static_cast<T>(halves.positive / std::max<std::size_t>(1, others));
+    }
+}
+
+template <class F>
+void with_norm(const std::string& kind, F&& f) {
+    using N = Norm;
+    if (kind == "l2") return f(std::integral_constant<N, N::l2>());
+    if (kind == "max") return f(std::integral_constant<N, N::max>());
+    if (kind == "mean") return f(std::integral_constant<N, N::mean>());
+    throw InvalidArgument("kind must be one of l2, max, mean, got " + kind);
+}
+
+}  // namespace
+
+void bind_norms(py::module_& m) {
+    m.def("group_norms", [](const py::array& x, const py::array& bounds, const std::string& kind, py::array out) {
+        visit_real(x, "x", [&](auto zero) {
+            using T = decltype(zero);
+            const auto from = input<T>(x, "x");
+            const Groups groups = groups_of(bounds, from.n);
+            const auto to = output<T>(out, "out", groups.count);
+            with_norm(kind, [&](auto norm) {
+                py::gil_scoped_release release;
+                dispatch<group_norms<T, decltype(norm)::value>>(from.data, groups, to.data);
+            });
+        });
+    }, py::arg("x"), py::arg("bounds"), py::arg("kind"), py::arg("out"),
+       "out[g] = a norm of group g: l2, max or mean of magnitudes; 0 for an empty group.");
+
+    m.def("group_means", [](const py::array& x, const py::array& bounds, py::array negative, py::array positive) {
+        visit_real(x, "x", [&](auto zero) {
+            using T = decltype(zero);
+            const auto from = input<T>(x, "x");
+            const Groups groups = groups_of(bounds, from.n);
+            const auto below = output<T>(negative, "negative", groups.count);
+            const auto above = output<T>(positive, "positive", groups.count);
+            py::gil_scoped_release release;
+            dispatch<group_means<T>>(from.data, groups, below.data, above.data);
+        });
+    }, py::arg("x"), py::arg("bounds"), py::arg("negative"), py::arg("positive"),
+       "The mean of each group's entries with the sign bit set, and of the others; 0 where there are none.");
+}

@@ -1,0 +1,45 @@
+// Selection by bins (AdaComp): every element that, with its gradient added once more, reaches its bin's maximum. A warp
+// takes a bin of `length` elements, the last of which may be short; its second reading comes from a cache.
+#include "common.cuh"
+
+template <typename T> __device__ inline Bits<T> ahead(const T* memory, const T* grad, long long i) {
+    return magnitude(compensated(memory, grad, i) + grad[i]);
+}
+
+// peaks[b] = the largest |u| of bin b, counts[b] = how many |u + grad| are at least as large.
+template <typename T>
+__global__ void bin_peaks(const T* memory, const T* grad, long long n, long long length, Bits<T>* peaks,
+                          long long* counts) {
+    const int lane = threadIdx.x % warp_size;
+    for (long long b = grid_index() / warp_size; b * length < n; b += grid_size() / warp_size) {
+        const long long begin = b * length, end = min(begin + length, n);
+        Bits<T> peak = 0;
+        long long count = 0;
+        for (long long i = begin + lane; i < end; i += warp_size)
+            peak = max(peak, magnitude(compensated(memory, grad, i)));
+        for (int offset = warp_size / 2; offset; offset /= 2)
+            peak = max(peak, __shfl_down_sync(all_lanes, peak, offset));
+        peak = __shfl_sync(all_lanes, peak, 0);
+        for (long long i = begin + lane; i < end; i += warp_size) count += ahead(memory, grad, i) >= peak;
+        for (int offset = warp_size / 2; offset; offset /= 2) count += __shfl_down_sync(all_lanes, count, offset);
+        if (lane == 0) peaks[b] = peak, counts[b] = count;
+    }
+}
+
+// until: running sums of the counts, each bin's own included.
+template <typename T, typename I>
+__global__ void write_bins(const T* memory, const T* grad, long long n, long long length, const Bits<T>* peaks,
+                           const long long* until, I* indices) {
+    const int lane = threadIdx.x % warp_size;
+    for (long long b = grid_index() / warp_size; b * length < n; b += grid_size() / warp_size) {
+        const long long begin = b * length, end = min(begin + length, n);
+        long long place = b ? until[b - 1] : 0;
+        for (long long first = begin; first < end && place < until[b]; first += warp_size) {
+            const long long i = first + lane;
+            const bool reaches = i < end && ahead(memory, grad, i) >= peaks[b];
+            const unsigned raised = __ballot_sync(all_lanes, reaches);
+            if (reaches) indices[place + __popc(raised & ((1u << lane) - 1))] = (I)i;
+            place += __popc(raised);
+        }
+    }
+}

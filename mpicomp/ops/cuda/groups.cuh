@@ -1,0 +1,19 @@
+// Groups of neighbouring elements that share a scale: group g is [bounds[g], bounds[g + 1]) and may be empty. The
+// loader puts this text in the place of the #include.
+
+// The group that holds i: the last of `count` whose lower bound is not above it. The first bound must be.
+__device__ inline long long group_of(const long long* bounds, long long count, long long i) {
+    long long low = 0, high = count - 1;
+    while (low < high) {
+        const long long middle = low + (high - low + 1) / 2;
+        if (bounds[middle] <= i) low = middle;
+        else high = middle - 1;
+    }
+    return low;
+}
+
+// The group that holds i, from a group that is not behind it: a step or none where groups are long.
+__device__ inline long long next_group_of(const long long* bounds, long long g, long long i) {
+    while (bounds[g + 1] <= i) ++g;
+    return g;
+}

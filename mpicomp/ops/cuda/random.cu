@@ -1,0 +1,33 @@
+// Words of a key's stream, uniform numbers, and one random index of each part of a vector.
+#include "common.cuh"
+#include "philox.cuh"
+
+template <typename T> __device__ T number_of(unsigned word);
+template <> __device__ inline unsigned number_of<unsigned>(unsigned word) { return word; }
+template <> __device__ inline float number_of<float>(unsigned word) { return uniform_of(word); }
+
+// out[i] = element first + i, n of them. One block of four elements a thread and round.
+template <typename T>
+__global__ void numbers(long long n, unsigned long long first, unsigned long long seed, unsigned step, unsigned worker,
+                        T* out) {
+    Stream stream(seed, step, worker);
+    const long long skipped = first % 4;
+    for (long long b = grid_index(); 4 * b < skipped + n; b += grid_size())
+        for (long long i = max(4 * b - skipped, 0ll); i < min(4 * b - skipped + 4, n); ++i)
+            out[i] = number_of<T>(stream.word(first + i));
+}
+
+// indices[j] = one of part j of n elements, [j n div k, (j + 1) n div k), from word j. One block of words a thread and
+// round.
+template <typename I>
+__global__ void random_strata(long long n, long long k, unsigned long long seed, unsigned step, unsigned worker,
+                              I* indices) {
+    Stream stream(seed, step, worker);
+    const unsigned long long part = n / k, rest = n % k;
+    for (long long b = grid_index(); 4 * b < k; b += grid_size())
+        for (long long j = 4 * b; j < min(4 * b + 4, k); ++j) {
+            const unsigned long long u = j, begin = u * part + u * rest / k;
+            const unsigned long long word = stream.word(j), size = (u + 1) * part + (u + 1) * rest / k - begin;
+            indices[j] = (I)(begin + word * (size >> 32) + (word * (size & 0xffffffff) >> 32));
+        }
+}

@@ -1,0 +1,87 @@
+// The count sketch and its estimates, and random projections of rows.
+#include "common.cuh"
+
+constexpr int most_rows = 15;
+
+__device__ inline unsigned long long mix(unsigned long long x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+
+// What row `row` of the sketch makes of element i.
+__device__ inline unsigned long long hash(unsigned long long i, unsigned long long seed, int row) {
+    return mix(i + (seed + row + 1) * 0x9E3779B97F4A7C15ull);
+}
+
+// table[row][h mod columns] += sign(h) u[i] for every row; the table begins at zero, columns are a power of two.
+template <typename T>
+__global__ void count_sketch(const T* memory, const T* grad, long long n, int rows, long long columns,
+                             unsigned long long seed, T* table) {
+    for (long long i = grid_index(); i < n; i += grid_size()) {
+        const T u = compensated(memory, grad, i);
+        for (int row = 0; row < rows; ++row) {
+            const unsigned long long h = hash(i, seed, row);
+            atomicAdd(&table[row * columns + (long long)(h & (columns - 1))], h >> 63 ? -u : u);
+        }
+    }
+}
+
+// Is a before b? NaN comes last.
+template <typename T> __device__ inline bool ascends(T a, T b) { return b != b || a <= b; }
+
+// The largest go up, as far as needed to know the middle; with constant `rows` the votes stay in registers.
+template <typename T> __device__ inline T median(T* votes, int rows) {
+#pragma unroll
+    for (int settled = 0; settled <= rows / 2; ++settled)
+#pragma unroll
+        for (int j = 0; j + 1 < rows - settled; ++j) {
+            const T a = votes[j], b = votes[j + 1];
+            votes[j] = ascends(a, b) ? a : b;
+            votes[j + 1] = ascends(a, b) ? b : a;
+        }
+    if (rows % 2) return votes[rows / 2];
+    return (votes[rows / 2 - 1] + votes[rows / 2]) * T(0.5);
+}
+
+// out[i] = the median of sign(h) table[row][h mod columns]; `fixed` rows, or `rows` where it is 0.
+template <typename T, int fixed>
+__global__ void sketch_estimate(const T* table, int rows, long long columns, unsigned long long seed, T* out,
+                                long long n) {
+    const int count = fixed ? fixed : rows;
+    T votes[fixed ? fixed : most_rows];
+    for (long long i = grid_index(); i < n; i += grid_size()) {
+#pragma unroll
+        for (int row = 0; row < count; ++row) {
+            const unsigned long long h = hash(i, seed, row);
+            const T cell = table[row * columns + (long long)(h & (columns - 1))];
+            votes[row] = h >> 63 ? -cell : cell;
+        }
+        out[i] = median(votes, count) + T(0);  // -0 becomes +0
+    }
+}
+
+// out[j * width + c] = sum over p of sign(p, c) u[j * row + p]: a warp a row, `together` columns at a time.
+template <typename T>
+__global__ void project_rows(const T* memory, const T* grad, long long n, long long row, int width,
+                             unsigned long long seed, T* out) {
+    constexpr int together = 8;
+    const int lane = threadIdx.x % warp_size;
+    for (long long j = grid_index() / warp_size; j * row < n; j += grid_size() / warp_size)
+        for (int first = 0; first < width; first += together) {
+            T sums[together] = {};
+            const long long begin = j * row, length = min(row, n - begin);
+            for (long long p = lane; p < length; p += warp_size) {
+                const unsigned long long signs = hash(p, seed, 0) >> first;
+                const T u = compensated(memory, grad, begin + p);
+#pragma unroll
+                for (int c = 0; c < together; ++c) sums[c] += signs >> c & 1 ? -u : u;
+            }
+#pragma unroll
+            for (int c = 0; c < together; ++c) {
+                for (int offset = warp_size / 2; offset; offset /= 2)
+                    sums[c] += __shfl_down_sync(all_lanes, sums[c], offset);
+                if (lane == 0 && first + c < width) out[j * width + first + c] = sums[c];
+            }
+        }
+}

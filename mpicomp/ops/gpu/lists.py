@@ -1,0 +1,100 @@
+"""Launchers for ascending index lists; see :mod:`..reference.lists`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import InvalidArgument
+from ..cuda_runtime import INDEX, Array, blocks_for, launch, on_device, to_host, xp
+from .arguments import check, kind_of, require_indices
+from .base import empty, zeros
+
+BITS = 64  # of a bitmap, for one thread
+
+
+@on_device
+def common(a: Array, b: Array) -> tuple[Array, Array]:
+    kind_of(a, "a", INDEX)
+    check(b, "b", a.dtype)
+    for indices in (a, b):
+        require_indices(indices, 2**64, ascending=True)
+    if a.size == 0 or b.size == 0:
+        return empty(0, np.int64), empty(0, np.int64)
+    place = xp().minimum(xp().searchsorted(b, a), b.size - 1)
+    in_a = xp().flatnonzero(b[place] == a)
+    return in_a, place[in_a]
+
+
+@on_device
+def largest_gap(indices: Array) -> int:
+    kind_of(indices, "indices", INDEX)
+    return _measure_gaps(indices)[0]
+
+
+def _measure_gaps(indices: Array) -> tuple[int, bool]:
+    """The largest gap, and whether the list descends somewhere; waits for the device."""
+    found, k = zeros(2, np.uint64), np.int64(indices.size)
+    launch("lists", f"measure_gaps<{INDEX[indices.dtype.name]}>", blocks_for(k), indices, k, found)
+    largest, descends = (int(value) for value in to_host(found))
+    return largest, descends > 0
+
+
+@on_device
+def pack_gaps(indices: Array, width: int, out: Array) -> None:
+    i, k = kind_of(indices, "indices", INDEX), np.int64(indices.size)
+    _check_packed(out, "out", k, width)
+    largest, descends = _measure_gaps(indices)
+    if descends or largest >> width:
+        raise InvalidArgument(f"indices must ascend with gaps below 2^{width}")
+    # One byte a thread.
+    launch("lists", f"pack_gaps<{i}>", blocks_for(out.size), indices, k, np.int32(width), out, np.int64(out.size))
+
+
+@on_device
+def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
+    kind_of(indices, "indices", INDEX)
+    _check_packed(packed, "packed", indices.size, width)
+    _check_length(n, indices)
+    steps, k = empty(indices.size, np.int64), np.int64(indices.size)
+    launch("lists", "read_gaps", blocks_for(k), packed, np.int32(width), k, steps)
+    found = xp().cumsum(steps) - 1
+    require_indices(found, n)
+    indices[:] = found
+
+
+def _check_packed(packed: Array, name: str, k: int, width: int) -> None:
+    if not 0 <= width <= 63:
+        raise InvalidArgument(f"width must be in [0, 63], got {width}")
+    check(packed, name, "uint8", -(-int(k) * width // 8))
+
+
+def _check_length(n: int, indices: Array | None = None) -> None:
+    if n < 0:
+        raise InvalidArgument(f"n must be at least 0, got {n}")
+    if indices is not None and n > np.iinfo(indices.dtype).max:
+        raise InvalidArgument(f"indices must be int64 for n = {n}")
+
+
+@on_device
+def pack_bitmap(indices: Array, n: int, out: Array) -> None:
+    i = kind_of(indices, "indices", INDEX)
+    _check_length(n)
+    check(out, "out", "uint8", -(-n // 8))
+    require_indices(indices, n)
+    words, k = zeros(-(-n // 32), np.uint32), np.int64(indices.size)  # what an atomic operation can set bits in
+    launch("lists", f"set_bits<{i}>", blocks_for(k), indices, k, words)
+    out[:] = words.view(np.uint8)[: out.size]
+
+
+@on_device
+def unpack_bitmap(bitmap: Array, n: int, indices: Array) -> None:
+    i, words = kind_of(indices, "indices", INDEX), -(-n // BITS)
+    _check_length(n, indices)
+    check(bitmap, "bitmap", "uint8", -(-n // 8))
+    counts, scalars = empty(words, np.int64), (np.int64(n), np.int64(words))
+    launch("lists", "count_bits", blocks_for(words), bitmap, *scalars, counts)
+    until = xp().cumsum(counts)
+    total = int(until[-1]) if words else 0
+    if total != indices.size:
+        raise InvalidArgument(f"the bitmap must hold {indices.size} indices, got {total}")
+    launch("lists", f"write_bits<{i}>", blocks_for(words), bitmap, *scalars, until, indices)

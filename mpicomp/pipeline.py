@@ -1,0 +1,191 @@
+"""One step of a scheme's parts: ``compensate -> compress -> exchange -> update``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .errors import NonFiniteGradient
+from .step import Step
+from .values import Array, Compensated, Exchanged, Mean, Sent
+
+
+class Pipeline:
+    """Runs the parts of one scheme, step after step.
+
+    The flat vectors it gets are longer than the ``n`` elements the parts treat where some arrays go dense: what lies
+    behind is averaged uncompressed.
+    """
+
+    def __init__(self, parts: Any, step: Step, check_finite: bool) -> None:
+        self.memories, self.exchange, self.schedule = parts.memories, parts.exchange, parts.schedule
+        self.step, self._check_finite = step, check_finite
+
+    def silent(self, number: int) -> bool:
+        """Whether a step sends nothing at all; the memories are of one kind and know the step's number."""
+        return self.memories[0].silent(number)
+
+    def select(self, flat: list[Array]) -> tuple[list[Compensated], list[int]]:
+        """All that a rank does by itself: compensated gradients, what it selects, how many are not finite."""
+        step = self.step
+        workers = [memory.compensate(g[: step.n], step) for memory, g in zip(self.memories, flat, strict=True)]
+        if self.silent(step.number):
+            return self._leave_out(workers, flat)
+        found = self.exchange.select(workers, step) if step.n else [0] * len(flat)
+        return workers, [
+            count + (step.ops.count_nonfinite(g[step.n :])[0] if g.size > step.n else 0)
+            for count, g in zip(found, flat, strict=True)
+        ]
+
+    def _leave_out(self, workers: list[Compensated], flat: list[Array]) -> tuple[list[Compensated], list[int]]:
+        """In a step without an agreement a gradient that is not finite counts as zero, of which all are told later."""
+        step = self.step
+        found = [step.ops.count_nonfinite(g)[0] for g in flat] if self._check_finite else [0] * len(flat)
+        for worker, count in enumerate(found):
+            if count:
+                workers[worker] = self.memories[worker].compensate(step.ops.zeros(step.n, step.dtype), step)
+        return workers, found
+
+    def set_shift(self, flat: list[Array]) -> None:
+        """Give the memories their workers' shifts, and the mean of all (collective)."""
+        step = self.step
+        mean = self._dense_mean([g[: step.n] for g in flat])
+        mean += 0.0  # no negative zeros, which averages over several workers would lose
+        for memory, g in zip(self.memories, flat, strict=True):
+            memory.set_shift(g[: step.n].copy(), mean)
+
+    def nonfinite_error(self, flat: list[Array], found: list[int], bucket: Any) -> NonFiniteGradient | None:
+        """What to tell all ranks about NaN or infinity in this one's gradients; ``found`` counts them by worker."""
+        if not self._check_finite or not any(found):
+            return None
+        worker = next(worker for worker, count in enumerate(found) if count)
+        count, first = self.step.ops.count_nonfinite(flat[worker])
+        if not count:
+            return NonFiniteGradient(f"error memory and gradient overflowed in step {self.step.number}")
+        whose = f" of worker {worker}" if len(flat) > 1 else ""
+        return NonFiniteGradient(
+            f"{bucket.where(first)}{whose} is {flat[worker][first]} in step {self.step.number} "
+            f"({count} of {bucket.total} elements are not finite); error memory is untouched. "
+            "nonfinite='skip' leaves out such steps on all ranks"
+        )
+
+    def run(self, flat: list[Array], workers: list[Compensated]) -> Exchanged:
+        """What follows the agreement of all ranks; the mean of the whole vectors."""
+        step = self.step
+        if self.silent(step.number) or not step.n:
+            result, local = self._alone(workers)
+        elif self.exchange.early:
+            result, local = self._early(workers)
+        else:
+            result, local = self._late(workers)
+        self.schedule.observe(result.mean, step)
+        tail = self._tail(flat) if flat[0].size > step.n and not self.silent(step.number) else None
+        return result._replace(mean=_joined(result.mean, local, tail, flat[0].size, step))
+
+    def nothing(self, n: int) -> Exchanged:
+        """The result of a step in which nothing is sent: a zero mean."""
+        step = self.step
+        return Exchanged(Mean(step.ops.arange(0), step.ops.empty(0, step.dtype), n), [], 0.0)
+
+    def _alone(self, workers: list[Compensated]) -> tuple[Exchanged, Array | None]:
+        """A step that sends nothing compressed."""
+        result = self.nothing(self.step.n)
+        sent = [Sent(result.mean.indices, result.mean.values)] * len(workers)
+        local = self._local(workers, sent)
+        _finish(self._update(workers, sent))
+        return result._replace(sent=sent), local
+
+    def _early(self, workers: list[Compensated]) -> tuple[Exchanged, Array | None]:
+        """What is sent is known before values travel, so memories are updated meanwhile.
+
+        Not where a narrow wire may overflow, though every gradient was finite: then the step is not to change them.
+        All ranks hold the same mean, so all see the overflow.
+        """
+        step = self.step
+        with step.timed("compress"):
+            sent = self.exchange.compress(workers, step)
+        local = self._local(workers, sent)
+        update = step.pieces("update", self._update(workers, sent))
+        if not step.codec.may_overflow(step.dtype):
+            with step.timed("exchange"), step.comm.meanwhile(update):
+                return self.exchange.exchange(workers, sent, step), local
+        with step.timed("exchange"):
+            result = self.exchange.exchange(workers, sent, step)
+        self._refuse_overflow(result.mean)
+        _finish(update)
+        return result, local
+
+    def _late(self, workers: list[Compensated]) -> tuple[Exchanged, Array | None]:
+        """The exchange itself decides what counts as sent."""
+        step = self.step
+        with step.timed("compress"):
+            sent = self.exchange.compress(workers, step)
+        with step.timed("exchange"):
+            result = self.exchange.exchange(workers, sent, step)
+        self._refuse_overflow(result.mean)
+        local = self._local(workers, result.sent)
+        _finish(step.pieces("update", self._update(workers, result.sent)))
+        return result, local
+
+    def _update(self, workers: list[Compensated], sent: list[Sent]) -> Iterator[None]:
+        for memory, u, one in zip(self.memories, workers, sent, strict=True):
+            yield from memory.update(u, one, self.step)
+
+    def _local(self, workers: list[Compensated], sent: list[Sent]) -> Array | None:
+        """What memories add to the mean for this rank alone: the average over its workers.
+
+        Written so that the average of equal parts is that part, to the last bit.
+        """
+        step = self.step
+        parts = [memory.local(u, one, step) for memory, u, one in zip(self.memories, workers, sent, strict=True)]
+        first, *others = parts
+        if first is None or not others:
+            return first
+        for other in others:
+            step.ops.axpby(other, 1.0, other, -1.0, first)
+        for other in others[1:]:
+            step.ops.add(others[0], other)
+        step.ops.axpby(first, 1.0, first, 1.0 / len(parts), others[0])
+        return first
+
+    def _tail(self, flat: list[Array]) -> Array:
+        """The mean of what goes uncompressed."""
+        with self.step.timed("exchange"):
+            return self._dense_mean([g[self.step.n :] for g in flat])
+
+    def _dense_mean(self, vectors: list[Array]) -> Array:
+        """The mean over all workers of dense vectors, one a local worker."""
+        step, total = self.step, vectors[0].copy()
+        for other in vectors[1:]:
+            step.ops.add(total, other)
+        step.comm.allreduce_in_place(total, step.algorithm)
+        return step.scale(total)
+
+    def _refuse_overflow(self, mean: Mean) -> None:
+        step = self.step
+        if self._check_finite and step.codec.may_overflow(step.dtype) and step.ops.count_nonfinite(mean.values)[0]:
+            raise NonFiniteGradient(f"values={step.codec.values} overflowed in step {step.number}: use values=float32")
+
+
+def _joined(mean: Mean, local: Array | None, tail: Array | None, total: int, step: Step) -> Mean:
+    """The mean of all arrays: of the compressed ones, with this rank's own part, and of the others."""
+    if local is None and total == mean.n:
+        return mean
+    if local is None and mean.indices is not None:
+        if tail is None:
+            return mean._replace(n=total)
+        indices = [mean.indices.astype(step.ops.index_dtype(total)), step.ops.arange(total)[mean.n :]]
+        values = step.ops.concatenate([mean.values, tail], step.dtype)
+        return Mean(step.ops.concatenate(indices, indices[1].dtype), values, total)
+    whole = step.ops.zeros(total, step.dtype)
+    mean.dense(step.ops, whole[: mean.n])
+    if local is not None:
+        step.ops.add(whole[: mean.n], local)
+    if tail is not None:
+        whole[mean.n :] = tail
+    return Mean(None, whole, total)
+
+
+def _finish(work: Iterator[None]) -> None:
+    for _ in work:
+        pass

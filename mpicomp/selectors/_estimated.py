@@ -1,0 +1,42 @@
+"""What selectors share that estimate the threshold their target needs, instead of sorting."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from ..values import Array, Compensated
+from ._by_span import Targeted, select_by_span
+
+
+class Estimated(Targeted):
+    """A selector with ``pick(u of a span, target, step)``, asked only for some of a span; how many it gives varies.
+
+    NaN and infinity are found first, as exact selections do: an estimate that they spoil is not used.
+    """
+
+    finds_nonfinite = True
+
+    def select(self, u: Compensated, step: Any) -> Array:
+        return select_by_span(u, step, lambda part, span: self._of_span(part, self.count(step, span), step))
+
+    def expand(self, wire: Array, step: Any) -> Array:
+        return wire
+
+    def wire_like(self, step: Any) -> None:
+        """How many pass is known only after selecting."""
+        return
+
+    def _of_span(self, u: Compensated, target: int, step: Any) -> Array:
+        return step.ops.arange(u.n) if target == u.n else self.pick(u, target, step)
+
+
+def largest_of(u: Compensated, candidates: Array, target: int, ops: Any) -> Array:
+    """The exact selection of ``target`` among candidates (ascending), which is again ascending."""
+    return candidates[ops.top_k(None, u.at(candidates, ops), target)]
+
+
+def without_estimate(u: Compensated, target: int, ops: Any) -> Array:
+    """What is selected where an estimate is not finite: whatever is to blame; if only a sum overflowed, exactly."""
+    found = ops.threshold(*u, inf)
+    return found if found.size else ops.top_k(*u, target)

@@ -1,0 +1,75 @@
+"""Collective verbs of ``Comm`` that the compressed exchanges are made of: on flat arrays, on the host or a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from . import allreduce
+from .broadcast import broadcast
+from .buffers import Vector, check_flat, typed
+from .call import schedule
+from .device import device_of
+from .errors import BufferRefused, InvalidArgument
+from .gather_to_all import gather_to_all
+from .job import gpu_path
+from .ops import ops_for
+
+
+class Verbs:
+    """Flat contiguous arrays; no copy of MPI's names needed. Mixed into ``Comm``."""
+
+    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
+        """Reduce the flat array ``x`` over all ranks, in place; ``kind="bfloat16"`` says what uint16 bits stand for."""
+        link = self._link or self._open()
+        allreduce.check_name(algorithm)
+        flat = check_flat(x, "x")
+        target = Vector(flat, kind, device_of(x)) if kind else typed(flat, device_of(x))
+        if target is None:
+            raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
+        chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
+        self._reduction.run(None, target, op, chosen)
+
+    def broadcast(self, x: Any, root: int) -> None:
+        """Copy the flat array ``x`` of rank ``root`` into that of every rank."""
+        link = self._link or self._open()
+        if not 0 <= root < link.size:
+            raise InvalidArgument(f"root must be a rank, 0 to {link.size - 1}, got {root}")
+        flat = check_flat(x, "x").view(np.uint8)
+        device = device_of(x)
+        if device is None or gpu_path()[0] == "direct" or link.size == 1:
+            broadcast(link, flat, root)
+        else:
+            here = link.rank == root
+            stage = self._reduction.stage(device)
+            stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
+
+    def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:
+        """Every rank's flat array ``x``, one after the other in rank order, and how many elements each has (asked of
+        all ranks where not given).
+        """
+        link = self._link or self._open()
+        flat, device = check_flat(x, "x"), device_of(x)
+        counts = counts or link.gather_lengths(flat.size)
+        staged = device is not None and gpu_path()[0] != "direct"
+        mine = self._reduction.stage(device).to_host(flat) if staged else flat
+        gathered = ops_for(mine).empty(sum(counts), mine.dtype)
+        gather_to_all(link, mine.view(np.uint8), gathered.view(np.uint8), [n * mine.itemsize for n in counts])
+        if not staged:
+            return gathered, counts
+        result = device.empty(gathered.size, flat)
+        self._reduction.stage(device).to_device(result, gathered)
+        return result, counts
+
+    def _gather_bytes(self, text: bytes) -> list[bytes]:
+        flat, counts = self.gather_to_all(np.frombuffer(text, np.uint8))
+        return [part.tobytes() for part in np.split(flat, np.cumsum(counts)[:-1])]
+
+    def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
+        """Within the block, time spent waiting in our own verbs goes to ``work``, piece by piece, and at its end to
+        what is left. The work is local: no MPI.
+        """
+        return (self._link or self._open()).meanwhile(work)

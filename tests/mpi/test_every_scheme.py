@@ -1,0 +1,167 @@
+"""What every scheme of the registry promises, on every number of ranks."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicomp
+from mpicomp import bench, schemes
+from mpicomp.errors import NonFiniteGradient
+
+STEPS = 6
+SHAPES = {"w": (4, 5), "none": (0,), "b": (1,), "kernel": (3, 2, 2, 2), "v": (31,)}
+# Options sized for a few hundred elements and a few steps.
+SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "4", "period": "2"}
+
+
+def small(name):
+    """A scheme with its options sized for short vectors."""
+    options = mpicomp.Scheme.parse(name).options
+    given = ",".join(f"{option}={value}" for option, value in SMALL.items() if option in options)
+    return f"{name}:{given}" if given else name
+
+
+def memory_of(text):
+    return mpicomp.Scheme.parse(text).parts(workers=1).memories[0]
+
+
+ALL = [small(name) for name in schemes.names()]
+COMMON_MEAN = [text for text in ALL if memory_of(text).name != "error-reset"]  # others add a rank's own share
+
+
+def gradients(seed, rank, step, workers=1, dtype=np.float32):
+    rng = np.random.default_rng([seed, rank, step])
+    rows = (workers,) if workers > 1 else ()
+    return {name: rng.standard_normal(rows + shape).astype(dtype) for name, shape in SHAPES.items()}
+
+
+def assert_alike(comm, mean):
+    """Every rank holds the same bits."""
+    for value in mean.values():
+        reference = value.copy()
+        comm.Bcast(reference.view(np.uint8) if reference.size else reference.astype(np.uint8))
+        assert value.tobytes() == reference.tobytes()
+
+
+@pytest.mark.parametrize("text", COMMON_MEAN)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_rank_has_the_same_mean(comm, seed, text, workers):
+    reducer = mpicomp.Reducer(comm, text, workers=workers)
+    for step in range(3):
+        mean = reducer.reduce(gradients(seed, comm.rank, step, workers))
+        assert {name: value.shape for name, value in mean.items()} == SHAPES
+        assert_alike(comm, mean)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("text", ALL)
+def test_dtypes(comm, seed, text, dtype):
+    reducer = mpicomp.Reducer(comm, text)
+    for step in range(2):
+        mean = reducer.reduce(gradients(seed, comm.rank, step, dtype=dtype))
+        assert all(value.dtype == dtype and np.isfinite(value).all() for value in mean.values())
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 127, 257])
+@pytest.mark.parametrize("text", ALL)
+def test_any_length(comm, seed, text, n):
+    reducer = mpicomp.Reducer(comm, text)
+    for _ in range(2):
+        grad = np.random.default_rng([seed, comm.rank]).standard_normal(n).astype(np.float32)
+        assert reducer.reduce(grad).shape == (n,)
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_resume_is_bit_exact(comm, seed, text):
+    def run(reducer, steps):
+        return [reducer.reduce(gradients(seed, comm.rank, step)) for step in steps]
+
+    straight = run(mpicomp.Reducer(comm, text), range(2 * STEPS))
+    first = mpicomp.Reducer(comm, text)
+    run(first, range(STEPS))
+    second = mpicomp.Reducer(comm, text)
+    second.load_state_dict(first.state_dict())
+    for a, b in zip(straight[STEPS:], run(second, range(STEPS, 2 * STEPS)), strict=True):
+        for name in a:
+            assert a[name].tobytes() == b[name].tobytes()
+
+
+@pytest.mark.parametrize("text", [text for text in ALL if memory_of(text).name in ("residual", "error-reset")])
+def test_sent_plus_kept_is_what_came_in(comm, seed, text):
+    """Random floats: what all memories hold and the sum of all means make up all gradients."""
+    reducer = mpicomp.Reducer(comm, text)
+    came_in, sent = np.zeros((2, 333))
+    for step in range(STEPS):
+        grad = np.random.default_rng([seed, comm.rank, step]).standard_normal(333).astype(np.float32)
+        came_in += grad
+        sent += reducer.reduce(grad)
+    state = reducer.state_dict()
+    kept = state["memory/0/residual"].astype(float)
+    comm.Allreduce(MPI.IN_PLACE, came_in)
+    if memory_of(text).name == "error-reset":  # what a rank got holds its own error, not yet shared
+        comm.Allreduce(MPI.IN_PLACE, sent)
+        np.testing.assert_allclose(sent, came_in, atol=1e-4 * comm.size)
+        return
+    if "exchange/residual" in state:  # what the owner of a piece kept back of the mean
+        second = np.zeros(333)
+        mine = state["exchange/residual"]
+        start = int(state["exchange/start"])
+        second[start : start + mine.size] = mine
+        kept += second * comm.size
+    comm.Allreduce(MPI.IN_PLACE, kept)
+    np.testing.assert_allclose(sent * comm.size + kept, came_in, atol=1e-4 * comm.size)
+
+
+@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_non_finite_gradient_is_raised_everywhere_and_not_remembered(comm, seed, text, value):
+    if memory_of(text).silences:
+        pytest.skip("is found at the next step that sends")
+    reducer = mpicomp.Reducer(comm, text)
+    reducer.reduce(gradients(seed, comm.rank, 0))
+    before = reducer.state_dict()
+    bad = gradients(seed, comm.rank, 1)
+    if comm.rank == comm.size - 1:
+        bad["v"][3] = value
+    with pytest.raises(NonFiniteGradient, match=rf"rank {comm.size - 1}\b.*v\[3\] is {value}"):
+        reducer.reduce(bad)
+    after = reducer.state_dict()
+    assert before.keys() == after.keys()
+    for key in before:
+        np.testing.assert_array_equal(before[key], after[key])
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_dense_arrays_are_averaged_exactly(comm, seed, text):
+    if memory_of(text).silences:
+        pytest.skip("refused: a silent step sends nothing")
+    rng = [np.random.default_rng([seed, rank]) for rank in range(comm.size)]
+    everyone = [{"a.weight": r.integers(-9, 9, (6, 7)).astype(np.float32),
+                 "a.bias": r.integers(-9, 9, 6).astype(np.float32),
+                 "norm": r.integers(-9, 9, (2, 2)).astype(np.float32)} for r in rng]
+    separator = "," if ":" in text else ":"
+    mean = mpicomp.Reducer(comm, f"{text}{separator}dense=1d+norm").reduce(everyone[comm.rank])
+    for name in ("a.bias", "norm"):
+        total = sum(one[name] for one in everyone)
+        np.testing.assert_array_equal(mean[name], total * np.float32(1 / comm.size))
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_statistics(comm, seed, text):
+    reducer = mpicomp.Reducer(comm, text)
+    for step in range(2):
+        reducer.reduce(gradients(seed, comm.rank, step))
+        assert 0 <= reducer.stats.density <= 1
+        assert reducer.stats.step == step
+        counts = np.array([reducer.stats.bytes_sent, reducer.stats.bytes_received])
+        comm.Allreduce(MPI.IN_PLACE, counts)
+        assert counts[0] == counts[1]
+        assert (counts[0] > 0) == (comm.size > 1 and not memory_of(text).silent(step))
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_the_bench_takes_it_and_finds_it_right(comm, text):
+    plan = bench.Plan(sizes=(4096,), algorithms=("native",), schemes=(text,), iters=3, warmup=1)
+    rows = next(iter(bench.run(comm, plan)))
+    assert [row["scheme"] for row in rows] == [None, text]
+    assert all(row["ok"] for row in rows)

@@ -1,0 +1,406 @@
+"""Few bits a value: the oracle's bits for any groups, rounding without bias, and refusals."""
+
+import numpy as np
+import pytest
+from arrays import REALS, SIZES, assert_same, vector, with_specials
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpicomp.errors import BufferRefused, InvalidArgument
+from mpicomp.ops import _cpu, cpu, reference
+from mpicomp.ops.reference import Key
+from mpicomp.ops.reference.quantise import NORMS
+
+KEY = Key(2**40 + 1, 2, 3)
+LEVELS = ((2, 1), (4, 1), (4, 7), (8, 1), (8, 127), (16, 200), (16, 32767))  # width, levels
+TOPS = {np.float32: (0, 3, 64, 127), np.float64: (-896, -3, 0, 1023)}
+CODES = (np.int8, np.int16, np.int32)
+LONG = 40_000  # more than a block, and than a piece of the CUDA kernels
+
+
+def groupings(rng, n):
+    """Bounds: one group, groups of 5, of 512, of anything (empty ones among them), of one, no group of nothing."""
+    yield np.int64([0, n])
+    for length in (5, 512):
+        yield np.int64([*range(0, max(1, n), length), n])
+    yield np.sort(np.int64([0, 0, n, n, *rng.integers(n + 1, size=1 + n // 20)]))
+    yield np.arange(n + 1)
+    if n == 0:
+        yield np.int64([0])
+
+
+def bytes_of(n, width):
+    return np.full((n * width + 7) // 8, 0xAA, np.uint8)
+
+
+def of_groups(bounds, dtype, count=1):
+    out = np.full((count, len(bounds) - 1), -7, dtype)
+    return out[0] if count == 1 else out
+
+
+# ---- one number a group
+
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("dtype", REALS)
+def test_group_norms(ops, rng, dtype, kind):
+    for n in (*SIZES, LONG):
+        x = vector(rng, n, dtype)
+        for bounds in groupings(rng, n):
+            out, expected = of_groups(bounds, dtype, 2)
+            ops.group_norms(x, bounds, kind, out)
+            reference.group_norms(x, bounds, kind, expected)
+            if kind == "max":
+                assert_same(out, expected)
+            else:
+                np.testing.assert_allclose(out, expected, rtol=4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("kind", NORMS)
+def test_group_norms_of_whole_numbers(ops, rng, dtype, kind):
+    """Sums are exact in any order, so the bits are the oracle's."""
+    for n in (17, 1025, LONG):
+        x = rng.integers(-9, 10, n).astype(dtype)
+        for bounds in groupings(rng, n):
+            out, expected = of_groups(bounds, dtype, 2)
+            ops.group_norms(x, bounds, kind, out)
+            reference.group_norms(x, bounds, kind, expected)
+            assert_same(out, expected)
+
+
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_group_norms_of_specials(ops, rng, dtype, kind):
+    x = with_specials(rng, rng.integers(-9, 10, 1025).astype(dtype))
+    for bounds in groupings(rng, len(x)):
+        out, expected = of_groups(bounds, dtype, 2)
+        ops.group_norms(x, bounds, kind, out)
+        reference.group_norms(x, bounds, kind, expected)
+        np.testing.assert_allclose(out, expected, rtol=4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_group_means(ops, rng, dtype):
+    for n in (*SIZES, LONG):
+        whole = rng.integers(-9, 10, n).astype(dtype)
+        for x, exact in ((whole, True), (with_specials(rng, whole), False), (vector(rng, n, dtype), False)):
+            for bounds in groupings(rng, n):
+                out, expected = of_groups(bounds, dtype, 2), of_groups(bounds, dtype, 2)
+                ops.group_means(x, bounds, *out)
+                reference.group_means(x, bounds, *expected)
+                if exact:
+                    np.testing.assert_array_equal(out, expected)
+                else:
+                    np.testing.assert_allclose(out, expected, rtol=8 * np.finfo(dtype).eps, atol=1e-12)
+
+
+def test_sums_of_groups_are_the_same_on_every_instruction_set(cpu_ops, rng):
+    x, bounds = vector(rng, 100_003, np.float64), np.int64([0, 3, 70_000, 100_003])
+    here, baseline = of_groups(bounds, np.float64, 4), of_groups(bounds, np.float64, 4)
+    for isa, out in ((None, here), ("baseline", baseline)):
+        if isa:
+            _cpu.force_isa(isa)
+        cpu.group_norms(x, bounds, "l2", out[0])
+        cpu.group_norms(x, bounds, "mean", out[1])
+        cpu.group_means(x, bounds, out[2], out[3])
+    assert_same(here, baseline)
+
+
+# ---- one bit an entry
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_signs(ops, rng, dtype):
+    for n in (*SIZES, 7, 8, 9, 63, 64, 65):
+        x = with_specials(rng, vector(rng, n, dtype))
+        packed, expected = bytes_of(n, 1), bytes_of(n, 1)
+        ops.pack_signs(x, packed)
+        reference.pack_signs(x, expected)
+        assert_same(packed, expected)
+        for bounds in groupings(rng, n):
+            negative, positive = (with_specials(rng, vector(rng, len(bounds) - 1, dtype)) for _ in range(2))
+            out, expected = np.full((2, n), -7, dtype)
+            ops.unpack_signs(packed, bounds, negative, positive, out)
+            reference.unpack_signs(packed, bounds, negative, positive, expected)
+            assert_same(out, expected)
+
+
+# ---- levels of a group's scale
+
+def some_scales(rng, bounds, dtype):
+    """Mostly around the entries' size; some zero, and a few that are no scale at all."""
+    count = len(bounds) - 1
+    scales = np.abs(rng.standard_normal(count)).astype(dtype)
+    special = np.array([0, -1, np.inf, np.nan, np.finfo(dtype).smallest_subnormal], dtype)
+    return np.where(rng.random(count) < 0.2, rng.choice(special, count), scales)
+
+
+@pytest.mark.parametrize(("width", "levels"), LEVELS)
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_levels(ops, rng, dtype, width, levels):
+    for n in (*SIZES, 5, 2050):
+        x = with_specials(rng, vector(rng, n, dtype))
+        for bounds in groupings(rng, n):
+            scales, first = some_scales(rng, bounds, dtype), int(rng.integers(2**40))
+            packed, expected = bytes_of(n, width), bytes_of(n, width)
+            ops.pack_levels(x, bounds, scales, levels, width, first, KEY, packed)
+            reference.pack_levels(x, bounds, scales, levels, width, first, KEY, expected)
+            assert_same(packed, expected)
+            out, expected = np.full((2, n), -7, dtype)
+            ops.unpack_levels(packed, bounds, scales, levels, width, out)
+            reference.unpack_levels(packed, bounds, scales, levels, width, expected)
+            assert_same(out, expected)
+
+
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
+def test_unpack_levels_of_any_bytes(ops, rng, width):
+    """Also codes that pack_levels never writes: they come over the wire."""
+    n, bounds = 1025, np.int64([0, 100, 1025])
+    packed, scales = rng.integers(256, size=len(bytes_of(n, width)), dtype=np.uint8), np.float32([0.5, 3])
+    out, expected = np.empty((2, n), np.float32)
+    ops.unpack_levels(packed, bounds, scales, 1, width, out)
+    reference.unpack_levels(packed, bounds, scales, 1, width, expected)
+    assert_same(out, expected)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_levels_of_any_groups(ops, data):
+    lengths = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 7, 8, 511, 1023, 1024, 1025]), max_size=8))
+    width, levels = data.draw(st.sampled_from(LEVELS))
+    first, step = data.draw(st.integers(0, 2**63 - 2**20)), data.draw(st.integers(0, 2**32 - 1))
+    bounds = np.cumsum([0, *lengths])
+    x = np.float32(np.linspace(-2, 2, bounds[-1]))
+    scales = np.float32(np.arange(len(lengths)) % 4)
+    packed, expected = bytes_of(len(x), width), bytes_of(len(x), width)
+    ops.pack_levels(x, bounds, scales, levels, width, first, Key(7, step, 1), packed)
+    reference.pack_levels(x, bounds, scales, levels, width, first, Key(7, step, 1), expected)
+    assert_same(packed, expected)
+
+
+def average(encode_and_decode, rounds=400):
+    return np.mean([encode_and_decode(Key(11, step, 0)) for step in range(rounds)], axis=0)
+
+
+def test_levels_are_unbiased(ops):
+    """Fixed numbers, hence fixed bounds: the mean of 400 differs by less than 5 standard deviations."""
+    n, levels, width = 1000, 3, 4
+    x, bounds, scales = np.linspace(-1, 1, n, dtype=np.float64), np.int64([0, 300, n]), np.array([1.0, 1.5])
+
+    def through(key):
+        packed, out = bytes_of(n, width), np.empty(n)
+        ops.pack_levels(x, bounds, scales, levels, width, 0, key, packed)
+        ops.unpack_levels(packed, bounds, scales, levels, width, out)
+        assert np.all(np.abs(out - x) < 1.5 / levels + 1e-12)
+        return out
+
+    assert np.abs(average(through) - x).max() < 5 * 1.5 / levels / 2 / 400**0.5
+
+
+# ---- multiples of one unit
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["nearest", "stochastic"])
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("dtype", REALS)
+def test_quantise(ops, rng, dtype, code, key):
+    limit = np.iinfo(code).max
+    for n in (*SIZES, 2050):
+        x = rng.uniform(-limit + 1, limit - 1, n).astype(dtype)
+        x = np.where(np.abs(x) < limit - 200, x, 1)  # float32 has no fractions at 2^31, and numbers 128 apart
+        x[::3] = np.round(2 * x[::3]) / 2  # halves: to nearest even
+        x[::7] = rng.choice(np.array([0, -0.0, 1e-30, -1e-30, 0.5, -0.5], dtype), len(x[::7]))
+        for unit in (1.0, 0.3, 3.0):
+            first, scaled = int(rng.integers(2**40)), (x * dtype(unit) * dtype(0.99)).astype(dtype)
+            codes, expected = np.full((2, n), 99, code)
+            ops.quantise(scaled, unit, first, key, codes)
+            reference.quantise(scaled, unit, first, key, expected)
+            assert_same(codes, expected)
+            out, expected = np.full((2, n), -7, dtype)
+            ops.dequantise(codes, unit, out)
+            reference.dequantise(codes, unit, expected)
+            assert_same(out, expected)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("dtype", REALS)
+def test_quantise_at_the_limit(ops, dtype, code):
+    """The largest code of either sign, and the values just beyond it."""
+    limit = np.iinfo(code).max
+    most = np.nextafter(dtype(limit + 0.5), dtype(0)) if limit < 2**23 or dtype == np.float64 else dtype(2**31 - 128)
+    for x in (most, -most):
+        codes, expected = np.zeros((2, 5), code)
+        ops.quantise(np.array([0, x, 0, 0, 0], dtype), 1.0, 0, None, codes)
+        reference.quantise(np.array([0, x, 0, 0, 0], dtype), 1.0, 0, None, expected)
+        assert_same(codes, expected)
+    beyond = np.nextafter(dtype(limit + 0.5), dtype(np.inf))
+    for x in (beyond, -beyond, -dtype(limit + 1), np.inf, -np.inf, np.nan, 1e30):
+        for key in (None, KEY):
+            for implementation in (ops, reference):
+                with pytest.raises(InvalidArgument, match=f"codes must be at most {limit} in magnitude: take a larger"):
+                    implementation.quantise(np.array([0, x, 0], dtype), 1.0, 0, key, np.zeros(3, code))
+
+
+def test_quantise_is_unbiased(ops):
+    n, unit = 1000, 0.25
+    x = np.linspace(-3, 3, n)
+
+    def through(key):
+        codes, out = np.empty(n, np.int8), np.empty(n)
+        ops.quantise(x, unit, 0, key, codes)
+        ops.dequantise(codes, unit, out)
+        return out
+
+    assert np.abs(average(through) - x).max() < 5 * unit / 2 / 400**0.5
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_units_beyond_the_precision(ops):
+    """1e-50 is 0 and 1e300 infinite in float32; zeros over 0 are no numbers."""
+    codes, out, expected = np.zeros(2, np.int8), *np.zeros((2, 2), np.float32)
+    with pytest.raises(InvalidArgument, match="codes must be at most 127"):
+        ops.quantise(np.zeros(2, np.float32), 1e-50, 0, None, codes)
+    ops.quantise(np.float32([1, -2]), 1e300, 0, None, codes)
+    np.testing.assert_array_equal(codes, 0)
+    ops.dequantise(np.int8([1, 0]), 1e300, out)
+    reference.dequantise(np.int8([1, 0]), 1e300, expected)
+    assert_same(out, expected)
+
+
+# ---- powers of two
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_natural(ops, rng, dtype):
+    for top in TOPS[dtype]:
+        for n in (*SIZES, 2050):
+            x = np.ldexp(rng.uniform(-1, 1, n), rng.integers(top - 140, top + 1, n)).astype(dtype)
+            x[::5] = np.ldexp(rng.choice([-1.0, 1.0], len(x[::5])), rng.integers(top - 140, top + 1, len(x[::5])))
+            x[::11] = rng.choice(np.array([0, -0.0, *np.ldexp([1.0, -1.0], top)], dtype), len(x[::11]))
+            first = int(rng.integers(2**40))
+            packed, expected = np.full((2, n), 0xAA, np.uint8)
+            ops.pack_natural(x, top, first, KEY, packed)
+            reference.pack_natural(x, top, first, KEY, expected)
+            assert_same(packed, expected)
+            out, expected = np.full((2, n), -7, dtype)
+            ops.unpack_natural(packed, top, out)
+            reference.unpack_natural(packed, top, expected)
+            assert_same(out, expected)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_natural_of_every_byte(ops, dtype):
+    every = np.arange(256, dtype=np.uint8)
+    for top in TOPS[dtype]:
+        out, expected = np.empty((2, 256), dtype)
+        ops.unpack_natural(every, top, out)
+        reference.unpack_natural(every, top, expected)
+        assert_same(out, expected)
+        assert np.isfinite(out).all()
+
+
+def test_natural_is_unbiased(ops):
+    n, top = 1000, 1
+    x = np.linspace(-2, 2, n)
+
+    def through(key):
+        packed, out = np.empty(n, np.uint8), np.empty(n)
+        ops.pack_natural(x, top, 0, key, packed)
+        ops.unpack_natural(packed, top, out)
+        assert np.all((out == 0) | (np.abs(np.frexp(out)[0]) == 0.5))
+        return out
+
+    assert np.all(np.abs(average(through) - x) <= 5 * np.abs(x) / 2 / 400**0.5)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_natural_refuses(ops, dtype):
+    for top in TOPS[dtype]:
+        beyond = np.nextafter(np.ldexp(dtype(1), top), dtype(np.inf))
+        for bad in (beyond, -beyond, np.inf, -np.inf, np.nan):
+            for implementation in (ops, reference):
+                with pytest.raises(InvalidArgument, match=rf"magnitudes must be at most 2\^{top}"):
+                    implementation.pack_natural(np.array([0, bad, 0], dtype), top, 0, KEY, np.zeros(3, np.uint8))
+    lowest, highest = min(TOPS[dtype]), max(TOPS[dtype])
+    for top in (lowest - 1, highest + 1):
+        for implementation in (ops, reference):
+            with pytest.raises(InvalidArgument, match=rf"top must be in \[{lowest}, {highest}\] for float"):
+                implementation.pack_natural(np.zeros(3, dtype), top, 0, KEY, np.zeros(3, np.uint8))
+            with pytest.raises(InvalidArgument, match=rf"top must be in \[{lowest}, {highest}\] for float"):
+                implementation.unpack_natural(np.zeros(3, np.uint8), top, np.zeros(3, dtype))
+
+
+# ---- refusals
+
+X, OUT, SCALES = np.ones(10, np.float32), np.zeros(5, np.uint8), np.ones(2, np.float32)
+BOUNDS = np.int64([0, 3, 10])
+
+
+def with_bounds(ops, bounds):
+    """Every operation on groups."""
+    scales = np.ones(max(0, len(bounds) - 1), np.float32)
+    yield lambda: ops.group_norms(X, bounds, "max", scales.copy())
+    yield lambda: ops.group_means(X, bounds, scales.copy(), scales.copy())
+    yield lambda: ops.unpack_signs(OUT[:2], bounds, scales, scales, X.copy())
+    yield lambda: ops.pack_levels(X, bounds, scales, 7, 4, 0, KEY, OUT.copy())
+    yield lambda: ops.unpack_levels(OUT, bounds, scales, 7, 4, X.copy())
+
+
+@pytest.mark.parametrize("bad", [[], [0], [0, 9], [0, 11], [1, 10], [0, 5, 4, 10], [0, 11, 10], [0, -1, 10], [10, 0]])
+def test_bounds(ops, bad):
+    for call in (*with_bounds(ops, np.int64(bad)), *with_bounds(reference, np.int64(bad))):
+        with pytest.raises(InvalidArgument, match="bounds must ascend from 0 to 10"):
+            call()
+
+
+def test_bounds_of_another_kind(ops):
+    for call in with_bounds(ops, np.int32(BOUNDS)):
+        with pytest.raises(InvalidArgument, match="bounds must be of dtype int64, got int32"):
+            call()
+    for call in with_bounds(ops, np.repeat(BOUNDS, 2)[::2]):
+        with pytest.raises(BufferRefused, match="bounds must be contiguous"):
+            call()
+
+
+@pytest.mark.parametrize(("levels", "width"), [(0, 4), (8, 4), (-1, 4), (1, 3), (2, 2), (128, 8), (32768, 16), (1, 32)])
+def test_levels_that_do_not_fit(ops, levels, width):
+    match = rf"levels must be in \[1, 2\^\(width-1\) - 1\] .* got {levels} and {width}"
+    for implementation in (ops, reference):
+        with pytest.raises(InvalidArgument, match=match):
+            implementation.pack_levels(X, BOUNDS, SCALES, levels, width, 0, KEY, OUT.copy())
+        with pytest.raises(InvalidArgument, match=match):
+            implementation.unpack_levels(OUT, BOUNDS, SCALES, levels, width, X.copy())
+
+
+@pytest.mark.parametrize("unit", [0.0, -1.0, float("inf"), float("nan")])
+def test_units(ops, unit):
+    codes = np.zeros(10, np.int8)
+    for implementation in (ops, reference):
+        for call in (lambda o: o.quantise(X, unit, 0, None, codes), lambda o: o.dequantise(codes, unit, X.copy())):
+            with pytest.raises(InvalidArgument, match=f"unit must be a positive number, got {unit}"):
+                call(implementation)
+
+
+def test_lengths_and_dtypes(ops):
+    one, codes, wide = SCALES[:1], np.zeros(9, np.int8), np.ones(2)
+    for call, match in (
+        (lambda: ops.group_norms(X, BOUNDS, "max", one.copy()), "out must have 2 elements, got 1"),
+        (lambda: ops.group_norms(X, BOUNDS, "max", wide.copy()), "out must be of dtype float32, got float64"),
+        (lambda: ops.group_norms(X, BOUNDS, "l1", SCALES.copy()), "kind must be one of l2, max, mean, got l1"),
+        (lambda: ops.group_means(X, BOUNDS, SCALES.copy(), one.copy()), "positive must have 2 elements, got 1"),
+        (lambda: ops.pack_signs(X, OUT.copy()), "out must have 2 elements, got 5"),
+        (lambda: ops.unpack_signs(OUT, BOUNDS, SCALES, SCALES, X.copy()), "packed must have 2 elements, got 5"),
+        (lambda: ops.unpack_signs(OUT[:2], BOUNDS, one, SCALES, X.copy()), "negative must have 2 elements, got 1"),
+        (lambda: ops.pack_levels(X, BOUNDS, SCALES, 1, 2, 0, KEY, OUT.copy()), "out must have 3 elements, got 5"),
+        (lambda: ops.pack_levels(X, BOUNDS, wide, 7, 4, 0, KEY, OUT.copy()), "scales must be of dtype float32, got"),
+        (lambda: ops.pack_levels(X, BOUNDS, SCALES, 7, 4, -1, KEY, OUT.copy()), "first must be >= 0, got -1"),
+        (lambda: ops.pack_levels(X, BOUNDS, SCALES, 7, 4, 0, (1, 2), OUT.copy()), r"key must be \(seed below"),
+        (lambda: ops.unpack_levels(OUT[:4], BOUNDS, SCALES, 7, 4, X.copy()), "packed must have 5 elements, got 4"),
+        (lambda: ops.quantise(X, 1.0, 0, None, codes), "codes must have 10 elements, got 9"),
+        (lambda: ops.quantise(X, 1.0, 0, None, OUT), "codes must be of dtype int8, int16, int32, got uint8"),
+        (lambda: ops.dequantise(codes, 1.0, X.copy()), "codes must have 10 elements, got 9"),
+        (lambda: ops.pack_natural(X, 0, 0, KEY, OUT.copy()), "out must have 10 elements, got 5"),
+        (lambda: ops.unpack_natural(OUT, 0, X.copy()), "packed must have 10 elements, got 5"),
+    ):
+        with pytest.raises(InvalidArgument, match=match):
+            call()
