@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from .errors import NonFiniteGradient
 from .step import Step
 from .values import Array, Compensated, Exchanged, Mean, Sent
+
+IN_FLIGHT_BYTES = 1 << 20  # of what goes uncompressed: from here on it travels beside the compressed exchange
 
 
 class Pipeline:
@@ -72,6 +76,7 @@ class Pipeline:
     def run(self, flat: list[Array], workers: list[Compensated]) -> Exchanged:
         """What follows the agreement of all ranks; the mean of the whole vectors."""
         step = self.step
+        tail = self._start_tail(flat) if flat[0].size > step.n and not self.silent(step.number) else None
         if self.silent(step.number) or not step.n:
             result, local = self._alone(workers)
         elif self.exchange.early:
@@ -79,8 +84,7 @@ class Pipeline:
         else:
             result, local = self._late(workers)
         self.schedule.observe(result.mean, step)
-        tail = self._tail(flat) if flat[0].size > step.n and not self.silent(step.number) else None
-        return result._replace(mean=_joined(result.mean, local, tail, flat[0].size, step))
+        return result._replace(mean=_joined(result.mean, local, tail and tail(), flat[0].size, step))
 
     def nothing(self, n: int) -> Exchanged:
         """The result of a step in which nothing is sent: a zero mean."""
@@ -148,18 +152,40 @@ class Pipeline:
         step.ops.axpby(first, 1.0, first, 1.0 / len(parts), others[0])
         return first
 
-    def _tail(self, flat: list[Array]) -> Array:
-        """The mean of what goes uncompressed."""
-        with self.step.timed("exchange"):
-            return self._dense_mean([g[self.step.n :] for g in flat])
+    def _start_tail(self, flat: list[Array]) -> Callable[[], Array]:
+        """Begin to average what goes uncompressed; the result is called for the mean.
+
+        A long vector is in flight while the others are compressed and exchanged. A short one is done when asked for:
+        handing it to a thread would take longer.
+        """
+        step = self.step
+        tails = [g[step.n :] for g in flat]
+        if not step.n or not isinstance(tails[0], np.ndarray) or tails[0].nbytes < IN_FLIGHT_BYTES:
+            request, total = None, None
+        else:
+            total = self._sum(tails)
+            request = step.comm.Iallreduce(None, total, algorithm=step.algorithm)
+
+        def finish() -> Array:
+            with step.timed("exchange"):
+                if request is None:
+                    return self._dense_mean(tails)
+                request.Wait()
+                return step.scale(total)
+
+        return finish
 
     def _dense_mean(self, vectors: list[Array]) -> Array:
         """The mean over all workers of dense vectors, one a local worker."""
-        step, total = self.step, vectors[0].copy()
-        for other in vectors[1:]:
-            step.ops.add(total, other)
+        step, total = self.step, self._sum(vectors)
         step.comm.allreduce_in_place(total, step.algorithm)
         return step.scale(total)
+
+    def _sum(self, vectors: list[Array]) -> Array:
+        total = vectors[0].copy()
+        for other in vectors[1:]:
+            self.step.ops.add(total, other)
+        return total
 
     def _refuse_overflow(self, mean: Mean) -> None:
         step = self.step

@@ -16,21 +16,22 @@ import mpicomp
 comm = MPI.COMM_WORLD
 
 
-def timed(call):
-    """Seconds of one call on the slowest rank."""
+def timed(call, batch=1):
+    """Seconds of one call on the slowest rank; of short calls, the mean of a `batch`."""
     comm.Barrier()
     start = time.perf_counter()
-    call()
-    return comm.allreduce(time.perf_counter() - start, MPI.MAX)
+    for _ in range(batch):
+        call()
+    return comm.allreduce(time.perf_counter() - start, MPI.MAX) / batch
 
 
-def alternate(calls, iterations):
+def alternate(calls, iterations, batch=1):
     """Seconds of every call, taking turns; `iterations` says how often each is called."""
     seconds = {name: [] for name in calls}
     for turn in range(max(iterations.values())):
         for name, call in calls.items():
             if turn < iterations[name]:
-                seconds[name].append(timed(call))
+                seconds[name].append(timed(call, batch))
     return seconds
 
 
@@ -55,6 +56,38 @@ def dense(n, algorithms, iterations):
         sent[name] = comm.allreduce(ours.traffic.bytes_sent - before) / comm.size
         assert everywhere(np.array_equal(got, expected)), f"{name} is wrong"
     return {"seconds": alternate(calls, dict.fromkeys(calls, iterations)), "bytes_per_rank": sent}
+
+
+def sweep(lengths, names, seconds, windows=False, batch=1):
+    """All-reduces of each length by MPI, by each algorithm and a copy by all ranks, in turn, about `seconds` a length.
+
+    `windows` adds "window": `auto` on arrays of `Comm.empty`. Results are checked first.
+    """
+    ours, longest = mpicomp.Comm(comm), max(lengths)
+    x = np.random.default_rng(comm.rank).integers(-8, 8, longest).astype(np.float32)
+    expected, got = np.zeros_like(x), np.zeros_like(x)
+    lain, lies = (ours.empty(longest), ours.empty(longest)) if windows else (None, None)
+    if windows:
+        lain[:] = x
+    answers = []
+    for n in lengths:
+        calls = {"native": lambda n=n: comm.Allreduce(x[:n], expected[:n])}
+        for name in names:
+            calls[name] = lambda n=n, name=name: ours.Allreduce(x[:n], got[:n], algorithm=name)
+        if windows:
+            calls["window"] = lambda n=n: ours.Allreduce(lain[:n], lies[:n])
+        first = {name: timed(call) for name, call in calls.items()}
+        for name in calls.keys() - {"native"}:
+            result = lies if name == "window" else got
+            result[:n] = np.nan
+            comm.Barrier()  # others write to arrays in shared memory
+            calls[name]()
+            assert everywhere(np.array_equal(result[:n], expected[:n])), f"{name} is wrong"
+        calls["copy"] = lambda n=n: np.copyto(got[:n], x[:n])
+        rounds = comm.bcast(min(200, max(3, round(seconds / batch / sum(first.values())))))
+        taken = alternate(calls, dict.fromkeys(calls, rounds), batch)
+        answers.append({"n": n, "rounds": rounds, "seconds": {name: median(each) for name, each in taken.items()}})
+    return answers
 
 
 def check_step(sparse, gradient):
@@ -111,7 +144,7 @@ def traffic(n, scheme, steps):
     return {"bytes_per_rank": comm.allreduce(ours.traffic.bytes_sent - before) / comm.size}
 
 
-TASKS = {"dense": dense, "scheme": scheme, "traffic": traffic}
+TASKS = {"dense": dense, "sweep": sweep, "scheme": scheme, "traffic": traffic}
 
 if __name__ == "__main__":
     answer = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -1,0 +1,148 @@
+"""The kept figures of the dense all-reduce, each beside the MPI libraries' own, by alternating calls in one run.
+
+    python tests/bench_allreduce.py FIGURE... [--quick] [--output FILE]     all: every figure
+
+node     4 and 8 ranks of one node, 1 to 256 MiB, under Open MPI and MPICH: private arrays and those of ``Comm.empty``
+small    4 B to 16 KiB, 2 and 4 ranks: what ``Comm.Allreduce`` costs over mpi4py's own call
+hosts    four hosts of 1 Gbit/s (needs root and iproute2), 1 and 2 ranks a host, 4 to 256 MiB
+
+Times are medians of calls that take turns, each as slow as its slowest rank. "Copy" is every rank copying the vector
+at once: an all-reduce must read and write main memory as much, so it is the limit that memory sets.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from math import exp, log
+from pathlib import Path
+from statistics import mean
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "cluster")]
+from figures import ALONE, BITS, MEASURE, MIB, answer, idle_share, save, table, verdict  # noqa: E402
+from hosts import Hosts, why_unavailable  # noqa: E402
+from limits import allreduce_bytes  # noqa: E402
+
+MPIS = {"Open MPI": ("openmpi", "mpirun"), "MPICH": ("mpich", "mpiexec")}
+SLOWEST = 1 / 1.1  # `auto` may take 10 % more than native
+
+
+def on_node(mpi, ranks, settings, limit=500):
+    """Run measure.py's `sweep` on ranks of this machine under one MPI."""
+    venv, launcher = MPIS[mpi]
+    binaries = HERE.parent / ".venv" / venv / "bin"
+    command = ["timeout", "--kill-after=10", limit, binaries / launcher, "-n", ranks, binaries / "python", MEASURE]
+    command += ["sweep", json.dumps(settings)]
+    environment = {**os.environ, **ALONE}
+    return answer(subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True))
+
+
+def geometric_mean(values):
+    return exp(mean(map(log, values)))
+
+
+def node(quick):
+    """One node: geometric mean of the better MPI's time over ours."""
+    lengths = [mib * MIB // 4 for mib in ((1, 16) if quick else (1, 4, 16, 64, 256))]
+    settings = {"lengths": lengths, "names": ["auto"], "seconds": 1 if quick else 6, "windows": True}
+    rows, raw = [], {}
+    for ranks in (4, 8):
+        raw[ranks] = {mpi: on_node(mpi, ranks, settings) for mpi in MPIS}
+        for mpi, measured in raw[ranks].items():
+            rows += [node_row(ranks, mpi, i, one, raw[ranks]) for i, one in enumerate(measured)]
+            for name, target in (("auto", 1.5), ("window", 2.0)):
+                factors = [
+                    better_native(raw[ranks], i) / one["seconds"][name] for i, one in enumerate(measured)
+                ]
+                rows.append({"ranks": ranks, "under": mpi, "MiB": f"geometric mean, {name}",
+                             "better native / it": verdict(geometric_mean(factors), target)})
+    return "one node, float32, separate buffers", rows, raw
+
+
+def better_native(by_mpi, i):
+    """The faster library's own call at one length."""
+    return min(measured[i]["seconds"]["native"] for measured in by_mpi.values())
+
+
+def node_row(ranks, mpi, i, one, by_mpi):
+    seconds = one["seconds"]
+    row = {"ranks": ranks, "under": mpi, "MiB": 4 * one["n"] / MIB, "rounds": one["rounds"]}
+    row |= {f"{name} ms": f"{1e3 * value:.2f}" for name, value in seconds.items()}
+    row["native / auto"] = verdict(seconds["native"] / seconds["auto"], SLOWEST)
+    row["better native / it"] = f"{better_native(by_mpi, i) / seconds['auto']:.2f}"
+    row["window"] = f"{better_native(by_mpi, i) / seconds['window']:.2f}"
+    row["of the copy's rate"] = f"{seconds['copy'] / seconds['auto']:.0%}, {seconds['copy'] / seconds['window']:.0%}"
+    return row
+
+
+def small(quick):
+    """Small messages: what our call adds to mpi4py's own."""
+    lengths = [1, 16, 256, 1024, 2048, 4096]
+    settings = {"lengths": lengths, "names": ["auto"], "seconds": 0.2 if quick else 2.0}
+    rows, raw = [], {}
+    for ranks in (2, 4):
+        for mpi in MPIS:
+            raw[f"{ranks} {mpi}"] = measured = on_node(mpi, ranks, {**settings, "batch": 50})
+            for one in measured:
+                native, auto = (1e6 * one["seconds"][name] for name in ("native", "auto"))
+                row = {"ranks": ranks, "under": mpi, "bytes": 4 * one["n"], "native us": f"{native:.2f}"}
+                added = f"{auto - native:+.2f}"
+                met = "" if 4 * one["n"] > 8192 else f" ({'met' if auto - native <= 3 else 'MISSED'})"
+                rows.append({**row, "auto us": f"{auto:.2f}", "added us": added + met})
+    return "one node, float32, a barrier before every 50 calls", rows, raw
+
+
+def hosts(quick):
+    """Four hosts of 1 Gbit/s: share of the wire's limit, and native's time over ours."""
+    lengths = [mib * MIB // 4 for mib in ((4, 64) if quick else (4, 16, 64, 256))]
+    rows, raw = [], {}
+    with Hosts(4, "1gbit") as cluster:
+        for ranks_a_host in (1, 2):
+            settings = {"lengths": lengths, "names": ["ring", "auto"], "seconds": 5 if quick else 30}
+            command = ["python", MEASURE, "sweep", json.dumps(settings)]
+            options = ("--mca", "btl", "tcp,self,sm") if ranks_a_host > 1 else ()
+            raw[ranks_a_host] = answer(cluster.run(ranks_a_host, command, time_limit=500, options=options))
+            rows += [hosts_row(ranks_a_host, one) for one in raw[ranks_a_host]]
+    return "4 hosts, 1 Gbit/s, float32; what a host must send at least sets the wire's limit", rows, raw
+
+
+def hosts_row(ranks_a_host, one):
+    limit = 8 * allreduce_bytes(one["n"], 4) / BITS["1gbit"]
+    seconds, mib = one["seconds"], 4 * one["n"] / MIB
+    row = {"ranks a host": ranks_a_host, "MiB": mib, "rounds": one["rounds"], "wire ms": f"{1e3 * limit:.0f}"}
+    row |= {f"{name} ms": f"{1e3 * seconds[name]:.0f}" for name in ("native", "ring", "auto")}
+    share = limit / seconds["auto"]
+    row["of the limit"] = verdict(share, 0.9) if mib == 64 else f"{share:.2f}"
+    return {**row, "native / auto": verdict(seconds["native"] / seconds["auto"], 1.3)}
+
+
+FIGURES = {"node": node, "small": small, "hosts": hosts}
+
+
+def main():
+    """Measure the figures asked for; the exit status is 1 if one missed its target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", nargs="+", choices=[*FIGURES, "all"], metavar="FIGURE", help=", ".join(FIGURES))
+    parser.add_argument("--quick", action="store_true", help="less of everything: a try-out, not a figure")
+    parser.add_argument("--output", metavar="FILE", help="JSON file that the raw numbers are added to")
+    options = parser.parse_args()
+    missed = False
+    for name in FIGURES if "all" in options.figures else options.figures:
+        reason = why_unavailable() if name == "hosts" else None
+        if reason:
+            print(f"\n### {name}\nskipped: {reason}")
+            continue
+        idle = idle_share()
+        text, rows, raw = FIGURES[name](options.quick)
+        text += f"; the machine was {idle:.0%} idle just before"
+        print(f"\n### {name}: {FIGURES[name].__doc__}\n{text}\n\n{table(rows)}", flush=True)
+        missed |= "MISSED" in table(rows)
+        if options.output:
+            save(options.output, f"allreduce-{name}", text, rows, raw)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
