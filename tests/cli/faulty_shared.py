@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 
-import numpy as np
 from mpi4py import MPI
 
 import mpicomp

@@ -148,7 +148,7 @@ def test_dense_arrays_are_averaged_exactly(comm, seed, text):
 
 @pytest.mark.parametrize("text", ALL)
 def test_statistics(comm, seed, text):
-    reducer = mpicomp.Reducer(comm, text)
+    reducer = mpicomp.Reducer(comm, text, algorithm="ring")  # memory that ranks share has no messages to count
     for step in range(2):
         reducer.reduce(gradients(seed, comm.rank, step))
         assert 0 <= reducer.stats.density <= 1
