@@ -39,7 +39,7 @@ def reduced(comm, vectors, op, in_place=False):
     return result
 
 
-@pytest.fixture(params=[1 << 18, 1 << 10], ids=["", "many-pieces"])
+@pytest.fixture(params=[node.SLOT_BYTES, 1 << 10], ids=["", "many-pieces"])
 def small(request, comm, monkeypatch):
     """A communicator with the usual slots, or with slots so small that every call turns them over many times."""
     if request.param == node.SLOT_BYTES:
