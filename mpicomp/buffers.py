@@ -176,21 +176,6 @@ def check_pair(source: Vector, target: Vector) -> None:
         raise BufferRefused("sendbuf and recvbuf overlap: pass MPI.IN_PLACE as sendbuf to reduce in place")
 
 
-def is_plain(sendbuf: Any, recvbuf: np.ndarray) -> bool:
-    """Whether MPI may have these arrays at once: nothing to refuse, nothing of ours to do."""
-    dtype = recvbuf.dtype
-    if not (recvbuf.flags.carray and dtype.isnative and dtype.char in COVERED):
-        return False
-    if type(sendbuf) is not np.ndarray:  # MPI.IN_PLACE
-        return True
-    if sendbuf.dtype is not dtype and sendbuf.dtype != dtype:
-        return False
-    if sendbuf.size != recvbuf.size or not sendbuf.flags.c_contiguous:
-        return False
-    own_memory = sendbuf.base is None and recvbuf.base is None and sendbuf is not recvbuf
-    return own_memory or not np.may_share_memory(sendbuf, recvbuf)
-
-
 def check_flat(x: Any, name: str) -> Any:
     """``x`` if it is a contiguous one-dimensional array, writable or not; device arrays in their device's type."""
     device = device_of(x)

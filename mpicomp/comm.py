@@ -10,12 +10,12 @@ from mpi4py import MPI
 
 from . import allreduce
 from .agreement import Agreement
-from .buffers import is_plain
 from .call import Call, check_covered, resolve
 from .errors import InvalidArgument, MpicompError
 from .inflight import Helper, Pending
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic
+from .ops.shared import plain_nbytes
 from .point_to_point import PointToPoint
 from .reduction import Reduction
 from .tuning import reproducible_for
@@ -25,6 +25,7 @@ __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
 
 CHECKED_CALLS = 64  # so many first calls are all checked for agreement, then one in as many
 
+IN_PLACE = MPI.IN_PLACE
 _native_allreduce = MPI.Intracomm.Allreduce
 
 
@@ -128,17 +129,11 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
             ``MPICOMP_CHECK=1`` checks all, ``MPICOMP_CHECK=0`` none. The buffers are left as they were.
         """
         calls = self._calls = self._calls + 1
-        if (
-            calls & self._mask
-            and type(recvbuf) is np.ndarray
-            and recvbuf.nbytes <= self._small
-            and algorithm == "auto"
-            and self.recorder is None
-            and (sendbuf is MPI.IN_PLACE or type(sendbuf) is np.ndarray)
-            and is_plain(sendbuf, recvbuf)
-        ):
-            self._handed_over += recvbuf.nbytes
-            return _native_allreduce(self, sendbuf, recvbuf, op)
+        if calls & self._mask and algorithm == "auto" and self.recorder is None:
+            nbytes = plain_nbytes(None if sendbuf is IN_PLACE else sendbuf, recvbuf)
+            if 0 <= nbytes <= self._small:
+                self._handed_over += nbytes
+                return _native_allreduce(self, sendbuf, recvbuf, op)
         return self._allreduce(sendbuf, recvbuf, op, algorithm)
 
     def _allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ._cpu import LINE_BYTES, NodeWindow, has_kernel
+from ._cpu import LINE_BYTES, NodeWindow, has_kernel, plain_nbytes
 
-__all__ = ["LINE_BYTES", "NodeWindow", "has_kernel"]
+__all__ = ["LINE_BYTES", "NodeWindow", "has_kernel", "plain_nbytes"]

@@ -25,4 +25,5 @@ void bind_random(py::module_& m);
 void bind_moments(py::module_& m);
 void bind_sketch(py::module_& m);
 void bind_node(py::module_& m);
+void bind_plain(py::module_& m);
 void bind_bin_select(py::module_& m);

@@ -56,6 +56,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_bin_select(m);
     bind_sketch(m);
     bind_node(m);
+    bind_plain(m);
     m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use: avx512, avx2 or baseline.");
     m.def("force_isa", &force_isa, py::arg("name"), "Use this instruction set; '' for the best. For tests.");
     m.def("set_index_limit", [](std::int64_t n) { index_limit() = n; }, py::arg("n"),
