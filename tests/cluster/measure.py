@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicomp
+from mpicomp.bench.environment import Noise
 
 comm = MPI.COMM_WORLD
 
@@ -91,8 +92,10 @@ def sweep_one(ours, n, names, seconds, shared, batch):
     calls["copy"] = lambda: np.copyto(got, x)
     once = sum(timed(call, batch) for call in calls.values())
     rounds = min(300, max(3, round(seconds / batch / once)))
+    noise = Noise()
     taken = alternate(calls, dict.fromkeys(calls, rounds), batch)
-    return {"n": n, "rounds": rounds, "seconds": {name: median(each) for name, each in taken.items()}}
+    share = noise.share(comm)
+    return {"n": n, "rounds": rounds, "others": share, "seconds": {name: median(each) for name, each in taken.items()}}
 
 
 def check_step(sparse, gradient):
