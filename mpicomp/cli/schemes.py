@@ -19,7 +19,7 @@ def schemes(names: tuple[str, ...], as_json: bool) -> None:
     """List the compression schemes: the parts each is composed of, its cost, options and reference.
 
     With names, the range and meaning of every option. A scheme is written name:option=value,option=value, for example
-    scalecom:chunk=112,beta=0.1; each of its parts can be replaced, for example topk:codec=levels.
+    scalecom:chunk=112,beta=0.1; each of its parts can be replaced, for example topk:codec=sign.
     """
     rows = [row for row in registry.table() if not names or row["name"] in names]
     if as_json:

@@ -7,6 +7,7 @@ from mpi4py import MPI
 import mpicomp
 from mpicomp import schemes
 
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 4, reason="four ranks show it; codes gathered by many go dense")
 SMALL = {"density": "0.05", "chunk": "16", "bin": "20", "columns": "64", "row": "16", "period": "1", "lam": "2",
          "unit": "0.1"}
 
@@ -100,3 +101,20 @@ def test_everything_may_go_dense(comm, text):
     total = comm.allreduce(comm.rank, MPI.SUM)
     np.testing.assert_allclose(mean["a"], np.full(5, total / comm.size), rtol=1e-6)
     assert mean["b"] == 2
+
+
+WITH_MEMORY = [text for text in ALL if mpicomp.Scheme.parse(text).part_names["memory"] != "none"]
+SWAPPED = ["topk:codec=levels,levels=127", "topk:codec=sign", "natural:memory=residual", "gtopk:schedule=accordion",
+           "qsgd:memory=residual,levels=127", "localsgd:codec=sign,exchange=gather"]
+
+
+@pytest.mark.parametrize("text", [*WITH_MEMORY, *SWAPPED])
+def test_memories_stay_bounded(comm, seed, text):
+    """A code whose error is larger than the value would let its memory grow from step to step."""
+    if comm.size > 1:
+        pytest.skip("one rank shows it")
+    n, reducer, norms = 2000, mpicomp.Reducer(comm, text), []
+    for step in range(120):
+        reducer.reduce(gradient(seed, comm.rank, step, n))
+        norms.append(reducer.memory_norm())
+    assert max(norms[80:]) <= 2 * max(norms[:40])
