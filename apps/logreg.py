@@ -28,6 +28,8 @@ from .data import Dataset, broadcast
 from .settings import Settings
 from .shards import Shards
 
+ON_GRADIENTS_SCALE = ("lam", "unit", "clip")  # options of schemes that are compared with magnitudes
+
 
 class Problem(NamedTuple):
     """The constants of the objective, the same on every rank."""
@@ -254,7 +256,7 @@ class _Run:
 
 
 def on_update_scale(scheme: str, step_size: float) -> Scheme:
-    """The scheme for updates gamma * g: a threshold given on the gradient's scale becomes lam * gamma."""
+    """The scheme for updates gamma * g: options on the gradient's scale, such as lam, become gamma times as large."""
     parsed = Scheme.parse(scheme)
-    lam = parsed.options.get("lam")
-    return parsed if lam is None else parsed.replace(lam=lam * step_size)
+    given = {name: parsed.options[name] * step_size for name in ON_GRADIENTS_SCALE if parsed.options.get(name)}
+    return parsed.replace(**given) if given else parsed

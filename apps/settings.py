@@ -13,7 +13,7 @@ from mpicomp.errors import InvalidArgument
 class Settings:
     """What a run is made of besides its data."""
 
-    scheme: str = "dense"  # its ``lam`` is on the gradient's scale
+    scheme: str = "dense"  # its lam, unit and clip are on the gradient's scale
     workers: int | None = None  # virtual workers over all ranks; default one a rank
     epochs: int = 30
     seed: int = 0  # of the shards and of the sampling

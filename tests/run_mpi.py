@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests" / "mpi"
 SIZES = {"openmpi": "1,2,3,4,5,8", "mpich": "1,2,3"}
-LIMIT = {"openmpi": 240, "mpich": 360}  # seconds a job, on a busy machine; a quiet one takes a fraction
+LIMIT = {"openmpi": 480, "mpich": 600}  # seconds a job, on a busy machine; a quiet one takes a fraction
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 

@@ -19,20 +19,20 @@ def schemes(names: tuple[str, ...], as_json: bool) -> None:
     """List the compression schemes: the parts each is composed of, its cost, options and reference.
 
     With names, the range and meaning of every option. A scheme is written name:option=value,option=value, for example
-    scalecom:chunk=112,beta=0.1; each of its parts can be replaced, for example topk:codec=levels.
+    scalecom:chunk=112,beta=0.1; each of its parts can be replaced, for example topk:codec=sign.
     """
     rows = [row for row in registry.table() if not names or row["name"] in names]
     if as_json:
         print_json({"format": "mpicomp-schemes", "version": 1, "schemes": rows})
         return
-    common = {option["name"] for option in registry.common_options()}
+    common = {option["name"]: option["default"] for option in registry.common_options()}
     for row in rows:
-        own = [option for option in row["options"] if option["name"] not in common]
+        own = [option for option in row["options"] if common.get(option["name"], ()) != option["default"]]
         _print_scheme(row, own)
         if names and own:
             print_table(OPTIONS, [_cells(option) for option in own])
             click.echo()
-    click.echo("In costs: p ranks, n elements, k of them sent, v and i bytes a value and an index.")
+    click.echo("A rank sends so many bytes: p ranks, n elements, k of them sent, v and i bytes a value and an index.")
     if names:
         click.echo("\nOptions of every scheme")
         print_table(OPTIONS, [_cells(option) for option in registry.common_options()])
@@ -45,7 +45,7 @@ def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
     parts = [row[kind] for kind in ("memory", "selector", "codec", "exchange")]
     schedule = "" if row["schedule"] == "warm-up" else f", schedule {row['schedule']}"
     click.echo(f"{click.style(row['name'], bold=True)}  {' + '.join(parts)}{schedule}")
-    click.echo(f"    sends     {row['wire']} bytes a rank")
+    click.echo(f"    sends     {row['wire']}")
     click.echo(f"    options   {' '.join(_assignment(option) for option in own) or '-'}")
     click.echo(f"    reference {row['reference']}\n")
 

@@ -22,7 +22,7 @@ class Ternary(SelfContained):
     Unbiased but for the clipping.
     Message: one scale a tensor, then two bits a value.
     Cost: n/4 bytes + v a tensor.
-    Restrictions: none.
+    Restrictions: the error may be larger than the value, so that a memory would let it grow.
     Reference: Wen et al., TernGrad, NeurIPS 2017, sections 3 and 4.
     """
 

@@ -61,6 +61,9 @@ def test_a_threshold_is_scaled_by_the_step_size():
     scaled = logreg.on_update_scale("threshold:lam=14881", 3.3564047e-8)
     assert scaled.options["lam"] == pytest.approx(4.9947e-4, rel=1e-4)
     assert str(logreg.on_update_scale("topk:k=1", 1e-3)) == "topk:k=1"
+    assert logreg.on_update_scale("stochastic-rounding:unit=8", 0.25).options["unit"] == 2
+    assert logreg.on_update_scale("dgc:clip=8", 0.25).options["clip"] == 2
+    assert logreg.on_update_scale("dgc", 0.25) == logreg.Scheme.parse("dgc")  # not clipped
 
 
 REFUSED = {

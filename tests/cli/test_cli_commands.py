@@ -50,6 +50,7 @@ def test_schemes_of_one_name():
     text = invoke("schemes", "scalecom").output
     assert "residual + chunk-max + float + leader" in text
     assert "gtopk" not in text
+    assert "layers=per-tensor" in invoke("schemes", "topk").output  # a common option, but not its usual default
     row = json.loads(invoke("schemes", "scalecom", "--json").output)["schemes"][0]
     assert all(option["meaning"] in text and option["range"] in text for option in row["options"])
 

@@ -19,14 +19,23 @@ LONG = 40_000  # more than a block, and than a piece of the CUDA kernels
 
 
 def groupings(rng, n):
-    """Bounds: one group, groups of 5, of 512, of anything (empty ones among them), of one, no group of nothing."""
+    """Bounds: one group, groups of 5, of 512, of anything (empty ones among them), of one, no group of nothing.
+
+    Of a long vector only few groups: the CUDA kernels take a block each, which is slow where blocks are emulated.
+    """
     yield np.int64([0, n])
-    for length in (5, 512):
+    for length in (5, 512) if n < 200 else (512,):
         yield np.int64([*range(0, max(1, n), length), n])
-    yield np.sort(np.int64([0, 0, n, n, *rng.integers(n + 1, size=1 + n // 20)]))
-    yield np.arange(n + 1)
+    yield np.sort(np.int64([0, 0, n, n, *rng.integers(n + 1, size=1 + min(n // 20, 20))]))
+    if n < 200:
+        yield np.arange(n + 1)
     if n == 0:
         yield np.int64([0])
+
+
+def tolerance(n, dtype):
+    """Sums are float64 in any order: each of n additions of numbers of one sign is off by at most half a unit."""
+    return 4 * np.finfo(dtype).eps + n * np.finfo(np.float64).eps
 
 
 def bytes_of(n, width):
@@ -52,7 +61,7 @@ def test_group_norms(ops, rng, dtype, kind):
             if kind == "max":
                 assert_same(out, expected)
             else:
-                np.testing.assert_allclose(out, expected, rtol=4 * np.finfo(dtype).eps)
+                np.testing.assert_allclose(out, expected, rtol=tolerance(len(x), dtype))
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -77,7 +86,7 @@ def test_group_norms_of_specials(ops, rng, dtype, kind):
         out, expected = of_groups(bounds, dtype, 2)
         ops.group_norms(x, bounds, kind, out)
         reference.group_norms(x, bounds, kind, expected)
-        np.testing.assert_allclose(out, expected, rtol=4 * np.finfo(dtype).eps)
+        np.testing.assert_allclose(out, expected, rtol=tolerance(len(x), dtype))
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -93,7 +102,7 @@ def test_group_means(ops, rng, dtype):
                 if exact:
                     np.testing.assert_array_equal(out, expected)
                 else:
-                    np.testing.assert_allclose(out, expected, rtol=8 * np.finfo(dtype).eps, atol=1e-12)
+                    np.testing.assert_allclose(out, expected, rtol=tolerance(n, dtype), atol=1e-12)
 
 
 def test_sums_of_groups_are_the_same_on_every_instruction_set(cpu_ops, rng):
@@ -236,7 +245,7 @@ def test_quantise_at_the_limit(ops, dtype, code):
         assert_same(codes, expected)
     beyond = np.nextafter(dtype(limit + 0.5), dtype(np.inf))
     for x in (beyond, -beyond, -dtype(limit + 1), np.inf, -np.inf, np.nan, 1e30):
-        for key in (None, KEY):
+        for key in (None, KEY) if not abs(x) < limit + 1 else (None,):  # with a key, some below are rounded down
             for implementation in (ops, reference):
                 with pytest.raises(InvalidArgument, match=f"codes must be at most {limit} in magnitude: take a larger"):
                     implementation.quantise(np.array([0, x, 0], dtype), 1.0, 0, key, np.zeros(3, code))
