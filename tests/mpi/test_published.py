@@ -70,10 +70,9 @@ def test_errors_of_a_threshold_are_below_it(comm, seed):
 
 @pytest.mark.parametrize("text", ALL)
 def test_gradient_descent_reaches_the_optimum(comm, seed, text):
-    """Workers pull a common x to points of their own; only the mean of all is the optimum.
-
-    An element may wait for tens of steps until it is sent, so steps are small: smaller still with momentum. The noise of unbiased codecs keeps a distance that is
-    a small part of the first one.
+    """Workers pull a common x to points of their own; only the mean of all is the optimum. An element may wait for tens
+    of steps until it is sent, so steps are small: smaller still with momentum. The noise of unbiased codecs keeps a
+    distance that is a small part of the first one.
     """
     if comm.size != 2:
         pytest.skip("two ranks show it, and it takes hundreds of steps")
