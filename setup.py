@@ -1,6 +1,7 @@
 """Build and metadata of mpicomp: the package, the command, the compiled CPU operations."""
 
 import os
+import sys
 from glob import glob
 from pathlib import Path
 
@@ -13,7 +14,10 @@ exec((HERE / "mpicomp" / "_version.py").read_text(), VERSION)
 
 
 class BuildExtensions(build_ext):
-    """Finds pybind11 only when an extension is really built, so that metadata needs nothing."""
+    """Finds pybind11 only when an extension is really built, so that metadata needs nothing.
+
+    Editable installs keep their objects and compile what changed: a second environment costs a link.
+    """
 
     def build_extensions(self):
         import pybind11
@@ -21,8 +25,15 @@ class BuildExtensions(build_ext):
 
         for extension in self.extensions:
             extension.include_dirs.append(pybind11.get_include())
-        with ParallelCompile(default=os.cpu_count()):
+        if self.editable_mode:
+            self.build_temp = str(HERE / "build" / f"{sys.implementation.cache_tag}-pybind11-{pybind11.__version__}")
+        with ParallelCompile(default=os.cpu_count(), needs_recompile=self.is_older):
             super().build_extensions()
+
+    def is_older(self, compiled, source):
+        """Whether an object was compiled before its source, a header or this file last changed."""
+        origins = (source, *(header for extension in self.extensions for header in extension.depends), __file__)
+        return not os.path.exists(compiled) or os.path.getmtime(compiled) <= max(map(os.path.getmtime, origins))
 
 
 # Contraction to fused multiply-add is off: the compiled operations promise the bits of the NumPy oracle.
