@@ -6,12 +6,14 @@ A message our schedules do not cover (derived datatypes, complex numbers, ...) i
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .device import Device, device_of
-from .errors import BufferRefused
+from .errors import BufferRefused, InvalidArgument
 
 # One letter a dtype our schedules add: float32, float64 and the integers.
 COVERED = frozenset("fdbBhHiIlLqQ")
@@ -174,6 +176,18 @@ def check_pair(source: Vector, target: Vector) -> None:
         raise BufferRefused("sendbuf and recvbuf must be on one device: copy one of them")
     if source.device is None and np.may_share_memory(source.array, target.array):
         raise BufferRefused("sendbuf and recvbuf overlap: pass MPI.IN_PLACE as sendbuf to reduce in place")
+
+
+def bytes_of(shape: Any, dtype: Any) -> int:
+    """The length of an array of plain values; InvalidArgument where there is none."""
+    try:
+        dtype = np.dtype(dtype)
+        lengths = tuple(map(index, shape)) if np.iterable(shape) else (index(shape),)
+    except TypeError as error:
+        raise InvalidArgument(f"expected a shape of whole numbers and a dtype, got {shape!r}, {dtype!r}") from error
+    if min(lengths, default=0) < 0 or dtype.hasobject or dtype.itemsize == 0:
+        raise InvalidArgument(f"expected lengths from 0 and a dtype of plain values, got {shape!r}, {dtype}")
+    return prod(lengths) * dtype.itemsize
 
 
 def check_flat(x: Any, name: str) -> Any:

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from . import allreduce
 from .agreement import Agreement
+from .buffers import bytes_of
 from .call import Call, check_covered, resolve
 from .errors import InvalidArgument, MpicompError
 from .inflight import Helper, Pending
@@ -203,13 +204,28 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
         ``node_shared`` reads and writes such arrays where they are, without a copy: fastest when both buffers of an
         ``Allreduce`` were made here, on all ranks. Make them once and keep them. The memory goes with the array
         and the communicator, whichever lasts longer.
+
+        Raises
+        ------
+        InvalidArgument
+            On every rank: a shape or dtype that no array of plain values can have.
+        MpicompError
+            On every rank: some node does not have so much memory to share.
         """
-        link = self._link or self._open()
-        dtype = np.dtype(dtype)
-        if link.node.problem is not None or link.node.size == 1:
+        link, array, error = self._link or self._open(), None, None
+        try:
+            nbytes = bytes_of(shape, dtype)
+        except InvalidArgument as caught:
+            error = caught
+        self.fail_together(error)
+        if link.node.problem is not None:
             return np.empty(shape, dtype)
-        n = int(np.prod(shape, dtype=np.int64))
-        return link.node.empty(n * dtype.itemsize).view(dtype).reshape(shape)
+        try:
+            array = link.node.empty(nbytes).view(dtype).reshape(shape)
+        except MpicompError as caught:
+            error = caught
+        self.fail_together(error)
+        return array
 
     # -- agreement
 

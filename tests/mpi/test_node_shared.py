@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm, node
-from mpicomp.errors import RankLeft
+from mpicomp.errors import InvalidArgument, MpicompError, RankLeft
 from mpicomp.ops import reference
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -104,6 +104,26 @@ def test_empty_makes_arrays_of_their_own(comm):
         comm.Barrier()
         assert np.all(a == comm.rank)
         assert np.all(b == 77)
+
+
+def test_empty_refuses_on_every_rank(comm):
+    """Also where only one rank asks for what cannot be."""
+    bad = ((-1, "float32"), ((2, -3), "int8"), (2.5, "float32"), (3, object), (3, "no type"), ("x", "f4"))
+    for shape, dtype in bad:
+        mine = (shape, dtype) if comm.rank == comm.size - 1 else (3, "float32")
+        with pytest.raises(InvalidArgument, match=r"expected (a shape|lengths)"):
+            comm.empty(*mine)
+    assert comm.empty(3).shape == (3,)
+
+
+def test_empty_without_enough_memory(comm, monkeypatch):
+    def full(nbytes):
+        raise OSError(28, "No space left on device")
+
+    comm.empty(1)  # the slots have their memory
+    monkeypatch.setattr(node, "create", full)
+    with pytest.raises(MpicompError, match="no shared memory for 4 bytes a rank"):
+        comm.empty(1)
 
 
 @pytest.mark.parametrize("who", ["all", "even", "none"])
