@@ -105,8 +105,7 @@ def hosts(quick):
         for ranks_a_host in (1, 2):
             settings = {"lengths": lengths, "names": ["ring", "auto"], "seconds": 5 if quick else 30}
             command = ["python", MEASURE, "sweep", json.dumps(settings)]
-            options = ("--mca", "btl", "tcp,self,sm") if ranks_a_host > 1 else ()
-            raw[ranks_a_host] = answer(cluster.run(ranks_a_host, command, time_limit=500, options=options))
+            raw[ranks_a_host] = answer(cluster.run(ranks_a_host, command, time_limit=500))
             rows += [hosts_row(ranks_a_host, one) for one in raw[ranks_a_host]]
     return "4 hosts, 1 Gbit/s, float32; what a host must send at least sets the wire's limit", rows, raw
 

@@ -224,10 +224,11 @@ class Hosts:
         """
         hostfile = self.directory / f"hostfile{ranks_per_host}"
         hostfile.write_text("".join(f"{name} slots={ranks_per_host}\n" for name in self.names))
+        inside = ",sm" if ranks_per_host > 1 else ""  # ranks of one host share memory
         flags = (
             f"--prtemca plm ssh --prtemca plm_ssh_agent {self.shell} --hostfile {hostfile} "
             f"-n {ranks_per_host * len(self.names)} --map-by node --bind-to none "
-            "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include eth0 --mca mpi_yield_when_idle 1"
+            f"--mca pml ob1 --mca btl tcp,self{inside} --mca btl_tcp_if_include eth0 --mca mpi_yield_when_idle 1"
         )
         return [str(self.venv / "bin" / "mpirun"), *flags.split(), *options]
 
