@@ -22,11 +22,11 @@ STAGES = {
     "unit": (
         "operations, schemes, trace, command line; CUDA sources compiled and executed on the CPU",
         [PYTHON, "-m", "pytest", "-q", "tests", "--ignore=tests/mpi", "--ignore=tests/cluster"],
-        900,
+        1500,
     ),
     "openmpi": ("collectives, reducer, trace in 1 to 8 ranks of Open MPI",
-                [PYTHON, "tests/run_mpi.py", "--mpi", "openmpi"], 1200),
-    "mpich": ("the same in 1 to 3 ranks of MPICH", [PYTHON, "tests/run_mpi.py", "--mpi", "mpich"], 1200),
+                [PYTHON, "tests/run_mpi.py", "--mpi", "openmpi"], 2400),
+    "mpich": ("the same in 1 to 3 ranks of MPICH", [PYTHON, "tests/run_mpi.py", "--mpi", "mpich"], 2400),
 }
 
 
