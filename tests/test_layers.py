@@ -36,7 +36,9 @@ LIBRARIES = {
         *(f"mpicomp/{name}.py" for name in sorted(MPI_GROUP)),  # the door to MPI and what stands behind it
         "mpicomp/cli/guard.py",  # starts MPI before a command, ends the job after it
     ),
-    "h5py": ("mpicomp/trace/",),
+    "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py"),
+    "matplotlib": ("mpicomp/bench/plot.py",),
+    "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),
     "cupy": ("mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
