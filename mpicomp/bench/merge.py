@@ -89,4 +89,5 @@ def _compare(rows: list[dict[str, Any]]) -> None:
         mine = (row["collective"], row["dtype"], row["n_ranks"], row["device"], row["nbytes"])
         own = first.setdefault((*mine, row["place"]), row["t_med_us"])
         base = first.setdefault((*mine, "any"), row["t_med_us"])
-        row["vs"] = (base if row["place"] is None else own) / row["t_med_us"]
+        if row["part"] != "local":
+            row["vs"] = (base if row["place"] is None else own) / row["t_med_us"]

@@ -83,7 +83,7 @@ def row(
         "wire_bytes": wire,
         "wire_modelled": sample.modelled_bytes > 0,
         **({} if dense else compression(facts, nbytes, wire, size, 1e6 * median)),
-        "vs": float(np.median(baseline.seconds)) / median,
+        "vs": None if facts["part"] == "local" else float(np.median(baseline.seconds)) / median,
     }  # fmt: skip
 
 
@@ -127,9 +127,10 @@ def share_local(rows: Sequence[dict[str, Any]]) -> None:
     """Where a scheme was timed alone, too, that time is what it computes: it has decompression in it."""
     alone = {row["scheme"]: row for row in rows if row["part"] == "local"}
     for row in rows:
-        if row["part"] == "step" and row["scheme"] in alone and row["break_even_gbs"] is not None:
+        if row["part"] == "step" and row["scheme"] in alone:
             local = alone[row["scheme"]]["t_local_us"]
-            row["break_even_gbs"] *= row["t_local_us"] / local
+            if row["break_even_gbs"] is not None:
+                row["break_even_gbs"] *= row["t_local_us"] / local
             row["t_local_us"] = local
 
 

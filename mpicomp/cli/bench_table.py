@@ -90,7 +90,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     return [
         show_size(row["nbytes"]), label(row), micros(row["t_med_us"]), micros(row["t_p99_us"]),
         f"{row['spread_pct']:.0f}%", rounds, figures(row["algbw_gbs"]), figures(row["busbw_gbs"]),
-        sent(row), f"{row['vs']:.2f}x", change, verdict,
+        sent(row), "-" if row["vs"] is None else f"{row['vs']:.2f}x", change, verdict,
     ]  # fmt: skip
 
 
