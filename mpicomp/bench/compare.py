@@ -24,6 +24,13 @@ class Baseline:
         self._percent, self.name = percent, name
         self._rows = {key(row): row for row in document["rows"]}
 
+    def check_job(self, collective: str, n_ranks: int) -> None:
+        """Raise InvalidArgument, before the work, where nothing could be compared."""
+        kinds = {(row["collective"], row["n_ranks"]) for row in self._rows.values()}
+        if (collective, n_ranks) not in kinds:
+            had = "; ".join(f"{name} on {ranks} ranks" for name, ranks in sorted(kinds))
+            raise InvalidArgument(f"--baseline {self.name} has {had or 'no rows'}, not {collective} on {n_ranks} ranks")
+
     def compare(self, rows: Iterable[dict[str, Any]]) -> None:
         """Set ``baseline_us``, ``change_pct`` and ``regressed`` of the rows that the baseline has, too."""
         for row in rows:

@@ -90,6 +90,8 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     before = read_baseline(baseline, max_regress)
     comm = Comm(guard.world())
     chosen.check_job(comm.size)
+    if before is not None:
+        before.check_job(chosen.collective, comm.size)
     if dry_run:
         bench_report.dry_run(comm, chosen)
         return

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..errors import InvalidArgument, MissingExtra, MpicompError
 
@@ -52,6 +54,21 @@ def apply(ctx: click.Context, name: str, command: click.Command) -> None:
 def used(ctx: click.Context | None) -> str | None:
     """The configuration file of the running command."""
     return ctx.meta.get(_FOUND, (None, None))[0] if ctx else None
+
+
+def record(ctx: click.Context) -> None:
+    """Add the options that a file set to ``sys.argv``: that is the command line which results and traces keep."""
+    for option in ctx.command.params:
+        if ctx.get_parameter_source(option.name) is not ParameterSource.DEFAULT_MAP:
+            continue
+        value = ctx.params[option.name]
+        if isinstance(option, click.Argument):
+            sys.argv.append(str(value))
+        elif isinstance(value, bool):
+            sys.argv += option.opts[-1:] if value else option.secondary_opts[:1]
+        else:
+            for one in value if option.multiple else (value,):
+                sys.argv += [max(option.opts, key=len), str(one)]
 
 
 def read(path: str) -> dict[str, Any]:

@@ -34,8 +34,9 @@ def info(as_json: bool) -> None:
     """
     world = guard.world()
     table = environment.ranks(world)
-    for one, gpu in zip(table, world.allgather(_own_gpu(table[world.rank]["local_rank"])), strict=True):
-        one["gpu"] = gpu
+    own = {"gpu": _own_gpu(table[world.rank]["local_rank"]), "shm_free": _shm_free()}
+    for one, facts in zip(table, world.allgather(own), strict=True):
+        one.update(facts)
     if world.rank != 0 or hints.rank_hint() != 0:
         return
     findings = [*_job(table), *_gpu(), *_devices(table), *_node(table), *_installation()]
@@ -128,10 +129,11 @@ def _node(table: list[dict[str, Any]]) -> Iterator[Finding]:
         "load", crowded or "no more ranks than CPUs",
         "times will not be comparable: start at most one rank a CPU" if crowded else "",
     )  # fmt: skip
-    free = _shm_free()
-    if free is not None:
+    least = min((one for one in table if one["shm_free"] is not None), key=lambda one: one["shm_free"], default=None)
+    if least is not None:
         small = "messages between ranks of a node may fail: enlarge it (containers: --shm-size=1g)"
-        yield Finding("/dev/shm", f"{free / 2**20:.0f} MiB free", small if free < SHM_ENOUGH else "")
+        text = f"{least['shm_free'] / 2**20:.0f} MiB free on {least['host']}, the least of all nodes"
+        yield Finding("/dev/shm", text, small if least["shm_free"] < SHM_ENOUGH else "")
 
 
 def _installation() -> Iterator[Finding]:

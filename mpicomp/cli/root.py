@@ -75,6 +75,7 @@ def _start_mpi_first(command: click.Command, guard: Guard) -> None:
     body = command.callback
 
     def started(*args: Any, **kwargs: Any) -> Any:
+        config.record(click.get_current_context())
         guard.start()
         return body(*args, **kwargs)
 

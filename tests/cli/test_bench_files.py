@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -23,7 +24,7 @@ from mpicomp.bench.plan import size_range
 from mpicomp.bench.plot import check_plot, plot
 from mpicomp.bench.rows import FIELDS, compression, full
 from mpicomp.bench.statistics import median_interval
-from mpicomp.cli import console
+from mpicomp.cli import config, console
 from mpicomp.cli.bench import make_plan
 from mpicomp.cli.root import root
 from mpicomp.errors import CorruptFile, InvalidArgument, MissingExtra, MpicompError
@@ -126,6 +127,8 @@ def test_noise_is_no_regression():
 def test_only_the_same_measurement_is_compared():
     for change in ({"nbytes": 8192}, {"n_ranks": 8}, {"dtype": "float64"}, {"algorithm": "auto"}, {"place": "in"}):
         assert compared(row(), row(**change))["baseline_us"] is None
+    with pytest.raises(InvalidArgument, match=r"old\.json has allreduce on 4 ranks, not bcast on 4 ranks"):
+        Baseline(document(row()), 10, "old.json").check_job("bcast", 4)
     with pytest.raises(InvalidArgument, match=r"old\.json has no row of this measurement"):
         Baseline(document(row()), 10, "old.json").verdict([row(nbytes=8192)])
 
@@ -375,6 +378,24 @@ def test_configuration_sets_defaults(monkeypatch, tmp_path, arguments):
 def test_configurations_that_cannot_be(monkeypatch, tmp_path, text, said):
     seen, error, _ = configured(monkeypatch, tmp_path, text, "--config", "FILE", "bench")
     assert not seen and isinstance(error, InvalidArgument) and said in str(error)
+
+
+def test_recorded_command_line_has_the_options_of_the_file(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mpicomp", "bench", "--iters", "9"])
+
+    @click.command()
+    @click.option("-a", "--algorithm", multiple=True)
+    @click.option("-b", "--min-bytes")
+    @click.option("--iters", type=int)
+    @click.option("--shuffle/--no-shuffle", default=True)
+    @click.option("--seed", default=1)
+    @click.pass_context
+    def command(ctx, **options):
+        config.record(ctx)
+
+    table = {"algorithm": "ring", "min-bytes": "4K", "iters": 7, "shuffle": False}
+    command.main(["--iters", "9"], standalone_mode=False, default_map=config.defaults(command, table, "[bench]"))
+    assert sys.argv == ["mpicomp", "bench", "--iters", "9", "--algorithm", "ring", "--min-bytes", "4K", "--no-shuffle"]
 
 
 def test_configuration_of_nested_commands(tmp_path):
