@@ -85,7 +85,8 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
 
     layout = "json" if as_json else layout
     options["op"], output = _op_or_file(options["op"], output)
-    chosen = make_plan(**{**options, "place": options["place"] or ("both" if layout == "nccl" else "out")})
+    two_places = layout == "nccl" and COLLECTIVES[options["collective"]].in_place
+    chosen = make_plan(**{**options, "place": options["place"] or ("both" if two_places else "out")})
     suffix, drawn = check_files(output, picture)
     before = read_baseline(baseline, max_regress)
     comm = Comm(guard.world())

@@ -130,6 +130,15 @@ def test_baseline_configuration_and_merge(job, command, alone, tmp_path):
     assert json.loads(merged.out)["rows"][0]["launches"] == 2
 
 
+@pytest.mark.parametrize(("what", "fields"), [("allreduce", 0), ("bcast", 4)])
+def test_layout_of_nccl_tests(job, command, what, fields):
+    """Both places where a collective has both, else N/A in the four columns of the second."""
+    ended = job(command, "bench", what, *QUICK, "-a", "native", "--format", "nccl")
+    data = [line.split() for line in ended.out.splitlines() if line and not line.startswith("#")]
+    assert [line[0] for line in data] == ["1024", "40960"] and ended.code == 0, ended.err
+    assert all(len(line) == 13 and line.count("N/A") == fields for line in data)
+
+
 def test_rows_as_they_come(job, command):
     ended = job(command, "bench", *QUICK, "-a", "native", "--format", "jsonl")
     assert [json.loads(line)["nbytes"] for line in ended.out.splitlines()] == [1024, 40960]
