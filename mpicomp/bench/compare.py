@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import InvalidArgument
+from . import environment
 from .rows import KEY, label
 
 
@@ -42,11 +43,12 @@ class Baseline:
             row.update(baseline_us=before["t_med_us"], change_pct=change,
                        regressed=change > self._percent and beyond_noise)  # fmt: skip
 
-    def verdict(self, rows: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    def verdict(self, document: dict[str, Any]) -> tuple[str, list[str]]:
         """One line on the whole comparison, and one for each row that has regressed.
 
         Raises InvalidArgument where no row could be compared: that must not look like good news.
         """
+        rows = document["rows"]
         compared = [row for row in rows if row["baseline_us"] is not None]
         if not compared:
             raise InvalidArgument(f"{self.name} has no row of this measurement: the same collective, sizes, dtype, op, "
@@ -56,10 +58,20 @@ class Baseline:
             f"{len(slower)} slower by more than {self._percent:g} % and more than the noise"
             if slower else f"none slower by more than {self._percent:g} % and more than the noise"
         )  # fmt: skip
+        foreign = foreign_share(document)
+        if foreign > environment.FOREIGN_LIMIT:
+            line += f" (DOUBTFUL: other processes used {foreign:.0%} of the CPUs)"
         return line, [
             f"{label(row)} at {row['nbytes']} bytes: {row['t_med_us']:.4g} us, {row['change_pct']:+.0f} % against "
             f"{row['baseline_us']:.4g} us" for row in slower
         ]  # fmt: skip
+
+
+def foreign_share(document: dict[str, Any]) -> float:
+    """The share of the CPUs that others used, the worst of merged launches; 0 where it is not known."""
+    noise = document.get("noise") or {}
+    launches = [noise] if "foreign_cpu_share" in noise else noise.values()
+    return max((one["foreign_cpu_share"] or 0.0 for one in launches if "foreign_cpu_share" in one), default=0.0)
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ class Periods:
 
     def __init__(self, plan: Plan, size: int) -> None:
         self.dtype, self._op, self._seed, self._size = np.dtype(plan.dtype), plan.op, plan.seed, size
-        limit = exact_limit(self.dtype)
+        self._limit = limit = exact_limit(self.dtype)
         self._amplitude = max(1, min(AMPLITUDE, limit // size))
         self._doublers = min(size, int(limit).bit_length() - 2)  # ranks whose factors are 2: more would overflow
 
@@ -52,6 +52,8 @@ class Periods:
         return total.astype(self.dtype)
 
     def _integers(self, rank: int) -> np.ndarray:
+        if self._op == "sum" and rank >= self._limit:  # so many ranks' sums would not be exact
+            return np.zeros(PERIOD, np.int64)
         if self._op != "prod":
             return period(self._seed, rank, self._amplitude)
         signs = 2 * (period(self._seed, rank, 1) > 0) - 1

@@ -78,7 +78,12 @@ def read(path: str | Path) -> dict[str, Any]:
         raise CorruptFile(f"{path} holds no result of mpicomp bench: {error}") from error
     if document.get("format") != FORMAT or any(not row["t_med_us"] or not row["nbytes"] for row in rows):
         raise CorruptFile(f"{path} holds no result of mpicomp bench: expected format {FORMAT!r} and rows with times")
-    return {**document, "rows": [{**row, "part": row["part"] or "step"} for row in rows]}
+    return {**document, "rows": [_as_now(row) for row in rows]}
+
+
+def _as_now(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an older file, which said less, as one of today's."""
+    return {**row, "part": row["part"] or "step", "root": -1 if row["root"] is None else row["root"]}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

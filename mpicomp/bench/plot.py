@@ -47,11 +47,12 @@ def plot(path: Path, document: dict[str, Any], suffix: str) -> None:
 
 
 def _lines(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each line, by its name; the collective is part of it where there are several."""
-    many = len({row["collective"] for row in rows}) > 1
+    """The rows of each line, by its name; collective and number of ranks are part of it where there are several."""
+    many, sizes = len({row["collective"] for row in rows}) > 1, len({row["n_ranks"] for row in rows}) > 1
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["nbytes"]):
         name = f"{row['collective']} {label(row)}" if many else label(row)
+        name += f", {row['n_ranks']} ranks" if sizes else ""
         lines.setdefault(name, []).append(row)
     return lines
 

@@ -105,11 +105,11 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
         if comm.rank == 0:
             file.write(lambda path: documents.write(path, document, suffix))
             drawing.write(lambda path: plot(path, document, drawn))
-    _end(document["rows"], before, prints=comm.rank == 0)
+    _end(document, before, prints=comm.rank == 0)
 
 
 @bench.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE FILE ...")
+@click.argument("files", nargs=-1, required=True, type=bench_options.PATH, metavar="FILE FILE ...")
 @bench_options.results
 def merge(files: tuple[str, ...], layout: str, as_json: bool, output: str | None, picture: str | None, force: bool,
           baseline: str | None, max_regress: str) -> None:  # fmt: skip
@@ -132,19 +132,19 @@ def merge(files: tuple[str, ...], layout: str, as_json: bool, output: str | None
         show_merged(document, "json" if as_json else layout)
         file.write(lambda path: documents.write(path, document, suffix))
         drawing.write(lambda path: plot(path, document, drawn))
-    _end(document["rows"], before, prints=True)
+    _end(document, before, prints=True)
 
 
 merge.offline = True
 
 
-def _end(rows: list[dict[str, Any]], before: Any, prints: bool) -> None:
+def _end(document: dict[str, Any], before: Any, prints: bool) -> None:
     """Say on stderr what is wrong or slower, and exit accordingly: a wrong result is worse than a slow one."""
     from ..bench.rows import wrong_results
 
-    wrong, lines, slower = wrong_results(rows), [], []
+    wrong, lines, slower = wrong_results(document["rows"]), [], []
     if before is not None:
-        verdict, slower = before.verdict(rows)
+        verdict, slower = before.verdict(document)
         lines = [f"# {verdict}", *(f"Slower: {line}" for line in slower)]
     if prints:
         sys.stderr.write("".join(f"{line}\n" for line in (*lines, *(f"Error: {line}" for line in wrong))))

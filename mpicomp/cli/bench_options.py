@@ -12,6 +12,7 @@ from .. import allreduce
 from ..bench import COLLECTIVES, plan
 from .config import config_option, for_this
 
+PATH = click.Path()  # for completion; what is wrong with a file is said where it is used
 FORMATS = ("table", "csv", "jsonl", "json", "nccl", "osu")
 
 
@@ -102,10 +103,10 @@ results = _together(
     click.option("--format", "layout", type=click.Choice(FORMATS), default="table", show_default=True,
                  help="Of what is printed."),
     click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
-    click.option("-J", "--output", metavar="FILE", help="Write FILE, too: .json, .csv or .h5."),
-    click.option("--plot", "picture", metavar="FILE", help="Draw bandwidth and time: .png, .svg or .pdf."),
+    click.option("-J", "--output", type=PATH, metavar="FILE", help="Write FILE, too: .json, .csv or .h5."),
+    click.option("--plot", "picture", type=PATH, metavar="FILE", help="Draw bandwidth and time: .png, .svg or .pdf."),
     click.option("--force", is_flag=True, help="Replace files that exist."),
-    click.option("--baseline", metavar="FILE", help="Compare with an earlier --output; exit 3 if slower."),
+    click.option("--baseline", type=PATH, metavar="FILE", help="Compare with an earlier --output; exit 3 if slower."),
     click.option("--max-regress", default="10%", show_default=True, metavar="PERCENT",
                  help="How much slower than the baseline is too slow."),
 )  # fmt: skip

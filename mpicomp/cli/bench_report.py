@@ -18,8 +18,6 @@ from . import config, guard
 from .bench_layouts import LAYOUTS
 from .console import Progress
 
-FOREIGN_LIMIT = 0.05  # share of the CPUs used by others above which times are doubtful
-
 
 def head(comm: Any, plan: Plan) -> dict[str, Any]:
     """What the document says beside the rows (collective)."""
@@ -97,7 +95,7 @@ class Report:
         foreign = self._noise.share(self._comm)
         crowded = environment.oversubscribed(table)
         binding = environment.binding(table)
-        doubtful = " (above 5 %: repeat on a quiet machine)" if foreign > FOREIGN_LIMIT else ""
+        doubtful = " (above 5 %: repeat on a quiet machine)" if foreign > environment.FOREIGN_LIMIT else ""
         text = (
             f"other processes used {foreign:.0%} of the CPUs{doubtful}; "
             f"{f'OVERSUBSCRIBED, {crowded}' if crowded else 'a CPU for each rank'}; binding {binding}"

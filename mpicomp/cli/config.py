@@ -24,7 +24,8 @@ def config_option(callback: Any) -> Any:
             callback(ctx, path)
         return path
 
-    return click.option("--config", metavar="FILE", is_eager=True, expose_value=False, callback=given, envvar=VARIABLE,
+    return click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, expose_value=False,
+                        callback=given, envvar=VARIABLE,
                         help=f"Defaults from this TOML file, one table a command. [env: {VARIABLE}]")  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from mpicomp.bench import documents
 from mpicomp.bench.compare import Baseline
+from mpicomp.bench.environment import Noise
 from mpicomp.bench.merge import merge
 from mpicomp.bench.plan import size_range
 from mpicomp.bench.plot import check_plot, plot
@@ -79,6 +80,14 @@ def test_what_is_written_is_read(tmp_path, suffix):
         }
 
 
+def test_older_files_are_read(tmp_path):
+    """Files from before there were parts and roots."""
+    old = {name: value for name, value in row().items() if name not in ("part", "root", "ci_low_us", "t_avg_us")}
+    (tmp_path / "old.json").write_text(json.dumps(document(old)))
+    (read,) = documents.read(tmp_path / "old.json")["rows"]
+    assert compared(read, row())["baseline_us"] == old["t_med_us"]
+
+
 @pytest.mark.parametrize("name", ["x", "x.txt", "x.json.gz"])
 def test_unknown_suffixes(name):
     with pytest.raises(InvalidArgument, match=r"ends in one of \.json, \.csv, \.h5"):
@@ -130,7 +139,22 @@ def test_only_the_same_measurement_is_compared():
     with pytest.raises(InvalidArgument, match=r"old\.json has allreduce on 4 ranks, not bcast on 4 ranks"):
         Baseline(document(row()), 10, "old.json").check_job("bcast", 4)
     with pytest.raises(InvalidArgument, match=r"old\.json has no row of this measurement"):
-        Baseline(document(row()), 10, "old.json").verdict([row(nbytes=8192)])
+        Baseline(document(row()), 10, "old.json").verdict(document(row(nbytes=8192)))
+
+
+def test_noise_makes_a_verdict_doubtful():
+    noisy = {**document(row(t_med_us=5.0)), "noise": {"foreign_cpu_share": 0.3}}
+    merged = {**noisy, "noise": {"a": {"foreign_cpu_share": 0.01}, "b": {"foreign_cpu_share": 0.3}, "c": {}}}
+    for one, doubtful in ((noisy, True), (merged, True), ({**noisy, "noise": {"foreign_cpu_share": 0.02}}, False)):
+        baseline = Baseline(document(row(t_med_us=5.0)), 10, "old.json")
+        baseline.compare(one["rows"])
+        assert ("DOUBTFUL: other processes used 30%" in baseline.verdict(one)[0]) == doubtful
+
+
+def test_share_of_others():
+    """Two ranks of a node used 3 + 4 of 12 busy CPU seconds in 10 seconds."""
+    here = [("node", 3.0, 12.0, 10.0), ("node", 4.0, 12.0, 10.0)]
+    assert Noise._of_node(here) == pytest.approx(5.0 / 10.0 / os.cpu_count())
 
 
 # -- merge

@@ -111,6 +111,11 @@ def test_products_stay_exact(comm):
         assert np.isfinite(reduced).all() and (reduced != 0).all()
 
 
+def test_sums_of_many_ranks_stay_exact(comm):
+    many = Periods(plan("allreduce", dtype="float16"), 3000)
+    assert many.of(2047).any() and not many.of(2048).any()  # float16 holds the integers up to 2048
+
+
 def test_every_scheme_alone_and_over_all_ranks(comm, seed):
     rows = rows_of(comm, "schemes", algorithms=("native",), schemes=tuple(names()), seed=seed, sizes=(20_000,))
     assert [(row["scheme"], row["part"]) for row in rows[1:]] == [
