@@ -73,6 +73,7 @@ setup(
         "torch": ["torch>=2.2"],
         "data": ["scipy>=1.11"],
         "plot": PLOT,
+        "config": ["tomli>=2; python_version < '3.11'"],
         "test": [*TEST, *PLOT, *CUDA_COMPILER],
         "dev": [*TEST, *PLOT, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12"],
     },

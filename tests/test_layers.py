@@ -38,7 +38,9 @@ LIBRARIES = {
         *(f"mpicomp/{name}.py" for name in sorted(MPI_GROUP)),  # the door to MPI and what stands behind it
         "mpicomp/cli/guard.py",  # starts MPI before a command, ends the job after it
     ),
-    "h5py": ("mpicomp/trace/",),
+    "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py"),
+    "matplotlib": ("mpicomp/bench/plot.py",),
+    "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),
     "cupy": ("mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
@@ -131,7 +133,7 @@ def loaded_after(*statements: str) -> set[str]:
     return set(result.stdout.rpartition("LOADED")[2].split())
 
 
-HEAVY = {"mpi4py.MPI", "cupy", "h5py", "torch", "pandas", "matplotlib"}
+HEAVY = {"mpi4py", "mpi4py.MPI", "cupy", "h5py", "torch", "pandas", "matplotlib"}
 
 
 def test_import_loads_nothing_heavy() -> None:
@@ -140,12 +142,20 @@ def test_import_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["bench", "--help"], ["info", "--help"], ["schemes"], ["completion", "bash"]],
+    [["--help"], ["--version"], ["bench", "--help"], ["bench", "merge", "--help"], ["info", "--help"], ["schemes"],
+     ["train", "logreg", "--help"], ["trace", "--help"], ["trace", "report", "--help"],
+     *(["completion", shell] for shell in ("bash", "zsh", "fish"))],
     ids=" ".join,
 )
 def test_offline_commands_load_nothing_heavy(arguments: list[str]) -> None:
     run = f"try: main({arguments})\nexcept SystemExit as end: assert not end.code"
     assert not loaded_after("from mpicomp.cli import main", run) & HEAVY
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"]], ids=" ".join)
+def test_help_loads_no_numpy(arguments: list[str]) -> None:
+    run = f"try: main({arguments})\nexcept SystemExit as end: assert not end.code"
+    assert "numpy" not in loaded_after("from mpicomp.cli import main", run)
 
 
 def test_completion_of_commands_imports_no_command() -> None:

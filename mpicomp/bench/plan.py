@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from ..errors import InvalidArgument
+from .collectives import COLLECTIVES, Collective
 
-DTYPES = ("float16", "float32", "float64", "int32", "int64")
-PLACES = ("out", "in")
+DTYPES = {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # bytes an element
+ALIASES = {"half": "float16", "float": "float32", "double": "float64"}  # nccl-tests' words
+OPS = ("sum", "prod", "min", "max")
+PLACES = ("out", "in", "both")
+DEVICES = ("cpu", "gpu")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -19,36 +21,89 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 class Plan:
     """One run of the bench."""
 
-    sizes: tuple[int, ...]  # bytes of the dense vector
-    algorithms: tuple[str, ...] = ()  # dense all-reduce algorithms; the first is the baseline
+    sizes: tuple[int, ...]  # bytes: see `Collective.blocks`
+    algorithms: tuple[str, ...] = ()  # of the dense collective; the first is the baseline
     schemes: tuple[str, ...] = ()
     collective: str = "allreduce"
     dtype: str = "float32"
-    place: str = "out"  # "in": the result replaces the input
+    op: str = "sum"
+    root: int = 0  # of bcast; of pingpong the rank that begins
+    place: str = "out"  # "in": the result replaces the input; "both": one after the other
+    device: str = "cpu"
     seed: int = 1
+    shuffle: bool = True  # implementations take turns in a random order; else in a rotating one
     check: bool = True
     warmup: int = 10  # untimed rounds before a size; fewer where they would take long
-    iters: int | None = None  # timed rounds; None: as many as min_time and max_time ask for
-    min_time: float = 0.2  # seconds every implementation is timed at least
+    iters: int | None = None  # timed rounds; None: as many as the next three ask for
+    target_ci: float | None = None  # percent: end when every median is known this well, with 95 % confidence
+    min_time: float = 0.2  # seconds every implementation is timed at least, without target_ci
     max_time: float = 5.0  # seconds a size may take, all implementations together
+    agg_iters: int | None = None  # steps behind one barrier; None: what the collective needs
     timeout: float | None = None  # seconds after which one step counts as hung
 
     def __post_init__(self) -> None:
-        for name, choices in (("dtype", DTYPES), ("place", PLACES)):
+        object.__setattr__(self, "dtype", ALIASES.get(self.dtype, self.dtype))
+        words = {"collective": COLLECTIVES, "dtype": DTYPES, "op": OPS, "place": PLACES, "device": DEVICES}
+        for name, choices in words.items():
             if getattr(self, name) not in choices:
                 raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
-        for name, least in (("min_time", 0), ("max_time", 0), ("warmup", 0), ("iters", 1), ("timeout", 0), ("seed", 0)):
+        for name, least in (("min_time", 0), ("max_time", 0), ("warmup", 0), ("iters", 1), ("timeout", 0), ("seed", 0),
+                            ("root", 0), ("agg_iters", 1), ("target_ci", 0)):
             value = getattr(self, name)
             if value is not None and not least <= value < float("inf"):  # refuses NaN too
                 raise InvalidArgument(f"{name} must be a number from {least}, got {value}")
         if not self.algorithms and not self.schemes:
             raise InvalidArgument("nothing to measure: give --algorithm or --scheme")
+        self._check_collective()
+
+    def _check_collective(self) -> None:
+        what = self.what
+        for name in self.algorithms:
+            if name not in what.algorithms():
+                raise InvalidArgument(
+                    f"unknown algorithm {name!r}: choose one of {', '.join(what.algorithms())} for {self.collective}"
+                )
+        if self.schemes and not what.schemes:
+            takers = [name for name, one in COLLECTIVES.items() if one.schemes]
+            raise InvalidArgument(f"only {' and '.join(takers)} take --scheme, got it for {self.collective}")
         if self.schemes and not self.dtype.startswith("float"):
             raise InvalidArgument(f"schemes compress floating-point gradients, got dtype {self.dtype}")
+        if self.place != "out" and not what.in_place:
+            raise InvalidArgument(f"{self.collective} has no choice of place, got place {self.place!r}")
+        if self.op != "sum" and not what.reduces:
+            raise InvalidArgument(f"{self.collective} does not reduce, got op {self.op!r}")
 
-    def count(self, nbytes: int) -> int:
-        """Elements in a vector of (about) ``nbytes``; at least one."""
-        return max(1, nbytes // np.dtype(self.dtype).itemsize)
+    def check_job(self, size: int) -> None:
+        """Raise InvalidArgument where the plan does not fit a job of ``size`` ranks."""
+        if size < self.what.least_ranks:
+            raise InvalidArgument(f"{self.collective} needs at least {self.what.least_ranks} ranks, got {size}: "
+                                  f"start it with mpirun -n {self.what.least_ranks}")
+        if self.root >= size:
+            raise InvalidArgument(f"root must be a rank, 0 to {size - 1}, got {self.root}")
+
+    @property
+    def what(self) -> Collective:
+        return COLLECTIVES[self.collective]
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return ("out", "in") if self.place == "both" else (self.place,)
+
+    @property
+    def steps_a_round(self) -> int:
+        """Steps that one barrier is followed by."""
+        return self.agg_iters or self.what.agg_iters
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype]
+
+    def count(self, nbytes: int, size: int = 1) -> int:
+        """Elements of a vector, or of one rank's block, in (about) ``nbytes`` over ``size`` ranks; at least one."""
+        return max(1, nbytes // self.itemsize // (size if self.what.blocks else 1))
+
+    def with_(self, **changes: object) -> Plan:
+        return replace(self, **changes)
 
 
 def parse_size(text: str) -> int:
@@ -69,12 +124,14 @@ def show_size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def size_range(least: int, most: int, factor: float) -> tuple[int, ...]:
-    """``least``, ``least * factor``, ... up to ``most``."""
+def size_range(least: int, most: int, factor: float, step: int | None = None) -> tuple[int, ...]:
+    """``least``, ``least * factor``, ... up to ``most``; with ``step`` ``least``, ``least + step``, ..."""
     if least > most:
         raise InvalidArgument(f"--min-bytes must not be above --max-bytes, got {least} and {most}")
     if not 1 < factor < float("inf"):
         raise InvalidArgument(f"--step-factor must be above 1, got {factor:g}")
+    if step is not None:
+        return tuple(range(least, most + 1, step))
     sizes, size = [], float(least)
     while size <= most:
         sizes.append(int(size))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from .plan import Plan
+from .statistics import median_interval
 
 MIN_ROUNDS = 5  # timed, whatever max_time says
 MAX_ROUNDS = 1000  # enough for a p99
@@ -25,6 +26,8 @@ class Implementation(Protocol):
     """One way to do a collective on buffers of one size."""
 
     name: str
+    one_way: float  # the part of a step's time that counts
+    modelled: int  # bytes a step sends by a call of MPI's own that Comm does not see
 
     def begin(self) -> None:
         """Whatever a step needs and is not part of it; not timed."""
@@ -46,6 +49,7 @@ class Sample(NamedTuple):
     """The timed rounds of one implementation."""
 
     seconds: np.ndarray  # one duration a round, the maximum over ranks
+    mean_seconds: float  # mean over rounds and ranks, as OSU's benchmarks average
     wire_bytes: float  # mean a step, of the rank that sends most
     modelled_bytes: float  # the part of them that MPI's own collectives are taken to send
 
@@ -53,17 +57,23 @@ class Sample(NamedTuple):
 class Timer:
     """Runs rounds of ``implementations`` over the ranks of ``comm``.
 
-    ``watch`` is called with an implementation's name before each of its steps.
+    ``watch`` is called with an implementation's name before each of its steps. With ``shuffle``, a seed that all ranks
+    share, every round has an order of its own; without, each round begins one further.
     """
 
-    def __init__(self, comm: Any, implementations: Sequence[Implementation], watch: Callable[[str], None]) -> None:
-        self.comm, self.implementations, self.watch = comm, implementations, watch
+    def __init__(
+        self, comm: Any, implementations: Sequence[Implementation], watch: Callable[[str], None],
+        shuffle: Sequence[int] | None = None, steps: int = 1,
+    ) -> None:  # fmt: skip
+        self.comm, self.implementations, self.watch, self.steps = comm, implementations, watch, steps
+        self._random = None if shuffle is None else np.random.default_rng(shuffle)
         self._sent = np.zeros((len(implementations), 2))
+        self._local = np.zeros(len(implementations))  # seconds of this rank, all rounds together
 
     def run(self, plan: Plan) -> tuple[list[Sample], int]:
         """Warm up and time by ``plan``; a sample for each implementation, and the warm-up rounds there were."""
         warmup = self._warm_up(plan)
-        self._sent[:] = 0
+        self._sent[:], self._local[:] = 0, 0
         seconds, elapsed = np.empty((0, len(self.implementations))), 0.0
         while True:
             rounds = self._next_block(plan, seconds, elapsed)
@@ -78,25 +88,34 @@ class Timer:
         local = np.empty(rounds * n + 1)
         start = time.perf_counter()
         for i in range(rounds):
-            for position in range(n):
-                j = (position + i) % n  # nobody always runs behind the same neighbour
+            for j in self._order(i):
                 local[i * n + j] = self._once(j)
         local[-1] = time.perf_counter() - start
+        self._local += local[:-1].reshape(rounds, n).sum(axis=0)
         self.comm.allreduce_in_place(local, "native", "max")
         return local[:-1].reshape(rounds, n), float(local[-1])
 
+    def _order(self, i: int) -> list[int]:
+        """In which order implementations run in round ``i``: nobody always runs behind the same neighbour."""
+        n = len(self.implementations)
+        if self._random is not None:
+            return self._random.permutation(n).tolist()
+        return [(position + i) % n for position in range(n)]
+
     def _once(self, j: int) -> float:
-        """One step of implementation ``j``; its duration on this rank."""
+        """One step of implementation ``j``, or the mean of several; its duration on this rank."""
         implementation = self.implementations[j]
         self.watch(implementation.name)
         implementation.begin()
         before = self.comm.traffic
         self.comm.Barrier()
         start = time.perf_counter()
-        implementation.step()
-        duration = time.perf_counter() - start
+        for _ in range(self.steps):
+            implementation.step()
+        duration = (time.perf_counter() - start) / self.steps * implementation.one_way
         used = self.comm.traffic - before
-        self._sent[j] += used.bytes_sent, used.modelled
+        unseen = implementation.modelled
+        self._sent[j] += used.bytes_sent / self.steps + unseen, used.modelled / self.steps + unseen
         implementation.end()
         return duration
 
@@ -115,7 +134,7 @@ class Timer:
             return min(plan.iters - done, MAX_BLOCK)
         if done == 0:
             return 1
-        timed_enough = seconds.sum(axis=0).min() >= plan.min_time or done >= MAX_ROUNDS
+        timed_enough = done >= MAX_ROUNDS or _enough(plan, seconds)
         affordable = int((plan.max_time - elapsed) / (elapsed / done))
         if done >= MIN_ROUNDS and (timed_enough or affordable < 1):
             return 0
@@ -124,7 +143,21 @@ class Timer:
     def _samples(self, seconds: np.ndarray) -> list[Sample]:
         sent = self._sent.ravel() / len(seconds)
         self.comm.allreduce_in_place(sent, "native", "max")
+        mean = self._local / len(seconds) / self.comm.size
+        self.comm.allreduce_in_place(mean, "native")
         per_step = sent.reshape(self._sent.shape)
         return [
-            Sample(seconds[:, j], float(wire), float(modelled)) for j, (wire, modelled) in enumerate(per_step)
-        ]  # fmt: skip
+            Sample(seconds[:, j], float(mean[j]), float(wire), float(modelled))
+            for j, (wire, modelled) in enumerate(per_step)
+        ]
+
+
+def _enough(plan: Plan, seconds: np.ndarray) -> bool:
+    """Whether every implementation (a column) has been timed for as long, or is known as well, as is asked for."""
+    if plan.target_ci is None:
+        return seconds.sum(axis=0).min() >= plan.min_time
+    for one in seconds.T:
+        low, high = median_interval(one)
+        if high - low > 2 * plan.target_ci / 100 * float(np.median(one)):
+            return False
+    return True

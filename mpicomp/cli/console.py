@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "srun")
 PLAIN_PROGRESS_S = 30.0  # without a terminal, progress is a line in a log: rare
+BAR = 20  # characters of a progress bar
+
+
+ALARM = {"WRONG", "SLOWER"}  # a row with such a cell is red
 
 
 class Column(NamedTuple):
@@ -75,14 +79,15 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
         table.add_column(column.title, justify="left" if column.left else "right", overflow="fold",
                          no_wrap=not column.left)
     for row in rows:
-        table.add_row(*(_escaped(cell) for cell in row))
+        table.add_row(*(_escaped(cell) for cell in row), style="red" if ALARM & set(row) else None)
     rich_console(width).print(table)
 
 
 def rich_console(width: int, stderr: bool = False) -> Any:
     from rich.console import Console
 
-    return Console(stderr=stderr, force_terminal=True, width=width, highlight=False, soft_wrap=False)
+    plain = bool(os.environ.get("NO_COLOR"))  # https://no-color.org; bold type is no colour
+    return Console(stderr=stderr, force_terminal=True, width=width, highlight=False, soft_wrap=False, no_color=plain)
 
 
 def _escaped(cell: str) -> str:
@@ -100,17 +105,29 @@ def plain_line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence
     return "  ".join(padded).rstrip()
 
 
+def bar(done: float) -> str:
+    """``[#####               ]  25%``"""
+    full = round(BAR * min(1.0, max(0.0, done)))
+    return f"[{'#' * full}{' ' * (BAR - full)}] {done:4.0%}"
+
+
 class Progress:
-    """Where a long command is, on stderr: one line rewritten on a terminal, else a line now and then."""
+    """Where a long command is, on stderr: a bar and a line, rewritten, on a terminal; else a line now and then.
+
+    Drawn when something is said, by no thread: a thread that wakes up would disturb what is being timed.
+    """
 
     def __init__(self, quiet: bool = False) -> None:
         self._width = width_of(sys.stderr)
         self._quiet = quiet
         self._last = time.monotonic()
 
-    def __call__(self, text: str) -> None:
+    def __call__(self, text: str, done: float | None = None) -> None:
+        """Say ``text``, and which share of the work is ``done``, from 0 to 1."""
         if self._quiet:
             return
+        if done is not None:
+            text = f"{bar(done)} {text}" if self._width is not None else f"{done:4.0%} {text}"
         if self._width is not None:
             sys.stderr.write("\r\x1b[2K" + text[: self._width - 1])
         elif time.monotonic() - self._last > PLAIN_PROGRESS_S:

@@ -25,7 +25,6 @@ from types import FrameType
 from typing import Any
 
 import click
-import numpy as np
 
 from ..errors import InvalidArgument, MissingExtra, MpicompError
 from . import hints
@@ -144,8 +143,10 @@ class Guard:
             time.sleep(LAUNCHER_KILLS_S if outcome.text == INTERRUPTED else FORWARD_S)
             self._comm.Abort(outcome.code)
 
-    def _exchange(self, outcome: Outcome) -> np.ndarray | None:
+    def _exchange(self, outcome: Outcome) -> Any:
         """Every rank's (exit code, digest of the cause), or None where some rank does not answer in time."""
+        import numpy as np  # not for --help
+
         mine = np.array([outcome.code, zlib.crc32((outcome.cause or outcome.text).encode())], np.int64)
         everyone = np.empty((self._comm.size, 2), np.int64)
         request = self._comm.Iallgather(mine, everyone)
@@ -156,10 +157,10 @@ class Guard:
             time.sleep(POLL_S)
         return everyone
 
-    def _report(self, outcome: Outcome, everyone: np.ndarray) -> int:
+    def _report(self, outcome: Outcome, everyone: Any) -> int:
         """Print each different outcome once, by the lowest rank that has it; the job's exit code."""
         digests = everyone[:, 1]
-        if int(np.argmax(digests == digests[self._comm.rank])) == self._comm.rank:
+        if digests.tolist().index(digests[self._comm.rank]) == self._comm.rank:
             alike = bool((digests == digests[0]).all())
             _say(outcome.text if alike else self._signed(outcome.text))
         return int(everyone[:, 0].max())

@@ -34,9 +34,12 @@ def info(as_json: bool) -> None:
     """
     world = guard.world()
     table = environment.ranks(world)
+    own = {"gpu": _own_gpu(table[world.rank]["local_rank"]), "shm_free": _shm_free()}
+    for one, facts in zip(table, world.allgather(own), strict=True):
+        one.update(facts)
     if world.rank != 0 or hints.rank_hint() != 0:
         return
-    findings = [*_job(table), *_gpu(), *_node(table), *_installation()]
+    findings = [*_job(table), *_gpu(), *_devices(table), *_node(table), *_installation()]
     if as_json:
         print_json(_document(table, findings))
         return
@@ -91,20 +94,46 @@ def _gpu() -> Iterator[Finding]:
     )
 
 
+def _own_gpu(local_rank: int) -> dict[str, Any] | None:
+    """The GPU this rank would use; CuPy, slow to import, is asked only where there is a GPU."""
+    if not glob("/dev/nvidia[0-9]*"):
+        return None
+    from ..bench.devices import device_of_rank
+
+    return device_of_rank(local_rank)
+
+
+def _devices(table: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Which GPU each rank uses."""
+    from ..bench.devices import shared
+
+    crowded = shared(table)
+    for one in table:
+        rank, gpu = one["rank"], one["gpu"]
+        if gpu is None:
+            continue
+        together = next((ranks for ranks in crowded.values() if rank in ranks), [])
+        advice = f"ranks {', '.join(map(str, together))} share it: start one rank a GPU, or ask for more GPUs a node"
+        text = f"GPU {gpu['number']} of {one['host']}, {gpu['name']} {gpu['uuid'][:8]}"
+        yield Finding(f"rank {rank}", text, advice if together else "")
+
+
 def _node(table: list[dict[str, Any]]) -> Iterator[Finding]:
     kind = environment.binding(table)
     cpus = f"rank 0 may run on {_count(len(table[0]['cpus']), 'CPU')} of {os.cpu_count()}; binding: {kind}"
     bind = "bind each rank to CPUs of its own: mpirun --bind-to core ..., srun --cpu-bind=cores ..."
-    yield Finding("CPUs", cpus, bind if kind == "overlapping" else "")
     crowded = environment.oversubscribed(table)
+    free_to_move = kind == "none" and len(table) > len(environment.nodes(table)) and not crowded
+    yield Finding("CPUs", cpus, bind if kind == "overlapping" or free_to_move else "")
     yield Finding(
         "load", crowded or "no more ranks than CPUs",
         "times will not be comparable: start at most one rank a CPU" if crowded else "",
     )  # fmt: skip
-    free = _shm_free()
-    if free is not None:
+    least = min((one for one in table if one["shm_free"] is not None), key=lambda one: one["shm_free"], default=None)
+    if least is not None:
         small = "messages between ranks of a node may fail: enlarge it (containers: --shm-size=1g)"
-        yield Finding("/dev/shm", f"{free / 2**20:.0f} MiB free", small if free < SHM_ENOUGH else "")
+        text = f"{least['shm_free'] / 2**20:.0f} MiB free on {least['host']}, the least of all nodes"
+        yield Finding("/dev/shm", text, small if least["shm_free"] < SHM_ENOUGH else "")
 
 
 def _installation() -> Iterator[Finding]:
@@ -114,6 +143,12 @@ def _installation() -> Iterator[Finding]:
         yield Finding("ops", f"compiled, {isa()}")
     except ImportError as error:
         yield Finding("ops", f"not usable: {error}", "build them: pip install . (needs a C++17 compiler)")
+    try:
+        from ..bench.hdf5 import build
+
+        yield Finding("HDF5", f"{build()} (serial is enough: ranks write journals, rank 0 the file)")
+    except ImportError as error:
+        yield Finding("HDF5", f"not usable: {error}", "install it again: pip install --force-reinstall h5py")
     installed = {name: version for name, version in environment.versions().items() if version}
     yield Finding("versions", ", ".join(f"{name} {version}" for name, version in installed.items()))
 

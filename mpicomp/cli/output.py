@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,34 +15,38 @@ from ..errors import MpicompError, RefusedOverwrite
 class OutputFile:
     """``path``, written by rank 0 aside and renamed when complete; nothing at all if ``path`` is None.
 
-    Entering is collective: every rank learns that the file cannot be written.
+    Entering is collective: every rank learns that the file cannot be written. ``comm`` is None without MPI.
     """
 
     def __init__(self, comm: Any, path: str | None, force: bool) -> None:
+        self._writes = comm is None or comm.rank == 0
         self._comm, self._path, self._force = comm, Path(path) if path else None, force
 
     def __enter__(self) -> OutputFile:
         if self._path is None:
             return self
         error = None
-        if self._comm.rank == 0:
+        if self._writes:
             try:
                 self._reserve()
             except MpicompError as caught:
                 error = caught
-        self._comm.fail_together(error)
+        if self._comm is not None:
+            self._comm.fail_together(error)
+        elif error is not None:
+            raise error
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if self._path is not None and self._comm.rank == 0:
+        if self._path is not None and self._writes:
             with suppress(OSError):
                 self._part.unlink(missing_ok=True)
 
-    def write_json(self, document: Any) -> None:
-        """Write the whole file (rank 0)."""
+    def write(self, writer: Callable[[Path], None]) -> None:
+        """Let ``writer`` write the whole file, aside, and put it in its place (rank 0)."""
         if self._path is None:
             return
-        self._part.write_text(json.dumps(document, indent=1) + "\n")
+        writer(self._part)
         if self._force:
             os.replace(self._part, self._path)
             return

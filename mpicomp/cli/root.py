@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .._version import __version__
+from . import config
 from .guard import Guard
 
 
@@ -22,7 +23,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "bench": Entry("mpicomp.cli.bench:bench", "Measure all-reduce, dense and compressed.", mpi=True),
+    "bench": Entry("mpicomp.cli.bench:bench", "Measure collectives, dense and compressed.", mpi=True),
     "completion": Entry("mpicomp.cli.completion:completion", "Print the completion script of a shell."),
     "info": Entry("mpicomp.cli.info:info", "Check launcher, MPI, devices, binding.", mpi=True, singleton=True),
     "schemes": Entry("mpicomp.cli.schemes:schemes", "List the compression schemes and their options."),
@@ -44,6 +45,7 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = entry.target.partition(":")
         command = getattr(import_module(module), attribute)
+        config.apply(ctx, name, command)
         guard = ctx.find_object(Guard)
         if entry.mpi and guard is not None:
             guard.expects_mpi, guard.allow_singleton = True, entry.singleton
@@ -62,8 +64,11 @@ class LazyGroup(click.Group):
 def _start_mpi_first(command: click.Command, guard: Guard) -> None:
     """Make ``command`` (every leaf, if it is a group) start MPI when its arguments have been understood.
 
-    Only then: ``mpicomp bench --help`` and a mistyped option must not cost an MPI start.
+    Only then: ``mpicomp bench --help`` and a mistyped option must not cost an MPI start. A leaf that is marked
+    ``offline`` runs without.
     """
+    if getattr(command, "offline", False):
+        return
     if isinstance(command, click.Group):
         for child in command.commands.values():
             _start_mpi_first(child, guard)
@@ -71,6 +76,7 @@ def _start_mpi_first(command: click.Command, guard: Guard) -> None:
     body = command.callback
 
     def started(*args: Any, **kwargs: Any) -> Any:
+        config.record(click.get_current_context())
         guard.start()
         return body(*args, **kwargs)
 
@@ -79,6 +85,7 @@ def _start_mpi_first(command: click.Command, guard: Guard) -> None:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mpicomp")
+@config.config_option(config.for_commands)
 def root() -> None:
     """All-reduce over MPI, dense and compressed: measure it, train with it, explain its traces.
 

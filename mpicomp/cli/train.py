@@ -76,7 +76,8 @@ def _run(comm: Any, source: str, rows: int | None, settings: Settings, trace: st
     check(comm, data, settings)  # before a trace is begun
     progress("finding the minimum")
     with _recorder(comm, trace, force, f"train logreg {source} {settings.scheme}") as recorder:
-        result = train_logreg(comm, data, settings, recorder, lambda e, steps: progress(_line(e, steps)))
+        said = lambda e, steps: progress(_line(e, steps), e.step / steps)  # noqa: E731
+        result = train_logreg(comm, data, settings, recorder, said)
     progress.clear()
     return result
 

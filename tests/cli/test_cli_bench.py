@@ -96,3 +96,50 @@ def test_info(job, command):
     assert document["format"] == "mpicomp-info"
     assert len(document["ranks"]) == job.ranks
     assert {"MPI", "launcher", "GPU path", "CPUs", "ops"} <= {finding["name"] for finding in document["findings"]}
+
+
+@pytest.mark.parametrize("what", [("bcast", "-r", "1"), ("pingpong",), ("schemes", "-s", "topk")], ids=" ".join)
+def test_other_collectives(job, command, tmp_path, what):
+    file = tmp_path / "result.h5"
+    ended = job(command, "bench", *what, *QUICK, "--output", str(file))
+    assert ended.code == 0, ended.err
+    assert ended.out.count("  ok") >= 4 and "WRONG" not in ended.out
+    assert file.exists() and not list(tmp_path.glob("*.part"))
+
+
+def test_baseline_configuration_and_merge(job, command, alone, tmp_path):
+    """Two launches by a configuration file, compared with a baseline made impossibly fast, and merged."""
+    (tmp_path / "run.toml").write_text('[bench]\nsizes = "1K"\nalgorithm = ["native"]\niters = 5\n')
+    settings = ("bench", "--config", str(tmp_path / "run.toml"), "-n", "6")
+    one, two = str(tmp_path / "1.json"), str(tmp_path / "2.json")
+    assert job(command, *settings, "--output", one).code == 0
+    document = json.loads((tmp_path / "1.json").read_text())
+    assert [row["iters"] for row in document["rows"]] == [6]
+    assert document["config"]["algorithms"] == ["native"] and document["config"]["file"].endswith("run.toml")
+    assert document["argv"][-4:] == ["--algorithm", "native", "--sizes", "1K"]
+    for row in document["rows"]:
+        row.update({name: 1e-6 for name in row if name.startswith(("t_m", "t_p9", "ci_"))})
+    (tmp_path / "fast.json").write_text(json.dumps(document))
+    slower = job(command, *settings, "--output", two, "--baseline", str(tmp_path / "fast.json"))
+    assert slower.code == 3, slower.err
+    assert slower.err.count("Slower: native at 1024 bytes") == 1 and "SLOWER" in slower.out
+    other = job(command, "bench", "bcast", *QUICK, "--baseline", one)
+    assert other.code == 1 and other.err.count(f"not bcast on {job.ranks} ranks") == 1
+    merged = alone(command, "bench", "merge", one, two, "--json")
+    assert merged.code == 0, merged.err
+    assert json.loads(merged.out)["rows"][0]["launches"] == 2
+
+
+@pytest.mark.parametrize(("what", "fields"), [("allreduce", 0), ("bcast", 4)])
+def test_layout_of_nccl_tests(job, command, what, fields):
+    """Both places where a collective has both, else N/A in the four columns of the second."""
+    ended = job(command, "bench", what, *QUICK, "-a", "native", "--format", "nccl")
+    data = [line.split() for line in ended.out.splitlines() if line and not line.startswith("#")]
+    assert [line[0] for line in data] == ["1024", "40960"] and ended.code == 0, ended.err
+    assert all(len(line) == 13 and line.count("N/A") == fields for line in data)
+
+
+def test_rows_as_they_come(job, command):
+    ended = job(command, "bench", *QUICK, "-a", "native", "--format", "jsonl")
+    assert [json.loads(line)["nbytes"] for line in ended.out.splitlines()] == [1024, 40960]
+    assert "# noise: " in ended.err

@@ -90,6 +90,8 @@ def test_implementations_take_turns(comm):
     order = []
 
     class Fake:
+        one_way, modelled = 1.0, 0
+
         def __init__(self, name):
             self.name = name
 

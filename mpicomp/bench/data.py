@@ -1,0 +1,186 @@
+"""Vectors whose result is known exactly: small integers stored in any dtype, so every order of summation is exact.
+
+Rank r holds its own random period again and again; a sum over ranks has that period too. So any result is known
+without holding another vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..device import device_of, ready
+from ..errors import BufferRefused
+from ..job import gpu_path
+from ..ops import ops_for
+from ..partition import pieces
+from .plan import Plan
+
+PERIOD = 65521  # prime, so that a piece that lands in the wrong place is seen
+AMPLITUDE = 8
+NEVER = -77  # what no result is: fills what is to be overwritten
+
+
+class Part(NamedTuple):
+    """What elements ``begin`` to ``end`` of a result are to be: ``period``, again and again."""
+
+    begin: int
+    end: int
+    period: np.ndarray
+
+
+class Periods:
+    """The periods of all ranks, by seed, and their reduction."""
+
+    def __init__(self, plan: Plan, size: int) -> None:
+        self.dtype, self._op, self._seed, self._size = np.dtype(plan.dtype), plan.op, plan.seed, size
+        self._limit = limit = exact_limit(self.dtype)
+        self._amplitude = max(1, min(AMPLITUDE, limit // size))
+        self._doublers = min(size, int(limit).bit_length() - 2)  # ranks whose factors are 2: more would overflow
+
+    def of(self, rank: int) -> np.ndarray:
+        """One rank's, in the dtype of the bench."""
+        return self._integers(rank).astype(self.dtype)
+
+    def reduced(self) -> np.ndarray:
+        combine = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[self._op]
+        total = self._integers(0)
+        for rank in range(1, self._size):
+            combine(total, self._integers(rank), out=total)
+        return total.astype(self.dtype)
+
+    def _integers(self, rank: int) -> np.ndarray:
+        if self._op == "sum" and rank >= self._limit:  # so many ranks' sums would not be exact
+            return np.zeros(PERIOD, np.int64)
+        if self._op != "prod":
+            return period(self._seed, rank, self._amplitude)
+        signs = 2 * (period(self._seed, rank, 1) > 0) - 1
+        return signs * 2 if rank < self._doublers else signs
+
+
+def period(seed: int, rank: int, amplitude: int) -> np.ndarray:
+    """``PERIOD`` random integers of one rank, in [-amplitude, amplitude]."""
+    return np.random.default_rng([seed, rank]).integers(-amplitude, amplitude, PERIOD, endpoint=True)
+
+
+def exact_limit(dtype: np.dtype) -> int:
+    """The largest integer up to which ``dtype`` holds all of them."""
+    return 2 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else np.iinfo(dtype).max
+
+
+def resized(one: np.ndarray, n: int, offset: int = 0) -> np.ndarray:
+    """``n`` elements of a period repeated, from element ``offset`` on."""
+    return np.resize(np.roll(one, -(offset % one.size)), n)
+
+
+def count_wrong(result: np.ndarray, parts: Iterator[Part]) -> int:
+    """Elements of ``result`` that are not what they are to be."""
+    wrong = 0
+    for part in parts:
+        for begin, end in pieces(part.begin, part.end, PERIOD):
+            wrong += int(np.count_nonzero(result[begin:end] != part.period[: end - begin]))
+    return wrong
+
+
+class Vectors:
+    """Input and output of a collective, shared by its implementations; one subclass a collective.
+
+    Attributes
+    ----------
+    send, receive : array
+        On the plan's device.
+    one_way : float
+        The part of a step's time that counts.
+    """
+
+    one_way = 1.0
+
+    def __init__(self, comm: Any, plan: Plan, n: int) -> None:
+        self.comm, self.plan, self.n, self.root = comm, plan, n, plan.root
+        self.on_device = plan.device == "gpu"
+        self.periods = Periods(plan, comm.size)
+        self.send, self.receive = self.array(self.input()), self.array(self.output())
+
+    def input(self) -> np.ndarray:
+        return resized(self.periods.of(self.comm.rank), self.n)
+
+    def output(self) -> np.ndarray:
+        return np.zeros(self.n, self.periods.dtype)
+
+    def array(self, host: np.ndarray) -> Any:
+        """``host`` on the plan's device."""
+        if not self.on_device:
+            return host
+        from ..ops import gpu
+
+        return gpu.from_host(host)
+
+    def begin(self, place: str) -> None:
+        """Put the input where ``step`` wants it."""
+
+    def step(self, algorithm: str, place: str) -> None:
+        """The collective."""
+        raise NotImplementedError
+
+    def expected(self, place: str) -> Iterator[Part]:
+        """What ``receive`` is to hold on this rank."""
+        raise NotImplementedError
+
+    def modelled(self, algorithm: str) -> int:
+        """Bytes a step of MPI's own call sends, of the rank that sends most, where Comm does not see it."""
+        return 0
+
+    def wrong(self, place: str = "out") -> int:
+        """Elements of ``receive`` that are not what they are to be."""
+        return count_wrong(ops_for(self.receive).to_host(self.receive), self.expected(place))
+
+    def nbytes(self) -> int:
+        """Bytes the bandwidths count."""
+        return self.n * self.plan.itemsize
+
+    def refuse_unseen(self, algorithm: str) -> None:
+        """MPI's own calls beside all-reduce are handed device memory as it is: MPI must be known to take it."""
+        if algorithm == "native" and device_of(self.send) is not None and gpu_path()[0] != "direct":
+            raise BufferRefused(
+                f"{self.plan.collective} native on GPU arrays needs an MPI that takes device memory "
+                f"({gpu_path()[1]}): leave it out with --algorithm auto, where there is one, or use --device cpu"
+            )
+
+
+class Dense:
+    """One algorithm of one collective, in one place."""
+
+    part = "step"
+
+    def __init__(self, comm: Any, algorithm: str, vectors: Vectors, place: str) -> None:
+        self.name, self.vectors, self.place, self.one_way = algorithm, vectors, place, vectors.one_way
+        self.modelled = vectors.modelled(algorithm)
+
+    def begin(self) -> None:
+        self.vectors.begin(self.place)
+        if self.vectors.on_device:
+            ready(self.vectors.receive)
+
+    def step(self) -> None:
+        self.vectors.step(self.name, self.place)
+        if self.vectors.on_device:
+            ready(self.vectors.receive)
+
+    def end(self) -> None:
+        """A dense algorithm has nothing to say about itself."""
+
+    def check(self) -> int:
+        self.vectors.receive[:] = NEVER  # what another algorithm left there must not pass for a result
+        self.begin()
+        self.step()
+        return self.vectors.wrong(self.place)
+
+    def facts(self, rounds: int) -> dict[str, Any]:
+        return {"algorithm": self.name, "scheme": None, "part": self.part, "place": self.place}
+
+
+def dense(comm: Any, plan: Plan, vectors: Vectors) -> list[Dense]:
+    """Every algorithm of ``plan`` in every place it asks for."""
+    return [Dense(comm, name, vectors, place) for place in plan.places for name in plan.algorithms]

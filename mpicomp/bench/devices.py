@@ -1,0 +1,55 @@
+"""Which GPU a rank uses, and what it is."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from typing import Any
+
+from ..errors import InvalidArgument, MpicompError
+from ..ops import cuda_runtime
+
+
+def choose_device(comm: Any) -> int:
+    """Make the GPU of this rank the current one: its rank on the node, round and round (collective)."""
+    error, chosen = None, 0
+    hosts = comm.allgather(socket.gethostname())
+    try:
+        runtime = cuda_runtime.xp().cuda.runtime
+        count = _count(runtime)
+        chosen = hosts[: comm.rank].count(hosts[comm.rank]) % count
+        runtime.setDevice(chosen)
+    except MpicompError as caught:
+        error = caught
+    comm.fail_together(error)
+    return chosen
+
+
+def _count(runtime: Any) -> int:
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        raise InvalidArgument(f"--device gpu: CUDA says {error}; use --device cpu, or a node with a GPU") from error
+    if not count:
+        raise InvalidArgument("--device gpu: no GPU is visible; look at CUDA_VISIBLE_DEVICES, --gpus-per-node")
+    return count
+
+
+def device_of_rank(local_rank: int) -> dict[str, Any] | None:
+    """The GPU that rank ``local_rank`` of this node uses: number, name, UUID; None without CuPy or a GPU."""
+    try:
+        runtime = cuda_runtime.xp().cuda.runtime
+        number = local_rank % _count(runtime)
+    except (MpicompError, AttributeError):
+        return None
+    facts = runtime.getDeviceProperties(number)
+    return {"number": number, "name": facts["name"].decode(), "uuid": bytes(facts["uuid"]).hex(),
+            "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}  # fmt: skip
+
+
+def shared(table: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """The devices (by host and UUID) that several ranks of ``table`` use, and those ranks."""
+    used = [(f"{one['host']} {one['gpu']['uuid']}", one["rank"]) for one in table if one.get("gpu")]
+    crowded = {name for name, times in Counter(name for name, _ in used).items() if times > 1}
+    return {name: [rank for other, rank in used if other == name] for name in sorted(crowded)}

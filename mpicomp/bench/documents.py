@@ -1,0 +1,115 @@
+"""Results as files: JSON, CSV or HDF5 by the suffix, written and read back.
+
+A document is a dict: what is said about the run, and ``rows``, each with the columns of `rows.FIELDS`. CSV holds the
+rows alone. What does not apply is null in JSON, empty in CSV, and in HDF5 what the column's attribute ``missing`` says.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import CorruptFile, InvalidArgument
+from .rows import FIELDS, full
+
+FORMAT = "mpicomp-bench"
+VERSION = 1
+SUFFIXES = (".json", ".csv", ".h5", ".hdf5")
+
+
+def check_suffix(path: str | Path) -> str:
+    """The suffix of ``path``, or InvalidArgument."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InvalidArgument(f"a result file ends in one of {', '.join(SUFFIXES)}, got {str(path)!r}")
+    return suffix
+
+
+def write(path: Path, document: dict[str, Any], suffix: str) -> None:
+    """Write ``document`` to the new file ``path`` in the form of ``suffix``."""
+    if suffix == ".json":
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    elif suffix == ".csv":
+        with path.open("w", newline="") as file:
+            write_csv(file, document["rows"])
+    else:
+        from .hdf5 import write as write_hdf5
+
+        write_hdf5(path, document)
+
+
+def write_csv(file: Any, rows: list[dict[str, Any]], title: bool = True) -> None:
+    writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+    if title:
+        writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items() if name in FIELDS})
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The document in ``path``.
+
+    Raises
+    ------
+    InvalidArgument
+        The suffix says none of the forms above.
+    CorruptFile
+        The file is not what its suffix promises, or has no rows of a bench.
+    OSError
+        It cannot be read.
+    """
+    suffix = check_suffix(path)
+    with open(path, "rb"):  # its own words for a file that is missing or not ours to read
+        pass
+    try:
+        document = _READERS[suffix](Path(path))
+        rows = [full(row) for row in document["rows"]]
+    except (ValueError, KeyError, TypeError, OSError, AttributeError) as error:
+        raise CorruptFile(f"{path} holds no result of mpicomp bench: {error}") from error
+    if document.get("format") != FORMAT or any(not row["t_med_us"] or not row["nbytes"] for row in rows):
+        raise CorruptFile(f"{path} holds no result of mpicomp bench: expected format {FORMAT!r} and rows with times")
+    return {**document, "rows": [_as_now(row) for row in rows]}
+
+
+def _as_now(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an older file, which said less, as one of today's."""
+    return {**row, "part": row["part"] or "step", "root": -1 if row["root"] is None else row["root"]}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def _read_csv(path: Path) -> dict[str, Any]:
+    with path.open(newline="") as file:
+        rows = [{name: _value(name, text) for name, text in row.items() if name in FIELDS}
+                for row in csv.DictReader(file)]  # fmt: skip
+    return {"format": FORMAT, "version": VERSION, "rows": rows}
+
+
+def _value(name: str, text: str) -> Any:
+    kind = FIELDS[name].kind
+    if text == "":
+        return None
+    if kind is bool:
+        return {"true": True, "false": False}[text]
+    return json.loads(text) if kind is dict else kind(text)
+
+
+def _read_hdf5(path: Path) -> dict[str, Any]:
+    from .hdf5 import read as read_hdf5
+
+    return read_hdf5(path)
+
+
+_READERS = {".json": _read_json, ".csv": _read_csv, ".h5": _read_hdf5, ".hdf5": _read_hdf5}

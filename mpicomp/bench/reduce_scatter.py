@@ -1,0 +1,50 @@
+"""What ``mpicomp bench reduce_scatter`` measures: MPI_Reduce_scatter_block of equal blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..link import MPI_OPS
+from .data import Dense, Part, Vectors, dense, resized
+from .plan import Plan
+
+
+def implementations(comm: Any, plan: Plan, n: int) -> list[Dense]:
+    return dense(comm, plan, Blocks(comm, plan, n))
+
+
+class Blocks(Vectors):
+    """Every rank sends a block of ``n`` elements to each; in place its own comes to the beginning of the input."""
+
+    def __init__(self, comm: Any, plan: Plan, n: int) -> None:
+        super().__init__(comm, plan, n)
+        self.refuse_unseen("native")
+        self._op, self._total = MPI_OPS[plan.op], self.periods.reduced()
+
+    def input(self) -> np.ndarray:
+        return resized(self.periods.of(self.comm.rank), self.n * self.comm.size)
+
+    def output(self) -> np.ndarray:
+        return np.zeros(self.n * (self.comm.size if "in" in self.plan.places else 1), self.periods.dtype)
+
+    def begin(self, place: str) -> None:
+        if place == "in":
+            self.receive[:] = self.send
+
+    def step(self, algorithm: str, place: str) -> None:
+        if place == "in":
+            self.comm.Reduce_scatter_block(None, self.receive, self._op)  # None: in place
+        else:
+            self.comm.Reduce_scatter_block(self.send, self.receive[: self.n], self._op)
+
+    def expected(self, place: str) -> Iterator[Part]:
+        yield Part(0, self.n, np.roll(self._total, -(self.comm.rank * self.n % self._total.size)))
+
+    def modelled(self, algorithm: str) -> int:
+        return (self.comm.size - 1) * self.n * self.plan.itemsize
+
+    def nbytes(self) -> int:
+        return self.comm.size * super().nbytes()
