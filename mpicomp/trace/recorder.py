@@ -44,6 +44,7 @@ class Recorder:
     """
 
     enabled = True
+    doing: tuple[str, int, int] | None = None  # kind, step and begin of what this rank is in, for `trace hang`
     now = staticmethod(monotonic_ns)
 
     def __init__(self, comm, path, *, force: bool = False, spool=None, title: str = "") -> None:
@@ -54,7 +55,6 @@ class Recorder:
         self._closed = False
         self._made_spool = False
         self._step = -1
-        self.doing: tuple[str, int, int] | None = None  # kind, step, begin of what this rank is in; for `trace hang`
         try:
             _together(comm, lambda: self._claim(make_parents=spool is not None))
             self._run = broadcast_json(comm, facts.run_facts(title, comm.size))

@@ -10,8 +10,8 @@ import atexit
 import logging
 import os
 import threading
-from time import monotonic_ns
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 from . import journal

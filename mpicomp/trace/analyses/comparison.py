@@ -30,10 +30,10 @@ def diff(a: Any, b: Any, skip: int = 1) -> dict:
     Returns
     -------
     dict
-        Table ``phases``: ``kind class a b change ratio noise verdict``: ns, ns of b - a, b / a, ns; the verdict is slower,
-        faster, same (less than the noise), new or gone, or unknown (fewer than 20 steps). ``step``, first, is the whole
-        step, its other row ``(rest of step)``. ``bytes_a bytes_b``: sent a rank and step; ``steps_a steps_b``;
-        ``different``: facts of the runs that differ, each as [a, b].
+        Table ``phases``: ``kind class a b change ratio noise verdict``: ns, ns of b - a, b / a, ns; the verdict is
+        slower, faster, same (less than the noise), new or gone, or unknown (fewer than 20 steps). ``step``, first, is
+        the whole step, its other row ``(rest of step)``. ``bytes_a bytes_b``: sent a rank and step; ``steps_a
+        steps_b``; ``different``: facts of the runs that differ, each as [a, b].
     """
     with opened(a) as first, opened(b) as second:
         sides = [_per_step(frame, skip) for frame in (first, second)]

@@ -34,10 +34,10 @@ def codec(path: Any, busbw: float | None = None) -> dict:
     Returns
     -------
     dict
-        Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication break_even
-        dense_time speedup worth basis``. Medians over steps: bytes a rank; ns of the step (slowest rank), of compression
-        outside of and inside communication (slowest rank), of communication (the rank that waited least). ``density`` is
-        measured where ``Reducer(measures=...)`` was on, else NaN; ``worth`` is yes, no, even or unknown. Needs no
+        Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication
+        break_even dense_time speedup worth basis``. Medians over steps: bytes a rank; ns of the step (slowest rank), of
+        compression outside of and inside communication (slowest rank), of communication (the rank that waited least).
+        ``density`` is measured where ``Reducer(measures=...)`` was on, else NaN; ``worth`` is yes, no, even or unknown. Needs no
         comparison of clocks.
     """
     if busbw is not None and not busbw > 0:
@@ -49,7 +49,8 @@ def codec(path: Any, busbw: float | None = None) -> dict:
         table = _schemes(frame, rows)
         dense_time, basis = _dense_times(frame, table, busbw)
         speedup = dense_time / np.maximum(table["time"], 1)
-        judged = np.select([np.isnan(speedup), speedup > 1 + _EVEN, speedup < 1 - _EVEN], ["unknown", "yes", "no"], "even")
+        cases = [np.isnan(speedup), speedup > 1 + _EVEN, speedup < 1 - _EVEN]
+        judged = np.select(cases, ["unknown", "yes", "no"], "even")
         verdict = {"dense_time": dense_time, "speedup": speedup, "worth": judged, "basis": basis}
         return {"schemes": table | verdict, "reason": _CANNOT if "unknown" in judged else "", "clock_uncertainty": None}
 
@@ -150,15 +151,15 @@ def measures(path: Any) -> dict:
     Returns
     -------
     dict
-        Table ``steps``: ``step`` and a column a metric, the mean over ranks (NaN where not measured); table ``metrics``:
-        ``metric steps first last least greatest change``, where ``change`` is the median of the last quarter over that of
-        the first, minus 1; ``remarks``: texts on what stands out. Needs no comparison of clocks.
+        Table ``steps``: ``step`` and a column a metric, the mean over ranks (NaN where not measured); table
+        ``metrics``: ``metric steps first last least greatest change``, where ``change`` is the median of the last
+        quarter over that of the first, minus 1; ``remarks``: texts on what stands out. Needs no comparison of clocks.
     """
     with opened(path) as frame:
         found = {name: table for name, table in frame.trace.metrics().items() if len(table["step"])}
         if not found:
-            return {"steps": {}, "metrics": {}, "clock_uncertainty": None,
-                    "remarks": ["nothing was measured: make the Reducer with measures=N, or call recorder.metric"]}  # fmt: skip
+            remark = "nothing was measured: make the Reducer with measures=N, or call recorder.metric"
+            return {"steps": {}, "metrics": {}, "remarks": [remark], "clock_uncertainty": None}
         numbers = np.unique(np.concatenate([table["step"] for table in found.values()]))
         columns = {}
         for name, table in found.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +16,12 @@ from .. import clock, schema, tables
 from ..read import Trace, open_trace
 from .nesting import Pieces, nest
 
-#: What a rank does in an event of each kind. Kinds not listed, and time inside a step that no event covers, are "other".
+#: What a rank does in an event of each kind. What is not listed, and what no event covers in a step, is "other".
 CLASSES = {
     "compute": "compute forward backward evaluate loss optimizer apply",
     "compression": "select compress update encode decode compensate decompress pack unpack error_feedback",
-    "communication": "exchange collective allreduce agree broadcast bcast gather allgather gather_to_all reduce_scatter "
-                     "alltoall barrier sketch wait send recv p2p",
+    "communication": "exchange collective allreduce agree broadcast bcast gather allgather gather_to_all "
+                     "reduce_scatter alltoall barrier sketch wait send recv p2p",
 }  # fmt: skip
 CLASS_NAMES = ("other", *CLASSES)
 OTHER, COMPUTE, COMPRESSION, COMMUNICATION = range(4)
@@ -119,7 +120,7 @@ class Frame:
                 bounds.append(end)
         if bounds[-1] < len(self.rank) or len(bounds) == 1:
             bounds.append(len(self.rank))
-        return list(zip(bounds[:-1], bounds[1:], strict=True))
+        return list(itertools.pairwise(bounds))
 
     @property
     def open_communication(self) -> np.ndarray:

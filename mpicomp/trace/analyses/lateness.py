@@ -75,11 +75,11 @@ def stragglers(path: Any, kind: str | None = None) -> dict:
     Returns
     -------
     dict
-        ``kind calls spread`` (ns between the latest and the earliest rank), ``late_ranks``; table ``kinds``: ``kind calls
-        wait total_wait`` (last minus median arrival, median and sum); table ``ranks``: ``rank node calls lateness p90 late
-        last caused uncertainty noise significant``: ``late`` and ``last`` are the shares of calls it was late to or last
-        at, ``caused`` the ns that all would have come earlier had it not been last; table ``nodes``; ``absent`` ranks;
-        ``clock_uncertainty`` of the worst pair, ns.
+        ``kind calls spread`` (ns between the latest and the earliest rank), ``late_ranks``; table ``kinds``: ``kind
+        calls wait total_wait`` (last minus median arrival, median and sum); table ``ranks``: ``rank node calls
+        lateness p90 late last caused uncertainty noise significant``: ``late`` and ``last`` are the shares of calls
+        it was late to or last at, ``caused`` the ns that all would have come earlier had it not been last; table
+        ``nodes``; ``absent`` ranks; ``clock_uncertainty`` of the worst pair, ns.
     """
     with opened(path) as frame:
         kinds = collective_kinds(frame)

@@ -3,6 +3,7 @@ cross. An instant belongs to the event that began last of those still open, so t
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ def _inherited(bits: np.ndarray, parent: np.ndarray, depth: np.ndarray) -> tuple
     around, mask = np.zeros_like(bits), bits.copy()
     order = np.argsort(depth, kind="stable")
     levels = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 2))
-    for first, last in zip(levels[:-1], levels[1:], strict=True):
+    for first, last in itertools.pairwise(levels):
         rows = order[first:last]
         around[rows] = mask[parent[rows]]
         mask[rows] |= around[rows]

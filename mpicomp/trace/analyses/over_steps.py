@@ -24,8 +24,8 @@ def steps(path: Any) -> dict:
     -------
     dict
         ``count first median p90 p99 min max total`` (ns), ``spread`` (robust standard deviation, ns), ``drift`` and
-        ``drift_noise`` (fractions of the median; None below 30 steps), ``drifts``; table ``steps``: ``step ranks duration
-        median_rank slowest_rank`` and ns a rank of each class. Needs no comparison of clocks.
+        ``drift_noise`` (fractions of the median; None below 30 steps), ``drifts``; table ``steps``: ``step ranks
+        duration median_rank slowest_rank`` and ns a rank of each class. Needs no comparison of clocks.
     """
     with opened(path) as frame:
         table = step_table(frame)
@@ -95,8 +95,8 @@ def spikes(path: Any, threshold: float = 1.5) -> dict:
     Returns
     -------
     dict
-        ``median``, ``limit`` (ns), ``count`` (of steps in ``steps``), table ``spikes``: ``step duration ratio excess cause
-        rank phase phase_excess ranks``, longest first. Needs no comparison of clocks.
+        ``median``, ``limit`` (ns), ``count`` (of steps in ``steps``), table ``spikes``: ``step duration ratio excess
+        cause rank phase phase_excess ranks``, longest first. Needs no comparison of clocks.
     """
     with opened(path) as frame:
         table = step_table(frame)

@@ -19,8 +19,8 @@ def breakdown(path: Any) -> dict:
     -------
     dict
         ``overall``: table, a row a kind: ``kind class time share mean min max slowest_rank cv`` (per rank, in ns);
-        ``classes``: table ``class time share``; ``ranks``: table ``rank span`` and a column a class, ``unrecorded`` last;
-        ``kinds`` and ``time``: names, and the array (ranks, kinds) in ns.
+        ``classes``: table ``class time share``; ``ranks``: table ``rank span`` and a column a class, ``unrecorded``
+        last; ``kinds`` and ``time``: names, and the array (ranks, kinds) in ns.
     """
     with opened(path) as frame:
         pieces, n = frame.pieces, frame.n_ranks

@@ -20,9 +20,9 @@ def hang(path: Any) -> dict:
     """Where each rank of an unfinished run stood, and which ranks the others waited for.
 
     A recorder writes down what its rank is in once that has lasted longer than a second. Ranks in a communication
-    wait; those that are elsewhere, ended or left no recording kept them waiting. If all are in communications, the calls
-    that fewest ranks are in do not fit the others. Where nothing of the kind was written down (the run was killed at
-    once), the ranks that recorded fewest steps, then fewest communications, are behind.
+    wait; those that are elsewhere, ended or left no recording kept them waiting. If all are in communications, the
+    calls that fewest ranks are in do not fit the others. Where nothing of the kind was written down (the run was
+    killed at once), the ranks that recorded fewest steps, then fewest communications, are behind.
 
     Parameters
     ----------
@@ -33,10 +33,11 @@ def hang(path: Any) -> dict:
     Returns
     -------
     dict
-        ``finished`` (all ranks recorded to their end), ``last_step`` that every rank finished, ``furthest_step`` any did,
-        ``suspects`` (ranks), ``why``; table ``ranks``: ``rank status step calls last in in_step behind``: the last step
-        finished, communications recorded, the last event's kind, what the rank is in ("" : not known) and its step, and by
-        how many ns its last record is before the last one of all (NaN: none), to ``clock_uncertainty``.
+        ``finished`` (all ranks recorded to their end), ``last_step`` that every rank finished, ``furthest_step`` any
+        did, ``suspects`` (ranks), ``why``; table ``ranks``: ``rank status step calls last in in_step behind``: the
+        last step finished, communications recorded, the last event's kind, what the rank is in ("" : not known) and
+        its step, and by how many ns its last record is before the last one of all (NaN: none), to
+        ``clock_uncertainty``.
     """
     if isinstance(path, Trace) or not _is_spool(Path(path)):
         with opened(path) as frame:

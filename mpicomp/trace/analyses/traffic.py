@@ -17,16 +17,16 @@ _LARGEST_MATRIX = 4096  # rows; beyond it the matrix is of nodes
 def collectives(path: Any) -> dict:
     """Each kind of communication by algorithm, scheme and size: how often, how long, how fast.
 
-    Of each call that ranks made together, ``time`` is the shortest rank's: it came last and waited for nobody. ``slowest``
-    is the longest rank's, waiting included. Bandwidths are of ``time``: ``algbw`` = dense bytes / time, and ``busbw`` =
-    algbw x 2 (p-1)/p, for all-reduces. Only ``wait`` (mean arrival to last arrival) compares clocks: it is NaN where
-    it is less than they can tell.
+    Of each call that ranks made together, ``time`` is the shortest rank's: it came last and waited for nobody.
+    ``slowest`` is the longest rank's, waiting included. Bandwidths are of ``time``: ``algbw`` = dense bytes / time,
+    and ``busbw`` = algbw x 2 (p-1)/p, for all-reduces. Only ``wait`` (mean arrival to last arrival) compares clocks:
+    it is NaN where it is less than they can tell.
 
     Returns
     -------
     dict
-        Table ``collectives``: ``kind algo scheme op dtype size_bin calls ranks time p90 slowest wait total nbytes sent algbw
-        busbw``: medians over calls (ns, bytes, GB/s); ``total`` is ns of all ranks; longest total first.
+        Table ``collectives``: ``kind algo scheme op dtype size_bin calls ranks time p90 slowest wait total nbytes
+        sent algbw busbw``: medians over calls (ns, bytes, GB/s); ``total`` is ns of all ranks; longest total first.
     """
     with opened(path) as frame:
         doubt = worst_pair(frame)
@@ -45,7 +45,7 @@ def _each_call(frame: Frame, kind: str) -> dict[str, np.ndarray]:
     lasted = frame.duration[rows]
     _, starts, (ordered, of_row, sent) = grouped(call, lasted, rows, frame.column("nbytes_sent")[rows])
     if not len(starts):
-        return {name: starts for name in ("row", "ranks", "time", "slowest", "sum", "wait", "sent")}
+        return dict.fromkeys(("row", "ranks", "time", "slowest", "sum", "wait", "sent"), starts)
     ends = np.append(starts[1:], len(ordered))
     number = np.searchsorted(np.unique(call), call)
     from_first = arrival - arrival.min()
@@ -111,8 +111,8 @@ def bandwidth(path: Any) -> dict:
     Returns
     -------
     dict
-        Table ``bandwidth``: ``algo nbytes calls time p10 median p90`` (ns; GB/s of busbw), table ``model``: ``algo latency
-        busbw half_size``: ns, GB/s, and the bytes at which half of it is reached.
+        Table ``bandwidth``: ``algo nbytes calls time p10 median p90`` (ns; GB/s of busbw), table ``model``: ``algo
+        latency busbw half_size``: ns, GB/s, and the bytes at which half of it is reached.
     """
     with opened(path) as frame:
         parts = [_each_call(frame, kind) for kind in collective_kinds(frame) if kind in ALLREDUCE_KINDS]
@@ -165,8 +165,8 @@ def matrix(path: Any, by: str = "auto") -> dict:
     Returns
     -------
     dict
-        ``matrix`` [from, to] in bytes, ``by``, ``attributed``, ``unattributed``, ``between_nodes`` (part of the attributed
-        bytes), table ``ranks``: ``rank sent received``, as recorded.
+        ``matrix`` [from, to] in bytes, ``by``, ``attributed``, ``unattributed``, ``between_nodes`` (part of the
+        attributed bytes), table ``ranks``: ``rank sent received``, as recorded.
     """
     with opened(path) as frame:
         choose("by", by, ("auto", "rank", "node"))
