@@ -143,7 +143,7 @@ def _ranks(frame: Frame, rows: np.ndarray, call: np.ndarray, arrival: np.ndarray
         "calls": counts,
         "lateness": middle,
         "p90": p90,
-        "late": np.bincount(place, late > np.maximum(uncertainty, 3 * sigma)[place]) / counts,
+        "late": np.bincount(place, late > np.maximum(uncertainty, spread_of(late))[place]) / counts,
         "last": np.bincount(last, minlength=len(present)) / counts,
         "caused": np.bincount(last, ordered[ends] - ordered[ends - 1], len(present)),
         "uncertainty": uncertainty,
