@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import CorruptFile, InvalidArgument
 from .. import clock, schema, tables
 from ..read import Trace, open_trace
-from .nesting import Pieces, nest
+from .nesting import Pieces, cut
 
 #: What a rank does in an event of each kind. What is not listed, and what no event covers in a step, is "other".
 CLASSES = {
@@ -103,13 +103,13 @@ class Frame:
 
     @cached_property
     def pieces(self) -> Pieces:
-        """All events cut into pieces that nest, block after block of ranks."""
+        """The time of all ranks cut where events begin and end, block after block of ranks."""
         bits = np.left_shift(1, self.classes)[self.kind].astype(np.uint8)
         parts = [self.pieces_of(slice(first, last), bits) for first, last in self._blocks()]
         return Pieces(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def pieces_of(self, part: slice, bits: np.ndarray) -> Pieces:
-        found = nest(self.rank[part], self.column("t_start")[part], self.column("t_end")[part], bits[part])
+        found = cut(self.rank[part], self.column("t_start")[part], self.column("t_end")[part], bits[part])
         return found._replace(event=found.event + part.start)
 
     def _blocks(self) -> list[tuple[int, int]]:
@@ -130,9 +130,22 @@ class Frame:
     @cached_property
     def enclosed(self) -> np.ndarray:
         """Pieces of communication recorded wholly inside a computation: hidden only if the calls do not block."""
-        top = self.classes[self.kind[self.pieces.event]]
-        computing = (self.pieces.mask >> COMPUTE & 1).astype(bool)
-        return (top == COMMUNICATION) & computing & self.pieces.whole
+        inside = self._inside(COMPUTE, COMMUNICATION)
+        return inside[self.pieces.event]
+
+    def outermost(self, of_class: int) -> np.ndarray:
+        """Events of a class that no other event of it encloses."""
+        return (self.classes[self.kind] == of_class) & ~self._inside(of_class, of_class)
+
+    def _inside(self, outer: int, inner: int) -> np.ndarray:
+        """Events of class ``inner`` that lie in an event of class ``outer`` of an earlier row."""
+        cls = self.classes[self.kind]
+        rows = np.flatnonzero((cls == outer) | (cls == inner))
+        end = self.on_axis(self.rank[rows], self.column("t_end")[rows])
+        reach = np.maximum.accumulate(np.where(cls[rows] == outer, end, -1))
+        result = np.zeros(len(cls), bool)
+        result[rows[1:]] = (cls[rows[1:]] == inner) & (reach[:-1] >= end[1:])
+        return result
 
     def hidden(self, enclosed: bool = True) -> np.ndarray:
         """Pieces in which a rank works although a communication is open: the latter costs nothing there.

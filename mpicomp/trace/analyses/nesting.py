@@ -3,7 +3,6 @@ cross. An instant belongs to the event that began last of those still open, so t
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -12,53 +11,41 @@ from ...errors import CorruptFile
 
 
 class Pieces(NamedTuple):
-    """Events cut where they cross, so that pieces of one rank are either apart or one inside the other."""
+    """Time of the ranks, cut wherever an event begins or ends; by rank and time. Where none is open is no piece."""
 
-    event: np.ndarray  # row of the event that a piece is of
+    event: np.ndarray  # row of the event that the time belongs to
     begin: np.ndarray
     end: np.ndarray
-    own: np.ndarray  # ns of the piece in which no other event, begun later, was open
-    depth: np.ndarray  # pieces around it
-    around: np.ndarray  # classes of all pieces around it, one bit each
-    mask: np.ndarray  # the same with its own
-    whole: np.ndarray  # whether the piece is all of its event
+    mask: np.ndarray  # classes of all events that are open, one bit each
+
+    @property
+    def own(self) -> np.ndarray:
+        return self.end - self.begin
 
 
-def nest(rank: np.ndarray, begin: np.ndarray, end: np.ndarray, bits: np.ndarray) -> Pieces:
+def cut(rank: np.ndarray, begin: np.ndarray, end: np.ndarray, bits: np.ndarray) -> Pieces:
     """Pieces of events that stand in ascending order of rank; ``bits`` holds the bit of each event's class.
 
-    Events that last no time, or end before they begin, have no piece. Cost: a few sorts for every level of crossing.
+    Events that last no time, or end before they begin, have no piece. Cost: two sorts, and a pass over the pieces for
+    every doubling of the longest event.
     """
     base, span = _origin(rank, begin, end)
     shift = rank.astype(np.int64) * span - base
     event = np.flatnonzero(end > begin)
     b, e = begin[event] + shift[event], end[event] + shift[event]
-    while True:
-        order = np.lexsort((event, -e, b))
-        event, b, e = event[order], b[order], e[order]
-        depth, parent = _parents(b, e)
-        inside = np.flatnonzero(parent >= 0)
-        crossing = inside[e[inside] > e[parent[inside]]]
-        if not len(crossing):
-            break
-        cut = e[parent[crossing]]
-        event, b, tail = np.append(event, event[crossing]), np.append(b, cut), e[crossing]
-        e[crossing] = cut
-        e = np.append(e, tail)
-    own = e - b
-    covered = np.bincount(parent[inside], weights=own[inside], minlength=len(own))
-    counts = np.bincount(event, minlength=len(rank))
-    around, mask = _inherited(bits[event], parent, depth)
-    return Pieces(
-        event=event,
-        begin=b - shift[event],
-        end=e - shift[event],
-        own=own - covered.astype(np.int64),
-        depth=depth,
-        around=around,
-        mask=mask,
-        whole=counts[event] == 1,
-    )
+    order = np.lexsort((event, -e, b))  # of two that begin together the shorter is the inner one
+    event, b, e = event[order], b[order], e[order]
+    edges = np.unique(np.concatenate([b, e]))
+    first, last = np.searchsorted(edges, b), np.searchsorted(edges, e)
+    latest = _latest(first, last, max(0, len(edges) - 1))
+    held = np.flatnonzero(latest >= 0)
+    mask = np.zeros(len(held), np.uint8)
+    for bit in np.unique(bits[event]):
+        chosen = bits[event] == bit
+        opens, closes = (np.bincount(at[chosen], minlength=len(edges)) for at in (first, last))
+        mask[np.cumsum(opens - closes)[held] > 0] |= bit
+    event = event[latest[held]]
+    return Pieces(event, edges[held] - shift[event], edges[held + 1] - shift[event], mask)
 
 
 def _origin(rank: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, int]:
@@ -74,25 +61,19 @@ def _origin(rank: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.nd
     return np.repeat(first, np.diff(np.append(starts, len(rank)))), span
 
 
-def _parents(b: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many pieces are open where each begins, and the last begun of them (-1: none)."""
-    row = np.arange(len(b))
-    depth = row - np.searchsorted(np.sort(e), b, side="right")
-    level = depth * np.int64(len(b) + 1) + row
-    order = np.argsort(level, kind="stable")
-    before = np.searchsorted(level[order], level - (len(b) + 1)) - 1
-    parent = np.where((depth > 0) & (before >= 0), order[np.maximum(before, 0)], -1) if len(b) else row
-    # While some pieces still cross, the count of open ones may point at one that is closed already.
-    return depth, np.where((parent >= 0) & (e[parent] > b), parent, -1)
+def _latest(first: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
+    """For each of ``n`` cells the greatest i whose interval ``[first[i], last[i])`` holds it, -1 where none does.
 
-
-def _inherited(bits: np.ndarray, parent: np.ndarray, depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bits of all around each piece, and these with its own: handed down level by level."""
-    around, mask = np.zeros_like(bits), bits.copy()
-    order = np.argsort(depth, kind="stable")
-    levels = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 2))
-    for first, last in itertools.pairwise(levels):
-        rows = order[first:last]
-        around[rows] = mask[parent[rows]]
-        mask[rows] |= around[rows]
-    return around, mask
+    An interval is two overlapping ones of the power of two below its length; from the longest of these down, each
+    hands what it holds to its halves.
+    """
+    result = np.full(n, -1, np.int64)
+    level = np.frexp((last - first).astype(np.float64))[1] - 1
+    for power in range(int(level.max(initial=-1)), -1, -1):
+        chosen = np.flatnonzero(level == power)
+        np.maximum.at(result, first[chosen], chosen)
+        np.maximum.at(result, last[chosen] - (1 << power), chosen)
+        if power:
+            half = 1 << (power - 1)
+            result[half:] = np.maximum(result[half:], result[:-half].copy())
+    return result

@@ -9,14 +9,14 @@ import numpy as np
 from ...errors import InvalidArgument
 from .frame import CLASS_NAMES, Frame, opened
 from .lateness import worst_pair
-from .nesting import nest
+from .nesting import cut
 from .over_steps import step_table
 
 _MOST_RANKS = 64
 
 
 def timeline(path: Any, step: int | str = "median", ranks: list[int] | None = None) -> dict:
-    """The events of one step on all ranks, cut so that of two open at a time the later begun is seen.
+    """The events of one step on all ranks; of those open at a time the one that began last is seen.
 
     Times count from the first begin, on the reference rank's clock: two ranks compare to ``clock_uncertainty``.
 
@@ -30,7 +30,7 @@ def timeline(path: Any, step: int | str = "median", ranks: list[int] | None = No
     Returns
     -------
     dict
-        ``step duration ranks``, table ``spans``: ``rank begin end kind class depth``, ns, by rank and begin;
+        ``step duration ranks``, table ``spans``: ``rank begin end kind class``, ns, by rank and begin;
         ``clock_uncertainty`` in ns.
     """
     with opened(path) as frame:
@@ -42,7 +42,7 @@ def timeline(path: Any, step: int | str = "median", ranks: list[int] | None = No
         begin, end = frame.corrected(rows, "t_start"), frame.corrected(rows, "t_end")
         origin = int(begin.min(initial=np.iinfo(np.int64).max)) if len(rows) else 0
         bits = np.zeros(len(rows), np.uint8)
-        pieces = nest(frame.rank[rows], begin - origin, end - origin, bits)
+        pieces = cut(frame.rank[rows], begin - origin, end - origin, bits)
         kind = frame.kind[rows[pieces.event]]
         return {
             "step": int(number),
@@ -54,7 +54,6 @@ def timeline(path: Any, step: int | str = "median", ranks: list[int] | None = No
                 "end": pieces.end,
                 "kind": np.array(frame.kinds)[kind],
                 "class": np.array(CLASS_NAMES)[frame.classes[kind]],
-                "depth": pieces.depth,
             },
             "clock_uncertainty": worst_pair(frame),
         }
@@ -77,12 +76,11 @@ def _chosen_step(frame: Frame, step: int | str) -> int:
 def paint(spans: dict[str, np.ndarray], ranks: np.ndarray, duration: int, width: int) -> np.ndarray:
     """Array (ranks, width): position in ``spans`` of what is seen in the middle of each cell, -1 for nothing."""
     cells = np.full((len(ranks), width), -1)
-    if not duration:
-        return cells
-    row = np.searchsorted(ranks, spans["rank"])
-    # A cell shows what is open at its middle; where a span touches no middle it is too short to be seen.
-    first = np.ceil(spans["begin"] * width / duration - 0.5).astype(np.int64).clip(0, width)
-    last = np.ceil(spans["end"] * width / duration - 0.5).astype(np.int64).clip(0, width)
-    for place in np.argsort(spans["depth"], kind="stable"):
-        cells[row[place], first[place] : last[place]] = place
+    for row, rank in enumerate(ranks):
+        own = np.flatnonzero(spans["rank"] == rank)
+        if len(own):
+            middle = (np.arange(width) + 0.5) * duration / width
+            place = np.searchsorted(spans["begin"][own], middle, side="right") - 1
+            seen = (place >= 0) & (spans["end"][own][np.maximum(place, 0)] > middle)
+            cells[row, seen] = own[place[seen]]
     return cells

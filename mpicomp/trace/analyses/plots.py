@@ -75,15 +75,13 @@ def _image(figure: Any, axes: Any, values: np.ndarray, label: str, rows: np.ndar
 
 
 def _timeline(figure: Any, axes: Any, result: dict) -> None:
-    spans, order = result["spans"], np.argsort(result["spans"]["depth"], kind="stable")
+    spans = result["spans"]
     row = np.searchsorted(result["ranks"], spans["rank"])
     kinds = list(dict.fromkeys(spans["kind"].tolist()))
     for number, kind in enumerate(kinds):
-        chosen = order[spans["kind"][order] == kind]
+        chosen = spans["kind"] == kind
         axes.barh(row[chosen], (spans["end"] - spans["begin"])[chosen] * 1e-6, left=spans["begin"][chosen] * 1e-6,
-                  color="0.9" if kind == "step" else f"C{number % 10}", label=kind, zorder=2)  # fmt: skip
-        for bar, depth in zip(axes.containers[-1], spans["depth"][chosen], strict=True):
-            bar.set_zorder(2 + float(depth) / 100)
+                  color="0.9" if kind == "step" else f"C{number % 10}", label=kind)  # fmt: skip
     axes.set(xlabel="ms", ylabel="rank", title=f"step {result['step']}")
     axes.set_yticks(range(len(result["ranks"])), [str(rank) for rank in result["ranks"]])
     axes.invert_yaxis()

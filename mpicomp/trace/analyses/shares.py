@@ -188,7 +188,7 @@ def _ideal(frame: Frame, first: np.ndarray, last: np.ndarray, inside: np.ndarray
     """Time of the run on a network that takes none, or why it is not known."""
     pieces = frame.pieces
     kind, rank = frame.kind[pieces.event], frame.rank[pieces.event]
-    starts = (frame.classes[kind] == COMMUNICATION) & inside & ~(pieces.around >> COMMUNICATION & 1).astype(bool)
+    starts = inside & frame.outermost(COMMUNICATION)[pieces.event]
     starts &= pieces.begin == frame.column("t_start")[pieces.event]
     ranks = np.flatnonzero(last > first)
     counts = np.bincount(rank[starts], minlength=frame.n_ranks)[ranks]
