@@ -70,7 +70,7 @@ def test_any_tangle_of_events_is_cut_as_an_instant_by_instant_search_says(path, 
         for instant in range(100):
             there = [row for row in rows if row[0] == rank and row[2] <= instant < row[3]]
             kinds_there = {kind for _, kind, *_ in there}
-            latest = {row[1] for row in there if (row[2], -row[3]) == max(((r[2], -r[3]) for r in there))}
+            latest = {row[1] for row in there if (row[2], -row[3]) == max((r[2], -r[3]) for r in there)}
             assert got[rank, instant] in (latest or {0})
             works = "compute" in kinds_there or got[rank, instant] == "select"
             assert hidden[rank, instant] == ("exchange" in kinds_there and works)
@@ -81,7 +81,8 @@ def test_an_overlap_of_37_percent(path):
     rank, step = np.arange(4)[:, None], np.arange(50)[None, :]
     begin = step * MS
     run.add("step", rank, step, begin, begin + 500_000)
-    run.add("compute", rank, step, begin, begin + 137_000).add("allreduce", rank, step, begin + 100_000, begin + 200_000)
+    run.add("compute", rank, step, begin, begin + 137_000)
+    run.add("allreduce", rank, step, begin + 100_000, begin + 200_000)
     run.write(path)
     result = trace.overlap(path)
     assert result["share"] == pytest.approx(0.37) and result["exposed"] == 4 * 50 * 63_000
@@ -207,7 +208,8 @@ def test_a_spike_and_who_made_it(path, rng):
     delay[4, 23] = 900_000
     result = trace.spikes(lockstep(6, 50, delay, rng).write(path))
     row = {name: column.tolist() for name, column in result["spikes"].items()}
-    assert (row["step"], row["cause"], row["rank"], row["phase"], row["ranks"]) == ([23], ["rank"], [4], ["compute"], [1])
+    assert (row["step"], row["cause"], row["rank"]) == ([23], ["rank"], [4])
+    assert (row["phase"], row["ranks"]) == (["compute"], [1])
     assert row["phase_excess"][0] == pytest.approx(900_000, rel=0.01)
 
 

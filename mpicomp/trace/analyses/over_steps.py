@@ -46,6 +46,8 @@ def step_table(frame: Frame) -> dict[str, np.ndarray]:
     """For each step: how many ranks recorded it, the longest and the median rank, and which was the longest."""
     table = frame.trace.table("steps")
     lasted = table["t_end"] - table["t_start"]
+    if not len(lasted):
+        return dict.fromkeys(("step", "ranks", "duration", "median_rank", "slowest_rank"), lasted)
     numbers, starts, (ordered, rank) = grouped(table["step"], lasted, table["rank"])
     ends = np.append(starts[1:], len(ordered))
     return {

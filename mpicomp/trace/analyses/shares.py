@@ -55,8 +55,8 @@ def _overall(frame: Frame, time: np.ndarray, present: np.ndarray, whole: float) 
         "time": time[:, present].sum(axis=0),
         "share": time[:, present].sum(axis=0) / whole,
         "mean": mean,
-        "min": recorded.min(axis=0, initial=np.inf),
-        "max": recorded.max(axis=0, initial=0.0),
+        "min": recorded.min(axis=0) if len(recorded) else mean,
+        "max": recorded.max(axis=0) if len(recorded) else mean,
         "slowest_rank": time[:, present].argmax(axis=0),
         "cv": recorded.std(axis=0) / np.maximum(mean, 1.0) if len(recorded) else mean,
     }
