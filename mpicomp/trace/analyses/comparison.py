@@ -35,20 +35,27 @@ def diff(a: Any, b: Any, skip: int = 1) -> dict:
         the whole step, its other row ``(rest of step)``. ``bytes_a bytes_b``: sent a rank and step; ``steps_a
         steps_b``; ``different``: facts of the runs that differ, each as [a, b].
     """
-    with opened(a) as first, opened(b) as second:
-        sides = [_per_step(frame, skip) for frame in (first, second)]
-        kinds = list(dict.fromkeys([*sides[0]["time"], *sides[1]["time"]]))
-        rows = [_compared(kind, first, second, *(side["time"].get(kind) for side in sides)) for kind in kinds]
-        rows = [*rows[:1], *sorted(rows[1:], key=lambda row: -abs(row["change"]))] if rows else rows
-        return {
-            "steps_a": sides[0]["steps"],
-            "steps_b": sides[1]["steps"],
-            "bytes_a": sides[0]["bytes"],
-            "bytes_b": sides[1]["bytes"],
-            "phases": {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {},
-            "different": _different(first, second),
-            "clock_uncertainty": None,
-        }
+    sides = []
+    for path in (a, b):  # one after the other, so that one trace is in memory at a time
+        with opened(path) as frame:
+            sides.append(_per_step(frame, skip))
+    before, after = sides
+    kinds = list(dict.fromkeys([*before["time"], *after["time"]]))
+    classes = before["class"] | after["class"]
+    rows = [
+        {"kind": kind, "class": classes[kind], **_compared(before["time"].get(kind), after["time"].get(kind))}
+        for kind in kinds
+    ]
+    rows = [*rows[:1], *sorted(rows[1:], key=lambda row: -abs(row["change"]))]
+    return {
+        "steps_a": before["steps"],
+        "steps_b": after["steps"],
+        "bytes_a": before["bytes"],
+        "bytes_b": after["bytes"],
+        "phases": {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {},
+        "different": _different(before["facts"], after["facts"]),
+        "clock_uncertainty": None,
+    }
 
 
 def _per_step(frame: Frame, skip: int) -> dict:
@@ -56,6 +63,7 @@ def _per_step(frame: Frame, skip: int) -> dict:
     table = step_table(frame)
     numbers, ranks = table["step"][skip:], table["ranks"][skip:]
     time: dict[str, np.ndarray] = {}
+    classes = {"step": CLASS_NAMES[0]}
     if len(numbers):
         time["step"] = table["duration"][skip:].astype(np.float64)
         step, kind = frame.step[frame.pieces.event], frame.kind[frame.pieces.event]
@@ -63,14 +71,16 @@ def _per_step(frame: Frame, skip: int) -> dict:
         code, (kinds,) = compact(kind[chosen])
         cell = code * len(numbers) + np.searchsorted(numbers, step[chosen])
         sums = np.bincount(cell, frame.pieces.own[chosen], len(kinds) * len(numbers)).reshape(len(kinds), -1) / ranks
-        names = [frame.kinds[code] for code in kinds]
-        time |= {"(rest of step)" if name == "step" else name: row for name, row in zip(names, sums, strict=True)}
+        names = ["(rest of step)" if frame.kinds[code] == "step" else frame.kinds[code] for code in kinds]
+        time |= dict(zip(names, sums, strict=True))
+        classes |= {name: CLASS_NAMES[frame.classes[code]] for name, code in zip(names, kinds, strict=True)}
     carried = np.isin(frame.step, numbers) & frame.carriers
     sent = float(frame.column("nbytes_sent")[carried].sum())
-    return {"time": time, "steps": len(numbers), "bytes": sent / max(1, int(ranks.sum()))}
+    return {"time": time, "class": classes, "steps": len(numbers), "bytes": sent / max(1, int(ranks.sum())),
+            "facts": frame.trace.attributes}  # fmt: skip
 
 
-def _compared(kind: str, first: Frame, second: Frame, a: np.ndarray | None, b: np.ndarray | None) -> dict:
+def _compared(a: np.ndarray | None, b: np.ndarray | None) -> dict:
     before, after = (0.0 if values is None else float(np.median(values)) for values in (a, b))
     noise = np.nan
     if a is None or b is None:
@@ -80,10 +90,8 @@ def _compared(kind: str, first: Frame, second: Frame, a: np.ndarray | None, b: n
     else:
         noise = _SURE * float(np.hypot(_error(a), _error(b)))
         verdict = "same" if abs(after - before) <= noise else "slower" if after > before else "faster"
-    code = max(first.code(kind), -1), max(second.code(kind), -1)
-    cls = first.classes[code[0]] if code[0] >= 0 else second.classes[code[1]] if code[1] >= 0 else 0
-    return {"kind": kind, "class": CLASS_NAMES[cls], "a": before, "b": after, "change": after - before,
-            "ratio": after / before if before else np.nan, "noise": noise, "verdict": verdict}  # fmt: skip
+    return {"a": before, "b": after, "change": after - before, "ratio": after / before if before else np.nan,
+            "noise": noise, "verdict": verdict}  # fmt: skip
 
 
 def _error(values: np.ndarray) -> float:
@@ -92,8 +100,7 @@ def _error(values: np.ndarray) -> float:
     return max(spread_of(medians), float(medians.std(ddof=1))) / np.sqrt(_BLOCKS)
 
 
-def _different(first: Frame, second: Frame) -> dict[str, list]:
+def _different(a: dict, b: dict) -> dict[str, list]:
     names = ("n_ranks", "n_nodes", "command_line", "mpi_library", "mpi4py_version", "numpy_version", "cupy_version",
              "python_version", "creator", "git_revision", "environment", "complete")  # fmt: skip
-    a, b = first.trace.attributes, second.trace.attributes
     return {name: [a.get(name), b.get(name)] for name in names if a.get(name) != b.get(name)}

@@ -43,11 +43,11 @@ def _each_call(frame: Frame, kind: str) -> dict[str, np.ndarray]:
     """One row a call: its first row in /events, ranks, shortest and longest duration, sums, waits."""
     rows, call, arrival, _ = lateness_of(frame, kind)
     lasted = frame.duration[rows]
-    _, starts, (ordered, of_row, sent) = grouped(call, lasted, rows, frame.column("nbytes_sent")[rows])
+    numbers, starts, (ordered, of_row, sent) = grouped(call, lasted, rows, frame.column("nbytes_sent")[rows])
     if not len(starts):
         return dict.fromkeys(("row", "ranks", "time", "slowest", "sum", "wait", "sent"), starts)
     ends = np.append(starts[1:], len(ordered))
-    number = np.searchsorted(np.unique(call), call)
+    number = np.searchsorted(numbers, call)
     from_first = arrival - arrival.min()
     latest = np.zeros(len(starts), np.int64)
     np.maximum.at(latest, number, from_first)
