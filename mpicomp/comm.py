@@ -159,7 +159,9 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
             self._run(call, sendbuf, recvbuf, op)
             return
         before, start = self.traffic, self.recorder.now()
+        around, self.recorder.doing = self.recorder.doing, ("collective", -1, start)
         self._run(call, sendbuf, recvbuf, op)
+        self.recorder.doing = around
         self._record(call, start, self.traffic - before)
 
     def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:

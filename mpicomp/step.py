@@ -121,8 +121,12 @@ class Step:
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
         """Add the time of a block to a phase of the step."""
-        start = time.monotonic_ns()
+        start, trace = time.monotonic_ns(), self.trace
+        if trace is not None:  # not set back after an error: the step's events tell more than its end
+            around, trace.doing = trace.doing, (phase, self.number, start)
         yield
+        if trace is not None:
+            trace.doing = around
         self._spent(phase, start)
 
     def pieces(self, phase: str, work: Iterator[None]) -> Iterator[None]:

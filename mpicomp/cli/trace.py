@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import MpicompError
+from .trace_group import TraceGroup
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 20
@@ -25,9 +26,9 @@ _trace_file = click.argument("file", type=click.Path(path_type=Path))
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 
-@click.group()
+@click.group(cls=TraceGroup)
 def trace() -> None:
-    """Read, check and rescue recordings (no MPI needed)."""
+    """Read, check, explain and rescue recordings (no MPI needed)."""
 
 
 @trace.command()

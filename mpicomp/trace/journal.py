@@ -11,6 +11,7 @@ NAME   JSON: new metric names, ``[[code, name], ...]``
 EVNT   event records (``schema.EVENT``)
 METR   metric records (``schema.METRIC``)
 CLCK   JSON: one comparison with the reference rank's clock
+OPEN   JSON: what the rank has been in for longer than a second (``schema.OPEN``)
 DONE   JSON: why the rank stopped recording, and how many events it dropped (last frame)
 =====  ===============================================================================
 """
@@ -109,6 +110,7 @@ class Journal:
         self.labels: dict[int, tuple[str, ...]] = {}
         self.names: dict[int, str] = {}
         self.clock: list[dict] = []
+        self.open: dict | None = None
         self.done: dict | None = None
         self.damage = ""
         self.n_events = 0
@@ -216,5 +218,8 @@ class Journal:
             self.names.update((code, name) for code, name in json.loads(payload))
         elif tag == b"CLCK":
             self.clock.extend(json.loads(payload))
+        elif tag == b"OPEN":
+            entry = json.loads(payload)[-1]
+            self.open = {"kind": str(entry["kind"]), **{name: int(entry[name]) for name in ("step", "t_start", "t")}}
         elif tag == b"DONE":
             self.done = json.loads(payload)

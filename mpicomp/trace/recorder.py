@@ -44,6 +44,7 @@ class Recorder:
     """
 
     enabled = True
+    doing: tuple[str, int, int] | None = None  # kind, step and begin of what this rank is in, for `trace hang`
     now = staticmethod(monotonic_ns)
 
     def __init__(self, comm, path, *, force: bool = False, spool=None, title: str = "") -> None:
@@ -58,7 +59,7 @@ class Recorder:
             _together(comm, lambda: self._claim(make_parents=spool is not None))
             self._run = broadcast_json(comm, facts.run_facts(title, comm.size))
             comparison = clock.measure(comm)
-            self._spool = Spool(self._create_journal())
+            self._spool = Spool(self._create_journal(), lambda: self.doing)
         except Exception:
             self._remove_spool()
             raise
@@ -200,6 +201,7 @@ class NullRecorder:
     """A recorder that records nothing, so that callers need no ``if``."""
 
     enabled = False
+    doing = None
     now = staticmethod(monotonic_ns)
 
     def event(
@@ -237,16 +239,19 @@ class NullRecorder:
 
 
 class _Region:
-    __slots__ = ("kind", "recorder", "t_start")
+    __slots__ = ("around", "kind", "recorder", "t_start")
 
     def __init__(self, recorder: Recorder, kind: str) -> None:
         self.recorder, self.kind = recorder, kind
 
     def __enter__(self) -> Recorder:
         self.t_start = monotonic_ns()
-        return self.recorder
+        recorder = self.recorder
+        self.around, recorder.doing = recorder.doing, (self.kind, recorder._step, self.t_start)
+        return recorder
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self.recorder.doing = self.around
         self.recorder.event(self.kind, self.t_start, flags=schema.ERROR if kind else 0)
 
 

@@ -100,6 +100,14 @@ STEPS = {
     "t_end": Column("i8", "ns", "last end of the step on this rank"),
 }
 
+OPEN = {
+    "rank": Column("i4", "1", "rank that had not finished something when its recording ended"),
+    "kind": Column("S64", "1", "what it was in, for longer than a second"),
+    "step": Column("i4", "1", "training step, -1 where none was set"),
+    "t_start": Column("i8", "ns", "begin, on the rank's own monotonic clock"),
+    "t": Column("i8", "ns", "when it was written down, on the rank's own monotonic clock"),
+}
+
 METRICS = {
     "step": Column("i8", "1", "training step"),
     "rank": Column("i4", "1", "rank that recorded the value"),

@@ -10,6 +10,8 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 from . import journal
@@ -27,7 +29,7 @@ log = logging.getLogger("mpicomp.trace")
 class Spool:
     """Pending records of one rank, their vocabulary, and the thread that writes both to the journal."""
 
-    def __init__(self, writer: journal.JournalWriter) -> None:
+    def __init__(self, writer: journal.JournalWriter, doing: Callable[[], tuple | None] = lambda: None) -> None:
         self.rows: list[bytes] = []
         self.metrics: list[bytes] = []
         self.labels: dict[tuple, int] = {}
@@ -35,6 +37,7 @@ class Spool:
         self.writer = writer
         self.truncated = False
         self.n_dropped = 0
+        self._doing = doing
         self._news: list[tuple[bytes, Any]] = []  # vocabulary and clock readings that are not in the journal yet
         self._pid = os.getpid()
         self._naming = threading.Lock()
@@ -99,10 +102,20 @@ class Spool:
         self.writer.close()
 
     def _flush_loop(self) -> None:
+        seen = noted = None
         while not self._stopped:
-            self._wake.wait(_INTERVAL)
+            idle = not self._wake.wait(_INTERVAL)
             self._wake.clear()
+            seen, before = self._doing(), seen
+            if idle and seen is before and seen is not noted:  # for a whole interval: perhaps for ever
+                self._note_open(*seen)
+                noted = seen
             self.flush()
+
+    def _note_open(self, kind: str, step: int, t_start: int) -> None:
+        with self._naming:
+            note = {"kind": clean(kind), "step": step, "t_start": t_start, "t": monotonic_ns()}
+            self._news.append((b"OPEN", note))
 
     def _write(self, news: list[tuple[bytes, Any]], rows: list[bytes], metrics: list[bytes]) -> None:
         frames = [journal.json_frame(tag, [entry]) for tag, entry in news]

@@ -30,6 +30,7 @@ def write_trace(path: Path, run: dict, journals: Ranks, status: list[str]) -> No
         _write_clock(file, journals)
         vocabulary.write(file.create_group("vocab"))
         _write_events(file, journals, vocabulary)
+        _write_table(file, "open", schema.OPEN, _unfinished(journals))
         _write_metrics(file.create_group("metrics"), journals)
         file.attrs["complete"] = all(state == "closed" for state in status)
 
@@ -129,6 +130,19 @@ def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary) -> 
     _write_column(file, "rank_offset", schema.RANK_OFFSET, offsets)
     _write_table(file, "steps", schema.STEPS, _concatenated(steps, schema.STEPS))
     _write_table(file, "summary", schema.SUMMARY, _summary(_concatenated(durations, _SUMMARISED), vocabulary))
+
+
+def _unfinished(journals: Ranks) -> dict[str, list]:
+    """What each rank was last seen in, unless it recorded something later or closed."""
+    found = [own for own in journals if own and own.open and not own.done and _is_current(own)]
+    return {"rank": [own.rank for own in found]} | {
+        name: [own.open[name].encode() if name == "kind" else own.open[name] for own in found]
+        for name in ("kind", "step", "t_start", "t")
+    }
+
+
+def _is_current(own: Journal) -> bool:
+    return own.open["t"] > own.events()["t_end"].max(initial=own.open["t_start"])
 
 
 def _event_columns(own: Journal, vocabulary: _Vocabulary, first: int) -> dict[str, np.ndarray]:

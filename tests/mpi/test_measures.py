@@ -182,6 +182,7 @@ class Recording:
     """Stands in for a recorder of a trace."""
 
     enabled = True
+    doing = None
 
     def __init__(self):
         self.metrics = []

@@ -1,0 +1,115 @@
+"""The analyses of ``mpicomp trace``: their options; what they print is in ``trace_views``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import trace_charts as charts
+from . import trace_views as views
+from .trace import _as_json, _console, _errors, _print_json, _trace_file
+from .trace_group import ANALYSES
+
+_enclosed = click.option("--enclosed", type=click.Choice(["hidden", "exposed"]), default="hidden", show_default=True,
+                         help="What communication recorded wholly inside a computation is: exposed if it blocks.")
+_png = click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file (needs the extra plot).")
+_force = click.option("--force", is_flag=True, help="Replace the picture if it exists.")
+
+
+def _analysis(name: str, more: str, *options: Any) -> click.Command:
+    """The command that calls ``mpicomp.trace.NAME`` with its options and prints the result."""
+    show = getattr(charts if name in charts.DRAWN else views, name)
+
+    def run(as_json: bool, png: Path | None = None, force: bool = False, **given: Any) -> None:
+        with _errors():
+            from .. import trace
+            from ..trace.analyses import frame, plots
+
+            if png:
+                plots.check(png, force)
+            arguments = {"path": given.pop("file"), **given} if "file" in given else given
+            if "enclosed" in arguments:
+                arguments["enclosed"] = arguments["enclosed"] == "hidden"
+            result = getattr(trace, name)(**arguments)
+            if png:
+                plots.save(name, result, png, force)
+        if as_json:
+            _print_json(frame.plain(result))
+        else:
+            show(_console(), result)
+
+    run.__doc__ = f"{ANALYSES[name]}\n\n{more}"
+    for option in reversed(options if any(isinstance(o, _Files) for o in options) else (_trace_file, *options)):
+        run = option.apply(run) if isinstance(option, _Files) else option(run)
+    return click.command(name, short_help=ANALYSES[name])(_as_json(run))
+
+
+class _Files:
+    """Arguments other than one trace file."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def apply(self, run: Callable) -> Callable:
+        for name in reversed(self.names):
+            run = click.argument(name, type=click.Path(path_type=Path))(run)
+        return run
+
+
+def _ranks(ctx: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
+    """``0-3,8`` as [0, 1, 2, 3, 8]."""
+    if not text:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) - int(low) > 1 << 20):
+            raise click.BadParameter(f"expected ranks such as 0-3,8, got {text!r}")
+        found += range(int(low), int(high or low) + 1)
+    return found
+
+
+def _step(ctx: click.Context, option: click.Parameter, text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+_COMMANDS = (
+    _analysis("steps", "A step lasts as long as its slowest rank. A drift is told where it exceeds the noise."),
+    _analysis("breakdown", "Every instant counts once, for what began last: shares add up to 100%."),
+    _analysis("overlap", "Per rank: how much communication ran while the rank worked, and how much it waited.",
+              _enclosed),
+    _analysis("collectives", "A call's time is its shortest rank's: it came last and waited for nobody."),
+    _analysis("stragglers", "By the median lateness of each rank against the median arrival, on corrected clocks. "
+              "Lateness below the clocks' uncertainty or the noise is not claimed.",
+              click.option("--kind", help="Measure on this kind of event. [default: where waits are longest]")),
+    _analysis("spikes", "Names the rank and phase that made each one, or the communication.",
+              click.option("--threshold", type=click.FloatRange(1, min_open=True), default=1.5, show_default=True,
+                           help="A spike lasts more than so many medians.")),
+    _analysis("codec", "Below the break-even bandwidth compression saves more time than it takes.",
+              click.option("--busbw", type=float, metavar="GB/S",
+                           help="Bus bandwidth of dense all-reduces on this network. [default: from the trace]")),
+    _analysis("measures", "What Reducer(measures=N) and recorder.metric recorded."),
+    _analysis("bandwidth", "Of dense all-reduces; the model is latency + bytes / bandwidth.", _png, _force),
+    _analysis("heatmap", "Rows are ranks, columns steps; large runs are averaged.",
+              click.option("--value", default="duration", show_default=True,
+                           help="Or lateness, sent, a class (communication ...) or a kind of event."), _png, _force),
+    _analysis("matrix", "By the schedules of ring, halving_doubling and direct; other bytes have no known receiver.",
+              click.option("--by", type=click.Choice(["auto", "rank", "node"]), default="auto", show_default=True),
+              _png, _force),
+    _analysis("timeline", "What every rank did when, on one clock.",
+              click.option("--step", default="median", show_default=True, callback=_step,
+                           help="Number of a step, median or slowest."),
+              click.option("--ranks", callback=_ranks, metavar="0-3,8", help="[default: the first 64]"), _png, _force),
+    _analysis("efficiency", "Factors in [0, 1] of the POP methodology, from the first step to the last.",
+              click.option("--skip", type=click.IntRange(0), default=0, show_default=True,
+                           help="Leave out so many first steps."), _enclosed),
+    _analysis("diff", "Time a rank spends on each phase of a step, before (A) and after (B).", _Files("a", "b"),
+              click.option("--skip", type=click.IntRange(0), default=1, show_default=True,
+                           help="Leave out so many first steps.")),
+    _analysis("hang", "PATH is the spool folder of a run that hangs or was killed, or a recovered trace.",
+              _Files("path")),
+)  # fmt: skip
+COMMANDS = {command.name: command for command in _COMMANDS}

@@ -1,0 +1,106 @@
+"""Two traces side by side: what became slower, what faster, and what is only noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .frame import CLASS_NAMES, Frame, compact, opened, spread_of
+from .over_steps import step_table
+
+_BLOCKS = 10
+_SURE = 3.0  # standard errors
+
+
+def diff(a: Any, b: Any, skip: int = 1) -> dict:
+    """Compare two traces phase by phase: time a rank spends on it in a step, in medians over steps.
+
+    The noise is three standard errors of the difference, from the medians of ten blocks of consecutive steps of each
+    trace: neighbouring steps are alike, so single ones would promise too much. What differs between two launches (other
+    nodes, other neighbours) is in no single trace; three launches of each say more. Needs no comparison of clocks.
+
+    Parameters
+    ----------
+    a, b : path or Trace
+        Before and after.
+    skip : int
+        Leave out so many steps at the beginning.
+
+    Returns
+    -------
+    dict
+        Table ``phases``: ``kind class a b change ratio noise verdict``: ns, ns of b - a, b / a, ns; the verdict is
+        slower, faster, same (less than the noise), new or gone, or unknown (fewer than 20 steps). ``step``, first, is
+        the whole step, its other row ``(rest of step)``. ``bytes_a bytes_b``: sent a rank and step; ``steps_a
+        steps_b``; ``different``: facts of the runs that differ, each as [a, b].
+    """
+    sides = []
+    for path in (a, b):  # one after the other, so that one trace is in memory at a time
+        with opened(path) as frame:
+            sides.append(_per_step(frame, skip))
+    before, after = sides
+    kinds = list(dict.fromkeys([*before["time"], *after["time"]]))
+    classes = before["class"] | after["class"]
+    rows = [
+        {"kind": kind, "class": classes[kind], **_compared(before["time"].get(kind), after["time"].get(kind))}
+        for kind in kinds
+    ]
+    rows = [*rows[:1], *sorted(rows[1:], key=lambda row: -abs(row["change"]))]
+    return {
+        "steps_a": before["steps"],
+        "steps_b": after["steps"],
+        "bytes_a": before["bytes"],
+        "bytes_b": after["bytes"],
+        "phases": {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {},
+        "different": _different(before["facts"], after["facts"]),
+        "clock_uncertainty": None,
+    }
+
+
+def _per_step(frame: Frame, skip: int) -> dict:
+    """ns a rank (mean over those that recorded), one number a step, for each kind."""
+    table = step_table(frame)
+    numbers, ranks = table["step"][skip:], table["ranks"][skip:]
+    time: dict[str, np.ndarray] = {}
+    classes = {"step": CLASS_NAMES[0]}
+    if len(numbers):
+        time["step"] = table["duration"][skip:].astype(np.float64)
+        step, kind = frame.step[frame.pieces.event], frame.kind[frame.pieces.event]
+        chosen = np.isin(step, numbers)
+        code, (kinds,) = compact(kind[chosen])
+        cell = code * len(numbers) + np.searchsorted(numbers, step[chosen])
+        sums = np.bincount(cell, frame.pieces.own[chosen], len(kinds) * len(numbers)).reshape(len(kinds), -1) / ranks
+        names = ["(rest of step)" if frame.kinds[code] == "step" else frame.kinds[code] for code in kinds]
+        time |= dict(zip(names, sums, strict=True))
+        classes |= {name: CLASS_NAMES[frame.classes[code]] for name, code in zip(names, kinds, strict=True)}
+    carried = np.isin(frame.step, numbers) & frame.carriers
+    sent = float(frame.column("nbytes_sent")[carried].sum())
+    return {"time": time, "class": classes, "steps": len(numbers), "bytes": sent / max(1, int(ranks.sum())),
+            "facts": frame.trace.attributes}  # fmt: skip
+
+
+def _compared(a: np.ndarray | None, b: np.ndarray | None) -> dict:
+    before, after = (0.0 if values is None else float(np.median(values)) for values in (a, b))
+    noise = np.nan
+    if a is None or b is None:
+        verdict = "new" if a is None else "gone"
+    elif min(len(a), len(b)) < 2 * _BLOCKS:
+        verdict = "unknown"
+    else:
+        noise = _SURE * float(np.hypot(_error(a), _error(b)))
+        verdict = "same" if abs(after - before) <= noise else "slower" if after > before else "faster"
+    return {"a": before, "b": after, "change": after - before, "ratio": after / before if before else np.nan,
+            "noise": noise, "verdict": verdict}  # fmt: skip
+
+
+def _error(values: np.ndarray) -> float:
+    """Standard error of the median, from those of blocks of steps that follow each other."""
+    medians = np.array([np.median(block) for block in np.array_split(values, _BLOCKS)])
+    return max(spread_of(medians), float(medians.std(ddof=1))) / np.sqrt(_BLOCKS)
+
+
+def _different(a: dict, b: dict) -> dict[str, list]:
+    names = ("n_ranks", "n_nodes", "command_line", "mpi_library", "mpi4py_version", "numpy_version", "cupy_version",
+             "python_version", "creator", "git_revision", "environment", "complete")  # fmt: skip
+    return {name: [a.get(name), b.get(name)] for name in names if a.get(name) != b.get(name)}

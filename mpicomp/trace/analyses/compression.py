@@ -1,0 +1,206 @@
+"""Was compression worth it, and what did it do to the training?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import InvalidArgument
+from .. import tables
+from .frame import COMPRESSION, Frame, compact, opened, quantiles
+from .traffic import bandwidth as bandwidth_of
+
+_DENSE = (0.9, 1.2)  # ratios at which a scheme sends about as much as a dense all-reduce: a yardstick for the others
+_EVEN = 0.05  # gains below this part are called even
+_CANNOT = "no dense all-reduce of such a size in this trace: give the network's busbw, as `mpicomp bench` measures it"
+
+
+def codec(path: Any, busbw: float | None = None) -> dict:
+    """What each scheme saved and what it cost, and on which networks that pays.
+
+    Compression of a step costs the time of the slowest rank outside of communication; what is done while values
+    travel is free. It pays where sending the saved bytes would take longer, so below the break-even bandwidth
+    ``(2 (p-1)/p dense bytes - sent bytes) / compression time``. Latency is left out.
+
+    Whether it was worth it is judged on the whole step, against what a dense all-reduce takes: that of a scheme in the
+    trace that sends everything, else the trace's own all-reduces of at least half the size, else ``busbw``.
+
+    Parameters
+    ----------
+    busbw : float, optional
+        Bus bandwidth of dense all-reduces on this network, GB/s; goes before what the trace says.
+
+    Returns
+    -------
+    dict
+        Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication
+        break_even dense_time speedup worth basis``. Medians over steps: bytes a rank; ns of the step (slowest rank), of
+        compression outside of and inside communication (slowest rank), of communication (the rank that waited least).
+        ``density`` is measured where ``Reducer(measures=...)`` was on, else NaN; ``worth`` is yes, no, even or unknown.
+        Needs no comparison of clocks.
+    """
+    if busbw is not None and not busbw > 0:
+        raise InvalidArgument(f"busbw must be a bandwidth in GB/s above 0, got {busbw}")
+    with opened(path) as frame:
+        rows = np.flatnonzero((frame.kind == frame.code("step")) & (frame.column("nbytes_dense") > 0))
+        if not len(rows):
+            return {"schemes": {}, "reason": "no step of a Reducer was recorded", "clock_uncertainty": None}
+        table = _schemes(frame, rows)
+        dense_time, basis = _dense_times(frame, table, busbw)
+        speedup = dense_time / np.maximum(table["time"], 1)
+        cases = [np.isnan(speedup), speedup > 1 + _EVEN, speedup < 1 - _EVEN]
+        judged = np.select(cases, ["unknown", "yes", "no"], "even")
+        verdict = {"dense_time": dense_time, "speedup": speedup, "worth": judged, "basis": basis}
+        return {"schemes": table | verdict, "reason": _CANNOT if "unknown" in judged else "", "clock_uncertainty": None}
+
+
+def _schemes(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
+    steps = _step_costs(frame, rows)
+    group, (scheme,) = compact(steps["scheme"])
+    middle = {name: quantiles(group, steps[name], 0.5)[1][0]
+              for name in ("dense", "sent", "time", "compression", "hidden", "communication", "ranks")}  # fmt: skip
+    p = np.maximum(middle.pop("ranks"), 1)
+    saved = 2 * (p - 1) / p * middle["dense"] - middle["sent"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "scheme": np.array(frame.trace.vocabulary("scheme"))[scheme],
+            "steps": np.bincount(group),
+            "n_ranks": p.astype(np.int64),
+            **middle,
+            "ratio": np.where(middle["sent"] > 0, 2 * (p - 1) / p * middle["dense"] / middle["sent"], np.nan),
+            "density": _density(frame, steps["step"], group, len(scheme)),
+            "break_even": np.where(saved > 0, saved / middle["compression"], 0.0),
+        }
+
+
+def _step_costs(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """One row for each step of each scheme and size, over its ranks."""
+    pieces = frame.pieces
+    begin = frame.on_axis(frame.rank[rows], frame.column("t_start")[rows])
+    own_rank = frame.rank[pieces.event]
+    place = np.searchsorted(begin, frame.on_axis(own_rank, pieces.begin), side="right") - 1
+    around = rows[np.maximum(place, 0)]
+    inside = (place >= 0) & (frame.rank[around] == own_rank) & (pieces.end <= frame.column("t_end")[around])
+    compressing = inside & (frame.classes[frame.kind[pieces.event]] == COMPRESSION)
+    waits = inside & frame.open_communication & ~frame.hidden()
+    part = {
+        "compression": compressing & ~frame.open_communication,
+        "hidden": compressing & frame.open_communication,
+        "communication": waits,
+    }
+    own = {name: np.bincount(place[chosen], pieces.own[chosen], len(rows)) for name, chosen in part.items()}
+    scheme, dense = frame.column("scheme")[rows], frame.column("nbytes_dense")[rows]
+    order, starts = tables.blocks(scheme, dense, frame.step[rows])
+    first = order[starts]
+
+    def most(values: np.ndarray) -> np.ndarray:
+        return np.maximum.reduceat(values[order], starts)
+
+    return {
+        "scheme": scheme[first],
+        "step": frame.step[rows][first],
+        "ranks": np.diff(np.append(starts, len(order))),
+        "dense": dense[first].astype(np.float64),
+        "sent": most(frame.column("nbytes_sent")[rows]).astype(np.float64),
+        "time": most(frame.duration[rows]).astype(np.float64),
+        "compression": most(own["compression"]),
+        "hidden": most(own["hidden"]),
+        "communication": np.minimum.reduceat(own["communication"][order], starts),
+    }
+
+
+def _density(frame: Frame, step: np.ndarray, group: np.ndarray, n_schemes: int) -> np.ndarray:
+    """Mean of the measured densities of each scheme's steps."""
+    result, table = np.full(n_schemes, np.nan), frame.trace.metrics().get("density")
+    if table is None:
+        return result
+    for scheme in range(n_schemes):
+        chosen = np.isin(table["step"], step[group == scheme])
+        if chosen.any():
+            result[scheme] = table["value"][chosen].mean()
+    return result
+
+
+def _dense_times(frame: Frame, table: dict, busbw: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """ns that a dense all-reduce of each scheme's vector takes, NaN where that is not known, and who says so."""
+    share = 2 * (table["n_ranks"] - 1) / table["n_ranks"]
+    if busbw is not None:
+        return share * table["dense"] / busbw, np.full(len(share), f"busbw of {busbw:g} GB/s as given")
+    result, basis = np.full(len(share), np.nan), np.full(len(share), "", dtype=object)
+    measured = bandwidth_of(frame.trace)["bandwidth"]
+    yardstick = (table["ratio"] >= _DENSE[0]) & (table["ratio"] <= _DENSE[1])
+    for row, nbytes in enumerate(table["dense"]):
+        same = np.flatnonzero(yardstick & (table["dense"] == nbytes) & (np.arange(len(share)) != row))
+        large = np.flatnonzero(measured["nbytes"] >= nbytes / 2)
+        if len(same) and not yardstick[row]:
+            best = same[np.argmin(table["time"][same])]
+            result[row], basis[row] = table["time"][best], f"steps of {table['scheme'][best]} in this trace"
+        elif len(large) and not yardstick[row]:
+            best = large[np.argmax(measured["median"][large])]
+            result[row] = share[row] * nbytes / measured["median"][best]
+            basis[row] = f"all-reduces by {measured['algo'][best]} in this trace, {measured['median'][best]:.3g} GB/s"
+        elif yardstick[row]:
+            result[row], basis[row] = table["time"][row], "itself dense"
+    return result, basis.astype(str)
+
+
+def measures(path: Any) -> dict:
+    """What was measured of the training at each step, side by side: ``Reducer(measures=N)`` and ``recorder.metric``.
+
+    Returns
+    -------
+    dict
+        Table ``steps``: ``step`` and a column a metric, the mean over ranks (NaN where not measured); table
+        ``metrics``: ``metric steps first last least greatest change``, where ``change`` is the median of the last
+        quarter over that of the first, minus 1; ``remarks``: texts on what stands out. Needs no comparison of clocks.
+    """
+    with opened(path) as frame:
+        found = {name: table for name, table in frame.trace.metrics().items() if len(table["step"])}
+        if not found:
+            remark = "nothing was measured: make the Reducer with measures=N, or call recorder.metric"
+            return {"steps": {}, "metrics": {}, "remarks": [remark], "clock_uncertainty": None}
+        numbers = np.unique(np.concatenate([table["step"] for table in found.values()]))
+        columns = {}
+        for name, table in found.items():
+            place = np.searchsorted(numbers, table["step"])
+            counts = np.bincount(place, minlength=len(numbers))
+            with np.errstate(invalid="ignore"):
+                columns[name] = np.bincount(place, table["value"], len(numbers)) / counts
+        rows = [{"metric": name, **_course(values)} for name, values in columns.items()]
+        return {
+            "steps": {"step": numbers, **columns},
+            "metrics": {name: np.array([row[name] for row in rows]) for name in rows[0]},
+            "remarks": [remark for name, values in columns.items() for remark in _remarks(name, values)],
+            "clock_uncertainty": None,
+        }
+
+
+def _course(values: np.ndarray) -> dict:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return {"steps": 0, **dict.fromkeys(("first", "last", "least", "greatest", "change"), np.nan)}
+    quarter = max(1, len(known) // 4)
+    early, late = np.median(known[:quarter]), np.median(known[-quarter:])
+    return {"steps": len(known), "first": known[0], "last": known[-1], "least": known.min(), "greatest": known.max(),
+            "change": late / early - 1 if early else np.nan}  # fmt: skip
+
+
+def _remarks(name: str, values: np.ndarray) -> list[str]:
+    known = values[~np.isnan(values)]
+    finite = known[np.isfinite(known)]
+    remarks = []
+    if len(finite) < len(known):
+        remarks.append(f"{name} was infinite in {len(known) - len(finite)} measured steps")
+    if len(finite) < 8:
+        return remarks
+    half = len(finite) // 2
+    if name == "memory_norm" and np.median(finite[-half // 2 :]) > 1.2 * np.median(finite[half // 2 : half]):
+        remarks.append("memory_norm still grows at the end: what is kept back is not sent fast enough to settle")
+    if name == "contraction" and np.median(finite) > 0.999:
+        remarks.append("contraction is near 1: a step sends almost nothing of the gradient; try a greater density")
+    if name == "memory_cosine" and np.median(finite[half:]) < 0.05:
+        remarks.append("memories of workers have little in common (memory_cosine near 0): a leader's choice of "
+                       "coordinates suits only itself")  # fmt: skip
+    return remarks
+

@@ -1,0 +1,262 @@
+"""What all analyses share: the columns of a trace, the classes of events, clocks, and plain values for JSON."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...errors import CorruptFile, InvalidArgument
+from .. import clock, schema, tables
+from ..read import Trace, open_trace
+from .nesting import Pieces, cut
+
+#: What a rank does in an event of each kind. What is not listed, and what no event covers in a step, is "other".
+CLASSES = {
+    "compute": "compute forward backward evaluate loss optimizer apply",
+    "compression": "select compress update encode decode compensate decompress pack unpack error_feedback",
+    "communication": "exchange collective allreduce agree broadcast bcast gather allgather gather_to_all "
+                     "reduce_scatter alltoall barrier sketch wait send recv p2p",
+}  # fmt: skip
+CLASS_NAMES = ("other", *CLASSES)
+OTHER, COMPUTE, COMPRESSION, COMMUNICATION = range(4)
+_CLASS_OF = {kind: code for code, name in enumerate(CLASSES, 1) for kind in CLASSES[name].split()}
+ALLREDUCE_KINDS = ("collective", "allreduce")  # kinds whose sizes are those of an all-reduce
+_BLOCK = 1 << 20  # events whose nesting is worked out at a time: bounds the memory
+
+
+@contextmanager
+def opened(path: Any) -> Iterator[Frame]:
+    """The frame of a trace given by its path, or by a ``Trace`` that is open already."""
+    if isinstance(path, Trace):
+        yield Frame(path)
+        return
+    with open_trace(path) as trace:
+        yield Frame(trace)
+
+
+class Frame:
+    """Columns of /events and what follows from them, each worked out when first used."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.n_ranks = trace, trace.n_ranks
+        self.kinds = trace.vocabulary("kind")
+        self.classes = np.array([_CLASS_OF.get(kind, OTHER) for kind in self.kinds], np.uint8)
+
+    def column(self, name: str) -> np.ndarray:
+        return self.trace.events(name)[name]
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        rank = self.column("rank")
+        if np.any(rank[1:] < rank[:-1]):
+            raise CorruptFile(f"{self.trace.path}: /events is not sorted by rank")
+        return rank
+
+    @property
+    def kind(self) -> np.ndarray:
+        return self.column("kind")
+
+    @property
+    def step(self) -> np.ndarray:
+        return self.column("step")
+
+    @property
+    def duration(self) -> np.ndarray:
+        return np.maximum(self.column("t_end") - self.column("t_start"), 0)
+
+    def code(self, kind: str) -> int:
+        return self.kinds.index(kind) if kind in self.kinds else -1
+
+    def rows_of(self, kind: str) -> np.ndarray:
+        return np.flatnonzero(self.kind == self.code(kind))
+
+    # -- clocks
+
+    def corrected(self, rows: np.ndarray, column: str) -> np.ndarray:
+        """A time column of ascending ``rows`` on the reference rank's clock."""
+        rank, result = self.rank[rows], np.array(self.column(column)[rows], np.int64)
+        samples = self.trace.table("clock")
+        order = np.argsort(samples["rank"], kind="stable")
+        every = np.arange(self.n_ranks + 1)
+        mine, theirs = np.searchsorted(rank, every), np.searchsorted(samples["rank"][order], every)
+        for own in np.unique(rank):
+            part = slice(mine[own], mine[own + 1])
+            chosen = order[theirs[own] : theirs[own + 1]]
+            result[part] = clock.corrected(result[part], {name: values[chosen] for name, values in samples.items()})
+        return result
+
+    @cached_property
+    def uncertainty(self) -> np.ndarray:
+        """ns by which each rank's clock may differ from the reference's: half its longest kept round trip."""
+        samples, result = self.trace.table("clock"), np.zeros(self.n_ranks, np.int64)
+        foreign = (samples["shared"] == 0) & (samples["rank"] >= 0) & (samples["rank"] < self.n_ranks)
+        np.maximum.at(result, samples["rank"][foreign], samples["rtt"][foreign] // 2)
+        return result
+
+    # -- nesting
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The time of all ranks cut where events begin and end, block after block of ranks."""
+        bits = np.left_shift(1, self.classes)[self.kind].astype(np.uint8)
+        parts = [self.pieces_of(slice(first, last), bits) for first, last in self._blocks()]
+        return Pieces(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def pieces_of(self, part: slice, bits: np.ndarray) -> Pieces:
+        found = cut(self.rank[part], self.column("t_start")[part], self.column("t_end")[part], bits[part])
+        return found._replace(event=found.event + part.start)
+
+    def _blocks(self) -> list[tuple[int, int]]:
+        ends = np.searchsorted(self.rank, np.arange(self.n_ranks), side="right")
+        bounds = [0]
+        for end in ends.tolist():
+            if end - bounds[-1] >= _BLOCK:
+                bounds.append(end)
+        if bounds[-1] < len(self.rank) or len(bounds) == 1:
+            bounds.append(len(self.rank))
+        return list(itertools.pairwise(bounds))
+
+    @property
+    def open_communication(self) -> np.ndarray:
+        """Whether a communication is open in each piece."""
+        return (self.pieces.mask >> COMMUNICATION & 1).astype(bool)
+
+    @cached_property
+    def enclosed(self) -> np.ndarray:
+        """Pieces of communication recorded wholly inside a computation: hidden only if the calls do not block."""
+        inside = self._inside(COMPUTE, COMMUNICATION)
+        return inside[self.pieces.event]
+
+    def outermost(self, of_class: int) -> np.ndarray:
+        """Events of a class that no other event of it encloses."""
+        return (self.classes[self.kind] == of_class) & ~self._inside(of_class, of_class)
+
+    def _inside(self, outer: int, inner: int) -> np.ndarray:
+        """Events of class ``inner`` that lie in an event of class ``outer`` of an earlier row."""
+        cls = self.classes[self.kind]
+        rows = np.flatnonzero((cls == outer) | (cls == inner))
+        end = self.on_axis(self.rank[rows], self.column("t_end")[rows])
+        reach = np.maximum.accumulate(np.where(cls[rows] == outer, end, -1))
+        result = np.zeros(len(cls), bool)
+        result[rows[1:]] = (cls[rows[1:]] == inner) & (reach[:-1] >= end[1:])
+        return result
+
+    def hidden(self, enclosed: bool = True) -> np.ndarray:
+        """Pieces in which a rank works although a communication is open: the latter costs nothing there.
+
+        Compression counts where it began inside the communication; a broadcast inside a compression is waited for.
+        """
+        top = self.classes[self.kind[self.pieces.event]]
+        computing = (self.pieces.mask >> COMPUTE & 1).astype(bool)
+        found = self.open_communication & (computing | (top == COMPRESSION))
+        return found if enclosed else found & ~self.enclosed
+
+    def by_rank(self, weights: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """Sums of a quantity of pieces, over the chosen ones of each rank."""
+        return np.bincount(self.rank[self.pieces.event[chosen]], weights[chosen], self.n_ranks)
+
+    @cached_property
+    def carriers(self) -> np.ndarray:
+        """Events whose bytes are not counted again in another one around them."""
+        sends = np.flatnonzero((self.column("nbytes_sent") > 0) | (self.column("nbytes_recv") > 0))
+        result = np.zeros(len(self.rank), bool)
+        rank = self.rank[sends]
+        reach = self.on_axis(rank, self.column("t_end")[sends])
+        before = np.maximum.accumulate(reach)[:-1]
+        result[sends] = True
+        result[sends[1:]] = (rank[1:] != rank[:-1]) | (reach[1:] > before)
+        return result
+
+    @cached_property
+    def _extent(self) -> tuple[np.ndarray, np.ndarray]:
+        """First begin and last end of each rank, on its own clock; 0 where it recorded nothing."""
+        starts = np.flatnonzero(np.diff(self.rank, prepend=-1))
+        first, last = np.zeros(self.n_ranks, np.int64), np.zeros(self.n_ranks, np.int64)
+        if len(starts):
+            first[self.rank[starts]] = np.minimum.reduceat(self.column("t_start"), starts)
+            last[self.rank[starts]] = np.maximum.reduceat(self.column("t_end"), starts)
+        return first, np.maximum(last, first)
+
+    @property
+    def span(self) -> np.ndarray:
+        """ns from the first begin to the last end of each rank."""
+        first, last = self._extent
+        return last - first
+
+    def on_axis(self, rank: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """Local times of all ranks on one axis, one rank's after the other's: to be sorted and searched in one go."""
+        return rank.astype(np.int64) * (int(self.span.max(initial=0)) + 1) + (t - self._extent[0][rank])
+
+
+def grouped(key: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Columns sorted by ``key`` (then by the first column), where each group starts, and each group's key last."""
+    order = np.lexsort((columns[0], key))
+    ordered = key[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1)) if len(ordered) else order
+    return ordered[starts], starts, [column[order] for column in columns]
+
+
+def quantiles(key: np.ndarray, values: np.ndarray, *shares: float) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The distinct keys, and quantiles of each one's values (nearest two ranks, interpolated)."""
+    keys, starts, (ordered,) = grouped(key, np.asarray(values, np.float64))
+    counts = np.diff(np.append(starts, len(ordered)))
+    result = []
+    for share in shares:
+        place = share * (counts - 1)
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, counts - 1)
+        a, b = ordered[starts + low], ordered[starts + high]
+        result.append(a + (b - a) * (place - low))
+    return keys, result
+
+
+def median_of(key: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    keys, (middle,) = quantiles(key, values, 0.5)
+    return keys, middle
+
+
+def compact(*keys: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """One number for each row's combination of keys, ascending, and the keys that each number stands for."""
+    order, starts = tables.blocks(*keys)
+    number = np.empty(len(order), np.int64)
+    block = np.zeros(len(order), np.int64)
+    block[starts[1:]] = 1
+    number[order] = np.cumsum(block)
+    return number, [np.asarray(key)[order][starts] for key in keys]
+
+
+def spread_of(values: np.ndarray) -> float:
+    """Standard deviation as the median absolute deviation tells it: outliers do not count."""
+    return float(1.4826 * np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
+
+
+def plain(value: Any) -> Any:
+    """The same in types that JSON knows; what is not finite becomes None."""
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def choose(name: str, value: str, choices: Any) -> str:
+    if value not in choices:
+        raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def collective_kinds(frame: Frame) -> list[str]:
+    """Kinds of communication in the trace, those first that lateness is best measured on."""
+    present = np.unique(frame.kind[frame.classes[frame.kind] == COMMUNICATION])
+    names = [frame.kinds[code] for code in present]
+    return sorted(names, key=lambda kind: (kind not in schema.COLLECTIVE_KINDS, kind))

@@ -1,0 +1,219 @@
+"""The run as a row of steps: how long they took, which stick out and why, and which ranks were slow when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..analysis import _spread
+from .frame import CLASS_NAMES, COMMUNICATION, Frame, choose, compact, grouped, median_of, opened, spread_of
+from .lateness import lateness_of_all
+
+_BLOCKS = 10  # of consecutive steps, whose medians tell a drift from noise
+_SURE = 3.0  # standard errors
+
+
+def steps(path: Any) -> dict:
+    """Durations of the steps, their course, and what each was spent on.
+
+    A step lasts as long as its slowest rank. The drift compares the first third of the steps with the last; it is
+    told only where it exceeds three standard errors, taken from the medians of ten blocks of consecutive steps.
+
+    Returns
+    -------
+    dict
+        ``count first median p90 p99 min max total`` (ns), ``spread`` (robust standard deviation, ns), ``drift`` and
+        ``drift_noise`` (fractions of the median; None below 30 steps), ``drifts``; table ``steps``: ``step ranks
+        duration median_rank slowest_rank`` and ns a rank of each class. Needs no comparison of clocks.
+    """
+    with opened(path) as frame:
+        table = step_table(frame)
+        if not len(table["step"]):
+            return {"count": 0}
+        duration = table["duration"]
+        return {
+            "first": int(duration[0]),
+            **_spread(duration),
+            "spread": spread_of(duration),
+            **_drift(duration),
+            "steps": table | _classes(frame, table["step"]),
+            "clock_uncertainty": None,
+        }
+
+
+def step_table(frame: Frame) -> dict[str, np.ndarray]:
+    """For each step: how many ranks recorded it, the longest and the median rank, and which was the longest."""
+    table = frame.trace.table("steps")
+    lasted = table["t_end"] - table["t_start"]
+    if not len(lasted):
+        return dict.fromkeys(("step", "ranks", "duration", "median_rank", "slowest_rank"), lasted)
+    numbers, starts, (ordered, rank) = grouped(table["step"], lasted, table["rank"])
+    ends = np.append(starts[1:], len(ordered))
+    return {
+        "step": numbers,
+        "ranks": ends - starts,
+        "duration": ordered[ends - 1],
+        "median_rank": (ordered[(starts + ends - 1) // 2] + ordered[(starts + ends) // 2]) / 2,
+        "slowest_rank": rank[ends - 1],
+    }
+
+
+def _classes(frame: Frame, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """ns a rank spends on each class in each step, mean over ranks."""
+    pieces = frame.pieces
+    step = frame.step[pieces.event]
+    chosen = np.isin(step, numbers)
+    place = np.searchsorted(numbers, step[chosen])
+    code = frame.classes[frame.kind[pieces.event[chosen]]]
+    sums = np.bincount(place * len(CLASS_NAMES) + code, pieces.own[chosen], len(numbers) * len(CLASS_NAMES))
+    return dict(zip(CLASS_NAMES, sums.reshape(-1, len(CLASS_NAMES)).T / frame.n_ranks, strict=True))
+
+
+def _drift(duration: np.ndarray) -> dict:
+    if len(duration) < 3 * _BLOCKS:
+        return {"drift": None, "drift_noise": None, "drifts": False}
+    medians = np.array([np.median(block) for block in np.array_split(duration, _BLOCKS)])
+    third, middle = _BLOCKS // 3, float(np.median(duration))
+    drift = (np.median(medians[-third:]) - np.median(medians[:third])) / middle
+    # What blocks scatter around a straight course is noise; sqrt(2/third): two medians of so many blocks.
+    course = np.polynomial.Polynomial.fit(np.arange(_BLOCKS), medians, 1)
+    noise = _SURE * spread_of(medians - course(np.arange(_BLOCKS))) * np.sqrt(2 / third) / middle
+    return {"drift": float(drift), "drift_noise": float(noise), "drifts": bool(abs(drift) > noise)}
+
+
+def spikes(path: Any, threshold: float = 1.5) -> dict:
+    """Steps that took much longer than the median one, and who made them so.
+
+    The culprit is the rank and phase (communication aside, in which the others only wait) with the greatest time above
+    its own median, if that makes up half of the step's excess; ``ranks`` counts the ranks with half as much excess in
+    that phase. Otherwise it is the communication itself, named by its phase, with ``rank`` -1.
+
+    Parameters
+    ----------
+    threshold : float
+        A spike lasts more than so many medians, and more than five robust standard deviations above the median.
+
+    Returns
+    -------
+    dict
+        ``median``, ``limit`` (ns), ``count`` (of steps in ``steps``), table ``spikes``: ``step duration ratio excess
+        cause rank phase phase_excess ranks``, longest first. Needs no comparison of clocks.
+    """
+    with opened(path) as frame:
+        table = step_table(frame)
+        if not len(table["step"]):
+            return {"steps": 0, "count": 0}
+        middle = float(np.median(table["duration"]))
+        limit = max(threshold * middle, middle + 5 * spread_of(table["duration"]))
+        found = np.flatnonzero(table["duration"] > limit)
+        found = found[np.argsort(-table["duration"][found], kind="stable")]
+        rows = [_blamed(*entry) for entry in _excesses(frame, table, found, middle)]
+        return {
+            "steps": len(table["step"]),
+            "median": middle,
+            "limit": limit,
+            "count": len(found),
+            "spikes": {
+                "step": table["step"][found],
+                "duration": table["duration"][found],
+                "ratio": table["duration"][found] / middle,
+                "excess": table["duration"][found] - middle,
+                **{name: np.array([row[name] for row in rows]) for name in rows[0]},
+            } if rows else {},
+            "clock_uncertainty": None,
+        }  # fmt: skip
+
+
+def _excesses(frame: Frame, table: dict, found: np.ndarray, middle: float):
+    """For each spike: its excess, and rank, kind name, class and excess over the median step of all its phases."""
+    if not len(found):
+        return
+    pieces = frame.pieces
+    step, kind, rank = (values[pieces.event] for values in (frame.step, frame.kind, frame.rank))
+    cell, (ranks, kinds, steps) = compact(rank, kind, step)
+    time = np.bincount(cell, pieces.own)
+    phase = ranks.astype(np.int64) * len(frame.kinds) + kinds
+    phases, usual = median_of(phase[steps >= 0], time[steps >= 0])
+    names = np.array(frame.kinds)
+    for row in found:
+        rows = np.flatnonzero(steps == table["step"][row])
+        excess = time[rows] - usual[np.searchsorted(phases, phase[rows])]
+        yield table["duration"][row] - middle, ranks[rows], names[kinds[rows]], frame.classes[kinds[rows]], excess
+
+
+def _blamed(whole: float, rank: np.ndarray, phase: np.ndarray, cls: np.ndarray, excess: np.ndarray) -> dict:
+    local = np.flatnonzero(cls != COMMUNICATION)
+    if len(local):
+        worst = local[np.argmax(excess[local])]
+        if excess[worst] >= whole / 2:
+            many = np.unique(rank[(phase == phase[worst]) & (excess >= excess[worst] / 2)])
+            return {"cause": "rank" if len(many) == 1 else "ranks", "rank": int(rank[worst]), "phase": phase[worst],
+                    "phase_excess": float(excess[worst]), "ranks": len(many)}  # fmt: skip
+    waits = np.flatnonzero(cls == COMMUNICATION)
+    if len(waits):
+        worst = waits[np.argmax(excess[waits])]
+        many = np.unique(rank[(phase == phase[worst]) & (excess >= excess[worst] / 2)])
+        return {"cause": "communication", "rank": -1, "phase": phase[worst], "phase_excess": float(excess[worst]),
+                "ranks": len(many)}  # fmt: skip
+    return {"cause": "unknown", "rank": -1, "phase": "", "phase_excess": 0.0, "ranks": 0}
+
+
+def heatmap(path: Any, value: str = "duration", max_ranks: int = 4096, max_steps: int = 4096) -> dict:
+    """An array (ranks, steps) of what each rank spent in each step; large runs are averaged into bins.
+
+    Parameters
+    ----------
+    value : str
+        ``duration`` of the step; ``lateness`` at its communications against the median rank; ``sent`` bytes; a class
+        (``compute compression communication other``) or a kind of event, in ns.
+    max_ranks, max_steps : int
+        At most so many rows and columns.
+
+    Returns
+    -------
+    dict
+        ``matrix`` (NaN where nothing was recorded), ``rank`` and ``step``: the first of each row and column; ``units``;
+        ``clock_uncertainty`` in ns for lateness, else None.
+    """
+    with opened(path) as frame:
+        choices = dict.fromkeys(["duration", "lateness", "sent", *CLASS_NAMES, *frame.kinds])
+        rank, step, amount = _amounts(frame, choose("value", value, choices))
+        kept = step >= 0
+        numbers = np.unique(step[kept])
+        height, width = min(frame.n_ranks, max(1, max_ranks)), min(len(numbers), max(1, max_steps))
+        row = rank[kept].astype(np.int64) * height // max(1, frame.n_ranks)
+        column = np.searchsorted(numbers, step[kept]) * width // max(1, len(numbers))
+        cell = row * width + column
+        counts = np.bincount(cell, minlength=height * width)
+        with np.errstate(invalid="ignore"):
+            matrix = np.bincount(cell, amount[kept], height * width) / counts
+        return {
+            "value": value,
+            "units": "byte" if value == "sent" else "ns",
+            "matrix": matrix.reshape(height, width),
+            "rank": -(-np.arange(height) * frame.n_ranks // height),
+            "step": numbers[-(-np.arange(width) * len(numbers) // width)] if width else numbers,
+            "clock_uncertainty": int(frame.uncertainty.max(initial=0)) if value == "lateness" else None,
+        }
+
+
+def _amounts(frame: Frame, value: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rank, step and amount, one row for each rank and step."""
+    if value == "duration":
+        table = frame.trace.table("steps")
+        return table["rank"], table["step"], (table["t_end"] - table["t_start"]).astype(np.float64)
+    if value == "lateness":
+        rows, late = lateness_of_all(frame)
+        number, (rank, step) = compact(frame.rank[rows], frame.step[rows])
+        return rank, step, np.bincount(number, late) / np.maximum(np.bincount(number), 1)
+    if value == "sent":
+        sent = frame.column("nbytes_sent").astype(np.float64)
+        number, (rank, step) = compact(frame.rank, frame.step)
+        return rank, step, np.bincount(number, sent * frame.carriers, len(rank))
+    event = frame.pieces.event
+    number, (rank, step) = compact(frame.rank[event], frame.step[event])
+    kind = frame.kind[event]
+    chosen = frame.classes[kind] == CLASS_NAMES.index(value) if value in CLASS_NAMES else kind == frame.code(value)
+    return rank, step, np.bincount(number, frame.pieces.own * chosen, len(rank))
+

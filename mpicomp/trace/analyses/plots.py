@@ -1,0 +1,103 @@
+"""Pictures of analyses, drawn by matplotlib (the extra ``plot``) as PNG, SVG or PDF."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import InvalidArgument, MissingExtra
+from ..recorder import check_output
+
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+def check(path: Path, force: bool) -> None:
+    """Raise what would keep ``save`` from writing, before the work."""
+    if path.suffix.lower() not in _FORMATS:
+        raise InvalidArgument(f"a picture's name must end in {', '.join(_FORMATS)}, got {path.name}")
+    check_output(path.absolute(), force)
+    _matplotlib()
+
+
+def save(name: str, result: dict, path: Path, force: bool = False) -> None:
+    """Draw the result of ``mpicomp.trace.NAME`` into ``path``; whole or not at all."""
+    check(path, force)
+    plt = _matplotlib()
+    figure, axes = plt.subplots(figsize=(10, 5), layout="constrained")
+    try:
+        _DRAW[name](figure, axes, result)
+        picture = io.BytesIO()
+        figure.savefig(picture, format=path.suffix[1:].lower(), dpi=120)
+    finally:
+        plt.close(figure)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(picture.getvalue())
+        check_output(path.absolute(), force)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtra("pictures need matplotlib; install it with: pip install 'mpicomp[plot]'") from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def _heatmap(figure: Any, axes: Any, result: dict) -> None:
+    scale, unit = (1e-6, "ms") if result["units"] == "ns" else (1.0, "byte")
+    _image(figure, axes, result["matrix"] * scale, f"{result['value']} ({unit})", result["rank"], result["step"])
+    axes.set(xlabel="step", ylabel="rank")
+
+
+def _matrix(figure: Any, axes: Any, result: dict) -> None:
+    places = np.arange(len(result["matrix"]))
+    _image(figure, axes, result["matrix"], "bytes", places, places)
+    axes.set(xlabel=f"to {result['by']}", ylabel=f"from {result['by']}")
+
+
+def _image(figure: Any, axes: Any, values: np.ndarray, label: str, rows: np.ndarray, columns: np.ndarray) -> None:
+    image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis")
+    figure.colorbar(image, label=label)
+    for ticks, names in ((axes.set_yticks, rows), (axes.set_xticks, columns)):
+        shown = np.unique(np.linspace(0, max(0, len(names) - 1), min(len(names), 9)).astype(int))
+        ticks(shown, [str(name) for name in names[shown]])
+
+
+def _timeline(figure: Any, axes: Any, result: dict) -> None:
+    spans = result["spans"]
+    row = np.searchsorted(result["ranks"], spans["rank"])
+    kinds = list(dict.fromkeys(spans["kind"].tolist()))
+    for number, kind in enumerate(kinds):
+        chosen = spans["kind"] == kind
+        axes.barh(row[chosen], (spans["end"] - spans["begin"])[chosen] * 1e-6, left=spans["begin"][chosen] * 1e-6,
+                  color="0.9" if kind == "step" else f"C{number % 10}", label=kind)  # fmt: skip
+    axes.set(xlabel="ms", ylabel="rank", title=f"step {result['step']}")
+    axes.set_yticks(range(len(result["ranks"])), [str(rank) for rank in result["ranks"]])
+    axes.invert_yaxis()
+    if kinds:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+
+
+def _bandwidth(figure: Any, axes: Any, result: dict) -> None:
+    table = result["bandwidth"]
+    for algo in dict.fromkeys(table["algo"].tolist()):
+        rows = table["algo"] == algo
+        axes.plot(table["nbytes"][rows], table["median"][rows], marker="o", label=algo)
+        axes.fill_between(table["nbytes"][rows], table["p10"][rows], table["p90"][rows], alpha=0.2)
+    axes.set(xlabel="bytes", ylabel="busbw (GB/s), median and 10th to 90th percentile", xscale="log", yscale="log")
+    if len(table["algo"]):
+        axes.legend(frameon=False)
+
+
+_DRAW = {"heatmap": _heatmap, "matrix": _matrix, "timeline": _timeline, "bandwidth": _bandwidth}

@@ -1,0 +1,209 @@
+"""Where the time went: by phase and rank, what of the communication was hidden, and how efficient the run was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .frame import CLASS_NAMES, COMMUNICATION, COMPRESSION, Frame, opened
+
+
+def breakdown(path: Any) -> dict:
+    """Time of each kind of event on each rank, every instant counted once: shares add up to 1.
+
+    An instant belongs to the event that began last, so a broadcast inside a compression is taken out of it, and
+    "step" is what a step spends outside of all recorded phases. Needs no comparison of clocks.
+
+    Returns
+    -------
+    dict
+        ``overall``: table, a row a kind: ``kind class time share mean min max slowest_rank cv`` (per rank, in ns);
+        ``classes``: table ``class time share``; ``ranks``: table ``rank span`` and a column a class, ``unrecorded``
+        last; ``kinds`` and ``time``: names, and the array (ranks, kinds) in ns.
+    """
+    with opened(path) as frame:
+        pieces, n = frame.pieces, frame.n_ranks
+        cell = frame.rank[pieces.event].astype(np.int64) * len(frame.kinds) + frame.kind[pieces.event]
+        time = np.bincount(cell, pieces.own, n * len(frame.kinds)).reshape(n, -1)
+        present = np.flatnonzero(time.any(axis=0))
+        by_class = np.stack([time[:, frame.classes == code].sum(axis=1) for code in range(len(CLASS_NAMES))], axis=1)
+        unrecorded = frame.span - by_class.sum(axis=1)
+        whole = float(frame.span.sum()) or 1.0
+        return {
+            "overall": _overall(frame, time, present, whole),
+            "classes": {
+                "class": np.array([*CLASS_NAMES, "unrecorded"]),
+                "time": np.append(by_class.sum(axis=0), unrecorded.sum()),
+                "share": np.append(by_class.sum(axis=0), unrecorded.sum()) / whole,
+            },
+            "ranks": {"rank": np.arange(n), "span": frame.span, **dict(zip(CLASS_NAMES, by_class.T, strict=True)),
+                      "unrecorded": unrecorded},
+            "kinds": [frame.kinds[code] for code in present],
+            "time": time[:, present],
+            "clock_uncertainty": None,
+        }  # fmt: skip
+
+
+def _overall(frame: Frame, time: np.ndarray, present: np.ndarray, whole: float) -> dict[str, np.ndarray]:
+    present = present[np.argsort(-time[:, present].sum(axis=0), kind="stable")]
+    recorded = time[frame.span > 0][:, present]  # ranks that recorded nothing say nothing about balance
+    mean = recorded.mean(axis=0) if len(recorded) else np.zeros(len(present))
+    return {
+        "kind": np.array([frame.kinds[code] for code in present], dtype=str),
+        "class": np.array([CLASS_NAMES[frame.classes[code]] for code in present], dtype=str),
+        "time": time[:, present].sum(axis=0),
+        "share": time[:, present].sum(axis=0) / whole,
+        "mean": mean,
+        "min": recorded.min(axis=0) if len(recorded) else mean,
+        "max": recorded.max(axis=0) if len(recorded) else mean,
+        "slowest_rank": time[:, present].argmax(axis=0),
+        "cv": recorded.std(axis=0) / np.maximum(mean, 1.0) if len(recorded) else mean,
+    }
+
+
+def overlap(path: Any, enclosed: bool = True) -> dict:
+    """How much communication was hidden under work of the same rank, and how much of it was waited for.
+
+    Hidden is the time in which a communication is open and the rank computes, or compresses in the time it waits
+    (``update`` inside ``exchange``). What stands open inside a compression (``broadcast``) blocks, and is exposed.
+
+    Parameters
+    ----------
+    enclosed : bool
+        Whether communication recorded wholly inside a computation counts as hidden. So it is with calls that do not
+        block; around calls that do, it is exposed: give False. The trace cannot tell which.
+
+    Returns
+    -------
+    dict
+        ``communication hidden exposed enclosed`` (ns, all ranks) and ``share`` = hidden / communication; the same by
+        rank and by step (ns a rank) in the tables ``ranks`` and ``steps``. Needs no comparison of clocks.
+    """
+    with opened(path) as frame:
+        pieces, open_ = frame.pieces, frame.open_communication
+        hidden = frame.hidden(enclosed)
+        columns = {"communication": open_, "hidden": hidden, "exposed": open_ & ~hidden, "enclosed": frame.enclosed}
+        ranks = {name: frame.by_rank(pieces.own, chosen) for name, chosen in columns.items()}
+        step = frame.step[pieces.event]
+        numbers, place = np.unique(step[step >= 0], return_inverse=True)
+        own = pieces.own[step >= 0]
+        steps = {
+            name: np.bincount(place, own * chosen[step >= 0], len(numbers)) / frame.n_ranks
+            for name, chosen in columns.items()
+        }
+        total = {name: float(values.sum()) for name, values in ranks.items()}
+        return {
+            **total,
+            "share": total["hidden"] / total["communication"] if total["communication"] else None,
+            "enclosed_counts_as_hidden": enclosed,
+            "ranks": {"rank": np.arange(frame.n_ranks), **ranks, "share": _ratio(ranks)},
+            "steps": {"step": numbers, **steps, "share": _ratio(steps)},
+            "clock_uncertainty": None,
+        }
+
+
+def _ratio(columns: dict[str, np.ndarray]) -> np.ndarray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return columns["hidden"] / columns["communication"]
+
+
+def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict:
+    """The POP efficiencies of the steps: products of factors in [0, 1] that say what was lost and to what.
+
+    With U_r the useful time of rank r (all but exposed communication; what was not recorded counts as useful), T the
+    time of the longest rank from its first step to its last, and T_0 the time on a network that takes none::
+
+        parallel_efficiency      = mean(U) / T    = load_balance x communication_efficiency
+        load_balance             = mean(U) / max(U)
+        communication_efficiency = max(U) / T     = serialisation x transfer
+        serialisation            = max(U) / T_0
+        transfer                 = T_0 / T
+        computation_share        = part of the useful time that is not compression
+
+    T_0 replays the run: between two communications each rank takes the time it took, and every communication ends at
+    once when the last rank has come. So it is known only where all ranks made the same communications, and it is an
+    upper bound where some did not wait for all (a broadcast). Needs no comparison of clocks.
+
+    Reference: Performance Optimisation and Productivity centre, "POP standard metrics for parallel performance
+    analysis"; Rosas et al., Parallel Computing 2014.
+
+    Parameters
+    ----------
+    skip : int
+        Leave out the first steps, which pay for allocation and connections.
+    """
+    with opened(path) as frame:
+        first, last, n_steps = _window(frame, skip)
+        ran = last > first
+        if not ran.any():
+            return {"steps": 0, "reason": "no step was recorded", "clock_uncertainty": None}
+        inside = _inside(frame, first, last)
+        exposed = inside & frame.open_communication & ~frame.hidden(enclosed)
+        whole = (last - first).astype(np.float64)
+        useful = whole - frame.by_rank(frame.pieces.own, exposed)
+        compressing = inside & (frame.classes[frame.kind[frame.pieces.event]] == COMPRESSION)
+        compression = frame.by_rank(frame.pieces.own, compressing)
+        ideal, reason = _ideal(frame, first, last, inside, exposed)
+        run, longest = float(whole.max()), float(useful[ran].max())
+        mean = float(useful[ran].mean())
+        return {
+            "steps": n_steps,
+            "time": run,
+            "parallel_efficiency": mean / run,
+            "load_balance": mean / longest,
+            "communication_efficiency": longest / run,
+            "serialisation": longest / ideal if ideal else None,
+            "transfer": ideal / run if ideal else None,
+            "computation_share": 1 - float(compression[ran].sum() / useful[ran].sum()),
+            "ideal_time": ideal,
+            "reason": reason,
+            "ranks": {"rank": np.flatnonzero(ran), "time": whole[ran], "useful": useful[ran],
+                      "compression": compression[ran]},
+            "clock_uncertainty": None,
+        }  # fmt: skip
+
+
+def _window(frame: Frame, skip: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Begin of the first step and end of the last on each rank (both 0 where there is none), and how many steps."""
+    table = frame.trace.table("steps")
+    numbers = np.unique(table["step"])[max(skip, 0) :]
+    chosen = np.isin(table["step"], numbers) & (table["rank"] >= 0) & (table["rank"] < frame.n_ranks)
+    first = np.full(frame.n_ranks, np.iinfo(np.int64).max)
+    last = np.full(frame.n_ranks, np.iinfo(np.int64).min)
+    np.minimum.at(first, table["rank"][chosen], table["t_start"][chosen])
+    np.maximum.at(last, table["rank"][chosen], table["t_end"][chosen])
+    absent = ~np.isin(np.arange(frame.n_ranks), table["rank"][chosen])
+    first[absent] = last[absent] = 0
+    return first, last, len(numbers)
+
+
+def _inside(frame: Frame, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    rank = frame.rank[frame.pieces.event]
+    return (frame.pieces.begin >= first[rank]) & (frame.pieces.end <= last[rank])
+
+
+def _ideal(frame: Frame, first: np.ndarray, last: np.ndarray, inside: np.ndarray,
+           exposed: np.ndarray) -> tuple[float | None, str]:  # fmt: skip
+    """Time of the run on a network that takes none, or why it is not known."""
+    pieces = frame.pieces
+    kind, rank = frame.kind[pieces.event], frame.rank[pieces.event]
+    starts = inside & frame.outermost(COMMUNICATION)[pieces.event]
+    starts &= pieces.begin == frame.column("t_start")[pieces.event]
+    ranks = np.flatnonzero(last > first)
+    counts = np.bincount(rank[starts], minlength=frame.n_ranks)[ranks]
+    if len(set(counts.tolist())) > 1:
+        return None, f"ranks made between {counts.min()} and {counts.max()} communications: they cannot be matched"
+    calls = int(counts[0])
+    sequence = kind[starts].reshape(len(ranks), calls)
+    if (sequence != sequence[:1]).any():
+        return None, "ranks made different communications in different order: they cannot be matched"
+    begin = pieces.begin[starts].reshape(len(ranks), calls)
+    bounds = np.concatenate([first[ranks, None], begin, last[ranks, None]], axis=1)
+    # Exposed communication is what a rank did not spend on work, from one communication's begin to the next one's.
+    number = np.cumsum(starts)
+    number -= np.concatenate([[0], np.cumsum(counts)])[np.searchsorted(ranks, rank)]
+    cell = np.searchsorted(ranks, rank[exposed]) * (calls + 1) + number[exposed]
+    waited = np.bincount(cell, pieces.own[exposed], len(ranks) * (calls + 1)).reshape(len(ranks), calls + 1)
+    return float((np.diff(bounds, axis=1) - waited).max(axis=0).sum()), ""
+
