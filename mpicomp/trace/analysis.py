@@ -80,7 +80,7 @@ def _info(trace: Trace) -> dict:
         "clock_uncertainty": trace.clock_uncertainty(),
         "n_backwards": n_backwards,
         "ranks_not_closed": {rank: state for rank, state in enumerate(status) if state != "closed"},
-        "is_part": int(trace.attributes.get("n_parts", 1)) != len(trace.files),
+        "missing_parts": trace.missing_parts,
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from . import schema
-from .read import Trace, open_trace, reading
+from .read import Trace, open_trace, plain, reading
 
 _ATTRIBUTES = ("Conventions", "title", "creator", "created", "n_ranks", "n_nodes", "command_line", "complete")
 
@@ -40,9 +40,9 @@ def _columns(trace: Trace) -> Iterator[str]:
                 yield f"/{table}/{name} is missing"
             elif not _is_of_type(dataset.dtype, np.dtype(column.dtype)):
                 yield f"/{table}/{name} is {dataset.dtype}, expected {np.dtype(column.dtype)}"
-            elif dataset.attrs.get("units") != column.units:
-                yield f"/{table}/{name}: units are {dataset.attrs.get('units')!r}, expected {column.units!r}"
-            elif not dataset.is_scale and not len(dataset.dims[0]):
+            elif (units := plain(dataset.attrs.get("units", ""))) != column.units:
+                yield f"/{table}/{name}: units are {units!r}, expected {column.units!r}"
+            elif not dataset.is_scale and "DIMENSION_LIST" not in dataset.attrs:
                 yield f"/{table}/{name} has no dimension scale"
     for name in (*(f"vocab/{field}" for field in schema.LABEL_FIELDS), "rank_offset"):
         if name not in trace.file:

@@ -51,15 +51,28 @@ def create_column(group: h5py.Group, name: str, column: Column, length: int, dty
         compression_opts=1,
         fletcher32=True,
     )
-    dataset.attrs["units"] = column.units
-    dataset.attrs["long_name"] = column.long_name
+    describe(dataset, units=column.units, long_name=column.long_name)
     return dataset
+
+
+def describe(item: h5py.HLObject, **attributes) -> None:
+    """Set attributes, texts as strings of fixed length.
+
+    HDF5 keeps those in the item's header, under its checksum. Strings of variable length lie in a heap without one,
+    where a stretch of zeros has HDF5 2.0 search for ever.
+    """
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            text = value.encode()
+            item.attrs.create(name, text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
+        else:
+            item.attrs[name] = value
 
 
 def describe_codes(dataset: h5py.Dataset, kind: str, codes: dict[str, int]) -> None:
     """What the codes (``values``) or bits (``masks``) of a column mean, as the CF conventions write it."""
     dataset.attrs[f"flag_{kind}"] = np.array(list(codes.values()), dataset.dtype)
-    dataset.attrs["flag_meanings"] = " ".join(codes)
+    describe(dataset, flag_meanings=" ".join(codes))
 
 
 def attach_scale(group: h5py.Group, scale: str) -> None:

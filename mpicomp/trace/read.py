@@ -101,24 +101,36 @@ class Trace:
 
     def _check_parts(self) -> None:
         with reading(self.path):
-            runs = {_text(file.attrs["run_id"]) for file in self.files}
+            runs = {str(plain(file.attrs["run_id"])) for file in self.files}
             numbers = [int(file.attrs["part"]) for file in self.files]
             expected = int(self.file.attrs["n_parts"])
         if len(runs) > 1:
             raise CorruptFile(f"{self.path}: the files belong to {len(runs)} runs; keep one run in a folder")
         if numbers != list(range(expected)):
             missing = sorted({*range(min(expected, _MAX_OBJECTS))} - {*numbers})
-            raise CorruptFile(f"{self.path}: expected {expected} files, got {len(numbers)}: parts {missing} are missing")
+            raise CorruptFile(f"{self.path}: expected {expected} files, got {len(numbers)}: {missing} are missing")
+
+    @cached_property
+    def missing_parts(self) -> str:
+        """Of a part that was opened alone: which part it is and whose events it has; empty for a whole trace."""
+        with reading(self.path):
+            part, n_parts, first, last = (
+                int(self.file.attrs.get(name, default))
+                for name, default in (("part", 0), ("n_parts", 1), ("first_rank", 0), ("last_rank", 0))
+            )
+            if n_parts == len(self.files):
+                return ""
+            return f"part {part + 1} of {n_parts}: events of ranks {first}-{last} only; give the folder to see all"
 
     @cached_property
     def attributes(self) -> dict:
         """Attributes of the file; those that hold JSON are unpacked."""
         with reading(self.path):
-            plain = {_text(name): _plain(value) for name, value in self.file.attrs.items()}
-            plain["command_line"] = [_text(word) for word in json.loads(plain.get("command_line", "[]"))]
-            environment = json.loads(plain.get("environment", "{}"))
-            plain["environment"] = {_text(name): _text(environment[name]) for name in environment}
-            return plain
+            facts = {_text(name): plain(value) for name, value in self.file.attrs.items()}
+            facts["command_line"] = [_text(word) for word in json.loads(facts.get("command_line", "[]"))]
+            environment = json.loads(facts.get("environment", "{}"))
+            facts["environment"] = {_text(name): _text(environment[name]) for name in environment}
+            return facts
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Columns of a group, all equally long."""
@@ -134,7 +146,7 @@ class Trace:
         """Unpacked once: the analyses of a report share most columns."""
         key = (table, name)
         if key not in self._columns:
-            parts = [group[name][:] for group in groups]
+            parts = [_of_expected_kind(group[name], table, name)[:] for group in groups]
             self._columns[key] = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return self._columns[key]
 
@@ -170,7 +182,7 @@ class Trace:
             named: dict[str, list[h5py.Group]] = {}
             for group in groups:
                 for link in group:
-                    named.setdefault(_text(str(group[link].attrs.get("name", link))), []).append(group[link])
+                    named.setdefault(str(plain(group[link].attrs.get("name", link))), []).append(group[link])
             return {name: self._metric(name, parts) for name, parts in named.items()}
 
     def _metric(self, name: str, parts: list[h5py.Group]) -> dict[str, np.ndarray]:
@@ -227,13 +239,24 @@ def _check_dataset(dataset: h5py.Dataset, where: str) -> None:
         raise CorruptFile(f"{where} claims {claimed} bytes but stores {stored}")
 
 
-def _plain(value):
-    if isinstance(value, np.generic):
-        return value.item()
-    return _text(value) if isinstance(value, (bytes, str)) else value.tolist()
+def _of_expected_kind(dataset: h5py.Dataset, table: str, name: str) -> h5py.Dataset:
+    """Whole numbers where the format has them, and so on: what is computed with a column relies on it."""
+    columns = schema.METRICS if table.startswith("metrics") else schema.TABLES.get(table, {})
+    if name in columns:
+        expected = "iu" if columns[name].dtype[0] in "iu" else columns[name].dtype[0]
+        if dataset.dtype.kind not in expected or (dataset.dtype.itemsize > 8 and expected != "S"):
+            raise CorruptFile(f"/{table}/{name} is {dataset.dtype}, expected {columns[name].dtype}")
+    return dataset
+
+
+def plain(value):
+    """An attribute as Python has it."""
+    if isinstance(value, (bytes, str)):
+        return _text(value)
+    return value.item() if isinstance(value, np.generic) else value.tolist()
 
 
 def _text(value) -> str:
     """Text that is safe to print: a hostile file cannot drive the terminal."""
-    text = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return "".join(letter if letter.isprintable() else "?" for letter in text)

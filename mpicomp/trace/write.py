@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import CorruptFile
 from . import schema, tables
-from .columns import attach_scale, create_column, describe_codes, write_scale, write_table
+from .columns import attach_scale, create_column, describe, describe_codes, write_scale, write_table
 from .journal import Journal
 from .schema import Column
 from .totals import Totals
@@ -44,13 +44,13 @@ class Run:
         # Files of libver "latest" cannot be read by the HDF5 1.10 tools that clusters still have.
         with h5py.File(path, "x", libver=("v110", "v110")) as file:
             _write_attributes(file, self.facts, self.journals)
-            file.attrs.update(part=part, n_parts=len(self.parts))
-            file.attrs.update(first_rank=self.parts[part].start, last_rank=self.parts[part].stop - 1)
+            ranks = self.parts[part]
+            describe(file, part=part, n_parts=len(self.parts), first_rank=ranks.start, last_rank=ranks.stop - 1)
             _write_ranks(file, self.journals, self.status)
             _write_clock(file, self.journals)
             self.vocabulary.write(file.create_group("vocab"))
-            here = [own if rank in self.parts[part] else None for rank, own in enumerate(self.journals)]
-            before = sum(own.n_events for own in self.journals[: self.parts[part].start] if own)
+            here = [own if rank in ranks else None for rank, own in enumerate(self.journals)]
+            before = sum(own.n_events for own in self.journals[: ranks.start] if own)
             _write_events(file, here, self.vocabulary, before)
             _write_metrics(file.create_group("metrics"), here)
             file.attrs["complete"] = all(state == "closed" for state in self.status)
@@ -91,12 +91,16 @@ class _Vocabulary:
 
 
 def _write_attributes(file: h5py.File, run: dict, journals: Ranks) -> None:
-    file.attrs["Conventions"] = schema.CONVENTIONS
-    for name, value in run.items():
-        file.attrs[name] = json.dumps(value) if isinstance(value, (dict, list)) else value
-    file.attrs["n_nodes"] = len({own.head["rank"]["hostname"] for own in journals if own})
-    file.attrs["time_reference"] = "CLOCK_MONOTONIC of each rank; /clock leads to that of rank 0"
-    file.attrs["h5py_version"], file.attrs["hdf5_version"] = h5py.__version__, h5py.version.hdf5_version
+    facts = {name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in run.items()}
+    describe(
+        file,
+        Conventions=schema.CONVENTIONS,
+        **facts,
+        n_nodes=len({own.head["rank"]["hostname"] for own in journals if own}),
+        time_reference="CLOCK_MONOTONIC of each rank; /clock leads to that of rank 0",
+        h5py_version=h5py.__version__,
+        hdf5_version=h5py.version.hdf5_version,
+    )
 
 
 def _write_ranks(file: h5py.File, journals: Ranks, status: list[str]) -> None:
@@ -129,8 +133,7 @@ def _write_clock(file: h5py.File, journals: Ranks) -> None:
         "shared": [bool(reference) and identity == reference for _, _, identity in rows],
     }
     group = write_table(file, "clock", schema.CLOCK, columns)
-    group.attrs["reference_rank"] = 0
-    group.attrs["method"] = "ping-pong with rank 0, shortest of 16 round trips"
+    describe(group, reference_rank=0, method="ping-pong with rank 0, shortest of 16 round trips")
 
 
 def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, before: int) -> None:
@@ -141,8 +144,10 @@ def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, bef
     offsets = np.cumsum([0] + [own.n_events if own else 0 for own in journals])
     group = file.create_group("events")
     enums = {field: vocabulary.enum(field) for field in schema.LABEL_FIELDS}
-    for name, column in schema.EVENTS.items():
-        create_column(group, name, column, int(offsets[-1]), enums.get(name))
+    datasets = {  # kept open: closing one compresses its unfinished chunk, once more for each rank
+        name: create_column(group, name, column, int(offsets[-1]), enums.get(name))
+        for name, column in schema.EVENTS.items()
+    }
     describe_codes(group["flags"], "masks", schema.FLAGS)
     steps, totals = [], Totals()
     for rank, own in enumerate(journals):
@@ -150,7 +155,7 @@ def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, bef
             continue
         columns = _event_columns(own, vocabulary, before + int(offsets[rank]))
         for name, values in columns.items():
-            group[name][offsets[rank] : offsets[rank + 1]] = values
+            datasets[name][offsets[rank] : offsets[rank + 1]] = values
         steps.append(_steps_of(columns, vocabulary.code("kind", "step")))
         totals.add(_SUMMARY_KEY, {name: columns[name] for name in _SUMMARISED})
     attach_scale(group, "event")
@@ -209,10 +214,12 @@ def _write_metrics(group: h5py.Group, journals: Ranks) -> None:
         for (code,), chosen in tables.groups(records["name"]):
             part = {name: records[name][chosen] for name in ("step", "t", "value")}
             part["rank"] = np.full(len(chosen), own.rank)
+            if code not in own.names:
+                raise CorruptFile(f"{own.path}: values of metrics that the journal does not name")
             rows.setdefault(own.names[code], []).append(part)
     for name, parts in rows.items():
         table = write_table(group, _link_name(name, group), schema.METRICS, _concatenated(parts, schema.METRICS))
-        table.attrs["name"] = name
+        describe(table, name=name)
 
 
 def _link_name(name: str, group: h5py.Group) -> str:
