@@ -186,6 +186,8 @@ def _show_card(console: Console, file: Path, card: dict) -> None:
     _show_fact(console, "created", f"{card.get('created')} by {card.get('creator')}")
     _show_fact(console, "command", " ".join(card["command_line"]))
     _warn_ranks(console, card["ranks_not_closed"], card["n_dropped"])
+    if card["missing_parts"]:
+        console.print(Text(f"INCOMPLETE     {card['missing_parts']}", style="bold red"))
     if card["n_backwards"]:
         console.print(Text(f"{_count(card['n_backwards'], 'event')} end before they begin", style="bold red"))
 

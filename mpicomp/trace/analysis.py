@@ -8,6 +8,7 @@ import numpy as np
 
 from . import schema, tables
 from .read import Trace, open_trace
+from .totals import BYTES, Totals
 
 
 def info(path) -> dict:
@@ -68,39 +69,44 @@ def report(path) -> dict:
 def _info(trace: Trace) -> dict:
     ranks = trace.table("ranks", ["n_events", "n_dropped"])
     status = trace.status()
-    events = trace.events("t_start", "t_end")
+    begin, end, n_backwards = _extent(trace)
     return {
         **trace.attributes,
         "n_events": int(ranks["n_events"].sum()),
         "n_dropped": int(ranks["n_dropped"].sum()),
-        "duration": _duration(trace),
+        "files": len(trace.files),
+        "duration": end - begin,
         "hosts": list(dict.fromkeys(filter(None, trace.hostnames()))),
         "clock_uncertainty": trace.clock_uncertainty(),
-        "n_backwards": int(np.sum(events["t_end"] < events["t_start"])),
+        "n_backwards": n_backwards,
         "ranks_not_closed": {rank: state for rank, state in enumerate(status) if state != "closed"},
+        "missing_parts": trace.missing_parts,
     }
 
 
-def _duration(trace: Trace) -> int:
-    """From the first begin to the last end of any event, over all ranks."""
-    events = trace.events("rank", "t_start", "t_end")
-    if not len(events["rank"]):
-        return 0
-    begin = trace.corrected(events["rank"], events["t_start"]).min()
-    return int(trace.corrected(events["rank"], events["t_end"]).max() - begin)
+def _extent(trace: Trace) -> tuple[int, int, int]:
+    """The first begin and the last end of any event, over all ranks, and how many events end before they begin."""
+    begins, ends, n_backwards = [], [], 0
+    for part in trace.parts():
+        events = part.events("rank", "t_start", "t_end")
+        if len(events["rank"]):
+            begins.append(int(part.corrected(events["rank"], events["t_start"]).min()))
+            ends.append(int(part.corrected(events["rank"], events["t_end"]).max()))
+            n_backwards += int(np.sum(events["t_end"] < events["t_start"]))
+    return min(begins, default=0), max(ends, default=0), n_backwards
 
 
 def _summary(trace: Trace, by) -> list[dict]:
-    wanted = {"t_start", "t_end", "nbytes_dense", "nbytes_sent", "nbytes_recv"}
-    events = trace.events(*sorted(wanted | {name for name in by if name != "size_bin"}))
-    events["size_bin"] = tables.size_bin(events["nbytes_dense"])
-    duration = events["t_end"] - events["t_start"]
+    by = tuple(by)
+    wanted = {"t_start", "t_end", *BYTES, *by} - {"size_bin"}
+    totals = Totals()
+    for part in trace.parts():
+        totals.add(by, part.events(*sorted(wanted)))
     names = {field: trace.vocabulary(field) for field in by if field in schema.LABEL_FIELDS}
     rows = []
-    for values, chosen in tables.groups(*(events[name] for name in by)):
+    for values, durations, nbytes in totals.rows():
         key = {name: names[name][value] if name in names else value for name, value in zip(by, values, strict=True)}
-        sums = {name: int(events[name][chosen].sum()) for name in ("nbytes_dense", "nbytes_sent", "nbytes_recv")}
-        rows.append(key | _spread(duration[chosen]) | sums)
+        rows.append(key | _spread(durations) | nbytes)
     return sorted(rows, key=lambda row: -row["total"])
 
 
@@ -131,9 +137,12 @@ def _phases(trace: Trace) -> list[dict]:
 
 def _rank_time(trace: Trace) -> int:
     """Time from the first to the last event of a rank, summed over ranks."""
-    events = trace.events("rank", "t_start", "t_end")
-    by_rank = tables.groups(events["rank"])
-    return sum(int(events["t_end"][rows].max() - events["t_start"][rows].min()) for _, rows in by_rank)
+    whole = 0
+    for part in trace.parts():
+        events = part.events("rank", "t_start", "t_end")
+        for _, rows in tables.groups(events["rank"]):
+            whole += int(events["t_end"][rows].max() - events["t_start"][rows].min())
+    return whole
 
 
 def _steps(trace: Trace) -> dict:

@@ -10,7 +10,7 @@ from . import journal, messages
 from .spool import Spool
 
 
-def merge_over_ranks(comm, spool: Spool, run_id: str, path: Path, force: bool) -> None:
+def merge_over_ranks(comm, spool: Spool, run_id: str, path: Path, force: bool, max_events=None) -> None:
     """Merge into ``path`` and remove the journals. Collective; on failure they stay, and every rank raises."""
     own, nbytes = spool.writer.path, spool.writer.size
     facts = {"path": str(own), "size": nbytes, "truncated": spool.truncated, "n_dropped": spool.n_dropped}
@@ -21,7 +21,7 @@ def merge_over_ranks(comm, spool: Spool, run_id: str, path: Path, force: bool) -
     if comm.rank in unseen:
         messages.send_file(comm, own, nbytes, dest=0)
     elif comm.rank == 0:
-        failure = _merge_here(comm, own.parent, everyone, unseen, path, force)
+        failure = _merge_here(comm, own.parent, everyone, unseen, path, force, max_events)
     comm.fail_together(failure)
     own.unlink(missing_ok=True)
 
@@ -38,7 +38,9 @@ def is_visible(facts: dict, run_id: str) -> bool:
         return False
 
 
-def _merge_here(comm, folder: Path, everyone: list, unseen: list, path: Path, force: bool) -> Exception | None:
+def _merge_here(
+    comm, folder: Path, everyone: list, unseen: list, path: Path, force: bool, max_events: int | None
+) -> Exception | None:
     from . import merge
 
     fetched = {rank: folder / f"rank{rank:05d}.fetched" for rank in unseen}
@@ -50,7 +52,7 @@ def _merge_here(comm, folder: Path, everyone: list, unseen: list, path: Path, fo
             raise failure
         journals = [journal.Journal(fetched.get(rank, facts["path"])) for rank, facts in enumerate(everyone)]
         _note_losses(journals, everyone)
-        merge.merge(journals, path, force=force)
+        merge.merge(journals, path, force=force, max_events=max_events or merge.MAX_EVENTS)
     except MpicompError as error:
         return error
     except Exception as error:  # HDF5 raises many kinds; every one of them must reach all ranks

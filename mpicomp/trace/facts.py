@@ -75,14 +75,27 @@ def git_revision(folder: Path) -> str:
     """The commit checked out in ``folder`` or above it, read without starting git; empty if there is none."""
     for parent in (folder, *folder.parents):
         git = parent / ".git"
-        if not git.is_dir():
-            continue
         try:
-            head = (git / "HEAD").read_text().strip()
-            return (git / head[5:]).read_text().strip() if head.startswith("ref: ") else head
-        except OSError:
+            if git.is_file():  # a worktree or submodule: "gitdir: PATH"
+                git = parent / git.read_text().removeprefix("gitdir:").strip()
+            if git.is_dir():
+                return _commit(git)
+        except (OSError, ValueError):
             return ""
     return ""
+
+
+def _commit(git: Path) -> str:
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref: "):
+        return head
+    name = head[5:]
+    common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+    for place in (git / name, common / name):
+        if place.is_file():
+            return place.read_text().strip()
+    packed = (line.split() for line in (common / "packed-refs").read_text().splitlines())
+    return next((words[0] for words in packed if words[1:] == [name]), "")
 
 
 def _mpi_library() -> str:

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import CorruptFile, RefusedOverwrite
-from . import schema
+from . import payloads, schema
 
 MAGIC = b"MPCJRNL\x01"  # the last byte is the format's version
 SUFFIX = ".mpcj"
@@ -118,7 +118,9 @@ class Journal:
         with self._open() as file:
             try:
                 self._scan(file)
-            except (KeyError, TypeError, ValueError, IndexError) as error:  # whole frames that say nonsense
+            except CorruptFile:
+                raise
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:  # whole, but nonsense
                 raise CorruptFile(f"{path}: not written by this program: {error!r}") from error
 
     @property
@@ -203,6 +205,7 @@ class Journal:
         head = json.loads(payload)
         if head["records"] != json.loads(json.dumps(_record_types())):
             raise CorruptFile(f"{self.path}: written by another version of mpicomp ({head['run'].get('creator')})")
+        payloads.head(head)
         if not 1 <= head["run"]["n_ranks"] <= _MOST_RANKS:
             raise CorruptFile(f"{self.path}: a run of {head['run']['n_ranks']} ranks cannot be")
         return head
@@ -213,13 +216,14 @@ class Journal:
         elif tag == b"METR":
             self.n_metrics += len(np.frombuffer(payload, schema.METRIC))
         elif tag == b"LABL":
-            self.labels.update((code, tuple(label)) for code, label in json.loads(payload))
+            self.labels.update(payloads.labels(json.loads(payload)))
         elif tag == b"NAME":
-            self.names.update((code, name) for code, name in json.loads(payload))
+            self.names.update(payloads.names(json.loads(payload)))
         elif tag == b"CLCK":
-            self.clock.extend(json.loads(payload))
+            self.clock.extend(payloads.comparisons(json.loads(payload)))
         elif tag == b"OPEN":
-            entry = json.loads(payload)[-1]
-            self.open = {"kind": str(entry["kind"]), **{name: int(entry[name]) for name in ("step", "t_start", "t")}}
+            self.open = payloads.unfinished(json.loads(payload)[-1])
         elif tag == b"DONE":
-            self.done = json.loads(payload)
+            self.done = payloads.ending(json.loads(payload))
+        elif tag == b"HEAD":
+            raise ValueError("a second head")

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import CorruptFile, RefusedOverwrite
+from ..errors import CorruptFile, InvalidArgument
 from . import journal, write
+from .aside import check_trace, write_trace_aside
 from .journal import Journal
-from .recorder import check_output
 
 
 class Merged(NamedTuple):
@@ -24,7 +24,10 @@ class Merged(NamedTuple):
     damage: dict[str, str]  # of every journal that could not be read to its end
 
 
-def recover(spool, output, *, force: bool = False) -> Merged:
+MAX_EVENTS = 200_000_000  # of one file, some 5 GB; beyond it a trace is a folder of files
+
+
+def recover(spool, output, *, force: bool = False, max_events: int = MAX_EVENTS) -> Merged:
     """Build the trace from the journals that a killed run left behind. The journals are kept.
 
     Parameters
@@ -33,27 +36,28 @@ def recover(spool, output, *, force: bool = False) -> Merged:
         Folders with journals (one a node where the spool was on local disks), or journals.
     output : path
         The HDF5 file to write; it must not exist, unless ``force`` is given.
+    max_events : int
+        A run with more events becomes the folder ``OUTPUT.d`` of files that hold at most so many (or one rank).
     """
     folders = [spool] if isinstance(spool, (str, os.PathLike)) else spool
-    check_output(Path(output).absolute(), force)
+    check_trace(Path(output).absolute(), force)
     journals, unreadable = _read_all(_find(folders))
-    return merge(journals, Path(output).absolute(), force=force, unreadable=unreadable)
+    return merge(journals, Path(output).absolute(), force=force, max_events=max_events, unreadable=unreadable)
 
 
-def merge(journals: list[Journal], output: Path, *, force: bool, unreadable: dict[str, str] | None = None) -> Merged:
+def merge(
+    journals: list[Journal], output: Path, *, force: bool, max_events: int = MAX_EVENTS,
+    unreadable: dict[str, str] | None = None,
+) -> Merged:  # fmt: skip
     """Write ``output`` from journals: aside first, then renamed, so that it is whole or absent."""
     run = _one_run(journals)
-    by_rank: list[Journal | None] = [None] * run["n_ranks"]
-    for own in journals:
-        if not 0 <= own.rank < len(by_rank):
-            raise CorruptFile(f"{own.path} claims to be of rank {own.rank} of {len(by_rank)}")
-        if by_rank[own.rank] is not None:
-            raise CorruptFile(f"two journals of rank {own.rank}: {by_rank[own.rank].path} and {own.path}")
-        by_rank[own.rank] = own
+    by_rank = _by_rank(journals, run["n_ranks"])
     status = [own.status if own else "missing" for own in by_rank]
-    _write_aside(output, force, lambda part: write.write_trace(part, run, by_rank, status))
+    parts = split([own.n_events if own else 0 for own in by_rank], max_events)
+    whole = write.Run(run, by_rank, status, parts)
+    path = write_trace_aside(output, force, len(parts) > 1, whole.write)
     return Merged(
-        path=output,
+        path=path,
         complete=all(state == "closed" for state in status),
         n_ranks=len(by_rank),
         n_events=sum(own.n_events for own in journals),
@@ -61,6 +65,30 @@ def merge(journals: list[Journal], output: Path, *, force: bool, unreadable: dic
         status={rank: state for rank, state in enumerate(status) if state != "closed"},
         damage={**{str(own.path): own.damage for own in journals if own.damage}, **(unreadable or {})},
     )
+
+
+def split(n_events: list[int], max_events: int) -> list[range]:
+    """Consecutive ranks for each file, as many as fit: none more than ``max_events`` unless one rank alone has them."""
+    if max_events < 1:
+        raise InvalidArgument(f"max_events must be at least 1, got {max_events}")
+    parts, begin, filled = [], 0, 0
+    for rank, events in enumerate(n_events):
+        if rank > begin and filled + events > max_events:
+            parts.append(range(begin, rank))
+            begin, filled = rank, 0
+        filled += events
+    return [*parts, range(begin, len(n_events))]
+
+
+def _by_rank(journals: list[Journal], n_ranks: int) -> list[Journal | None]:
+    by_rank: list[Journal | None] = [None] * n_ranks
+    for own in journals:
+        if not 0 <= own.rank < n_ranks:
+            raise CorruptFile(f"{own.path} claims to be of rank {own.rank} of {n_ranks}")
+        if by_rank[own.rank] is not None:
+            raise CorruptFile(f"two journals of rank {own.rank}: {by_rank[own.rank].path} and {own.path}")
+        by_rank[own.rank] = own
+    return by_rank
 
 
 def _find(folders) -> list[Path]:
@@ -94,49 +122,3 @@ def _one_run(journals: list[Journal]) -> dict:
         several = "; ".join(f"run {run_id[:8]}: {', '.join(names)}" for run_id, names in runs.items())
         raise CorruptFile(f"the journals belong to different runs, recover one at a time: {several}")
     return journals[0].head["run"]
-
-
-def _write_aside(output: Path, force: bool, fill) -> None:
-    check_output(output, force)
-    part = output.with_name(output.name + ".part")
-    if force:
-        part.unlink(missing_ok=True)
-    try:
-        fill(part)
-        _fsync(part)
-        _rename(part, output, force)
-        _fsync(output.parent)
-    except FileExistsError as error:
-        if isinstance(error, RefusedOverwrite):
-            raise
-        raise RefusedOverwrite(
-            f"{part} exists already: another merge is writing it, or one was killed; then remove it or give force"
-        ) from None
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _rename(part: Path, output: Path, force: bool) -> None:
-    """Give the file its name, without replacing one that appeared meanwhile unless ``force``."""
-    if force:
-        os.replace(part, output)
-        return
-    try:
-        os.link(part, output)
-    except FileExistsError:
-        part.unlink()
-        raise RefusedOverwrite(f"{output} exists already: give another path, or force to replace it") from None
-    except OSError:  # no hard links on this file system
-        check_output(output, force)
-        os.rename(part, output)
-    else:
-        part.unlink()
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -16,31 +16,51 @@ import h5py
 import numpy as np
 
 from ..errors import CorruptFile
-from . import clock, schema
+from . import clock, schema, tables
+from .aside import PART_FILES, folder_of
 
 _LARGE = 4 << 30  # bytes a dataset may claim without having them stored
 _MAX_RATIO = 1000
 _MAX_DEPTH = 3  # / -> group -> dataset, and one level for additions to come
 _MAX_OBJECTS = 100_000
+_OF_SOME_RANKS = ("events", "open", "steps", "metrics", "summary")  # what each part has for its own ranks
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 
 
 @contextmanager
 def open_trace(path) -> Iterator[Trace]:
-    """Open a trace for reading; what is wrong with the file is raised as ``CorruptFile``."""
+    """Open a trace for reading, a file or a folder of its parts; what is wrong with it is raised as ``CorruptFile``."""
     path = Path(path)
+    with ExitStack() as stack:
+        files = [stack.enter_context(_opened(part)) for part in _parts_of(path)]
+        yield Trace(files, path)
+
+
+def _parts_of(path: Path) -> list[Path]:
+    if not path.exists() and folder_of(path).is_dir():
+        path = folder_of(path)
+    if path.is_dir():
+        parts = sorted(path.glob(PART_FILES))
+        if not parts:
+            raise FileNotFoundError(f"{path} is a folder without {PART_FILES}: give a trace file or a folder of parts")
+        return parts
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file: give a trace written by `--trace` or `mpicomp trace recover`")
-    with _reading(path):
-        file = h5py.File(path, "r")
-    with file:
-        with _reading(path):
-            _check_group(file, depth=0, seen=[0])
-        yield Trace(file, path)
+    return [path]
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _opened(path: Path) -> Iterator[h5py.File]:
+    with reading(path):
+        file = h5py.File(path, "r")
+    with file:
+        with reading(path):
+            _check_group(file, depth=0, seen=[0])
+        yield file
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
     """HDF5 reports damage by many kinds of exceptions; a reader of traces needs to know one."""
     try:
         yield
@@ -53,41 +73,81 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 class Trace:
-    """The columns of an open trace, read and checked when first used."""
+    """The columns of an open trace, read and checked when first used.
 
-    def __init__(self, file: h5py.File, path: Path) -> None:
-        self.file = file
+    A trace in several files reads as one: what each file has of its own ranks (events, steps, metrics, summary)
+    is put together, what all of them know (attributes, ranks, clocks, names) comes from the first, ``file``.
+    """
+
+    def __init__(self, files: list[h5py.File], path: Path) -> None:
+        self.files = files
+        self.file = files[0]
         self.path = path
         self._columns: dict[tuple[str, str], np.ndarray] = {}
         conventions = str(self.attributes.get("Conventions"))
         if conventions.rpartition(".")[0] != schema.CONVENTIONS.rpartition(".")[0]:
             raise CorruptFile(f"{path}: Conventions are {conventions}, expected {schema.CONVENTIONS}")
+        if len(files) > 1:
+            self._check_parts()
         self.n_ranks = len(self.table("ranks", ["rank"])["rank"])
+
+    def parts(self) -> Iterator[Trace]:
+        """The files one by one, each a trace of some of the ranks, so that not all events are in memory at a time."""
+        if len(self.files) == 1:
+            yield self
+            return
+        for file in self.files:
+            yield Trace([file], Path(_text(file.filename)))
+
+    def _check_parts(self) -> None:
+        with reading(self.path):
+            runs = {str(plain(file.attrs["run_id"])) for file in self.files}
+            numbers = [int(file.attrs["part"]) for file in self.files]
+            expected = int(self.file.attrs["n_parts"])
+        if len(runs) > 1:
+            raise CorruptFile(f"{self.path}: the files belong to {len(runs)} runs; keep one run in a folder")
+        if numbers != list(range(expected)):
+            missing = sorted({*range(min(expected, _MAX_OBJECTS))} - {*numbers})
+            raise CorruptFile(f"{self.path}: expected {expected} files, got {len(numbers)}: {missing} are missing")
+
+    @cached_property
+    def missing_parts(self) -> str:
+        """Of a part that was opened alone: which part it is and whose events it has; empty for a whole trace."""
+        with reading(self.path):
+            part, n_parts, first, last = (
+                int(self.file.attrs.get(name, default))
+                for name, default in (("part", 0), ("n_parts", 1), ("first_rank", 0), ("last_rank", 0))
+            )
+            if n_parts == len(self.files):
+                return ""
+            return f"part {part + 1} of {n_parts}: events of ranks {first}-{last} only; give the folder to see all"
 
     @cached_property
     def attributes(self) -> dict:
         """Attributes of the file; those that hold JSON are unpacked."""
-        with _reading(self.path):
-            plain = {_text(name): _plain(value) for name, value in self.file.attrs.items()}
-            plain["command_line"] = [_text(word) for word in json.loads(plain.get("command_line", "[]"))]
-            environment = json.loads(plain.get("environment", "{}"))
-            plain["environment"] = {_text(name): _text(environment[name]) for name in environment}
-            return plain
+        with reading(self.path):
+            facts = {_text(name): plain(value) for name, value in self.file.attrs.items()}
+            facts["command_line"] = [_text(word) for word in json.loads(facts.get("command_line", "[]"))]
+            environment = json.loads(facts.get("environment", "{}"))
+            facts["environment"] = {_text(name): _text(environment[name]) for name in environment}
+            return facts
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Columns of a group, all equally long."""
-        with _reading(self.path):
-            group = self.file[name]
-            table = {column: self._column(group, column) for column in (columns or group)}
+        with reading(self.path):
+            shared = name.split("/")[0] not in _OF_SOME_RANKS
+            groups = [file[name] for file in self.files[: 1 if shared else None] if shared or name in file]
+            table = {column: self._column(name, groups, column) for column in (columns or groups[0])}
             if len({len(values) for values in table.values()}) > 1:
                 raise CorruptFile(f"the columns of /{name} differ in length")
             return table
 
-    def _column(self, group: h5py.Group, name: str) -> np.ndarray:
+    def _column(self, table: str, groups: list[h5py.Group], name: str) -> np.ndarray:
         """Unpacked once: the analyses of a report share most columns."""
-        key = (group.name, name)
+        key = (table, name)
         if key not in self._columns:
-            self._columns[key] = group[name][:]
+            parts = [_of_expected_kind(group[name], table, name)[:] for group in groups]
+            self._columns[key] = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return self._columns[key]
 
     def events(self, *columns: str) -> dict[str, np.ndarray]:
@@ -101,7 +161,7 @@ class Trace:
         return events
 
     def vocabulary(self, field: str) -> list[str]:
-        with _reading(self.path):
+        with reading(self.path):
             return [_text(name) for name in self.file["vocab"][field][:]]
 
     def code(self, field: str, name: str) -> int:
@@ -117,17 +177,29 @@ class Trace:
         return [names.get(int(code), "unknown") for code in self.table("ranks", ["status"])["status"]]
 
     def metrics(self) -> dict[str, dict[str, np.ndarray]]:
-        with _reading(self.path):
-            group = self.file["metrics"]
-            names = {link: _text(str(group[link].attrs.get("name", link))) for link in group}
-        return {name: self.table(f"metrics/{link}") for link, name in names.items()}
+        with reading(self.path):
+            groups = [file["metrics"] for file in self.files]
+            named: dict[str, list[h5py.Group]] = {}
+            for group in groups:
+                for link in group:
+                    named.setdefault(str(plain(group[link].attrs.get("name", link))), []).append(group[link])
+            return {name: self._metric(name, parts) for name, parts in named.items()}
+
+    def _metric(self, name: str, parts: list[h5py.Group]) -> dict[str, np.ndarray]:
+        table = {column: self._column(f"metrics named {name}", parts, column) for column in parts[0]}
+        if len({len(values) for values in table.values()}) > 1:
+            raise CorruptFile(f"the columns of the metric {name} differ in length")
+        return table
 
     def corrected(self, rank: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Times on the clock of the reference rank."""
-        samples = self.table("clock")
+        samples = self.table("clock", list(schema.CLOCK))
         result = np.array(t, np.int64)
-        for own in np.unique(rank):
-            rows, chosen = rank == own, samples["rank"] == own
+        if samples["shared"].all():
+            return result
+        order, starts = tables.blocks(rank)
+        for rows in np.split(order, starts[1:]) if len(order) else []:
+            chosen = samples["rank"] == rank[rows[0]]
             result[rows] = clock.corrected(result[rows], {name: column[chosen] for name, column in samples.items()})
         return result
 
@@ -167,13 +239,26 @@ def _check_dataset(dataset: h5py.Dataset, where: str) -> None:
         raise CorruptFile(f"{where} claims {claimed} bytes but stores {stored}")
 
 
-def _plain(value):
-    if isinstance(value, np.generic):
-        return value.item()
-    return _text(value) if isinstance(value, (bytes, str)) else value.tolist()
+def _of_expected_kind(dataset: h5py.Dataset, table: str, name: str) -> h5py.Dataset:
+    """Whole numbers where the format has them, and so on: what is computed with a column relies on it."""
+    if not isinstance(dataset, h5py.Dataset):
+        raise CorruptFile(f"/{table}/{name} is a group, expected a column")
+    columns = schema.METRICS if table.startswith("metrics") else schema.TABLES.get(table, {})
+    if name in columns:
+        expected = "iu" if columns[name].dtype[0] in "iu" else columns[name].dtype[0]
+        if dataset.dtype.kind not in expected or (dataset.dtype.itemsize > 8 and expected != "S"):
+            raise CorruptFile(f"/{table}/{name} is {dataset.dtype}, expected {columns[name].dtype}")
+    return dataset
+
+
+def plain(value):
+    """An attribute as Python has it."""
+    if isinstance(value, (bytes, str)):
+        return _text(value)
+    return value.item() if isinstance(value, np.generic) else value.tolist()
 
 
 def _text(value) -> str:
     """Text that is safe to print: a hostile file cannot drive the terminal."""
-    text = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -3,7 +3,6 @@ no file, no lock and no MPI are touched until the spool's thread writes a batch 
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -13,6 +12,7 @@ from typing import Any
 
 from ..errors import InvalidArgument, RefusedOverwrite
 from . import clock, facts, journal, schema
+from .aside import check_trace
 from .messages import broadcast_json
 from .spool import BATCH, Spool, log
 
@@ -36,6 +36,8 @@ class Recorder:
         ``mpicomp trace recover SPOOL -o FILE`` makes the file from them.
     title : str
         Free text, kept in the file.
+    max_events : int, optional
+        A run with more events (by default 200 million) becomes the folder ``PATH.d`` of files that hold so many each.
 
     Raises
     ------
@@ -47,11 +49,12 @@ class Recorder:
     doing: tuple[str, int, int] | None = None  # kind, step and begin of what this rank is in, for `trace hang`
     now = staticmethod(monotonic_ns)
 
-    def __init__(self, comm, path, *, force: bool = False, spool=None, title: str = "") -> None:
+    def __init__(self, comm, path, *, force: bool = False, spool=None, title: str = "", max_events=None) -> None:
         self.path = Path(path).absolute()
         self.spool = Path(spool).absolute() if spool else self.path.with_name(self.path.name + ".spool")
         self._comm = comm
         self._force = force
+        self._max_events = max_events
         self._closed = False
         self._made_spool = False
         self._step = -1
@@ -139,7 +142,7 @@ class Recorder:
 
         self._spool.note_clock(clock.measure(self._comm))
         self._spool.stop("closed")
-        collect.merge_over_ranks(self._comm, self._spool, self._run["run_id"], self.path, self._force)
+        collect.merge_over_ranks(self._comm, self._spool, self._run["run_id"], self.path, self._force, self._max_events)
         if self._comm.size > 1:
             self._comm.Barrier()  # every rank has removed its journal from the folder
         self._remove_spool()
@@ -164,7 +167,7 @@ class Recorder:
     def _claim(self, make_parents: bool) -> None:
         """Fail now rather than after hours of training."""
         if self._comm.rank == 0:
-            check_output(self.path, self._force)
+            check_trace(self.path, self._force)
         if not self.spool.is_dir():
             self.spool.mkdir(parents=make_parents, exist_ok=True)
             self._made_spool = True
@@ -269,18 +272,6 @@ class _Step(_Region):
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
         self.recorder._step = self.outer
-
-
-def check_output(path: Path, force: bool) -> None:
-    """Raise what would keep a merge from writing ``path``."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder of {path} does not exist")
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not a file")
-    if os.path.lexists(path) and not force:
-        raise RefusedOverwrite(f"{path} exists already: give another path, or force to replace it")
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"no permission to write into {path.parent}")
 
 
 def _together(comm, action: Callable[[], None]) -> None:

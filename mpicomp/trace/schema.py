@@ -33,6 +33,7 @@ METRIC_STRUCT = "<qdqq"
 
 #: Bits of ``flags``.
 WARMUP, IN_PLACE, ERROR, TRUNCATED = 1, 2, 4, 8
+FLAGS = {"warm_up": WARMUP, "in_place": IN_PLACE, "error": ERROR, "truncated": TRUNCATED}
 
 #: What became of a rank's recording; the codes of /ranks/status.
 STATUS = {
@@ -130,4 +131,11 @@ SUMMARY = {
     "nbytes_recv": Column("u8", "byte", "bytes received, over all ranks"),
 }
 
+#: The scale of a table whose rows have no name of their own, so that every column has a named dimension.
+ROW = Column("u8", "1", "row number, the scale of this table")
+
 RANK_OFFSET = Column("u8", "1", "rows of rank r in /events are [rank_offset[r], rank_offset[r+1])")
+
+#: The groups of a file with the columns each of them has; /metrics/<name> has those of METRICS.
+TABLES = {"ranks": RANKS, "clock": {"row": ROW, **CLOCK}, "events": EVENTS, "steps": {"row": ROW, **STEPS},
+          "summary": {"row": ROW, **SUMMARY}}  # fmt: skip

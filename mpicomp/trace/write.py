@@ -1,4 +1,4 @@
-"""Writing the HDF5 file: groups of equally long columns, readable by h5dump, h5py and pandas without this code."""
+"""Writing the HDF5 file: columns that h5dump, h5py, pandas and xarray read without this code."""
 
 from __future__ import annotations
 
@@ -10,29 +10,51 @@ import numpy as np
 
 from ..errors import CorruptFile
 from . import schema, tables
+from .columns import attach_scale, create_column, describe, describe_codes, write_scale, write_table
 from .journal import Journal
 from .schema import Column
+from .totals import Totals
 
-_CHUNK = 65_536  # rows; large enough to compress well, small enough to read a part
 _LONGEST_ENUM = 32_768  # bytes of names; HDF5 keeps a type in an object header of at most 64 KiB
 _NONE = "none"  # how "not given" is spelt in the file: an enum has no empty name
+_SUMMARY_KEY = ("kind", "algo", "scheme", "size_bin")
+_SUMMARISED = ("kind", "algo", "scheme", "t_start", "t_end", "nbytes_dense", "nbytes_sent", "nbytes_recv")
 
 Ranks = list[Journal | None]
 
 
-def write_trace(path: Path, run: dict, journals: Ranks, status: list[str]) -> None:
-    """Create ``path`` (it must not exist) and fill it; ``complete`` is the last thing written."""
-    # Files of libver "latest" cannot be read by the HDF5 1.10 tools that clusters still have.
-    with h5py.File(path, "x", libver=("v110", "v110")) as file:
-        vocabulary = _Vocabulary(journals)
-        _write_attributes(file, run, journals)
-        _write_ranks(file, journals, status)
-        _write_clock(file, journals)
-        vocabulary.write(file.create_group("vocab"))
-        _write_events(file, journals, vocabulary)
-        _write_table(file, "open", schema.OPEN, _unfinished(journals))
-        _write_metrics(file.create_group("metrics"), journals)
-        file.attrs["complete"] = all(state == "closed" for state in status)
+class Run:
+    """A run to be written: what is known of it, and the ranks whose events each file gets."""
+
+    def __init__(self, facts: dict, journals: Ranks, status: list[str], parts: list[range]) -> None:
+        self.facts, self.journals, self.status, self.parts = facts, journals, status, parts
+        self.vocabulary = _Vocabulary(journals)  # of all ranks, so that codes mean the same in every part
+
+    def write(self, path: Path) -> None:
+        """Create ``path``, which must not exist: a file, or a folder if there are several parts."""
+        if len(self.parts) == 1:
+            self._write_part(path, 0)
+            return
+        path.mkdir()
+        for part in range(len(self.parts)):
+            self._write_part(path / f"part{part:05d}.h5", part)
+
+    def _write_part(self, path: Path, part: int) -> None:
+        """Create one file; ``complete`` is the last thing written."""
+        # Files of libver "latest" cannot be read by the HDF5 1.10 tools that clusters still have.
+        with h5py.File(path, "x", libver=("v110", "v110")) as file:
+            _write_attributes(file, self.facts, self.journals)
+            ranks = self.parts[part]
+            describe(file, part=part, n_parts=len(self.parts), first_rank=ranks.start, last_rank=ranks.stop - 1)
+            _write_ranks(file, self.journals, self.status)
+            _write_clock(file, self.journals)
+            self.vocabulary.write(file.create_group("vocab"))
+            here = [own if rank in ranks else None for rank, own in enumerate(self.journals)]
+            before = sum(own.n_events for own in self.journals[: ranks.start] if own)
+            _write_events(file, here, self.vocabulary, before)
+            write_table(file, "open", schema.OPEN, _unfinished(here))
+            _write_metrics(file.create_group("metrics"), here)
+            file.attrs["complete"] = all(state == "closed" for state in self.status)
 
 
 class _Vocabulary:
@@ -58,7 +80,7 @@ class _Vocabulary:
     def write(self, group: h5py.Group) -> None:
         for field, names in zip(schema.LABEL_FIELDS, self.names, strict=True):
             column = Column("S64", "1", f"names of the codes in /events/{field}")
-            _write_column(group, field, column, np.array(list(names), "S"))
+            write_scale(group, field, column, np.array(list(names), "S"))
 
     def _encode(self, own: Journal) -> np.ndarray:
         codes = np.zeros((max(own.labels, default=-1) + 1, len(schema.LABEL_FIELDS)), np.uint16)
@@ -70,11 +92,16 @@ class _Vocabulary:
 
 
 def _write_attributes(file: h5py.File, run: dict, journals: Ranks) -> None:
-    file.attrs["Conventions"] = schema.CONVENTIONS
-    for name, value in run.items():
-        file.attrs[name] = json.dumps(value) if isinstance(value, (dict, list)) else value
-    file.attrs["n_nodes"] = len({own.head["rank"]["hostname"] for own in journals if own})
-    file.attrs["time_reference"] = "CLOCK_MONOTONIC of each rank; /clock leads to that of rank 0"
+    facts = {name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in run.items()}
+    describe(
+        file,
+        Conventions=schema.CONVENTIONS,
+        **facts,
+        n_nodes=len({own.head["rank"]["hostname"] for own in journals if own}),
+        time_reference="CLOCK_MONOTONIC of each rank; /clock leads to that of rank 0",
+        h5py_version=h5py.__version__,
+        hdf5_version=h5py.version.hdf5_version,
+    )
 
 
 def _write_ranks(file: h5py.File, journals: Ranks, status: list[str]) -> None:
@@ -94,7 +121,8 @@ def _write_ranks(file: h5py.File, journals: Ranks, status: list[str]) -> None:
         "status": [schema.STATUS[state] for state in status],
     }
     types = {"status": h5py.enum_dtype(schema.STATUS, basetype="u1")}
-    _write_table(file, "ranks", schema.RANKS, columns, scale="rank", types=types)
+    group = write_table(file, "ranks", schema.RANKS, columns, scale="rank", types=types)
+    describe_codes(group["status"], "values", schema.STATUS)
 
 
 def _write_clock(file: h5py.File, journals: Ranks) -> None:
@@ -105,31 +133,36 @@ def _write_clock(file: h5py.File, journals: Ranks) -> None:
         **{name: [reading[name] for _, reading, _ in rows] for name in ("t_local", "offset", "rtt")},
         "shared": [bool(reference) and identity == reference for _, _, identity in rows],
     }
-    group = _write_table(file, "clock", schema.CLOCK, columns)
-    group.attrs["reference_rank"] = 0
-    group.attrs["method"] = "ping-pong with rank 0, shortest of 16 round trips"
+    group = write_table(file, "clock", schema.CLOCK, columns)
+    describe(group, reference_rank=0, method="ping-pong with rank 0, shortest of 16 round trips")
 
 
-def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary) -> None:
-    """Fill /events rank by rank, so that one rank's events are in memory at a time; then what follows from them."""
+def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, before: int) -> None:
+    """Fill /events rank by rank, so that one rank's events are in memory at a time; then what follows from them.
+
+    ``before`` events stand in earlier parts of the trace.
+    """
     offsets = np.cumsum([0] + [own.n_events if own else 0 for own in journals])
     group = file.create_group("events")
     enums = {field: vocabulary.enum(field) for field in schema.LABEL_FIELDS}
-    for name, column in schema.EVENTS.items():
-        _create_column(group, name, column, int(offsets[-1]), enums.get(name))
-    steps, durations = [], []
+    datasets = {  # kept open: closing one compresses its unfinished chunk, once more for each rank
+        name: create_column(group, name, column, int(offsets[-1]), enums.get(name))
+        for name, column in schema.EVENTS.items()
+    }
+    describe_codes(group["flags"], "masks", schema.FLAGS)
+    steps, totals = [], Totals()
     for rank, own in enumerate(journals):
         if own is None:
             continue
-        columns = _event_columns(own, vocabulary, int(offsets[rank]))
+        columns = _event_columns(own, vocabulary, before + int(offsets[rank]))
         for name, values in columns.items():
-            group[name][offsets[rank] : offsets[rank + 1]] = values
+            datasets[name][offsets[rank] : offsets[rank + 1]] = values
         steps.append(_steps_of(columns, vocabulary.code("kind", "step")))
-        durations.append({name: columns[name] for name in _SUMMARISED})
-    _attach_scale(group, "event")
-    _write_column(file, "rank_offset", schema.RANK_OFFSET, offsets)
-    _write_table(file, "steps", schema.STEPS, _concatenated(steps, schema.STEPS))
-    _write_table(file, "summary", schema.SUMMARY, _summary(_concatenated(durations, _SUMMARISED), vocabulary))
+        totals.add(_SUMMARY_KEY, {name: columns[name] for name in _SUMMARISED})
+    attach_scale(group, "event")
+    write_scale(file, "rank_offset", schema.RANK_OFFSET, offsets)
+    write_table(file, "steps", schema.STEPS, _concatenated(steps, schema.STEPS))
+    write_table(file, "summary", schema.SUMMARY, _summary(totals, vocabulary))
 
 
 def _unfinished(journals: Ranks) -> dict[str, list]:
@@ -174,20 +207,14 @@ def _steps_of(events: dict[str, np.ndarray], step_kind: int) -> dict[str, np.nda
     }
 
 
-_SUMMARISED = ("kind", "algo", "scheme", "t_start", "t_end", "nbytes_dense", "nbytes_sent", "nbytes_recv")
-
-
-def _summary(events: dict[str, np.ndarray], vocabulary: _Vocabulary) -> dict[str, list]:
-    duration = events["t_end"].astype(np.int64) - events["t_start"].astype(np.int64)
-    bins = tables.size_bin(events["nbytes_dense"])
+def _summary(totals: Totals, vocabulary: _Vocabulary) -> dict[str, list]:
     summary: dict[str, list] = {name: [] for name in schema.SUMMARY}
     names = [np.array(list(vocabulary.names[field]), "S") for field in range(3)]
-    for (kind, algo, scheme, size), rows in tables.groups(events["kind"], events["algo"], events["scheme"], bins):
-        median, p90, p99 = np.percentile(duration[rows], [50, 90, 99])
+    for (kind, algo, scheme, size), durations, nbytes in totals.rows():
+        median, p90, p99 = np.percentile(durations, [50, 90, 99])
         values = (
-            names[0][kind], names[1][algo], names[2][scheme], size, len(rows), median, p90, p99,
-            duration[rows].max(), duration[rows].sum(), events["nbytes_sent"][rows].sum(),
-            events["nbytes_recv"][rows].sum(),
+            names[0][kind], names[1][algo], names[2][scheme], size, len(durations), median, p90, p99,
+            durations.max(), durations.sum(), nbytes["nbytes_sent"], nbytes["nbytes_recv"],
         )  # fmt: skip
         for column, value in zip(summary.values(), values, strict=True):
             column.append(value)
@@ -201,10 +228,12 @@ def _write_metrics(group: h5py.Group, journals: Ranks) -> None:
         for (code,), chosen in tables.groups(records["name"]):
             part = {name: records[name][chosen] for name in ("step", "t", "value")}
             part["rank"] = np.full(len(chosen), own.rank)
+            if code not in own.names:
+                raise CorruptFile(f"{own.path}: values of metrics that the journal does not name")
             rows.setdefault(own.names[code], []).append(part)
     for name, parts in rows.items():
-        table = _write_table(group, _link_name(name, group), schema.METRICS, _concatenated(parts, schema.METRICS))
-        table.attrs["name"] = name
+        table = write_table(group, _link_name(name, group), schema.METRICS, _concatenated(parts, schema.METRICS))
+        describe(table, name=name)
 
 
 def _link_name(name: str, group: h5py.Group) -> str:
@@ -213,48 +242,6 @@ def _link_name(name: str, group: h5py.Group) -> str:
     while link in group:
         link += "_"
     return link
-
-
-def _write_table(parent: h5py.Group, name: str, columns: dict, values: dict, scale: str = "", types=None) -> h5py.Group:
-    group = parent.create_group(name)
-    for column, meta in columns.items():
-        _write_column(group, column, meta, np.asarray(values[column]), (types or {}).get(column))
-    if scale:
-        _attach_scale(group, scale)
-    return group
-
-
-def _write_column(group: h5py.Group, name: str, column: Column, values: np.ndarray, dtype=None) -> None:
-    values = values.astype(column.dtype)
-    if values.dtype.kind == "S":  # as wide as the longest string, not as the format allows: tools print the padding
-        dtype = f"S{max(1, max(map(len, values), default=1))}"
-    dataset = _create_column(group, name, column, len(values), dtype)
-    if len(values):
-        dataset[:] = values
-
-
-def _create_column(group: h5py.Group, name: str, column: Column, length: int, dtype=None) -> h5py.Dataset:
-    dataset = group.create_dataset(
-        name,
-        shape=(length,),
-        maxshape=(None,),
-        dtype=dtype if dtype is not None else np.dtype(column.dtype).newbyteorder("<"),
-        chunks=(max(1, min(length, _CHUNK)),),
-        shuffle=True,
-        compression="gzip",
-        compression_opts=1,
-        fletcher32=True,
-    )
-    dataset.attrs["units"] = column.units
-    dataset.attrs["long_name"] = column.long_name
-    return dataset
-
-
-def _attach_scale(group: h5py.Group, scale: str) -> None:
-    group[scale].make_scale(scale)
-    for name, dataset in group.items():
-        if name != scale:
-            dataset.dims[0].attach_scale(group[scale])
 
 
 def _concatenated(parts: list[dict], columns) -> dict[str, np.ndarray]:

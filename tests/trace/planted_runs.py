@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 
 from mpicomp.trace import schema, tables
+from mpicomp.trace.columns import write_scale, write_table
 
 
 class Run:
@@ -52,22 +53,22 @@ class Run:
         counts = np.bincount(events["rank"], minlength=self.n_ranks)
         with h5py.File(path, "w") as file:
             self._facts(file)
-            _table(file, "events", schema.EVENTS, events)
-            _table(file, "", {"rank_offset": schema.RANK_OFFSET}, {"rank_offset": np.append(0, np.cumsum(counts))})
-            _table(file, "ranks", schema.RANKS, self._ranks(counts))
+            write_table(file, "events", schema.EVENTS, events, scale="event")
+            write_scale(file, "rank_offset", schema.RANK_OFFSET, np.append(0, np.cumsum(counts)))
+            write_table(file, "ranks", schema.RANKS, self._ranks(counts), scale="rank")
             shared = (self.rtt == 0).astype(int)
-            _table(file, "clock", schema.CLOCK, {"rank": np.arange(self.n_ranks), "t_local": -self.offset,
+            write_table(file, "clock", schema.CLOCK, {"rank": np.arange(self.n_ranks), "t_local": -self.offset,
                    "offset": self.offset, "rtt": self.rtt, "shared": shared})  # fmt: skip
             for field, names in self._names.items():
                 column = schema.Column("S64", "1", field)
-                _table(file, "vocab", {field: column}, {field: np.array(list(names), "S")})
-            _table(file, "steps", schema.STEPS, _steps(events, self._names["kind"].get("step", -1)))
-            _table(file, "summary", schema.SUMMARY, {name: [] for name in schema.SUMMARY})
+                write_scale(file.require_group("vocab"), field, column, np.array(list(names), "S"))
+            write_table(file, "steps", schema.STEPS, _steps(events, self._names["kind"].get("step", -1)))
+            write_table(file, "summary", schema.SUMMARY, {name: [] for name in schema.SUMMARY})
             file.create_group("metrics")
             for name, columns in self.metrics.items():
-                _table(file, f"metrics/{name}", schema.METRICS, columns)
+                write_table(file, f"metrics/{name}", schema.METRICS, columns)
             rows = list(zip(*self.open, strict=True)) or [[]] * len(schema.OPEN)
-            _table(file, "open", schema.OPEN, dict(zip(schema.OPEN, rows, strict=True)))
+            write_table(file, "open", schema.OPEN, dict(zip(schema.OPEN, rows, strict=True)))
         return path
 
     def _facts(self, file):
@@ -85,14 +86,6 @@ class Run:
 def _steps(events, code):
     rows = np.flatnonzero((events["kind"] == code) & (events["step"] >= 0))
     return {name: events[name][rows] for name in schema.STEPS}
-
-
-def _table(file, group, columns, values):
-    for name, column in columns.items():
-        dtype = np.asarray(values[name]).dtype if column.dtype[0] == "S" and len(values[name]) else column.dtype
-        data = np.asarray(values[name]).astype(dtype)
-        dataset = file.create_dataset(f"{group}/{name}", data=data)
-        dataset.attrs["units"] = column.units
 
 
 def lockstep(n_ranks: int, n_steps: int, delay, rng, *, jitter: int = 1_000, transfer: int = 50_000, **facts) -> Run:

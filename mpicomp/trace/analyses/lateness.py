@@ -132,7 +132,7 @@ def _ranks(frame: Frame, rows: np.ndarray, call: np.ndarray, arrival: np.ndarray
     _, own_spread = median_of(rank, np.abs(late - middle[place]))
     # A rank of few calls knows its own noise badly: the greater of its own and that of all.
     sigma = np.maximum(1.4826 * own_spread, spread_of(late - middle[place]))
-    noise = (2 + math.sqrt(2 * math.log(len(present)))) * 1.2533 * sigma / np.sqrt(counts)
+    noise = (3 + math.sqrt(2 * math.log(len(present)))) * 1.2533 * sigma / np.sqrt(counts)
     uncertainty = frame.uncertainty[present] + int(np.median(frame.uncertainty[present]))
     _, starts, (ordered, whose) = grouped(call, arrival, rank)
     ends = np.append(starts[1:], len(ordered)) - 1

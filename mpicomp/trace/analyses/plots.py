@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidArgument, MissingExtra
-from ..recorder import check_output
+from ..aside import check_output
 
 _FORMATS = (".png", ".svg", ".pdf")
 

@@ -99,7 +99,7 @@ def _ranks(frame: Frame) -> dict[str, np.ndarray]:
 def _doing(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
     """What each rank was in for so long that its recorder wrote it down, and in which step."""
     kind, step = np.full(frame.n_ranks, "", dtype=object), np.full(frame.n_ranks, -1, np.int64)
-    if "open" in frame.trace.file:
+    if any("open" in file for file in frame.trace.files):
         table = frame.trace.table("open")
         if len(table["rank"]) and not 0 <= table["rank"].min() <= table["rank"].max() < frame.n_ranks:
             raise CorruptFile(f"{frame.trace.path}: /open/rank has values outside 0..{frame.n_ranks - 1}")

@@ -1,0 +1,123 @@
+"""Writing an output aside and renaming it: whole or absent, and nothing replaced that nobody gave up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import RefusedOverwrite
+
+PART_FILES = "part*.h5"  # what a trace in several files consists of
+
+
+def folder_of(path: Path) -> Path:
+    """Where a trace goes that is too large for the one file ``path``."""
+    return path.with_name(path.name + ".d")
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Raise what would keep ``write_aside`` from writing the file ``path``."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder of {path} does not exist")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a file")
+    if os.path.lexists(path) and not force:
+        raise RefusedOverwrite(f"{path} exists already: give another path, or force to replace it")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"no permission to write into {path.parent}")
+
+
+def check_trace(path: Path, force: bool) -> None:
+    """The same for a trace, which may become the file ``path`` or the folder ``folder_of(path)``."""
+    check_output(path, force)
+    folder = folder_of(path)
+    if not os.path.lexists(folder):
+        return
+    if not force:
+        raise RefusedOverwrite(f"{folder} exists already: give another path, or force to replace it")
+    if not folder.is_dir() or {*folder.iterdir()} - {*folder.glob(PART_FILES)}:
+        raise RefusedOverwrite(f"{folder} holds more than a trace: remove it yourself, or give another path")
+
+
+def write_aside(output: Path, force: bool, fill: Callable[[Path], object]) -> None:
+    """Have ``fill`` make a file or a folder beside ``output``, then give it its name."""
+    part = output.with_name(output.name + ".part")
+    if force:
+        _remove(part)
+    try:
+        fill(part)
+        _fsync(part)
+        _rename(part, output, force)
+        _fsync(output.parent)
+    except FileExistsError as error:
+        if isinstance(error, RefusedOverwrite):
+            raise
+        raise RefusedOverwrite(
+            f"{part} exists already: another command is writing it, or one was killed; then remove it or give force"
+        ) from None
+    except BaseException:
+        _remove(part)
+        raise
+
+
+def write_trace_aside(output: Path, force: bool, in_parts: bool, fill: Callable[[Path], object]) -> Path:
+    """``write_aside`` for a trace; the path it was written to. With ``force`` the other form of it goes away."""
+    check_trace(output, force)
+    target, other = (folder_of(output), output) if in_parts else (output, folder_of(output))
+    write_aside(target, force, fill)
+    if force:
+        _remove(other)
+    return target
+
+
+def _rename(part: Path, output: Path, force: bool) -> None:
+    """Give the file its name, without replacing one that appeared meanwhile unless ``force``."""
+    if part.is_dir():
+        _rename_folder(part, output, force)
+        return
+    if force:
+        os.replace(part, output)
+        return
+    try:
+        os.link(part, output)
+    except FileExistsError:
+        part.unlink()
+        raise _refusal(output) from None
+    except OSError:  # no hard links on this file system
+        check_output(output, force)
+        os.rename(part, output)
+    else:
+        part.unlink()
+
+
+def _rename_folder(part: Path, output: Path, force: bool) -> None:
+    """A folder cannot replace one that is not empty: the old one makes room first."""
+    old = output.with_name(output.name + ".old")
+    if os.path.lexists(output):
+        if not force:
+            _remove(part)
+            raise _refusal(output)
+        os.rename(output, old)
+    os.rename(part, output)
+    _remove(old)
+
+
+def _refusal(output: Path) -> RefusedOverwrite:
+    return RefusedOverwrite(f"{output} exists already: give another path, or force to replace it")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
