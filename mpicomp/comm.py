@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,8 @@ class Comm(PointToPoint, MPI.Intracomm):
             if self._calls == CHECKED_CALLS:
                 self._mask = self._later_mask
             signature = f"Allreduce call {self._calls}: {call.signature() if call else 'refused'}"
-            self._agreement.check(signature, error)
+            with self.recorder.region("agree") if self.recorder else nullcontext():  # ranks wait here, too
+                self._agreement.check(signature, error)
         if self.recorder is None:
             self._run(call, sendbuf, recvbuf, op)
             return
