@@ -2,6 +2,7 @@
 
 import json
 
+import h5py
 import numpy as np
 import pandas
 import pytest
@@ -318,3 +319,11 @@ def test_answers_are_in_the_tables(planted_trace):
 def test_help_lists_all_commands():
     listed = run("--help").output
     assert all(name in listed for name in [*ONE_FILE, "diff", "report", "recover"] if name != "scheme")
+
+
+@pytest.mark.parametrize("name", ["steps", "heatmap", "efficiency", "hang", "spikes"])
+def test_steps_of_ranks_that_do_not_exist_are_refused(planted_trace, name):
+    with h5py.File(planted_trace, "r+") as file:
+        file["steps/rank"][3] = 7
+    result = run(name, planted_trace)
+    assert result.exit_code == 1 and "/steps/rank" in result.output and result.output.count("\n") == 1
