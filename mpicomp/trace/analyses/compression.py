@@ -38,8 +38,8 @@ def codec(path: Any, busbw: float | None = None) -> dict:
         Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication cost
         break_even dense_time speedup worth basis``. Medians over steps: bytes a rank; ns of the step (slowest rank), of
         compression outside of and inside communication (slowest rank), of communication (in each phase the rank that
-        waited least). ``density`` is measured where ``Reducer(measures=...)`` was on, else NaN; ``worth`` is yes, no, even
-        or unknown. Needs no comparison of clocks.
+        waited least). ``density`` is measured where ``Reducer(measures=...)`` was on, else NaN; ``worth`` is yes, no,
+        even or unknown. Needs no comparison of clocks.
     """
     if busbw is not None and not busbw > 0:
         raise InvalidArgument(f"busbw must be a bandwidth in GB/s above 0, got {busbw}")
