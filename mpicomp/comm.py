@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,8 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
             if self._calls == CHECKED_CALLS:
                 self._mask = self._later_mask
             signature = f"Allreduce call {self._calls}: {call.signature() if call else 'refused'}"
-            self._agreement.check(signature, error)
+            with self.recorder.region("agree") if self.recorder else nullcontext():  # ranks wait here, too
+                self._agreement.check(signature, error)
         if self.recorder is None:
             self._run(call, sendbuf, recvbuf, op)
             return

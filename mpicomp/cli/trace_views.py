@@ -174,7 +174,7 @@ _CODEC = (
     ("sent", "sent", nbytes), ("less by", "ratio", lambda x: f"{_gbs(x)} x"), ("density", "density", _number),
     ("time of the step", "time", _time), ("compressing", "compression", _time),
     ("compressing, hidden", "hidden", _time), ("communicating", "communication", _time),
-    ("dense would take", "dense_time", _time), ("says", "basis", str),
+    ("both, without waiting", "cost", _time), ("dense would take", "dense_time", _time), ("says", "basis", str),
     ("pays below", "break_even", lambda x: f"{_gbs(x)} GB/s"),
 )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import json
 
+import h5py
 import numpy as np
 import pandas
 import pytest
@@ -136,9 +137,9 @@ def test_codec_break_even_and_worth(path):
     assert (row["scheme"], row["steps"], row["worth"]) == ("topk", 20, "unknown") and "busbw" in result["reason"]
     assert (row["compression"], row["hidden"], row["communication"]) == (600_000, 50_000, 350_000)
     assert row["break_even"] == pytest.approx((1.5 * 8e6 - 80_000) / 600_000) and row["ratio"] == pytest.approx(150)
-    assert row["time"] == 1_000_000 and np.isnan(row["density"])
+    assert row["time"] == 1_000_000 and row["cost"] == 950_000 and np.isnan(row["density"])
     slow, fast = (trace.codec(path, busbw=gbs)["schemes"] for gbs in (1.0, 40.0))
-    assert (slow["worth"][0], fast["worth"][0]) == ("yes", "no") and slow["speedup"][0] == pytest.approx(12)
+    assert (slow["worth"][0], fast["worth"][0]) == ("yes", "no") and slow["speedup"][0] == pytest.approx(12 / 0.95)
     with pytest.raises(InvalidArgument, match="above 0"):
         trace.codec(path, busbw=-1)
 
@@ -318,3 +319,11 @@ def test_answers_are_in_the_tables(planted_trace):
 def test_help_lists_all_commands():
     listed = run("--help").output
     assert all(name in listed for name in [*ONE_FILE, "diff", "report", "recover"] if name != "scheme")
+
+
+@pytest.mark.parametrize("name", ["steps", "heatmap", "efficiency", "hang", "spikes"])
+def test_steps_of_ranks_that_do_not_exist_are_refused(planted_trace, name):
+    with h5py.File(planted_trace, "r+") as file:
+        file["steps/rank"][3] = 7
+    result = run(name, planted_trace)
+    assert result.exit_code == 1 and "/steps/rank" in result.output and result.output.count("\n") == 1

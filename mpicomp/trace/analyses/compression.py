@@ -23,8 +23,9 @@ def codec(path: Any, busbw: float | None = None) -> dict:
     travel is free. It pays where sending the saved bytes would take longer, so below the break-even bandwidth
     ``(2 (p-1)/p dense bytes - sent bytes) / compression time``. Latency is left out.
 
-    Whether it was worth it is judged on the whole step, against what a dense all-reduce takes: that of a scheme in the
-    trace that sends everything, else the trace's own all-reduces of at least half the size, else ``busbw``.
+    Whether it was worth it is judged on what a step costs but for waiting for late ranks, which a dense all-reduce
+    does, too: compression and communication, against what a dense all-reduce takes. Who says that: ``busbw``, else a
+    scheme in the trace that sends everything, else the trace's own all-reduces of at least half the size.
 
     Parameters
     ----------
@@ -34,11 +35,11 @@ def codec(path: Any, busbw: float | None = None) -> dict:
     Returns
     -------
     dict
-        Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication
+        Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication cost
         break_even dense_time speedup worth basis``. Medians over steps: bytes a rank; ns of the step (slowest rank), of
-        compression outside of and inside communication (slowest rank), of communication (the rank that waited least).
-        ``density`` is measured where ``Reducer(measures=...)`` was on, else NaN; ``worth`` is yes, no, even or unknown.
-        Needs no comparison of clocks.
+        compression outside of and inside communication (slowest rank), of communication (in each phase the rank that
+        waited least). ``density`` is measured where ``Reducer(measures=...)`` was on, else NaN; ``worth`` is yes, no,
+        even or unknown. Needs no comparison of clocks.
     """
     if busbw is not None and not busbw > 0:
         raise InvalidArgument(f"busbw must be a bandwidth in GB/s above 0, got {busbw}")
@@ -48,7 +49,7 @@ def codec(path: Any, busbw: float | None = None) -> dict:
             return {"schemes": {}, "reason": "no step of a Reducer was recorded", "clock_uncertainty": None}
         table = _schemes(frame, rows)
         dense_time, basis = _dense_times(frame, table, busbw)
-        speedup = dense_time / np.maximum(table["time"], 1)
+        speedup = dense_time / np.maximum(table["cost"], 1)
         cases = [np.isnan(speedup), speedup > 1 + _EVEN, speedup < 1 - _EVEN]
         judged = np.select(cases, ["unknown", "yes", "no"], "even")
         verdict = {"dense_time": dense_time, "speedup": speedup, "worth": judged, "basis": basis}
@@ -68,6 +69,7 @@ def _schemes(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
             "steps": np.bincount(group),
             "n_ranks": p.astype(np.int64),
             **middle,
+            "cost": middle["compression"] + middle["communication"],
             "ratio": np.where(middle["sent"] > 0, 2 * (p - 1) / p * middle["dense"] / middle["sent"], np.nan),
             "density": _density(frame, steps["step"], group, len(scheme)),
             "break_even": np.where(saved > 0, saved / middle["compression"], 0.0),
@@ -87,9 +89,10 @@ def _step_costs(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
     part = {
         "compression": compressing & ~frame.open_communication,
         "hidden": compressing & frame.open_communication,
-        "communication": waits,
     }
-    own = {name: np.bincount(place[chosen], pieces.own[chosen], len(rows)) for name, chosen in part.items()}
+    kind = frame.kind[pieces.event]
+    phases = {code: waits & (kind == code) for code in np.unique(kind[waits])}
+    own = {name: np.bincount(place[chosen], pieces.own[chosen], len(rows)) for name, chosen in (part | phases).items()}
     scheme, dense = frame.column("scheme")[rows], frame.column("nbytes_dense")[rows]
     order, starts = tables.blocks(scheme, dense, frame.step[rows])
     first = order[starts]
@@ -106,7 +109,7 @@ def _step_costs(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
         "time": most(frame.duration[rows]).astype(np.float64),
         "compression": most(own["compression"]),
         "hidden": most(own["hidden"]),
-        "communication": np.minimum.reduceat(own["communication"][order], starts),
+        "communication": sum(np.minimum.reduceat(own[code][order], starts) for code in phases) + np.zeros(len(starts)),
     }
 
 
@@ -134,14 +137,14 @@ def _dense_times(frame: Frame, table: dict, busbw: float | None) -> tuple[np.nda
         same = np.flatnonzero(yardstick & (table["dense"] == nbytes) & (np.arange(len(share)) != row))
         large = np.flatnonzero(measured["nbytes"] >= nbytes / 2)
         if len(same) and not yardstick[row]:
-            best = same[np.argmin(table["time"][same])]
-            result[row], basis[row] = table["time"][best], f"steps of {table['scheme'][best]} in this trace"
+            best = same[np.argmin(table["cost"][same])]
+            result[row], basis[row] = table["cost"][best], f"steps of {table['scheme'][best]} in this trace"
         elif len(large) and not yardstick[row]:
             best = large[np.argmax(measured["median"][large])]
             result[row] = share[row] * nbytes / measured["median"][best]
             basis[row] = f"all-reduces by {measured['algo'][best]} in this trace, {measured['median'][best]:.3g} GB/s"
         elif yardstick[row]:
-            result[row], basis[row] = table["time"][row], "itself dense"
+            result[row], basis[row] = table["cost"][row], "itself dense"
     return result, basis.astype(str)
 
 

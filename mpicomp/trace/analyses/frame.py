@@ -70,6 +70,15 @@ class Frame:
     def duration(self) -> np.ndarray:
         return np.maximum(self.column("t_end") - self.column("t_start"), 0)
 
+    @cached_property
+    def steps(self) -> dict[str, np.ndarray]:
+        """The columns of /steps; ranks are sure to exist."""
+        table = self.trace.table("steps")
+        rank = table["rank"]
+        if len(rank) and not 0 <= rank.min() <= rank.max() < self.n_ranks:
+            raise CorruptFile(f"{self.trace.path}: /steps/rank has values outside 0..{self.n_ranks - 1}")
+        return table
+
     def code(self, kind: str) -> int:
         return self.kinds.index(kind) if kind in self.kinds else -1
 

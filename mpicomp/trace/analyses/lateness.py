@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import schema, tables
-from .frame import Frame, choose, collective_kinds, grouped, median_of, opened, quantiles, spread_of
+from .frame import Frame, choose, collective_kinds, compact, grouped, median_of, opened, quantiles, spread_of
 
 _ODD = schema.WARMUP | schema.ERROR | schema.TRUNCATED  # events that say little about the rest
 
@@ -16,21 +16,16 @@ _ODD = schema.WARMUP | schema.ERROR | schema.TRUNCATED  # events that say little
 def calls(frame: Frame, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Rows of a kind and which call of all ranks each belongs to, numbered from 0.
 
-    Calls are matched by step and place in the step, so that a rank that left out one is out of step no longer than
-    that; by their number alone where there are no steps.
+    Calls are matched by step and place in the step (outside of steps: in the run), so that a rank that left out one is
+    out of step no longer than that.
     """
     rows = frame.rows_of(kind)
     step = frame.step[rows]
-    if len(rows) and step.min() >= 0:
-        # The rows of a rank stand in order of time, and a stable sort keeps it: the place in a block is the ordinal.
-        order, starts = tables.blocks(frame.rank[rows], step)
-        ordinal = np.empty(len(rows), np.int64)
-        ordinal[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
-        order, starts = tables.blocks(step, ordinal)
-    else:
-        order, starts = tables.blocks(frame.column("seq")[rows])
-    number = np.empty(len(rows), np.int64)
-    number[order] = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(rows))))
+    # The rows of a rank stand in order of time, and a stable sort keeps it: the place in a block is the ordinal.
+    order, starts = tables.blocks(frame.rank[rows], step)
+    ordinal = np.empty(len(rows), np.int64)
+    ordinal[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
+    number, _ = compact(step, ordinal)
     return rows, number
 
 

@@ -44,7 +44,7 @@ def steps(path: Any) -> dict:
 
 def step_table(frame: Frame) -> dict[str, np.ndarray]:
     """For each step: how many ranks recorded it, the longest and the median rank, and which was the longest."""
-    table = frame.trace.table("steps")
+    table = frame.steps
     lasted = table["t_end"] - table["t_start"]
     if not len(lasted):
         return dict.fromkeys(("step", "ranks", "duration", "median_rank", "slowest_rank"), lasted)
@@ -201,7 +201,7 @@ def heatmap(path: Any, value: str = "duration", max_ranks: int = 4096, max_steps
 def _amounts(frame: Frame, value: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rank, step and amount, one row for each rank and step."""
     if value == "duration":
-        table = frame.trace.table("steps")
+        table = frame.steps
         return table["rank"], table["step"], (table["t_end"] - table["t_start"]).astype(np.float64)
     if value == "lateness":
         rows, late = lateness_of_all(frame)

@@ -166,9 +166,9 @@ def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict:
 
 def _window(frame: Frame, skip: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Begin of the first step and end of the last on each rank (both 0 where there is none), and how many steps."""
-    table = frame.trace.table("steps")
+    table = frame.steps
     numbers = np.unique(table["step"])[max(skip, 0) :]
-    chosen = np.isin(table["step"], numbers) & (table["rank"] >= 0) & (table["rank"] < frame.n_ranks)
+    chosen = np.isin(table["step"], numbers)
     first = np.full(frame.n_ranks, np.iinfo(np.int64).max)
     last = np.full(frame.n_ranks, np.iinfo(np.int64).min)
     np.minimum.at(first, table["rank"][chosen], table["t_start"][chosen])

@@ -71,7 +71,7 @@ def _stand(frame: Frame) -> dict:
 
 def _ranks(frame: Frame) -> dict[str, np.ndarray]:
     n, every = frame.n_ranks, np.arange(frame.n_ranks)
-    table = frame.trace.table("steps")
+    table = frame.steps
     step = np.full(n, -1, np.int64)
     np.maximum.at(step, table["rank"], table["step"])
     end = frame.corrected(np.arange(len(frame.rank)), "t_end")
