@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..link import MPI_OPS
+from ..comm import Comm
+from ..link import MAX_COUNT, MPI_OPS
 from . import data
 from .compressed import Compressed, noise
 from .data import PERIOD, Dense, Part
@@ -22,21 +23,33 @@ def implementations(comm: Any, plan: Plan, n: int) -> list[Dense | Compressed]:
 
 
 class Vectors(data.Vectors):
-    """The vectors all dense algorithms share."""
+    """The vectors all dense algorithms share.
+
+    ``native`` is what a program without this library calls: mpi4py's method, not ours that could hand over to it.
+    Only GPU arrays, which MPI may not be able to see, and vectors too long for one call go through Comm.
+    """
 
     def __init__(self, comm: Any, plan: Plan, n: int) -> None:
         super().__init__(comm, plan, n)
         self._op, self._total = MPI_OPS[plan.op], self.periods.reduced()
+        self._mpi = super(Comm, comm).Allreduce
+        self._direct = not self.on_device and n <= MAX_COUNT
 
     def begin(self, place: str) -> None:
         if place == "in":  # or the values would grow from step to step
             self.receive[:] = self.send
 
     def step(self, algorithm: str, place: str) -> None:
-        if place == "in":
+        if algorithm == "native" and self._direct:
+            self._mpi(None if place == "in" else self.send, self.receive, self._op)  # None: in place
+        elif place == "in":
             self.comm.allreduce_in_place(self.receive, algorithm, self.plan.op)
         else:
             self.comm.Allreduce(self.send, self.receive, self._op, algorithm=algorithm)
 
     def expected(self, place: str) -> Iterator[Part]:
         yield Part(0, self.n, self._total)
+
+    def modelled(self, algorithm: str) -> int:
+        size = self.comm.size
+        return 2 * (size - 1) * self.nbytes() // size if algorithm == "native" and self._direct else 0
