@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import MpicompError
+from .trace_export import export
+from .trace_units import duration, nbytes, sparkline
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_SPARK_WIDTH = 20
 _MOST_RANKS = 16  # rows of a table over ranks; beyond it the latest ranks are shown
 
 _trace_file = click.argument("file", type=click.Path(path_type=Path))
@@ -28,6 +28,9 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.group()
 def trace() -> None:
     """Read, check and rescue recordings (no MPI needed)."""
+
+
+trace.add_command(export)
 
 
 @trace.command()
@@ -267,31 +270,3 @@ def _compared(rate: float) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number != 1 else ''}"
-
-
-def duration(ns: float) -> str:
-    """A time with three digits and a unit that suits it."""
-    for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if abs(ns) >= scale:
-            return f"{ns / scale:.4g} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def nbytes(number: float) -> str:
-    """A size in decimal units, as bandwidths are."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= scale:
-            return f"{number / scale:.4g} {unit}"
-    return f"{number:.0f} B" if number else "-"
-
-
-def sparkline(values: Iterable[float | None]) -> str:
-    """The course of a metric in a few characters; a blank where it is not finite."""
-    values = list(values)
-    width = min(_SPARK_WIDTH, len(values))
-    picked = [values[index * (len(values) - 1) // max(1, width - 1)] for index in range(width)]
-    finite = [value for value in picked if value is not None]
-    if not finite:
-        return ""
-    low, span = min(finite), (max(finite) - min(finite)) or 1.0
-    return "".join(" " if value is None else _BLOCKS[round((value - low) / span * 7)] for value in picked)

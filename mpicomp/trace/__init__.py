@@ -11,6 +11,7 @@ _HOME = {
     "NullRecorder": ".recorder",
     "recover": ".merge",
     "open_trace": ".read",
+    "export": ".exporting",
     "validate": ".check",
     "info": ".analysis",
     "summary": ".analysis",
