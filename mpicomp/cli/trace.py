@@ -73,15 +73,20 @@ def summary(file: Path, by: str, as_json: bool) -> None:
 
 @trace.command()
 @_trace_file
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write one HTML file with pictures instead.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @_as_json
-def report(file: Path, as_json: bool) -> None:
+def report(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
     """The run card, phases, steps, traffic, imbalance and metrics."""
     with _errors():
-        from ..trace import report
+        from ..trace import report, write_page
 
-        result = report(file)
+        result = write_page(file, output, force=force) if output else report(file)
     if as_json:
         _print_json(result)
+        return
+    if output:
+        click.echo(f"{output}: written")
         return
     console = _console()
     _show_card(console, file, result["run"])
@@ -94,8 +99,10 @@ def report(file: Path, as_json: bool) -> None:
 @click.argument("spool", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The HDF5 file to write.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option("--max-events", type=click.IntRange(1), default=200_000_000, show_default=True,
+              help="A larger run becomes a folder, OUTPUT.d, of files with so many events.")  # fmt: skip
 @_as_json
-def recover(spool: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
+def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int, as_json: bool) -> None:
     """Build a trace from the journals of a killed run.
 
     SPOOL is the folder that the run left beside its output (NAME.h5.spool), or one folder a node. The journals
@@ -104,12 +111,12 @@ def recover(spool: tuple[Path, ...], output: Path, force: bool, as_json: bool) -
     with _errors():
         from ..trace import recover
 
-        merged = recover(list(spool), output, force=force)
+        merged = recover(list(spool), output, force=force, max_events=max_events)
     if as_json:
         _print_json({**merged._asdict(), "path": str(merged.path)})
         return
     console = _console()
-    console.print(f"{output}: {merged.n_events} events of {merged.n_ranks} ranks", markup=False)
+    console.print(f"{merged.path}: {merged.n_events} events of {merged.n_ranks} ranks", markup=False)
     _warn_ranks(console, merged.status, merged.n_dropped)
     for journal, damage in merged.damage.items():
         console.print(Text(f"{journal}: {damage}", style="yellow"))

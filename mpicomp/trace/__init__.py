@@ -21,6 +21,7 @@ _HOME = {
     "imbalance": ".analysis",
     "metrics": ".analysis",
     "report": ".analysis",
+    "write_page": ".page",
 }
 
 __all__ = [*sorted(_HOME)]
