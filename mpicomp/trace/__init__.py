@@ -11,6 +11,7 @@ _HOME = {
     "NullRecorder": ".recorder",
     "recover": ".merge",
     "open_trace": ".read",
+    "export": ".exporting",
     "validate": ".check",
     "info": ".analysis",
     "summary": ".analysis",
@@ -34,6 +35,7 @@ _HOME = {
     "diff": ".analyses.comparison",
     "timeline": ".analyses.picture",
     "hang": ".analyses.standstill",
+    "write_page": ".page",
 }
 
 __all__ = [*sorted(_HOME)]

@@ -9,6 +9,7 @@ import pytest
 
 from mpicomp.errors import CorruptFile
 from mpicomp.trace import open_trace, report, schema, validate
+from mpicomp.trace.facts import git_revision
 
 SECRET = b"a file that no trace may show"
 
@@ -21,6 +22,63 @@ def test_pandas_reads_events_in_two_lines(planted_trace):
     assert len(events) == 90
     assert set(kinds[events.kind]) == {"compute", "exchange", "step"}
     assert events[events["rank"] == 1].nbytes_sent.sum() == 1000
+
+
+def test_xarray_names_every_dimension(planted_trace):
+    xarray = pytest.importorskip("xarray", reason="xarray is not installed (pip install 'mpicomp[dev]')")
+    pytest.importorskip("h5netcdf", reason="h5netcdf is not installed (pip install 'mpicomp[dev]')")
+    scales = {"": {"rank_offset"}, "ranks": {"rank"}, "events": {"event"}, "clock": {"row"}, "steps": {"row"},
+              "summary": {"row"}, "metrics/loss": {"row"}, "vocab": set(schema.LABEL_FIELDS)}  # fmt: skip
+    for group, names in scales.items():
+        with xarray.open_dataset(planted_trace, group=group or None, engine="h5netcdf") as table:
+            assert set(table.dims) == set(table.coords) == names, group
+            assert all(column.attrs["units"] for column in table.variables.values())
+    with xarray.open_dataset(planted_trace, group="events", engine="h5netcdf") as events:
+        assert int(events.nbytes_sent.sum()) == 3_000 and events.t_start.attrs["units"] == "ns"
+
+
+def test_every_column_has_a_named_dimension(planted_trace):
+    """What xarray needs, checked without it."""
+    with h5py.File(planted_trace) as file:
+        columns = []
+        file.visititems(lambda name, item: columns.append(item) if isinstance(item, h5py.Dataset) else None)
+        for column in columns:
+            assert column.is_scale or len(column.dims[0]) == 1, column.name
+        assert file["ranks/status"].attrs["flag_meanings"].decode().split() == list(schema.STATUS)
+        assert file["events/flags"].attrs["flag_masks"].tolist() == [1, 2, 4, 8]
+        assert {"git_revision", "h5py_version", "hdf5_version", "numpy_version"} <= set(file.attrs)
+
+
+def test_texts_lie_under_a_checksum(planted_trace):
+    """Strings of variable length would not: see columns.describe."""
+    with h5py.File(planted_trace) as file:
+        for item in (file, file["events/kind"], file["clock"], file["metrics/loss"]):
+            for name in item.attrs:
+                kind = h5py.check_string_dtype(item.attrs.get_id(name).dtype)
+                assert kind is None or kind.length is not None, name
+
+
+@pytest.mark.parametrize("layout", ["loose", "packed", "worktree", "detached"])
+def test_git_revisions(tmp_path, layout):
+    commit, git = "0123456789abcdef" * 2 + "01234567", tmp_path / ".git"
+    (git / "refs/heads").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    if layout == "loose":
+        (git / "refs/heads/main").write_text(commit + "\n")
+    elif layout == "packed":
+        (git / "packed-refs").write_text(f"# pack-refs\n{'f' * 40} refs/heads/main2\n{commit} refs/heads/main\n")
+    elif layout == "worktree":
+        (git / "refs/heads/side").write_text(commit + "\n")
+        (git / "worktrees/w").mkdir(parents=True)
+        (git / "worktrees/w/HEAD").write_text("ref: refs/heads/side\n")
+        (git / "worktrees/w/commondir").write_text("../..\n")
+        (tmp_path / "w").mkdir()
+        (tmp_path / "w/.git").write_text(f"gitdir: {git}/worktrees/w\n")
+    else:
+        (git / "HEAD").write_text(commit + "\n")
+    folder = tmp_path / "w" if layout == "worktree" else tmp_path / "below"
+    folder.mkdir(exist_ok=True)
+    assert git_revision(folder) == commit
 
 
 @pytest.mark.parametrize("tool", ["h5ls -r", "h5dump -H", "h5dump"])

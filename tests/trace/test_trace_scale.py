@@ -164,6 +164,13 @@ def test_a_folder_that_fails_leaves_nothing(both, monkeypatch):
     assert not list(folder.glob("third*")) and len(calls) == 3
 
 
+def test_recover_takes_the_limit(both):
+    folder = both[1].parent
+    arguments = ["recover", str(folder / "spool"), "-o", str(folder / "cli.h5"), "--max-events", "200", "--json"]
+    said = json.loads(CliRunner().invoke(command, arguments).output)
+    assert said["path"] == str(folder / "cli.h5.d") and len(os.listdir(said["path"])) == 2
+
+
 @pytest.mark.parametrize(
     "n_events, limit, expected",
     [([5, 5, 5], 10, [(0, 2), (2, 3)]), ([50, 1, 1], 10, [(0, 1), (1, 3)]), ([0, 0], 1, [(0, 2)]), ([7], 1, [(0, 1)])],

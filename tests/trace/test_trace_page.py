@@ -1,0 +1,123 @@
+"""The HTML report: whole, self-contained, harmless, and with the numbers of the trace."""
+
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import h5py
+import pytest
+from click.testing import CliRunner
+
+import mpicomp.trace
+from mpicomp.cli.trace import trace as command
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'mpicomp[plot]')")
+
+VOID = {"meta", "br", "img", "hr", "link", "input"}
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and keeps texts, attributes and identifiers."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.words, self.attributes, self.tags = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data.strip())
+
+
+def written(path, *arguments):
+    output = path.with_name("report.html")
+    result = CliRunner().invoke(command, ["report", str(path), "-o", str(output), *arguments])
+    assert result.exit_code == 0, result.output
+    return output
+
+
+def test_it_holds_the_numbers_and_the_pictures(planted_trace):
+    page = Page(written(planted_trace).read_text())
+    report = mpicomp.trace.report(planted_trace)
+    for row in report["phases"]:
+        assert {row["kind"], str(row["count"]), str(row["total"]), str(row["nbytes_sent"])} <= set(page.words)
+    for number in (report["run"]["run_id"], report["run"]["n_events"], f"{report['run']['duration']} ns",
+                   f"{report['traffic']['compression_rate']:.6g}", report["imbalance"]["slowest_rank"]):  # fmt: skip
+        assert str(number) in page.words
+    assert page.tags.count("svg") == 4 and "loss" in page.words
+    assert {"exchange", "total time (ms)", "median lateness (ms)"} <= set(page.words)
+
+
+def test_it_asks_for_nothing_from_outside(planted_trace):
+    text = written(planted_trace).read_text()
+    page = Page(text)
+    assert "://" not in text and "@import" not in text and not {"script", "link", "iframe", "img"} & set(page.tags)
+    for name, value in page.attributes:
+        if name in ("href", "xlink:href", "src"):
+            assert value.startswith("#"), (name, value)
+        assert not name.startswith("on")
+    assert set(re.findall(r"url\(([^)]*)", text)) <= {f"#{value}" for name, value in page.attributes if name == "id"}
+    assert "default-src 'none'" in text and "color-scheme: light dark" in text and "@media print" in text
+    identifiers = [value for name, value in page.attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
+
+
+def test_hostile_names_stay_text(plant, spool, tmp_path):
+    plant.run = {**plant.run, "title": "<script>alert(1)</script>", "command_line": ["a", "</td><img src=x>"]}
+    plant(0).events(("<b>$kind_{", 0, 10, 0)).metric("<i>$\\frac{", 1.0, 2.0).done()
+    mpicomp.trace.recover(spool, tmp_path / "run.h5")
+    page = Page(written(tmp_path / "run.h5").read_text())
+    assert not {"script", "img", "b", "i"} & set(page.tags)
+    assert "<b>$kind_{" in page.words and "<i>$\\frac{" in page.words
+    assert any("INCOMPLETE: rank 1: missing, rank 2: missing" in word for word in page.words)
+
+
+def test_a_run_of_nothing_has_a_page(plant, spool, tmp_path):
+    plant(0).done()
+    mpicomp.trace.recover(spool, tmp_path / "run.h5")
+    assert "none" in Page(written(tmp_path / "run.h5").read_text()).words
+
+
+def test_nothing_is_replaced_silently(planted_trace):
+    output = planted_trace.with_name("report.html")
+    output.write_text("precious")
+    result = CliRunner().invoke(command, ["report", str(planted_trace), "-o", str(output)])
+    assert result.exit_code == 1 and "exists already" in result.output and output.read_text() == "precious"
+    assert written(planted_trace, "--force").read_text().startswith("<!DOCTYPE html>")
+    with h5py.File(planted_trace, "r+") as file:
+        del file["events"]
+    output.unlink()
+    result = CliRunner().invoke(command, ["report", str(planted_trace), "-o", str(output)])
+    assert result.exit_code == 1 and sorted(os.listdir(output.parent)) == ["run.h5", "run.h5.spool"]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome is installed")
+def test_a_browser_shows_it_without_complaint(planted_trace):
+    output = written(planted_trace)
+    shot = output.with_name("shot.png")
+    done = subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--screenshot={shot}",
+         "--window-size=1000,2500", f"--user-data-dir={output.with_name('profile')}", output.as_uri()],
+        capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
+    image = pytest.importorskip("matplotlib.image").imread(shot)
+    colours = {tuple(pixel) for pixel in (image[::4, ::4, :3] * 255).astype(int).reshape(-1, 3).tolist()}
+    assert (31, 119, 180) in colours, "no bar in matplotlib's first colour is to be seen"
