@@ -39,7 +39,7 @@ LIBRARIES = {
         "mpicomp/cli/guard.py",  # starts MPI before a command, ends the job after it
     ),
     "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py"),
-    "matplotlib": ("mpicomp/bench/plot.py", "mpicomp/trace/analyses/plots.py"),
+    "matplotlib": ("mpicomp/bench/plot.py", "mpicomp/trace/analyses/plots.py", "mpicomp/trace/pictures.py"),
     "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),
