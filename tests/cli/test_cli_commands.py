@@ -20,7 +20,7 @@ def invoke(*arguments: str):
     return CliRunner().invoke(root, list(arguments))
 
 
-@pytest.mark.parametrize("arguments", [["-h"], *([name, "-h"] for name in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["-h"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
 def test_help(arguments):
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output
