@@ -37,6 +37,8 @@ LIBRARIES = {
         "mpicomp/cli/guard.py",  # starts MPI before a command, ends the job after it
     ),
     "h5py": ("mpicomp/trace/",),
+    "matplotlib": ("mpicomp/trace/pictures.py",),
+    "pyarrow": ("mpicomp/trace/exporting.py",),
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),
     "cupy": ("mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
