@@ -40,6 +40,7 @@ LIBRARIES = {
     ),
     "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py"),
     "matplotlib": ("mpicomp/bench/plot.py", "mpicomp/trace/analyses/plots.py", "mpicomp/trace/pictures.py"),
+    "pyarrow": ("mpicomp/trace/exporting.py",),
     "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),

@@ -26,7 +26,7 @@ _trace_file = click.argument("file", type=click.Path(path_type=Path))
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 
-@click.group(cls=TraceGroup)
+@click.group(cls=TraceGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def trace() -> None:
     """Read, check, explain and rescue recordings (no MPI needed)."""
 

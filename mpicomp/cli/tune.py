@@ -15,7 +15,6 @@ from ..allreduce.table import WITHOUT_LIMIT, Row, Table, choices_of, dump, load
 from ..bench import Plan, environment, plan, run
 from ..errors import InvalidArgument, MpicompError, RefusedOverwrite
 from . import guard
-from .bench_report import FOREIGN_LIMIT
 from .console import Progress, print_json
 from .output import OutputFile
 
@@ -123,6 +122,6 @@ def report(row: Row, table: Table, path: str) -> None:
         click.echo(f"  {plan.show_size(least):>10} {end:<16} {name}")
         least = limit
     share = row.measured["others_share"]
-    if share is not None and share > FOREIGN_LIMIT:
+    if share is not None and share > environment.FOREIGN_LIMIT:
         click.echo(f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine")
     click.echo(f"{len(table.rows)} layouts in {path}; use it: export MPICOMP_TUNING={os.path.abspath(path)}")

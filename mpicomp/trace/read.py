@@ -162,7 +162,7 @@ class Trace:
 
     def vocabulary(self, field: str) -> list[str]:
         with reading(self.path):
-            return [_text(name) for name in self.file["vocab"][field][:]]
+            return [_text(name) for name in _of_expected_kind(self.file["vocab"][field], "vocab", field)[:]]
 
     def code(self, field: str, name: str) -> int:
         """The code of a name, or -1, which no row has."""
@@ -244,6 +244,8 @@ def _of_expected_kind(dataset: h5py.Dataset, table: str, name: str) -> h5py.Data
     if not isinstance(dataset, h5py.Dataset):
         raise CorruptFile(f"/{table}/{name} is a group, expected a column")
     columns = schema.METRICS if table.startswith("metrics") else schema.TABLES.get(table, {})
+    if not isinstance(dataset, h5py.Dataset):
+        raise CorruptFile(f"/{table}/{name} is a group, expected a column")
     if name in columns:
         expected = "iu" if columns[name].dtype[0] in "iu" else columns[name].dtype[0]
         if dataset.dtype.kind not in expected or (dataset.dtype.itemsize > 8 and expected != "S"):
