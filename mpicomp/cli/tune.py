@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from datetime import datetime, timezone
@@ -66,7 +67,7 @@ def tune(
         row = Row(*comm.layout, "cpu", choices, setting(comm, noise.share(comm)))
         table = earlier.with_row(row)
         if comm.rank == 0:
-            file.write_json(dump(table))
+            file.write(lambda path: path.write_text(json.dumps(dump(table), indent=1) + "\n"))
             print_json(dump(table)) if as_json else report(row, table, output)
 
 
