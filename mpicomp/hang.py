@@ -62,8 +62,8 @@ def _messages(calls: Calls) -> Iterator[str]:
         if any(one != MPI.REQUEST_NULL for one in (request if isinstance(request, list) else (request,))):
             mark = "waits for" if request is waiting else "has also started"
             way = "to" if sends else "from"
-            place = f"no. {number} of {len(started)} messages"
-            yield f"  {mark} {nbytes} bytes {way} rank {_world_rank(comm, peer)} ({place} of this call)"
+            place = f"no. {number} of the latest {len(started)} messages"
+            yield f"  {mark} {nbytes} bytes {way} rank {_world_rank(comm, peer)} ({place})"
 
 
 def _world_rank(comm: MPI.Intracomm, rank: int) -> int:
