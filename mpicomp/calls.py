@@ -123,5 +123,6 @@ def logged(method: Callable[..., Any]) -> Callable[..., Any]:
 def described(argument: Any) -> Any:
     """Of an array (size, dtype), of other arguments the value where it is short."""
     if hasattr(argument, "dtype"):
-        return argument.size, argument.dtype
+        size = getattr(argument, "size", None)
+        return size if isinstance(size, int) else "some", argument.dtype
     return argument if isinstance(argument, (int, str)) else type(argument).__name__

@@ -17,6 +17,7 @@ from .calls import Calls, logged
 from .checks import CHECKED_CALLS, Checks
 from .errors import InvalidArgument, MpicompError
 from .inflight import Helper, Pending
+from .inherited import Inherited
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic
 from .ops.shared import plain_nbytes
@@ -32,7 +33,7 @@ IN_PLACE = MPI.IN_PLACE
 _native_allreduce = MPI.Intracomm.Allreduce
 
 
-class Comm(Checks, Verbs, PointToPoint, MPI.Intracomm):
+class Comm(Checks, Verbs, PointToPoint, Inherited):
     """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py

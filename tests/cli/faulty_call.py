@@ -16,6 +16,8 @@ others = {
     "in-flight": lambda: comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring").Wait(),
     "broadcast": lambda: comm.broadcast(x, 0),
     "gather": lambda: comm.gather_to_all(x),
+    "Barrier": lambda: comm.Barrier(),
+    "bcast": lambda: comm.bcast({"a": 1}, root=0),
     "agree": lambda: comm.agree("the same"),
 }
 what = sys.argv[1]

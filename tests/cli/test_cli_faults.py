@@ -44,6 +44,12 @@ def test_a_reducer_step(job):
     assert re.search(r"in #\d+ step \d+ of topk:\S+", err)
 
 
+@pytest.mark.parametrize(("what", "words"), [("Barrier", "Barrier"), ("bcast", "bcast dict 0")])
+def test_a_collective_of_mpi4py(job, what, words):
+    err = hang(job, what, "20", MPICOMP_FAULT="hang:rank=0,call=5")
+    assert f"in #5 {words} for " in err
+
+
 def test_the_helper_thread_is_watched(job):
     err = hang(job, "in-flight", "20", MPICOMP_FAULT="hang:rank=1,call=5")
     assert "thread mpicomp:" in err
