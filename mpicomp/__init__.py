@@ -9,14 +9,15 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .comm import Comm
+    from .job import launcher_mismatch
     from .reducer import Reducer
     from .schemes import Scheme
 
 # Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
-_HOME = {"Comm": ".comm", "Reducer": ".reducer", "Scheme": ".schemes"}
+_HOME = {"Comm": ".comm", "launcher_mismatch": ".job", "Reducer": ".reducer", "Scheme": ".schemes"}
 _MODULES = ("ops", "schemes", "trace", "errors")
 
-__all__ = ["Comm", "Reducer", "Scheme", "__version__", "errors", "ops", "schemes", "trace"]
+__all__ = ["Comm", "Reducer", "Scheme", "__version__", "errors", "launcher_mismatch", "ops", "schemes", "trace"]
 
 
 def __getattr__(name: str) -> Any:

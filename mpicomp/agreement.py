@@ -78,13 +78,19 @@ def rebuild(name: str, text: str) -> Exception:
 
 
 def disagreement_text(signatures: list[str]) -> str:
+    return (
+        f"ranks disagree on a collective. {'; '.join(sides(signatures))}. "
+        "Call it with the same arguments, in the same order, on every rank"
+    )
+
+
+def sides(texts: list[str]) -> list[str]:
     """Who said what, the largest group first."""
     groups: dict[str, list[int]] = {}
-    for rank, signature in enumerate(signatures):
-        groups.setdefault(signature, []).append(rank)
+    for rank, text in enumerate(texts):
+        groups.setdefault(text, []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    sides = "; ".join(f"{ranks_text(ranks)}: {signature}" for signature, ranks in ordered)
-    return f"ranks disagree on a collective. {sides}. Call it with the same arguments, in the same order, on every rank"
+    return [f"{ranks_text(ranks)}: {text}" for text, ranks in ordered]
 
 
 def ranks_text(ranks: list[int]) -> str:

@@ -27,6 +27,13 @@ class Call(NamedTuple):
             return "native"
         return schedule(self.target, self.op, default if self.algorithm == "auto" else self.algorithm, link)
 
+    def key(self) -> tuple:
+        """What ``signature`` tells, cheaper."""
+        if self.target is None:
+            return self.op, "by MPI's own call"
+        array = self.target.array
+        return self.op, (array.size, self.target.kind or array.dtype), self.algorithm
+
     def signature(self) -> str:
         if self.target is None:
             return f"op={self.op}, by MPI's own call"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from . import allreduce
 from .agreement import Agreement
 from .buffers import bytes_of
 from .call import Call, check_covered, resolve
+from .calls import Calls, logged
+from .checks import CHECKED_CALLS, Checks
 from .errors import InvalidArgument, MpicompError
 from .inflight import Helper, Pending
+from .inherited import Inherited
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic
 from .ops.shared import plain_nbytes
@@ -22,16 +26,15 @@ from .point_to_point import PointToPoint
 from .reduction import Reduction
 from .tuning import reproducible_for
 from .verbs import Verbs
+from .watchdog import Watched, log_for
 
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
-
-CHECKED_CALLS = 64  # so many first calls are all checked for agreement, then one in as many
 
 IN_PLACE = MPI.IN_PLACE
 _native_allreduce = MPI.Intracomm.Allreduce
 
 
-class Comm(Verbs, PointToPoint, MPI.Intracomm):
+class Comm(Checks, Verbs, PointToPoint, Inherited):
     """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py
@@ -56,10 +59,9 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
     recorder: Any = None
     _link: Link | None = None
     _helper: Helper | None = None  # of the all-reduces in flight
-    _calls = 0
-    _mask = 0  # a call is checked for agreement when ``calls & mask`` is 0
     _small = -1  # bytes up to which ``auto`` hands a plain array straight to MPI; -1 until the private side is open
     _handed_over = 0  # bytes of the vectors that took the fast path
+    _watched: Watched | None = None
 
     _reproducible: bool | None = None
 
@@ -81,16 +83,17 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
         """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
         reproducible = reproducible_for(self, self._reproducible)
         self._link = link = Link(MPI.Intracomm(self).Dup(), reproducible)
+        self._log, self._watched = log_for(link.comm)
+        link.log = self._log
         self._scratch: dict[Any, Any] = {}
         self._reduction = Reduction(link, self._scratch)
+        self._forget_calls()
         self._agreement = Agreement(link.rank, link.reduce_min, self._gather_bytes)
         self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
-        if self._default == "auto" and not link.reproducible:
+        if self._default == "auto" and not link.reproducible and (self._log is None or self._log.plain_calls):
             # An array of so many bytes is in no case too long for one call of MPI's.
             self._small = min(link.rows["cpu"].native_limit(), link.max_count)
-        check = os.environ.get("MPICOMP_CHECK", "auto")
-        self._mask = -1 if check == "0" or link.size == 1 else 0
-        self._later_mask = 0 if check == "1" else CHECKED_CALLS - 1
+        self._set_checks(os.environ.get("MPICOMP_CHECK", "auto"), link.size)
         return link
 
     def Free(self) -> None:
@@ -102,8 +105,11 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
             self._helper.free()
             self._helper = None
         if self._link is not None:
+            if self._watched is not None:
+                self._watched.leave()
             self._link.free()
             self._link, self._scratch, self._small = None, {}, -1
+            self._forget_calls()
         super().Free()
 
     # -- all-reduce
@@ -127,36 +133,63 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
         BufferRefused
             A buffer cannot be used as given.
         Disagreement
-            The ranks gave different arguments. The first 64 calls are checked, then one in 64;
-            ``MPICOMP_CHECK=1`` checks all, ``MPICOMP_CHECK=0`` none. The buffers are left as they were.
+            The ranks gave different arguments. The first 64 calls are checked, then one in 64 and those unlike
+            any before; ``MPICOMP_CHECK=1`` checks all, ``MPICOMP_CHECK=0`` none. The buffers are left as they were.
         """
         calls = self._calls = self._calls + 1
         if calls & self._mask and algorithm == "auto" and self.recorder is None:
             nbytes = plain_nbytes(None if sendbuf is IN_PLACE else sendbuf, recvbuf)
             if 0 <= nbytes <= self._small:
+                shape = self._met.get((nbytes, recvbuf.dtype.num, id(op)))
+                if shape is None:
+                    self._allreduce(sendbuf, recvbuf, op, algorithm)
+                    return self._meet((nbytes, recvbuf.dtype, op))
                 self._handed_over += nbytes
-                return _native_allreduce(self, sendbuf, recvbuf, op)
+                log = self._log
+                if log is None:
+                    return _native_allreduce(self, sendbuf, recvbuf, op)
+                log.count = count = log.count + 1
+                log.plain = plain = count, monotonic(), shape
+                log.ring.append(plain)
+                try:
+                    return _native_allreduce(self, sendbuf, recvbuf, op)
+                finally:
+                    log.plain = None
         return self._allreduce(sendbuf, recvbuf, op, algorithm)
 
     def _allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:
         if self._link is None:
             self._open()
+        log = self._log
+        if log is None:
+            return self._checked_allreduce(sendbuf, recvbuf, op, algorithm)
+        try:
+            log.begin("Allreduce")
+            self._checked_allreduce(sendbuf, recvbuf, op, algorithm)
+        finally:
+            log.end()
+
+    def _checked_allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:
         checked = not self._calls & self._mask
         call, error = None, None
         try:
             call = resolve(sendbuf, recvbuf, op, algorithm)
             if self._link.reproducible:
                 check_covered(call)
+            checked = checked or (self._mask != -1 and call.key() not in self._known)
         except Exception as caught:
             if not checked:
                 raise
             error = caught
+        if self._log is not None and call is not None:
+            self._log.note(*call.key())
         if checked:
             if self._calls == CHECKED_CALLS:
                 self._mask = self._later_mask
-            signature = f"Allreduce call {self._calls}: {call.signature() if call else 'refused'}"
+            signature = call.signature() if call else "refused"
             with self.recorder.region("agree") if self.recorder else nullcontext():  # ranks wait here, too
-                self._agreement.check(signature, error)
+                self._compare(f"Allreduce call {self._calls}: {signature}", error)
+            self._learn(call.key())
         if self.recorder is None:
             self._run(call, sendbuf, recvbuf, op)
             return
@@ -202,6 +235,7 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
             nbytes_sent=used.bytes_sent, nbytes_recv=used.bytes_received,
         )  # fmt: skip
 
+    @logged
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
         """A new array in memory that the ranks of this node share; collective.
 
@@ -231,32 +265,17 @@ class Comm(Verbs, PointToPoint, MPI.Intracomm):
         self.fail_together(error)
         return array
 
-    # -- agreement
-
-    def agree(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
-        """Raise the same exception on every rank unless all gave the same ``signature`` and no ``error``.
-
-        ``patient`` is for waits of milliseconds: it leaves the core to whoever has work.
-
-        Raises
-        ------
-        Disagreement
-            The signatures differ: the text says which ranks gave what.
-        Exception
-            Some ranks gave an error: that of the lowest, in its own class, as ``rank r: text``.
-        """
-        if self._link is None:
-            self._open()
-        self._agreement.check(signature, error, patient)
-
-    def fail_together(self, error: Exception | None) -> None:
-        """Raise on every rank the error that any of them has."""
-        self.agree("", error)
-
     @property
     def reproducible(self) -> bool:
         """Whether all-reduces give the same bits whatever the schedule."""
         return (self._link or self._open()).reproducible
+
+    @property
+    def log(self) -> Calls | None:
+        """What this rank does and did last; None where nobody wants to know."""
+        if self._link is None:
+            self._open()
+        return self._log
 
     @property
     def layout(self) -> tuple[int, int]:

@@ -35,3 +35,7 @@ class RefusedOverwrite(MpicompError, FileExistsError):
 
 class RankLeft(MpicompError, RuntimeError):
     """A rank of this node left a shared-memory all-reduce in the middle; its communicator cannot go on."""
+
+
+class InjectedFault(MpicompError, RuntimeError):
+    """Raised because ``MPICOMP_FAULT`` asked for it."""

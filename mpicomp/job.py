@@ -20,6 +20,13 @@ LAUNCHERS = (
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "Slurm's srun"),
     ("SLURM_NTASKS", "SLURM_STEP_ID", "Slurm's srun"),
 )
+# (variable holding this process's rank, whose it is): a rank above 0 has others beside it, whatever else is set
+RANKS = (
+    ("OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
+    ("PMI_RANK", "an MPICH or PMI launcher"),
+    ("SLURM_PROCID", "Slurm's srun"),
+    ("PMIX_RANK", "a PMIx launcher"),
+)
 GPU_PATHS = ("auto", "direct", "staged")
 
 
@@ -33,13 +40,18 @@ def launcher_mismatch() -> str | None:
     for variable, needed, launcher in LAUNCHERS:
         started = os.environ.get(variable, "")
         if started.isdigit() and int(started) > 1 and (needed is None or needed in os.environ):
-            return mismatch_text(variable, int(started), launcher)
+            return mismatch_text(variable, int(started), int(started), launcher)
+    for variable, launcher in RANKS:
+        rank = os.environ.get(variable, "")
+        if rank.isdigit() and int(rank) > 0:
+            return mismatch_text(variable, int(rank), int(rank) + 1, launcher)
     return None
 
 
-def mismatch_text(variable: str, started: int, launcher: str) -> str:
+def mismatch_text(variable: str, value: int, started: int, launcher: str) -> str:
+    at_least = "" if value == started else "at least "
     return (
-        f"this process is rank 0 of 1, but {launcher} started {started} ({variable}={started}): mpi4py runs on "
+        f"this process is rank 0 of 1, but {launcher} started {at_least}{started} ({variable}={value}): mpi4py runs on "
         f"{library_name()}, which that launcher cannot start. Use the launcher of that library "
         f"({beside('mpirun')} -n {started} ...), or under Slurm: srun --mpi=pmix ... for Open MPI, "
         "srun --mpi=pmi2 ... for MPICH (srun --mpi=list shows the choices). "

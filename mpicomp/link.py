@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from .calls import Calls
 from .device import ready
 from .node import Node, split_node
 from .partition import pieces
@@ -120,6 +121,7 @@ class Link:
         self.max_count = int(os.environ.get("MPICOMP_MAX_COUNT", MAX_COUNT))
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
         self._meanwhile: Iterator[None] | None = None
+        self.log: Calls | None = None  # is told of messages
 
     @property
     def node(self) -> Node:
@@ -133,6 +135,7 @@ class Link:
         """The ranks of the other nodes that have this one's place on theirs; the first use is collective."""
         if self._across is None:
             self._across = Link(self.comm.Split(self.node.rank, self.rank))
+            self._across.log = self.log
         return self._across
 
     def progress(self) -> None:
@@ -165,10 +168,10 @@ class Link:
         self.bytes_sent += array.nbytes
         if array.size <= self.max_count:
             self.messages += 1
-            return self.comm.Isend(array, dest, TAG)
+            return self._started(self.comm.Isend(array, dest, TAG), True, dest, array.nbytes)
         requests = [self.comm.Isend(part, dest, TAG) for part in self._parts(array)]
         self.messages += len(requests)
-        return requests
+        return self._started(requests, True, dest, array.nbytes)
 
     def irecv(self, array: Any, source: int) -> Any:
         """Start receiving into ``array``."""
@@ -177,8 +180,14 @@ class Link:
         ready(array)
         self.bytes_received += array.nbytes
         if array.size <= self.max_count:
-            return self.comm.Irecv(array, source, TAG)
-        return [self.comm.Irecv(part, source, TAG) for part in self._parts(array)]
+            return self._started(self.comm.Irecv(array, source, TAG), False, source, array.nbytes)
+        requests = [self.comm.Irecv(part, source, TAG) for part in self._parts(array)]
+        return self._started(requests, False, source, array.nbytes)
+
+    def _started(self, request: Any, sends: bool, peer: int, nbytes: int) -> Any:
+        if self.log is not None:
+            self.log.posted(request, sends, peer, nbytes, self.comm)
+        return request
 
     def _parts(self, array: Any) -> Iterator[Any]:
         """The array in pieces that MPI can count."""
@@ -187,6 +196,8 @@ class Link:
     def wait(self, request: Any) -> None:
         if request is None:
             return
+        if self.log is not None:
+            self.log.waiting = request
         for one in request if isinstance(request, list) else (request,):
             while self._meanwhile is not None and not one.Test():
                 if next(self._meanwhile, DONE) is DONE:

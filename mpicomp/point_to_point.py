@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .buffers import check_flat
+from .calls import logged
 from .device import device_of
 from .job import gpu_path
 from .ops import ops_for
@@ -16,6 +17,7 @@ from .ops import ops_for
 class PointToPoint:
     """Verbs for exchanges whose schedule is their own; mixed into ``Comm``."""
 
+    @logged
     def send_and_receive(self, outgoing: Mapping[int, Any], incoming: Mapping[int, int], like: Any) -> dict[int, Any]:
         """Send flat arrays to ranks and receive from ranks, all at once.
 
@@ -50,14 +52,19 @@ class PointToPoint:
             stage.to_device(on_device[rank], x)
         return on_device
 
+    @logged
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         """Tell every rank its one of ``lengths``; what each rank tells this one (by MPI's own all-to-all)."""
         link = self._link or self._open()
+        self._verify("swap_lengths")
         theirs = np.empty(link.size, np.int64)
         link.comm.Alltoall(np.array(lengths, np.int64), theirs)
         link.count_modelled(8 * (link.size - 1))
         return theirs.tolist()
 
+    @logged
     def lengths_of_all(self, length: int) -> list[int]:
         """The ``length`` of every rank."""
-        return (self._link or self._open()).gather_lengths(length)
+        link = self._link or self._open()
+        self._verify("lengths_of_all")
+        return link.gather_lengths(length)

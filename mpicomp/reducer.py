@@ -180,7 +180,18 @@ class Reducer:
         return None
 
     def _run(self, grads: Arrays, out: Arrays | None) -> Mean:
-        """One step: what a rank can do alone, one agreement, then compress, exchange and update."""
+        """One step, in the log of calls where there is one."""
+        log = self.comm.log
+        if log is None:
+            return self._run_step(grads, out)
+        try:
+            log.begin("step", self.step, "of", self._text)
+            return self._run_step(grads, out)
+        finally:
+            log.end()
+
+    def _run_step(self, grads: Arrays, out: Arrays | None) -> Mean:
+        """What a rank can do alone, one agreement, then compress, exchange and update."""
         step, before, start = self._step, self.comm.traffic, time.monotonic_ns()
         with step.timed("select"):
             flat, workers, error = self._select(grads, out)

@@ -12,6 +12,7 @@ from . import allreduce
 from .broadcast import broadcast
 from .buffers import Vector, check_flat, typed
 from .call import schedule
+from .calls import logged
 from .device import device_of
 from .errors import BufferRefused, InvalidArgument
 from .gather_to_all import gather_to_all
@@ -22,6 +23,7 @@ from .ops import ops_for
 class Verbs:
     """Flat contiguous arrays; no copy of MPI's names needed. Mixed into ``Comm``."""
 
+    @logged
     def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
         """Reduce the flat array ``x`` over all ranks, in place; ``kind="bfloat16"`` says what uint16 bits stand for."""
         link = self._link or self._open()
@@ -30,15 +32,18 @@ class Verbs:
         target = Vector(flat, kind, device_of(x)) if kind else typed(flat, device_of(x))
         if target is None:
             raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
+        self._verify(f"allreduce_in_place of {flat.size} elements {kind or flat.dtype}, op={op}, algorithm={algorithm}")
         chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
         self._reduction.run(None, target, op, chosen)
 
+    @logged
     def broadcast(self, x: Any, root: int) -> None:
         """Copy the flat array ``x`` of rank ``root`` into that of every rank."""
         link = self._link or self._open()
         if not 0 <= root < link.size:
             raise InvalidArgument(f"root must be a rank, 0 to {link.size - 1}, got {root}")
         flat = check_flat(x, "x").view(np.uint8)
+        self._verify(f"broadcast of {x.size} elements {x.dtype} from rank {root}")
         device = device_of(x)
         if device is None or gpu_path()[0] == "direct" or link.size == 1:
             broadcast(link, flat, root)
@@ -47,12 +52,17 @@ class Verbs:
             stage = self._reduction.stage(device)
             stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
 
+    @logged
     def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:
         """Every rank's flat array ``x``, one after the other in rank order, and how many elements each has (asked of
         all ranks where not given).
         """
         link = self._link or self._open()
         flat, device = check_flat(x, "x"), device_of(x)
+        self._verify(f"gather_to_all of elements {x.dtype}, counts={counts}")
+        return self._gather_to_all(link, flat, device, counts)
+
+    def _gather_to_all(self, link: Any, flat: Any, device: Any, counts: list[int] | None) -> tuple[Any, list[int]]:
         counts = counts or link.gather_lengths(flat.size)
         staged = device is not None and gpu_path()[0] != "direct"
         mine = self._reduction.stage(device).to_host(flat) if staged else flat
@@ -65,7 +75,7 @@ class Verbs:
         return result, counts
 
     def _gather_bytes(self, text: bytes) -> list[bytes]:
-        flat, counts = self.gather_to_all(np.frombuffer(text, np.uint8))
+        flat, counts = self._gather_to_all(self._link, np.frombuffer(text, np.uint8), None, None)
         return [part.tobytes() for part in np.split(flat, np.cumsum(counts)[:-1])]
 
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:

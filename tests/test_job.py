@@ -85,6 +85,34 @@ def test_alone_by_mistake():
     assert "srun --mpi=pmix" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0"},
+        {"PMI_SIZE": "3", "PMI_RANK": "0"},
+        {"SLURM_NTASKS": "3", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"},
+        {"SLURM_NTASKS": "3", "SLURM_PROCID": "2"},
+        {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "0"},
+        {"PMIX_RANK": "2"},
+    ],
+    ids=str,
+)
+def test_every_launcher_s_mismatch_is_seen(environment):
+    # With the true rank Open MPI would look for its launcher; the question is what our function reads.
+    program = "from mpi4py import MPI; import os, mpicomp; os.environ.update({}); print(mpicomp.launcher_mismatch())"
+    result = alone(program.format(environment))
+    assert re.search(r"rank 0 of 1, but .+ started (at least )?3 \(", result.stdout), result
+    (variable, value), *_ = [item for item in environment.items() if f"({item[0]}=" in result.stdout]
+    assert f"({variable}={value})" in result.stdout
+
+
+def test_no_launcher_no_mismatch():
+    ordinary = {"SLURM_NTASKS": "3", "SLURM_PROCID": "0", "PMIX_RANK": "0", "PMI_SIZE": "1", "PMI_RANK": "x"}
+    program = f"from mpi4py import MPI; import os, mpicomp; os.environ.update({ordinary}); " \
+        "print(mpicomp.launcher_mismatch())"
+    assert alone(program).stdout.strip() == "None"
+
+
 def test_import_starts_no_mpi():
     program = "import sys, mpicomp, mpicomp.allreduce, mpicomp.cost, mpicomp.partition; print('mpi4py' in sys.modules)"
     assert alone(program).stdout.strip() == "False"

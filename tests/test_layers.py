@@ -14,14 +14,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 MPI_GROUP = {
-    "agreement", "broadcast", "buffers", "call", "comm", "gather_to_all", "inflight", "job", "link", "node",
-    "point_to_point", "reduction", "staging", "tuning", "verbs",
+    "agreement", "broadcast", "buffers", "call", "checks", "comm", "gather_to_all", "hang", "inflight",
+    "inherited", "job", "link", "node", "point_to_point", "reduction", "staging", "tuning", "verbs", "watchdog",
 }  # fmt: skip
 
 # From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are
 # siblings that do not know each other. Keep in step with docs/architecture.md.
 LAYERS = (
-    ({"_version", "cost", "errors", "options", "partition", "values"},),
+    ({"_version", "calls", "cost", "errors", "faults", "options", "partition", "values"},),
     ({"ops"}, {"device"}),
     ({"allreduce"},),
     (MPI_GROUP,),

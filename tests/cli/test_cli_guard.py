@@ -83,6 +83,19 @@ def test_foreign_launcher_is_refused(alone, command):
     assert "Error" not in other.err  # rank 0 has said it
 
 
+@pytest.mark.parametrize("how", ["bench", "train"])
+def test_a_foreign_launcher_writes_nothing(alone, command, tmp_path, how):
+    output = tmp_path / "out"
+    arguments = {
+        "bench": ["bench", "--sizes", "1K", "-o", str(output)],
+        "train": ["train", "logreg", "--data", "synthetic:n=20,d=5", "--epochs", "1", "--trace", str(output)],
+    }[how]
+    ended = alone([*command], *arguments, SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="3")
+    assert ended.code == 1
+    assert "rank 0 of 1, but Slurm's srun started 3" in ended.err
+    assert not list(tmp_path.iterdir())
+
+
 def test_info_explains_a_foreign_launcher(alone, command):
     ended = alone([*command], "info", PMI_RANK="0", PMI_SIZE="4")
     assert ended.code == 0

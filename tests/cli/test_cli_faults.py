@@ -1,0 +1,136 @@
+"""Ranks that hang, dawdle, raise or are killed in the middle of a collective: the job ends soon, and says why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mpicomp.errors import InvalidArgument
+from mpicomp.faults import Fault, parse
+
+CALL = [str(Path(__file__).resolve().parent / "faulty_call.py")]
+TIMED_OUT = 70
+
+
+def hang(job, what, times, timeout="1.5", **environment):
+    ended = job(CALL, what, times, MPICOMP_TIMEOUT=timeout, **environment)
+    assert ended.code == TIMED_OUT, ended.err
+    assert "END" not in ended.out
+    assert f"longer than MPICOMP_TIMEOUT={timeout}; stopping all ranks" in ended.err
+    for rank in range(job.ranks):  # every rank speaks, also the one that all wait for
+        assert re.search(rf"\[mpicomp\] rank {rank} of {job.ranks} \(host .+, pid \d+\) is ", ended.err), ended.err
+    return ended.err
+
+
+def test_a_message_that_never_comes(job):
+    err = hang(job, "ring", "20", MPICOMP_FAULT="hang:rank=1,call=7,message=2")
+    here = r"in #7 Allreduce sum 1000 elements float64 ring"
+    assert re.search(rf"rank 0 of .* is {here} for \d+\.\d s", err)
+    assert re.search(r"waits for \d+ bytes from rank \d \(no\. \d+ of the latest \d+ messages\)", err)
+    assert re.search(r"#6 Allreduce sum 1000 elements float64 ring: began \d+\.\d+ s ago, took \d+\.\d+ ms", err)
+    assert re.search(rf"ranks 0-{job.ranks - 1}: {here}", err)  # the one that hangs has begun the call, too
+    assert "thread MainThread" in err and "faults.py" in err and "in _hang" in err
+
+
+def test_a_rank_that_does_not_come(job):
+    err = hang(job, "compute", "2")
+    assert re.search(r"rank 1: outside, after #1 Allreduce sum 10 elements float64 auto", err)
+
+
+def test_a_reducer_step(job):
+    err = hang(job, "topk:density=0.1", "20", MPICOMP_FAULT="hang:rank=0,call=9")
+    assert re.search(r"in #\d+ step \d+ of topk:\S+", err)
+
+
+@pytest.mark.parametrize(("what", "words"), [("Barrier", "Barrier"), ("bcast", "bcast dict 0")])
+def test_a_collective_of_mpi4py(job, what, words):
+    err = hang(job, what, "20", MPICOMP_FAULT="hang:rank=0,call=5")
+    assert f"in #5 {words} for " in err
+
+
+def test_the_helper_thread_is_watched(job):
+    err = hang(job, "in-flight", "20", MPICOMP_FAULT="hang:rank=1,call=5")
+    assert "thread mpicomp:" in err
+
+
+def test_late_small_call(job):
+    """Plain calls that went straight to MPI are in the history."""
+    err = hang(job, "small", "100", MPICOMP_FAULT="hang:rank=1,call=90")
+    assert re.search(r"#89 Allreduce 10 elements float64 sum native: began \d", err)
+
+
+@pytest.mark.parametrize("what", ["ring", "dense"])
+def test_slow_ranks_raise_no_alarm(job, what):
+    ended = job(CALL, what, "3", MPICOMP_FAULT="slow:rank=1,seconds=0.4", MPICOMP_TIMEOUT="20")
+    assert ended.code == 0, ended.err
+    assert ended.out.count("END") == job.ranks
+    assert "[mpicomp]" not in ended.err
+    assert ended.seconds > 1.2  # it was slow indeed
+
+
+KILLED_IN = ["native", "ring", "halving_doubling", "direct", "node_shared", "in-flight", "broadcast", "gather", "agree",
+             "scalecom:chunk=10", "gtopk:density=0.1", "oktopk:density=0.1", "powersgd:rank=2", "onebit"]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", KILLED_IN)
+def test_kill_9_ends_the_job(job, what):
+    rank = 0 if KILLED_IN.index(what) % 2 else job.ranks - 1
+    ended = job(CALL, what, "2000", MPICOMP_FAULT=f"kill:rank={rank},call=6")
+    text = ended.out + ended.err
+    assert ended.code != 0
+    assert "END" not in ended.out
+    assert f"MPICOMP_FAULT: kill on rank {rank} in call 6" in text
+    assert re.search(r"signal 9|SIGNAL: 9|EXIT CODE: 9|exited on signal|RankLeft", text), text
+    assert ended.seconds < 40
+
+
+@pytest.mark.parametrize("message", ["1", "3"])
+def test_kill_9_in_the_middle_of_a_ring(job, message):
+    ended = job(CALL, "ring", "2000", MPICOMP_FAULT=f"kill:rank=1,call=9,message={message}")
+    assert ended.code != 0
+    assert f"in call 9 (message {message})" in ended.err
+    assert ended.seconds < 40
+
+
+def test_raise_ends_the_job(job):
+    ended = job(CALL, "ring", "2000", MPICOMP_FAULT="raise:rank=1,call=6")
+    assert ended.code == 1
+    assert re.search(r"\[mpicomp\] rank 1 of .*InjectedFault: MPICOMP_FAULT: raise on rank 1 in call 6", ended.err)
+
+
+def test_nonsense_in_the_environment_is_refused(job):
+    for variable, value, text in (
+        ("MPICOMP_TIMEOUT", "soon", "MPICOMP_TIMEOUT must be a number of seconds, or 0 for no limit, got 'soon'"),
+        ("MPICOMP_FAULT", "kill:rank=99,call=1", "must name a rank from 0 to"),
+    ):
+        ended = job(CALL, "ring", "1", **{variable: value})
+        assert ended.code == 1
+        assert text in ended.err
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("kill:rank=2,call=17", Fault("kill", 2, 17)),
+        ("raise:call=1,rank=0", Fault("raise", 0, 1)),
+        ("hang:rank=1,call=3,message=4", Fault("hang", 1, 3, 4)),
+        ("slow:rank=1,seconds=0.25", Fault("slow", 1, seconds=0.25)),
+        ("slow:rank=1,seconds=2,call=5", Fault("slow", 1, 5, seconds=2.0)),
+    ],
+)
+def test_parse(text, fault):
+    assert parse(text, 4) == fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["kill", "kill:", "kil:rank=1,call=1", "kill:rank=1", "kill:call=1", "kill:rank=1,call=1,call=2",
+     "kill:rank=1,call=0", "kill:rank=-1,call=1", "kill:rank=4,call=1", "kill:rank=1,call=x", "kill:rank= 1,call=1",
+     "kill:rank=1,call=1,seconds=1", "hang:rank=1.5,call=1", "hang:rank=1,call=1,message=0", "slow:rank=1",
+     "slow:rank=1,seconds=nan", "slow:rank=1,seconds=-1", "raise:rank=1,message=2", "kill:rank=1,,call=1"],
+)  # fmt: skip
+def test_parse_refuses(text):
+    with pytest.raises(InvalidArgument, match="MPICOMP_FAULT"):
+        parse(text, 4)
