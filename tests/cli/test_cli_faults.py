@@ -55,6 +55,16 @@ def test_the_helper_thread_is_watched(job):
     assert "thread mpicomp:" in err
 
 
+def test_without_threads_in_mpi(job):
+    """Then a rank may not ask the others, nor abort through MPI; the launcher ends the job."""
+    ended = job(CALL, "ring", "20", MPICOMP_FAULT="hang:rank=1,call=5", MPICOMP_TIMEOUT="1.5",
+                MPI4PY_RC_THREAD_LEVEL="funneled")  # fmt: skip
+    assert ended.code == TIMED_OUT, ended.err
+    assert "longer than MPICOMP_TIMEOUT=1.5; stopping all ranks" in ended.err
+    assert "ranks of this communicator are" not in ended.err
+    assert "last calls" in ended.err and "thread MainThread" in ended.err
+
+
 def test_late_small_call(job):
     """Plain calls that went straight to MPI are in the history."""
     err = hang(job, "small", "100", MPICOMP_FAULT="hang:rank=1,call=90")
