@@ -171,25 +171,26 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
 
     def _checked_allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:
         checked = not self._calls & self._mask
-        call, error = None, None
+        call = key = error = None
         try:
             call = resolve(sendbuf, recvbuf, op, algorithm)
             if self._link.reproducible:
                 check_covered(call)
-            checked = checked or (self._mask != -1 and call.key() not in self._known)
+            key = call.key()
+            checked = checked or (self._mask != -1 and key not in self._known)
         except Exception as caught:
             if not checked:
                 raise
             error = caught
-        if self._log is not None and call is not None:
-            self._log.note(*call.key())
+        if self._log is not None and key is not None:
+            self._log.note(*key)
         if checked:
             if self._calls == CHECKED_CALLS:
                 self._mask = self._later_mask
             signature = call.signature() if call else "refused"
             with self.recorder.region("agree") if self.recorder else nullcontext():  # ranks wait here, too
                 self._compare(f"Allreduce call {self._calls}: {signature}", error)
-            self._learn(call.key())
+            self._learn(key)
         if self.recorder is None:
             self._run(call, sendbuf, recvbuf, op)
             return

@@ -11,7 +11,6 @@ at once: an all-reduce must read and write main memory as much, so it is the lim
 the share of the machine that processes other than the job's used meanwhile: above 5 % measure again.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -22,8 +21,8 @@ from statistics import mean
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "cluster")]
-from figures import ALONE, BITS, MEASURE, MIB, answer, idle_share, save, table, verdict  # noqa: E402
-from hosts import Hosts, why_unavailable  # noqa: E402
+from figures import ALONE, BITS, MEASURE, MIB, answer, main, verdict  # noqa: E402
+from hosts import Hosts  # noqa: E402
 from limits import allreduce_bytes  # noqa: E402
 
 MPIS = {"Open MPI": ("openmpi", "mpirun"), "MPICH": ("mpich", "mpiexec")}
@@ -123,28 +122,5 @@ def hosts_row(ranks_a_host, one):
 FIGURES = {"node": node, "small": small, "hosts": hosts}
 
 
-def main():
-    """Measure the figures asked for; the exit status is 1 if one missed its target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", nargs="+", choices=[*FIGURES, "all"], metavar="FIGURE", help=", ".join(FIGURES))
-    parser.add_argument("--quick", action="store_true", help="less of everything: a try-out, not a figure")
-    parser.add_argument("--output", metavar="FILE", help="JSON file that the raw numbers are added to")
-    options = parser.parse_args()
-    missed = False
-    for name in FIGURES if "all" in options.figures else options.figures:
-        reason = why_unavailable() if name == "hosts" else None
-        if reason:
-            print(f"\n### {name}\nskipped: {reason}")
-            continue
-        idle = idle_share()
-        text, rows, raw = FIGURES[name](options.quick)
-        text += f"; the machine was {idle:.0%} idle just before"
-        print(f"\n### {name}: {FIGURES[name].__doc__}\n{text}\n\n{table(rows)}", flush=True)
-        missed |= "MISSED" in table(rows)
-        if options.output:
-            save(options.output, f"allreduce-{name}", text, rows, raw)
-    return int(missed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(FIGURES, __doc__, prefix="allreduce-"))

@@ -262,26 +262,26 @@ def save(path, name, text, rows, raw):
     path.write_text(json.dumps(everything, indent=1) + "\n")
 
 
-def main(arguments=None):
+def main(figures=FIGURES, description=__doc__, prefix="", arguments=None):
     """Measure the figures asked for; the exit status is 1 if one missed its target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", nargs="+", choices=[*FIGURES, "all"], metavar="FIGURE", help=", ".join(FIGURES))
-    parser.add_argument("--quick", action="store_true", help="fewer iterations: a try-out, not a figure")
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", nargs="+", choices=[*figures, "all"], metavar="FIGURE", help=", ".join(figures))
+    parser.add_argument("--quick", action="store_true", help="less of everything: a try-out, not a figure")
     parser.add_argument("--output", metavar="FILE", help="JSON file that the raw numbers are added to")
     options = parser.parse_args(arguments)
     missed = False
-    for name in FIGURES if "all" in options.figures else options.figures:
+    for name in figures if "all" in options.figures else options.figures:
         reason = why_unavailable() if name.endswith("hosts") else None
         if reason:
             print(f"\n### {name}\nskipped: {reason}")
             continue
         idle = idle_share()
-        text, rows, raw = FIGURES[name](options.quick)
+        text, rows, raw = figures[name](options.quick)
         text += f"; the machine was {idle:.0%} idle just before"
-        print(f"\n### {name}: {FIGURES[name].__doc__}\n{text}\n\n{table(rows)}", flush=True)
+        print(f"\n### {name}: {figures[name].__doc__}\n{text}\n\n{table(rows)}", flush=True)
         missed |= "MISSED" in table(rows)
         if options.output:
-            save(options.output, name, text, rows, raw)
+            save(options.output, prefix + name, text, rows, raw)
     return int(missed)
 
 

@@ -6,6 +6,7 @@ without holding another vector.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -84,7 +85,7 @@ def count_wrong(result: np.ndarray, parts: Iterator[Part]) -> int:
     return wrong
 
 
-class Vectors:
+class Vectors(ABC):
     """Input and output of a collective, shared by its implementations; one subclass a collective.
 
     Attributes
@@ -117,16 +118,16 @@ class Vectors:
 
         return gpu.from_host(host)
 
-    def begin(self, place: str) -> None:
+    def begin(self, place: str) -> None:  # noqa: B027 (a choice: most collectives leave their input alone)
         """Put the input where ``step`` wants it."""
 
+    @abstractmethod
     def step(self, algorithm: str, place: str) -> None:
         """The collective."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expected(self, place: str) -> Iterator[Part]:
         """What ``receive`` is to hold on this rank."""
-        raise NotImplementedError
 
     def modelled(self, algorithm: str) -> int:
         """Bytes a step of MPI's own call sends, of the rank that sends most, where Comm does not see it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ class Json(Rows):
         print_json(document)
 
 
-class _Tables(Rows):
+class _Tables(Rows, ABC):
     """One table an implementation, in the form of another tool; they come at the end, one after the other."""
 
     def begin(self, lines: Sequence[str]) -> None:
@@ -87,8 +88,9 @@ class _Tables(Rows):
             self.table(rows)
         _comments(lines)
 
+    @abstractmethod
     def table(self, rows: list[Row]) -> None:
-        raise NotImplementedError
+        """Print one table."""
 
 
 class Nccl(_Tables):

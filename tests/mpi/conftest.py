@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,6 +67,17 @@ def comm():
     shared = mpicomp.Comm(MPI.COMM_WORLD)
     del os.environ["MPICOMP_CHECK"]
     return shared
+
+
+@pytest.fixture
+def folder(comm):
+    """One folder for all ranks, made and removed by rank 0."""
+    made = tempfile.mkdtemp() if comm.rank == 0 else ""
+    shared = Path(comm.bcast(made))
+    yield shared
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(shared)
 
 
 @pytest.fixture

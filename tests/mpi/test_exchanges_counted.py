@@ -79,13 +79,11 @@ class OkTopk:
         return np.where(final, sums, 0).astype(np.float32) * np.float32(1 / len(u))
 
 
-@pytest.mark.parametrize("period", [1, 3, 32])
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (40, 40), (300, 7), (5000, 200)])
-def test_oktopk_equals_the_simulation(comm, seed, n, k, period):
-    counts, displs = partition(comm.size + 1, comm.size)  # two workers on rank 0
+def assert_equals(comm, seed, n, text, simulation):
+    """Means and memories are those of ``simulation``, which has one worker more than there are ranks: two on rank 0."""
+    counts, displs = partition(comm.size + 1, comm.size)
     mine, workers = counts[comm.rank], sum(counts)
-    reducer = mpicomp.Reducer(comm, f"oktopk:k={k},period={period}", workers=mine)
-    simulation = OkTopk(workers, n, k, period)
+    reducer = mpicomp.Reducer(comm, text, workers=mine)
     for step in range(STEPS):
         everyone = np.array([integers(seed, worker, step, n) for worker in range(workers)])
         own = everyone[displs[comm.rank] :][:mine]
@@ -93,6 +91,12 @@ def test_oktopk_equals_the_simulation(comm, seed, n, k, period):
         np.testing.assert_array_equal(reducer.reduce(own if mine > 1 else own[0]), expected)
         for worker in range(mine):
             np.testing.assert_array_equal(residual(reducer, worker), simulation.memory[displs[comm.rank] + worker])
+
+
+@pytest.mark.parametrize("period", [1, 3, 32])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (40, 40), (300, 7), (5000, 200)])
+def test_oktopk_equals_the_simulation(comm, seed, n, k, period):
+    assert_equals(comm, seed, n, f"oktopk:k={k},period={period}", OkTopk(comm.size + 1, n, k, period))
 
 
 def test_oktopk_reuses_thresholds_and_regions(comm, seed):
@@ -201,17 +205,9 @@ class Sketched:
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 64), (5, 128), (4, 256)])
 def test_sketchsgd_equals_the_simulation(comm, seed, rows, columns):
-    counts, displs = partition(comm.size + 1, comm.size)
-    mine, workers, n, k = counts[comm.rank], sum(counts), 3000, 20
-    reducer = mpicomp.Reducer(comm, f"sketchsgd:k={k},rows={rows},columns={columns}", workers=mine)
-    simulation = Sketched(workers, n, k, rows, columns)
-    for step in range(STEPS):
-        everyone = np.array([integers(seed, worker, step, n) for worker in range(workers)])
-        own = everyone[displs[comm.rank] :][:mine]
-        expected = simulation.step(step, everyone)
-        np.testing.assert_array_equal(reducer.reduce(own if mine > 1 else own[0]), expected)
-        for worker in range(mine):
-            np.testing.assert_array_equal(residual(reducer, worker), simulation.memory[displs[comm.rank] + worker])
+    n, k = 3000, 20
+    simulation = Sketched(comm.size + 1, n, k, rows, columns)
+    assert_equals(comm, seed, n, f"sketchsgd:k={k},rows={rows},columns={columns}", simulation)
 
 
 def test_sketchsgd_finds_the_heavy_elements(comm, seed):

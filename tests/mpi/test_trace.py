@@ -1,9 +1,6 @@
 """Recording on every number of ranks. Verdicts are formed on rank 0 and shared, so that no rank is left waiting."""
 
 import os
-import shutil
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,17 +10,6 @@ from mpicomp.errors import RefusedOverwrite
 from mpicomp.trace import Recorder, clock, collect, messages, open_trace, validate
 
 STEPS = 20
-
-
-@pytest.fixture
-def folder(comm):
-    """One folder for all ranks, made and removed by rank 0."""
-    made = tempfile.mkdtemp() if comm.rank == 0 else ""
-    shared = Path(messages.broadcast_json(comm, made))
-    yield shared
-    comm.Barrier()
-    if comm.rank == 0:
-        shutil.rmtree(shared)
 
 
 def same(comm, value):

@@ -1,10 +1,7 @@
 """A real run, recorded and explained: the rank that was slowed down is found, what was measured is there, and a run
 that stands still is explained while it does. Verdicts are formed on rank 0 and shared."""
 
-import shutil
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,17 +12,6 @@ from mpicomp.trace import Recorder, messages
 from mpicomp.trace.analyses.frame import plain
 
 STEPS, SLOW_S = 12, 0.05
-
-
-@pytest.fixture
-def folder(comm):
-    """One folder for all ranks, made and removed by rank 0."""
-    made = tempfile.mkdtemp() if comm.rank == 0 else ""
-    shared = Path(messages.broadcast_json(comm, made))
-    yield shared
-    comm.Barrier()
-    if comm.rank == 0:
-        shutil.rmtree(shared)
 
 
 def train(comm, recorder, slow):

@@ -1,5 +1,6 @@
 """One rank without MPI, and journals of ranks that never ran."""
 
+import numpy as np
 import pytest
 
 from mpicomp.trace import journal, schema
@@ -98,4 +99,16 @@ def planted_trace(tmp_path, spool, plant):
             )
         own.metric("loss", *(1.0 / (step + 1) for step in range(10))).done()
     recover(spool, tmp_path / "run.h5")
+    return tmp_path / "run.h5"
+
+
+@pytest.fixture
+def rng():
+    seed = np.random.SeedSequence().entropy % 2**32
+    print("seed", seed)
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def path(tmp_path):
     return tmp_path / "run.h5"

@@ -12,18 +12,6 @@ from mpicomp.trace.analyses.frame import opened
 MS = 1_000_000
 
 
-@pytest.fixture
-def rng():
-    seed = np.random.SeedSequence().entropy % 2**32
-    print("seed", seed)
-    return np.random.default_rng(seed)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.h5"
-
-
 def delays(n_ranks, n_steps, **late):
     result = np.zeros((n_ranks, n_steps), np.int64)
     for rank, delay in late.items():

@@ -19,18 +19,6 @@ ONE_FILE = ["steps", "breakdown", "overlap", "collectives", "stragglers", "spike
             "bandwidth", "heatmap", "matrix", "timeline", "efficiency", "hang"]  # fmt: skip
 
 
-@pytest.fixture
-def rng():
-    seed = np.random.SeedSequence().entropy % 2**32
-    print("seed", seed)
-    return np.random.default_rng(seed)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.h5"
-
-
 def run(*arguments, **environment):
     return CliRunner(env=environment).invoke(command, [str(argument) for argument in arguments])
 

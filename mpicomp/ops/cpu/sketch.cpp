@@ -40,13 +40,6 @@ KERNEL void hash(Sketch sketch, std::size_t row, std::size_t begin, std::size_t 
 }
 
 template <class T>
-KERNEL T real_of(Bits<T> bits) {
-    T value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-template <class T>
 KERNEL void add_to_cells(const std::uint64_t* column, const T* values, std::size_t n, T* cells) {
     for (std::size_t i = 0; i < n; ++i) {
         __builtin_prefetch(cells + column[i + ahead], 1);
