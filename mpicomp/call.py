@@ -37,9 +37,12 @@ class Call(NamedTuple):
     def signature(self) -> str:
         if self.target is None:
             return f"op={self.op}, by MPI's own call"
-        return (
-            f"op={self.op}, {self.target.array.size} elements, dtype={self.target.name}, algorithm={self.algorithm}"
-        )
+        return signature(self.op, self.target.array.size, self.target.name, self.algorithm)
+
+
+def signature(op: str, size: int, dtype: str, algorithm: str) -> str:
+    """What ranks compare."""
+    return f"op={op}, {size} elements, dtype={dtype}, algorithm={algorithm}"
 
 
 def check_covered(call: Call) -> None:

@@ -26,16 +26,24 @@ class Entry:
         self.ended: float | None = 0.0  # None: not known
 
 
+class NoPlainCalls:
+    """Of a communicator whose small all-reduces take no short way. See ``PlainCalls`` of `mpicomp.ops.shared`."""
+
+    number = 0
+    going = None
+
+    def latest(self) -> list[tuple]:
+        return []
+
+
 class Calls:
     """The collective calls of one communicator on this rank, the latest ``KEPT``.
 
     Attributes
     ----------
-    count : int
-        Outermost calls so far: the same on all ranks while they do the same.
-    plain : tuple or None
-        A small all-reduce that goes on, which its caller has put here and into the ring: number, beginning,
-        (bytes, dtype, op). It costs less than ``begin`` and ``end``, and does not tell when it ended.
+    plain : PlainCalls or NoPlainCalls
+        Small all-reduces, which log themselves without telling when they ended, and which count the outermost
+        calls: the same on all ranks while they do the same.
     open : list of Entry
         Calls that have not returned, the outermost first.
     messages : deque of (request, sends, peer, nbytes, comm)
@@ -44,13 +52,12 @@ class Calls:
         The request that is waited for.
     """
 
-    plain_calls = True  # whether ``plain`` may be used
+    plain_calls = True  # whether small all-reduces may log themselves
 
     def __init__(self) -> None:
-        self.count = 0
-        self.plain: tuple | None = None
+        self.plain: Any = NoPlainCalls()
         self.open: list[Entry] = []
-        self.ring: deque[Entry | tuple] = deque(maxlen=KEPT)
+        self.ring: deque[Entry] = deque(maxlen=KEPT)
         self.messages: deque[tuple] = deque(maxlen=KEPT)
         self.waiting: Any = None
 
@@ -58,16 +65,16 @@ class Calls:
         """A call begins; ``end`` must follow, whatever happens in it."""
         depth = len(self.open)
         if not depth:
-            self.count += 1
+            self.plain.number += 1
             self.messages.clear()
-        entry = Entry(self.count, depth, name, details)
+        entry = Entry(self.plain.number, depth, name, details)
         self.ring.append(entry)
         self.open.append(entry)
 
     def agree(self, signature: str) -> None:
         """As ``begin``, for an agreement. One inside another call does not enter the ring: it would double it."""
         if self.open:
-            self.open.append(Entry(self.count, len(self.open), "agreement", ()))
+            self.open.append(Entry(self.plain.number, len(self.open), "agreement", ()))
         else:
             self.begin("agreement on", signature)
 
@@ -81,21 +88,20 @@ class Calls:
 
     def going(self) -> list[Entry]:
         """Calls that have not returned, the outermost first."""
-        plain = self.plain
+        plain = self.plain.going
         return [as_entry(plain)] if plain else list(self.open)
 
     def latest(self) -> list[Entry]:
         """The last calls, oldest first."""
-        return [as_entry(one) for one in self.ring.copy()]
+        entries = [*self.ring.copy(), *map(as_entry, self.plain.latest())]
+        return sorted(entries, key=lambda entry: entry.begun)[-KEPT:]
 
     def posted(self, request: Any, sends: bool, peer: int, nbytes: int, comm: Any) -> None:
         """A message was started; ``peer`` counts in ``comm``."""
         self.messages.append((request, sends, peer, nbytes, comm))
 
 
-def as_entry(one: Entry | tuple) -> Entry:
-    if isinstance(one, Entry):
-        return one
+def as_entry(one: tuple) -> Entry:
     number, begun, (nbytes, dtype, op) = one
     entry = Entry(number, 0, "Allreduce", ((nbytes // dtype.itemsize, dtype), op, "native"))
     entry.begun, entry.ended = begun, None

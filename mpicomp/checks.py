@@ -5,6 +5,7 @@ from __future__ import annotations
 from .agreement import Agreement
 from .calls import Calls
 from .errors import InvalidArgument
+from .ops.shared import PlainCalls
 
 CHECKED_CALLS = 64  # so many first calls are all checked for agreement, then one in as many
 KNOWN = 1024  # different calls remembered: the first of each kind is checked
@@ -15,11 +16,9 @@ class Checks:
 
     _agreement: Agreement
     _log: Calls | None = None
-    _calls = 0
-    _mask = 0  # a call is checked for agreement when ``calls & mask`` is 0
+    _plain: PlainCalls  # which also numbers the calls; one is checked for agreement when ``number & mask`` is 0
     _later_mask = 0
     _known: set[tuple]  # keys of calls that ranks have agreed on: the same set on all of them
-    _met: dict[tuple, tuple]  # the like for plain calls: (bytes, dtype, op), which keeps the op's id its own
 
     def agree(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
         """Raise the same exception on every rank unless all gave the same ``signature`` and no ``error``.
@@ -54,28 +53,33 @@ class Checks:
 
     def _verify(self, signature: str) -> None:
         """Compare a call of a verb with that of the other ranks, where all calls are checked."""
-        if self._mask == 0 == self._later_mask:
-            self._calls += 1
-            self._compare(f"call {self._calls}: {signature}")
+        if self._plain.mask == 0 == self._later_mask:
+            self._next_call()
+            self._compare(f"call {self._plain.calls}: {signature}")
+
+    def _next_call(self) -> bool:
+        """Count a call; whether its turn to be compared has come."""
+        plain = self._plain
+        plain.calls += 1
+        due = not plain.calls & plain.mask
+        if due and plain.calls == CHECKED_CALLS:
+            plain.mask = self._later_mask
+        return due
 
     def _set_checks(self, wanted: str, size: int) -> None:
         """As ``MPICOMP_CHECK`` says, on ``size`` ranks."""
         if wanted not in ("0", "1", "auto"):
             raise InvalidArgument(f"MPICOMP_CHECK must be 0, 1 or auto, got {wanted!r}")
-        self._mask = -1 if wanted == "0" or size == 1 else 0
+        self._plain.mask = -1 if wanted == "0" or size == 1 else 0
         self._later_mask = 0 if wanted == "1" else CHECKED_CALLS - 1
 
     def _forget_calls(self) -> None:
-        self._known, self._met = set(), {}
+        self._known = set()
+        self._plain.forget()
 
     def _learn(self, key: tuple) -> None:
         """Ranks have agreed on a call like this one."""
         if len(self._known) >= KNOWN:  # on all ranks at once
             self._known.clear()
-            self._met.clear()
+            self._plain.forget()
         self._known.add(key)
-
-    def _meet(self, shape: tuple) -> None:
-        """A plain call went well: the next one like it needs no look at ``_known``."""
-        nbytes, dtype, op = shape
-        self._met[nbytes, dtype.num, id(op)] = shape

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,15 @@ from mpi4py import MPI
 from . import allreduce
 from .agreement import Agreement
 from .buffers import bytes_of
-from .call import Call, check_covered, resolve
+from .call import Call, check_covered, resolve, signature
 from .calls import Calls, logged
-from .checks import CHECKED_CALLS, Checks
+from .checks import Checks
 from .errors import InvalidArgument, MpicompError
 from .inflight import Helper, Pending
 from .inherited import Inherited
 from .job import gpu_path, install_abort, launcher_mismatch
-from .link import Link, Traffic
-from .ops.shared import plain_nbytes
+from .link import Link, Traffic, op_name
+from .ops.shared import PlainCalls
 from .point_to_point import PointToPoint
 from .reduction import Reduction
 from .tuning import reproducible_for
@@ -59,8 +58,7 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
     recorder: Any = None
     _link: Link | None = None
     _helper: Helper | None = None  # of the all-reduces in flight
-    _small = -1  # bytes up to which ``auto`` hands a plain array straight to MPI; -1 until the private side is open
-    _handed_over = 0  # bytes of the vectors that took the fast path
+    _plain = PlainCalls(_native_allreduce, IN_PLACE)  # of communicators without a private side: lets none pass
     _watched: Watched | None = None
 
     _reproducible: bool | None = None
@@ -85,6 +83,9 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
         self._link = link = Link(MPI.Intracomm(self).Dup(), reproducible)
         self._log, self._watched = log_for(link.comm)
         link.log = self._log
+        self._plain = plain = PlainCalls(_native_allreduce, IN_PLACE)
+        if self._log is not None:
+            self._log.plain, plain.logged = plain, True
         self._scratch: dict[Any, Any] = {}
         self._reduction = Reduction(link, self._scratch)
         self._forget_calls()
@@ -92,7 +93,7 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
         self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
         if self._default == "auto" and not link.reproducible and (self._log is None or self._log.plain_calls):
             # An array of so many bytes is in no case too long for one call of MPI's.
-            self._small = min(link.rows["cpu"].native_limit(), link.max_count)
+            plain.limit = min(link.rows["cpu"].native_limit(), link.max_count)
         self._set_checks(os.environ.get("MPICOMP_CHECK", "auto"), link.size)
         return link
 
@@ -108,8 +109,9 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
             if self._watched is not None:
                 self._watched.leave()
             self._link.free()
-            self._link, self._scratch, self._small = None, {}, -1
+            self._link, self._scratch = None, {}
             self._forget_calls()
+            del self._plain
         super().Free()
 
     # -- all-reduce
@@ -136,26 +138,11 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
             The ranks gave different arguments. The first 64 calls are checked, then one in 64 and those unlike
             any before; ``MPICOMP_CHECK=1`` checks all, ``MPICOMP_CHECK=0`` none. The buffers are left as they were.
         """
-        calls = self._calls = self._calls + 1
-        if calls & self._mask and algorithm == "auto" and self.recorder is None:
-            nbytes = plain_nbytes(None if sendbuf is IN_PLACE else sendbuf, recvbuf)
-            if 0 <= nbytes <= self._small:
-                shape = self._met.get((nbytes, recvbuf.dtype.num, id(op)))
-                if shape is None:
-                    self._allreduce(sendbuf, recvbuf, op, algorithm)
-                    return self._meet((nbytes, recvbuf.dtype, op))
-                self._handed_over += nbytes
-                log = self._log
-                if log is None:
-                    return _native_allreduce(self, sendbuf, recvbuf, op)
-                log.count = count = log.count + 1
-                log.plain = plain = count, monotonic(), shape
-                log.ring.append(plain)
-                try:
-                    return _native_allreduce(self, sendbuf, recvbuf, op)
-                finally:
-                    log.plain = None
-        return self._allreduce(sendbuf, recvbuf, op, algorithm)
+        if algorithm != "auto" or self.recorder is not None:
+            self._allreduce(sendbuf, recvbuf, op, algorithm)
+        elif not self._plain.run(self, sendbuf, recvbuf, op):
+            self._allreduce(sendbuf, recvbuf, op, algorithm)
+            self._plain.learn(sendbuf, recvbuf, op)
 
     def _allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:
         if self._link is None:
@@ -170,14 +157,14 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
             log.end()
 
     def _checked_allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:
-        checked = not self._calls & self._mask
+        checked, plain = self._next_call(), self._plain
         call = key = error = None
         try:
             call = resolve(sendbuf, recvbuf, op, algorithm)
             if self._link.reproducible:
                 check_covered(call)
             key = call.key()
-            checked = checked or (self._mask != -1 and key not in self._known)
+            checked = checked or (plain.mask != -1 and key not in self._known)
         except Exception as caught:
             if not checked:
                 raise
@@ -185,11 +172,9 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
         if self._log is not None and key is not None:
             self._log.note(*key)
         if checked:
-            if self._calls == CHECKED_CALLS:
-                self._mask = self._later_mask
-            signature = call.signature() if call else "refused"
+            described = call.signature() if call else "refused"
             with self.recorder.region("agree") if self.recorder else nullcontext():  # ranks wait here, too
-                self._compare(f"Allreduce call {self._calls}: {signature}", error)
+                self._compare(f"Allreduce call {plain.calls}: {described}", error)
             self._learn(key)
         if self.recorder is None:
             self._run(call, sendbuf, recvbuf, op)
@@ -200,13 +185,28 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
         self.recorder.doing = around
         self._record(call, start, self.traffic - before)
 
+    def _compared(self, sendbuf: Any, recvbuf: np.ndarray, op: MPI.Op) -> None:
+        """A call like one before that ``PlainCalls`` would do, but whose turn to be compared has come."""
+        self._next_call()
+        log, plain = self._log, self._plain
+        try:
+            if log is not None:
+                log.begin("Allreduce", op, (recvbuf.size, recvbuf.dtype), "auto")
+            text = signature(op_name(op), recvbuf.size, recvbuf.dtype.name, "auto")
+            self._compare(f"Allreduce call {plain.calls}: {text}")
+            plain.handed_over += recvbuf.nbytes
+            _native_allreduce(self, sendbuf, recvbuf, op)
+        finally:
+            if log is not None:
+                log.end()
+
     def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:
         source, target, link = call.source, call.target, self._link
         schedule = call.schedule(self._default, link)
         if target is None:
             _native_allreduce(self, sendbuf, recvbuf, op)
         elif schedule == "native" and target.device is None and target.array.size <= link.max_count:
-            self._handed_over += target.array.nbytes
+            self._plain.handed_over += target.array.nbytes
             out = MPI.IN_PLACE if source is None else source.plain()
             _native_allreduce(self, out, target.plain(), op)
         else:
@@ -289,8 +289,9 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
         """What this rank has sent and received through this communicator's own verbs and ``Allreduce``."""
         if self._link is None:
             return Traffic()
-        if self._handed_over:
-            self._link.count_modelled(2 * (self._link.size - 1) * self._handed_over // self._link.size)
-            self._handed_over = 0
+        plain = self._plain
+        if plain.handed_over:
+            self._link.count_modelled(2 * (self._link.size - 1) * plain.handed_over // self._link.size)
+            plain.handed_over = 0
         own = self._link.traffic()
         return own + self._helper.comm.traffic if self._helper else own

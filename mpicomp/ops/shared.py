@@ -1,7 +1,8 @@
-"""The compiled executor of `mpicomp.allreduce.node_shared`: kernels, counters and waits on memory that ranks share."""
+"""The compiled executor of `mpicomp.allreduce.node_shared`: kernels, counters and waits on memory that ranks share; and
+the short way of small all-reduces."""
 
 from __future__ import annotations
 
-from ._cpu import LINE_BYTES, NodeWindow, has_kernel, plain_nbytes
+from ._cpu import LINE_BYTES, NodeWindow, PlainCalls, has_kernel, plain_nbytes
 
-__all__ = ["LINE_BYTES", "NodeWindow", "has_kernel", "plain_nbytes"]
+__all__ = ["LINE_BYTES", "NodeWindow", "PlainCalls", "has_kernel", "plain_nbytes"]

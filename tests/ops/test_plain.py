@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpicomp.ops.shared import plain_nbytes
+from mpicomp.ops.shared import PlainCalls, plain_nbytes
 
 
 @pytest.mark.parametrize("dtype", [*"fdbBhHiIlLqQ"])
@@ -44,3 +44,78 @@ def test_overlap():
     x = np.ones(16, np.float32)
     assert plain_nbytes(x, x) == plain_nbytes(x[:8], x[1:9]) == plain_nbytes(x[1:9], x[:8]) == -1
     assert plain_nbytes(x[:8], x[8:]) == plain_nbytes(x[8:], x[:8]) == 32
+
+
+class Comms:
+    """A communicator as `PlainCalls` sees one; MPI's own call is ``native``."""
+
+    def __init__(self, error=None):
+        self.done, self.compared, self.error = [], [], error
+        self.plain = PlainCalls(Comms.native, IN_PLACE)
+        self.plain.limit, self.plain.mask, self.plain.logged = 64, 7, True
+
+    def native(self, send, receive, op):
+        self.done.append((send, receive, op, self.plain.going))
+        if self.error:
+            raise self.error
+
+    def _compared(self, send, receive, op):
+        self.plain.calls += 1
+        self.compared.append(self.plain.calls)
+
+
+IN_PLACE = object()
+
+
+def test_calls_like_one_before_go_straight_to_mpi():
+    comm, x, op = Comms(), np.ones(4, np.float32), object()
+    assert not comm.plain.run(comm, IN_PLACE, x, op)
+    comm.plain.learn(IN_PLACE, x, op)
+    assert comm.plain.run(comm, IN_PLACE, x, op)
+    assert comm.plain.run(comm, x.copy(), x, op)
+    assert [one[1] is x for one in comm.done] == [True, True]
+    assert not comm.plain.run(comm, IN_PLACE, x[:3], op)
+    assert not comm.plain.run(comm, IN_PLACE, x, object())
+    assert not comm.plain.run(comm, IN_PLACE, x.view(np.int32), op)
+    assert (comm.plain.calls, comm.plain.number, comm.plain.handed_over) == (2, 2, 32)
+    comm.plain.forget()
+    assert not comm.plain.run(comm, IN_PLACE, x, op)
+
+
+def test_calls_beyond_the_limit_are_not_learned():
+    comm, x = Comms(), np.ones(17, np.float32)
+    comm.plain.learn(IN_PLACE, x, None)
+    assert not comm.plain.run(comm, IN_PLACE, x, None)
+    comm.plain.learn(IN_PLACE, x[:16], None)
+    assert comm.plain.run(comm, IN_PLACE, x[:16], None)
+
+
+def test_every_so_many_th_call_is_compared():
+    comm, x = Comms(), np.ones(4)
+    comm.plain.learn(IN_PLACE, x, None)
+    for _ in range(24):
+        assert comm.plain.run(comm, IN_PLACE, x, None)
+    assert comm.compared == [8, 16, 24]
+    assert len(comm.done) == 21
+
+
+def test_the_last_64_calls_are_told():
+    comm, x, op = Comms(), np.ones(3), object()
+    comm.plain.mask = -1
+    comm.plain.learn(IN_PLACE, x, op)
+    for _ in range(70):
+        comm.plain.run(comm, IN_PLACE, x, op)
+    told = comm.plain.latest()
+    assert [number for number, _, _ in told] == list(range(7, 71))
+    assert {shape for _, _, shape in told} == {(24, x.dtype, op)}
+    assert sorted(begun for _, begun, _ in told) == [begun for _, begun, _ in told]
+    assert comm.done[-1][3] == told[-1]
+    assert comm.plain.going is None
+
+
+def test_an_error_of_mpi_ends_the_call():
+    comm, x = Comms(RuntimeError("broken")), np.ones(3)
+    comm.plain.learn(IN_PLACE, x, None)
+    with pytest.raises(RuntimeError, match="broken"):
+        comm.plain.run(comm, IN_PLACE, x, None)
+    assert comm.plain.going is None

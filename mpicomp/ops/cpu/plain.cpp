@@ -1,6 +1,11 @@
-// What `Comm.Allreduce` asks first in every call: may MPI have these two arrays as they are? Compiled, because for short
-// messages the answer must take less time than the message.
+// What `Comm.Allreduce` asks first in every call: may MPI have these two arrays as they are, and was there a call like it
+// before? Then MPI is called from here. Compiled, because for short messages all this must take less time than the
+// message.
+#include <array>
+#include <chrono>
 #include <cstring>
+#include <functional>
+#include <unordered_map>
 
 #include "arrays.h"
 #include "bind.h"
@@ -11,6 +16,7 @@ using Api = py::detail::npy_api;
 
 constexpr int usable = Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_;
 constexpr int writable = usable | Api::NPY_ARRAY_WRITEABLE_;
+constexpr std::size_t kept = 64;  // calls remembered for the watchdog
 
 bool is_array(const py::handle& object) {  // no subclass: it may mean something else by its memory
     return Py_TYPE(object.ptr()) == Api::get().PyArray_Type_;
@@ -23,15 +29,15 @@ bool covered(const py::dtype& dtype) {
     return std::strchr("fdbBhHiIlLqQ", dtype.char_()) != nullptr && dtype.byteorder() != '>';
 }
 
-// Bytes of `receive` if MPI may have both arrays at once (`send` is None for in place); -1 where there is something to
-// refuse, to convert, or to look at more closely.
-py::ssize_t plain_nbytes(const py::object& send, const py::object& receive) {
+// Bytes of `receive` if MPI may have both arrays at once (`send` is `in_place`, or an array); -1 where there is something
+// to refuse, to convert, or to look at more closely.
+py::ssize_t plain_nbytes(const py::handle& send, const py::handle& receive, const py::handle& in_place) {
     if (!is_array(receive)) return -1;
     const auto into = py::reinterpret_borrow<py::array>(receive);
     const py::dtype dtype = into.dtype();
     if (!has(into, writable) || !covered(dtype)) return -1;
     const py::ssize_t nbytes = into.nbytes();
-    if (send.is_none()) return nbytes;
+    if (send.is(in_place)) return nbytes;
     if (!is_array(send)) return -1;
     const auto from = py::reinterpret_borrow<py::array>(send);
     if (!has(from, usable) || from.dtype().ptr() != dtype.ptr() || from.nbytes() != nbytes) return -1;
@@ -40,9 +46,134 @@ py::ssize_t plain_nbytes(const py::object& send, const py::object& receive) {
     return a + nbytes <= b || b + nbytes <= a ? nbytes : -1;
 }
 
+double monotonic() {  // the clock of Python's time.monotonic
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Shape {
+    py::ssize_t nbytes;
+    PyObject* dtype;
+    PyObject* op;
+    bool operator==(const Shape& other) const {
+        return nbytes == other.nbytes && dtype == other.dtype && op == other.op;
+    }
+};
+
+struct Hash {
+    std::size_t operator()(const Shape& shape) const {
+        const std::hash<const void*> of_pointer;
+        return of_pointer(shape.dtype) * 31 + of_pointer(shape.op) * 7 + static_cast<std::size_t>(shape.nbytes);
+    }
+};
+
+// The all-reduces of one communicator that need no more than a look.
+class PlainCalls {
+public:
+    std::uint64_t calls = 0;        // all-reduces so far, plain or not
+    std::int64_t mask = 0;          // the ranks compare a call whose number & mask is 0
+    py::ssize_t limit = -1;         // bytes up to which `auto` means MPI's own call
+    std::uint64_t number = 0;       // collectives of the communicator so far, where they are logged
+    std::uint64_t handed_over = 0;  // bytes of the vectors that MPI got
+    bool logged = false;
+
+    PlainCalls(py::object native, py::object in_place) : native_(std::move(native)), in_place_(std::move(in_place)) {}
+
+    // MPI's all-reduce of this call, by `comm._compared` if its turn has come; false, and nothing done, where the call
+    // is to take the long way.
+    bool run(const py::handle& comm, const py::handle& send, const py::handle& receive, const py::handle& op) {
+        const py::ssize_t nbytes = plain_nbytes(send, receive, in_place_);
+        if (nbytes < 0 || nbytes > limit) return false;
+        const auto known = shapes_.find({nbytes, dtype_of(receive), op.ptr()});
+        if (known == shapes_.end()) return false;
+        if (((calls + 1) & static_cast<std::uint64_t>(mask)) == 0) {
+            comm.attr("_compared")(send, receive, op);
+            return true;
+        }
+        ++calls;
+        handed_over += static_cast<std::uint64_t>(nbytes);
+        if (!logged) {
+            call(comm, send, receive, op);
+            return true;
+        }
+        ring_[ringed_++ % kept] = {++number, monotonic(), known->second};
+        const Going going(*this);
+        call(comm, send, receive, op);
+        return true;
+    }
+
+    // A call that took the long way went well: the next one like it may be plain.
+    void learn(const py::handle& send, const py::handle& receive, const py::object& op) {
+        const py::ssize_t nbytes = plain_nbytes(send, receive, in_place_);
+        if (nbytes < 0 || nbytes > limit) return;
+        const auto dtype = py::reinterpret_borrow<py::object>(dtype_of(receive));
+        shapes_.insert({{nbytes, dtype.ptr(), op.ptr()}, py::make_tuple(nbytes, dtype, op)});  // which keeps both alive
+    }
+
+    void forget() { shapes_.clear(); }
+
+    // (number, when it began, (bytes, dtype, op)) of the last plain calls, oldest first.
+    py::list latest() const {
+        py::list found;
+        for (std::uint64_t i = ringed_ > kept ? ringed_ - kept : 0; i < ringed_; ++i) found.append(entry(i));
+        return found;
+    }
+
+    // The plain call that goes on, or None.
+    py::object going() const { return going_ ? py::object(entry(ringed_ - 1)) : py::object(py::none()); }
+
+private:
+    struct Entry {
+        std::uint64_t number = 0;
+        double begun = 0;
+        py::object shape;
+    };
+    struct Going {  // also ends where MPI's call raises
+        PlainCalls& calls;
+        explicit Going(PlainCalls& all) : calls(all) { calls.going_ = true; }
+        ~Going() { calls.going_ = false; }
+    };
+
+    static PyObject* dtype_of(const py::handle& array) {
+        return py::detail::array_proxy(array.ptr())->descr;
+    }
+
+    void call(const py::handle& comm, const py::handle& send, const py::handle& receive, const py::handle& op) const {
+        std::array<PyObject*, 4> arguments{comm.ptr(), send.ptr(), receive.ptr(), op.ptr()};
+        PyObject* nothing = PyObject_Vectorcall(native_.ptr(), arguments.data(), arguments.size(), nullptr);
+        if (nothing == nullptr) throw py::error_already_set();
+        Py_DECREF(nothing);
+    }
+
+    py::tuple entry(std::uint64_t i) const {
+        const Entry& one = ring_[i % kept];
+        return py::make_tuple(one.number, one.begun, one.shape);
+    }
+
+    py::object native_, in_place_;
+    std::unordered_map<Shape, py::object, Hash> shapes_;
+    std::array<Entry, kept> ring_;
+    std::uint64_t ringed_ = 0;
+    bool going_ = false;
+};
+
 }  // namespace
 
 void bind_plain(py::module_& m) {
-    m.def("plain_nbytes", &plain_nbytes, py::arg("send"), py::arg("receive"),
+    m.def("plain_nbytes", [](const py::object& send, const py::object& receive) {
+        return plain_nbytes(send, receive, py::none());
+    }, py::arg("send"), py::arg("receive"),
           "Bytes of receive if MPI may have both arrays as they are (send None: in place), else -1.");
+    py::class_<PlainCalls>(m, "PlainCalls", "The all-reduces of one communicator that need no more than a look.")
+        .def(py::init<py::object, py::object>(), py::arg("native"), py::arg("in_place"))
+        .def_readwrite("calls", &PlainCalls::calls)
+        .def_readwrite("mask", &PlainCalls::mask)
+        .def_readwrite("limit", &PlainCalls::limit)
+        .def_readwrite("number", &PlainCalls::number)
+        .def_readwrite("handed_over", &PlainCalls::handed_over)
+        .def_readwrite("logged", &PlainCalls::logged)
+        .def("run", &PlainCalls::run)
+        .def("learn", &PlainCalls::learn)
+        .def("forget", &PlainCalls::forget)
+        .def("latest", &PlainCalls::latest)
+        .def_property_readonly("going", &PlainCalls::going);
 }
