@@ -35,8 +35,6 @@ StateSaveLocation={directory}/state
 SlurmdSpoolDir={directory}/spool/%n
 SlurmctldPidFile={directory}/slurmctld.pid
 SlurmdPidFile={directory}/%n.pid
-SlurmctldLogFile={directory}/slurmctld.log
-SlurmdLogFile={directory}/%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -134,6 +132,10 @@ class Slurm(hosts.Hosts):
             "OMPI_MCA_mpi_yield_when_idle": "1",
         }
 
+    def start(self, name, command, **options):
+        """Start a command in a host, as `Hosts.start`, with what a host has for itself in place."""
+        return super().start(name, ["sh", self.directory / "private.sh", *command], **options)
+
     def _configure(self):
         here = self.directory
         for name in ("munge", "state", "spool", "private", *(f"spool/{name}" for name in self.names)):
@@ -141,7 +143,7 @@ class Slurm(hosts.Hosts):
         values = {"directory": here, "last": len(self.names) - 1, "pmix": PMIX}
         (here / "slurm.conf").write_text(SLURM_CONF.format(**values))
         (here / "cgroup.conf").write_text(CGROUP_CONF)
-        (here / "gres.conf").write_text("Name=gpu Count=2\n")
+        (here / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")  # to be asked for only
         (here / "mpi.conf").write_text(f"PMIxCliTmpDirBase={here}/private\n")
         (here / "private.sh").write_text(PRIVATE.format(**values))
         shutil.copytree(PMIX, here / "pmix", symlinks=True)
@@ -162,7 +164,7 @@ class Slurm(hosts.Hosts):
 
     def start_node(self, name):
         """Start a node's slurmd."""
-        self._daemon(name, name, ["sh", self.directory / "private.sh", "slurmd", "-D", "-N", name])
+        self._daemon(name, name, ["slurmd", "-D", "-N", name])
 
     def kill_node(self, name):
         """Kill everything on a node: slurmd, steps, ranks."""
@@ -186,8 +188,8 @@ class Slurm(hosts.Hosts):
 
     def logs(self, lines=15):
         """Return the last lines of what the daemons wrote, as text."""
-        paths = [*self.directory.glob("*.out"), *self.directory.glob("*.log"), self.directory / "munge" / "log"]
-        texts = {path: path.read_text(errors="replace").splitlines()[-lines:] for path in paths if path.exists()}
+        paths = sorted(self.directory.glob("*.out"))
+        texts = {path: path.read_text(errors="replace").splitlines()[-lines:] for path in paths}
         return "\n".join("\n".join([f"--- {path.name}", *text]) for path, text in texts.items() if text)
 
     def all_idle(self):
