@@ -21,13 +21,13 @@ MPI_GROUP = {
 # From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are
 # siblings that do not know each other. Keep in step with docs/architecture.md.
 LAYERS = (
-    ({"_version", "calls", "cost", "errors", "faults", "options", "partition", "values"},),
+    ({"_version", "calls", "cost", "durable", "errors", "faults", "options", "partition", "values"},),
     ({"ops"}, {"device"}),
     ({"allreduce"},),
     (MPI_GROUP,),
     ({"codecs"}, {"exchanges"}, {"memories"}, {"schedules"}, {"selectors"}),
     ({"buckets", "measures", "pipeline", "reducer", "schemes", "step"},),
-    ({"bench"}, {"trace"}),
+    ({"bench"}, {"checkpoint"}, {"optim", "rates"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),
 )
@@ -38,7 +38,7 @@ LIBRARIES = {
         *(f"mpicomp/{name}.py" for name in sorted(MPI_GROUP)),  # the door to MPI and what stands behind it
         "mpicomp/cli/guard.py",  # starts MPI before a command, ends the job after it
     ),
-    "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py"),
+    "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
     "matplotlib": ("mpicomp/bench/plot.py", "mpicomp/trace/analyses/plots.py", "mpicomp/trace/pictures.py"),
     "pyarrow": ("mpicomp/trace/exporting.py",),
     "tomllib": ("mpicomp/cli/config.py",),
