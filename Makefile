@@ -42,8 +42,10 @@ bench: $(call environment,openmpi)
 	$(call say,where the time went)
 	@.venv/openmpi/bin/mpicomp trace report out/logreg.h5
 
-# Needs root and Debian's iproute2; skips with the reason where hosts cannot be emulated.
-test-cluster: $(call environment,openmpi)
+# Needs root and Debian's iproute2, slurm-wlm, munge and libpmix2, which it installs where CI=true or MPICOMP_APT=1
+# allow it; skips with the reason what cannot run.
+test-cluster: $(call environment,openmpi) $(call environment,mpich)
+	.venv/openmpi/bin/python tests/cluster/slurm.py install
 	.venv/openmpi/bin/python -m pytest -q tests/cluster
 
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine.

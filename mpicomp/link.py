@@ -67,6 +67,16 @@ def raw_bytes(obj: Any) -> memoryview:
     return memoryview(MPI.buffer(obj))
 
 
+def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int]:
+    """Nodes, and the fewest and most ranks on one; by reductions, so that no rank keeps a list of all (collective)."""
+    node = split_node(comm, limit)
+    first, ranks = np.array([node.Get_rank() == 0], np.int64), np.array([-1, 1], np.int64) * node.Get_size()
+    node.Free()
+    comm.Allreduce(MPI.IN_PLACE, first, MPI.SUM)
+    comm.Allreduce(MPI.IN_PLACE, ranks, MPI.MAX)
+    return int(first[0]), -int(ranks[0]), int(ranks[1])
+
+
 @dataclass(frozen=True)
 class Traffic:
     """What this rank has handed to MPI and taken from it, in bytes, since its ``Comm`` was made.
@@ -108,12 +118,8 @@ class Link:
         self.comm, self.reproducible = comm, reproducible
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._node_limit = node_limit(comm)
-        node = split_node(comm, self._node_limit)
-        places = comm.allgather((node.Get_rank(), node.Get_size()))
-        node.Free()
-        self.nodes = sum(local == 0 for local, _ in places)
-        self.ranks_per_node = max(size for _, size in places)
-        self.even = all(size == self.ranks_per_node for _, size in places)  # as many ranks on every node
+        self.nodes, least, self.ranks_per_node = layout_of(comm, self._node_limit)
+        self.even = least == self.ranks_per_node  # as many ranks on every node
         self.one_node = self.nodes == 1
         self.rows = rows_for(comm, self.ranks_per_node, self.nodes)  # what ``auto`` goes by, a device each
         self._node: Node | None = None

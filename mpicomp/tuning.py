@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 from mpi4py import MPI
 
 from .allreduce import ALGORITHMS
@@ -43,8 +44,11 @@ def node_limit(comm: MPI.Intracomm) -> int:
 
 def reproducible_for(comm: MPI.Intracomm, wanted: bool | None) -> bool:
     """Whether this communicator sums in rank order: as asked for, else by rank 0's environment (collective)."""
-    everyone = MPI.Intracomm.allgather(comm, wanted)
-    if everyone.count(wanted) < len(everyone):
+    code = -1 if wanted is None else int(bool(wanted))
+    ends = np.array([code, -code], np.int64)
+    MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, ends, MPI.MAX)
+    if ends[0] != -ends[1]:  # only now a list of all ranks
+        everyone = MPI.Intracomm.allgather(comm, wanted)
         raise InvalidArgument(f"reproducible must be the same on all ranks, got {everyone} in the order of the ranks")
     if wanted is not None:
         return bool(wanted)

@@ -30,6 +30,7 @@ TIMED_OUT = 70  # exit code
 DEFAULT_S = 1800.0
 TAG = 2  # of the messages between watchdogs; all others of a private communicator have tag 1
 STATE_BYTES = 256  # of such a message: text, padded by zeros
+SILENT = "no answer: stopped, gone, or without MPICOMP_TIMEOUT"
 PRINTING_S = 0.5  # for the ranks' texts to reach the launcher before the abort does
 ABORT_S = 10  # MPI_Abort may itself hang (Open MPI in fault-tolerant mode); then this process ends by a signal
 
@@ -90,7 +91,7 @@ class Watched:
     def __init__(self, calls: Calls, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
         self.calls, self._comm, self._watchdog = calls, comm, watchdog
         self._told: list[Any] = []  # sends to the other ranks, never waited for
-        self._states = ["no answer: stopped, gone, or without MPICOMP_TIMEOUT"] * comm.Get_size()
+        self._states: dict[int, str] = {}  # where the ranks are that have said so
 
     def leave(self) -> None:
         """The communicator is about to be freed."""
@@ -129,7 +130,7 @@ class Watched:
         text = np.zeros(STATE_BYTES, np.uint8)
         cut = np.frombuffer(state.encode()[:STATE_BYTES], np.uint8)
         text[: cut.size] = cut
-        self._told = [self._comm.Isend(text, other, TAG) for other in range(len(self._states)) if other != rank]
+        self._told = [self._comm.Isend(text, other, TAG) for other in range(self._comm.Get_size()) if other != rank]
 
     def _listen(self) -> bool:
         """Take what other ranks have said; whether there was anything."""
@@ -147,8 +148,10 @@ class Watched:
         while time.monotonic() < deadline:
             self._listen()
             time.sleep(self._watchdog.tick / 10)
-        lines = "".join(f"    {side}\n" for side in sides(self._states))
-        return f"  where the {len(self._states)} ranks of this communicator are:\n{lines}"
+        size = self._comm.Get_size()
+        everyone = [self._states.get(rank, SILENT) for rank in range(size)]
+        lines = "".join(f"    {side}\n" for side in sides(everyone))
+        return f"  where the {size} ranks of this communicator are:\n{lines}"
 
 
 _watchdog: Watchdog | None = None

@@ -242,13 +242,16 @@ class Hosts:
         job = [*self.launcher(ranks_per_host, options), *map(str, command)]
         return self._run_in("node0", job, time_limit, capture)
 
+    def start(self, name, command, **options):
+        """Start a command in a host; returns the `subprocess.Popen`, which takes `options`. It dies with us."""
+        # By `exec` the command takes the shell's place, with the kernel's promise to kill it when we die.
+        enter = ["setpriv", "--pdeathsig", "KILL", self.shell, name, "exec", shlex.join(map(str, command))]
+        options = {"env": self.environment(), "stdin": subprocess.DEVNULL, "text": True, **options}
+        return subprocess.Popen(enter, **options)
+
     def _run_in(self, name, command, time_limit, capture):
-        # By `exec` the launcher takes the shell's place, with the kernel's promise to kill it when we die.
-        enter = ["setpriv", "--pdeathsig", "KILL", self.shell, name, "exec", shlex.join(command)]
         pipe = subprocess.PIPE if capture else None
-        process = subprocess.Popen(
-            enter, env=self.environment(), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
-        )
+        process = self.start(name, command, stdout=pipe, stderr=pipe)
         try:
             out, err = process.communicate(timeout=time_limit)
         finally:

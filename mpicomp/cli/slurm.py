@@ -1,0 +1,136 @@
+"""``mpicomp slurm``: job scripts for Slurm, filled in. They are the files of the folder ``slurm/``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import InvalidArgument, MpicompError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+FOLDERS = (PACKAGE / "slurm", PACKAGE.parent / "slurm")  # where it was installed to; in a checkout
+PLAIN = {None: "cpu-openmpi", "pmix": "cpu-openmpi", "pmi2": "cpu-mpich"}  # by the kind of srun --mpi
+TIME = re.compile(r"\d+(:\d\d){0,2}|\d+-\d\d?(:\d\d){0,2}")  # minutes, m:s, h:m:s; days-hours, d-h:m, d-h:m:s
+NAME = re.compile(r"[\w.,@+-]+")
+DEFAULT_COMMAND = re.compile(r"^(\(\(\$#\)\) \|\| set -- ).*$", re.MULTILINE)
+
+
+def read(name: str) -> str:
+    """The text of a file of the folder."""
+    for folder in FOLDERS:
+        if (folder / name).is_file():
+            return (folder / name).read_text()
+    raise MpicompError(f"this installation lacks the job scripts ({name} in {FOLDERS[0]}): install mpicomp again")
+
+
+def fill(name: str, directives: dict[str, Any], command: list[str] | None, mpi: str | None = None) -> str:
+    """The script ``name`` with the given values of #SBATCH lines, another default command, another ``srun --mpi``."""
+    text = read(f"{name}.sbatch")
+    for option, value in directives.items():
+        if value is not None:
+            line = re.compile(rf"^##?SBATCH --{option}=.*$", re.MULTILINE)
+            text = line.sub(lambda _, new=f"#SBATCH --{option}={value}": new, text)
+    if command is not None:
+        text = DEFAULT_COMMAND.sub(lambda match: match[1] + shlex.join(command), text)
+    return text if mpi is None else re.sub(r"(?<=srun --mpi=)\w+", mpi, text)
+
+
+def default_command(name: str) -> list[str]:
+    """What the script ``name`` runs when it gets no arguments."""
+    return shlex.split(DEFAULT_COMMAND.search(read(f"{name}.sbatch"))[0])[4:]
+
+
+def _matching(pattern: re.Pattern[str], expected: str) -> Callable[..., str | None]:
+    """A check of an option: its value goes into a script as it is."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if value is not None and not pattern.fullmatch(value):
+            raise InvalidArgument(f"{param.opts[0]} must be {expected}, got {value!r}")
+        return value
+
+    return check
+
+
+def job_options(function: Callable[..., None]) -> Callable[..., None]:
+    """What both kinds of job take."""
+    count = click.IntRange(min=1)
+    name = _matching(NAME, "a name as Slurm has them")
+    for option in reversed([
+        click.option("--nodes", type=count, metavar="N", help="Nodes."),
+        click.option("--ntasks-per-node", type=count, metavar="N", help="Ranks on a node."),
+        click.option("--cpus-per-task", type=count, metavar="N", help="CPUs, and so threads, a rank."),
+        click.option("--time", metavar="TIME", callback=_matching(TIME, "minutes, h:mm:ss or days-hours"),
+                     help="Limit: minutes, h:mm:ss or days-hours."),
+        click.option("--partition", metavar="NAME", callback=name, help="Partition."),
+        click.option("--account", metavar="NAME", callback=name, help="Account."),
+        click.option("--mpi", type=click.Choice(["pmix", "pmi2"]),
+                     help="How ranks find each other: pmix for Open MPI, pmi2 for MPICH.  [default: pmix]"),
+        click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+    ]):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.group()
+def slurm() -> None:
+    """Print job scripts for Slurm, with your values filled in.
+
+    \b
+    mpicomp slurm env > env.sh               adapt it to your site, once
+    mpicomp slurm bench --nodes 8 > job.sbatch
+    sbatch job.sbatch
+
+    What an option does not set is as in the files of the folder slurm/.
+    """
+
+
+@slurm.command(epilog="For example: mpicomp slurm bench --nodes 8 --time 20 --array -- allgather --dtype float64")
+@job_options
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs a node, one rank each.")
+@click.option("--container", metavar="IMAGE", help="Run inside this Apptainer image.")
+@click.option("--array", is_flag=True, help="Every size a job of its own, twice, and one that merges them.")
+def bench(mpi: str | None, arguments: tuple[str, ...], gpus: int | None, container: str | None, array: bool,
+          **directives: Any) -> None:  # fmt: skip
+    """A job that runs mpicomp bench; what follows -- are its arguments."""
+    given = {"--gpus": (gpus, "gpu"), "--container": (container, "container"), "--array": (array, "bench-array")}
+    chosen = {option: name for option, (value, name) in given.items() if value}
+    if len(chosen) > 1:
+        raise InvalidArgument(f"{' and '.join(chosen)} have scripts of their own: choose one")
+    name = next(iter(chosen.values()), PLAIN[mpi])
+    if gpus:
+        directives["gpus-per-node"] = gpus
+        directives["ntasks_per_node"] = directives["ntasks_per_node"] or gpus
+    text = fill(name, dashed(directives), ["bench", *arguments] if arguments else None, mpi)
+    if container:
+        text = text.replace("MPICOMP_IMAGE:-mpicomp.sif}", f"MPICOMP_IMAGE:-{shlex.quote(container)}}}")
+    click.echo(text, nl=False)
+
+
+@slurm.command(epilog="For example: mpicomp slurm train --nodes 4 --time 12:00:00 -- logreg --data rows.txt")
+@job_options
+@click.option("--requeue/--no-requeue", default=True, show_default=True,
+              help="Write a checkpoint before the time limit, requeue and resume.")
+def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directives: Any) -> None:
+    """A job that runs mpicomp train; what follows -- are its arguments."""
+    command = ["train", *arguments] if arguments else None
+    if requeue:
+        text = fill("train-requeue", dashed(directives), command, mpi)
+    else:
+        text = fill(PLAIN[mpi], dashed(directives), command or default_command("train-requeue"))
+    click.echo(text, nl=False)
+
+
+@slurm.command()
+def env() -> None:
+    """env.sh, which every job script reads: modules, environment, threads, MPI."""
+    click.echo(read("env.sh"), nl=False)
+
+
+def dashed(directives: dict[str, Any]) -> dict[str, Any]:
+    """Options as Slurm spells them."""
+    return {name.replace("_", "-"): value for name, value in directives.items()}

@@ -1,0 +1,26 @@
+# What every job script of this folder reads first: where mpicomp and its MPI come from, threads, MPI variables. The one
+# file to adapt to a site. Scripts look for it in the folder they are submitted from, or where MPICOMP_ENV says.
+
+# 1. Modules: the MPI that mpi4py was built against, and nothing that brings another one.
+#module purge
+#module load python openmpi
+
+# 2. The Python environment with mpicomp in it. Its MPI must be the one that srun --mpi=... speaks to.
+#MPICOMP_VENV=$HOME/venvs/mpicomp
+if [ -n "${MPICOMP_VENV:-}" ]; then source "$MPICOMP_VENV/bin/activate"; fi
+
+# 3. Threads: as many as the job has CPUs a rank. Since Slurm 22.05 srun no longer takes that number from sbatch.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
+export OMP_NUM_THREADS=$SRUN_CPUS_PER_TASK
+export OPENBLAS_NUM_THREADS=$SRUN_CPUS_PER_TASK
+
+# 4. MPI: what your site's pages recommend for its network. For example
+#export OMPI_MCA_pml=ucx                        # Open MPI on InfiniBand
+#export OMPI_MCA_btl_tcp_if_include=eth0        # Open MPI on Ethernet: which network
+#export FI_PROVIDER=tcp FI_TCP_IFACE=eth0       # MPICH on Ethernet
+
+# 5. mpicomp. A collective that takes longer ends the job with a report of every rank; before the time limit does.
+export MPICOMP_TIMEOUT=${MPICOMP_TIMEOUT:-600}
+#export MPICOMP_TUNING=$HOME/mpicomp-tuning.json   # which all-reduce is the fastest here: mpicomp tune
+
+export PYTHONUNBUFFERED=1                       # what a killed job had to say is in its output

@@ -1,0 +1,119 @@
+"""``mpicomp slurm`` prints the scripts of slurm/, with what was asked for in them and nothing else changed."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mpicomp.cli.root import root
+from mpicomp.cli.slurm import read
+from mpicomp.errors import InvalidArgument
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted(path.stem for path in (ROOT / "slurm").glob("*.sbatch"))
+WAYS = {
+    "cpu-openmpi": ["bench"],
+    "cpu-mpich": ["bench", "--mpi", "pmi2"],
+    "gpu": ["bench", "--gpus", "4"],
+    "container": ["bench", "--container", "mpicomp.sif"],
+    "bench-array": ["bench", "--array"],
+    "train-requeue": ["train"],
+}
+DIRECTIVES = {
+    "--nodes": "7", "--ntasks-per-node": "5", "--cpus-per-task": "3", "--time": "1-02:30", "--partition": "big",
+    "--account": "p0.x",
+}  # fmt: skip
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(root, ["slurm", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def committed(name: str) -> str:
+    return (ROOT / "slurm" / name).read_text()
+
+
+def changes(name: str, *arguments: str) -> list[str]:
+    """The lines that differ from the committed file, as printed."""
+    diff = difflib.ndiff(committed(f"{name}.sbatch").splitlines(), printed(*arguments).splitlines())
+    return [line[2:] for line in diff if line.startswith("+ ")]
+
+
+def test_every_script_has_a_command_that_prints_it():
+    assert sorted(WAYS) == SCRIPTS
+    for name, arguments in WAYS.items():
+        assert printed(*arguments) == committed(f"{name}.sbatch")
+    assert printed("env") == committed("env.sh")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_option_sets_its_line_and_no_other(name):
+    given = [word for pair in DIRECTIVES.items() for word in pair]
+    expected = [f"#SBATCH {option}={value}" for option, value in DIRECTIVES.items()]
+    assert sorted(changes(name, *WAYS[name], *given)) == sorted(expected)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_command_replaces_the_default_one(name):
+    new = changes(name, *WAYS[name], "--", "one", "two words", "it's")
+    assert new == [f"(($#)) || set -- {WAYS[name][0]} one 'two words' 'it'\"'\"'s'"]
+
+
+def test_the_kind_of_pmi_goes_to_every_srun():
+    text = printed("bench", "--gpus", "8", "--mpi", "pmi2")
+    assert text.count("srun --mpi=pmi2 ") == committed("gpu.sbatch").count("srun --mpi=pmix ") == 2
+    assert "#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n" in text
+    assert "srun --mpi=pmix " not in text
+
+
+def test_an_image_with_a_blank_in_its_name_stays_one_word():
+    lines = printed("bench", "--container", "/a b/c.sif").splitlines()
+    line = next(line for line in lines if line.startswith("image="))
+    shown = subprocess.run(["bash", "-c", f'{line}; printf %s "$image"'], capture_output=True, text=True, check=True)
+    assert shown.stdout == "/a b/c.sif"
+
+
+def test_training_without_requeue_is_a_plain_job():
+    default = next(line for line in committed("train-requeue.sbatch").splitlines() if line.startswith("(($#))"))
+    assert changes("cpu-openmpi", "train", "--no-requeue") == [default]
+    assert changes("cpu-mpich", "train", "--no-requeue", "--mpi", "pmi2") == [default]
+
+
+@pytest.mark.parametrize("name", [*(f"{name}.sbatch" for name in SCRIPTS), "env.sh"])
+def test_scripts_are_bash(name):
+    done = subprocess.run(["bash", "-n", ROOT / "slurm" / name], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("text", ["30", "5:00", "12:00:00", "2-00", "1-12:30", "7-00:00:00"])
+def test_times_as_slurm_has_them(text):
+    assert changes("cpu-openmpi", "bench", "--time", text) == [f"#SBATCH --time={text}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--time", "3h"], "--time must be minutes, h:mm:ss or days-hours, got '3h'"),
+     (["--time", "1\n#SBATCH --exclusive"], "--time must be"),
+     (["--partition", "a b"], "--partition must be a name as Slurm has them, got 'a b'"),
+     (["--gpus", "2", "--array"], "--gpus and --array have scripts of their own: choose one")],
+)  # fmt: skip
+def test_bad_values_are_refused(arguments, said):
+    with pytest.raises(InvalidArgument) as caught:
+        CliRunner().invoke(root, ["slurm", "bench", *arguments], catch_exceptions=False)
+    assert said in str(caught.value)
+
+
+def test_the_scripts_are_installed_with_the_package(tmp_path):
+    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    installed = {path.name for path in (tmp_path / "mpicomp" / "slurm").iterdir()}
+    assert installed == {"env.sh", *(f"{name}.sbatch" for name in SCRIPTS)}
+    assert read("env.sh") == (tmp_path / "mpicomp" / "slurm" / "env.sh").read_text()

