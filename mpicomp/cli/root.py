@@ -27,6 +27,7 @@ COMMANDS = {
     "completion": Entry("mpicomp.cli.completion:completion", "Print the completion script of a shell."),
     "info": Entry("mpicomp.cli.info:info", "Check launcher, MPI, devices, binding.", mpi=True, singleton=True),
     "schemes": Entry("mpicomp.cli.schemes:schemes", "List the compression schemes and their options."),
+    "simulate": Entry("mpicomp.cli.simulate:simulate", "Predict steps on a machine described in a file."),
     "trace": Entry("mpicomp.cli.trace:trace", "Explain a recorded run."),
     "train": Entry("mpicomp.cli.train:train", "Train a model on real data.", mpi=True),
     "tune": Entry("mpicomp.cli.tune:tune", "Measure which all-reduce is fastest here.", mpi=True),
