@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import allreduce
+from .allreduce.choice import schedule
 from .buffers import Vector, check_pair, vector
 from .device import device_of, ready
 from .errors import BufferRefused, InvalidArgument
 from .job import gpu_path
 from .link import MPI_OPS, Link, is_in_place, numpy_dtype, op_name, raw_bytes
-from .ops.shared import has_kernel
 
 
 class Call(NamedTuple):
@@ -69,51 +69,6 @@ def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
         prepare_for_mpi(sendbuf, recvbuf, name)
         return Call(None, None, name, algorithm)
     return Call(source, target, name, algorithm)
-
-
-def schedule(target: Vector, op: str, algorithm: str, link: Link) -> str:
-    """The schedule that runs where ``algorithm`` was asked for."""
-    if link.reproducible and link.size > 1:
-        return in_rank_order(target, op, link)
-    own = op in allreduce.VERBS  # logical and bitwise operations are not for the schedules that send messages
-    if algorithm == "auto":
-        algorithm = automatic(target, link)
-    if algorithm == "node_shared":
-        if shares_memory(target, op, link):
-            return algorithm
-        algorithm = "ring"
-    if not own:
-        return "native"
-    if target.kind == "bfloat16" or (target.kind and algorithm != "native"):
-        return "direct"  # the one that sums half precision in float32
-    return algorithm
-
-
-def in_rank_order(target: Vector, op: str, link: Link) -> str:
-    """The schedule of the reproducible mode: one that combines the ranks' elements in the order of the ranks.
-
-    Logical and bitwise operations give the same bits in any order.
-    """
-    if link.one_node and shares_memory(target, op, link):
-        return "node_shared"
-    return "direct" if op in allreduce.VERBS else "native"
-
-
-def automatic(target: Vector, link: Link) -> str:
-    if target.kind:
-        return "node_shared" if link.one_node and link.size > 1 else "direct"
-    if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
-        return "native"  # what overflow does is MPI's choice, and must not depend on the length
-    return link.rows["cpu" if target.device is None else "gpu"].pick(target.array.nbytes)
-
-
-def shares_memory(target: Vector, op: str, link: Link) -> bool:
-    """Whether ``node_shared`` can run; collective where it is asked for the first time."""
-    if not link.one_node:  # between nodes a ring adds
-        covered = op in allreduce.VERBS and not target.kind and link.even and link.ranks_per_node > 1
-    else:
-        covered = has_kernel(op, target.name)
-    return covered and link.node.problem is None
 
 
 def prepare_for_mpi(sendbuf: Any, recvbuf: Any, op: str) -> None:

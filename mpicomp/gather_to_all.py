@@ -11,6 +11,7 @@ Reference     Bruck et al., "Efficient algorithms for all-to-all communications 
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 BRUCK_BYTES = 32 * 1024
@@ -18,7 +19,7 @@ BRUCK_BYTES = 32 * 1024
 
 def gather_to_all(link: Any, x: Any, flat: Any, counts: list[int]) -> None:
     """Put the 1-D arrays ``x`` of all ranks, of ``counts`` elements, one after the other into ``flat``."""
-    displs = [sum(counts[:rank]) for rank in range(link.size)]
+    displs = [0, *accumulate(counts[:-1])]
     blocks = [flat[displ : displ + count] for displ, count in zip(displs, counts, strict=True)]
     if flat.nbytes > BRUCK_BYTES or link.size <= 2:
         blocks[link.rank][...] = x

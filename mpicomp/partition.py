@@ -21,6 +21,12 @@ def partition(n: int, size: int) -> tuple[list[int], list[int]]:
     return counts, displs
 
 
+def offset(n: int, size: int, part: int) -> int:
+    """Where part ``part`` of ``partition(n, size)`` begins, without the others; ``n`` for part ``size``."""
+    quotient, remainder = divmod(n, size)
+    return part * quotient + min(part, remainder)
+
+
 def pieces(start: int, stop: int, length: int) -> Iterator[tuple[int, int]]:
     """Cut ``[start, stop)`` into pieces of ``length`` elements; the last may be shorter."""
     for begin in range(start, stop, length):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from . import allreduce
+from .allreduce.choice import schedule
 from .broadcast import broadcast
 from .buffers import Vector, check_flat, typed
-from .call import schedule
 from .calls import logged
 from .device import device_of
 from .errors import BufferRefused, InvalidArgument

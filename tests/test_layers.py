@@ -27,7 +27,7 @@ LAYERS = (
     (MPI_GROUP,),
     ({"codecs"}, {"exchanges"}, {"memories"}, {"schedules"}, {"selectors"}),
     ({"buckets", "measures", "pipeline", "reducer", "schemes", "step"},),
-    ({"bench"}, {"checkpoint"}, {"optim", "rates"}, {"trace"}),
+    ({"bench"}, {"checkpoint"}, {"optim", "rates"}, {"simulate"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),
 )
@@ -39,7 +39,10 @@ LIBRARIES = {
         "mpicomp/cli/guard.py",  # starts MPI before a command, ends the job after it
     ),
     "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
-    "matplotlib": ("mpicomp/bench/plot.py", "mpicomp/trace/analyses/plots.py", "mpicomp/trace/pictures.py"),
+    "matplotlib": (
+        "mpicomp/bench/plot.py", "mpicomp/simulate/plot.py", "mpicomp/trace/analyses/plots.py",
+        "mpicomp/trace/pictures.py",
+    ),
     "pyarrow": ("mpicomp/trace/exporting.py",),
     "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),
@@ -144,7 +147,8 @@ def test_import_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["bench", "--help"], ["bench", "merge", "--help"], ["info", "--help"], ["schemes"],
-     ["slurm", "bench"], ["train", "logreg", "--help"], ["trace", "--help"], ["trace", "report", "--help"],
+     ["simulate", "--help"], ["slurm", "bench"], ["train", "logreg", "--help"], ["trace", "--help"],
+     ["trace", "report", "--help"],
      *(["completion", shell] for shell in ("bash", "zsh", "fish"))],
     ids=" ".join,
 )

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..partition import chunk_count, partition
+from ..partition import chunk_count, offset
 from . import combiner
 
 SEGMENT_BYTES = 1 << 20
@@ -52,8 +52,6 @@ def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
 def halve_and_double(
     link: Any, work: Any, newrank: int, pof2: int, rem: int, combine: Combine, scratch: Any
 ) -> None:
-    counts, displs = partition(work.size, pof2)
-    edges = [*displs, displs[-1] + counts[-1]]
     kept = [(0, pof2)]  # blocks this rank still holds, before each halving
     mask = pof2 >> 1
     while mask:
@@ -62,7 +60,7 @@ def halve_and_double(
         halves = [(low, middle), (middle, high)]
         mine, theirs = halves if not newrank & mask else halves[::-1]
         peer = real_rank(newrank ^ mask, rem)
-        swap(link, peer, part(work, edges, theirs), part(work, edges, mine), combine, scratch)
+        swap(link, peer, part(work, pof2, theirs), part(work, pof2, mine), combine, scratch)
         kept.append(mine)
         mask >>= 1
 
@@ -72,15 +70,16 @@ def halve_and_double(
         mask = high - low
         theirs = (high, whole_high) if low == whole_low else (whole_low, low)
         peer = real_rank(newrank ^ mask, rem)
-        swap(link, peer, part(work, edges, (low, high)), part(work, edges, theirs), None, scratch)
+        swap(link, peer, part(work, pof2, (low, high)), part(work, pof2, theirs), None, scratch)
 
 
 def real_rank(newrank: int, rem: int) -> int:
     return newrank * 2 + 1 if newrank < rem else newrank + rem
 
 
-def part(work: Any, edges: list[int], blocks: tuple[int, int]) -> Any:
-    return work[edges[blocks[0]] : edges[blocks[1]]]
+def part(work: Any, pof2: int, blocks: tuple[int, int]) -> Any:
+    """Some neighbouring ones of ``pof2`` blocks; where they lie is worked out alone, not from a list of all."""
+    return work[offset(work.size, pof2, blocks[0]) : offset(work.size, pof2, blocks[1])]
 
 
 def swap(link: Any, peer: int, outgoing: Any, incoming: Any, combine: Combine | None, scratch: Any) -> None:

@@ -81,7 +81,7 @@ def read(path: str) -> dict[str, Any]:
         The file cannot be read, is no TOML, or has keys outside a table.
     """
     try:
-        tables = _toml().loads(Path(path).read_text())
+        tables = toml().loads(Path(path).read_text())
     except OSError as error:
         raise MpicompError(f"cannot read the configuration {path}: {error.strerror}") from None
     except ValueError as error:
@@ -92,14 +92,14 @@ def read(path: str) -> dict[str, Any]:
     return tables
 
 
-def _toml() -> Any:
+def toml() -> Any:
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         try:
             import tomli as tomllib
         except ModuleNotFoundError:
-            raise MissingExtra("--config needs Python 3.11, or: pip install 'mpicomp[config]'") from None
+            raise MissingExtra("TOML files need Python 3.11, or: pip install 'mpicomp[config]'") from None
     return tomllib
 
 

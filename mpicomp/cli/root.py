@@ -27,6 +27,7 @@ COMMANDS = {
     "completion": Entry("mpicomp.cli.completion:completion", "Print the completion script of a shell."),
     "info": Entry("mpicomp.cli.info:info", "Check launcher, MPI, devices, binding.", mpi=True, singleton=True),
     "schemes": Entry("mpicomp.cli.schemes:schemes", "List the compression schemes and their options."),
+    "simulate": Entry("mpicomp.cli.simulate:simulate", "Predict steps on a machine described in a file."),
     "slurm": Entry("mpicomp.cli.slurm:slurm", "Print job scripts for Slurm, with your values filled in."),
     "trace": Entry("mpicomp.cli.trace:trace", "Explain a recorded run."),
     "train": Entry("mpicomp.cli.train:train", "Train a model on real data.", mpi=True),

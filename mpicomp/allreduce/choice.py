@@ -1,0 +1,58 @@
+"""Which schedule runs where ``auto``, or one that does not cover the vector, was asked for.
+
+``target`` tells of the vector: ``array`` (size, nbytes, dtype), ``kind`` (of half precision, else None), ``name`` (of
+its type) and ``device`` (None: the host). ``link`` tells of the ranks: ``size``, ``rows``, ``one_node``, ``even``,
+``ranks_per_node``, ``reproducible`` and ``node.problem``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ops.shared import has_kernel
+from . import VERBS
+
+
+def schedule(target: Any, op: str, algorithm: str, link: Any) -> str:
+    """The schedule that runs where ``algorithm`` was asked for."""
+    if link.reproducible and link.size > 1:
+        return in_rank_order(target, op, link)
+    own = op in VERBS  # logical and bitwise operations are not for the schedules that send messages
+    if algorithm == "auto":
+        algorithm = automatic(target, link)
+    if algorithm == "node_shared":
+        if shares_memory(target, op, link):
+            return algorithm
+        algorithm = "ring"
+    if not own:
+        return "native"
+    if target.kind == "bfloat16" or (target.kind and algorithm != "native"):
+        return "direct"  # the one that sums half precision in float32
+    return algorithm
+
+
+def in_rank_order(target: Any, op: str, link: Any) -> str:
+    """The schedule of the reproducible mode: one that combines the ranks' elements in the order of the ranks.
+
+    Logical and bitwise operations give the same bits in any order.
+    """
+    if link.one_node and shares_memory(target, op, link):
+        return "node_shared"
+    return "direct" if op in VERBS else "native"
+
+
+def automatic(target: Any, link: Any) -> str:
+    if target.kind:
+        return "node_shared" if link.one_node and link.size > 1 else "direct"
+    if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
+        return "native"  # what overflow does is MPI's choice, and must not depend on the length
+    return link.rows["cpu" if target.device is None else "gpu"].pick(target.array.nbytes)
+
+
+def shares_memory(target: Any, op: str, link: Any) -> bool:
+    """Whether ``node_shared`` can run; collective where it is asked for the first time."""
+    if not link.one_node:  # between nodes a ring adds
+        covered = op in VERBS and not target.kind and link.even and link.ranks_per_node > 1
+    else:
+        covered = has_kernel(op, target.name)
+    return covered and link.node.problem is None

@@ -1,0 +1,78 @@
+"""What commands read: machines, models (a built-in name, a file, a PyTorch factory), lists of numbers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidArgument, MpicompError
+from ..simulate import machine as machines
+from ..simulate import models
+from ..simulate.machine import Machine
+from ..simulate.models import Model
+from . import config
+
+
+def document(path: str) -> Any:
+    """What a JSON file holds, or a TOML file (by its suffix)."""
+    try:
+        text = Path(path).read_text()
+        return config.toml().loads(text) if path.endswith(".toml") else json.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise MpicompError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    except ValueError as error:
+        raise InvalidArgument(f"{path} is neither JSON nor, where its name ends in .toml, TOML: {error}") from None
+
+
+def machine(path: str) -> Machine:
+    return machines.load(document(path), path)
+
+
+def model(text: str) -> Model:
+    """A built-in model, a number of elements, ``module:factory`` of a PyTorch model, or a file of layers."""
+    found = models.named(text)
+    if found is not None:
+        return found
+    if os.path.exists(text):
+        return models.from_document(document(text), text)
+    module, colon, factory = text.partition(":")
+    if colon and module and factory:
+        return _torch_model(text, module, factory)
+    raise InvalidArgument(f"no model {text!r}: expected one of {', '.join(models.BUILT_IN)}, a number of elements "
+                          "such as 25M, a file of layers, or module:factory of a PyTorch model")
+
+
+def _torch_model(text: str, module: str, factory: str) -> Model:
+    """The parameters of what a function without arguments makes; their FLOPs are not known."""
+    sys.path.insert(0, os.getcwd())  # as python -m does
+    try:
+        made = getattr(importlib.import_module(module), factory)()
+        parameters = [(name, tuple(one.shape)) for name, one in made.named_parameters()]
+    except (ImportError, AttributeError, TypeError) as error:
+        raise InvalidArgument(f"{text} gives no PyTorch model ({type(error).__name__}: {error}): expected an "
+                              "importable module and a function in it that needs no arguments") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    return models.from_document({"name": text, "layers": [{"name": n, "shape": s or (1,)} for n, s in parameters]},
+                                text)
+
+
+def rank_numbers(text: str) -> list[int]:
+    """``8,64,512``"""
+    words = text.replace(" ", "").split(",")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise InvalidArgument(f"--ranks takes numbers of ranks from 1 on, such as 8,64,512, got {text!r}")
+    return list(dict.fromkeys(map(int, words)))
+
+
+def compute_time(chosen: Model, seconds: float | None, tflops: float | None, batch: int) -> float:
+    """A step's computing: as given, or from the model's FLOPs at a speed."""
+    if seconds is not None and tflops is not None:
+        raise InvalidArgument("--compute-time and --tflops say the same thing: give one of them")
+    if seconds is not None:
+        return seconds
+    return chosen.compute_time(batch, tflops * 1e12) if tflops is not None else 0.0

@@ -1,0 +1,122 @@
+"""``mpicomp simulate``: steps on a machine that is described in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from .. import allreduce
+from ..bench import plan
+from ..bench.plot import check_plot
+from ..errors import InvalidArgument
+from ..schemes import Scheme
+from ..simulate import Machine, Prediction, scaling
+from ..simulate import machine as machines
+from ..simulate.machine import DISTRIBUTIONS, Jitter
+from ..simulate.models import BUILT_IN
+from ..simulate.predict import JITTERED_STEPS
+from . import inputs
+from .console import Column, Progress, print_json, print_table
+from .output import OutputFile
+
+MODELS = f"{', '.join(BUILT_IN)}, a number of elements (25M), a file, or module:factory."
+BASELINE = "halving_doubling"
+COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
+           *map(Column, ("step ms", "overlapped", "exchange", "of it local", "not computing", "sent", "speed-up"))]
+
+@click.command()
+@click.option("-m", "--machine", "machine_file", required=True, metavar="FILE",
+              help="JSON or TOML; mpicomp tune --machine writes one.")
+@click.option("--model", "model_name", required=True, metavar="MODEL",
+              help=MODELS)
+@click.option("-n", "--ranks", default="8,64,512", show_default=True, metavar="N,...", help="Numbers of ranks.")
+@click.option("-a", "--algorithm", multiple=True, metavar="NAME,...",
+              help=f"Dense all-reduces; the first is what speed-ups refer to.  [default: {BASELINE}]")
+@click.option("-s", "--scheme", multiple=True, metavar="SCHEME,...", help="Schemes, such as scalecom:chunk=112.")
+@click.option("--adds-by", default="auto", show_default=True, metavar="NAME", help="How schemes add dense values.")
+@click.option("--compute-time", type=click.FloatRange(0), metavar="S", help="Seconds of a step's computing.")
+@click.option("--tflops", type=click.FloatRange(0, min_open=True), metavar="X",
+              help="Else: 10^12 operations a second a rank really does.")
+@click.option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples a rank and step.")
+@click.option("--jitter", metavar="KIND:SECONDS", help="gaussian:0.001 or exponential:0.001 in place of the file's.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the delays.")
+@click.option("--steps", type=click.IntRange(1), default=JITTERED_STEPS, show_default=True,
+              help="Steps that delays are drawn for.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--plot", "picture", type=click.Path(), metavar="FILE", help="Draw step time over ranks.")
+@click.option("--force", is_flag=True, help="Replace the picture if it is there already.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def simulate(
+    machine_file: str, model_name: str, ranks: str, algorithm: tuple[str, ...], scheme: tuple[str, ...], adds_by: str,
+    compute_time: float | None, tflops: float | None, batch: int, jitter: str | None, seed: int, steps: int,
+    as_json: bool, picture: str | None, force: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Predict training steps on a machine, from the schedules that the real algorithms execute.
+
+    \b
+    mpicomp simulate --machine machine.json --model resnet50 --scheme scalecom --ranks 8,64,512 --tflops 30
+    mpicomp simulate --machine machine.toml --model 25M -a ring,halving_doubling --jitter exponential:0.002
+
+    Starts no MPI. What is sent is exact; times are as good as the machine's description. See docs/simulate.md.
+    """
+    allreduce.check_name(adds_by)
+    whats = _whats(algorithm, scheme)
+    sizes, model, machine = inputs.rank_numbers(ranks), inputs.model(model_name), inputs.machine(machine_file)
+    machine = replace(machine, jitter=_jitter(jitter, seed) if jitter else machine.jitter)
+    compute = inputs.compute_time(model, compute_time, tflops, batch)
+    suffix = check_plot(picture) if picture else None
+    with OutputFile(None, picture, force) as file:
+        progress = Progress(quiet)
+        found = scaling(model, machine, sizes, whats, compute, adds_by, steps, progress)
+        progress.clear()
+        if picture:
+            from ..simulate.plot import plot
+
+            file.write(lambda path: plot(path, found, f"{model.name}, {compute:g} s of computing a step", suffix))
+    if as_json:
+        print_json(document(machine, model, compute, found))
+        return
+    report(found, f"{model.name}: {model.n} elements, {1e3 * compute:.4g} ms of computing a step")
+
+def _whats(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:
+    names = plan.split_names(algorithms) or (BASELINE,)
+    for name in names:
+        allreduce.check_name(name)
+    return [*names, *(str(Scheme.parse(text)) for text in plan.split_schemes(schemes))]
+
+def _jitter(text: str, seed: int) -> Jitter:
+    kind, _, seconds = text.partition(":")
+    try:
+        scale = float(seconds)
+    except ValueError:
+        scale = -1.0
+    if kind not in DISTRIBUTIONS[1:] or not 0 <= scale < float("inf"):
+        raise InvalidArgument(f"--jitter takes gaussian:SECONDS or exponential:SECONDS, got {text!r}")
+    return Jitter(kind, scale, seed)
+
+def document(machine: Machine, model: Any, compute: float, found: Sequence[Prediction]) -> dict[str, Any]:
+    return {
+        "format": "mpicomp-simulation", "version": 1, "machine": machines.dump(machine),
+        "model": {"name": model.name, "elements": model.n, "flops": model.flops}, "compute": compute,
+        "rows": [one.row() for one in found],
+    }
+
+def report(found: Sequence[Prediction], title: str) -> None:
+    """A table; then what was recorded and assumed, each remark once."""
+    first = {}
+    for one in found:
+        first.setdefault(one.ranks, one.step)
+    print_table(COLUMNS, [cells(one, first[one.ranks]) for one in found], title)
+    click.echo("times in ms; overlapped: exchanged beside the backward pass; sent: by the busiest rank in a step")
+    remarks = [(f"{one.what}, {one.ranks} ranks", (f"recorded: {one.recorded}", *one.notes)) for one in found]
+    for text in dict.fromkeys(note for _, notes in remarks for note in notes):
+        where = [name for name, notes in remarks if text in notes]
+        click.echo(f"{'; '.join(where) if len(where) < 4 else f'{len(where)} rows'}: {text}")
+
+def cells(one: Prediction, dense: float) -> list[str]:
+    times = (one.step, one.overlapped, one.exchange, one.local)
+    return [str(one.ranks), one.what, *(f"{1e3 * seconds:.4g}" for seconds in times), f"{one.share:.1%}",
+            plan.show_size(one.bytes_sent), f"{dense / one.step:.2f}" if one.step else "-"]

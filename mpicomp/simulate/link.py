@@ -1,0 +1,129 @@
+"""What the dense schedules send and receive through, of one simulated rank: everything goes onto its tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..allreduce import halving_doubling
+from ..allreduce.table import built_in
+from ..partition import partition
+from .ghost import Ghost, GhostOps
+from .tape import Tape
+
+DOUBLING_BYTES = 10 << 10  # up to which MPI libraries send the whole vector in log2(p) steps
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank among ``size`` ranks that fill nodes of ``ranks_per_node`` one by one."""
+
+    rank: int
+    size: int
+    ranks_per_node: int
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.size // self.ranks_per_node)
+
+    @property
+    def local(self) -> tuple[int, int]:
+        """The place on the node, and how many ranks the node has."""
+        node, local = divmod(self.rank, self.ranks_per_node)
+        return local, min(self.ranks_per_node, self.size - node * self.ranks_per_node)
+
+
+class RecordingLink:
+    """The verbs of ``mpicomp.link.Link`` for the rank at ``place``, as far as schedules use them.
+
+    MPI's own all-reduce, whose schedule cannot be seen, is stood in for by the textbook's: recursive doubling of short
+    vectors, halving-doubling of others. ``peers`` gives the number on the tape of a rank of this link.
+    """
+
+    reproducible = False
+
+    def __init__(self, tape: Tape, place: Place, ops: GhostOps, peers: Callable[[int], int] = lambda rank: rank,
+                 size: int | None = None, rank: int | None = None) -> None:
+        self.tape, self.place, self.ops, self._peers = tape, place, ops, peers
+        self.rank = place.rank if rank is None else rank
+        self.size = place.size if size is None else size
+        self.nodes, self.ranks_per_node = place.nodes, min(place.size, place.ranks_per_node)
+        self.one_node, self.even = place.nodes == 1, place.size % place.ranks_per_node == 0
+        table = built_in(self.nodes)
+        self.rows = {device: table.row(self.ranks_per_node, self.nodes, device) for device in ("cpu", "gpu")}
+        self.node = RecordingNode(self)
+
+    @property
+    def across(self) -> RecordingLink:
+        """The ranks of the other nodes that have this one's place on theirs."""
+        per_node = self.place.ranks_per_node
+        local = self.rank % per_node
+        return RecordingLink(self.tape, self.place, self.ops, lambda node: node * per_node + local,
+                             self.place.nodes, self.rank // per_node)
+
+    def isend(self, array: Any, dest: int) -> Any:
+        return (True, self.tape.send(self._peers(dest), array.nbytes), 0) if array.size else None
+
+    def irecv(self, array: Any, source: int) -> Any:
+        peer = self._peers(source)
+        return (False, self.tape.expect(peer), peer) if array.size else None
+
+    def wait(self, request: Any) -> None:
+        if request is None:
+            return
+        sends, number, peer = request
+        if sends:
+            self.tape.sent(number)
+        else:
+            self.tape.received(peer, number)
+
+    def sendrecv(self, outgoing: Any, dest: int, incoming: Any, source: int) -> None:
+        received = self.irecv(incoming, source)
+        sent = self.isend(outgoing, dest)
+        self.wait(received)
+        self.wait(sent)
+
+    def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
+        return self.tape.meanwhile(work)
+
+    def native_allreduce(self, work: Any, op: str) -> None:
+        if self.size & (self.size - 1) or work.nbytes > DOUBLING_BYTES:
+            halving_doubling.allreduce(self, work, "sum", self.ops, self.scratch(work.dtype))
+            return
+        mask = 1
+        while mask < self.size:
+            self.sendrecv(work, self.rank ^ mask, work, self.rank ^ mask)
+            self.ops.add(work, work)
+            mask <<= 1
+
+    def scratch(self, like: np.dtype) -> Callable[..., Ghost]:
+        return lambda n, dtype=like, slot="": Ghost(self.ops, n, dtype)
+
+
+class RecordingNode:
+    """All-reduce in the memory of a node: copies, additions and waiting for each other."""
+
+    problem = None
+
+    def __init__(self, link: RecordingLink) -> None:
+        self._link = link
+        self.rank, self.size = link.place.local
+
+    def run(self, verb: str, send: Any, receive: Any, op: str, kind: str, stream: bool = False) -> None:
+        """Every rank copies in; adds its slice of all, and all ranks' slices are copied out, as the verb asks."""
+        work, sync, n = self._link.ops.work, self._link.tape.sync, receive.size
+        if verb != "all_gather":
+            work("copy", n)
+            sync()
+            work("add", n * (self.size - 1) // self.size)
+        if verb != "reduce_scatter":
+            sync()
+            work("copy", n)
+
+    def slice(self, array: Any) -> slice:
+        counts, displs = partition(array.size, self.size)
+        return slice(displs[self.rank], displs[self.rank] + counts[self.rank])

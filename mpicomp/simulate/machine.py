@@ -1,0 +1,130 @@
+"""The machine a prediction is for: an immutable value, read from a small file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from .ghost import KERNELS
+
+FORMAT, VERSION = "mpicomp-machine", 1
+DISTRIBUTIONS = ("none", "gaussian", "exponential")
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How a message travels."""
+
+    latency: float  # seconds from the sender's last byte to the receiver's
+    bandwidth: float  # bytes a second in each direction: of a node's link, or of a rank in its node's memory
+    overhead: float = 0.0  # seconds of the rank's own time for each message sent and each received
+    burst: float = 0.0  # bytes that pass a rested link at once: the bucket of a token-bucket shaper
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """Independent delays of every rank in every step, before it begins to exchange."""
+
+    distribution: str = "none"
+    scale: float = 0.0  # seconds: standard deviation (gaussian), mean (exponential)
+    seed: int = 0
+
+    def delays(self, steps: int, ranks: int) -> np.ndarray:
+        """Seconds, (steps, ranks). Gaussian ones are about the compute time, so negative, too."""
+        rng = np.random.default_rng(self.seed)
+        if self.distribution == "gaussian":
+            return rng.normal(0.0, self.scale, (steps, ranks))
+        if self.distribution == "exponential":
+            return rng.exponential(self.scale, (steps, ranks))
+        return np.zeros((steps, ranks))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Nodes joined by a network that is never the bottleneck: each has a link of its own, which its ranks share."""
+
+    between: Wire
+    within: Wire
+    ranks_per_node: int = 1
+    kernels: dict[str, float] = field(default_factory=dict)  # seconds an element (float32), by operation
+    jitter: Jitter = Jitter()
+    measured: dict[str, Any] = field(default_factory=dict, compare=False)  # where, when and how
+
+    def rates(self) -> np.ndarray:
+        """Seconds an element of every kernel there is; one that was not measured takes as long as a copy."""
+        copy = self.kernels.get("copy", 0.0)
+        return np.array([self.kernels.get(name, copy) for name in KERNELS])
+
+    def faster(self, factor: float) -> Machine:
+        """The same machine with ``factor`` times the bandwidth between nodes."""
+        return replace(self, between=replace(self.between, bandwidth=factor * self.between.bandwidth))
+
+    def quiet(self) -> Machine:
+        """The same machine without jitter."""
+        return replace(self, jitter=Jitter())
+
+
+def dump(machine: Machine) -> dict[str, Any]:
+    """The machine as the document that ``load`` reads."""
+    return {"format": FORMAT, "version": VERSION, **asdict(machine)}
+
+
+def load(document: Any, source: str) -> Machine:
+    """The machine in a document read from the file ``source``."""
+    if not isinstance(document, dict):
+        raise InvalidArgument(f"{source} is no machine: expected a table, got {type(document).__name__}")
+    if document.get("format", FORMAT) != FORMAT or document.get("version", VERSION) != VERSION:
+        raise InvalidArgument(f"{source}: expected format {FORMAT!r} version {VERSION}, got {document.get('format')!r} "
+                              f"version {document.get('version')!r}: write the file anew with mpicomp tune --machine")
+    known = {"format", "version", "ranks_per_node", "between", "within", "kernels", "jitter", "measured"}
+    _refuse_unknown(set(document) - known, known, source)
+    between = _wire(document.get("between"), "between", source)
+    within = _wire(document["within"], "within", source) if "within" in document else between
+    per_node = document.get("ranks_per_node", 1)
+    if not isinstance(per_node, int) or per_node < 1:
+        raise InvalidArgument(f"{source}: ranks_per_node must be a whole number from 1, got {per_node!r}")
+    kernels = document.get("kernels", {})
+    _refuse_unknown(set(kernels) - set(KERNELS), set(KERNELS), f"{source}, kernels")
+    kernels = {name: _number(value, f"kernels.{name}", source) for name, value in kernels.items()}
+    return Machine(between, within, per_node, kernels, _jitter(document.get("jitter", {}), source),
+                   document.get("measured", {}))
+
+
+def _wire(table: Any, name: str, source: str) -> Wire:
+    known = {"latency", "bandwidth", "overhead", "burst"}
+    if not isinstance(table, dict) or not {"latency", "bandwidth"} <= set(table):
+        raise InvalidArgument(f"{source}: {name} must give latency (seconds) and bandwidth (bytes a second), "
+                              f"got {table!r}")
+    _refuse_unknown(set(table) - known, known, f"{source}, {name}")
+    values = {key: _number(value, f"{name}.{key}", source) for key, value in table.items()}
+    if values["bandwidth"] == 0:
+        raise InvalidArgument(f"{source}: {name}.bandwidth must be above 0")
+    return Wire(**values)
+
+
+def _jitter(table: Any, source: str) -> Jitter:
+    known = {"distribution", "scale", "seed"}
+    _refuse_unknown(set(table) - known, known, f"{source}, jitter")
+    distribution = table.get("distribution", "none")
+    if distribution not in DISTRIBUTIONS:
+        raise InvalidArgument(f"{source}: jitter.distribution must be one of {', '.join(DISTRIBUTIONS)}, "
+                              f"got {distribution!r}")
+    seed = table.get("seed", 0)
+    if not isinstance(seed, int) or seed < 0:
+        raise InvalidArgument(f"{source}: jitter.seed must be a whole number from 0, got {seed!r}")
+    return Jitter(distribution, _number(table.get("scale", 0.0), "jitter.scale", source), seed)
+
+
+def _number(value: Any, name: str, source: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 and not math.isnan(value)):
+        raise InvalidArgument(f"{source}: {name} must be a number from 0, got {value!r}")
+    return float(value)
+
+
+def _refuse_unknown(unknown: set[str], known: set[str], where: str) -> None:
+    if unknown:
+        raise InvalidArgument(f"{where}: unknown {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")

@@ -1,0 +1,94 @@
+"""From programs to predictions: seconds of a training step, and what of them is not computing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import allreduce
+from .link import Place
+from .machine import Machine
+from .models import Model
+from .program import Program, of_algorithm, of_scheme
+from .replay import Times, replay
+
+FORWARD = 1 / 3  # of a step's computing: no gradient is there before
+JITTERED_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step of one algorithm or scheme; times in seconds, bytes of the busiest rank."""
+
+    what: str
+    ranks: int
+    nodes: int
+    compute: float
+    exchange: float  # from the moment all ranks begin to exchange, without jitter, until the last is through
+    local: float  # of the exchange: copies, additions and compression on the busiest rank
+    step: float  # computing, then exchanging, with jitter
+    overlapped: float  # where all but the forward pass is exchanged beside computing, as far as one device does both
+    bytes_sent: int
+    messages: int
+    recorded: str
+    replayed_in: float
+    notes: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """Of the step, what is not computing."""
+        return 1 - self.compute / self.step if self.step else 0.0
+
+    def row(self) -> dict[str, Any]:
+        return {**asdict(self), "share": self.share}
+
+
+def program_of(what: str, model: Model, place: Place, algorithm: str = "auto") -> Program:
+    """The program of an algorithm or, where the name is none, of a scheme that adds by ``algorithm``."""
+    if what in allreduce.names():
+        return of_algorithm(what, model.n, place)
+    return of_scheme(what, model, place, algorithm)
+
+
+def predict(program: Program, machine: Machine, compute: float, steps: int = JITTERED_STEPS) -> Prediction:
+    """What ``program`` takes on ``machine`` beside ``compute`` seconds a step; with jitter the mean of ``steps``."""
+    begun = time.monotonic()
+    quiet = replay(program, machine)
+    exchange, local = float(quiet.finish.max()), float(quiet.local.max())
+    step = compute + exchange
+    if machine.jitter.distribution != "none":
+        step = float(np.mean([one.finish.max() for one in jittered(program, machine, compute, steps)]))
+    return Prediction(
+        what=program.name, ranks=program.place.size, nodes=program.place.nodes, compute=compute, exchange=exchange,
+        local=local, step=step, overlapped=overlap(compute, exchange, local),
+        bytes_sent=int(program.bytes_sent.max()), messages=int(program.messages.max()), recorded=program.how,
+        replayed_in=time.monotonic() - begun, notes=tuple(program.notes),
+    )
+
+
+def jittered(program: Program, machine: Machine, compute: float, steps: int) -> list[Times]:
+    """Plays of a step on ranks that computed ``compute`` seconds and a delay of their own."""
+    delays = machine.jitter.delays(steps, program.place.size)
+    return [replay(program, machine, np.maximum(0.0, compute + one)) for one in delays]
+
+
+def overlap(compute: float, exchange: float, local: float) -> float:
+    """A step whose exchange goes on beside the backward pass: the device is never idle, or the exchange never is."""
+    return max(compute + local, FORWARD * compute + exchange)
+
+
+def scaling(model: Model, machine: Machine, ranks: Sequence[int], whats: Sequence[str], compute: float,
+            algorithm: str = "auto", steps: int = JITTERED_STEPS,
+            progress: Callable[[str, float], None] = lambda text, done: None) -> list[Prediction]:
+    """A prediction of everything in ``whats`` on every number of ranks."""
+    found = []
+    for size in ranks:
+        for what in whats:
+            progress(f"{what} on {size} ranks", len(found) / (len(ranks) * len(whats)))
+            program = program_of(what, model, Place(0, size, machine.ranks_per_node), algorithm)
+            found.append(predict(program, machine, compute, steps))
+    return found

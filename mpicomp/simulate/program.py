@@ -1,0 +1,209 @@
+"""Programs: what every rank of a job does in one all-reduce or one step of a scheme, recorded from the real code."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .. import allreduce
+from ..errors import InvalidArgument
+from ..pipeline import Pipeline
+from ..schemes import Scheme
+from ..step import Step
+from .comm import RecordingComm
+from .ghost import Ghost, GhostOps, Unknown
+from .link import Place, RecordingLink
+from .models import Model
+from .tape import RECEIVED, SEND, Tape
+
+FEW = 64  # ranks, up to which every one is recorded in any case
+MOST_EVENTS = 60_000_000  # 32 bytes each, and as much again while they are put in order
+MOST_SECONDS = 300.0  # for recording every rank; beyond, only where ranks are found to be alike
+PADDING = 0.01  # of a vector, at most, for the sake of equal blocks
+SAMPLE = 8  # ranks looked at to see whether all are alike
+FLOAT = np.dtype(np.float32)
+EXCHANGES = ("dense", "leader", "gather", "agreed", "low-rank")
+MEMORIES = ("none", "residual", "momentum-corrected")
+
+Run = Callable[[Place, Tape], None]
+
+
+@dataclass
+class Program:
+    """The events of all ranks.
+
+    Attributes
+    ----------
+    tables : list of array
+        Events of each rank, see ``Tape``; one table alone where all ranks do the same relative to their own number.
+    bytes_sent, messages : array
+        Of each table's rank.
+    how : str
+        Which ranks were recorded.
+    """
+
+    place: Place
+    tables: list[np.ndarray]
+    bytes_sent: np.ndarray
+    messages: np.ndarray
+    how: str
+    name: str = ""
+    linked: Any = field(default=None, repr=False)  # kept by the replay
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def alike(self) -> bool:
+        return len(self.tables) == 1 < self.place.size
+
+
+def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT) -> Program:
+    """The all-reduce of ``n`` elements by a schedule of ``mpicomp.allreduce``, or ``auto``."""
+    allreduce.check_name(name)
+    if n < 1:
+        raise InvalidArgument(f"a vector must have at least 1 element, got {n}")
+    choices: set[str] = set()
+
+    def run(place: Place, tape: Tape) -> None:
+        ops = GhostOps(tape.work, n)
+        RecordingComm(RecordingLink(tape, place, ops), choices).allreduce_in_place(Ghost(ops, n, dtype), name)
+
+    padded = n + -n % place.size
+    notes = []
+    if place.size > FEW and padded != n and padded <= (1 + PADDING) * n:
+        notes = [f"{padded} elements instead of {n}: so all ranks have blocks of one length"]
+        n = padded
+    program = record(run, place)
+    program.name, program.notes = name, notes + _notes(choices, name)
+    return program
+
+
+def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "auto") -> Program:
+    """One step of a scheme on a model's gradients, one worker a rank: the leader, where there is one, is rank 0."""
+    scheme = Scheme.parse(text)
+    check(scheme)
+    allreduce.check_name(algorithm)
+    choices: set[str] = set()
+    template = Step(SimpleNamespace(rank=0), [1] * place.size, scheme.parts(1), 0, algorithm, None)
+
+    def run(place: Place, tape: Tape) -> None:
+        ops = GhostOps(tape.work, model.n, _passing(scheme, model.n))
+        comm = RecordingComm(RecordingLink(tape, place, ops), choices)
+        _step(scheme, model, comm, ops, template)
+
+    try:
+        program = record(run, place)
+    except Unknown as error:
+        raise InvalidArgument(f"{scheme} cannot be simulated: {error}; {supported()}") from error
+    program.name, program.notes = str(scheme), _notes(choices, algorithm) + _assumed(scheme)
+    return program
+
+
+def check(scheme: Scheme) -> None:
+    """Refuse what cannot be simulated, as far as it shows in the parts' names."""
+    parts = scheme.part_names
+    if parts["exchange"] not in EXCHANGES or parts["memory"] not in MEMORIES:
+        raise InvalidArgument(f"{scheme} cannot be simulated: its messages depend on the data; {supported()}")
+
+
+def supported() -> str:
+    return (f"simulated are schemes with exchange {', '.join(EXCHANGES)} and memory {', '.join(MEMORIES)}, for "
+            "example scalecom, topk, dgc, randomk, powersgd, qsgd, signsgd, onebit:exchange=gather")
+
+
+def _step(scheme: Scheme, model: Model, comm: RecordingComm, ops: GhostOps, template: Step) -> None:
+    """Run a step as a reducer does: what a rank does alone, the agreement, what follows."""
+    parts = scheme.parts(1)
+    step = copy.copy(template)
+    step.comm, step.first_worker = comm, comm.rank
+    step.selector, step.codec, step.schedule = parts.selector, parts.codec, parts.schedule
+    step._scratch, step._phases, step.seconds = {}, [], {}
+    whole = [(0, model.n)]
+    spans = [tensor[:2] for tensor in model.tensors] if scheme.options["layers"] == "per-tensor" else whole
+    bucket = SimpleNamespace(ops=ops, n=model.n, compute=FLOAT, tensors=model.tensors)
+    step.begin(0, bucket, spans, [None] * len(spans))
+    pipeline = Pipeline(parts, step, check_finite=True)
+    gradient = [Ghost(ops, model.n, FLOAT)]
+    workers, _ = pipeline.select(gradient)
+    comm.agree()
+    pipeline.run(gradient, workers)
+
+
+def record(run: Run, place: Place) -> Program:
+    """Record every rank; where that is too much, one that stands for all, if a sample of them is found alike."""
+    start = time.monotonic()
+    first = _tape(run, place, 0)
+    seconds, size = time.monotonic() - start, place.size
+    events = len(first.table()) * size
+    if size > FEW:
+        alike = _alike(run, place, first)
+        if alike:
+            return _program(place, [first], f"{len(alike)} of {size} ranks, found alike, stand for all")
+        if events > MOST_EVENTS or seconds * size > MOST_SECONDS:
+            raise InvalidArgument(
+                f"about {events / 1e6:.0f} million events of {size} ranks that do not all do the same would be too "
+                f"many to record (at most {MOST_EVENTS / 1e6:.0f} million, {MOST_SECONDS:.0f} s): take fewer ranks, "
+                "halving_doubling, or a number of elements that is a multiple of the number of ranks"
+            )
+    tapes = [first, *(_tape(run, place, rank) for rank in range(1, size))]
+    return _program(place, tapes, f"all {size} ranks")
+
+
+def _tape(run: Run, place: Place, rank: int) -> Tape:
+    tape = Tape()
+    run(Place(rank, place.size, place.ranks_per_node), tape)
+    return tape
+
+
+def _alike(run: Run, place: Place, first: Tape) -> list[int]:
+    """Ranks of a sample that do just what rank 0 does, relative to their own numbers; none if one does not."""
+    size = place.size
+    ranks = {1, 2, size // 2, size - 2, size - 1, *np.random.default_rng(size).integers(1, size, SAMPLE).tolist()}
+    wanted = relative(first.table(), 0, size)
+    for rank in sorted(ranks):
+        table = _tape(run, place, rank).table()
+        if len(table) != len(wanted) or not np.array_equal(relative(table, rank, size), wanted):
+            return []
+    return [0, *sorted(ranks)]
+
+
+def relative(table: np.ndarray, rank: int, size: int) -> np.ndarray:
+    """Events with peers counted from the rank itself."""
+    table = table.copy()
+    messages = (table[:, 0] == SEND) | (table[:, 0] == RECEIVED)
+    table[messages, 1] = (table[messages, 1] - rank) % size
+    return table
+
+
+def _program(place: Place, tapes: list[Tape], how: str) -> Program:
+    sent = np.array([tape.bytes_sent for tape in tapes])
+    return Program(place, [tape.table() for tape in tapes], sent, np.array([tape.messages for tape in tapes]), how)
+
+
+def _passing(scheme: Scheme, n: int) -> float:
+    """The fraction of the elements that passes a threshold, where there is one."""
+    k = scheme.options.get("k")
+    return k / n if k else scheme.options.get("density", 1.0)
+
+
+def _notes(choices: set[str], asked: str) -> list[str]:
+    notes = []
+    if asked == "auto" and choices - {"native"}:
+        notes.append(f"auto took {', '.join(sorted(choices))}")
+    if "native" in choices:
+        notes.append("MPI's own all-reduce is taken for recursive doubling (to 10 KiB) or halving-doubling")
+    return notes
+
+
+def _assumed(scheme: Scheme) -> list[str]:
+    notes = []
+    if scheme.part_names["exchange"] == "gather" and scheme.part_names["selector"] != "all":
+        notes.append("ranks are taken to choose independently, and equally many")
+    if scheme.part_names["selector"] == "threshold":
+        notes.append(f"the threshold is taken to let {scheme.options['density']:g} of the elements pass")
+    return notes

@@ -1,0 +1,251 @@
+"""Plays a program on a machine: when every rank is through, and how long each of them worked itself.
+
+Each rank follows its own tape; a message leaves when the links let it (``Network``), a wait ends when it has arrived.
+All ranks that can do something do their next event together, as vectors. Where nodes have several ranks, which share a
+link, only those go on whose time has come, up to a latency; elsewhere messages to one node may be served in the
+order in which they are looked at, which differs from that of their times by little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .machine import Machine
+from .network import Network, Route
+from .program import Program
+from .tape import DRAIN, POOL, RECEIVED, SEND, SENT, SYNC, WORK
+
+NOTHING = -1
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of every rank, from the start of the exchange."""
+
+    finish: np.ndarray
+    local: np.ndarray  # of them in its own memory: copies, additions, compression
+
+
+class Clocks:
+    """The ranks' times, and the work they have in store for while they wait."""
+
+    def __init__(self, machine: Machine, start: np.ndarray) -> None:
+        self.now, self.local = start.astype(float), np.zeros(len(start))
+        self._pool = np.zeros(len(start))
+        self._rates = machine.rates()
+
+    def work(self, at: np.ndarray | slice, kernel: np.ndarray | int, elements: np.ndarray | int) -> None:
+        seconds = self._rates[kernel] * elements
+        self.now[at] += seconds
+        self.local[at] += seconds
+
+    def store(self, at: np.ndarray | slice, kernel: np.ndarray | int, elements: np.ndarray | int) -> None:
+        self._pool[at] += self._rates[kernel] * elements
+
+    def drain(self, at: np.ndarray | slice) -> None:
+        self.now[at] += self._pool[at]
+        self.local[at] += self._pool[at]
+        self._pool[at] = 0
+
+    def wait(self, at: np.ndarray | slice, until: np.ndarray) -> None:
+        gap = np.maximum(until - self.now[at], 0)
+        done = np.minimum(gap, self._pool[at])
+        self._pool[at] -= done
+        self.local[at] += done
+        self.now[at] += gap
+
+
+def replay(program: Program, machine: Machine, start: np.ndarray | None = None) -> Times:
+    """Play ``program``; rank r begins at ``start[r]`` (all together at 0 without)."""
+    size = program.place.size
+    together = start is None or np.ptp(start) == 0
+    start = np.zeros(size) if start is None else start
+    if program.alike:
+        return _as_one(program, machine, start, together)
+    return _Each(program, machine, start).run()
+
+
+# ---- all ranks do the same
+
+def _as_one(program: Program, machine: Machine, start: np.ndarray, together: bool) -> Times:
+    """Event by event, all ranks at once. Where they also begin together, those of one node stand for all others."""
+    size, per_node = program.place.size, program.place.ranks_per_node
+    lanes = per_node if together and size % per_node == 0 else size
+    clocks, network = Clocks(machine, start[:lanes]), Network(machine, lanes, -(-lanes // per_node))
+    routes: dict[int, tuple[Route, np.ndarray]] = {}
+    left: dict[int, np.ndarray] = {}
+    on_the_way: dict[tuple[int, int], np.ndarray] = {}
+    everyone = slice(None)
+    for kind, who, which, amount in program.tables[0].tolist():
+        if kind == WORK:
+            clocks.work(everyone, who, amount)
+        elif kind == SEND:
+            if who not in routes:
+                routes[who] = _route_of(who, size, per_node, lanes)
+            route, cost = routes[who]
+            clocks.now += cost * machine.between.overhead + (1 - cost) * machine.within.overhead
+            out, arrived = network.send(route, np.full(lanes, float(amount)), clocks.now)
+            left[len(left)] = out
+            on_the_way[who, which] = np.roll(arrived, who)  # by receiver
+        elif kind == SENT:
+            clocks.wait(everyone, left[which])
+            left[which] = None
+        elif kind == RECEIVED:
+            back = (size - who) % size
+            clocks.wait(everyone, on_the_way.pop((back, which)))
+            cost = np.roll(routes[back][1], back)
+            clocks.now += cost * machine.between.overhead + (1 - cost) * machine.within.overhead
+        elif kind == POOL:
+            clocks.store(everyone, who, amount)
+        elif kind == DRAIN:
+            clocks.drain(everyone)
+        elif kind == SYNC:
+            nodes = np.arange(lanes) // per_node
+            latest = np.full(nodes[-1] + 1, -np.inf)
+            np.maximum.at(latest, nodes, clocks.now)
+            clocks.wait(everyone, latest[nodes])
+    times = -(-size // lanes)
+    return Times(np.tile(clocks.now, times)[:size], np.tile(clocks.local, times)[:size])
+
+
+def _route_of(offset: int, size: int, per_node: int, lanes: int) -> tuple[Route, np.ndarray]:
+    """Where messages to the rank ``offset`` further on go, and 1 for each that leaves its node."""
+    source = np.arange(lanes)
+    outside = (source + offset) % size // per_node != source // per_node
+    target = (source + offset) % lanes
+    leaves, enters = source[outside] // per_node, target[outside] // per_node
+    single = len(np.unique(leaves)) == len(leaves) and len(np.unique(enters)) == len(enters)
+    return Route(source, np.flatnonzero(outside), np.flatnonzero(~outside), leaves, enters, single), outside * 1.0
+
+
+# ---- every rank for itself
+
+class Linked:
+    """All events one after the other, every wait with the number of its message among all messages."""
+
+    def __init__(self, tables: list[np.ndarray]) -> None:
+        size = len(tables)
+        lengths = np.array([len(table) for table in tables])
+        self.ends = np.cumsum(lengths)
+        events = np.concatenate(tables)
+        self.kind = events[:, 0].astype(np.int8)
+        self.who, self.amount = events[:, 1].astype(np.int32), events[:, 3].copy()
+        which, rank = events[:, 2].copy(), np.repeat(np.arange(size), lengths)
+        del events
+        sends, waits = np.flatnonzero(self.kind == SEND), np.flatnonzero(self.kind == RECEIVED)
+        self.messages = len(sends)
+        self.number = which  # of the message, among all
+        firsts = np.searchsorted(rank[sends], np.arange(size))
+        leaves = self.kind == SENT
+        self.number[leaves] += firsts[rank[leaves]]
+        span = 1 + max((int(which[part].max()) for part in (sends, waits) if len(part)), default=0)
+        sent = (rank[sends] * size + self.who[sends]) * span + which[sends]
+        awaited = (self.who[waits].astype(np.int64) * size + rank[waits]) * span + which[waits]
+        order = np.argsort(sent)
+        places = np.searchsorted(sent[order], awaited)
+        assert len(sends) == len(waits) and np.array_equal(sent[order][places], awaited), "a message has no partner"
+        self.number[sends] = np.arange(len(sends))
+        self.number[waits] = order[places]
+
+
+class _Each:
+    """One play of a program in which ranks do different things."""
+
+    def __init__(self, program: Program, machine: Machine, start: np.ndarray) -> None:
+        if program.linked is None:
+            program.linked = Linked(program.tables)
+        self.events, self.machine = program.linked, machine
+        size, per_node = program.place.size, program.place.ranks_per_node
+        self.node = np.arange(size) // per_node
+        self.on_node = np.bincount(self.node)
+        self.clocks = Clocks(machine, start)
+        self.network = Network(machine, size, len(self.on_node))
+        self.next = np.concatenate([[0], self.events.ends[:-1]])
+        self.left = np.empty(self.events.messages)
+        self.arrived = np.full(self.events.messages, np.nan)
+        self.waits_for = np.full(size, NOTHING)
+        self.synced, self.latest = np.zeros(len(self.on_node), int), np.full(len(self.on_node), -np.inf)
+        self.window = machine.between.latency if per_node > 1 else np.inf
+
+    def run(self) -> Times:
+        active = np.flatnonzero(self.next < self.events.ends)
+        while len(active):
+            here, later = active, active[:0]
+            if self.window < np.inf:
+                now = self.clocks.now[active]
+                due = now <= now.min() + self.window
+                here, later = active[due], active[~due]
+            kinds = self.events.kind[self.next[here]]
+            on = [getattr(self, name)(here[kinds == kind]) for kind, name in VERBS.items() if np.any(kinds == kind)]
+            active = np.concatenate([later, *on])
+            active = active[self.next[active] < self.events.ends[active]]
+        stuck = np.flatnonzero(self.next < self.events.ends)
+        assert not len(stuck), f"the program never ends on ranks {stuck[:8]}"
+        return Times(self.clocks.now, self.clocks.local)
+
+    def _work(self, ranks: np.ndarray) -> np.ndarray:
+        at = self.next[ranks]
+        self.clocks.work(ranks, self.events.who[at], self.events.amount[at])
+        return self._done(ranks)
+
+    def _pool(self, ranks: np.ndarray) -> np.ndarray:
+        at = self.next[ranks]
+        self.clocks.store(ranks, self.events.who[at], self.events.amount[at])
+        return self._done(ranks)
+
+    def _drain(self, ranks: np.ndarray) -> np.ndarray:
+        self.clocks.drain(ranks)
+        return self._done(ranks)
+
+    def _send(self, ranks: np.ndarray) -> np.ndarray:
+        at = self.next[ranks]
+        target, numbers = self.events.who[at], self.events.number[at]
+        outside = self.node[ranks] != self.node[target]
+        self.clocks.now[ranks] += self._overhead(outside)
+        route = Route(ranks, np.flatnonzero(outside), np.flatnonzero(~outside), self.node[ranks[outside]],
+                      self.node[target[outside]], len(ranks) == 1)
+        nbytes = self.events.amount[at].astype(float)
+        self.left[numbers], self.arrived[numbers] = self.network.send(route, nbytes, self.clocks.now[ranks])
+        woken = target[self.waits_for[target] == numbers]
+        self.waits_for[woken] = NOTHING
+        return np.concatenate([self._done(ranks), woken])
+
+    def _sent(self, ranks: np.ndarray) -> np.ndarray:
+        self.clocks.wait(ranks, self.left[self.events.number[self.next[ranks]]])
+        return self._done(ranks)
+
+    def _received(self, ranks: np.ndarray) -> np.ndarray:
+        """Who waits for a message that has not been sent is woken when it is."""
+        at = self.next[ranks]
+        numbers = self.events.number[at]
+        arrived = self.arrived[numbers]
+        blocked = np.isnan(arrived)
+        self.waits_for[ranks[blocked]] = numbers[blocked]
+        ranks, here = ranks[~blocked], at[~blocked]
+        self.clocks.wait(ranks, arrived[~blocked])
+        self.clocks.now[ranks] += self._overhead(self.node[self.events.who[here]] != self.node[ranks])
+        return self._done(ranks)
+
+    def _sync(self, ranks: np.ndarray) -> np.ndarray:
+        """The last rank of a node lets all of them go on."""
+        np.add.at(self.synced, self.node[ranks], 1)
+        np.maximum.at(self.latest, self.node[ranks], self.clocks.now[ranks])
+        full = self.synced == self.on_node
+        together = np.flatnonzero(full[self.node])
+        self.clocks.wait(together, self.latest[self.node[together]])
+        self.synced[full], self.latest[full] = 0, -np.inf
+        return self._done(together)
+
+    def _overhead(self, outside: np.ndarray) -> np.ndarray:
+        return np.where(outside, self.machine.between.overhead, self.machine.within.overhead)
+
+    def _done(self, ranks: np.ndarray) -> np.ndarray:
+        self.next[ranks] += 1
+        return ranks
+
+
+# Sends come first: a wait in the same round may be for one of them.
+VERBS = {SEND: "_send", WORK: "_work", POOL: "_pool", DRAIN: "_drain", SENT: "_sent", RECEIVED: "_received",
+         SYNC: "_sync"}

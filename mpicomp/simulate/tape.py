@@ -1,0 +1,82 @@
+"""What one rank does, in the order in which it does it: messages, waits and work, as numbers."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from .ghost import KERNELS
+
+SEND, SENT, RECEIVED, WORK, POOL, DRAIN, SYNC = range(7)
+COLUMNS = 4  # kind, who or which kernel, which message, how much
+NUMBER = {name: number for number, name in enumerate(KERNELS)}
+
+
+class Tape:
+    """The events of one rank.
+
+    SEND      peer, number among the messages to that peer, bytes
+    SENT      -, number among all messages sent, -: wait until that message has left
+    RECEIVED  peer, number among the messages from that peer, -: wait until it is here
+    WORK      kernel, -, elements
+    POOL      kernel, -, elements: to be done while waiting
+    DRAIN     what is left of the pool
+    SYNC      wait for the ranks of this node
+    """
+
+    def __init__(self) -> None:
+        self.events = array("q")
+        self.bytes_sent = self.messages = 0
+        self._to: dict[int, int] = defaultdict(int)
+        self._from: dict[int, int] = defaultdict(int)
+        self._work = WORK
+
+    def send(self, peer: int, nbytes: int) -> int:
+        """The message's number among all of this rank."""
+        self.events.extend((SEND, peer, self._to[peer], nbytes))
+        self._to[peer] += 1
+        self.bytes_sent += nbytes
+        self.messages += 1
+        return self.messages - 1
+
+    def sent(self, number: int) -> None:
+        self.events.extend((SENT, 0, number, 0))
+
+    def expect(self, peer: int) -> int:
+        """A receive is posted; the message's number among those of this peer."""
+        self._from[peer] += 1
+        return self._from[peer] - 1
+
+    def received(self, peer: int, number: int) -> None:
+        self.events.extend((RECEIVED, peer, number, 0))
+
+    def work(self, kernel: str, elements: int) -> None:
+        events, number = self.events, NUMBER[kernel]
+        if elements == 0:
+            return
+        if len(events) and events[-4] == self._work and events[-3] == number:
+            events[-1] += elements
+        else:
+            events.extend((self._work, number, 0, elements))
+
+    def sync(self) -> None:
+        if self._work == WORK:  # what ranks do in the gaps is not held up by each other's
+            self.events.extend((SYNC, 0, 0, 0))
+
+    @contextmanager
+    def meanwhile(self, work: Iterator[None]) -> Iterator[None]:
+        """Within the block waits are filled with ``work``; what is left of it is done at the end."""
+        self._work = POOL
+        for _ in work:
+            pass
+        self._work = WORK
+        yield
+        self.events.extend((DRAIN, 0, 0, 0))
+
+    def table(self) -> np.ndarray:
+        """The events, one a row of COLUMNS int64."""
+        return np.frombuffer(self.events, np.int64).reshape(-1, COLUMNS)

@@ -1,0 +1,151 @@
+"""What is recorded is what the real schedules do: steps, bytes and additions are those of the cost formulas."""
+
+import random
+
+import numpy as np
+import pytest
+
+from mpicomp import cost
+from mpicomp.errors import InvalidArgument
+from mpicomp.simulate import Machine, Place, Wire, program_of, replay
+from mpicomp.simulate import program as programs
+from mpicomp.simulate.comm import RecordingComm
+from mpicomp.simulate.ghost import Ghost, GhostOps
+from mpicomp.simulate.link import RecordingLink
+from mpicomp.simulate.models import Model, named
+
+SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 33)
+SCHEDULES = ("ring", "halving_doubling", "direct")
+FAST = 1e30  # bytes a second
+
+
+def machine(latency=0.0, bandwidth=FAST, ranks_per_node=1, **kernels):
+    return Machine(Wire(latency, bandwidth), Wire(latency, bandwidth), ranks_per_node, kernels)
+
+
+def seconds(program, **given):
+    return replay(program, machine(**given)).finish.max()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [*SCHEDULES, "node_shared"])
+def test_every_rank_sends_what_the_formula_says(name, size):
+    n = random.randint(1, 5000)
+    per_node = size if name == "node_shared" else 1
+    program = program_of(name, named(str(n)), Place(0, size, per_node))
+    expected = [cost.allreduce_bytes(name, n, 4, size, rank)[0] for rank in range(size)]
+    assert program.bytes_sent.tolist() == expected
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_steps_bytes_and_additions_take_the_time_of_the_formula(name, size):
+    n = size * 16 * random.randint(1, 20)  # blocks of one length, one segment each
+    pof2 = 1 << (size.bit_length() - 1)
+    n *= pof2
+    program, formula = program_of(name, named(str(n)), Place(0, size, 1)), cost.ALLREDUCE[name](4 * n, size)
+    assert seconds(program, latency=1.0) == pytest.approx(formula.steps)
+    assert seconds(program, bandwidth=1.0) == pytest.approx(formula.nbytes)
+    assert seconds(program, add=0.25, copy=0.0) == pytest.approx(formula.reduced / 16)
+    together = seconds(program, latency=3.0, bandwidth=0.5, add=0.25 / 4)
+    assert together <= formula.time(3.0, 2.0, 1 / 64) * (1 + 1e-9)
+    if name != "direct":  # which adds one segment while the others are still coming
+        assert together == pytest.approx(formula.time(3.0, 2.0, 1 / 64))
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_collectives_of_the_exchanges_take_the_time_of_their_formulas(size):
+    def run(what, nbytes):
+        def one(place, tape):
+            ops = GhostOps(tape.work, nbytes)
+            what(RecordingComm(RecordingLink(tape, place, ops), set()), Ghost(ops, nbytes, np.uint8))
+
+        return programs.record(one, Place(0, size, 1))
+
+    segment = 32 << 10
+    root = random.randrange(size)
+    tree = run(lambda comm, x: comm.broadcast(x, root), 1000)
+    formula = cost.broadcast_binomial(1000, size)
+    assert seconds(tree, bandwidth=1.0) == pytest.approx(formula.nbytes)
+    assert seconds(tree, latency=1.0) == max(bin(rank).count("1") for rank in range(size)) <= formula.steps
+    assert tree.bytes_sent.sum() == 1000 * (size - 1)
+    chain = run(lambda comm, x: comm.broadcast(x, root), 7 * segment)
+    assert seconds(chain, bandwidth=1.0) == pytest.approx(cost.broadcast_chain(7 * segment, size, 7).nbytes)
+    each = 1 << 16
+    ring = run(lambda comm, x: comm.gather_to_all(x, [each] * size), each)
+    formula = cost.gather_ring(each, size)
+    assert seconds(ring, latency=1.0) == pytest.approx(formula.steps)
+    assert seconds(ring, bandwidth=1.0) == pytest.approx(formula.nbytes)
+
+
+@pytest.mark.parametrize(("size", "per_node"), [(8, 1), (12, 4), (9, 3), (10, 4)])
+def test_one_tape_for_all_ranks_gives_the_times_of_all_tapes(size, per_node, monkeypatch):
+    n, started = size * 30_000, np.random.default_rng(size).random(size)
+    place, pace = Place(0, size, per_node), machine(1e-3, 1e6, per_node, copy=1e-7, add=2e-7)
+    each = program_of("ring", named(str(n)), place)
+    monkeypatch.setattr(programs, "FEW", 2)
+    alike = program_of("ring", named(str(n)), place)
+    assert alike.alike and not each.alike
+    for start in (None, started):
+        wanted, got = replay(each, pace, start), replay(alike, pace, start)
+        tight = 1e-9 if per_node == 1 or start is None else 0.05  # which of two messages goes first may differ
+        np.testing.assert_allclose(got.finish, wanted.finish, rtol=tight)
+        np.testing.assert_allclose(got.local, wanted.local)
+
+
+def test_ranks_that_are_not_alike_are_never_taken_for_it():
+    place = Place(0, 128, 1)
+    assert not program_of("halving_doubling", named("12800"), place).alike
+    assert not programs.of_scheme("scalecom:chunk=8", named("12800"), place).alike
+    assert program_of("ring", named("12800"), place).alike
+    padded = program_of("ring", named("12790"), place)
+    assert padded.alike and "12800 elements instead of 12790" in padded.notes[0]
+    assert not program_of("ring", named("129"), place).alike
+
+
+def test_what_cannot_be_recorded_is_refused(monkeypatch):
+    monkeypatch.setattr(programs, "MOST_EVENTS", 1000)
+    with pytest.raises(InvalidArgument, match=r"million events of 128 ranks .* take fewer ranks"):
+        program_of("halving_doubling", named("12800"), Place(0, 128, 1))
+
+
+REFUSED = ("oktopk", "gtopk", "sketchsgd", "onebit", "localsgd", "arctopk", "topk:memory=shifted")
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_schemes_that_depend_on_data_are_refused_in_one_sentence(text):
+    with pytest.raises(InvalidArgument, match=r"cannot be simulated: .*; simulated are schemes with exchange dense"):
+        programs.of_scheme(text, named("1000"), Place(0, 4, 1))
+
+
+SCHEMES = ("scalecom", "scalecom:beta=0.1,values=float16", "topk", "topk-global:density=0.05", "topk:codec=sign",
+           "randomk", "dgc", "powersgd:rank=2", "half", "qsgd", "terngrad", "signsgd", "onebit:exchange=gather",
+           "natural", "threshold", "dense", "scaled-integer", "scalecom:layers=per-tensor")  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_schemes_run_to_their_end(text, size):
+    model = Model("two", (("matrix", (60, 50), 1.0), ("vector", (77,), 0.0)))
+    program = programs.of_scheme(text, model, Place(0, size, 1))
+    times = replay(program, machine(1e-3, 1e6, copy=1e-6))
+    assert np.all(times.finish >= times.local) and np.all(times.local > 0)
+    assert np.all(program.bytes_sent > 0) == (size > 1)
+
+
+def test_a_leader_sends_its_selection_and_everyone_the_values():
+    n, chunk, size = 112_000, 112, 4
+    program = programs.of_scheme(f"scalecom:chunk={chunk}", named(str(n)), Place(0, size, 1), "ring")
+    agreement = program_of("native", named("4"), Place(0, size, 1)).bytes_sent  # 16 bytes
+    values = np.array([cost.allreduce_bytes("ring", n // chunk, 4, size, rank)[0] for rank in range(size)])
+    assert (program.bytes_sent - agreement - values).sum() == (size - 1) * n // chunk  # one byte a position
+
+
+def test_waiting_is_filled_with_the_update():
+    """The memory's pass costs time only where the exchange leaves none."""
+    model, place = named("1000000"), Place(0, 2, 1)
+    program = programs.of_scheme("scalecom", model, place)
+    slow, quick = {"latency": 1.0}, {"latency": 1e-9}
+    for pace, hidden in ((slow, True), (quick, False)):
+        without, with_update = (seconds(program, **pace, copy=0.0, masked_update=rate) for rate in (0.0, 1e-6))
+        assert (with_update - without < 1e-3) == hidden
