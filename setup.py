@@ -50,7 +50,7 @@ GPU = {"cuda12": ["cupy-cuda12x>=13"], "cuda13": ["cupy-cuda13x>=13.6"]}
 PLOT = ["matplotlib>=3.7"]
 PARQUET = ["pyarrow>=14"]
 XARRAY = ["xarray>=2024.2", "h5netcdf>=1.4"]  # reading traces with other tools is tested where these are installed
-TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11",
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11",
         "ml_dtypes>=0.4"]
 CUDA_COMPILER = ["nvidia-cuda-nvrtc>=13,<14", "cuda-bindings>=13,<14"]
 
