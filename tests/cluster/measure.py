@@ -141,6 +141,31 @@ def scheme(n, scheme, iterations):
     return {"seconds": seconds, "phases": phases(gathered), "bytes_per_rank": sent}
 
 
+def methods(n, algorithms, schemes, iterations):
+    """A vector of n float32 averaged by MPI, by each algorithm and by each scheme, taking turns.
+
+    `iterations` holds how often dense ("native" and algorithms) and compressed ones are called. Algorithms are checked
+    on small integers that add to the same bits; compressed steps by the tests.
+    """
+    ours = mpicomp.Comm(comm)
+    x = np.random.default_rng(comm.rank).integers(-8, 8, n).astype(np.float32)
+    out, sent = np.empty_like(x), {}
+    calls = {"native": lambda: comm.Allreduce(x, out)}
+    calls |= {name: lambda name=name: ours.Allreduce(x, out, algorithm=name) for name in algorithms}
+    reducers = {text: mpicomp.Reducer(ours, text) for text in schemes}
+    calls |= {text: lambda one=one: one.reduce_sparse(x) for text, one in reducers.items()}
+    short = np.empty(1000, np.float32)
+    comm.Allreduce(x[:1000].copy(), short)  # connects; the vector itself may take a minute
+    for name in [name for name in calls if name != "native"]:
+        before = ours.traffic.bytes_sent
+        calls[name]()
+        sent[name] = comm.allreduce(ours.traffic.bytes_sent - before) / comm.size
+        if name in algorithms:
+            assert everywhere(np.array_equal(out[:1000], short)), f"{name} is wrong"
+    turns = {name: iterations["compressed" if name in reducers else "dense"] for name in calls}
+    return {"seconds": alternate(calls, turns), "bytes_per_rank": sent}
+
+
 def traffic(n, scheme, steps):
     """Bytes a rank sent in `steps` steps of a reducer, by the transport's own count."""
     ours = mpicomp.Comm(comm)
@@ -152,7 +177,7 @@ def traffic(n, scheme, steps):
     return {"bytes_per_rank": comm.allreduce(ours.traffic.bytes_sent - before) / comm.size}
 
 
-TASKS = {"dense": dense, "sweep": sweep, "scheme": scheme, "traffic": traffic}
+TASKS = {"dense": dense, "sweep": sweep, "scheme": scheme, "methods": methods, "traffic": traffic}
 
 if __name__ == "__main__":
     answer = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))

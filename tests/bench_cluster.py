@@ -1,0 +1,66 @@
+"""What a cluster of four hosts gains: dense schedules and compression schemes beside MPI's own all-reduce.
+
+    python tests/bench_cluster.py FIGURE... [--quick] [--output FILE]     all: every figure
+
+steps-hosts      one step on vectors as long as three models, at 100 Mbit/s, 1 and 10 Gbit/s: time, bytes, share of the
+                 wire's limit
+accuracy-hosts   Fashion-MNIST trained to a test accuracy, dense and compressed, at 100 Mbit/s and 1 Gbit/s: seconds
+
+Needs root and iproute2 (tests/cluster/hosts.py). The four hosts share this machine's cores: at 10 Gbit/s it is they, not
+the wire, that limit, and a real cluster would be faster.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "cluster")]
+from figures import main, ms, on_hosts  # noqa: E402
+from hosts import Hosts  # noqa: E402
+from limits import allreduce_bytes  # noqa: E402
+
+MODELS = {"ResNet-18": 11_689_512, "ResNet-50": 25_557_032, "LSTM": 66_000_000}  # elements
+RATES = {"100mbit": 1e8, "1gbit": 1e9, "10gbit": 1e10}
+DENSE = ["ring", "halving_doubling", "auto"]
+SCHEMES = ["half", "qsgd", "onebit", "topk:density=0.01", "dgc:density=0.001", "scalecom:chunk=112,beta=0.1"]
+
+
+def steps(quick):
+    """One step of each method over four hosts; "wire" is the share of the limit that the bytes sent set."""
+    rows, raw = [], {}
+    models = {"ResNet-18": MODELS["ResNet-18"]} if quick else MODELS
+    with Hosts(4) as hosts:
+        for rate, bits in RATES.items():
+            hosts.set_rate(rate)
+            for model, n in models.items():
+                turns = {"dense": 1 if quick or rate == "100mbit" else 3, "compressed": 3 if quick else 7}
+                task = {"n": n, "algorithms": DENSE, "schemes": SCHEMES, "iterations": turns}
+                raw[f"{rate} {model}"] = one = on_hosts(hosts, "methods", task, time_limit=900)
+                rows += [step_row(rate, bits, model, n, name, one) for name in one["seconds"]]
+    return "4 hosts, one rank each, float32; medians of alternating calls", rows, raw
+
+
+def step_row(rate, bits, model, n, name, one):
+    seconds, native = (median(one["seconds"][key]) for key in (name, "native"))
+    sent = one["bytes_per_rank"].get(name, allreduce_bytes(n, 4))
+    return {
+        "rate": rate, "model": model, "method": name, "ms a step": ms(seconds), "MB a rank": f"{sent / 1e6:.2f}",
+        "wire": f"{8 * sent / bits / seconds:.2f}", "native / it": f"{native / seconds:.2f}",
+    }  # fmt: skip
+
+
+WORKERS, BATCH, EPOCHS = 8, 32, 3
+TRAINED = {
+    "dense": "dense",
+    "ScaleCom 100x": "scalecom:chunk=100,beta=0.1,warmup=1",
+    "DGC 0.1 %": "dgc:density=0.001,warmup=1",
+}
+
+
+FIGURES = {"steps-hosts": steps}
+
+if __name__ == "__main__":
+    sys.exit(main(FIGURES, __doc__, prefix="cluster-"))
