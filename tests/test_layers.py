@@ -27,7 +27,7 @@ LAYERS = (
     (MPI_GROUP,),
     ({"codecs"}, {"exchanges"}, {"memories"}, {"schedules"}, {"selectors"}),
     ({"buckets", "measures", "pipeline", "reducer", "schemes", "step"},),
-    ({"bench"}, {"trace"}),
+    ({"bench"}, {"torch"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),
 )
@@ -45,7 +45,7 @@ LIBRARIES = {
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),
     "cupy": ("mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
-    "torch": ("mpicomp/torch.py",),
+    "torch": ("mpicomp/torch/",),
 }
 
 MAX_FILE_LINES = 300
