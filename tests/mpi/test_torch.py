@@ -102,6 +102,8 @@ def test_dense_is_one_process_with_all_batches(comm, seed, kind, overlap):
 @pytest.mark.parametrize("name", schemes.names())
 def test_every_scheme(comm, seed, name):
     """Two steps beside backward have the bits of two steps after it, and ranks agree."""
+    if comm.size != 2:
+        pytest.skip("two ranks will do: test_every_scheme.py has the others")
     options = mpicomp.Scheme.parse(name).options
     given = ",".join(f"{option}={value}" for option, value in SMALL.items() if option in options)
     if "momentum" in options:
@@ -345,7 +347,8 @@ class TorchBucket:
         self._flat = flat
 
 
-def test_powersgd_is_pytorchs_own(comm, gloo, seed):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-10)])
+def test_powersgd_is_pytorchs_own(comm, gloo, seed, dtype, tolerance):
     """Step by step, from the same first Q, with error feedback and warm start."""
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
@@ -355,17 +358,19 @@ def test_powersgd_is_pytorchs_own(comm, gloo, seed):
     state.iter = 2  # its first two steps go dense
     torch.manual_seed(np.random.RandomState(seed).randint(1_000_000_000))  # as the hook draws its first Q
     columns = [int(np.prod(shape[1:])) for shape in shapes if len(shape) > 1]
-    q = np.concatenate([torch.randn(n, rank).numpy().ravel() for n in columns])
+    kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    q = np.concatenate([torch.randn(n, rank, dtype=kind).numpy().ravel() for n in columns])
     reducer = mpicomp.Reducer(comm, f"powersgd:rank={rank}")
     reducer.load_state_dict({**reducer.state_dict(), "exchange/q": q})
     rng = np.random.default_rng([seed, comm.rank])
     for _ in range(6):
-        gradients = {f"g{i}": rng.standard_normal(shape).astype(np.float32) for i, shape in enumerate(shapes)}
+        gradients = {f"g{i}": rng.standard_normal(shape).astype(dtype) for i, shape in enumerate(shapes)}
         bucket = TorchBucket([torch.tensor(one) for one in gradients.values()])
         powerSGD_hook(state, bucket).wait()
         ours = reducer.reduce(gradients)
         for (name, mine), theirs in zip(ours.items(), bucket.gradients(), strict=True):
-            np.testing.assert_allclose(mine, theirs.numpy(), atol=1e-5, err_msg=name)
+            difference = np.linalg.norm(mine - theirs.numpy())
+            assert difference <= tolerance * np.linalg.norm(mine), name
 
 
 @pytest.mark.parametrize("scheme", ["dense", "powersgd:rank=2", "topk:density=0.1", "qsgd"])
