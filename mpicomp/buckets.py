@@ -113,6 +113,9 @@ class Bucket:
         rows = [[array[w] for array in arrays] for w in range(self.workers)] if self.workers > 1 else [arrays]
         if len(arrays) == 1 and self.compute == self.dtype:
             return [row[0].reshape(-1) for row in rows]
+        vector = self._common_vector(arrays)
+        if vector is not None:
+            return [vector]
         return [self._pack(row, scratch(f"bucket-{w}", self.total, self.compute)) for w, row in enumerate(rows)]
 
     def unflatten(self, flat: Array, out: Arrays | None) -> Arrays:
@@ -128,8 +131,11 @@ class Bucket:
         return parts if self.form == "list" else dict(zip(self.names, parts, strict=True))
 
     def flat_view(self, out: Arrays) -> Array | None:
-        """``out`` as one flat vector, where it is one array in the dtype of computation."""
+        """``out`` as one flat vector, where it is one in the dtype of computation."""
         arrays = list(_form(out)[1].values())
+        vector = self._common_vector(arrays) if len(arrays) > 1 else None
+        if vector is not None:
+            return vector
         if len(arrays) > 1 or self.compute != self.dtype or not arrays[0].flags.c_contiguous:
             return None
         return arrays[0].reshape(-1)
@@ -150,6 +156,20 @@ class Bucket:
                 return f"{name}{list(place)}"
         raise IndexError(index)
 
+    def _common_vector(self, arrays: list[Array]) -> Array | None:
+        """The vector that NumPy arrays are views of, where they lie in it as this layout has them; else None."""
+        base = getattr(arrays[0], "base", None)
+        fits = isinstance(base, np.ndarray) and base.ndim == 1 and base.dtype == self.compute == self.dtype
+        if not fits or self.workers > 1 or not base.flags.c_contiguous:
+            return None
+        origin = _address(arrays[0]) - self.spans[0][0] * base.itemsize
+        for array, (start, _) in zip(arrays, self.spans, strict=True):
+            if array.base is not base or _address(array) != origin + start * base.itemsize:
+                return None
+        first = (origin - _address(base)) // base.itemsize
+        vector = base[first : first + self.total] if first >= 0 else base[:0]
+        return vector if vector.size == self.total and _address(vector) == origin else None
+
     def _own(self, array: Array) -> tuple[int, ...]:
         return tuple(array.shape[1:] if self.workers > 1 else array.shape)
 
@@ -166,6 +186,10 @@ def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
     if isinstance(grads, list | tuple):
         return "list", {f"gradient {i} ": array for i, array in enumerate(grads)}
     return "array", {"gradient": grads}
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
 
 
 def _check(name: str, array: Array, workers: int) -> None:

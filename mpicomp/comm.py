@@ -16,7 +16,7 @@ from .call import Call, check_covered, resolve, signature
 from .calls import Calls, logged
 from .checks import Checks
 from .errors import InvalidArgument, MpicompError
-from .inflight import Helper, Pending
+from .inflight import Helper, Pending, threads_allowed
 from .inherited import Inherited
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic, op_name
@@ -224,8 +224,7 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
         if self._link is None:
             self._open()
         if self._helper is None:
-            threaded = self._link.comm.allreduce(MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
-            self._helper = Helper(Comm(MPI.Intracomm(self), self.reproducible), threaded)
+            self._helper = Helper(Comm(MPI.Intracomm(self), self.reproducible), threads_allowed(self._link.comm))
         return self._helper.start(sendbuf, recvbuf, op, algorithm)
 
     def _record(self, call: Call, start: int, used: Traffic) -> None:

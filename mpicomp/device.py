@@ -6,6 +6,8 @@ memory, so that everything above runs without a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +43,7 @@ class CuPy:
 
     def __init__(self) -> None:
         self._streams: dict[int, tuple[Any, Any]] = {}
+        self._beside: dict[int, Any] = {}
 
     def matches(self, array: Any) -> bool:
         return hasattr(type(array), "__cuda_array_interface__")
@@ -71,6 +74,15 @@ class CuPy:
     def empty(self, n: int, like: Any) -> Any:
         with like.device:
             return _cupy().empty(n, like.dtype)
+
+    @contextmanager
+    def aside(self, array: Any) -> Iterator[None]:
+        """Within the block, work on CuPy arrays is queued beside that of other streams; at its end it is done."""
+        with array.device as device:
+            stream = self._beside.setdefault(device.id, _cupy().cuda.Stream(non_blocking=True))
+            with stream:
+                yield
+            stream.synchronize()
 
     def _start(self, array: Any, dst: int, src: int, nbytes: int, *, outward: bool) -> Any:
         cupy = _cupy()

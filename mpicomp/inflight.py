@@ -1,4 +1,4 @@
-"""All-reduces in flight: a queue that a helper thread works off while the caller computes.
+"""Collectives in flight: a queue that a helper thread works off while the caller computes.
 
 The thread has a communicator of its own and runs the calls one after the other, in the order in which they were
 started, which is the same on every rank. It needs MPI_THREAD_MULTIPLE. Where MPI does not give that, its own
@@ -67,6 +67,33 @@ class Native(Pending):
         return self._request.Test(status)
 
 
+class Worker:
+    """A thread that runs calls one after the other, in the order in which they were started."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue = queue.SimpleQueue()
+        # Not the object itself: the thread must not keep it alive.
+        self._thread = threading.Thread(target=work_off, args=(self._calls,), name="mpicomp", daemon=True)
+        self._thread.start()
+        weakref.finalize(self, self._calls.put, None)
+
+    def start(self, function: Callable[..., None], *arguments: Any) -> Pending:
+        """Queue a call, which may use no communicator that another thread uses."""
+        pending = Pending()
+        self._calls.put((function, arguments, pending))
+        return pending
+
+    def stop(self) -> None:
+        """End the thread when it is through with what was started."""
+        self._calls.put(None)
+        self._thread.join()
+
+
+def threads_allowed(comm: MPI.Intracomm) -> bool:
+    """Whether MPI may be called from any thread, on every rank (collective)."""
+    return MPI.Intracomm.allreduce(comm, MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
+
+
 class Helper:
     """Runs all-reduces on ``comm``, an own duplicate, beside the caller.
 
@@ -75,21 +102,13 @@ class Helper:
 
     def __init__(self, comm: Any, threaded: bool) -> None:
         self.comm, self.threaded = comm, threaded
-        self._calls: queue.SimpleQueue = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        if threaded:
-            # Not the object itself: the thread must not keep it alive.
-            self._thread = threading.Thread(target=work_off, args=(self._calls,), name="mpicomp", daemon=True)
-            self._thread.start()
-            weakref.finalize(self, self._calls.put, None)
+        self._worker = Worker() if threaded else None
 
     def start(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> Pending:
         """Begin ``comm.Allreduce`` of the same arguments."""
         arguments = sendbuf, recvbuf, op, algorithm
-        if self.threaded:
-            pending = Pending()
-            self._calls.put((self.comm.Allreduce, arguments, pending))
-            return pending
+        if self._worker is not None:
+            return self._worker.start(self.comm.Allreduce, *arguments)
         target = resolve(*arguments).target
         simple = target is None or (target.device is None and not target.kind)
         if simple and not self.comm.reproducible:
@@ -100,9 +119,8 @@ class Helper:
 
     def free(self) -> None:
         """End the thread when it is through with what was started; free its communicator (collective)."""
-        if self._thread is not None:
-            self._calls.put(None)
-            self._thread.join()
+        if self._worker is not None:
+            self._worker.stop()
         self.comm.Free()
 
 

@@ -27,7 +27,7 @@ LAYERS = (
     (MPI_GROUP,),
     ({"codecs"}, {"exchanges"}, {"memories"}, {"schedules"}, {"selectors"}),
     ({"buckets", "measures", "pipeline", "reducer", "schemes", "step"},),
-    ({"bench"}, {"checkpoint"}, {"optim", "rates"}, {"simulate"}, {"trace"}),
+    ({"bench"}, {"checkpoint"}, {"optim", "rates"}, {"simulate"}, {"torch"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),
 )
@@ -48,7 +48,7 @@ LIBRARIES = {
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),
     "cupy": ("mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
-    "torch": ("mpicomp/torch.py",),
+    "torch": ("mpicomp/torch/",),
 }
 
 MAX_FILE_LINES = 300

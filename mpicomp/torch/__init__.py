@@ -1,0 +1,23 @@
+"""PyTorch: compressed averaging of a model's gradients while the backward pass goes on.
+
+``DistributedOptimizer`` wraps any optimizer; ``ddp_hook`` brings a scheme to DistributedDataParallel. Nothing else in
+this library imports torch.
+"""
+
+from __future__ import annotations
+
+from ..errors import MissingExtra
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise MissingExtra("mpicomp.torch needs PyTorch: pip install 'mpicomp[torch]'") from error
+
+from .broadcast import broadcast_optimizer_state, broadcast_parameters
+from .ddp import ddp_hook
+from .optim import LAMB, LARS, SAM
+from .optimizer import DistributedOptimizer
+
+__all__ = [
+    "LAMB", "LARS", "SAM", "DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters", "ddp_hook",
+]

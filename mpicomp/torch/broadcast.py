@@ -1,0 +1,68 @@
+"""The same beginning on all ranks: parameters, buffers and optimizer state of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ..errors import Disagreement
+from .flat import as_array
+
+
+@torch.no_grad()
+def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], comm: Any,
+                         root: int = 0) -> None:
+    """Overwrite tensors on every rank by those of ``root`` (collective).
+
+    Parameters
+    ----------
+    tensors : mapping or pairs of name and tensor
+        ``model.state_dict()`` (parameters and buffers) or ``model.named_parameters()``; values that are no tensors
+        are left out.
+    comm : Comm
+    root : int
+
+    Raises
+    ------
+    Disagreement
+        On every rank, if names, shapes or dtypes differ: the first that does.
+    """
+    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+    named = [(name, tensor.detach()) for name, tensor in pairs if isinstance(tensor, torch.Tensor)]
+    check_alike(comm, [describe(name, tensor) for name, tensor in named], root)
+    for _, tensor in named:
+        if not tensor.numel():
+            continue
+        whole = tensor.contiguous()
+        comm.broadcast(as_array(whole.view(-1).view(torch.uint8)), root)
+        if whole.data_ptr() != tensor.data_ptr():
+            tensor.copy_(whole)
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, comm: Any, root: int = 0) -> None:
+    """Give every rank's optimizer the state and the hyper-parameters of ``root``'s (collective)."""
+    state = comm.bcast(optimizer.state_dict() if comm.rank == root else None, root)
+    if comm.rank != root:
+        optimizer.load_state_dict(state)
+
+
+def describe(name: str, tensor: torch.Tensor) -> str:
+    """What ranks compare of a tensor."""
+    return f"{name} {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def check_alike(comm: Any, mine: list[str], root: int = 0) -> None:
+    """Raise on every rank unless all have the texts of ``root`` (collective)."""
+    theirs = comm.bcast(mine, root)
+    error = None
+    if mine != theirs:
+        at = next((i for i, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]),
+                  min(len(mine), len(theirs)))
+        here, there = (texts[at] if at < len(texts) else "nothing" for texts in (mine, theirs))
+        error = Disagreement(
+            f"the model differs from rank {root}'s: its tensor {at} is {here}, expected {there} "
+            f"({len(mine)} tensors here, {len(theirs)} there). Build the same model on every rank"
+        )
+    comm.fail_together(error)

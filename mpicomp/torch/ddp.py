@@ -1,0 +1,118 @@
+"""A communication hook for DistributedDataParallel: its buckets travel by MPI and by any scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..comm import Comm
+from ..device import device_of
+from ..errors import InvalidArgument
+from ..inflight import Worker, threads_allowed
+from ..reducer import Reducer
+from ..schemes import Scheme
+from .exchange import SEED_STEP
+from .flat import COMPUTE, as_array, named_arrays
+
+
+def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
+             named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (), **options: Any) -> DDPHook:
+    """The hook for ``model.register_comm_hook(None, ddp_hook(comm, "powersgd:rank=2"))`` (collective).
+
+    The first step goes dense: DDP arranges its buckets anew after it, and an error memory belongs to its bucket.
+
+    Parameters
+    ----------
+    comm : Comm or MPI.Intracomm
+        The same processes as DDP's process group, in any order.
+    scheme : str or Scheme
+        Selects within each of DDP's buckets.
+    named_parameters : iterable of (str, Parameter), optional
+        ``model.named_parameters()``, for schemes that go by names (``dense=norm``).
+    options
+        Further ones of ``Reducer``.
+    """
+    return DDPHook(comm, Scheme.parse(scheme), dict(named_parameters), options)
+
+
+class DDPHook:
+    """Called by DDP with each bucket, in the same order on all ranks; see ``ddp_hook``.
+
+    Attributes
+    ----------
+    reducers : dict of int -> Reducer
+        By bucket; for ``stats``, and for ``state_dict`` of a training that goes on.
+    """
+
+    def __init__(self, comm: Any, scheme: Scheme, named: dict[str, torch.nn.Parameter],
+                 options: dict[str, Any]) -> None:
+        self.comm, self.scheme, self._options = Comm(comm), scheme, options
+        self._names = {parameter: name for name, parameter in named.items()}
+        self.reducers: dict[int, Reducer] = {}
+        self._layouts: dict[int, list[Any]] = {}
+        self._first = True
+        self._worker = Worker() if threads_allowed(self.comm) else None
+        self.__name__ = self.__qualname__ = "ddp_hook"  # DDP looks at a hook's name
+
+    def __call__(self, state, bucket):  # DDP refuses annotations but its own
+        flat, future = bucket.buffer(), torch.futures.Future()
+        event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
+        arguments = bucket.index(), flat, bucket.parameters(), self._first, event, future
+        self._first = self._first and not bucket.is_last()
+        if self._worker is None:
+            self._answer(*arguments)
+        else:
+            self._worker.start(self._answer, *arguments)
+        return future
+
+    def _answer(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any,
+                future: torch.futures.Future) -> None:
+        """Average a bucket and tell DDP, which raises what went wrong."""
+        try:
+            self._average(index, flat, parameters, first, event)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(flat)
+
+    def _average(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any) -> None:
+        if flat.dtype not in COMPUTE:
+            raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {flat.dtype}")
+        work = flat.to(COMPUTE[flat.dtype])  # itself, but for half precision
+        names = [self._names.get(parameter, f"bucket {index} gradient {i}") for i, parameter in enumerate(parameters)]
+        if event is not None:
+            event.synchronize()
+            with device_of(work).aside(as_array(work)):
+                self._reduce(index, names, parameters, work, first)
+        else:
+            self._reduce(index, names, parameters, work, first)
+        if work is not flat:
+            flat.copy_(work)
+
+    def _reduce(self, index: int, names: list[str], parameters: list[Any], work: torch.Tensor, first: bool) -> None:
+        if first:
+            vector = as_array(work)
+            Reducer(self.comm, "dense", nonfinite=self._options.get("nonfinite", "raise")).reduce(vector, out=vector)
+            return
+        arrays = named_arrays(work, names, [parameter.shape for parameter in parameters])
+        layout = list(zip(names, (array.shape for array in arrays.values()), strict=True))
+        expected = self._layouts.setdefault(index, layout)
+        if expected != layout:
+            raise InvalidArgument(f"DDP's bucket {index} must keep its arrays after the first step, {expected}, "
+                                  f"got {layout}: make another hook after a change to the model")
+        self._reducer(index).reduce(arrays, out=arrays)
+
+    def _reducer(self, index: int) -> Reducer:
+        if index not in self.reducers:
+            seed = self.scheme.options["seed"] + SEED_STEP * index
+            scheme = self.scheme.replace(seed=seed) if index else self.scheme
+            self.reducers[index] = Reducer(self.comm, scheme, **self._options)
+        return self.reducers[index]
+
+    def close(self) -> None:
+        """End the thread and free the communicator (collective)."""
+        if self._worker is not None:
+            self._worker.stop()
+        self.comm.Free()

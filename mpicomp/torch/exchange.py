@@ -1,0 +1,235 @@
+"""The buckets of a model and their way over the ranks: filled by backward, exchanged in order, beside or after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..comm import Comm
+from ..device import device_of
+from ..errors import InvalidArgument, NonFiniteGradient
+from ..inflight import Pending, Worker, threads_allowed
+from ..inflight import run as run_into
+from ..ops import ops_for
+from ..reducer import Reducer
+from ..schemes import Scheme
+from .flat import FlatBucket, Named, as_array, plan
+
+SEED_STEP = 1_000_003  # between the random numbers of two buckets
+TWICE = (
+    "the gradient of {} came twice in one step: expected once. Checkpoints need use_reentrant=False; of several "
+    "backward() all but the last go into no_sync()"
+)
+
+
+class Exchange:
+    """Averages the gradients of some parameters, bucket by bucket, each by a ``Reducer`` of its own.
+
+    Every rank exchanges bucket i before bucket i + 1, whatever order its gradients come in. The thread that does it has
+    a communicator of its own.
+
+    Parameters
+    ----------
+    named : list of (name, parameter)
+        In the model's order; the same on all ranks.
+    comm : Comm
+    scheme : Scheme
+    bucket_bytes : int
+    overlap : bool
+        Exchange a bucket as soon as it is full; else all of them when ``finish`` is called.
+    nonfinite : {"raise", "skip", "allow"}
+        With ``skip`` NaN or infinity in any bucket of any rank leaves out the exchange of all, or its result where
+        nothing is remembered of it.
+    options : dict
+        Further ones of ``Reducer``; ``densities`` may name any parameter.
+    """
+
+    def __init__(self, named: Named, comm: Any, scheme: Scheme, bucket_bytes: int, overlap: bool, nonfinite: str,
+                 options: dict[str, Any]) -> None:
+        self.comm = Comm(comm)
+        self.buckets = [FlatBucket(bucket) for bucket in plan(named, bucket_bytes)]
+        densities = dict(options.pop("densities", None) or {})
+        if unknown := sorted(set(densities) - {name for name, _ in named}):
+            raise InvalidArgument(f"densities must name parameters of the model, got {', '.join(unknown)}")
+        self.reducers = [
+            Reducer(self.comm, scheme_for(scheme, i, bucket.names, named), nonfinite=nonfinite,
+                    densities={name: densities[name] for name in bucket.names if name in densities}, **options)
+            for i, bucket in enumerate(self.buckets)
+        ]
+        self.places = {parameter: (i, at) for i, bucket in enumerate(self.buckets)
+                       for at, parameter in enumerate(bucket.parameters)}
+        # A memory that has taken part of a step in cannot give it back: then all ranks look at all buckets first.
+        self._looks_first = nonfinite == "skip" and remembers(scheme)
+        eager = overlap and not self._looks_first and self.comm.size > 1
+        self._worker = Worker() if eager and threads_allowed(self.comm) else None
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin the next step: no gradient is there."""
+        self._there = [[False] * len(bucket.names) for bucket in self.buckets]
+        self._missing = [len(bucket.names) for bucket in self.buckets]
+        self._pending: list[Pending] = []
+        self._failed = False
+        self.skipped = False
+
+    def put(self, parameter: torch.nn.Parameter, gradient: torch.Tensor, factor: float) -> None:
+        """A gradient has come; start the buckets that are now full, in order."""
+        i, at = self.places[parameter]
+        bucket = self.buckets[i]
+        if self._there[i][at]:
+            raise InvalidArgument(TWICE.format(bucket.names[at]))
+        self._there[i][at] = True
+        bucket.put(at, gradient, factor)
+        self._missing[i] -= 1
+        if self._worker is not None:
+            self._start_full()
+
+    def finish(self, factor: float) -> set[torch.nn.Parameter]:
+        """Exchange what backward has left, wait for all (collective).
+
+        Parameters without a gradient on this rank contribute zero.
+
+        Returns
+        -------
+        The parameters that have no gradient on any rank, and none kept back either.
+        """
+        unused = self._fill(factor)
+        flags = np.zeros(1 + len(self.places), np.uint8)
+        flags[1:] = [parameter not in unused for parameter in self.places]
+        if self._looks_first:
+            flags[0] = any(not bool(torch.isfinite(bucket.flat).all()) for bucket in self.buckets)
+            self._share(flags)
+            self.skipped = bool(flags[0])
+        if not self.skipped:
+            self._missing = [0] * len(self.buckets)
+            self._start_full()
+            for pending in self._pending:
+                pending.Wait()
+            if not self._looks_first:
+                self.skipped = any(reducer.stats.skipped for reducer in self.reducers)
+                self._share(flags)
+        return {parameter for parameter, used in zip(self.places, flags[1:], strict=True)
+                if not used and not self.view(parameter).any()}
+
+    def view(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """Where a parameter's gradient lies, and after ``finish`` its mean."""
+        i, at = self.places[parameter]
+        return self.buckets[i].views[at]
+
+    def close(self) -> None:
+        """End the thread and free the communicator (collective)."""
+        if self._worker is not None:
+            self._worker.stop()
+        self.comm.Free()
+
+    def _fill(self, factor: float) -> set[torch.nn.Parameter]:
+        """Zero, or what ``no_sync`` has gathered, for gradients that backward did not bring; who has none at all."""
+        unused = set()
+        for parameter, (i, at) in self.places.items():
+            if self._there[i][at]:
+                continue
+            if parameter.grad is None:
+                self.buckets[i].views[at].zero_()
+                unused.add(parameter)
+            else:
+                self.buckets[i].put(at, parameter.grad.detach(), factor)
+        return unused
+
+    def _share(self, flags: np.ndarray) -> None:
+        """Whether a gradient anywhere is not finite, and which parameters are used anywhere."""
+        if self.comm.size > 1:
+            self.comm.allreduce_in_place(flags, op="max")
+
+    def _start_full(self) -> None:
+        """Start the exchange of the buckets that are full and whose predecessors have been started."""
+        while len(self._pending) < len(self.buckets) and not self._missing[len(self._pending)]:
+            i = len(self._pending)
+            flat = self.buckets[i].flat
+            event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
+            if self._worker is not None:
+                self._pending.append(self._worker.start(self._average, i, event))
+            else:
+                pending = Pending()
+                run_into(self._average, (i, event), pending)
+                self._pending.append(pending)
+
+    def _average(self, i: int, event: Any) -> None:
+        """Replace a bucket by its mean over the ranks; nothing after one that failed, which all ranks know of."""
+        if self._failed:
+            return
+        arrays = self.buckets[i].arrays
+        try:
+            if event is None:
+                self.reducers[i].reduce(arrays, out=arrays)
+                return
+            event.synchronize()  # the gradients are there
+            with device_of(self.buckets[i].flat).aside(as_array(self.buckets[i].flat)):
+                self.reducers[i].reduce(arrays, out=arrays)
+        except BaseException:
+            self._failed = True
+            raise
+
+
+class Alone:
+    """The exchange of a rank that has nobody to average with, by a scheme that changes nothing: no copy is made."""
+
+    def __init__(self, named: Named, nonfinite: str) -> None:
+        self.reducers: list[Reducer] = []
+        self.buckets: list[FlatBucket] = []
+        self._names, self._nonfinite = {parameter: name for name, parameter in named}, nonfinite
+        self.begin()
+
+    def begin(self) -> None:
+        self._there: set[torch.nn.Parameter] = set()
+        self.skipped = False
+
+    def put(self, parameter: torch.nn.Parameter, gradient: torch.Tensor, factor: float) -> None:
+        if parameter in self._there:
+            raise InvalidArgument(TWICE.format(self._names[parameter]))
+        self._there.add(parameter)
+        if self._nonfinite == "allow" or is_finite(gradient):
+            return
+        if self._nonfinite == "raise":
+            raise NonFiniteGradient(f"the gradient of {self._names[parameter]} holds NaN or infinity. "
+                                    "nonfinite='skip' leaves out such steps on all ranks")
+        self.skipped = True
+
+    def finish(self, factor: float) -> set[torch.nn.Parameter]:
+        return set(self._names) - self._there
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def is_finite(gradient: torch.Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity."""
+    if gradient.is_cuda or not gradient.is_contiguous() or gradient.dtype not in (torch.float32, torch.float64):
+        return bool(torch.isfinite(gradient).all())
+    array = as_array(gradient.view(-1))
+    return not ops_for(array).count_nonfinite(array)[0]
+
+
+def scheme_for(scheme: Scheme, i: int, names: list[str], named: Named) -> Scheme:
+    """The scheme of bucket ``i``: the first and last array are the model's, and random numbers are its own."""
+    absent = {word for word, name in (("first", named[0][0]), ("last", named[-1][0])) if name not in names}
+    words = scheme.options["dense"].split("+")
+    kept = [word for word in words if word not in absent]
+    changes = {"dense": "+".join(kept) or "none"} if kept != words else {}
+    if i:
+        changes["seed"] = scheme.options["seed"] + SEED_STEP * i
+    return scheme.replace(**changes) if changes else scheme
+
+
+def remembers(scheme: Scheme) -> bool:
+    """Whether a step leaves something behind that the next one reads."""
+    parts = scheme.part_names
+    return parts["memory"] != "none" or parts["schedule"] == "accordion" or parts["exchange"] == "low-rank"
+
+
+def sends_all(scheme: Scheme) -> bool:
+    """Whether the mean over one worker is its gradient, bit for bit."""
+    parts, values = scheme.part_names, scheme.options.get("values")
+    plain = (parts["memory"], parts["selector"], parts["codec"], parts["exchange"]) == ("none", "all", "float", "dense")
+    return plain and values in ("same", "float64")

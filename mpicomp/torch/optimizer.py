@@ -1,0 +1,266 @@
+"""``DistributedOptimizer``: any torch optimizer, on gradients that are the ranks' mean when backward returns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..comm import Comm
+from ..errors import InvalidArgument, MpicompError
+from ..schemes import Scheme
+from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe
+from .exchange import Alone, Exchange, sends_all
+from .flat import bucket_size
+from .refusals import check_graph, check_momentum, check_nonfinite, check_parameters, trainable
+
+FRESH, RUNNING, DONE = "fresh", "running", "done"
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer: after ``loss.backward()`` every gradient is the mean over all ranks, by any scheme.
+
+    Gradients are exchanged in buckets while backward goes on, in one order on all ranks. What follows is plain PyTorch:
+    clip the mean (``clip_grad_norm_``), then ``step()``. Learning-rate schedulers take this object. Construction,
+    backward outside ``no_sync``, ``load_state_dict`` and ``close`` are collective.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+    named_parameters : iterable of (str, Parameter)
+        ``model.named_parameters()``. Those that require gradients must be the optimizer's; names, shapes and dtypes
+        must be the same on all ranks.
+    comm : Comm or MPI.Intracomm
+        Duplicated.
+    scheme : str or Scheme
+    bucket_bytes : int, optional
+        Size of a bucket, in bytes of gradients; by default a sixth of the model, within 64 KiB and 25 MiB. A scheme
+        with ``layers=whole`` selects in each bucket; a bucket as large as the model makes that the whole model.
+    overlap : bool
+        Exchange while backward goes on, where MPI gives MPI_THREAD_MULTIPLE; the results are the same without.
+    grad_scaler : torch.amp.GradScaler, optional
+        The one in use. Schemes then see unscaled gradients, and an overflow on any rank is one on every rank: the
+        scaler leaves out the step, and error memory stays as it was. Implies ``nonfinite="skip"``.
+    nonfinite : {"raise", "skip", "allow"}
+        As in ``Reducer``, for the whole model: with ``skip`` the next ``step`` does nothing. (With an error memory
+        buckets are then exchanged after backward.)
+    broadcast : bool
+        Begin with rank 0's parameters and optimizer state.
+    options
+        Further ones of ``Reducer``: ``algorithm``, ``densities``, ``measures``, ``trace``.
+
+    Attributes
+    ----------
+    skipped : bool
+        Whether the last gradients were left out.
+
+    Raises
+    ------
+    InvalidArgument, Disagreement
+        On every rank: parameters that are not the optimizer's, that cannot be averaged, or that ranks do not share.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.nn.Parameter]],
+                 comm: Any, scheme: str | Scheme = "dense", *, bucket_bytes: int | None = None, overlap: bool = True,
+                 grad_scaler: Any = None, nonfinite: str = "raise", broadcast: bool = True, **options: Any) -> None:
+        comm = comm if isinstance(comm, Comm) else Comm(comm)
+        self.optimizer, self._scaler = optimizer, grad_scaler if grad_scaler and grad_scaler.is_enabled() else None
+        named = trainable(named_parameters)
+        error = None
+        try:
+            scheme = Scheme.parse(scheme)
+            check_parameters(optimizer, named)
+            check_momentum(optimizer, scheme)
+            check_nonfinite(nonfinite)
+            bucket_bytes = bucket_size(named, bucket_bytes)
+        except InvalidArgument as caught:
+            error = caught
+        comm.fail_together(error)
+        check_alike(comm, [describe(name, parameter) for name, parameter in named])
+        comm.agree(f"DistributedOptimizer bucket_bytes={bucket_bytes} overlap={overlap} broadcast={broadcast}")
+        if broadcast:
+            broadcast_parameters(named, comm)
+            broadcast_optimizer_state(optimizer, comm)
+        if self._scaler is not None and nonfinite == "raise":
+            nonfinite = "skip"
+        self.comm, self._lock, self._phase, self._accumulating = comm, threading.Lock(), FRESH, False
+        alone = comm.size == 1 and sends_all(scheme) and not options
+        self._exchange = (Alone(named, nonfinite) if alone else
+                          Exchange(named, comm, scheme, bucket_bytes, overlap, nonfinite, options))
+        self._mine = {parameter for _, parameter in named}
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived) for _, parameter in named]
+
+    # -- the wrapped optimizer's own
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.optimizer.defaults
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":  # not there yet
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.optimizer!r})"
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        raise InvalidArgument("parameters cannot be added: add them to the optimizer before DistributedOptimizer")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+        self._phase = FRESH
+
+    # -- a step
+
+    @property
+    def skipped(self) -> bool:
+        return self._exchange.skipped
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within the block, backward adds to this rank's gradients and nothing is exchanged."""
+        self._accumulating, before = True, self._accumulating
+        try:
+            yield
+        finally:
+            self._accumulating = before
+
+    def synchronize(self) -> None:
+        """Exchange what a rank has that had no backward in this step, zeros where it has nothing (collective).
+
+        Backward does so by itself: this is for a rank that is out of data while others are not.
+        """
+        if self._phase == DONE:
+            return
+        if self._phase == FRESH:
+            self._begin()
+        self._finish()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Let the optimizer step by the mean gradients; nothing where they were left out.
+
+        A ``closure`` recomputes the loss and calls backward; the optimizer gets the mean loss over all ranks.
+        """
+        if closure is None and self._phase != DONE:
+            raise InvalidArgument("step() needs gradients: call backward() outside no_sync() before every step(); "
+                                  "synchronize() where a rank has no data")
+        check_graph(self.optimizer, self._mine)
+        self._phase = FRESH
+        if closure is not None:
+            return self.optimizer.step(self._averaged(closure))
+        return None if self.skipped else self.optimizer.step()
+
+    def _averaged(self, closure: Callable[[], Any]) -> Callable[[], torch.Tensor]:
+        def averaged() -> torch.Tensor:
+            self._phase = FRESH
+            with torch.enable_grad():
+                loss = closure()
+            self._phase = FRESH
+            return torch.as_tensor(self.comm.allreduce(torch.as_tensor(loss).item()) / self.comm.size)
+
+        return averaged
+
+    @torch.no_grad()
+    def _arrived(self, parameter: torch.nn.Parameter) -> None:
+        """Backward has finished a parameter's gradient; may be called by several threads of autograd."""
+        if self._accumulating:
+            return
+        with self._lock:
+            if self._phase == DONE:
+                raise InvalidArgument("backward() ran again before step(): expected step() or zero_grad() of "
+                                      "DistributedOptimizer; of several backward() all but the last go into no_sync()")
+            if self._phase == FRESH:
+                self._begin()
+                torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            self._exchange.put(parameter, parameter.grad.detach(), self._inverse)
+
+    def _begin(self) -> None:
+        self._scale = 1.0 if self._scaler is None else self._scaler.get_scale()
+        self._inverse, self._phase = 1.0 / self._scale, RUNNING
+        self._exchange.begin()
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """Backward is over: wait for the means, and put them where optimizer and user look for them."""
+        exchange, self._phase = self._exchange, FRESH  # an error leaves it so
+        unused = exchange.finish(self._inverse)
+        if not self.skipped:
+            for bucket in exchange.buckets:
+                if self._scale != 1.0:
+                    bucket.flat.mul_(self._scale)
+                for i, parameter in enumerate(bucket.parameters):
+                    parameter.grad = None if parameter in unused else bucket.mean_of(i)
+        else:
+            value = 0.0 if self._scaler is None else torch.inf  # which every rank's scaler finds
+            for parameter in self._mine:
+                parameter.grad = torch.full_like(parameter, value)
+        # A scaler does not call step() after an overflow.
+        self._phase = FRESH if self.skipped and self._scaler is not None else DONE
+
+    # -- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, and under ``reducers`` this rank's error memories: every rank saves its own."""
+        states = [{key: to_tensor(value) for key, value in reducer.state_dict().items()}
+                  for reducer in self._exchange.reducers]
+        layout = [bucket.names for bucket in self._exchange.buckets]
+        return {**self.optimizer.state_dict(), "reducers": {"layout": layout, "states": states}}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on, bit for bit, where ``state_dict`` was taken (collective).
+
+        Raises
+        ------
+        InvalidArgument
+            On every rank: the state is of another scheme, model, bucket size or kind of optimizer.
+        """
+        own = dict(state_dict)
+        saved = own.pop("reducers", None)
+        error = self._state_error(saved)
+        if error is None:
+            try:
+                self.optimizer.load_state_dict(own)
+            except (ValueError, KeyError) as caught:
+                error = InvalidArgument(f"the optimizer does not take the saved state: {caught}")
+        self.comm.fail_together(error)
+        for reducer, one in zip(self._exchange.reducers, saved["states"], strict=True):
+            reducer.load_state_dict({key: from_tensor(value) for key, value in one.items()})
+        self._phase = FRESH
+
+    def _state_error(self, saved: Any) -> MpicompError | None:
+        if saved is None:
+            return InvalidArgument("the state must have the reducers' under 'reducers'; a plain optimizer's goes into "
+                                   "the wrapped one: .optimizer.load_state_dict")
+        layout = [bucket.names for bucket in self._exchange.buckets]
+        if saved["layout"] != layout:
+            return InvalidArgument(f"the state must be of buckets {layout}, got {saved['layout']}: use the same model, "
+                                   "number of ranks (one or several) and bucket_bytes")
+        return None
+
+    def close(self) -> None:
+        """Leave the gradients alone from now on; end the thread, free the communicator (collective)."""
+        for hook in self._hooks:
+            hook.remove()
+        self._exchange.close()
+
+
+def to_tensor(value: Any) -> Any:
+    """NumPy arrays as tensors, which ``torch.load`` reads without unpickling."""
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def from_tensor(value: Any) -> Any:
+    return value.cpu().numpy() if isinstance(value, torch.Tensor) else value

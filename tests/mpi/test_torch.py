@@ -1,0 +1,425 @@
+"""``DistributedOptimizer`` and the DDP hook on several ranks, against one process with all the data."""
+
+import copy
+import io
+import os
+
+import needs_torch  # noqa: F401
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from torch import nn
+
+import mpicomp
+from mpicomp import schemes
+from mpicomp.errors import Disagreement, NonFiniteGradient
+from mpicomp.torch import SAM, DistributedOptimizer, broadcast_parameters, ddp_hook
+
+torch.set_num_threads(1)
+ROWS = 4  # of a rank's batch
+LOCAL = {"localsgd", "error-reset"}  # ranks get different means, by design
+SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "4", "period": "2"}
+STATEFUL = ["topk:density=0.2", "powersgd:rank=1", "dgc:density=0.1", "sketchsgd:density=0.2,columns=64"]
+
+
+class Net(nn.Module):
+    """A convolution, a norm, a layer used twice, one that only some ranks use and one that none does."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4)
+        self.twice, self.some, self.none, self.last = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x, some=False):
+        x = torch.tanh(self.norm(self.conv(x))).flatten(1)
+        x = torch.tanh(self.twice(torch.tanh(self.twice(x))))
+        return self.last(self.some(x) if some else x)
+
+
+def made(seed, dtype=torch.float32):
+    torch.manual_seed(seed)
+    return Net().to(dtype)
+
+
+def batches(seed, size, steps=4, dtype=torch.float32):
+    """[step][rank] -> a batch."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(steps, size, ROWS, 2, 4, 4, generator=generator).to(dtype)
+
+
+def loss_of(model, x, **how):
+    return model(x, **how).pow(2).mean()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
+
+
+def wrap(model, comm, scheme="dense", inner=None, **options):
+    options = {"bucket_bytes": 600, **options}
+    return DistributedOptimizer(inner or sgd(model), model.named_parameters(), comm, scheme, **options)
+
+
+def train(model, optimizer, own, **how):
+    for x in own:
+        optimizer.zero_grad()
+        loss_of(model, x, **how).backward()
+        optimizer.step()
+
+
+def bits(model):
+    return b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+
+
+def assert_alike(comm, model):
+    assert len(set(comm.allgather(bits(model)))) == 1
+
+
+def assert_close(model, other, rtol, atol=0.0):
+    for (name, a), b in zip(model.named_parameters(), other.named_parameters(), strict=True):
+        torch.testing.assert_close(a, b[1], rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_dense_is_one_process_with_all_batches(comm, seed, kind, overlap):
+    kinds = {"sgd": sgd, "adam": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01)}
+    model, alone = made(seed + comm.rank, torch.float64), made(seed, torch.float64)  # rank 0's is broadcast
+    optimizer, plain = wrap(model, comm, inner=kinds[kind](model), overlap=overlap), kinds[kind](alone)
+    for data in batches(seed, comm.size, dtype=torch.float64):
+        for one, its, x in ((model, optimizer, data[comm.rank]), (alone, plain, data.flatten(0, 1))):
+            its.zero_grad()
+            loss_of(one, x).backward()
+            nn.utils.clip_grad_norm_(one.parameters(), 0.1)
+            its.step()
+    assert_close(model, alone, rtol=1e-9, atol=1e-12)
+    assert_alike(comm, model)
+    assert model.none.weight.grad is None  # weight decay left it alone, as without us
+    optimizer.close()
+
+
+@pytest.mark.parametrize("name", schemes.names())
+def test_every_scheme(comm, seed, name):
+    """Two steps beside backward have the bits of two steps after it, and ranks agree."""
+    if comm.size != 2:
+        pytest.skip("two ranks will do: test_every_scheme.py has the others")
+    options = mpicomp.Scheme.parse(name).options
+    given = ",".join(f"{option}={value}" for option, value in SMALL.items() if option in options)
+    if "momentum" in options:
+        given += ",momentum=0"
+    models = []
+    for overlap in (True, False):
+        model = made(seed)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = wrap(model, comm, f"{name}:{given}".rstrip(":"), inner, overlap=overlap, bucket_bytes=2000)
+        train(model, optimizer, batches(seed, comm.size, 2)[:, comm.rank])
+        optimizer.close()
+        models.append(model)
+    assert bits(models[0]) == bits(models[1])
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+    if name not in LOCAL:
+        assert_alike(comm, model)
+
+
+def test_unused_on_some_ranks(comm, seed):
+    """They contribute zero there, and every rank steps."""
+    model, alone = made(seed, torch.float64), made(seed, torch.float64)
+    optimizer, plain = wrap(model, comm), sgd(alone)
+    for data in batches(seed, comm.size, dtype=torch.float64):
+        optimizer.zero_grad()
+        loss_of(model, data[comm.rank], some=comm.rank == 0).backward()
+        optimizer.step()
+        plain.zero_grad()
+        for rank, x in enumerate(data):
+            (loss_of(alone, x, some=rank == 0) / comm.size).backward()
+        plain.step()
+    assert_close(model, alone, rtol=1e-9, atol=1e-12)
+    optimizer.close()
+
+
+def test_accumulation_is_one_large_batch(comm, seed):
+    model, alone = made(seed, torch.float64), made(seed, torch.float64)
+    optimizer, plain = wrap(model, comm), sgd(alone)
+    data = batches(seed, comm.size, 6, torch.float64)
+    for first in (0, 3):
+        optimizer.zero_grad()
+        with optimizer.no_sync():
+            for x in data[first : first + 2, comm.rank]:
+                (loss_of(model, x) / 3).backward()
+        (loss_of(model, data[first + 2, comm.rank]) / 3).backward()
+        optimizer.step()
+        plain.zero_grad()
+        loss_of(alone, data[first : first + 3].flatten(0, 2)).backward()
+        plain.step()
+    assert_close(model, alone, rtol=1e-9, atol=1e-12)
+    optimizer.close()
+
+
+@pytest.mark.parametrize("scheme", STATEFUL)
+def test_resumes_bit_for_bit(comm, seed, scheme):
+    """Every rank goes on from its own file."""
+    def fresh():
+        model = made(seed)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.0 if "dgc" in scheme else 0.9)
+        return model, wrap(model, comm, scheme, inner)
+
+    own = batches(seed, comm.size, 6)[:, comm.rank]
+    model, optimizer = fresh()
+    train(model, optimizer, own[:3])
+    file = io.BytesIO()
+    torch.save([model.state_dict(), optimizer.state_dict()], file)
+    train(model, optimizer, own[3:])
+    other, resumed = fresh()
+    saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    other.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    train(other, resumed, own[3:])
+    assert bits(model) == bits(other)
+    for one in (optimizer, resumed):
+        one.close()
+
+
+@pytest.mark.parametrize("scheme", ["dense", "topk:density=0.2", "powersgd:rank=1", "localsgd:period=3"])
+def test_an_overflow_on_one_rank_skips_the_step_on_all(comm, seed, scheme):
+    """The scaled run without the overflowing batch has the bits of one that never saw it."""
+    runs = []
+    for overflows in (True, False):
+        model, scaler = made(seed), torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
+        optimizer = wrap(model, comm, scheme, grad_scaler=scaler)
+        for step, x in enumerate(batches(seed, comm.size, 5)[:, comm.rank]):
+            if step == 2 and not overflows:
+                continue
+            optimizer.zero_grad()
+            loss = loss_of(model, x)
+            scale = 1e38 if step == 2 and comm.rank == comm.size - 1 else 1.0
+            scaler.scale(loss * scale).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert optimizer.skipped == (step == 2)
+            assert scaler.get_scale() == (2.0**9 if overflows and step >= 2 else 2.0**10)
+        runs.append([bits(model), [norms(reducer) for reducer in optimizer._exchange.reducers]])
+        optimizer.close()
+    assert runs[0] == runs[1]
+
+
+def norms(reducer):
+    return {key: value.tobytes() for key, value in reducer.state_dict().items() if key.startswith("memory/")}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_is_raised_on_every_rank(comm, seed, bad):
+    model = made(seed)
+    optimizer = wrap(model, comm)
+    x = batches(seed, comm.size, 1)[0, comm.rank].clone()
+    if comm.rank == comm.size - 1:
+        x[1, 0, 2, 2] = bad
+    with pytest.raises(NonFiniteGradient, match=f"rank {comm.size - 1}: .*last|last" if comm.size > 1 else "last"):
+        loss_of(model, x).backward()
+    optimizer.zero_grad()
+    train(model, optimizer, batches(seed, comm.size, 1)[:, comm.rank])
+    assert_alike(comm, model)
+    optimizer.close()
+
+
+CHANGES = {
+    "shape": lambda model: setattr(model, "last", nn.Linear(16, 5)),
+    "dtype": lambda model: model.last.double(),
+    "name": lambda model: (setattr(model, "other", model.last), delattr(model, "last")),
+    "count": lambda model: setattr(model, "more", nn.Linear(2, 2)),
+    "frozen": lambda model: model.last.requires_grad_(False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_mismatched_models(comm, seed, change):
+    if comm.size == 1:
+        pytest.skip("needs another rank")
+    model = made(seed)
+    if comm.rank == comm.size - 1:
+        CHANGES[change](model)
+    before = bits(model)
+    with pytest.raises(Disagreement, match=rf"rank {comm.size - 1}: the model differs from rank 0's: its tensor"):
+        wrap(model, comm)
+    assert bits(model) == before
+
+
+def test_begins_with_rank_0(comm, seed):
+    """Parameters, buffers, the state of a used optimizer and its learning rate."""
+    model, data = made(seed + comm.rank), batches(seed, comm.size, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1 / (1 + comm.rank), momentum=0.9)
+    if comm.rank == 0:
+        train(model, inner, data[:, 0])
+    optimizer = wrap(model, comm, inner=inner)
+    assert_alike(comm, model)
+    train(model, optimizer, data[:, comm.rank])
+    assert_alike(comm, model)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    norm = nn.BatchNorm1d(3).half()
+    norm.running_mean += comm.rank
+    norm.num_batches_tracked += comm.rank
+    broadcast_parameters(norm.state_dict(), comm)
+    assert norm.running_mean.tolist() == [0, 0, 0] and norm.num_batches_tracked == 0
+    optimizer.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_averaged_in_float32(comm, seed, dtype):
+    parameter = nn.Parameter(torch.zeros(500, dtype=dtype))
+    optimizer = DistributedOptimizer(torch.optim.SGD([parameter], 1.0), [("w", parameter)], comm)
+    everyone = torch.randn(comm.size, 500, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    (parameter * everyone[comm.rank]).sum().backward()
+    mean = parameter.grad.clone()
+    expected = (everyone.float().sum(0) / comm.size).to(dtype)
+    torch.testing.assert_close(mean, expected, rtol=2**-10 if dtype == torch.float16 else 2**-7, atol=1e-6)
+    optimizer.step()
+    optimizer.close()
+
+
+def test_a_rank_without_data(comm, seed):
+    """It contributes zero by ``synchronize``, and steps with the others."""
+    model, alone = made(seed, torch.float64), made(seed, torch.float64)
+    optimizer, plain = wrap(model, comm), sgd(alone)
+    data = batches(seed, comm.size, 1, torch.float64)[0]
+    if comm.rank == 0:
+        loss_of(model, data[0]).backward()
+    else:
+        optimizer.synchronize()
+    optimizer.step()
+    (loss_of(alone, data[0]) / comm.size).backward()
+    plain.step()
+    assert_close(model, alone, rtol=1e-9, atol=1e-12)
+    optimizer.close()
+
+
+def test_sam_steps_from_every_ranks_own_worst_point(comm, seed):
+    model = made(seed)
+    optimizer = wrap(model, comm, inner=SAM(sgd(model), rho=0.1))
+    for x in batches(seed, comm.size, 3)[:, comm.rank]:
+        optimizer.zero_grad()
+        with optimizer.no_sync():
+            loss_of(model, x).backward()
+
+        def closure(x=x):
+            optimizer.zero_grad()
+            loss = loss_of(model, x)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert_alike(comm, model)
+    optimizer.close()
+
+
+@pytest.fixture(scope="module")
+def gloo(comm, tmp_path_factory):
+    """PyTorch's own process group over the same ranks."""
+    path = comm.bcast(str(tmp_path_factory.mktemp("gloo") / "store") if comm.rank == 0 else None)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = torch.distributed.FileStore(path, comm.size)
+    torch.distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
+    yield
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+class TorchBucket:
+    """What PyTorch's hooks ask of a bucket."""
+
+    def __init__(self, gradients):
+        self._flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        self._parts = [part.view(one.shape) for part, one in
+                       zip(self._flat.split([one.numel() for one in gradients]), gradients, strict=True)]
+
+    def index(self):
+        return 0
+
+    def is_last(self):
+        return True
+
+    def buffer(self):
+        return self._flat
+
+    def gradients(self):
+        return self._parts
+
+    def set_buffer(self, flat):
+        self._flat = flat
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-10)])
+def test_powersgd_is_pytorchs_own(comm, gloo, seed, dtype, tolerance):
+    """Step by step, from the same first Q, with error feedback and warm start."""
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+    shapes, rank = [(12, 7), (9,), (6, 2, 3, 3), (5, 20)], 2
+    state = PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2, min_compression_rate=1,
+                          random_seed=seed)
+    state.iter = 2  # its first two steps go dense
+    torch.manual_seed(np.random.RandomState(seed).randint(1_000_000_000))  # as the hook draws its first Q
+    columns = [int(np.prod(shape[1:])) for shape in shapes if len(shape) > 1]
+    kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    q = np.concatenate([torch.randn(n, rank, dtype=kind).numpy().ravel() for n in columns])
+    reducer = mpicomp.Reducer(comm, f"powersgd:rank={rank}")
+    reducer.load_state_dict({**reducer.state_dict(), "exchange/q": q})
+    rng = np.random.default_rng([seed, comm.rank])
+    for _ in range(6):
+        gradients = {f"g{i}": rng.standard_normal(shape).astype(dtype) for i, shape in enumerate(shapes)}
+        bucket = TorchBucket([torch.tensor(one) for one in gradients.values()])
+        powerSGD_hook(state, bucket).wait()
+        ours = reducer.reduce(gradients)
+        for (name, mine), theirs in zip(ours.items(), bucket.gradients(), strict=True):
+            difference = np.linalg.norm(mine - theirs.numpy())
+            assert difference <= tolerance * np.linalg.norm(mine), name
+
+
+@pytest.mark.parametrize("scheme", ["dense", "powersgd:rank=2", "topk:density=0.1", "qsgd"])
+def test_ddp_hook(comm, gloo, seed, scheme):
+    """Dense, DDP's own result; with any scheme, ranks agree and error memory is in use."""
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    class Used(Net):
+        def __init__(self):
+            super().__init__()
+            del self.some, self.none
+
+    torch.manual_seed(seed)
+    model = Used()
+    plain = DDP(copy.deepcopy(model), bucket_cap_mb=0.001)
+    hooked = DDP(model, bucket_cap_mb=0.001)
+    hook = ddp_hook(comm, scheme, model.named_parameters())
+    hooked.register_comm_hook(None, hook)
+    for x in batches(seed, comm.size)[:, comm.rank]:
+        for one in (plain, hooked):
+            optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+            optimizer.zero_grad()
+            loss_of(one, x).backward()
+            optimizer.step()
+    assert_alike(comm, model)
+    assert len(hook.reducers) > 1
+    if scheme == "dense":
+        assert_close(plain.module, model, rtol=1e-4, atol=1e-6)
+    elif scheme != "qsgd":
+        assert any(reducer.memory_norm() > 0 for reducer in hook.reducers.values())
+    hook.close()
+
+
+def test_ddp_hook_tells_of_nan(comm, gloo, seed):
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    torch.manual_seed(seed)
+    model = DDP(nn.Linear(3, 2))
+    hook = ddp_hook(comm, "topk:k=1")
+    model.register_comm_hook(None, hook)
+    x = torch.full((2, 3), np.nan if comm.rank == 0 else 1.0)
+    with pytest.raises(RuntimeError, match="is nan in step 0"):
+        model(x).sum().backward()
+    hook.close()
+
+
+def test_mpi_of_mpi4py_will_do(seed):
+    model = made(seed)
+    optimizer = DistributedOptimizer(sgd(model), model.named_parameters(), MPI.COMM_WORLD, "topk:density=0.5")
+    train(model, optimizer, batches(seed, MPI.COMM_WORLD.size, 2)[:, MPI.COMM_WORLD.rank])
+    assert_alike(MPI.COMM_WORLD, model)
+    optimizer.close()
