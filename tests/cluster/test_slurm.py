@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import hosts
+import numpy as np
 import pytest
 
 import slurm
@@ -29,7 +31,9 @@ def cluster():
 
 def environment(cluster, mpi="openmpi", **extra):
     """Return the environment of sbatch: which files and which MPI the scripts use."""
-    paths = {"MPICOMP_ENV": str(SCRIPTS / "env.sh"), "MPICOMP_VENV": str(hosts.REPOSITORY / ".venv" / mpi)}
+    repository = hosts.REPOSITORY
+    paths = {"MPICOMP_ENV": SCRIPTS / "env.sh", "MPICOMP_VENV": repository / ".venv" / mpi, "PYTHONPATH": repository}
+    paths = {name: str(path) for name, path in paths.items()}
     return {**cluster.environment(), **paths, **extra}
 
 
@@ -51,6 +55,13 @@ def state(cluster, number, folder, seconds=60):
     return job["JobState"], said(folder)
 
 
+def completed(cluster, number, folder, seconds=60):
+    """Wait until a job has completed; return its output."""
+    ended, text = state(cluster, number, folder, seconds)
+    assert ended == "COMPLETED", f"{ended}\n{text}"
+    return text
+
+
 def hosts_of(document):
     return sorted(rank["host"] for rank in document["ranks"])
 
@@ -61,7 +72,7 @@ def hosts_of(document):
 def test_a_bench_runs_on_nodes_of_their_own(cluster, tmp_path, script, mpi, nodes):
     bench = ("bench", "--algorithm", "native,ring", "--scheme", "scalecom:chunk=112", *SMALL, "--output", "b.json")
     number = submit(cluster, tmp_path, script, *bench, options=[f"--nodes={nodes}"], mpi=mpi)
-    assert state(cluster, number, tmp_path) == ("COMPLETED", said(tmp_path))
+    completed(cluster, number, tmp_path)
     document = json.loads((tmp_path / "b.json").read_text())
     assert hosts_of(document) == [f"node{i}" for i in range(nodes)]
     assert [row["ok"] for row in document["rows"]] == [True] * 3
@@ -103,6 +114,75 @@ def test_a_missing_env_file_is_named(cluster, tmp_path):
     number = submit(cluster, tmp_path, "cpu-openmpi", "info", MPICOMP_ENV="/nowhere/env.sh")
     assert state(cluster, number, tmp_path)[0] == "FAILED"
     assert "/nowhere/env.sh: No such file" in said(tmp_path)
+
+
+# -- training that is stopped: by the time limit, by a node that goes away
+
+TRAINING = ("train", "logreg", "--data", "synthetic:n=400,d=60", "--epochs", "3", "--scheme", "scalecom:chunk=8",
+            "--json")  # fmt: skip
+SLOW = """
+source {env}
+if [ -z "${{SLURM_RESTART_COUNT:-}}" ]; then export MPICOMP_FAULT=slow:rank=1,seconds=0.1; fi
+"""
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """An env.sh with which training takes minutes, but seconds when it has been requeued."""
+    path = tmp_path / "slow.sh"
+    path.write_text(SLOW.format(env=SCRIPTS / "env.sh"))
+    return {"MPICOMP_ENV": str(path)}
+
+
+def last_document(text):
+    """Return the last JSON document in a job's output."""
+    return json.JSONDecoder().raw_decode(text, text.rindex('{\n "format"'))[0]
+
+
+def arrays(checkpoint):
+    """Return all that a checkpoint holds, by file and name."""
+    found = {}
+    for path in sorted(checkpoint.glob("*.h5")):
+        with h5py.File(path) as file:
+            names = []
+            file.visit(names.append)
+            found.update({(path.name, name): file[name][()] for name in names if isinstance(file[name], h5py.Dataset)})
+    return found
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(cluster, tmp_path_factory):
+    """The folder of a training that ran without a stop, and what it printed."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    number = submit(cluster, folder, "train-requeue", *TRAINING, options=["--nodes=4"])
+    return folder / f"checkpoint-{number}", last_document(completed(cluster, number, folder))
+
+
+def same_as(uninterrupted, checkpoint, text):
+    """Compare a training with the uninterrupted one, bit for bit."""
+    expected, document = uninterrupted
+    got = last_document(text)
+    for name in ("series", "f_x0", "steps"):
+        assert got[name] == document[name]
+    last = (expected / "latest").read_text().strip()
+    assert (checkpoint / "latest").read_text().strip() == last
+    ours, theirs = arrays(checkpoint / last), arrays(expected / last)
+    assert ours.keys() == theirs.keys()
+    different = [key for key in ours if not np.array_equal(ours[key], theirs[key])]
+    assert not different
+
+
+def test_a_job_near_its_time_limit_is_requeued_and_resumes_with_the_same_bits(cluster, tmp_path, slow, uninterrupted):
+    options = ["--nodes=4", "--time=1", "--signal=B:USR1@55"]  # a minute is the least; Slurm looks every 30 s
+    number = submit(cluster, tmp_path, "train-requeue", *TRAINING, options=options, MPICOMP_TRACE="run", **slow)
+    text = completed(cluster, number, tmp_path, 110)
+    (job,) = cluster.jobs(number)
+    print(text)
+    assert job["Restarts"] == "1"
+    assert "stopped by SIGUSR1" in text
+    assert "resumed after step" in text
+    same_as(uninterrupted, tmp_path / f"checkpoint-{number}", text)
+    assert (tmp_path / "run-0.h5").exists() and (tmp_path / "run-1.h5").exists()
 
 
 def alive(text):
