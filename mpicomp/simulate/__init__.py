@@ -8,7 +8,8 @@ computes (``link``, ``comm``, ``tape``); all ranks' tapes (``program``) are then
 from .link import Place
 from .machine import Jitter, Machine, Wire
 from .models import Model
-from .predict import Prediction, predict, program_of, scaling
+from .predict import Prediction, predict, scaling
+from .program import program_of
 from .replay import Times, replay
 
 __all__ = [

@@ -33,6 +33,7 @@ class RecordingComm:
         self.rank, self.size = link.rank, link.size
 
     def agree(self, signature: str = "", error: Exception | None = None, patient: bool = False) -> None:
+        self._link.tape.phase()
         self._link.native_allreduce(Ghost(self._link.ops, AGREEMENT, np.int64), "min")
 
     def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
@@ -42,6 +43,7 @@ class RecordingComm:
         target = SimpleNamespace(array=flat, kind=half, name=half or flat.dtype.name, device=None)
         chosen = schedule(target, op, algorithm, link)
         self._choices.add(chosen)
+        link.tape.phase()
         if link.size == 1 or flat.size == 0:
             return
         if chosen == "native":
@@ -56,9 +58,11 @@ class RecordingComm:
         return SimpleNamespace(Wait=lambda: None)
 
     def broadcast(self, x: Any, root: int) -> None:
+        self._link.tape.phase()
         broadcast(self._link, Ghost(self._link.ops, x.nbytes, BYTE), root)
 
     def lengths_of_all(self, length: int) -> list[int]:
+        self._link.tape.phase()
         eight = Ghost(self._link.ops, 8, BYTE)
         gather_to_all(self._link, eight, Ghost(self._link.ops, 8 * self.size, BYTE), [8] * self.size)
         return [length] * self.size
@@ -66,6 +70,7 @@ class RecordingComm:
     def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:
         counts = counts or self.lengths_of_all(x.size)
         flat = Tiled(x, self.size)
+        self._link.tape.phase()
         gather_to_all(self._link, x.view(BYTE), Ghost(x.ops, flat.nbytes, BYTE), [n * x.itemsize for n in counts])
         return flat, counts
 

@@ -29,6 +29,9 @@ KERNELS = (
 )  # fmt: skip
 
 
+DTYPES = {type(np.dtype(name)) for name in "?bBhHiIlLqQefd"}  # what np.dtype need not look at again
+
+
 class Unknown(MpicompError):
     """Something asked for elements that a simulation does not have."""
 
@@ -39,7 +42,8 @@ class Ghost:
     __slots__ = ("dtype", "head", "ops", "size")
 
     def __init__(self, ops: GhostOps, size: int, dtype: Any, head: np.ndarray | None = None) -> None:
-        self.ops, self.size, self.dtype, self.head = ops, int(size), np.dtype(dtype), head
+        self.ops, self.size, self.head = ops, size, head
+        self.dtype = dtype if dtype.__class__ in DTYPES else np.dtype(dtype)
 
     @property
     def itemsize(self) -> int:
@@ -53,11 +57,11 @@ class Ghost:
         return self.size
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
+        if key.__class__ is slice:
             start, stop, _ = key.indices(self.size)
             if self.head is not None and start == 0 and stop <= self.head.size:
                 return self.head[:stop]
-            return Ghost(self.ops, max(0, stop - start), self.dtype)
+            return Ghost(self.ops, stop - start if stop > start else 0, self.dtype)
         if isinstance(key, (Ghost, np.ndarray)) and key.dtype.kind in "iu":
             return self.ops.copied(Ghost(self.ops, key.size, self.dtype))
         raise Unknown(f"an element is asked for ({key!r})")
@@ -130,8 +134,10 @@ class GhostOps:
         place = IN_PLACE[name]
 
         def run(*arguments: Any) -> None:
-            counted = arguments if place is None else arguments[place : place + 1]
-            self.work(name, max(one.size for one in counted if hasattr(one, "size")))
+            if place is None:
+                self.work(name, max([one.size for one in arguments if hasattr(one, "size")]))
+            else:
+                self.work(name, arguments[place].size)
 
         setattr(self, name, run)  # found at once next time
         return run

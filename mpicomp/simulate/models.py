@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..errors import InvalidArgument
@@ -24,7 +25,7 @@ class Model:
     name: str
     layers: tuple[Layer, ...]
 
-    @property
+    @cached_property
     def n(self) -> int:
         """Elements of all arrays together."""
         return sum(math.prod(shape) for _, shape, _ in self.layers)
@@ -34,7 +35,7 @@ class Model:
         """Of the forward pass of one sample; 0 where not known."""
         return sum(flops for _, _, flops in self.layers)
 
-    @property
+    @cached_property
     def tensors(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """Where each array begins and ends in the flat vector, and its shape."""
         found, at = [], 0
@@ -42,6 +43,13 @@ class Model:
             found.append((at, at + math.prod(shape), shape))
             at += math.prod(shape)
         return found
+
+    def padded(self, size: int, most: float) -> Model:
+        """The model with a few more elements, up to the fraction ``most``, so that ``size`` blocks are equally long."""
+        missing = -self.n % size
+        if not 0 < missing <= most * self.n:
+            return self
+        return Model(self.name, (*self.layers, ("padding", (missing,), 0.0)))
 
     def compute_time(self, batch: int, flops_per_second: float) -> float:
         """Seconds of a training step of ``batch`` samples a rank."""

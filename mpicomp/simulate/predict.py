@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import allreduce
 from .link import Place
 from .machine import Machine
 from .models import Model
-from .program import Program, of_algorithm, of_scheme
+from .program import Program, program_of
 from .replay import Times, replay
 
 FORWARD = 1 / 3  # of a step's computing: no gradient is there before
@@ -45,13 +44,6 @@ class Prediction:
 
     def row(self) -> dict[str, Any]:
         return {**asdict(self), "share": self.share}
-
-
-def program_of(what: str, model: Model, place: Place, algorithm: str = "auto") -> Program:
-    """The program of an algorithm or, where the name is none, of a scheme that adds by ``algorithm``."""
-    if what in allreduce.names():
-        return of_algorithm(what, model.n, place)
-    return of_scheme(what, model, place, algorithm)
 
 
 def predict(program: Program, machine: Machine, compute: float, steps: int = JITTERED_STEPS) -> Prediction:

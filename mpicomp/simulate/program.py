@@ -20,11 +20,11 @@ from .comm import RecordingComm
 from .ghost import Ghost, GhostOps, Unknown
 from .link import Place, RecordingLink
 from .models import Model
-from .tape import RECEIVED, SEND, Tape
+from .tape import RECEIVED, SEND, XOR, Tape
 
 FEW = 64  # ranks, up to which every one is recorded in any case
 MOST_EVENTS = 60_000_000  # 32 bytes each, and as much again while they are put in order
-MOST_SECONDS = 300.0  # for recording every rank; beyond, only where ranks are found to be alike
+MOST_SECONDS = 900.0  # for recording every rank; beyond, only where ranks are found to be alike
 PADDING = 0.01  # of a vector, at most, for the sake of equal blocks
 SAMPLE = 8  # ranks looked at to see whether all are alike
 FLOAT = np.dtype(np.float32)
@@ -41,7 +41,8 @@ class Program:
     Attributes
     ----------
     tables : list of array
-        Events of each rank, see ``Tape``; one table alone where all ranks do the same relative to their own number.
+        Events of each rank, see ``Tape``; where all ranks do the same, one table alone, with peers counted from the
+        rank on, or, in events with XOR, as the bits in which the two ranks' numbers differ.
     bytes_sent, messages : array
         Of each table's rank.
     how : str
@@ -62,24 +63,27 @@ class Program:
         return len(self.tables) == 1 < self.place.size
 
 
+def program_of(what: str, model: Model, place: Place, algorithm: str = "auto") -> Program:
+    """The program of an algorithm or, where the name is none, of a scheme that adds by ``algorithm``."""
+    padded = model.padded(place.size, PADDING) if place.size > FEW else model
+    named = what in allreduce.names()
+    program = of_algorithm(what, padded.n, place) if named else of_scheme(what, padded, place, algorithm)
+    if padded is not model:
+        program.notes.append(f"{padded.n} elements instead of {model.n}: so all ranks have blocks of one length")
+    return program
+
+
 def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT) -> Program:
     """The all-reduce of ``n`` elements by a schedule of ``mpicomp.allreduce``, or ``auto``."""
     allreduce.check_name(name)
-    if n < 1:
-        raise InvalidArgument(f"a vector must have at least 1 element, got {n}")
     choices: set[str] = set()
 
     def run(place: Place, tape: Tape) -> None:
         ops = GhostOps(tape.work, n)
         RecordingComm(RecordingLink(tape, place, ops), choices).allreduce_in_place(Ghost(ops, n, dtype), name)
 
-    padded = n + -n % place.size
-    notes = []
-    if place.size > FEW and padded != n and padded <= (1 + PADDING) * n:
-        notes = [f"{padded} elements instead of {n}: so all ranks have blocks of one length"]
-        n = padded
     program = record(run, place)
-    program.name, program.notes = name, notes + _notes(choices, name)
+    program.name, program.notes = name, _notes(choices, name)
     return program
 
 
@@ -143,7 +147,9 @@ def record(run: Run, place: Place) -> Program:
     if size > FEW:
         alike = _alike(run, place, first)
         if alike:
-            return _program(place, [first], f"{len(alike)} of {size} ranks, found alike, stand for all")
+            table, ranks = alike
+            how = f"{len(ranks)} of {size} ranks, found alike, stand for all"
+            return Program(place, [table], np.array([first.bytes_sent]), np.array([first.messages]), how)
         if events > MOST_EVENTS or seconds * size > MOST_SECONDS:
             raise InvalidArgument(
                 f"about {events / 1e6:.0f} million events of {size} ranks that do not all do the same would be too "
@@ -151,7 +157,9 @@ def record(run: Run, place: Place) -> Program:
                 "halving_doubling, or a number of elements that is a multiple of the number of ranks"
             )
     tapes = [first, *(_tape(run, place, rank) for rank in range(1, size))]
-    return _program(place, tapes, f"all {size} ranks")
+    sent = np.array([tape.bytes_sent for tape in tapes])
+    messages = np.array([tape.messages for tape in tapes])
+    return Program(place, [tape.table() for tape in tapes], sent, messages, f"all {size} ranks")
 
 
 def _tape(run: Run, place: Place, rank: int) -> Tape:
@@ -160,29 +168,29 @@ def _tape(run: Run, place: Place, rank: int) -> Tape:
     return tape
 
 
-def _alike(run: Run, place: Place, first: Tape) -> list[int]:
-    """Ranks of a sample that do just what rank 0 does, relative to their own numbers; none if one does not."""
-    size = place.size
+def _alike(run: Run, place: Place, first: Tape) -> tuple[np.ndarray, list[int]] | None:
+    """Events by which every rank of a sample does what rank 0 does, and the sample; None where there are none.
+
+    A peer is counted from the rank on, or as the bits in which the two ranks' numbers differ, event by event; rank 0's
+    peers are the same by either count.
+    """
+    size, table = place.size, first.table().copy()
+    messages = np.flatnonzero((table[:, 0] == SEND) | (table[:, 0] == RECEIVED))
+    peers = table[messages, 1]
+    shifts, bits = np.full(len(messages), True), np.full(len(messages), size & (size - 1) == 0)
     ranks = {1, 2, size // 2, size - 2, size - 1, *np.random.default_rng(size).integers(1, size, SAMPLE).tolist()}
-    wanted = relative(first.table(), 0, size)
     for rank in sorted(ranks):
-        table = _tape(run, place, rank).table()
-        if len(table) != len(wanted) or not np.array_equal(relative(table, rank, size), wanted):
-            return []
-    return [0, *sorted(ranks)]
-
-
-def relative(table: np.ndarray, rank: int, size: int) -> np.ndarray:
-    """Events with peers counted from the rank itself."""
-    table = table.copy()
-    messages = (table[:, 0] == SEND) | (table[:, 0] == RECEIVED)
-    table[messages, 1] = (table[messages, 1] - rank) % size
-    return table
-
-
-def _program(place: Place, tapes: list[Tape], how: str) -> Program:
-    sent = np.array([tape.bytes_sent for tape in tapes])
-    return Program(place, [tape.table() for tape in tapes], sent, np.array([tape.messages for tape in tapes]), how)
+        other = _tape(run, place, rank).table().copy()
+        if len(other) != len(table):
+            return None
+        theirs = other[messages, 1]
+        other[messages, 1] = peers
+        shifts &= (theirs - rank) % size == peers
+        bits &= theirs ^ rank == peers
+        if not np.all(shifts | bits) or not np.array_equal(other, table):
+            return None
+    table[messages[~shifts], 0] += XOR
+    return table, [0, *sorted(ranks)]
 
 
 def _passing(scheme: Scheme, n: int) -> float:

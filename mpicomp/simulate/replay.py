@@ -15,7 +15,7 @@ import numpy as np
 from .machine import Machine
 from .network import Network, Route
 from .program import Program
-from .tape import DRAIN, POOL, RECEIVED, SEND, SENT, SYNC, WORK
+from .tape import DRAIN, POOL, RECEIVED, SEND, SENT, SYNC, WORK, XOR
 
 NOTHING = -1
 
@@ -72,30 +72,32 @@ def replay(program: Program, machine: Machine, start: np.ndarray | None = None) 
 def _as_one(program: Program, machine: Machine, start: np.ndarray, together: bool) -> Times:
     """Event by event, all ranks at once. Where they also begin together, those of one node stand for all others."""
     size, per_node = program.place.size, program.place.ranks_per_node
-    lanes = per_node if together and size % per_node == 0 else size
+    lanes = per_node if together and size % per_node == 0 and _keeps_nodes(program) else size
     clocks, network = Clocks(machine, start[:lanes]), Network(machine, lanes, -(-lanes // per_node))
-    routes: dict[int, tuple[Route, np.ndarray]] = {}
+    routes: dict[int, tuple[Route, np.ndarray, np.ndarray]] = {}
     left: dict[int, np.ndarray] = {}
     on_the_way: dict[tuple[int, int], np.ndarray] = {}
     everyone = slice(None)
     for kind, who, which, amount in program.tables[0].tolist():
         if kind == WORK:
             clocks.work(everyone, who, amount)
-        elif kind == SEND:
-            if who not in routes:
-                routes[who] = _route_of(who, size, per_node, lanes)
-            route, cost = routes[who]
+        elif kind in (SEND, SEND + XOR):
+            peer = who + (kind & XOR) * size
+            if peer not in routes:
+                routes[peer] = _route_of(program, who, kind == SEND + XOR, lanes)
+            route, cost, sender = routes[peer]
             clocks.now += cost * machine.between.overhead + (1 - cost) * machine.within.overhead
             out, arrived = network.send(route, np.full(lanes, float(amount)), clocks.now)
             left[len(left)] = out
-            on_the_way[who, which] = np.roll(arrived, who)  # by receiver
+            on_the_way[peer, which] = arrived[sender]
         elif kind == SENT:
             clocks.wait(everyone, left[which])
             left[which] = None
-        elif kind == RECEIVED:
-            back = (size - who) % size
+        elif kind in (RECEIVED, RECEIVED + XOR):
+            back = (size - who) % size if kind == RECEIVED else who + XOR * size
             clocks.wait(everyone, on_the_way.pop((back, which)))
-            cost = np.roll(routes[back][1], back)
+            _, cost, sender = routes[back]
+            cost = cost[sender]
             clocks.now += cost * machine.between.overhead + (1 - cost) * machine.within.overhead
         elif kind == POOL:
             clocks.store(everyone, who, amount)
@@ -110,14 +112,22 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
     return Times(np.tile(clocks.now, times)[:size], np.tile(clocks.local, times)[:size])
 
 
-def _route_of(offset: int, size: int, per_node: int, lanes: int) -> tuple[Route, np.ndarray]:
-    """Where messages to the rank ``offset`` further on go, and 1 for each that leaves its node."""
-    source = np.arange(lanes)
-    outside = (source + offset) % size // per_node != source // per_node
-    target = (source + offset) % lanes
+def _keeps_nodes(program: Program) -> bool:
+    """Whether moving all ranks by whole nodes gives the same program: with bits that differ, if a node is some bits."""
+    per_node = program.place.ranks_per_node
+    return per_node & (per_node - 1) == 0 or not np.any(program.tables[0][:, 0] & XOR)
+
+
+def _route_of(program: Program, peer: int, xor: bool, lanes: int) -> tuple[Route, np.ndarray, np.ndarray]:
+    """Where messages to a peer go, 1 for each that leaves its node, and each lane's sender."""
+    source, size, per_node = np.arange(lanes), program.place.size, program.place.ranks_per_node
+    target = source ^ peer if xor else (source + peer) % size
+    outside = target // per_node != source // per_node
+    target %= lanes
     leaves, enters = source[outside] // per_node, target[outside] // per_node
     single = len(np.unique(leaves)) == len(leaves) and len(np.unique(enters)) == len(enters)
-    return Route(source, np.flatnonzero(outside), np.flatnonzero(~outside), leaves, enters, single), outside * 1.0
+    route = Route(source, np.flatnonzero(outside), np.flatnonzero(~outside), leaves, enters, single)
+    return route, outside * 1.0, np.argsort(target)
 
 
 # ---- every rank for itself

@@ -12,6 +12,8 @@ import numpy as np
 from .ghost import KERNELS
 
 SEND, SENT, RECEIVED, WORK, POOL, DRAIN, SYNC = range(7)
+XOR = 8  # added to the kind of a message whose peer is counted as what differs in the bits (see ``program``)
+PHASE = 1 << 20  # messages between two ranks in one collective, at most
 COLUMNS = 4  # kind, who or which kernel, which message, how much
 NUMBER = {name: number for number, name in enumerate(KERNELS)}
 
@@ -26,18 +28,26 @@ class Tape:
     POOL      kernel, -, elements: to be done while waiting
     DRAIN     what is left of the pool
     SYNC      wait for the ranks of this node
+
+    Messages between two ranks are numbered anew in every collective, with which all ranks begin a ``phase``.
     """
 
     def __init__(self) -> None:
         self.events = array("q")
-        self.bytes_sent = self.messages = 0
+        self.bytes_sent = self.messages = self._first = 0
         self._to: dict[int, int] = defaultdict(int)
         self._from: dict[int, int] = defaultdict(int)
         self._work = WORK
 
+    def phase(self) -> None:
+        """A collective begins, on all ranks."""
+        self._first += PHASE
+        self._to.clear()
+        self._from.clear()
+
     def send(self, peer: int, nbytes: int) -> int:
         """The message's number among all of this rank."""
-        self.events.extend((SEND, peer, self._to[peer], nbytes))
+        self.events.extend((SEND, peer, self._first + self._to[peer], nbytes))
         self._to[peer] += 1
         self.bytes_sent += nbytes
         self.messages += 1
@@ -49,7 +59,7 @@ class Tape:
     def expect(self, peer: int) -> int:
         """A receive is posted; the message's number among those of this peer."""
         self._from[peer] += 1
-        return self._from[peer] - 1
+        return self._first + self._from[peer] - 1
 
     def received(self, peer: int, number: int) -> None:
         self.events.extend((RECEIVED, peer, number, 0))

@@ -40,9 +40,8 @@ def test_every_rank_sends_what_the_formula_says(name, size):
 @pytest.mark.parametrize("size", SIZES[1:])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_steps_bytes_and_additions_take_the_time_of_the_formula(name, size):
-    n = size * 16 * random.randint(1, 20)  # blocks of one length, one segment each
     pof2 = 1 << (size.bit_length() - 1)
-    n *= pof2
+    n = size * pof2 * random.randint(1, 100)  # blocks of one length, one segment each
     program, formula = program_of(name, named(str(n)), Place(0, size, 1)), cost.ALLREDUCE[name](4 * n, size)
     assert seconds(program, latency=1.0) == pytest.approx(formula.steps)
     assert seconds(program, bandwidth=1.0) == pytest.approx(formula.nbytes)
@@ -78,35 +77,42 @@ def test_collectives_of_the_exchanges_take_the_time_of_their_formulas(size):
     assert seconds(ring, bandwidth=1.0) == pytest.approx(formula.nbytes)
 
 
-@pytest.mark.parametrize(("size", "per_node"), [(8, 1), (12, 4), (9, 3), (10, 4)])
-def test_one_tape_for_all_ranks_gives_the_times_of_all_tapes(size, per_node, monkeypatch):
+@pytest.mark.parametrize("what", ["ring", "halving_doubling", "topk", "topk-global:codec=sign"])
+@pytest.mark.parametrize(("size", "per_node"), [(8, 1), (16, 4), (12, 4), (9, 3), (10, 4)])
+def test_one_tape_for_all_ranks_gives_the_times_of_all_tapes(what, size, per_node, monkeypatch):
+    if size & (size - 1) and what != "ring":
+        return  # ranks of halving-doubling, which the agreement of a scheme is, too, are alike for powers of two only
     n, started = size * 30_000, np.random.default_rng(size).random(size)
     place, pace = Place(0, size, per_node), machine(1e-3, 1e6, per_node, copy=1e-7, add=2e-7)
-    each = program_of("ring", named(str(n)), place)
+    each = program_of(what, named(str(n)), place)
     monkeypatch.setattr(programs, "FEW", 2)
-    alike = program_of("ring", named(str(n)), place)
+    alike = program_of(what, named(str(n)), place)
     assert alike.alike and not each.alike
     for start in (None, started):
         wanted, got = replay(each, pace, start), replay(alike, pace, start)
-        tight = 1e-9 if per_node == 1 or start is None else 0.05  # which of two messages goes first may differ
-        np.testing.assert_allclose(got.finish, wanted.finish, rtol=tight)
+        if per_node == 1 or start is None:
+            np.testing.assert_allclose(got.finish, wanted.finish)
+        else:  # which of a node's messages goes first may differ
+            assert got.finish.max() == pytest.approx(wanted.finish.max(), rel=0.05)
         np.testing.assert_allclose(got.local, wanted.local)
 
 
 def test_ranks_that_are_not_alike_are_never_taken_for_it():
     place = Place(0, 128, 1)
-    assert not program_of("halving_doubling", named("12800"), place).alike
+    assert program_of("halving_doubling", named("12800"), place).alike
+    assert not program_of("halving_doubling", named("12700"), Place(0, 127, 1)).alike
     assert not programs.of_scheme("scalecom:chunk=8", named("12800"), place).alike
     assert program_of("ring", named("12800"), place).alike
     padded = program_of("ring", named("12790"), place)
     assert padded.alike and "12800 elements instead of 12790" in padded.notes[0]
+    assert program_of("topk", named("128000"), place).alike
     assert not program_of("ring", named("129"), place).alike
 
 
 def test_what_cannot_be_recorded_is_refused(monkeypatch):
     monkeypatch.setattr(programs, "MOST_EVENTS", 1000)
     with pytest.raises(InvalidArgument, match=r"million events of 128 ranks .* take fewer ranks"):
-        program_of("halving_doubling", named("12800"), Place(0, 128, 1))
+        program_of("scalecom", named("12800"), Place(0, 128, 1))
 
 
 REFUSED = ("oktopk", "gtopk", "sketchsgd", "onebit", "localsgd", "arctopk", "topk:memory=shifted")
