@@ -24,6 +24,7 @@ from .link import Link, Traffic
 from .ops.shared import plain_nbytes
 from .point_to_point import PointToPoint
 from .reduction import Reduction
+from .revoking import made
 from .tuning import reproducible_for
 from .verbs import Verbs
 from .watchdog import Watched, log_for
@@ -74,7 +75,7 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
         if problem:
             raise MpicompError(problem)
         install_abort()
-        self = super().__new__(cls, comm.Dup())
+        self = made(super().__new__(cls, comm.Dup()))
         self._reproducible = reproducible
         self._open()
         return self
@@ -82,7 +83,7 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
     def _open(self) -> Link:
         """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
         reproducible = reproducible_for(self, self._reproducible)
-        self._link = link = Link(MPI.Intracomm(self).Dup(), reproducible)
+        self._link = link = Link(made(MPI.Intracomm(self).Dup()), reproducible)
         self._log, self._watched = log_for(link.comm)
         link.log = self._log
         self._scratch: dict[Any, Any] = {}

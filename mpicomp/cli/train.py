@@ -44,10 +44,13 @@ def train() -> None:
 @click.option("--eval-every", type=int, metavar="STEPS", help="Steps between evaluations.  [default: one epoch]")
 @click.option("--target-bits", type=float, multiple=True, metavar="BITS",
               help="Evaluate, too, when a worker has sent this many bits; may be repeated.")
+@click.option("--ft", is_flag=True,
+              help="Go on without ranks that die: Open MPI under mpirun --with-ft ulfm (docs/reliability.md).")
 @click.option("--trace", metavar="FILE", help="Record every step in this HDF5 file, for mpicomp trace.")
 @click.option("--force", is_flag=True, help="Replace an existing trace file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def logreg(source: str, rows: int | None, trace: str | None, force: bool, as_json: bool, **options: Any) -> None:
+def logreg(source: str, rows: int | None, ft: bool, trace: str | None, force: bool, as_json: bool,
+           **options: Any) -> None:  # fmt: skip
     """Logistic regression by distributed SGD, from near its minimum.
 
     Prints how far f(x) is above its minimum f* (the gap) against the bits each worker has sent.
@@ -55,12 +58,21 @@ def logreg(source: str, rows: int | None, trace: str | None, force: bool, as_jso
     from ..apps.settings import Settings
     from ..comm import Comm
 
+    if ft:
+        from . import train_ft
+
+        return train_ft.run(source, rows, Settings(**options), trace, force, as_json)
     comm = Comm(world())
     result = _run(comm, source, rows, Settings(**options), trace, force, Progress(quiet=as_json or comm.rank != 0))
-    if comm.rank:
-        return
+    if comm.rank == 0:
+        show(result, trace, as_json)
+    return None
+
+
+def show(result: Result, trace: str | None, as_json: bool, **more: Any) -> None:
+    """Print a finished run."""
     if as_json:
-        print_json({"format": "mpicomp-train-logreg", "version": 1, **result.to_dict()})
+        print_json({"format": "mpicomp-train-logreg", "version": 1, **result.to_dict(), **more})
     else:
         _print(result, trace)
 
@@ -75,20 +87,20 @@ def _run(comm: Any, source: str, rows: int | None, settings: Settings, trace: st
     data = share(comm, source, rows)
     check(comm, data, settings)  # before a trace is begun
     progress("finding the minimum")
-    with _recorder(comm, trace, force, f"train logreg {source} {settings.scheme}") as recorder:
-        said = lambda e, steps: progress(_line(e, steps), e.step / steps)  # noqa: E731
+    with recorder_for(comm, trace, force, f"train logreg {source} {settings.scheme}") as recorder:
+        said = lambda e, steps: progress(line(e, steps), e.step / steps)  # noqa: E731
         result = train_logreg(comm, data, settings, recorder, said)
     progress.clear()
     return result
 
 
-def _recorder(comm: Any, path: str | None, force: bool, title: str) -> Any:
+def recorder_for(comm: Any, path: str | None, force: bool, title: str) -> Any:
     from ..trace import NullRecorder, Recorder
 
     return NullRecorder() if path is None else Recorder(comm, path, force=force, title=title)
 
 
-def _line(evaluation: Evaluation, steps: int) -> str:
+def line(evaluation: Evaluation, steps: int) -> str:
     return f"step {evaluation.step}/{steps}: gap {evaluation.gap:.4g} after {evaluation.bits:.4g} bits a worker"
 
 
