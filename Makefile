@@ -17,7 +17,7 @@ comma := ,
 EXTRA_openmpi := $(comma)torch-test
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster figures lint clean
+.PHONY: test bench test-cluster figures fuzz sanitize soak soak-ft soak-trace lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -55,6 +55,15 @@ figures: $(call environment,openmpi)
 	mkdir -p out
 	.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
 	.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
+
+# Bent input for every decoder of messages and files: some 30 minutes of a core; COUNT inputs each.
+COUNT ?= 10000
+fuzz: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/fuzz/fuzz.py --count $(COUNT)
+
+# The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer: needs GCC's libraries.
+sanitize: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/sanitize.py
 
 lint: $(call environment,openmpi)
 	.venv/openmpi/bin/ruff check .

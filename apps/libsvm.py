@@ -10,6 +10,7 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,10 @@ from .matrix import Matrix, Sparse, compact
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
 _MOST_COLUMNS = 2**31 - 1
+_DIGITS = 19  # of an index: int() of thousands takes long, or refuses
+_LONGEST_LINE = 1 << 28  # bytes: a compressed file of a kilobyte may hold a line of a megabyte, and so on
+# A vector of so many features is made whatever the file holds; beyond, it must hold a number for every thousandth.
+_FREE_COLUMNS, _COLUMNS_A_NUMBER = 1 << 26, 1000
 
 
 class _Fault(Exception):
@@ -51,6 +56,8 @@ def read(path: Path) -> tuple[Matrix, np.ndarray]:
     width = max(columns, default=-1) + 1
     if not width:
         raise CorruptFile(f"{path} has labels but no features; expected lines like: +1 3:0.5 7:1")
+    if width > max(_FREE_COLUMNS, _COLUMNS_A_NUMBER * len(values)):
+        raise CorruptFile(f"{path} has {len(values)} numbers but an index of {width}: number the features from 1 on")
     rows = Sparse(*(np.array(a) for a in (values, columns, offsets)), width)
     return compact(rows), np.array(labels)
 
@@ -60,7 +67,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     with open(path, "rb") as raw, _decompressed(raw) as text:
         try:
-            for number, line in enumerate(text, 1):
+            for number, line in enumerate(iter(partial(text.readline, _LONGEST_LINE), b""), 1):
+                if len(line) == _LONGEST_LINE:
+                    raise CorruptFile(f"{path}, line {number} has {_LONGEST_LINE} bytes or more; expected a row a line")
                 content = line.partition(b"#")[0].rstrip()
                 if content:
                     yield number, content
@@ -79,7 +88,7 @@ def _read_pairs(fields: list[bytes], columns: array, values: array) -> None:
     previous = -1
     for place, field in enumerate(fields[1:], 1):
         index, colon, value = field.partition(b":")
-        if not colon or not index.isdigit():
+        if not colon or not index.isdigit() or len(index) > _DIGITS:
             raise _Fault(f"expected index:value, got {_quoted(field)}", place)
         column = int(index) - 1
         if not previous < column < _MOST_COLUMNS:

@@ -14,6 +14,7 @@ from .matrix import Dense
 
 _DEFAULTS = {"n": 2000, "d": 500, "seed": 0}
 _CENTRE, _SPREAD = 480.0, 30.0  # of every feature
+_MOST, _DIGITS = 1 << 32, 18  # numbers in all rows; digits of an option
 _MARGIN = 2.0  # standard deviation of the planted margin: labels are right in about four of five rows
 
 
@@ -35,9 +36,11 @@ def _parse(text: str) -> dict[str, int]:
     options = dict(_DEFAULTS)
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")
-        if name not in options or not value.isdecimal():
+        if name not in options or not value.isdecimal() or len(value) > _DIGITS:
             raise InvalidArgument(f"expected synthetic:n=2000,d=500,seed=1 (whole numbers), got {item!r}")
         options[name] = int(value)
     if options["n"] < 2 or options["d"] < 1:
         raise InvalidArgument(f"synthetic data needs n of at least 2 and d of at least 1, got {text!r}")
+    if options["n"] * options["d"] > _MOST:
+        raise InvalidArgument(f"synthetic data has at most {_MOST} features in all rows, got {text!r}")
     return options

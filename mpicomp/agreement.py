@@ -49,11 +49,23 @@ class Agreement:
         mine = {"signature": signature}
         if error is not None:
             mine |= {"error": type(error).__name__, "text": str(error)}
-        said = [json.loads(text) for text in self.gather(json.dumps(mine).encode())]
+        said = [read_text(text) for text in self.gather(json.dumps(mine).encode())]
         failed = [rank for rank, one in enumerate(said) if "error" in one]
         if failed:
             return joint_error(said, failed)
         return Disagreement(disagreement_text([one["signature"] for one in said]))
+
+
+def read_text(text: bytes) -> dict[str, str]:
+    """What a rank said; where that is damaged, so much is said in its name."""
+    try:
+        said = json.loads(text)
+        if said.keys() <= {"signature", "error", "text"} and all(isinstance(one, str) for one in said.values()):
+            return {"signature": said["signature"], **({"error": said["error"], "text": said["text"]}
+                                                       if "error" in said else {})}  # fmt: skip
+    except (ValueError, KeyError, AttributeError, RecursionError):
+        pass
+    return {"signature": f"(an unreadable text of {len(text)} bytes)"}
 
 
 def joint_error(said: list[dict], failed: list[int]) -> Exception:

@@ -23,6 +23,7 @@ from .link import Link, Traffic, op_name
 from .ops.shared import PlainCalls
 from .point_to_point import PointToPoint
 from .reduction import Reduction
+from .revoking import made
 from .tuning import reproducible_for
 from .verbs import Verbs
 from .watchdog import Watched, log_for
@@ -72,7 +73,7 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
         if problem:
             raise MpicompError(problem)
         install_abort()
-        self = super().__new__(cls, comm.Dup())
+        self = made(super().__new__(cls, comm.Dup()))
         self._reproducible = reproducible
         self._open()
         return self
@@ -80,7 +81,7 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
     def _open(self) -> Link:
         """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
         reproducible = reproducible_for(self, self._reproducible)
-        self._link = link = Link(MPI.Intracomm(self).Dup(), reproducible)
+        self._link = link = Link(made(MPI.Intracomm(self).Dup()), reproducible)
         self._log, self._watched = log_for(link.comm)
         link.log = self._log
         self._plain = plain = PlainCalls(_native_allreduce, IN_PLACE)

@@ -29,6 +29,10 @@ class CorruptFile(MpicompError, ValueError):
     """A file does not hold what its format promises."""
 
 
+class CorruptMessage(MpicompError, ValueError):
+    """A message of another rank does not hold what its form promises; nothing was read or written by it."""
+
+
 class RefusedOverwrite(MpicompError, FileExistsError):
     """An output file exists already and ``force`` was not given."""
 

@@ -16,6 +16,7 @@ from .calls import Calls
 from .device import ready
 from .node import Node, split_node
 from .partition import pieces
+from .revoking import made
 from .tuning import node_limit, rows_for
 
 # MPI libraries of the 3.1 standard take counts below 2**31 only; tests lower the limit by MPICOMP_MAX_COUNT.
@@ -140,7 +141,7 @@ class Link:
     def across(self) -> Link:
         """The ranks of the other nodes that have this one's place on theirs; the first use is collective."""
         if self._across is None:
-            self._across = Link(self.comm.Split(self.node.rank, self.rank))
+            self._across = Link(made(self.comm.Split(self.node.rank, self.rank)))
             self._across.log = self.log
         return self._across
 

@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 from .errors import MpicompError
 from .ops.shared import LINE_BYTES, NodeWindow
+from .revoking import made
 
 PAGE = 4096
 # Results and contributions of one rank travel in slots of so many bytes, DEPTH of them in turn: all slots of a node
@@ -163,10 +164,10 @@ class Part:
 
 def split_node(comm: MPI.Intracomm, limit: int) -> MPI.Intracomm:
     """The ranks of ``comm`` that share memory with this one, in groups of at most ``limit`` (0: all of them)."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    node = made(comm.Split_type(MPI.COMM_TYPE_SHARED))
     if limit == 0:
         return node
-    part = node.Split(node.Get_rank() // limit)
+    part = made(node.Split(node.Get_rank() // limit))
     node.Free()
     return part
 

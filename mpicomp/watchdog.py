@@ -82,7 +82,10 @@ class Watchdog:
                 if MPI.Is_finalized():
                     return
                 for watched in list(self._watched):
-                    watched.look()
+                    try:
+                        watched.look()
+                    except MPI.Exception:  # revoked: whoever goes on without lost ranks has a new communicator
+                        self._watched.discard(watched)
 
 
 class Watched:

@@ -6,12 +6,10 @@ steps-hosts      one step on vectors as long as three models, at 100 Mbit/s, 1 a
                  wire's limit
 accuracy-hosts   Fashion-MNIST trained to a test accuracy, dense and compressed, at 100 Mbit/s and 1 Gbit/s: seconds
 
-Needs root and iproute2 (tests/cluster/hosts.py). The four hosts share this machine's cores: at 10 Gbit/s it is they, not
+Needs root and iproute2 (tests/cluster/hosts.py). The hosts share this machine's cores: at 10 Gbit/s it is they, not
 the wire, that limit, and a real cluster would be faster.
 """
 
-import json
-import os
 import sys
 from pathlib import Path
 from statistics import median

@@ -16,6 +16,7 @@ from ..errors import InvalidArgument
 FORMAT, VERSION = "mpicomp-tuning", 1
 DEVICES = ("cpu", "gpu")
 WITHOUT_LIMIT = 2**63
+MOST_RANKS = 2**31 - 1  # that MPI can count
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def load(text: str, source: str, names: list[str]) -> Table:
             )
         rows = tuple(_load_row(row, source, names) for row in document["rows"])
         return Table(rows, source)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         if isinstance(error, InvalidArgument):
             raise
         raise InvalidArgument(
@@ -133,7 +134,7 @@ def _load_row(row: dict[str, Any], source: str, names: list[str]) -> Row:
         choices.append((WITHOUT_LIMIT if limit is None else int(limit), name))
     limits = [limit for limit, _ in choices]
     layout = int(row["ranks_per_node"]), int(row["nodes"])
-    if min(layout) < 1 or row["device"] not in DEVICES:
+    if not 1 <= min(layout) <= max(layout) <= MOST_RANKS or row["device"] not in DEVICES:
         raise InvalidArgument(f"{source}: no such layout: {layout[0]} ranks on {layout[1]} nodes, {row['device']}")
     if not limits or limits != sorted(limits) or limits[-1] != WITHOUT_LIMIT:
         raise InvalidArgument(f"{source}: max_bytes must ascend and end with null, got {limits}")

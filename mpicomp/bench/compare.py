@@ -71,7 +71,7 @@ def foreign_share(document: dict[str, Any]) -> float:
     """The share of the CPUs that others used, the worst of merged launches; 0 where it is not known."""
     noise = document.get("noise") or {}
     launches = [noise] if "foreign_cpu_share" in noise else noise.values()
-    return max((one["foreign_cpu_share"] or 0.0 for one in launches if "foreign_cpu_share" in one), default=0.0)
+    return max((one.get("foreign_cpu_share") or 0.0 for one in launches if isinstance(one, dict)), default=0.0)
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from .rows import FIELDS, full
 
 FORMAT = "mpicomp-bench"
 VERSION = 1
+READING_S = 20  # for a result in HDF5: some hundred rows
 SUFFIXES = (".json", ".csv", ".h5", ".hdf5")
 
 
@@ -73,12 +78,36 @@ def read(path: str | Path) -> dict[str, Any]:
         pass
     try:
         document = _READERS[suffix](Path(path))
-        rows = [full(row) for row in document["rows"]]
-    except (ValueError, KeyError, TypeError, OSError, AttributeError) as error:
+        rows = [_checked(full(row)) for row in document["rows"]]
+        _check_head(document)
+    except (ValueError, KeyError, TypeError, OSError, AttributeError, RecursionError, RuntimeError, OverflowError,
+            MemoryError) as error:  # fmt: skip
         raise CorruptFile(f"{path} holds no result of mpicomp bench: {error}") from error
-    if document.get("format") != FORMAT or any(not row["t_med_us"] or not row["nbytes"] for row in rows):
+    if document.get("format") != FORMAT or any(not (row["t_med_us"] and row["nbytes"]) for row in rows):
         raise CorruptFile(f"{path} holds no result of mpicomp bench: expected format {FORMAT!r} and rows with times")
     return {**document, "rows": [_as_now(row) for row in rows]}
+
+
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, where every column is of its kind, and numbers are finite; its time and size must be above zero."""
+    for name, value in row.items():
+        kind = FIELDS[name].kind
+        fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or type(value) is not bool)
+        if value is not None and not (fits and (kind not in (int, float) or math.isfinite(value))):
+            raise ValueError(f"{name} is {value!r}, expected {kind.__name__}")
+    if min(row["t_med_us"] or 1, row["nbytes"] or 1, row["launches"] or 1) <= 0:
+        raise ValueError("times, sizes and launches must be above zero")
+    return row
+
+
+def _check_head(document: dict[str, Any]) -> None:
+    """What comparing and merging look at beside the rows."""
+    ranks, noise = document.get("ranks", []), document.get("noise") or {}
+    if not isinstance(ranks, list) or not all(isinstance(one["host"], str) for one in ranks):
+        raise ValueError("ranks must be a list of facts with a host")
+    for one in (noise, *noise.values()):
+        if isinstance(one, dict) and not isinstance(one.get("foreign_cpu_share", 0.0), (int, float, type(None))):
+            raise ValueError("the share of the CPUs that others used must be a number")
 
 
 def _as_now(row: dict[str, Any]) -> dict[str, Any]:
@@ -107,9 +136,17 @@ def _value(name: str, text: str) -> Any:
 
 
 def _read_hdf5(path: Path) -> dict[str, Any]:
-    from .hdf5 import read as read_hdf5
-
-    return read_hdf5(path)
+    """Read by a child process: HDF5 may crash on a damaged file, or never return."""
+    command = [sys.executable, "-c", "from mpicomp.bench import hdf5; hdf5.main()", str(path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        child = subprocess.run(command, capture_output=True, timeout=READING_S, env=environment)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"HDF5 does not come to an end with it in {READING_S} s") from None
+    if child.returncode:
+        lines = child.stderr.decode(errors="replace").strip().splitlines()
+        raise ValueError(lines[-1] if lines else f"its reader ended with {child.returncode}")
+    return json.loads(child.stdout)
 
 
 _READERS = {".json": _read_json, ".csv": _read_csv, ".h5": _read_hdf5, ".hdf5": _read_hdf5}

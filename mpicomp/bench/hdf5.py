@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from .rows import FIELDS, Field
 
+MOST_ROWS = 1 << 20  # of a result: sizes times implementations
 MISSING = {str: "", dict: "", float: math.nan, int: -1, bool: -1}
 TYPES = {str: h5py.string_dtype(), dict: h5py.string_dtype(), float: "f8", int: "i8", bool: "i1"}
 
@@ -43,14 +45,42 @@ def _stored(value: Any, field: Field) -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The document that ``write`` wrote."""
+    """The document that ``write`` wrote.
+
+    Raises
+    ------
+    ValueError
+        For columns that are not stored in the file itself, or too long for a result.
+    """
     with h5py.File(path, "r") as file:
+        _check(file)
         head = json.loads(file.attrs["head"])
         columns = {name: data.asstr()[()] if TYPES[FIELDS[name].kind] == h5py.string_dtype() else data[()]
                    for name, data in file["bench"].items() if name in FIELDS}  # fmt: skip
     names = list(columns)
     found = zip(*columns.values(), strict=True)
     return {**head, "rows": [{n: _loaded(v, n) for n, v in zip(names, row, strict=True)} for row in found]}
+
+
+def _check(file: h5py.File) -> None:
+    """Refuse what could read other files or take memory that is not in this one."""
+    if not isinstance(file.get("bench", getlink=True), h5py.HardLink) or not isinstance(file["bench"], h5py.Group):
+        raise ValueError("/bench is no group of this file")
+    for name in file["bench"]:
+        link = file["bench"].get(name, getlink=True)
+        data = file["bench"][name] if isinstance(link, h5py.HardLink) else None
+        if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.ndim != 1:
+            raise ValueError(f"/bench/{name} is no column of this file")
+        if data.size > MOST_ROWS:
+            raise ValueError(f"/bench/{name} claims {data.size} rows, a result has at most {MOST_ROWS}")
+
+
+def main() -> None:
+    """``python -c ... FILE``: the document as JSON, for a parent that shall not share the fate of the reader."""
+    try:
+        json.dump(read(Path(sys.argv[1])), sys.stdout)
+    except Exception as error:  # HDF5 raises many kinds; the parent wants one line
+        sys.exit(f"{type(error).__name__}: {error}")
 
 
 def _loaded(value: Any, name: str) -> Any:

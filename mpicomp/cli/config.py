@@ -84,7 +84,7 @@ def read(path: str) -> dict[str, Any]:
         tables = toml().loads(Path(path).read_text())
     except OSError as error:
         raise MpicompError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the configuration {path} is no TOML: {error}") from None
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -108,6 +108,8 @@ def defaults(command: click.Command, table: dict[str, Any], where: str) -> dict[
 
     Raises InvalidArgument for what is no option of the command.
     """
+    if not isinstance(table, dict):
+        raise InvalidArgument(f"{where} must be a table of options, got {table!r}")
     command = getattr(command, "default_command", command)
     if isinstance(command, click.Group):
         for name in table:
@@ -121,6 +123,8 @@ def defaults(command: click.Command, table: dict[str, Any], where: str) -> dict[
         if option is None:
             near = difflib.get_close_matches(name.replace("_", "-"), known, 1)
             raise InvalidArgument(f"{where} has no option {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+        if not all(isinstance(one, (str, int, float)) for one in (value if _repeats(option, value) else [value])):
+            raise InvalidArgument(f"{where}: {name} must be a text, a number or true or false, got {value!r}")
         found[option.name] = _as_list(value) if option.multiple else value
     return found
 
@@ -128,6 +132,11 @@ def defaults(command: click.Command, table: dict[str, Any], where: str) -> dict[
 def _spellings(option: click.Parameter) -> set[str]:
     names = [name.lstrip("-") for name in (*option.opts, *option.secondary_opts, option.name or "")]
     return {name.replace("_", "-") for name in names if len(name) > 1 and not option.is_eager}
+
+
+def _repeats(option: click.Parameter, value: Any) -> bool:
+    """Whether ``value`` is a list for an option that may be given several times."""
+    return option.multiple and isinstance(value, list)
 
 
 def _as_list(value: Any) -> list[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import InvalidArgument
 from .console import Column, print_json, print_table
 from .guard import world
 from .train_options import Session, exit_code, recorder, recording, session, training
@@ -32,8 +33,10 @@ COLUMNS = [Column(title) for title in ("step", "epoch", "bits", "gap", "density"
 @click.option("--eval-every", type=int, metavar="STEPS", help="Steps between evaluations.  [default: one epoch]")
 @click.option("--target-bits", type=float, multiple=True, metavar="BITS",
               help="Evaluate, too, when a worker has sent this many bits; may be repeated.")
+@click.option("--ft", is_flag=True,
+              help="Go on without ranks that die: Open MPI under mpirun --with-ft ulfm (docs/reliability.md).")
 @recording
-def logreg(source: str, rows: int | None, trace: str | None, force: bool, checkpoint: str | None,
+def logreg(source: str, rows: int | None, ft: bool, trace: str | None, force: bool, checkpoint: str | None,
            checkpoint_every: int | None, resume: bool, as_json: bool, **options: Any) -> int:
     """Logistic regression by distributed SGD, from near its minimum.
 
@@ -43,16 +46,28 @@ def logreg(source: str, rows: int | None, trace: str | None, force: bool, checkp
     from ..apps.settings import Settings
     from ..comm import Comm
 
+    if ft:
+        from . import train_ft
+
+        if checkpoint is not None:
+            raise InvalidArgument("--ft keeps a run alive without checkpoints; got --checkpoint, too: give one of them")
+        return train_ft.run(source, rows, Settings(**options), trace, force, as_json)
     comm = Comm(world())
     with session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
                  as_json=as_json) as running:  # fmt: skip
         result = _run(comm, source, rows, Settings(**options), trace, force, running)
         code = exit_code(comm, running.keeper, running.signals)
-    if comm.rank == 0 and as_json:
-        print_json({"format": "mpicomp-train-logreg", "version": 1, **result.to_dict()})
-    elif comm.rank == 0:
-        _print(result, trace)
+    if comm.rank == 0:
+        show(result, trace, as_json)
     return code
+
+
+def show(result: Result, trace: str | None, as_json: bool, **more: Any) -> None:
+    """Print a finished run; ``more`` goes into the JSON document."""
+    if as_json:
+        print_json({"format": "mpicomp-train-logreg", "version": 1, **result.to_dict(), **more})
+    else:
+        _print(result, trace)
 
 
 def _run(comm: Any, source: str, rows: int | None, settings: Settings, trace: str | None, force: bool,
@@ -67,11 +82,11 @@ def _run(comm: Any, source: str, rows: int | None, settings: Settings, trace: st
     check(comm, data, settings, keeper)  # before a trace is begun
     progress("finding the minimum")
     with recorder(comm, trace, force, f"train logreg {source} {settings.scheme}") as record:
-        said = lambda e, steps: progress(_line(e, steps), e.step / steps)  # noqa: E731
+        said = lambda e, steps: progress(line(e, steps), e.step / steps)  # noqa: E731
         return train_logreg(comm, data, settings, record, said, keeper)
 
 
-def _line(evaluation: Evaluation, steps: int) -> str:
+def line(evaluation: Evaluation, steps: int) -> str:
     return f"step {evaluation.step}/{steps}: gap {evaluation.gap:.4g} after {evaluation.bits:.4g} bits a worker"
 
 

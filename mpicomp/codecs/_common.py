@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import CorruptMessage
 from ..values import Array, Place
 
 BYTE = np.dtype(np.uint8)
@@ -30,8 +31,23 @@ def packed_bytes(count: int, width: int) -> int:
     return -(-count * width // 8)
 
 
+def require_bytes(codes: Array, nbytes: int) -> None:
+    """Refuse codes that do not take as many bytes as their values need."""
+    if codes.nbytes != nbytes:
+        raise CorruptMessage(f"codes must take {nbytes} bytes, got {codes.nbytes}: a rank's message is damaged")
+
+
 def split(message: Array, counts: list[int], dtype: np.dtype) -> list[Array]:
-    """So many values of ``dtype`` at the head of a message of bytes, as views, and the bytes that are left."""
+    """So many values of ``dtype`` at the head of a message of bytes, as views, and the bytes that are left.
+
+    Raises
+    ------
+    CorruptMessage
+        The message is too short.
+    """
+    if message.nbytes < sum(counts) * dtype.itemsize:
+        raise CorruptMessage(f"a message of {message.nbytes} bytes is too short for the {sum(counts)} {dtype} at its "
+                             "head")
     parts, at = [], 0
     for count in counts:
         parts.append(message[at : at + count * dtype.itemsize].view(dtype))

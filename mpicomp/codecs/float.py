@@ -8,6 +8,7 @@ import numpy as np
 
 from ..options import Option
 from ..values import Array, Place
+from ._common import require_bytes
 
 
 class Float:
@@ -51,7 +52,9 @@ class Float:
 
     def decode(self, codes: Array, place: Place, step: Any) -> Array:
         """What a receiver reads, in the dtype of computation (``codes`` itself where nothing was narrowed)."""
-        codes = codes.view(self.dtype(step.dtype))
+        dtype = self.dtype(step.dtype)
+        require_bytes(codes, place.size * dtype.itemsize)
+        codes = codes.view(dtype)
         if not self.kind:
             return codes.astype(step.dtype, copy=False)
         values = step.ops.empty(codes.size, np.float32)

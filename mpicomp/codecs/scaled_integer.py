@@ -11,7 +11,7 @@ from ..errors import InvalidArgument
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
-from ._common import first_number
+from ._common import first_number, require_bytes
 
 
 class ScaledInteger:
@@ -62,6 +62,7 @@ class ScaledInteger:
         return codes
 
     def decode(self, codes: Array, place: Place, step: Any) -> Array:
+        require_bytes(codes, place.size * self.dtype.itemsize)
         values = step.ops.empty(place.size, step.dtype)
         if math.isnan(self._unit):
             values[:] = np.nan

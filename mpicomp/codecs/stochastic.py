@@ -9,7 +9,7 @@ import numpy as np
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, first_number
+from ._common import BYTE, SelfContained, first_number, require_bytes
 
 CODES = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 
@@ -44,6 +44,8 @@ class Stochastic(SelfContained):
     def decode(self, codes: Array, place: Place, step: Any) -> Array:
         values = step.ops.empty(place.size, step.dtype)
         width = codes.nbytes // max(1, place.size)
+        widths = [code.itemsize for code in CODES if code.itemsize < step.dtype.itemsize] + [step.dtype.itemsize]
+        require_bytes(codes, place.size * (width if width in widths else step.dtype.itemsize))
         if width == step.dtype.itemsize:
             values[:] = codes.view(step.dtype)
         elif place.size:

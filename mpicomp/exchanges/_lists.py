@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import CorruptMessage
 from ..values import Array, Compensated, Sent
+from . import _checked
 
 BYTE = np.dtype(np.uint8)
 
@@ -106,13 +108,23 @@ def write(pairs: Pairs, step: Any, length: int | None = None) -> Array:
 
 
 def read(message: Array, step: Any, filled: bool = False) -> Pairs:
-    """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out."""
+    """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out.
+
+    Raises
+    ------
+    CorruptMessage
+        The bytes are no whole pairs, or indices do not ascend within the vector.
+    """
     dtype = step.ops.index_dtype(step.n)
+    if message.size % pair_bytes(step):
+        raise CorruptMessage(f"a list of pairs takes a multiple of {pair_bytes(step)} bytes, got {message.size}")
     cut = message.size // pair_bytes(step) * dtype.itemsize
     indices = message[:cut].copy().view(dtype)  # copies are aligned for their type
     values = step.codec.decode(message[cut:].copy(), step.place(0, indices), step)
     count = step.ops.positions_of(indices, [step.n])[0] if filled else indices.size
-    return Pairs(indices[:count], values[:count])
+    if not bool((indices[count:] == step.n).all()):
+        raise CorruptMessage("a list of pairs must be filled up at its end: another rank's message is damaged")
+    return Pairs(_checked.ascending(indices[:count], step), values[:count])
 
 
 class Ledger:

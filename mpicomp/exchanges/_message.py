@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import CorruptMessage
 from ..values import Array
+from . import _checked
 
 FORMS = ("none", "plain", "gaps", "bitmap", "own")
 HEADER = 4  # int64: count, form and width, bytes of indices, bytes of codes
@@ -70,15 +72,46 @@ def pack(parts: list[Part], ops: Any) -> Array:
 
 
 def unpack(message: Array, workers: int, step: Any) -> Iterator[tuple[Array | None, Array]]:
-    """Each worker's indices (None: all) and its codes as bytes."""
+    """Each worker's indices (None: all) and its codes as bytes.
+
+    Raises
+    ------
+    CorruptMessage, InvalidArgument
+        Before anything is written or much memory taken: lengths, forms or indices that cannot be.
+    """
     ops = step.ops
+    headers = _checked.lengths_at_head(message, workers, HEADER, ops)
     at = 8 * HEADER * workers
-    headers = np.array(ops.to_host(message[:at])).view(np.int64).reshape(workers, HEADER).tolist()
+    _check(headers, message.size - at, step)
     for count, kind, index_bytes, code_bytes in headers:
         written = _aligned(message[at : at + index_bytes], ops)
         codes = _aligned(message[at + index_bytes : at + index_bytes + code_bytes], ops)
         at += index_bytes + code_bytes
         yield _indices(FORMS[kind & 255], kind >> 8, count, written, step), codes
+
+
+def _check(headers: list[list[int]], nbytes: int, step: Any) -> None:
+    """Refuse headers that do not describe the ``nbytes`` behind them."""
+    for count, kind, index_bytes, code_bytes in headers:
+        form, width = kind & 255, kind >> 8
+        if not (0 <= count <= step.n and form < len(FORMS) and 0 <= width <= 63 and min(index_bytes, code_bytes) >= 0
+                and index_bytes == _written_bytes(FORMS[form], width, count, step)):  # fmt: skip
+            raise CorruptMessage(f"a message of {index_bytes} bytes of indices and {code_bytes} of codes cannot hold "
+                                 f"{count} values of {step.n} in form {kind}")
+    if sum(index_bytes + code_bytes for _, _, index_bytes, code_bytes in headers) != nbytes:
+        raise CorruptMessage(f"a message says that it is longer or shorter than its {nbytes} bytes")
+
+
+def _written_bytes(form: str, width: int, count: int, step: Any) -> int:
+    """The bytes that so many indices take; -1 where they cannot be in this form."""
+    if form == "none":
+        return 0 if count == step.n else -1
+    if form == "own":
+        like = step.selector.wire_like(step) if hasattr(step.selector, "wire_like") else None
+        return -1 if like is None else like.nbytes
+    sizes = {"plain": count * step.ops.index_dtype(step.n).itemsize, "gaps": -(-count * width // 8),
+             "bitmap": -(-step.n // 8)}
+    return sizes[form]
 
 
 def _indices(form: str, width: int, count: int, written: Array, step: Any) -> Array | None:
@@ -87,10 +120,13 @@ def _indices(form: str, width: int, count: int, written: Array, step: Any) -> Ar
         return None
     dtype = ops.index_dtype(n)
     if form == "plain":
-        return written.view(dtype)
+        return _checked.ascending(written.view(dtype), step)
     if form == "own":
         like = step.selector.wire_like(step)
-        return step.selector.expand(written.view(like.dtype), step)
+        indices = step.selector.expand(written.view(like.dtype), step)
+        if indices.size != count:
+            raise CorruptMessage(f"a message of {count} values came with {indices.size} indices")
+        return _checked.ascending(indices, step)
     indices = ops.empty(count, dtype)
     if form == "gaps":
         ops.unpack_gaps(written, width, n, indices)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..options import Option
 from ..values import Array, Compensated, Exchanged, Mean, Sent
-from . import _lists
+from . import _checked, _lists
 from ._lists import Ledger, Pairs
 
 
@@ -104,6 +104,7 @@ class Balanced:
         cuts = [0, *step.ops.positions_of(mine.indices, self._bounds.tolist()), mine.size]
         parts = [mine.at(slice(start, stop)) for start, stop in pairwise(cuts)]
         theirs = step.comm.swap_lengths([part.size for part in parts])
+        _checked.counts(theirs, step.n, "pairs")
         after = [(rank + distance) % size for distance in range(1, size)]
         outgoing = {other: _lists.write(parts[other], step) for other in after if parts[other].size}
         incoming = {other: theirs[other] * _lists.pair_bytes(step) for other in reversed(after) if theirs[other]}
@@ -144,12 +145,14 @@ class Balanced:
     def _to_all(self, survivors: Pairs, step: Any) -> Pairs:
         """All owners' survivors; regions ascend with the rank."""
         nbytes = _lists.pair_bytes(step)
-        lengths = [count * nbytes for count in step.comm.lengths_of_all(survivors.size)]
+        counts = step.comm.lengths_of_all(survivors.size)
+        _checked.counts(counts, step.n, "pairs")
+        lengths = [count * nbytes for count in counts]
         flat, _ = step.comm.gather_to_all(_lists.write(survivors, step), lengths)
         ends = np.cumsum(lengths).tolist()
         lists = [_lists.read(flat[start:stop], step) for start, stop in pairwise([0, *ends])]
         indices = step.ops.concatenate([one.indices for one in lists], survivors.indices.dtype)
-        return Pairs(indices, step.ops.concatenate([one.values for one in lists], step.dtype))
+        return Pairs(_checked.ascending(indices, step), step.ops.concatenate([one.values for one in lists], step.dtype))
 
     # -- state
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..options import Option
 from ..values import Array, Compensated, Exchanged, Mean, Place, Sent
-from . import _message
+from . import _checked, _message
 from ._stateless import Stateless
 
 
@@ -59,6 +59,7 @@ class Gather(Stateless):
         message = _message.pack(self._parts, step.ops)
         bits = sum(part.bits for part in self._parts) / len(self._parts)
         lengths = step.comm.lengths_of_all(message.size)
+        _checked.counts(lengths, max(step.workers) * _checked.longest(step), "bytes")
         if self.switch == "auto" and sum(lengths) > 2 * step.n * step.dtype.itemsize:
             return Exchanged(self._dense(sent, step), sent, 8.0 * step.n * step.dtype.itemsize)
         flat, _ = step.comm.gather_to_all(message, lengths)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..values import Array, Compensated, Exchanged, Mean, Sent
+from . import _checked
 from ._stateless import Stateless
 
 
@@ -65,8 +66,9 @@ class Leader(Stateless):
         if like is None:  # a length that only the leader knows
             length = np.array([self._selection.size if leads else 0], np.int64)
             step.comm.broadcast(length, self._leader)
+            _checked.counts(length.tolist(), step.n, "indices")
             like = step.ops.empty(int(length[0]), step.ops.index_dtype(step.n))
         selection = self._selection if leads else like
         step.comm.broadcast(selection, self._leader)
         self._selection_bits = 8.0 * selection.nbytes
-        return self._indices if leads else step.selector.expand(selection, step)
+        return self._indices if leads else _checked.ascending(step.selector.expand(selection, step), step)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidArgument
+from ..errors import CorruptMessage, InvalidArgument
 from ..options import Option
 from ..partition import partition
 from ..values import Array, Compensated, Exchanged, Mean, Place, Sent
+from . import _checked
 
 BYTE = np.dtype(np.uint8)
 
@@ -121,7 +122,9 @@ class Pieces:
         me = step.comm.rank
         here = {me: messages.pop(me)} if me in messages else {}
         lengths = [messages[rank].size if rank in messages else 0 for rank in range(step.comm.size)]
-        incoming = {rank: length for rank, length in enumerate(step.comm.swap_lengths(lengths)) if length}
+        theirs = step.comm.swap_lengths(lengths)
+        _checked.counts(theirs, max(step.workers) * _checked.longest(step), "bytes")
+        incoming = {rank: length for rank, length in enumerate(theirs) if length}
         return here | step.comm.send_and_receive(messages, incoming, step.ops.empty(0, step.dtype))
 
     def _average(self, messages: dict[int, Array], step: Any) -> Array:
@@ -162,7 +165,10 @@ def _pack(codes: list[Array], ops: Any) -> Array:
 def _unpack(message: Array, workers: int, ops: Any) -> list[Array]:
     """The codes in a message, each in memory of its own, where any type is aligned."""
     at, codes = 8 * workers, []
-    for length in np.array(ops.to_host(message[:at])).view(np.int64).tolist():
+    lengths = [length for (length,) in _checked.lengths_at_head(message, workers, 1, ops)]
+    if min(lengths) < 0 or at + sum(lengths) != message.size:
+        raise CorruptMessage(f"codes of {lengths} bytes do not fit a message of {message.size}")
+    for length in lengths:
         codes.append(message[at : at + length].copy())
         at += length
     return codes

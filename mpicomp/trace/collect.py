@@ -26,6 +26,23 @@ def merge_over_ranks(comm, spool: Spool, run_id: str, path: Path, force: bool, m
     own.unlink(missing_ok=True)
 
 
+def recover_together(comm, folder: Path, path: Path, force: bool) -> None:
+    """Make the file from the journals in a folder that rank 0 sees, and remove them. Collective."""
+    from . import merge
+
+    comm.Barrier()  # all have stopped writing
+    failure: Exception | None = None
+    if comm.rank == 0:
+        try:
+            merge.recover(folder, path, force=force)
+            for own in folder.glob("*" + journal.SUFFIX):
+                own.unlink()
+            folder.rmdir()
+        except (MpicompError, OSError) as error:
+            failure = error
+    comm.fail_together(failure)
+
+
 def is_visible(facts: dict, run_id: str) -> bool:
     """Whether this process reads the very file that the rank wrote, and all of it.
 

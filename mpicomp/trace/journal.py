@@ -120,7 +120,8 @@ class Journal:
                 self._scan(file)
             except CorruptFile:
                 raise
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:  # whole, but nonsense
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+                # whole, but nonsense
                 raise CorruptFile(f"{path}: not written by this program: {error!r}") from error
 
     @property

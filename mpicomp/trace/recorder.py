@@ -147,6 +147,14 @@ class Recorder:
             self._comm.Barrier()  # every rank has removed its journal from the folder
         self._remove_spool()
 
+    def close_after_loss(self, comm) -> None:
+        """As ``close``, by the ranks of ``comm`` that are left; the file says of the others that they were killed."""
+        self._closed = True
+        from . import collect
+
+        self._spool.stop("closed")
+        collect.recover_together(comm, self.spool, self.path, self._force)
+
     def abandon(self, reason: str = "failed") -> None:
         """Stop recording and leave the journal for ``mpicomp trace recover``. Not collective."""
         if self._closed:

@@ -1,7 +1,5 @@
 """Data sets by name: the facts of the public ones, the generator, and what is refused."""
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -109,6 +107,37 @@ def test_a_damaged_mat_file_is_refused(tmp_path):
 
 def test_without_scipy_the_command_that_installs_it_is_named(tmp_path, monkeypatch):
     (tmp_path / "some.mat").write_bytes(b"MATLAB 5.0")
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'mpicomp\[data\]'"):
         data.load(str(tmp_path / "some.mat"))
+
+
+def test_a_mat_file_that_crashes_its_reader(tmp_path, monkeypatch):
+    """SciPy 1.17 ends by a segmentation fault on some damaged sparse matrices."""
+    crash = tmp_path / "child.py"
+    crash.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setattr("mpicomp.apps.matfile.CHILD", crash)
+    (tmp_path / "some.mat").write_bytes(b"MATLAB 5.0")
+    with pytest.raises(CorruptFile, match="damaged: its reader ended with -11"):
+        data.load(str(tmp_path / "some.mat"))
+
+
+def test_sparse_mat_files_whose_indices_point_outside(tmp_path):
+    """SciPy follows them into foreign memory."""
+    from scipy.sparse import csc_matrix
+
+    features = csc_matrix(np.eye(6))
+    features.indices[3] = 1 << 20
+    path = tmp_path / "bent.mat"
+    scipy_io.savemat(path, {"X": features, "Y": np.arange(6) % 2})
+    with pytest.raises(CorruptFile, match="indices must be < 6"):
+        data.load(str(path))
+
+
+def test_features_that_are_no_numbers(tmp_path):
+    for name, features in (("text", np.array(["a", "b"])), ("cells", np.array([[1, "b"]] * 2, object)),
+                           ("complex", np.ones((2, 2), complex))):  # fmt: skip
+        path = tmp_path / f"{name}.mat"
+        scipy_io.savemat(path, {"X": features, "Y": [0, 1]})
+        with pytest.raises(CorruptFile, match="expected matrices of real numbers"):
+            data.load(str(path))

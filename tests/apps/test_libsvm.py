@@ -86,3 +86,27 @@ def test_a_damaged_archive_is_refused(tmp_path, pack, damage):
     path.write_bytes(packed)
     with pytest.raises(CorruptFile):
         libsvm.read(path)
+
+
+def test_an_index_of_thousands_of_digits(tmp_path):
+    """int() refuses those with an error of its own."""
+    path = tmp_path / "long.txt"
+    path.write_text("1 " + "9" * 5000 + ":1")
+    with pytest.raises(CorruptFile, match="line 1, column 3"):
+        libsvm.read(path)
+
+
+def test_a_vector_far_longer_than_the_file(tmp_path):
+    """Sixteen gigabytes for ten characters."""
+    path = tmp_path / "wide.txt"
+    path.write_text("1 2147483647:1")
+    with pytest.raises(CorruptFile, match="1 numbers but an index of 2147483647"):
+        libsvm.read(path)
+
+
+def test_a_line_that_never_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(libsvm, "_LONGEST_LINE", 1000)
+    path = tmp_path / "endless.gz"
+    path.write_bytes(gzip.compress(b"1" * 10_000_000))
+    with pytest.raises(CorruptFile, match="line 1 has 1000 bytes or more"):
+        libsvm.read(path)

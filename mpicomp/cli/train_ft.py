@@ -1,0 +1,50 @@
+"""``mpicomp train logreg --ft``: the training that goes on without ranks that die."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import MpicompError
+from .console import Progress
+from .guard import world
+from .train_logreg import line, show
+from .train_options import recorder as recorder_for
+
+if TYPE_CHECKING:
+    from ..apps.settings import Settings
+
+
+def run(source: str, rows: int | None, settings: Settings, trace: str | None, force: bool, as_json: bool) -> int:
+    """Train; print as the first of the survivors; where ranks were lost, end this process. The exit code."""
+    from .. import survivors
+    from ..apps.surviving import Training
+    from ..comm import Comm
+
+    problem = survivors.problem()
+    if problem is not None:
+        raise MpicompError(problem)
+    everyone = Comm(world())
+    progress = Progress(quiet=as_json or everyone.rank != 0)
+    recorder = recorder_for(everyone, trace, force, f"train logreg {source} {settings.scheme} --ft")
+    job = Training(source, rows, settings, everyone.size, recorder,
+                   lambda e, steps: progress(line(e, steps), e.step / steps))  # fmt: skip
+    progress(f"training on {source}, with losses")
+    group = survivors.run(world(), job)
+    job.finish()
+    progress.clear()
+    if recorder.enabled:
+        recorder.close_after_loss(group.comm) if group.losses else recorder.close()
+    if group.comm.rank == 0:
+        show(job.result, trace, as_json, losses=job.losses)
+        _say(job.losses)
+    group.leave()
+    return 0
+
+
+def _say(losses: list[dict]) -> None:
+    for loss in losses:
+        ranks = ", ".join(map(str, loss["ranks"]))
+        click.echo(f"lost rank {ranks} before step {loss['step']}, and error memory of norm {loss['memory_norm']:.4g} "
+                   f"with it; the others went on after {loss['seconds']:.2f} s", err=True)  # fmt: skip

@@ -1,0 +1,175 @@
+"""The decoders of what other ranks send: index forms, lists of pairs, selections, codecs, pieces, texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mpicomp.agreement import Agreement
+from mpicomp.buckets import Bucket
+from mpicomp.codecs import CODECS
+from mpicomp.errors import Disagreement
+from mpicomp.exchanges import _checked, _lists, _message, pieces
+from mpicomp.options import resolve
+from mpicomp.schemes import Scheme
+from mpicomp.step import Step
+from mpicomp.values import Compensated, Place
+
+BYTE = np.dtype(np.uint8)
+Read = Callable[[bytes], None]
+FORMS = {
+    "plain": "topk-global:density=0.2,indices=plain,switch=never",
+    "gaps": "topk-global:density=0.2,indices=gaps,switch=never",
+    "bitmap": "topk-global:density=0.2,indices=bitmap,switch=never",
+    "own": "scalecom:chunk=9,exchange=gather,switch=never",
+    "none": "qsgd:switch=never,bucket=40",
+    "threshold": "strom:lam=0.7,switch=never",
+    "levels": "topk:density=0.1,codec=levels,bucket=8,switch=never",
+}  # fmt: skip
+
+
+class OneRank:
+    """What a step needs of a communicator that is never asked."""
+
+    rank, size = 0, 1
+
+    def allreduce_in_place(self, x: Any, *rest: Any) -> None:
+        pass
+
+
+def step_of(text: str, rng: np.random.Generator, workers: int = 1) -> tuple[Step, Any, list[Compensated]]:
+    """A step of a scheme on arrays of random shapes, its exchange, and the workers' gradients."""
+    dtype = rng.choice(["float32", "float64"])
+    shapes = [tuple(rng.integers(1, 14, int(rng.integers(0, 3)))) for _ in range(int(rng.integers(1, 5)))]
+    grads = [rng.standard_normal((workers, *shape) if workers > 1 else shape).astype(dtype) for shape in shapes]
+    grads = [np.asarray(g, dtype) for g in grads]
+    scheme = Scheme.parse(text)
+    parts, bucket = scheme.parts(workers), Bucket(grads, workers)
+    step = Step(OneRank(), [workers], parts, 0, "native", None)
+    whole = scheme.options["layers"] == "whole"
+    spans = [(0, bucket.n)] if whole else [tensor[:2] for tensor in bucket.tensors]
+    step.begin(0, bucket, spans, [None] * len(spans))
+    return step, parts.exchange, [Compensated(None, g) for g in bucket.flatten(grads, step.scratch)]
+
+
+def gathered(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
+    """A rank's message of an all-gather; added up by the exchange itself."""
+    workers = int(rng.integers(1, 4))
+    step, exchange, u = step_of(text, rng, workers)
+    exchange.select(u, step)
+    exchange.compress(u, step)
+    message = _message.pack(exchange._parts, step.ops)
+
+    def read(data: bytes) -> None:
+        flat = np.frombuffer(data, BYTE)
+        mean = exchange._sum(flat, [flat.size], step)
+        assert mean.indices is None or (np.diff(mean.indices) > 0).all()
+        assert mean.dense(step.ops).shape == (step.n,)
+
+    return message.tobytes(), read
+
+
+def pairs(filled: bool, rng: np.random.Generator) -> tuple[bytes, Read]:
+    """A list of gTop-k (filled up) or Ok-Topk, merged with another."""
+    step, exchange, (u,) = step_of("gtopk:density=0.3", rng)
+    exchange.select([u], step)
+    own = exchange._own[0]
+    message = _lists.write(own, step, sum(step.selector.counts(step)) + int(rng.integers(0, 5)) if filled else None)
+
+    def read(data: bytes) -> None:
+        theirs = _lists.read(np.frombuffer(data, BYTE), step, filled)
+        assert theirs.indices.size == theirs.values.size <= step.n
+        total = _lists.add([own, theirs], step)
+        assert (np.diff(total.indices) > 0).all()
+
+    return message.tobytes(), read
+
+
+def selection(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
+    """What ScaleCom's leader broadcasts: as many bytes as expected, whatever they say."""
+    step, _, (u,) = step_of(text, rng)
+    wire = step.selector.select(u, step)
+
+    def read(data: bytes) -> None:
+        padded = (data + bytes(wire.nbytes))[: wire.nbytes]  # a broadcast has the receiver's length
+        indices = _checked.ascending(step.selector.expand(np.frombuffer(padded, wire.dtype), step), step)
+        assert u.at(indices, step.ops).size == indices.size <= step.n
+
+    return wire.tobytes(), read
+
+
+def codes(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
+    """A codec's message, of a dense piece or of a list."""
+    name, *given = text.split(",")
+    part = CODECS[name](**resolve(CODECS[name].options, dict(one.split("=") for one in given), name))
+    step, _, (u,) = step_of("threshold:lam=0.5", rng)
+    start = int(rng.integers(0, step.n))
+    chosen = np.flatnonzero(rng.random(step.n) < 0.4).astype(np.int32)
+    place = Place(0, chosen) if rng.random() < 0.5 else Place(0, None, start, step.n)
+    values = u.gradient[chosen] if place.indices is not None else u.gradient[start:].copy()
+    if part.shares_scale:
+        part.share(part.peak([values], step), step)
+    message = part.encode(values, place, step)
+
+    def read(data: bytes) -> None:
+        decoded = part.decode(np.frombuffer(data, BYTE).copy(), place, step)
+        assert decoded.shape == (place.size,) and decoded.dtype == step.dtype
+
+    return message.view(BYTE).tobytes(), read
+
+
+def piece(rng: np.random.Generator) -> tuple[bytes, Read]:
+    """1-bit SGD's message to the owner of a piece: lengths, then codes."""
+    workers = int(rng.integers(1, 4))
+    step, exchange, u = step_of("onebit:column=16", rng, workers)
+    exchange.compress(u, step)
+    message = pieces._pack(exchange._codes, step.ops)
+
+    def read(data: bytes) -> None:
+        for one in pieces._unpack(np.frombuffer(data, BYTE), workers, step.ops):
+            assert step.codec.decode(one, Place(0, None, 0, step.n), step).shape == (step.n,)
+
+    return message.tobytes(), read
+
+
+def verdict(rng: np.random.Generator) -> tuple[bytes, Read]:
+    """What a rank says where ranks disagree: always an error that names it, whatever it said."""
+    said = {"signature": f"step {rng.integers(100)} of topk", "error": "ValueError", "text": "no"}
+    text = json.dumps(said if rng.random() < 0.5 else {"signature": said["signature"]}).encode()
+
+    def read(data: bytes) -> None:
+        agreement = Agreement(0, lambda pair, patient: pair.fill(-2), lambda own: [own, data])
+        try:
+            agreement.check("step 1 of topk")
+        except Disagreement as error:
+            assert "rank 1: " in str(error)
+            if "unreadable" in str(error):
+                raise
+        except Exception as error:  # the other rank's error, in its class; a bug would not name the rank
+            assert "rank 1: " in str(error), repr(error)
+
+    return text, read
+
+
+CODEC_OPTIONS = ("float", "float,values=float16", "float,values=bfloat16", "one-bit,column=7", "sign", "levels",
+                 "levels,levels=1,bucket=9", "levels,levels=127,norm=max", "levels,levels=32767", "ternary",
+                 "stochastic,unit=0.1", "natural", "scaled-integer", "scaled-integer,bits=8", "fixed,lam=0.5",
+                 "induced,density=0.1")  # fmt: skip
+
+
+def decoders() -> Iterator[tuple[str, Callable]]:
+    """Names, and what makes a valid message with its reader."""
+    for form, text in FORMS.items():
+        yield f"gather {form}", partial(gathered, text)
+    yield "pairs", partial(pairs, False)
+    yield "pairs filled up", partial(pairs, True)
+    yield "selection scalecom", partial(selection, "scalecom:chunk=9")
+    yield "selection top-k", partial(selection, "topk-global:density=0.2,exchange=leader")
+    for text in CODEC_OPTIONS:
+        yield f"codec {text}", partial(codes, text)
+    yield "piece", piece
+    yield "agreement text", verdict
