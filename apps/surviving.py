@@ -22,7 +22,7 @@ from mpicomp.survivors import Loss
 
 from . import data
 from .keeper import Keeper
-from .logreg import _describe, _Run, check, define
+from .logreg import Run, _describe, check, define
 from .logreg_result import Evaluation, Result
 from .settings import Settings
 
@@ -86,7 +86,7 @@ class Training:
             self._tell(loss, 0.0)
 
     def _make_run(self, comm: Any, problem: Any) -> None:
-        self.run = _Run(comm, self._data, self._settings, problem, self._trace)
+        self.run = Run(comm, self._data, self._settings, problem, self._trace)
         self.steps = self._settings.epochs * self.run.shards.steps_per_epoch
         self._samples = self.run.shards.samples(self.steps)
 

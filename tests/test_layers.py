@@ -41,7 +41,7 @@ LIBRARIES = {
     ),
     "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
     "matplotlib": (
-        "mpicomp/bench/plot.py", "mpicomp/simulate/plot.py", "mpicomp/trace/analyses/plots.py",
+        "apps/plots.py", "mpicomp/bench/plot.py", "mpicomp/simulate/plot.py", "mpicomp/trace/analyses/plots.py",
         "mpicomp/trace/pictures.py",
     ),
     "pyarrow": ("mpicomp/trace/exporting.py",),

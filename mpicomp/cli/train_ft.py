@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from ..errors import MpicompError
+from ..errors import InvalidArgument, MpicompError
 from .console import Progress
 from .guard import world
 from .train_logreg import line, show
 from .train_options import recorder as recorder_for
 
-if TYPE_CHECKING:
-    from ..apps.settings import Settings
 
-
-def run(source: str, rows: int | None, settings: Settings, trace: str | None, force: bool, as_json: bool) -> int:
+def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkpoint: str | None,
+        checkpoint_every: int | None, resume: bool, as_json: bool, **options: Any) -> int:  # fmt: skip
     """Train; print as the first of the survivors; where ranks were lost, end this process. The exit code."""
     from .. import survivors
+    from ..apps.settings import Settings
     from ..apps.surviving import Training
     from ..comm import Comm
 
+    if checkpoint is not None:
+        raise InvalidArgument("--ft keeps a run alive without checkpoints; got --checkpoint, too: give one of them")
+    settings = Settings(**options)
     problem = survivors.problem()
     if problem is not None:
         raise MpicompError(problem)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InvalidArgument
 from .console import Column, print_json, print_table
 from .guard import world
 from .train_options import Session, exit_code, recorder, recording, session, training
@@ -36,42 +35,50 @@ COLUMNS = [Column(title) for title in ("step", "epoch", "bits", "gap", "density"
 @click.option("--ft", is_flag=True,
               help="Go on without ranks that die: Open MPI under mpirun --with-ft ulfm (docs/reliability.md).")
 @recording
-def logreg(source: str, rows: int | None, ft: bool, trace: str | None, force: bool, checkpoint: str | None,
-           checkpoint_every: int | None, resume: bool, as_json: bool, **options: Any) -> int:
+def logreg(ft: bool, **options: Any) -> int:
     """Logistic regression by distributed SGD, from near its minimum.
 
     Prints how far f(x) is above its minimum f* (the gap) against the bits each worker has sent. The scheme's options
     lam, unit and clip are on the gradient's scale.
     """
-    from ..apps.settings import Settings
-    from ..comm import Comm
-
     if ft:
         from . import train_ft
 
-        if checkpoint is not None:
-            raise InvalidArgument("--ft keeps a run alive without checkpoints; got --checkpoint, too: give one of them")
-        return train_ft.run(source, rows, Settings(**options), trace, force, as_json)
+        return train_ft.run(**options)
+    return run_logreg(None, **options)
+
+
+def run_logreg(kind: type | None, *, source: str, rows: int | None, trace: str | None, force: bool,
+               checkpoint: str | None, checkpoint_every: int | None, resume: bool, as_json: bool,
+               **options: Any) -> int:
+    """Train with steps of a ``kind`` (None: the app's own) and report; the exit code (collective)."""
+    from ..apps.settings import Settings
+    from ..comm import Comm
+
     comm = Comm(world())
     with session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
                  as_json=as_json) as running:  # fmt: skip
-        result = _run(comm, source, rows, Settings(**options), trace, force, running)
+        result = _train(comm, kind, source, rows, Settings(**options), trace, force, running)
         code = exit_code(comm, running.keeper, running.signals)
     if comm.rank == 0:
-        show(result, trace, as_json)
+        show(result, trace, as_json, _name(kind))
     return code
 
 
-def show(result: Result, trace: str | None, as_json: bool, **more: Any) -> None:
+def show(result: Result, trace: str | None, as_json: bool, app: str = "logreg", **more: Any) -> None:
     """Print a finished run; ``more`` goes into the JSON document."""
     if as_json:
-        print_json({"format": "mpicomp-train-logreg", "version": 1, **result.to_dict(), **more})
+        print_json({"format": f"mpicomp-train-{app}", "version": 1, **result.to_dict(), **more})
     else:
         _print(result, trace)
 
 
-def _run(comm: Any, source: str, rows: int | None, settings: Settings, trace: str | None, force: bool,
-         running: Session) -> Result:  # fmt: skip
+def _name(kind: type | None) -> str:
+    return "logreg" if kind is None else kind.app
+
+
+def _train(comm: Any, kind: type | None, source: str, rows: int | None, settings: Settings, trace: str | None,
+           force: bool, running: Session) -> Result:  # fmt: skip
     from ..apps.data import share
     from ..apps.logreg import check
     from ..apps.logreg import train as train_logreg
@@ -81,9 +88,9 @@ def _run(comm: Any, source: str, rows: int | None, settings: Settings, trace: st
     data = share(comm, source, rows)
     check(comm, data, settings, keeper)  # before a trace is begun
     progress("finding the minimum")
-    with recorder(comm, trace, force, f"train logreg {source} {settings.scheme}") as record:
+    with recorder(comm, trace, force, f"train {_name(kind)} {source} {settings.scheme}") as record:
         said = lambda e, steps: progress(line(e, steps), e.step / steps)  # noqa: E731
-        return train_logreg(comm, data, settings, record, said, keeper)
+        return train_logreg(comm, data, settings, record, said, keeper, kind)
 
 
 def line(evaluation: Evaluation, steps: int) -> str:
