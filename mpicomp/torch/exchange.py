@@ -17,6 +17,7 @@ from ..reducer import Reducer
 from ..schemes import Scheme
 from .flat import FlatBucket, Named, as_array, plan
 
+HOST = np.empty(0)  # whose operations gradients on the host take
 SEED_STEP = 1_000_003  # between the random numbers of two buckets
 TWICE = (
     "the gradient of {} came twice in one step: expected once. Checkpoints need use_reentrant=False; of several "
@@ -74,14 +75,14 @@ class Exchange:
         self._failed = False
         self.skipped = False
 
-    def put(self, parameter: torch.nn.Parameter, gradient: torch.Tensor, factor: float) -> None:
+    def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """A gradient has come; start the buckets that are now full, in order."""
         i, at = self.places[parameter]
         bucket = self.buckets[i]
         if self._there[i][at]:
             raise InvalidArgument(TWICE.format(bucket.names[at]))
         self._there[i][at] = True
-        bucket.put(at, gradient, factor)
+        bucket.put(at, parameter.grad.detach(), factor)
         self._missing[i] -= 1
         if self._worker is not None:
             self._start_full()
@@ -178,26 +179,23 @@ class Alone:
     def __init__(self, named: Named, nonfinite: str) -> None:
         self.reducers: list[Reducer] = []
         self.buckets: list[FlatBucket] = []
-        self._names, self._nonfinite = {parameter: name for name, parameter in named}, nonfinite
-        self.begin()
+        self._named, self._nonfinite, self.skipped = named, nonfinite, False
 
     def begin(self) -> None:
-        self._there: set[torch.nn.Parameter] = set()
-        self.skipped = False
+        """Nothing to prepare."""
 
-    def put(self, parameter: torch.nn.Parameter, gradient: torch.Tensor, factor: float) -> None:
-        if parameter in self._there:
-            raise InvalidArgument(TWICE.format(self._names[parameter]))
-        self._there.add(parameter)
-        if self._nonfinite == "allow" or is_finite(gradient):
-            return
-        if self._nonfinite == "raise":
-            raise NonFiniteGradient(f"the gradient of {self._names[parameter]} holds NaN or infinity. "
-                                    "nonfinite='skip' leaves out such steps on all ranks")
-        self.skipped = True
+    def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
+        """The gradient stays where it is."""
 
     def finish(self, factor: float) -> set[torch.nn.Parameter]:
-        return set(self._names) - self._there
+        """Look for NaN and infinity."""
+        gradients = [(name, one.grad) for name, one in self._named if one.grad is not None]
+        wrong = [] if self._nonfinite == "allow" else [name for name, one in gradients if not is_finite(one)]
+        if wrong and self._nonfinite == "raise":
+            raise NonFiniteGradient(f"the gradient of {wrong[-1]} holds NaN or infinity ({len(wrong)} of "
+                                    f"{len(gradients)} do). nonfinite='skip' leaves out such steps on all ranks")
+        self.skipped = bool(wrong)
+        return set()
 
     def close(self) -> None:
         """Nothing to end."""
@@ -207,8 +205,7 @@ def is_finite(gradient: torch.Tensor) -> bool:
     """Whether a tensor holds neither NaN nor infinity."""
     if gradient.is_cuda or not gradient.is_contiguous() or gradient.dtype not in (torch.float32, torch.float64):
         return bool(torch.isfinite(gradient).all())
-    array = as_array(gradient.view(-1))
-    return not ops_for(array).count_nonfinite(array)[0]
+    return not ops_for(HOST).count_nonfinite(gradient.detach().view(-1).numpy())[0]
 
 
 def scheme_for(scheme: Scheme, i: int, names: list[str], named: Named) -> Scheme:

@@ -173,7 +173,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         return averaged
 
-    @torch.no_grad()
     def _arrived(self, parameter: torch.nn.Parameter) -> None:
         """Backward has finished a parameter's gradient; may be called by several threads of autograd."""
         if self._accumulating:
@@ -185,7 +184,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if self._phase == FRESH:
                 self._begin()
                 torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-            self._exchange.put(parameter, parameter.grad.detach(), self._inverse)
+            self._exchange.put(parameter, self._inverse)
 
     def _begin(self) -> None:
         self._scale = 1.0 if self._scaler is None else self._scaler.get_scale()
