@@ -15,7 +15,7 @@ environment = .venv/$(1)/.installed
 comma := ,
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster figures lint clean
+.PHONY: test bench test-cluster test-scale figures lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -47,6 +47,10 @@ bench: $(call environment,openmpi)
 test-cluster: $(call environment,openmpi) $(call environment,mpich)
 	.venv/openmpi/bin/python tests/cluster/slurm.py install
 	.venv/openmpi/bin/python -m pytest -q tests/cluster
+
+# 64 ranks, far more than cores: the collectives' tests, the memory of a communicator, a training. Minutes, some GB.
+test-scale: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/scale.py
 
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine.
 figures: $(call environment,openmpi)

@@ -43,9 +43,9 @@ SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 SlurmdParameters=config_overrides
 MpiDefault=none
-SlurmdTimeout=8
+SlurmdTimeout=6
 MessageTimeout=4
-KillWait=5
+KillWait=2
 ReturnToService=2
 GresTypes=gpu
 NodeName=node[0-{last}] CPUs=2 Gres=gpu:2 State=UNKNOWN
@@ -156,11 +156,11 @@ class Slurm(hosts.Hosts):
         subprocess.run(["mungekey", "--create", f"--keyfile={munge}/key"], check=True, timeout=30)
         files = [f"--{what}-file={munge}/{what}" for what in ("key", "pid", "log", "seed")]
         self._daemon("munged", "node0", ["munged", "--foreground", "--force", f"--socket={munge}/socket", *files])
-        self._until(lambda: (munge / "socket").exists(), "munged opens its socket")
+        self.until(lambda: (munge / "socket").exists(), "munged opens its socket")
         self._daemon("slurmctld", "node0", ["slurmctld", "-D"])
         for name in self.names:
             self.start_node(name)
-        self._until(self.all_idle, "all nodes are idle")
+        self.until(self.all_idle, "all nodes are idle")
 
     def start_node(self, name):
         """Start a node's slurmd."""
@@ -178,7 +178,8 @@ class Slurm(hosts.Hosts):
         with (self.directory / f"{name}.out").open("w") as output:
             self.daemons[name] = self.start(host, command, stdout=output, stderr=output)
 
-    def _until(self, holds, what, seconds=30):
+    def until(self, holds, what, seconds=30):
+        """Wait until `holds()`; raise `hosts.Unavailable` with what the daemons said when it takes too long."""
         deadline = time.monotonic() + seconds
         while not holds():
             ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]

@@ -12,6 +12,7 @@ import hosts
 import numpy as np
 import pytest
 
+import mpicomp.trace
 import slurm
 
 SCRIPTS = hosts.REPOSITORY / "slurm"
@@ -118,11 +119,11 @@ def test_a_missing_env_file_is_named(cluster, tmp_path):
 
 # -- training that is stopped: by the time limit, by a node that goes away
 
-TRAINING = ("train", "logreg", "--data", "synthetic:n=400,d=60", "--epochs", "3", "--scheme", "scalecom:chunk=8",
+TRAINING = ("train", "logreg", "--data", "synthetic:n=400,d=60", "--epochs", "1", "--scheme", "scalecom:chunk=8",
             "--json")  # fmt: skip
 SLOW = """
 source {env}
-if [ -z "${{SLURM_RESTART_COUNT:-}}" ]; then export MPICOMP_FAULT=slow:rank=1,seconds=0.1; fi
+if [ -z "${{SLURM_RESTART_COUNT:-}}" ]; then export MPICOMP_FAULT=slow:rank=1,seconds=0.3; fi
 """
 
 
@@ -172,17 +173,64 @@ def same_as(uninterrupted, checkpoint, text):
     assert not different
 
 
+@pytest.mark.timeout(240)
 def test_a_job_near_its_time_limit_is_requeued_and_resumes_with_the_same_bits(cluster, tmp_path, slow, uninterrupted):
     options = ["--nodes=4", "--time=1", "--signal=B:USR1@55"]  # a minute is the least; Slurm looks every 30 s
     number = submit(cluster, tmp_path, "train-requeue", *TRAINING, options=options, MPICOMP_TRACE="run", **slow)
     text = completed(cluster, number, tmp_path, 110)
     (job,) = cluster.jobs(number)
-    print(text)
     assert job["Restarts"] == "1"
     assert "stopped by SIGUSR1" in text
     assert "resumed after step" in text
     same_as(uninterrupted, tmp_path / f"checkpoint-{number}", text)
     assert (tmp_path / "run-0.h5").exists() and (tmp_path / "run-1.h5").exists()
+
+
+def cut_link(cluster, name):
+    cluster.set_link(name, "down")
+
+
+def kill_node(cluster, name):
+    cluster.kill_node(name)
+
+
+def bring_back(cluster, name):
+    """Make a node that went away usable again, and wait until it is."""
+    cluster.kill_node(name)
+    cluster.daemons[name].wait()
+    cluster.set_link(name, "up")
+    cluster.start_node(name)
+    cluster.until(cluster.all_idle, "all nodes are idle again")
+
+
+def recovered(spool, output):
+    """Build a trace from the journals of a killed run; return how many ranks have each step in it."""
+    command = [sys.executable, "-m", "mpicomp.cli", "trace", "recover", spool, "-o", output]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return mpicomp.trace.steps(output)["steps"]["ranks"].tolist()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("go_away", [cut_link, kill_node])
+def test_a_node_that_goes_away_ends_the_job_and_leaves_trace_and_checkpoint(
+    cluster, tmp_path, slow, uninterrupted, go_away
+):
+    begun = (*TRAINING, "--checkpoint", "saved", "--checkpoint-every", "2", "--trace", "run.h5")
+    lost = submit(cluster, tmp_path, "cpu-openmpi", *begun, options=["--nodes=4"], **slow)
+    cluster.until(lambda: (tmp_path / "saved" / "latest").exists(), "a checkpoint is there", 40)
+    go_away(cluster, "node2")
+    ended, text = state(cluster, lost, tmp_path, 60)
+    bring_back(cluster, "node2")
+    assert ended in ("NODE_FAIL", "FAILED")
+    assert "node2" in text
+    ranks = recovered(tmp_path / "run.h5.spool", tmp_path / "recovered.h5")
+    assert len(ranks) >= 2 and set(ranks) == {4}
+    rest = (*TRAINING, "--checkpoint", "saved", "--resume")
+    number = submit(cluster, tmp_path, "cpu-openmpi", *rest, options=["--nodes=4"])
+    text = completed(cluster, number, tmp_path)
+    assert "resumed after step" in text
+    same_as(uninterrupted, tmp_path / "saved", text)
 
 
 def alive(text):
