@@ -13,6 +13,8 @@ import numpy as np
 from mpicomp import checkpoint
 from mpicomp.errors import InvalidArgument, MpicompError, RefusedOverwrite
 
+BEST = "best.h5"
+
 Sections = Mapping[str, Mapping[str, Any]]
 
 
@@ -111,6 +113,12 @@ class Keeper:
         """The run is over: its last checkpoint says so."""
         if self._folder is not None and not (self.saved and self.saved.complete and self.saved.step == run.steps):
             self._save(run, settings, complete=True)
+
+    def best(self, step: int, parameters: Mapping[str, Any]) -> None:
+        """Keep the model that is the best so far, in ``best.h5``: rank 0's."""
+        if self._folder is not None:
+            state = {"model": parameters, "about": {"step": step}}
+            checkpoint.save_arrays(self._comm, Path(self._folder) / BEST, state)
 
     def _save(self, run: Run, settings: Mapping[str, Any], complete: bool) -> None:
         now = run.snapshot()

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,7 +38,7 @@ Watcher = Callable[[Evaluation, int], None]  # gets every evaluation and the num
 
 
 def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch: Watcher | None = None,
-          keeper: Keeper | None = None) -> Result:
+          keeper: Keeper | None = None, kind: type[Run] | None = None) -> Result:
     """Train from ``x* + shift`` and measure how the gap closes with the bits sent (collective).
 
     Parameters
@@ -53,6 +53,8 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
         Called on every rank after each evaluation.
     keeper : Keeper, optional
         Saves checkpoints, stops the run when asked to, and has what it resumes from.
+    kind : type, optional
+        What a step is; by default ``Run``.
 
     Raises
     ------
@@ -62,9 +64,10 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
     keeper = keeper or Keeper(comm)
     settings = check(comm, data, settings, keeper)
     start = time.perf_counter()
-    problem = define(comm, data, settings) if keeper.saved is None else _problem_of(keeper.saved)
+    kind = kind or Run
+    problem = define(comm, data, settings) if keeper.saved is None else _problem_of(keeper.saved, kind.app)
     solved = time.perf_counter() - start
-    run = _Run(comm, data, settings, problem, trace or NullRecorder())
+    run = kind(comm, data, settings, problem, trace or NullRecorder())
     f_start = keeper.saved.common["progress"]["f_start"] if keeper.saved else run.evaluate().gap + problem.f_star
     run.result = result = Result(settings, _describe(data, settings.workers, comm.size), problem, f_start)
     if keeper.saved is not None:
@@ -76,9 +79,9 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
     return result
 
 
-def _problem_of(saved: Any) -> Problem:
+def _problem_of(saved: Any, app: str) -> Problem:
     """The constants that the run to resume has found (collective)."""
-    saved.check_settings(app="logreg")
+    saved.check_settings(app=app)
     return Problem(**saved.common["problem"])
 
 
@@ -125,12 +128,12 @@ def _describe(data: Dataset, workers: int, ranks: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _descend(run: _Run, settings: Settings, result: Result, watch: Watcher, keeper: Keeper) -> None:
+def _descend(run: Run, settings: Settings, result: Result, watch: Watcher, keeper: Keeper) -> None:
     """All steps that are left, with an evaluation on schedule and one at each target of bits."""
-    steps = settings.epochs * run.shards.steps_per_epoch
-    every = settings.eval_every or run.shards.steps_per_epoch
+    steps = settings.epochs * run.steps_per_epoch
+    every = settings.eval_every or run.steps_per_epoch
     pending = sorted(settings.target_bits)[len(result.targets) :]
-    for samples in run.shards.samples(steps, run.steps):
+    for samples in run.samples(steps):
         run.step(samples)
         while pending and run.bits() >= pending[0]:
             result.targets.append(run.evaluate())
@@ -145,27 +148,30 @@ def _descend(run: _Run, settings: Settings, result: Result, watch: Watcher, keep
         keeper.end(run, run.fixed)
 
 
-class _Run:
+class Run:
     """The state of one training run on one rank."""
 
     result: Result
+    app = "logreg"
+    scheme_options: ClassVar[dict[str, Any]] = {}  # what the app adds to the scheme
 
     def __init__(self, comm: Any, data: Dataset, settings: Settings, problem: Problem, trace: Any) -> None:
         workers = settings.workers
         self.comm, self.problem, self.trace = comm, problem, trace
         self._rows, self._workers = data.labels.size, workers
         self.shards = Shards(comm.rank, comm.size, data, workers, settings.seed)
-        scheme = on_update_scale(settings.scheme, problem.step_size)
-        self._reducer = Reducer(
+        scheme = on_update_scale(settings.scheme, problem.step_size).replace(**self.scheme_options)
+        self.reducer = Reducer(
             comm, scheme, workers=self.shards.count, algorithm=settings.algorithm, trace=trace
         )
         self.x = problem.x_star + settings.shift
+        self.steps_per_epoch = self.shards.steps_per_epoch
         self.steps = 0
         self._sums = np.zeros(4)  # over steps and this rank's workers: bits, density, |e|^2; |e|^2 of the last step
         self._bytes_sent = 0
         self.seconds = {"steps": 0.0, "evaluations": 0.0}
         self.fixed = {  # what a run that resumes must have in common with this one
-            "app": "logreg", "scheme": settings.scheme, "workers": workers, "seed": settings.seed,
+            "app": self.app, "scheme": settings.scheme, "workers": workers, "seed": settings.seed,
             "shift": settings.shift, "l2": settings.l2, "step_size": settings.step_size,
             "data": {"name": data.name, "rows": self._rows, "features": self.x.size, "crc32": fingerprint(data)},
         }  # fmt: skip
@@ -173,7 +179,7 @@ class _Run:
     def snapshot(self) -> Snapshot:
         """Everything that the next step depends on, and what is reported at the end."""
         model = {"model": {"x": self.x}}
-        shared = common_result(self._reducer)
+        shared = common_result(self.reducer)
         sums = np.array([*self._sums, self._bytes_sent])
         result = self.result
         common = {
@@ -183,16 +189,16 @@ class _Run:
             **(model if shared else {}),
         }  # fmt: skip
         own = {"sums": {"sums": sums}, **({} if shared else model)}
-        return Snapshot(common, own, {"reducer": self._reducer})
+        return Snapshot(common, own, {"reducer": self.reducer})
 
     def restore(self, saved: Any) -> None:
         """Go on where a checkpoint was written (collective)."""
         saved.check_settings(**self.fixed)
-        shared, progress = common_result(self._reducer), saved.common["progress"]
+        shared, progress = common_result(self.reducer), saved.common["progress"]
         self.comm.fail_together(None if shared or saved.same_ranks else InvalidArgument(
             f"with {self.fixed['scheme']} each rank has a model of its own: resume on {saved.ranks} ranks"
         ))  # fmt: skip
-        saved.restore(self._reducer)
+        saved.restore(self.reducer)
         self.x = (saved.common if shared else saved.own)["model"]["x"]
         if saved.same_ranks:
             sums = saved.own["sums"]["sums"]
@@ -203,18 +209,22 @@ class _Run:
         self.result.series = [Evaluation(*one) for one in progress["series"]]
         self.result.targets = [Evaluation(*one) for one in progress["targets"]]
 
-    def step(self, samples: np.ndarray) -> None:
+    def samples(self, steps: int) -> Iterator[Any]:
+        """What each of the steps that are left, of ``steps``, works on."""
+        return self.shards.samples(steps, self.steps)
+
+    def step(self, samples: Any) -> None:
         """compute -> compensate, compress, exchange, update (in the reducer) -> descend."""
         start = time.perf_counter()
         with self.trace.step(self.steps):
             with self.trace.region("compute"):
-                updates = self._updates(samples)
-            self.x -= self._reducer.reduce(updates)
+                updates = self.updates(samples)
+            self.x -= self.reducer.reduce(updates)
         self.steps += 1
         self._account()
         self.seconds["steps"] += time.perf_counter() - start
 
-    def _updates(self, samples: np.ndarray) -> np.ndarray:
+    def updates(self, samples: Any) -> np.ndarray:
         """gamma g_i of this rank's workers: one row a worker (one worker: one vector), in float32 for the wire."""
         rows = self.shards.features.dense_rows(samples)
         labels = self.shards.labels[samples]
@@ -228,8 +238,8 @@ class _Run:
         return updates if self.shards.count > 1 else updates[0]
 
     def _account(self) -> None:
-        stats, count = self._reducer.stats, self.shards.count
-        error = self._reducer.memory_norm() ** 2
+        stats, count = self.reducer.stats, self.shards.count
+        error = self.reducer.memory_norm() ** 2
         self._sums[:3] += stats.payload_bits * count, stats.density * count, error
         self._sums[3] = error
         self._bytes_sent += stats.bytes_sent
@@ -247,11 +257,11 @@ class _Run:
         with self.trace.region("evaluate"):
             shards, problem = self.shards, self.problem
             loss = logistic.losses(shards.labels * shards.features.times(self.x)).sum()
-            total = self._over_ranks(np.array([loss, *self._sums]))
-        bits, density, total_error, error = (total[1:] / self._workers).tolist()
-        value = float(total[0] / self._rows + 0.5 * problem.l2 * (self.x @ self.x))
+            total = self._over_ranks(np.array([loss, self.x @ self.x, *self._sums]))  # x may differ between ranks
+        bits, density, total_error, error = (total[2:] / self._workers).tolist()
+        value = float(total[0] / self._rows + 0.5 * problem.l2 * (total[1] / self.comm.size))
         evaluation = Evaluation(
-            self.steps, self.steps / shards.steps_per_epoch, bits, value - problem.f_star,
+            self.steps, self.steps / self.steps_per_epoch, bits, value - problem.f_star,
             density / max(1, self.steps), total_error, math.sqrt(error),
         )  # fmt: skip
         self._record(evaluation)

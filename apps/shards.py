@@ -22,7 +22,7 @@ class Shards:
         rows = np.array_split(self._rng.permutation(data.labels.size), workers)
         self._sizes = np.array([shard.size for shard in rows])
         self._own = np.array_split(np.arange(workers), ranks)[rank]
-        self._starts = np.cumsum(self._sizes[self._own]) - self._sizes[self._own]
+        self.starts = np.cumsum(self._sizes[self._own]) - self._sizes[self._own]
         own_rows = np.concatenate([rows[worker] for worker in self._own])
         self.features: Matrix = data.features.take(own_rows)
         self.labels = data.labels[own_rows]
@@ -39,4 +39,4 @@ class Shards:
         for start in range(0, steps, self.steps_per_epoch):
             block = min(self.steps_per_epoch, steps - start)
             drawn = self._rng.integers(self._sizes, size=(block, self._sizes.size))
-            yield from self._starts + drawn[max(0, done - start) :, self._own]
+            yield from self.starts + drawn[max(0, done - start) :, self._own]

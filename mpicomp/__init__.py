@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 # Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
 _HOME = {"Comm": ".comm", "launcher_mismatch": ".job", "Reducer": ".reducer", "Scheme": ".schemes"}
-_MODULES = ("ops", "schemes", "trace", "errors")
+_MODULES = ("checkpoint", "errors", "ops", "optim", "rates", "schemes", "trace")
 
-__all__ = ["Comm", "Reducer", "Scheme", "__version__", "errors", "launcher_mismatch", "ops", "schemes", "trace"]
+__all__ = ["Comm", "Reducer", "Scheme", "__version__", "launcher_mismatch", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

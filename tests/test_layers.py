@@ -39,7 +39,8 @@ LIBRARIES = {
         "mpicomp/cli/guard.py",  # starts MPI before a command, ends the job after it
     ),
     "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
-    "matplotlib": ("mpicomp/bench/plot.py", "mpicomp/trace/analyses/plots.py", "mpicomp/trace/pictures.py"),
+    "matplotlib": ("mpicomp/bench/plot.py", "mpicomp/trace/analyses/plots.py", "mpicomp/trace/pictures.py",
+                   "apps/plots.py"),
     "pyarrow": ("mpicomp/trace/exporting.py",),
     "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),

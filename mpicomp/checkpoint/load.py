@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import CorruptFile, InvalidArgument
 from . import folder
-from .save import _together
+from .save import CHECKSUM, _together
 
 Sections = dict[str, dict[str, Any]]
 
@@ -66,15 +66,15 @@ class Checkpoint:
                                         "resume with the same, or begin anew in another folder")
         self._comm.fail_together(error)
 
-    def fill(self, section: str, arrays: Mapping[str, Any]) -> None:
-        """Copy the saved arrays of a common section into ``arrays``, on their device (collective).
+    def fill(self, section: str, arrays: Mapping[str, Any], own: bool = False) -> None:
+        """Copy the saved arrays of a section, common or this rank's own, into ``arrays``, on their device (collective).
 
         Raises
         ------
         InvalidArgument
             On every rank: names, shapes or dtypes are not the saved ones. Nothing is changed then.
         """
-        saved, error = self.common.get(section, {}), None
+        saved, error = (self.own if own else self.common).get(section, {}), None
         described = {name: _form(value) for name, value in saved.items() if hasattr(value, "dtype")}
         wanted = {name: _form(value) for name, value in arrays.items()}
         if described != wanted:
@@ -155,6 +155,25 @@ def load(comm: Any, root: str | os.PathLike, step: int | None = None) -> Checkpo
     if notes:
         raise CorruptFile(f"no checkpoint in {root} is whole: {'; '.join(notes)}")
     return None
+
+
+def load_arrays(path: str | os.PathLike) -> Sections:
+    """The state in one file that ``save_arrays`` wrote. Local.
+
+    Raises
+    ------
+    CorruptFile
+        It is no such file, or damaged.
+    """
+    from . import parts
+
+    file = Path(path)
+    if not file.is_file():
+        raise CorruptFile(f"{file} is missing")
+    state = parts.read(file.read_bytes(), file)
+    if state.pop(CHECKSUM, {}).get("crc32") != parts.digest(state):
+        raise CorruptFile(f"{file} is damaged: its checksum is not the one it was written with")
+    return state
 
 
 def _exactly(comm: Any, root: Path, step: int, there: list[int]) -> Checkpoint:

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
+from ..durable import replace
 from ..errors import InvalidArgument, MpicompError
 from . import folder
+
+CHECKSUM = "checksum"  # the section of a single file that verifies the others
 
 State = Mapping[str, Mapping[str, Any]]
 
@@ -99,6 +102,22 @@ def _agree(comm: Any, root: Path, step: int, common: State, reducers: Mapping[st
     except InvalidArgument as caught:
         error = caught
     comm.agree(f"save step {step} to {root}, common state {digest}, reducers {list(reducers)}, keep={keep}", error)
+
+
+def save_arrays(comm: Any, path: str | os.PathLike, state: State) -> None:
+    """Write a state of rank 0 into one file, replacing what was there when the new one is whole (collective)."""
+    from . import parts
+
+    target = Path(path)
+    part = target.with_name(f"{target.name}.part")
+
+    def write() -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        parts.write(part, {**state, CHECKSUM: {"crc32": parts.digest(state)}})
+        replace(part, target)
+
+    _together(comm, comm.rank == 0, write)
 
 
 def steps(root: str | os.PathLike) -> list[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from .train_ef_gdstar import ef_gdstar
 from .train_logreg import logreg
+from .train_mlp import mlp
 
 
 @click.group()
@@ -15,5 +17,5 @@ def train() -> None:
     """
 
 
-for command in (logreg,):
+for command in (ef_gdstar, logreg, mlp):
     train.add_command(command)

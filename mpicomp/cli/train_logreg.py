@@ -33,30 +33,40 @@ COLUMNS = [Column(title) for title in ("step", "epoch", "bits", "gap", "density"
 @click.option("--target-bits", type=float, multiple=True, metavar="BITS",
               help="Evaluate, too, when a worker has sent this many bits; may be repeated.")
 @recording
-def logreg(source: str, rows: int | None, trace: str | None, force: bool, checkpoint: str | None,
-           checkpoint_every: int | None, resume: bool, as_json: bool, **options: Any) -> int:
+def logreg(**options: Any) -> int:
     """Logistic regression by distributed SGD, from near its minimum.
 
     Prints how far f(x) is above its minimum f* (the gap) against the bits each worker has sent. The scheme's options
     lam, unit and clip are on the gradient's scale.
     """
+    return run_logreg(None, **options)
+
+
+def run_logreg(kind: type | None, *, source: str, rows: int | None, trace: str | None, force: bool,
+               checkpoint: str | None, checkpoint_every: int | None, resume: bool, as_json: bool,
+               **options: Any) -> int:
+    """Train with steps of a ``kind`` (None: the app's own) and report; the exit code (collective)."""
     from ..apps.settings import Settings
     from ..comm import Comm
 
     comm = Comm(world())
     with session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
                  as_json=as_json) as running:  # fmt: skip
-        result = _run(comm, source, rows, Settings(**options), trace, force, running)
+        result = _train(comm, kind, source, rows, Settings(**options), trace, force, running)
         code = exit_code(comm, running.keeper, running.signals)
     if comm.rank == 0 and as_json:
-        print_json({"format": "mpicomp-train-logreg", "version": 1, **result.to_dict()})
+        print_json({"format": f"mpicomp-train-{_name(kind)}", "version": 1, **result.to_dict()})
     elif comm.rank == 0:
         _print(result, trace)
     return code
 
 
-def _run(comm: Any, source: str, rows: int | None, settings: Settings, trace: str | None, force: bool,
-         running: Session) -> Result:  # fmt: skip
+def _name(kind: type | None) -> str:
+    return "logreg" if kind is None else kind.app
+
+
+def _train(comm: Any, kind: type | None, source: str, rows: int | None, settings: Settings, trace: str | None,
+           force: bool, running: Session) -> Result:  # fmt: skip
     from ..apps.data import share
     from ..apps.logreg import check
     from ..apps.logreg import train as train_logreg
@@ -66,9 +76,9 @@ def _run(comm: Any, source: str, rows: int | None, settings: Settings, trace: st
     data = share(comm, source, rows)
     check(comm, data, settings, keeper)  # before a trace is begun
     progress("finding the minimum")
-    with recorder(comm, trace, force, f"train logreg {source} {settings.scheme}") as record:
+    with recorder(comm, trace, force, f"train {_name(kind)} {source} {settings.scheme}") as record:
         said = lambda e, steps: progress(_line(e, steps), e.step / steps)  # noqa: E731
-        return train_logreg(comm, data, settings, record, said, keeper)
+        return train_logreg(comm, data, settings, record, said, keeper, kind)
 
 
 def _line(evaluation: Evaluation, steps: int) -> str:

@@ -30,13 +30,13 @@ def all_of(*options: Decorator) -> Decorator:
     return decorate
 
 
-def training(epochs: int) -> Decorator:
-    """How every app trains."""
+def training(epochs: float) -> Decorator:
+    """How every app trains; ``epochs`` is the default, and may be a fraction where that is a float."""
     return all_of(
         click.option("--workers", type=int, metavar="N",
                      help="Virtual workers over all ranks, each with its own shard and error memory.  "
                           "[default: one a rank]"),
-        click.option("--epochs", type=int, default=epochs, show_default=True, help="Passes over the data."),
+        click.option("--epochs", type=type(epochs), default=epochs, show_default=True, help="Passes over the data."),
         click.option("--scheme", default="dense", show_default=True, metavar="NAME:OPTION=VALUE,...",
                      help="Compression scheme, see mpicomp schemes."),
         click.option("--algorithm", type=click.Choice(allreduce.names()), default="auto", show_default=True,
@@ -54,6 +54,25 @@ recording = all_of(
     click.option("--checkpoint-every", type=int, metavar="STEPS", help="Save one after every so many steps, too."),
     click.option("--resume", is_flag=True, help="Go on from the newest whole checkpoint; begin where there is none."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+)
+
+
+looping = all_of(
+    click.option("--batch", type=int, default=32, show_default=True, help="Rows a worker uses in a step."),
+    click.option("--optimizer", metavar="NAME:OPTION=VALUE,...",
+                 help="sgd, adam, lars or lamb.  [default: sgd:momentum=0.9; plain sgd where the scheme has momentum]"),
+    click.option("--lr", type=float, default=0.05, show_default=True, help="Learning rate."),
+    click.option("--schedule", default="constant", show_default=True, metavar="NAME:OPTION=VALUE,...",
+                 help="Of the learning rate: constant, step:at=2+4,factor=0.1 (epochs), cosine."),
+    click.option("--warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
+                 help="The learning rate rises to --lr from --lr over the number of workers."),
+    click.option("--compress-warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
+                 help="The density falls to the scheme's own, in the scheme's stages."),
+    click.option("--sam", type=float, default=0.0, show_default=True, metavar="RHO",
+                 help="Sharpness-aware minimisation within each worker's batch; 0 is off."),
+    click.option("--eval-every", type=int, metavar="STEPS", help="Steps between evaluations.  [default: one epoch]"),
+    click.option("--patience", type=int, metavar="N", help="Stop after N evaluations without a better metric."),
+    click.option("--plot", metavar="FILE", help="Draw loss, metric, density and memory norm (.png, .svg, .pdf)."),
 )
 
 
