@@ -17,7 +17,7 @@ comma := ,
 EXTRA_openmpi := $(comma)torch-test
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster figures fuzz sanitize soak soak-ft soak-trace lint clean
+.PHONY: test bench test-cluster test-scale bench-cluster figures fuzz sanitize soak soak-ft soak-trace lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -50,11 +50,20 @@ test-cluster: $(call environment,openmpi) $(call environment,mpich)
 	.venv/openmpi/bin/python tests/cluster/slurm.py install
 	.venv/openmpi/bin/python -m pytest -q tests/cluster
 
+# 64 ranks, far more than cores: the collectives' tests, the memory of a communicator, a training. Minutes, some GB.
+test-scale: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/scale.py
+
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine.
 figures: $(call environment,openmpi)
 	mkdir -p out
 	.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
 	.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
+
+# Dense schedules and schemes over four emulated hosts at three link rates; training to an accuracy: about an hour.
+bench-cluster: $(call environment,openmpi)
+	mkdir -p out
+	.venv/openmpi/bin/python tests/bench_cluster.py all --output out/cluster.json
 
 # Bent input for every decoder of messages and files: some 30 minutes of a core; COUNT inputs each.
 COUNT ?= 10000

@@ -92,7 +92,7 @@ class Training:
 
     def advance(self) -> None:
         run = self.run
-        own = np.array([run._reducer.memory_norm() ** 2, *run._sums, float(run._bytes_sent)])
+        own = np.array([run.reducer.memory_norm() ** 2, *run._sums, float(run._bytes_sent)])
         everyone = run.comm.gather_to_all(own, [own.size] * run.comm.size)[0].reshape(-1, STATISTICS)
         self._kept = [*self._kept[-1:], self._snapshot(everyone)]
         run.step(next(self._samples))
@@ -119,7 +119,7 @@ class Training:
     def _snapshot(self, everyone: np.ndarray) -> Snapshot:
         run, result = self.run, self.result
         sums = np.array([*run._sums, float(run._bytes_sent)])
-        return Snapshot(self.step, self._ranks, run.x.copy(), sums, run._reducer.state_dict(), everyone.copy(),
+        return Snapshot(self.step, self._ranks, run.x.copy(), sums, run.reducer.state_dict(), everyone.copy(),
                         (len(result.series), len(result.targets)))  # fmt: skip
 
     def _go_on(self, comm: Any, loss: Loss, then: Snapshot) -> None:
@@ -134,7 +134,7 @@ class Training:
         sums = then.sums + (lost[1:] if comm.rank == 0 else 0)  # what the dead had sent counts on
         run.x[:], run.steps, run._bytes_sent = then.x, then.step, int(sums[-1])
         run._sums[:] = [*sums[:3], then.sums[3]]
-        run._reducer.load_state_dict(reducer)
+        run.reducer.load_state_dict(reducer)
         del self.result.series[then.evaluations[0]:], self.result.targets[then.evaluations[1]:]
         # From here on nothing fails: until the next step, this is the state that is kept.
         self.step, self._ranks = then.step, loss.alive

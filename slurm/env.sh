@@ -24,3 +24,19 @@ export MPICOMP_TIMEOUT=${MPICOMP_TIMEOUT:-600}
 #export MPICOMP_TUNING=$HOME/mpicomp-tuning.json   # which all-reduce is the fastest here: mpicomp tune
 
 export PYTHONUNBUFFERED=1                       # what a killed job had to say is in its output
+
+# 6. When the job fails: those of its nodes whose slurmd does not answer, so that a lost node is not taken for a bug.
+lost_nodes() {
+    local node port
+    port=$(scontrol show config | sed -n 's/^SlurmdPort *= *\([0-9]*\).*/\1/p')
+    for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+        timeout 5 bash -c "exec 3<> /dev/tcp/$node/$port" 2>/dev/null || echo "$node" &
+    done
+    wait
+}
+say_lost_nodes() {
+    local code=$? lost=
+    if ((code)); then lost=$(lost_nodes | sort | xargs); fi
+    if [ -n "$lost" ]; then echo "failed with lost nodes, which do not answer: $lost" >&2; fi
+}
+trap say_lost_nodes EXIT

@@ -43,9 +43,9 @@ SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 SlurmdParameters=config_overrides
 MpiDefault=none
-SlurmdTimeout=8
+SlurmdTimeout=6
 MessageTimeout=4
-KillWait=5
+KillWait=2
 ReturnToService=2
 GresTypes=gpu
 NodeName=node[0-{last}] CPUs=2 Gres=gpu:2 State=UNKNOWN
@@ -138,7 +138,7 @@ class Slurm(hosts.Hosts):
 
     def _configure(self):
         here = self.directory
-        for name in ("munge", "state", "spool", "private", *(f"spool/{name}" for name in self.names)):
+        for name in ("munge", "state", "spool", "private"):
             (here / name).mkdir(mode=0o755)
         values = {"directory": here, "last": len(self.names) - 1, "pmix": PMIX}
         (here / "slurm.conf").write_text(SLURM_CONF.format(**values))
@@ -156,14 +156,17 @@ class Slurm(hosts.Hosts):
         subprocess.run(["mungekey", "--create", f"--keyfile={munge}/key"], check=True, timeout=30)
         files = [f"--{what}-file={munge}/{what}" for what in ("key", "pid", "log", "seed")]
         self._daemon("munged", "node0", ["munged", "--foreground", "--force", f"--socket={munge}/socket", *files])
-        self._until(lambda: (munge / "socket").exists(), "munged opens its socket")
+        self.until(lambda: (munge / "socket").exists(), "munged opens its socket")
         self._daemon("slurmctld", "node0", ["slurmctld", "-D"])
         for name in self.names:
             self.start_node(name)
-        self._until(self.all_idle, "all nodes are idle")
+        self.until(self.all_up, "all nodes are up")
 
     def start_node(self, name):
-        """Start a node's slurmd."""
+        """Start a node's slurmd, as after a boot: sockets of killed steps are gone, which a requeued job would meet."""
+        spool = self.directory / "spool" / name
+        shutil.rmtree(spool, ignore_errors=True)
+        spool.mkdir()
         self._daemon(name, name, ["slurmd", "-D", "-N", name])
 
     def kill_node(self, name):
@@ -178,10 +181,11 @@ class Slurm(hosts.Hosts):
         with (self.directory / f"{name}.out").open("w") as output:
             self.daemons[name] = self.start(host, command, stdout=output, stderr=output)
 
-    def _until(self, holds, what, seconds=30):
+    def until(self, holds, what, seconds=30, ended_too=()):
+        """Wait until `holds()`; raise `hosts.Unavailable` when that takes too long or another daemon has ended."""
         deadline = time.monotonic() + seconds
         while not holds():
-            ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
+            ended = {name for name, daemon in self.daemons.items() if daemon.poll() is not None} - {*ended_too}
             if ended or time.monotonic() > deadline:
                 raise hosts.Unavailable(f"{what}: not within {seconds} s; ended: {ended or 'none'}\n{self.logs()}")
             time.sleep(0.1)
@@ -192,10 +196,11 @@ class Slurm(hosts.Hosts):
         texts = {path: path.read_text(errors="replace").splitlines()[-lines:] for path in paths}
         return "\n".join("\n".join([f"--- {path.name}", *text]) for path, text in texts.items() if text)
 
-    def all_idle(self):
-        """Tell whether every node waits for work."""
-        done = self.command("sinfo", "--noheader", "--format=%t %D", check=False)
-        return done.stdout.split() == ["idle", str(len(self.names))]
+    def all_up(self):
+        """Tell whether every node answers and takes jobs."""
+        done = self.command("sinfo", "--noheader", "--Node", "--format=%t", check=False)
+        states = done.stdout.split()
+        return len(states) == len(self.names) and {*states} <= {"idle", "alloc", "mix", "comp"}
 
     def command(self, *words, check=True, limit=60, **options):
         """Run a client command in host 0 and return its `subprocess.CompletedProcess`, output as text."""

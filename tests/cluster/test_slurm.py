@@ -12,6 +12,7 @@ import hosts
 import numpy as np
 import pytest
 
+import mpicomp.trace
 import slurm
 
 SCRIPTS = hosts.REPOSITORY / "slurm"
@@ -58,7 +59,7 @@ def state(cluster, number, folder, seconds=60):
 def completed(cluster, number, folder, seconds=60):
     """Wait until a job has completed; return its output."""
     ended, text = state(cluster, number, folder, seconds)
-    assert ended == "COMPLETED", f"{ended}\n{text}"
+    assert ended == "COMPLETED", f"{ended}\n{text}\n{cluster.logs()}"
     return text
 
 
@@ -118,11 +119,11 @@ def test_a_missing_env_file_is_named(cluster, tmp_path):
 
 # -- training that is stopped: by the time limit, by a node that goes away
 
-TRAINING = ("train", "logreg", "--data", "synthetic:n=400,d=60", "--epochs", "3", "--scheme", "scalecom:chunk=8",
+TRAINING = ("train", "logreg", "--data", "synthetic:n=400,d=60", "--epochs", "1", "--scheme", "scalecom:chunk=8",
             "--json")  # fmt: skip
 SLOW = """
 source {env}
-if [ -z "${{SLURM_RESTART_COUNT:-}}" ]; then export MPICOMP_FAULT=slow:rank=1,seconds=0.1; fi
+if [ -z "${{SLURM_RESTART_COUNT:-}}" ]; then export MPICOMP_FAULT=slow:rank=1,seconds=0.3; fi
 """
 
 
@@ -172,17 +173,76 @@ def same_as(uninterrupted, checkpoint, text):
     assert not different
 
 
+@pytest.mark.timeout(240)
 def test_a_job_near_its_time_limit_is_requeued_and_resumes_with_the_same_bits(cluster, tmp_path, slow, uninterrupted):
     options = ["--nodes=4", "--time=1", "--signal=B:USR1@55"]  # a minute is the least; Slurm looks every 30 s
     number = submit(cluster, tmp_path, "train-requeue", *TRAINING, options=options, MPICOMP_TRACE="run", **slow)
     text = completed(cluster, number, tmp_path, 110)
     (job,) = cluster.jobs(number)
-    print(text)
     assert job["Restarts"] == "1"
     assert "stopped by SIGUSR1" in text
     assert "resumed after step" in text
     same_as(uninterrupted, tmp_path / f"checkpoint-{number}", text)
     assert (tmp_path / "run-0.h5").exists() and (tmp_path / "run-1.h5").exists()
+
+
+def bring_back(cluster, name):
+    """Make a node that went away usable again, and wait until it is."""
+    cluster.kill_node(name)
+    cluster.daemons[name].wait()
+    cluster.set_link(name, "up")
+    cluster.start_node(name)
+    cluster.until(cluster.all_up, "all nodes are up again")
+
+
+def recovered(spool, output):
+    """Build a trace from the journals of a killed run; return how many ranks have each step in it."""
+    command = [sys.executable, "-m", "mpicomp.cli", "trace", "recover", spool, "-o", output]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return mpicomp.trace.steps(output)["steps"]["ranks"].tolist()
+
+
+def first_checkpoint(cluster, folder):
+    cluster.until(lambda: (folder / "latest").exists(), "a checkpoint is there", 60)
+
+
+@pytest.mark.timeout(240)
+def test_a_node_that_is_cut_off_ends_the_job_and_leaves_trace_and_checkpoint(cluster, tmp_path, slow, uninterrupted):
+    begun = (*TRAINING, "--checkpoint", "saved", "--checkpoint-every", "2", "--trace", "run.h5")
+    lost = submit(cluster, tmp_path, "cpu-openmpi", *begun, options=["--nodes=4"], **slow)
+    first_checkpoint(cluster, tmp_path / "saved")
+    cluster.set_link("node2", "down")
+    ended, text = state(cluster, lost, tmp_path)
+    bring_back(cluster, "node2")
+    assert ended == "NODE_FAIL"
+    assert "Node failure on node2" in text
+    ranks = recovered(tmp_path / "run.h5.spool", tmp_path / "recovered.h5")
+    assert len(ranks) >= 2 and set(ranks) == {4}
+    rest = (*TRAINING, "--checkpoint", "saved", "--resume")
+    number = submit(cluster, tmp_path, "cpu-openmpi", *rest, options=["--nodes=4"])
+    text = completed(cluster, number, tmp_path)
+    assert "resumed after step" in text
+    same_as(uninterrupted, tmp_path / "saved", text)
+
+
+@pytest.mark.timeout(240)
+def test_a_node_whose_processes_are_killed_is_named_and_the_training_requeued(cluster, tmp_path, slow, uninterrupted):
+    begun = (*TRAINING, "--checkpoint-every", "2")  # the later one counts: the script says 1000
+    number = submit(
+        cluster, tmp_path, "train-requeue", *begun, options=["--nodes=4"], MPICOMP_TRACE="run", **slow
+    )
+    saved = tmp_path / f"checkpoint-{number}"
+    first_checkpoint(cluster, saved)
+    cluster.kill_node("node2")
+    cluster.until(lambda: "back into the queue" in said(tmp_path), "the job is requeued", 60, ended_too=["node2"])
+    bring_back(cluster, "node2")
+    text = completed(cluster, number, tmp_path)
+    assert "lost nodes: node2; to be resumed from the last checkpoint" in text
+    assert "resumed after step" in text
+    ranks = recovered(tmp_path / "run-0.h5.spool", tmp_path / "recovered.h5")
+    assert len(ranks) >= 2 and set(ranks) == {4}
+    same_as(uninterrupted, saved, text)
 
 
 def alive(text):
