@@ -147,7 +147,8 @@ def test_import_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["bench", "--help"], ["bench", "merge", "--help"], ["info", "--help"], ["schemes"],
-     ["simulate", "--help"],     ["train", "logreg", "--help"], ["trace", "--help"], ["trace", "report", "--help"],
+     ["simulate", "--help"], ["advise", "--help"], ["tune", "--help"],
+     ["train", "logreg", "--help"], ["trace", "--help"], ["trace", "report", "--help"],
      *(["completion", shell] for shell in ("bash", "zsh", "fish"))],
     ids=" ".join,
 )
