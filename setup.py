@@ -71,6 +71,7 @@ setup(
     package_data={
         "mpicomp": ["py.typed"],
         "mpicomp.ops": ["cuda/*.cu", "cuda/*.cuh", "cpu/*.h"],
+        "mpicomp.simulate": ["published.json"],
         "mpicomp.slurm": ["*.sbatch", "env.sh"],
     },
     ext_modules=[cpu],

@@ -1,11 +1,12 @@
 """Broadcast, pipelined.
 
 Schedule      Over a network, a chain: root, root+1, ... around the ring; each rank hands a segment on as soon as it has
-              it, so that all links are busy at once. Short vectors, and all of them in shared memory where a copy
-              costs less than a hand-over, go down a binomial tree in one message.
+              it, so that all links are busy at once. Vectors that are short beside the number of ranks, and all of
+              them in shared memory where a copy costs less than a hand-over, go down a binomial tree in one message:
+              wherever the chain would take more segments' times, p-2+s, than the tree, s log2(p).
 Cost          Chain: p-2+s steps for s segments; n bytes sent by every rank but the last.
               Tree: log2(p) steps; the root sends n log2(p) bytes.
-Restrictions  none. A chain of thousands of ranks has a long latency: p segments.
+Restrictions  none.
 Reference     Open MPI coll_base_bcast.c (pipeline, binomial).
 """
 
@@ -15,7 +16,6 @@ from typing import Any
 
 from .partition import chunk_count
 
-TREE_BYTES = 32 * 1024
 # Below MPI libraries' usual limit for sending at once (64 KiB over TCP), above which a hand-shake holds up the chain;
 # in a long vector the segments are many, and their number costs more than the hand-shake.
 SEGMENT_BYTES = 32 * 1024
@@ -27,10 +27,16 @@ def broadcast(link: Any, x: Any, root: int) -> None:
     """Make the 1-D byte array ``x`` of every rank equal to that of ``root``."""
     if link.size == 1 or x.size == 0:
         return
-    if link.one_node or x.size <= TREE_BYTES:
+    segments = chunk_count(x.size, segment_bytes(x.size))
+    rounds = (link.size - 1).bit_length()
+    if link.one_node or segments * rounds <= segments + link.size - 2:
         binomial(link, x, root)
     else:
         chain(link, x, root)
+
+
+def segment_bytes(nbytes: int) -> int:
+    return SEGMENT_BYTES if nbytes <= LONG_BYTES else LONG_SEGMENT_BYTES
 
 
 def binomial(link: Any, x: Any, root: int) -> None:
@@ -54,7 +60,7 @@ def chain(link: Any, x: Any, root: int) -> None:
     relative = (link.rank - root) % link.size
     first, last = relative == 0, relative == link.size - 1
     left, right = (link.rank - 1) % link.size, (link.rank + 1) % link.size
-    length = SEGMENT_BYTES if x.size <= LONG_BYTES else LONG_SEGMENT_BYTES
+    length = segment_bytes(x.size)
     n_segments = chunk_count(x.size, length)
     segments = [x[index * length : (index + 1) * length] for index in range(n_segments)]
 

@@ -148,8 +148,8 @@ def test_import_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["bench", "--help"], ["bench", "merge", "--help"], ["info", "--help"], ["schemes"],
-     ["simulate", "--help"], ["slurm", "bench"], ["train", "logreg", "--help"], ["trace", "--help"],
-     ["trace", "report", "--help"],
+     ["advise", "--help"], ["simulate", "--help"], ["slurm", "bench"], ["tune", "--help"],
+     ["train", "logreg", "--help"], ["trace", "--help"], ["trace", "report", "--help"],
      *(["completion", shell] for shell in ("bash", "zsh", "fish"))],
     ids=" ".join,
 )

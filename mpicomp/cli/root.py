@@ -23,6 +23,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
+    "advise": Entry("mpicomp.cli.advise:advise", "Tell whether compression is faster here at all.", mpi=True),
     "bench": Entry("mpicomp.cli.bench:bench", "Measure collectives, dense and compressed.", mpi=True),
     "completion": Entry("mpicomp.cli.completion:completion", "Print the completion script of a shell."),
     "info": Entry("mpicomp.cli.info:info", "Check launcher, MPI, devices, binding.", mpi=True, singleton=True),

@@ -13,8 +13,9 @@ import click
 
 from .. import allreduce
 from ..allreduce.table import WITHOUT_LIMIT, Row, Table, choices_of, dump, load
-from ..bench import Plan, environment, plan, run
+from ..bench import Plan, environment, plan, probe, run
 from ..errors import InvalidArgument, MpicompError, RefusedOverwrite
+from ..simulate import machine as machines
 from . import guard
 from .console import Progress, print_json
 from .output import OutputFile
@@ -34,17 +35,20 @@ ALGORITHMS = tuple(name for name in allreduce.ALGORITHMS if name != "direct")  #
 @click.option("--margin", default=0.1, show_default=True, help="Native is kept unless another is faster by this share.")
 @click.option("--min-time", default=0.1, show_default=True, help="Seconds each algorithm is timed, at least.")
 @click.option("--max-time", default=5.0, show_default=True, help="Seconds for a size, all algorithms together.")
+@click.option("--machine", "machine_file", metavar="FILE",
+              help="Measure messages and operations instead, and write the machine that simulate reads.")
 @click.option("-T", "--timeout", type=float, metavar="S", help="End the job (exit 124) when a step takes longer.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole table as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def tune(
     output: str, force: bool, algorithm: tuple[str, ...], min_bytes: str, max_bytes: str, step_factor: float,
-    margin: float, as_json: bool, quiet: bool, **options: Any,
+    margin: float, as_json: bool, quiet: bool, machine_file: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Measure the dense all-reduces on this job's ranks and write the table that "auto" goes by.
 
     \b
     mpirun -n 4 mpicomp tune -o tuning.json      one layout a launch; launch it for each that matters
+    mpirun -n 4 mpicomp tune --machine m.json    describe this machine to mpicomp simulate
     export MPICOMP_TUNING=tuning.json            from now on "auto" uses it
 
     A layout is the number of ranks on a node and of nodes; a job of another layout takes the most similar row. Every
@@ -60,6 +64,8 @@ def tune(
     comm = Comm(guard.world())
     if comm.size == 1:
         raise InvalidArgument("one rank has nothing to tune: start it under a launcher, mpirun -n 4 mpicomp tune")
+    if machine_file is not None:
+        return describe(comm, machine_file, force, as_json, Progress(quiet or comm.rank != 0))
     earlier = earlier_table(comm, output, force)
     noise = environment.Noise()
     with OutputFile(comm, output, force=True) as file:
@@ -69,6 +75,32 @@ def tune(
         if comm.rank == 0:
             file.write(lambda path: path.write_text(json.dumps(dump(table), indent=1) + "\n"))
             print_json(dump(table)) if as_json else report(row, table, output)
+    return None
+
+
+def describe(comm: Any, path: str, force: bool, as_json: bool, progress: Progress) -> None:
+    """Measure this machine and write its description."""
+    noise = environment.Noise()
+    with OutputFile(comm, path, force) as file:
+        found = probe.machine(comm, progress)
+        progress.clear()
+        found["measured"] = setting(comm, noise.share(comm))
+        document = machines.dump(machines.load(found, path))
+        if comm.rank == 0:
+            file.write(lambda part: part.write_text(json.dumps(document, indent=1) + "\n"))
+            print_json(document) if as_json else click.echo(machine_lines(document, path))
+
+
+def machine_lines(document: dict[str, Any], path: str) -> str:
+    """What was found, in a few lines."""
+    lines = [f"{name:<8} nodes: {1e6 * one['latency']:.1f} us, {one['bandwidth'] / 1e9:.3g} GB/s, "
+             f"{1e6 * one['overhead']:.1f} us of the rank's own time a message"
+             for name, one in ((name, document[name]) for name in ("within", "between"))]
+    share = document["measured"]["others_share"]
+    if share is not None and share > environment.FOREIGN_LIMIT:
+        lines.append(f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine")
+    rates = f"{len(document['kernels'])} operations, from {1e12 * min(document['kernels'].values()):.0f} ps an element"
+    return "\n".join([*lines, f"{rates}; in {path}: mpicomp simulate --machine {path} ..."])
 
 
 def earlier_table(comm: Any, path: str, force: bool) -> Table:

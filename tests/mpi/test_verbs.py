@@ -27,7 +27,6 @@ def network(comm, monkeypatch):
 
 
 def test_broadcast_in_many_segments(comm, network, monkeypatch):
-    monkeypatch.setattr(broadcast_module, "TREE_BYTES", 0)
     monkeypatch.setattr(broadcast_module, "SEGMENT_BYTES", 64)
     for n in (1, 64, 65, 1000):
         x = np.arange(n, dtype=np.uint8) if comm.rank == 0 else np.zeros(n, np.uint8)

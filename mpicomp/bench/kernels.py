@@ -1,0 +1,119 @@
+"""The operations that compression is made of, each as a call and the elements that its cost is counted by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..ops import ops_for
+
+CHUNK = 112
+MATRIX_RANK = 4
+BUCKET = 512
+Case = tuple[str, Callable[[], Any], int]  # name, call, elements
+
+
+def cases(n: int) -> list[Case]:
+    """Operations on float32 vectors of about ``n`` elements, as schemes call them with their defaults."""
+    n -= n % (CHUNK * BUCKET)
+    generator = np.random.default_rng(n)
+    memory, gradient = generator.standard_normal((2, n), dtype=np.float32)
+    ops = ops_for(gradient)
+    return [*passes(ops, memory, gradient), *selections(ops, memory, gradient), *lists(ops, n, generator),
+            *codes(ops, gradient), *products(ops, memory, gradient)]
+
+
+def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
+    """Over the whole vector."""
+    n, other, half = gradient.size, gradient.copy(), np.empty(gradient.size, np.uint16)
+    return [
+        ("copy", lambda: np.copyto(other, gradient), n),
+        ("add", lambda: ops.add(other, gradient), n),
+        ("minimum", lambda: ops.minimum(other, gradient), n),
+        ("scale", lambda: ops.scale(other, 1.0), n),
+        ("axpby", lambda: ops.axpby(other, 0.5, memory, 0.5, gradient), n),
+        ("dense_update", lambda: ops.dense_update(other, gradient, gradient, 0.1), n),
+        ("count_nonfinite", lambda: ops.count_nonfinite(gradient), n),
+        ("squared_norm", lambda: ops.squared_norm(gradient), n),
+        ("narrow", lambda: ops.narrow(half, gradient, "float16"), n),
+        ("widen", lambda: ops.widen(other, half, "float16"), n),
+        ("add_widened", lambda: ops.add_widened(other, half, "float16"), n),
+    ]
+
+
+def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
+    """Choosing coordinates, and what is done at those."""
+    n, kept, dense = gradient.size, memory.copy(), np.zeros_like(gradient)
+    positions, indices = np.empty(n // CHUNK, np.uint8), np.empty(n // CHUNK, np.int32)
+    values, sampled = np.empty(n // CHUNK, np.float32), np.empty(n // 101 + 1, np.float32)
+    ops.chunk_max(memory, gradient, CHUNK, positions)
+    ops.chunk_indices(positions, CHUNK, n, indices)
+    ops.gather(memory, gradient, indices, values)
+    return [
+        ("chunk_max", lambda: ops.chunk_max(memory, gradient, CHUNK, positions), n),
+        ("chunk_indices", lambda: ops.chunk_indices(positions, CHUNK, n, indices), n // CHUNK),
+        ("threshold", lambda: ops.threshold(memory, gradient, 3.64), n),  # passed by 1 % of a variance of 2
+        ("top_k", lambda: ops.top_k(memory, gradient, n // 100), n),
+        ("sample", lambda: ops.sample(memory, gradient, 0, 101, sampled), sampled.size),
+        ("random_strata", lambda: ops.random_strata(n, n // 100, ops.Key(1, 1, 1)), n // 100),
+        ("gather", lambda: ops.gather(memory, gradient, indices, values), indices.size),
+        ("scatter", lambda: ops.scatter(dense, indices, values), indices.size),
+        ("scatter_add", lambda: ops.scatter_add(dense, indices, values), indices.size),
+        ("clear", lambda: ops.clear(dense, indices), indices.size),
+        ("masked_update", lambda: ops.masked_update(kept, gradient, indices, values, 0.1), n),
+    ]
+
+
+def lists(ops: Any, n: int, generator: np.random.Generator) -> list[Case]:
+    """Lists of a hundredth of the elements."""
+    few = np.flatnonzero(generator.random(n) < 0.01).astype(np.int32)
+    other = np.flatnonzero(generator.random(n) < 0.01).astype(np.int32)
+    width = ops.largest_gap(few).bit_length()
+    packed, bitmap = np.empty(-(-few.size * width // 8), np.uint8), np.empty(-(-n // 8), np.uint8)
+    back = np.empty_like(few)
+    ops.pack_gaps(few, width, packed)
+    ops.pack_bitmap(few, n, bitmap)
+    return [
+        ("union", lambda: ops.union([few, other], n), few.size + other.size),
+        ("largest_gap", lambda: ops.largest_gap(few), few.size),
+        ("pack_gaps", lambda: ops.pack_gaps(few, width, packed), few.size),
+        ("unpack_gaps", lambda: ops.unpack_gaps(packed, width, n, back), few.size),
+        ("pack_bitmap", lambda: ops.pack_bitmap(few, n, bitmap), few.size),
+        ("unpack_bitmap", lambda: ops.unpack_bitmap(bitmap, n, back), bitmap.size),
+    ]
+
+
+def codes(ops: Any, gradient: Any) -> list[Case]:
+    """Writing values in few bits and reading them."""
+    n, key = gradient.size, ops.Key(1, 1, 1)
+    bounds = np.arange(0, n + 1, BUCKET)
+    scales, negative, positive = (np.ones(bounds.size - 1, np.float32) for _ in range(3))
+    bits, levels, out = np.empty(n // 8, np.uint8), np.empty(n // 2, np.uint8), np.empty_like(gradient)
+    whole = np.empty(n, np.int8)
+    return [
+        ("group_norms", lambda: ops.group_norms(gradient, bounds, "l2", scales), n),
+        ("group_means", lambda: ops.group_means(gradient, bounds, negative, positive), n),
+        ("pack_signs", lambda: ops.pack_signs(gradient, bits), n),
+        ("unpack_signs", lambda: ops.unpack_signs(bits, bounds, negative, positive, out), n),
+        ("pack_levels", lambda: ops.pack_levels(gradient, bounds, scales, 7, 4, 0, key, levels), n),
+        ("unpack_levels", lambda: ops.unpack_levels(levels, bounds, scales, 7, 4, out), n),
+        ("quantise", lambda: ops.quantise(gradient, 0.1, 0, key, whole), n),
+        ("dequantise", lambda: ops.dequantise(whole, 0.1, out), n),
+    ]
+
+
+def products(ops: Any, memory: Any, gradient: Any) -> list[Case]:
+    """PowerSGD's, of a square matrix with MATRIX_RANK columns."""
+    rows = int(gradient.size**0.5)
+    n = rows * rows
+    memory, gradient, out = memory[:n], gradient[:n], np.empty(n, np.float32)
+    p, q = (np.ones(rows * MATRIX_RANK, np.float32) for _ in range(2))
+    ops.project(memory, gradient, rows, q, p)
+    return [
+        ("project", lambda: ops.project(memory, gradient, rows, q, p), n),
+        ("project_back", lambda: ops.project_back(memory, gradient, rows, p, q), n),
+        ("low_rank_product", lambda: ops.low_rank_product(p, q, rows, out), n),
+        ("orthogonalise", lambda: ops.orthogonalise(p, rows), p.size),
+    ]

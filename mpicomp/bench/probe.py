@@ -1,0 +1,133 @@
+"""Measures this job's machine for ``mpicomp simulate``: messages within and between nodes, and operations on arrays.
+
+Everything is measured while all ranks do the same, as in a step: they share memory, cores and links then, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from . import environment
+from .kernels import cases
+
+LONG_S = 0.02  # a message that takes so long is long enough to tell a bandwidth
+MOST_BYTES = 64 << 20
+CALLS = (5, 200)  # of what is timed, fewest and most
+ROUND_S = 0.3  # for each thing that is timed, about
+KERNEL_ELEMENTS = 1 << 21  # more than caches hold, of memory and gradient together
+LOST_LATENCY = 1e-7  # what a latency is at least
+
+
+def machine(comm: Any, say: Callable[[str, float], None] = lambda text, done: None) -> dict[str, Any]:
+    """The machine as the document that ``mpicomp.simulate.machine.load`` reads (collective)."""
+    from ..comm import Comm
+
+    per_node, nodes = comm.layout
+    places = node_of_ranks(comm)
+    node = places[comm.rank]
+    place = [rank for rank in range(comm.size) if places[rank] == node].index(comm.rank)
+    document: dict[str, Any] = {"ranks_per_node": per_node}
+    say("messages", 0.0)
+    for name, group, other in (("within", node, place), ("between", place, node)):
+        several = per_node if name == "within" else nodes
+        if several > 1:
+            part = comm.Split(group, other)
+            private = Comm(part)
+            document[name] = wire(private, comm)
+            private.Free()
+            part.Free()
+    document.setdefault("between", document.get("within"))
+    document.setdefault("within", document["between"])
+    if nodes > 1:  # all ranks of a node sent at once: the link carried that much together
+        document["between"]["bandwidth"] *= per_node
+    say("operations", 0.3)
+    document["kernels"] = kernels(comm, lambda share: say("operations", 0.3 + 0.7 * share))
+    return document
+
+
+def node_of_ranks(comm: Any) -> list[int]:
+    """The node of every rank, by host and the number of ranks that count as one node."""
+    limit = comm.layout[0]
+    keys = [(one["host"], one["local_rank"] // limit) for one in environment.ranks(comm)]
+    order = list(dict.fromkeys(keys))
+    return [order.index(key) for key in keys]
+
+
+def wire(part: Any, everyone: Any) -> dict[str, float]:
+    """Latency, overhead and bandwidth among the ranks of ``part``, the slowest of those in ``everyone``.
+
+    A ring all-reduce of a few bytes has 2(p-1) messages one after the other, with all that a schedule does about each;
+    a shift of a long message to the next rank uses all links both ways.
+    """
+    size = everyone.allreduce(part.size, max_of)  # a rank alone on its node takes part in what all do together
+    tiny = np.ones(size, np.float32)
+    step = typical(lambda: part.Allreduce(None, tiny, algorithm="ring"), everyone) / (2 * (size - 1))
+    nbytes, seconds = 1 << 16, 0.0
+    while seconds < LONG_S and nbytes < MOST_BYTES:
+        nbytes *= 2
+        seconds = typical(shift(part, nbytes), everyone)
+    overhead = everyone.allreduce(time_of_posting(part), max_of)
+    return {
+        "latency": max(LOST_LATENCY, step - 2 * overhead),
+        "overhead": min(overhead, step / 2),
+        "bandwidth": nbytes / max(seconds - step, seconds / 2),
+    }
+
+
+def shift(part: Any, nbytes: int) -> Callable[[], None]:
+    """Every rank sends to the next and receives from the one before; one alone does so with itself."""
+    outgoing, size, rank = np.zeros(nbytes, np.uint8), part.size, part.rank
+    return lambda: part.send_and_receive({(rank + 1) % size: outgoing}, {(rank - 1) % size: nbytes}, outgoing)
+
+
+def time_of_posting(part: Any) -> float:
+    """Seconds of a rank's own time for a message: what sending one to oneself takes, halved."""
+    one = np.zeros(1, np.uint8)
+    rank = part.rank
+    times = []
+    for _ in range(CALLS[1]):
+        start = time.perf_counter()
+        part.send_and_receive({rank: one}, {rank: 1}, one)
+        times.append(time.perf_counter() - start)
+    return median(times) / 2
+
+
+def typical(call: Callable[[], Any], comm: Any) -> float:
+    """Median seconds of a call that all ranks make together, as slow as the slowest rank."""
+    times: list[float] = []
+    while len(times) < CALLS[0] or (len(times) < CALLS[1] and sum(times) < ROUND_S):  # the same on all ranks
+        times.append(timed(call, comm))
+    return median(times)
+
+
+def timed(call: Callable[[], Any], comm: Any) -> float:
+    comm.Barrier()
+    start = time.perf_counter()
+    call()
+    return comm.allreduce(time.perf_counter() - start, max_of)
+
+
+def max_of(a: Any, b: Any, _type: Any = None) -> Any:
+    """A reduction that needs no name of MPI's here."""
+    return max(a, b)
+
+
+def kernels(comm: Any, say: Callable[[float], None], n: int = KERNEL_ELEMENTS) -> dict[str, float]:
+    """Seconds an element of every operation, all ranks at once; the mean over ranks."""
+    measured = {}
+    every = cases(n)
+    for number, (name, call, elements) in enumerate(every):
+        say(number / len(every))
+        comm.Barrier()
+        times, end = [], time.perf_counter() + ROUND_S / 4
+        while len(times) < CALLS[0] or (time.perf_counter() < end and len(times) < CALLS[1]):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        measured[name] = comm.allreduce(median(times) / elements) / comm.size
+    return measured

@@ -1,0 +1,171 @@
+"""``mpicomp advise``: is compression faster here at all?"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import click
+
+from ..bench import check, plan, probe
+from ..errors import InvalidArgument, MpicompError
+from ..schemes import Scheme
+from ..simulate import Machine
+from ..simulate import machine as machines
+from ..simulate.advice import SCHEMES, Advice, Line
+from ..simulate.advice import advise as ask
+from ..simulate.models import Model
+from ..simulate.program import check as check_scheme
+from . import guard, inputs
+from .console import Column, Progress, print_json, print_table
+
+COLUMNS = [Column("algorithm or scheme", left=True),
+           *map(Column, ("step ms", "overlapped", "exchange", "of it local", "sent", "speed-up", "break-even"))]
+CHECKED = 3  # schemes that --check runs
+CALLS = 5  # of a function that computes a step
+
+
+@click.command()
+@click.option("--model", "model_name", required=True, metavar="MODEL",
+              help="A built-in one, elements (25M), a file of layers, or module:factory of a PyTorch model.")
+@click.option("--compute-time", type=click.FloatRange(0), metavar="S", help="Seconds of a step's computing.")
+@click.option("--tflops", type=click.FloatRange(0, min_open=True), metavar="X",
+              help="Else: 10^12 operations a second a rank really does.")
+@click.option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples a rank and step.")
+@click.option("--compute", "function", metavar="MODULE:NAME", help="Else: a function to be timed.")
+@click.option("-s", "--scheme", multiple=True, metavar="SCHEME,...",
+              help=f"What to consider.  [default: {','.join(SCHEMES)}]")
+@click.option("-m", "--machine", "machine_file", metavar="FILE", help="Take this description instead of measuring.")
+@click.option("--check", "checks", is_flag=True, help="Run the best few and print measured beside predicted.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def advise(
+    model_name: str, compute_time: float | None, tflops: float | None, batch: int, function: str | None,
+    scheme: tuple[str, ...], machine_file: str | None, checks: bool, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Tell whether compression would make this job's training steps faster.
+
+    \b
+    mpirun -n 4 mpicomp advise --model resnet50 --compute-time 0.2
+    mpirun -n 4 mpicomp advise --model mynet:make --compute mynet:step --check
+
+    Measures this job's messages and operations for some seconds, predicts steps of dense all-reduces and of schemes
+    from the schedules they execute, and says where they break even and what was published about training with them.
+    """
+    from ..comm import Comm
+
+    comm = Comm(guard.world())
+    if comm.size == 1:
+        raise InvalidArgument("one rank has nobody to exchange with: start more, mpirun -n 4 mpicomp advise ...")
+    model = together(comm, lambda: inputs.model(model_name))
+    schemes = together(comm, lambda: checked(plan.split_schemes(scheme) or SCHEMES))
+    compute = together(comm, lambda: inputs.compute_time(model, compute_time, tflops, batch))
+    machine = together(comm, lambda: inputs.machine(machine_file)) if machine_file else None
+    progress = Progress(quiet or comm.rank != 0)
+    if function is not None:
+        compute = timed_compute(comm, function)
+    native, note = None, "native: not measured"
+    if machine is None:
+        machine = machines.load(probe.machine(comm, progress), "this job")
+        native, note = check.native(comm, model.n)
+    advice = together(comm, lambda: ask(model, machine, comm.size, compute, schemes, native, progress)
+                      if comm.rank == 0 else None)
+    progress.clear()
+    measured = check.steps(comm, comm.bcast(best(advice) if comm.rank == 0 else None), model.layers) if checks else {}
+    if comm.rank == 0:
+        if as_json:
+            print_json(document(advice, model, machine, compute, measured, note))
+        else:
+            report(advice, model, compute, measured, note)
+
+
+def checked(texts: Sequence[str]) -> list[str]:
+    """The schemes, as far as their names tell fit to be simulated."""
+    schemes = [Scheme.parse(text) for text in texts]
+    for one in schemes:
+        check_scheme(one)
+    return list(map(str, schemes))
+
+
+def together(comm: Any, work: Any) -> Any:
+    """``work()`` on every rank, its error on all."""
+    result = error = None
+    try:
+        result = work()
+    except MpicompError as caught:
+        error = caught
+    comm.fail_together(error)
+    return result
+
+
+def timed_compute(comm: Any, text: str) -> float:
+    """Median seconds of a call of ``module:name``, all ranks at once."""
+    def find() -> Any:
+        module, _, name = text.partition(":")
+        sys.path.insert(0, os.getcwd())
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InvalidArgument(f"--compute takes module:name of a function without arguments, got {text!r}: "
+                                  f"{error}") from error
+        finally:
+            sys.path.remove(os.getcwd())
+
+    step = together(comm, find)
+    step()
+    return median(probe.timed(step, comm) for _ in range(CALLS))
+
+
+def best(advice: Advice) -> list[str]:
+    """The fastest dense algorithm, and the fastest schemes."""
+    dense = [line.what for line in advice.lines if line.dense and line.what != "native"]
+    return [dense[0], *[line.what for line in advice.lines if not line.dense][:CHECKED]]
+
+
+def document(advice: Advice, model: Model, machine: Machine, compute: float, measured: dict[str, float],
+             note: str) -> dict[str, Any]:
+    return {
+        "format": "mpicomp-advice", "version": 1, "compress": advice.compress, "verdict": advice.verdict,
+        "model": {"name": model.name, "elements": model.n}, "compute": compute, "machine": machines.dump(machine),
+        "native": note,
+        "rows": [{**line.prediction.row(), "dense": line.dense, "break_even": break_even(line),
+                  "published": line.published, "measured_exchange": measured.get(line.what)} for line in advice.lines],
+    }
+
+
+def break_even(line: Line) -> float | str | None:
+    """Bytes a second; in words where there is no such bandwidth, since JSON has no infinity."""
+    if line.dense:
+        return None
+    return {0.0: "slower on any", float("inf"): "faster on any"}.get(line.break_even, line.break_even)
+
+
+def report(advice: Advice, model: Model, compute: float, measured: dict[str, float], note: str) -> None:
+    first = advice.lines[0].prediction
+    print_table(COLUMNS, [cells(line, advice.best(dense=True)) for line in advice.lines],
+                f"{model.name}: {model.n} elements, {first.ranks} ranks on {first.nodes} nodes, "
+                f"{1e3 * compute:.4g} ms of computing a step")
+    click.echo("times in ms; overlapped: exchanged beside the backward pass; break-even: the bandwidth of a node's "
+               "link above which dense is faster")
+    click.echo(note)
+    for what, seconds in measured.items():
+        predicted = next(line.prediction.exchange for line in advice.lines if line.what == what)
+        click.echo(f"checked: the exchange of {what} takes {1e3 * seconds:.4g} ms, predicted {1e3 * predicted:.4g} ms "
+                   f"({predicted / seconds - 1:+.0%})")
+    for text in advice.best(dense=False).published:
+        click.echo(f"published with {advice.best(dense=False).what}: {text}")
+    click.secho(advice.verdict, bold=True)
+
+
+def cells(line: Line, dense: Line) -> list[str]:
+    one = line.prediction
+    times = (one.step, one.overlapped, one.exchange, one.local)
+    even = break_even(line)
+    rate = "-" if even is None else f"{8 * even / 1e9:.3g} Gbit/s" if isinstance(even, float) else even
+    return [one.what, *(f"{1e3 * seconds:.4g}" for seconds in times), plan.show_size(one.bytes_sent),
+            f"{dense.prediction.step / one.step:.2f}", rate]
+

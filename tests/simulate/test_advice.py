@@ -1,0 +1,150 @@
+"""The adviser: its verdicts where they are clear, its break-even bandwidth, its table; what it is given."""
+
+import json
+import random
+
+import pytest
+from click.testing import CliRunner
+
+from mpicomp.cli.root import root
+from mpicomp.errors import InvalidArgument
+from mpicomp.simulate import Machine, Place, Wire, predict, program_of
+from mpicomp.simulate import machine as machines
+from mpicomp.simulate.advice import advise, published, results
+from mpicomp.simulate.models import BUILT_IN, from_document, named
+
+KERNELS = {"copy": 2e-10, "top_k": 4e-9}  # a core's
+SCHEMES = ("scalecom", "topk-global")
+
+
+def machine(bandwidth, per_node=1):
+    return Machine(Wire(3e-5, bandwidth), Wire(1e-6, 5e9), per_node, KERNELS)
+
+
+def test_on_a_slow_network_compression_is_worth_it_and_on_a_fast_one_it_is_not():
+    model = named("2M")
+    slow, fast = (advise(model, machine(rate), 4, 0.02, SCHEMES) for rate in (12.5e6, 100e9))
+    assert slow.compress and slow.lines[0].what == "scalecom" and slow.verdict.startswith("Compress: ")
+    assert not fast.compress and fast.verdict.startswith("Do not compress here")
+    for advice in (slow, fast):
+        steps = [line.prediction.step for line in advice.lines]
+        assert steps == sorted(steps)
+        assert all(line.prediction.overlapped <= line.prediction.step for line in advice.lines)
+
+
+def test_a_long_computation_hides_a_dense_exchange():
+    advice = advise(named("1M"), machine(125e6), 4, 2.0, SCHEMES)
+    assert not advice.compress
+    beside = advise(named("1M"), machine(125e6), 4, 0.1, SCHEMES)
+    assert beside.compress and "But not where the exchange goes on beside the backward pass" in beside.verdict
+
+
+@pytest.mark.parametrize("what", SCHEMES)
+def test_at_the_break_even_bandwidth_both_take_the_same_time(what):
+    model, here = named("2M"), machine(1e9)
+    line = next(one for one in advise(model, here, 4, 0.0, SCHEMES).lines if one.what == what)
+    assert 1e6 < line.break_even < 1e12
+    there = here.faster(line.break_even / here.between.bandwidth)
+    times = {name: predict(program_of(name, model, Place(0, 4, 1)), there, 0.0).exchange
+             for name in ("ring", "halving_doubling", what)}
+    assert times[what] == pytest.approx(min(times["ring"], times["halving_doubling"]), rel=1e-3)
+
+
+def test_one_node_has_no_link_to_break_even_on():
+    advice = advise(named("1M"), machine(1e9, per_node=4), 4, 0.0, ("scalecom",))
+    assert all(line.break_even is None for line in advice.lines)
+    assert "node_shared" in [line.what for line in advice.lines]
+
+
+def test_mpis_own_time_counts_where_it_was_measured():
+    advice = advise(named("1M"), machine(1e9), 4, 0.01, ("scalecom",), native=1e-9)
+    assert advice.best(dense=True).what == "native" and not advice.compress
+
+
+def test_published_results_all_name_their_source():
+    table = results()
+    for row in table["rows"]:
+        assert row["source"] in table["sources"] and row["better"] in ("higher", "lower")
+        assert row["dense"] > 0 < row["compressed"] and published(row["scheme"])
+    assert published("topk-global:density=0.01") == published("topk") and not published("qsgd")
+    assert any("76.47 -> 75.9 " in text and "Chen et al." in text for text in published("scalecom:chunk=96"))
+
+
+@pytest.mark.parametrize(("name", "n"), [("resnet18", 11_689_512), ("resnet50", 25_557_032), ("mobilenetv2", 3_504_872),
+                                         ("lstm-66m", 66_034_000), ("transformer-base", 63_082_496)])
+def test_models_have_the_known_numbers_of_parameters(name, n):
+    model = BUILT_IN and named(name)
+    assert model.n == n == model.tensors[-1][1] and model.flops > 0
+    assert len({layer[0] for layer in model.layers}) == len(model.layers)
+
+
+def test_flops_are_those_that_are_known():
+    giga = {"resnet18": 1.8, "resnet50": 4.1, "mobilenetv2": 0.3}  # multiply-adds of an image
+    for name, known in giga.items():
+        assert named(name).flops / 2e9 == pytest.approx(known, rel=0.03)
+
+
+def test_machines_are_read_as_written():
+    wire = Wire(random.random(), 1 + random.random(), random.random(), 5.0)
+    one = Machine(wire, wire, 3, {"copy": 1e-9}, machines.Jitter("gaussian", 0.5, 7))
+    assert machines.load(json.loads(json.dumps(machines.dump(one))), "here") == one
+
+
+@pytest.mark.parametrize(("change", "text"), [
+    ({"between": {"latency": 1e-6}}, "between must give latency .* and bandwidth"),
+    ({"between": {"latency": -1, "bandwidth": 1}}, "between.latency must be a number from 0, got -1"),
+    ({"between": {"latency": 0, "bandwidth": 0}}, "bandwidth must be above 0"),
+    ({"betwen": {}}, "unknown betwen"),
+    ({"kernels": {"copi": 1}}, "unknown copi"),
+    ({"ranks_per_node": 0}, "ranks_per_node must be a whole number"),
+    ({"jitter": {"distribution": "weibull"}}, "gaussian, exponential, got 'weibull'"),
+    ({"version": 9}, "version 9"),
+])  # fmt: skip
+def test_bad_machines_are_refused(change, text):
+    good = {"between": {"latency": 1e-6, "bandwidth": 1e9}}
+    with pytest.raises(InvalidArgument, match=text):
+        machines.load({**good, **change}, "machine.json")
+
+
+@pytest.mark.parametrize("document", [{}, {"layers": []}, {"layers": [{"name": "a"}]}, [],
+                                      {"layers": [{"name": "a", "shape": [0]}]}])  # fmt: skip
+def test_bad_models_are_refused(document):
+    with pytest.raises(InvalidArgument, match=r"model\.json"):
+        from_document(document, "model.json")
+
+
+def simulate(tmp_path, *arguments):
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(machines.dump(machine(1e9))))
+    return CliRunner().invoke(root, ["simulate", "-q", "--machine", str(path), *arguments])
+
+
+def test_the_command_prints_one_document(tmp_path):
+    done = simulate(tmp_path, "--model", "1M", "-n", "2,4", "-s", "scalecom:chunk=64", "--compute-time", "0.01",
+                    "--json", "--jitter", "exponential:0.001", "--plot", str(tmp_path / "steps.svg"))
+    document = json.loads(done.output)
+    assert [(row["what"], row["ranks"]) for row in document["rows"]] == [
+        (what, size) for size in (2, 4) for what in ("halving_doubling", "scalecom:chunk=64")]
+    assert all(row["step"] > row["compute"] == 0.01 for row in document["rows"])
+    assert (tmp_path / "steps.svg").read_text().count("scalecom") >= 1
+
+
+def test_the_command_prints_a_table(tmp_path):
+    layers = tmp_path / "model.json"
+    layers.write_text(json.dumps({"layers": [{"name": "a", "shape": [100, 30], "flops": 6e3}]}))
+    done = simulate(tmp_path, "--model", str(layers), "-n", "3", "--tflops", "1e-6")
+    assert done.exit_code == 0 and "recorded: all 3 ranks" in done.output and "3000 elements" in done.output
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    (("--model", "resnet19"), "no model 'resnet19': expected one of resnet18"),
+    (("--model", "1M", "-n", "4,x"), "--ranks takes numbers"),
+    (("--model", "1M", "-s", "oktopk"), "cannot be simulated"),
+    (("--model", "1M", "--jitter", "gauss"), "--jitter takes gaussian:SECONDS"),
+    (("--model", "1M", "--tflops", "1"), "give --compute-time"),
+    (("--model", "1M", "-a", "rng"), "unknown algorithm 'rng'"),
+    (("--model", "json:loads"), "gives no PyTorch model"),
+])  # fmt: skip
+def test_bad_input_is_one_sentence(tmp_path, arguments, text):
+    done = simulate(tmp_path, *arguments)
+    assert text in str(done.exception) and isinstance(done.exception, (InvalidArgument, SystemExit))
