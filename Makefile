@@ -17,7 +17,8 @@ comma := ,
 EXTRA_openmpi := $(comma)torch-test
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster test-scale bench-cluster figures fuzz sanitize soak soak-ft soak-trace lint clean
+.PHONY: test bench test-cluster test-browser test-scale bench-cluster figures fuzz sanitize soak soak-ft soak-trace \
+        lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -53,6 +54,12 @@ test-cluster: $(call environment,openmpi) $(call environment,mpich)
 # 64 ranks, far more than cores: the collectives' tests, the memory of a communicator, a training. Minutes, some GB.
 test-scale: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/scale.py
+
+# The report page in a real browser: needs Debian's chromium, which it installs where CI=true or MPICOMP_APT=1 allow
+# it (as root); skips with the reason where there is none.
+test-browser: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/browser/chromium.py install
+	.venv/openmpi/bin/python -m pytest -q tests/browser
 
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine.
 figures: $(call environment,openmpi)

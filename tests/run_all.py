@@ -21,8 +21,8 @@ STAGES = {
     "lint": ("ruff", [PYTHON, "-m", "ruff", "check", "."], 60),
     "unit": (
         "operations, schemes, trace, command line; CUDA sources compiled and executed on the CPU",
-        [PYTHON, "-m", "pytest", "-q", "tests", "--ignore=tests/mpi", "--ignore=tests/cluster", "--dist=loadfile",
-         "--numprocesses=auto", "--maxprocesses=4"],
+        [PYTHON, "-m", "pytest", "-q", "tests", *(f"--ignore=tests/{name}" for name in ("mpi", "cluster", "browser")),
+         "--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"],
         1500,
     ),
     "openmpi": ("collectives, reducer, trace in 1 to 8 ranks of Open MPI",

@@ -31,7 +31,7 @@ class Vectors(data.Vectors):
 
     def __init__(self, comm: Any, plan: Plan, n: int) -> None:
         super().__init__(comm, plan, n)
-        self._op, self._total = MPI_OPS[plan.op], self.periods.reduced()
+        self._op, self._total = MPI_OPS[data.summed(plan.op)], self.periods.reduced()
         self._mpi = super(Comm, comm).Allreduce
         self._direct = not self.on_device and n <= MAX_COUNT
 
@@ -43,9 +43,10 @@ class Vectors(data.Vectors):
         if algorithm == "native" and self._direct:
             self._mpi(None if place == "in" else self.send, self.receive, self._op)  # None: in place
         elif place == "in":
-            self.comm.allreduce_in_place(self.receive, algorithm, self.plan.op)
+            self.comm.allreduce_in_place(self.receive, algorithm, data.summed(self.plan.op))
         else:
             self.comm.Allreduce(self.send, self.receive, self._op, algorithm=algorithm)
+        self.divide(self.receive)
 
     def expected(self, place: str) -> Iterator[Part]:
         yield Part(0, self.n, self._total)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from . import environment
-from .rows import KEY, label
+from .rows import KEY, label, mixed
 
 
 class Baseline:
@@ -62,8 +62,8 @@ class Baseline:
         if foreign > environment.FOREIGN_LIMIT:
             line += f" (DOUBTFUL: other processes used {foreign:.0%} of the CPUs)"
         return line, [
-            f"{label(row)} at {row['nbytes']} bytes: {row['t_med_us']:.4g} us, {row['change_pct']:+.0f} % against "
-            f"{row['baseline_us']:.4g} us" for row in slower
+            f"{label(row, mixed(rows))} at {row['nbytes']} bytes: {row['t_med_us']:.4g} us, {row['change_pct']:+.0f} % "
+            f"against {row['baseline_us']:.4g} us" for row in slower
         ]  # fmt: skip
 
 

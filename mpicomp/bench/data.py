@@ -36,7 +36,8 @@ class Periods:
     """The periods of all ranks, by seed, and their reduction."""
 
     def __init__(self, plan: Plan, size: int) -> None:
-        self.dtype, self._op, self._seed, self._size = np.dtype(plan.dtype), plan.op, plan.seed, size
+        self.dtype, self._op, self._seed, self._size = np.dtype(plan.dtype), summed(plan.op), plan.seed, size
+        self._divisor = size if plan.op == "avg" else 1
         self._limit = limit = exact_limit(self.dtype)
         self._amplitude = max(1, min(AMPLITUDE, limit // size))
         self._doublers = min(size, int(limit).bit_length() - 2)  # ranks whose factors are 2: more would overflow
@@ -50,7 +51,10 @@ class Periods:
         total = self._integers(0)
         for rank in range(1, self._size):
             combine(total, self._integers(rank), out=total)
-        return total.astype(self.dtype)
+        result = total.astype(self.dtype)
+        if self._divisor > 1:  # of an exact sum: the same bits as of the one that was sent
+            np.divide(result, self._divisor, out=result)
+        return result
 
     def _integers(self, rank: int) -> np.ndarray:
         if self._op == "sum" and rank >= self._limit:  # so many ranks' sums would not be exact
@@ -59,6 +63,11 @@ class Periods:
             return period(self._seed, rank, self._amplitude)
         signs = 2 * (period(self._seed, rank, 1) > 0) - 1
         return signs * 2 if rank < self._doublers else signs
+
+
+def summed(op: str) -> str:
+    """What MPI is asked to do: it knows no average."""
+    return "sum" if op == "avg" else op
 
 
 def period(seed: int, rank: int, amplitude: int) -> np.ndarray:
@@ -128,6 +137,11 @@ class Vectors(ABC):
     @abstractmethod
     def expected(self, place: str) -> Iterator[Part]:
         """What ``receive`` is to hold on this rank."""
+
+    def divide(self, result: Any) -> None:
+        """The last part of ``step`` for an average, as a program does it: MPI has no such operation."""
+        if self.plan.op == "avg":
+            result /= self.comm.size
 
     def modelled(self, algorithm: str) -> int:
         """Bytes a step of MPI's own call sends, of the rank that sends most, where Comm does not see it."""

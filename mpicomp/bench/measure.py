@@ -22,10 +22,12 @@ def measure(comm: Any, plan: Plan, progress: Callable[..., None]) -> Iterator[Ro
     plan.check_job(comm.size)
     if plan.device == "gpu":
         choose_device(comm)
-    counts = tuple(dict.fromkeys(plan.count(nbytes, comm.size) for nbytes in plan.sizes))
+    work = [(cycle, part, n) for cycle in range(1, plan.cycles + 1) for part in plan.parts
+            for n in dict.fromkeys(part.count(nbytes, comm.size) for nbytes in plan.sizes)]  # fmt: skip
     with Watchdog(comm, plan.timeout) as watchdog:
-        for index, n in enumerate(counts):
-            yield _Size(comm, plan, n, watchdog, lambda text, i=index: progress(text, i / len(counts))).rows()
+        for index, (cycle, part, n) in enumerate(work):
+            rows = _Size(comm, part, n, watchdog, lambda text, i=index: progress(text, i / len(work))).rows()
+            yield [{**one, "cycle": cycle if plan.cycles > 1 else None} for one in rows]
 
 
 class _Size:

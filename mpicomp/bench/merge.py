@@ -86,8 +86,8 @@ def _compare(rows: list[dict[str, Any]]) -> None:
     """Set ``vs`` anew, against the first row of the same size (and place, where it has one)."""
     first: dict[Any, float] = {}
     for row in rows:
-        mine = (row["collective"], row["dtype"], row["n_ranks"], row["device"], row["nbytes"])
-        own = first.setdefault((*mine, row["place"]), row["t_med_us"])
+        mine = tuple(row[name] for name in ("collective", "dtype", "n_ranks", "device", "nbytes", "cycle"))
+        own = first.setdefault((*mine, row["op"], row["place"]), row["t_med_us"])
         base = first.setdefault((*mine, "any"), row["t_med_us"])
         if row["part"] != "local":
             row["vs"] = (base if row["place"] is None else own) / row["t_med_us"]

@@ -11,7 +11,8 @@ from .collectives import COLLECTIVES, Collective
 
 DTYPES = {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # bytes an element
 ALIASES = {"half": "float16", "float": "float32", "double": "float64"}  # nccl-tests' words
-OPS = ("sum", "prod", "min", "max")
+ALL = "all"  # of the dtypes
+OPS = ("sum", "prod", "min", "max", "avg")
 PLACES = ("out", "in", "both")
 DEVICES = ("cpu", "gpu")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -25,8 +26,8 @@ class Plan:
     algorithms: tuple[str, ...] = ()  # of the dense collective; the first is the baseline
     schemes: tuple[str, ...] = ()
     collective: str = "allreduce"
-    dtype: str = "float32"
-    op: str = "sum"
+    dtype: str = "float32"  # or "all", one after the other
+    op: str = "sum"  # "avg": the sum, then a division by the number of ranks
     root: int = 0  # of bcast; of pingpong the rank that begins
     place: str = "out"  # "in": the result replaces the input; "both": one after the other
     device: str = "cpu"
@@ -38,17 +39,18 @@ class Plan:
     target_ci: float | None = None  # percent: end when every median is known this well, with 95 % confidence
     min_time: float = 0.2  # seconds every implementation is timed at least, without target_ci
     max_time: float = 5.0  # seconds a size may take, all implementations together
+    cycles: int = 1  # how often all of it is measured, one cycle after the other
     agg_iters: int | None = None  # steps behind one barrier; None: what the collective needs
     timeout: float | None = None  # seconds after which one step counts as hung
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", ALIASES.get(self.dtype, self.dtype))
-        words = {"collective": COLLECTIVES, "dtype": DTYPES, "op": OPS, "place": PLACES, "device": DEVICES}
+        words = {"collective": COLLECTIVES, "dtype": (*DTYPES, ALL), "op": OPS, "place": PLACES, "device": DEVICES}
         for name, choices in words.items():
             if getattr(self, name) not in choices:
                 raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         for name, least in (("min_time", 0), ("max_time", 0), ("warmup", 0), ("iters", 1), ("timeout", 0), ("seed", 0),
-                            ("root", 0), ("agg_iters", 1), ("target_ci", 0)):
+                            ("root", 0), ("cycles", 1), ("agg_iters", 1), ("target_ci", 0)):
             value = getattr(self, name)
             if value is not None and not least <= value < float("inf"):  # refuses NaN too
                 raise InvalidArgument(f"{name} must be a number from {least}, got {value}")
@@ -66,8 +68,10 @@ class Plan:
         if self.schemes and not what.schemes:
             takers = [name for name, one in COLLECTIVES.items() if one.schemes]
             raise InvalidArgument(f"only {' and '.join(takers)} take --scheme, got it for {self.collective}")
-        if self.schemes and not self.dtype.startswith("float"):
+        if self.schemes and not self.dtype.startswith(("float", ALL)):
             raise InvalidArgument(f"schemes compress floating-point gradients, got dtype {self.dtype}")
+        if self.op == "avg" and not self.dtype.startswith(("float", ALL)):
+            raise InvalidArgument(f"avg divides and needs a floating-point dtype, got {self.dtype}: choose another op")
         if self.place != "out" and not what.in_place:
             raise InvalidArgument(f"{self.collective} has no choice of place, got place {self.place!r}")
         if self.op != "sum" and not what.reduces:
@@ -93,6 +97,14 @@ class Plan:
     def steps_a_round(self) -> int:
         """Steps that one barrier is followed by."""
         return self.agg_iters or self.what.agg_iters
+
+    @property
+    def parts(self) -> tuple[Plan, ...]:
+        """The same for one dtype each; where values must be divided or compressed, only floating-point ones."""
+        if self.dtype != ALL:
+            return (self,)
+        floats_only = bool(self.schemes) or self.op == "avg"
+        return tuple(replace(self, dtype=name) for name in DTYPES if name.startswith("float") or not floats_only)
 
     @property
     def itemsize(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument, MissingExtra
-from .rows import label
+from .rows import label, mixed
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MARKS = "os^vDP*X<>"
@@ -47,13 +47,11 @@ def plot(path: Path, document: dict[str, Any], suffix: str) -> None:
 
 
 def _lines(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each line, by its name; collective and number of ranks are part of it where there are several."""
-    many, sizes = len({row["collective"] for row in rows}) > 1, len({row["n_ranks"] for row in rows}) > 1
+    """The rows of each line, by its name."""
+    differ = mixed(rows)
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["nbytes"]):
-        name = f"{row['collective']} {label(row)}" if many else label(row)
-        name += f", {row['n_ranks']} ranks" if sizes else ""
-        lines.setdefault(name, []).append(row)
+        lines.setdefault(label(row, differ), []).append(row)
     return lines
 
 
@@ -75,4 +73,5 @@ def _title(document: dict[str, Any]) -> str:
     library = document.get("mpi", {}).get("name", "")
     launches = max((row["launches"] or 1 for row in rows), default=1)
     many = f", {launches} launches" if launches > 1 else ""
-    return f"{what}, {rows[0]['dtype']}, {ranks} ranks{f', {library}' if library else ''}{many}"
+    dtypes = " ".join(dict.fromkeys(row["dtype"] for row in rows))
+    return f"{what}, {dtypes}, {ranks} ranks{f', {library}' if library else ''}{many}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..link import MPI_OPS
-from .data import Dense, Part, Vectors, dense, resized
+from .data import Dense, Part, Vectors, dense, resized, summed
 from .plan import Plan
 
 
@@ -22,7 +22,7 @@ class Blocks(Vectors):
     def __init__(self, comm: Any, plan: Plan, n: int) -> None:
         super().__init__(comm, plan, n)
         self.refuse_unseen("native")
-        self._op, self._total = MPI_OPS[plan.op], self.periods.reduced()
+        self._op, self._total = MPI_OPS[summed(plan.op)], self.periods.reduced()
 
     def input(self) -> np.ndarray:
         return resized(self.periods.of(self.comm.rank), self.n * self.comm.size)
@@ -39,6 +39,7 @@ class Blocks(Vectors):
             self.comm.Reduce_scatter_block(None, self.receive, self._op)  # None: in place
         else:
             self.comm.Reduce_scatter_block(self.send, self.receive[: self.n], self._op)
+        self.divide(self.receive[: self.n])
 
     def expected(self, place: str) -> Iterator[Part]:
         yield Part(0, self.n, np.roll(self._total, -(self.comm.rank * self.n % self._total.size)))

@@ -31,7 +31,7 @@ FIELDS = {
     "place": Field(str, meaning="out or in; none for a scheme"), "device": Field(str),
     "nbytes": Field(int, "byte", "dense bytes, which bandwidths count"),
     "count": Field(int, meaning="elements of a vector, or of one rank's block"),
-    "n_ranks": Field(int),
+    "n_ranks": Field(int), "cycle": Field(int, meaning="of several, from 1"),
     "t_med_us": Field(float, "us", "median over rounds of the maximum over ranks"),
     "ci_low_us": Field(float, "us", "lower end of the median's 95 % confidence interval"),
     "ci_high_us": Field(float, "us", "upper end of it"),
@@ -59,7 +59,10 @@ FIELDS = {
     "regressed": Field(bool),
 }  # fmt: skip
 # What makes two rows the same measurement.
-KEY = ("collective", "algorithm", "scheme", "part", "dtype", "op", "root", "place", "device", "nbytes", "n_ranks")
+KEY = ("collective", "algorithm", "scheme", "part", "dtype", "op", "root", "place", "device", "nbytes", "n_ranks",
+       "cycle")  # fmt: skip
+# Those of them that a row's name leaves out: it gets them in front where they differ among the rows of a table.
+MIXED = ("collective", "n_ranks", "device", "dtype", "op", "cycle")
 
 
 def row(
@@ -139,15 +142,26 @@ def full(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row.get(name) for name in FIELDS}
 
 
-def label(row: dict[str, Any]) -> str:
-    """What a row is about, in one word."""
+def label(row: dict[str, Any], mixed: Sequence[str] = ()) -> str:
+    """What a row is about, in one word; after what ``mixed`` tells it from others by."""
     name = row["algorithm"] or row["scheme"]
-    return f"{name} (local)" if row["part"] == "local" else f"{name} (in place)" if row["place"] == "in" else name
+    name = f"{name} (local)" if row["part"] == "local" else f"{name} (in place)" if row["place"] == "in" else name
+    told = [_WORDS.get(field, "{}").format(row[field]) for field in mixed if row[field] is not None]
+    return " ".join([*told, name])
+
+
+_WORDS = {"n_ranks": "{} ranks", "cycle": "cycle {}"}
+
+
+def mixed(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """What rows of one implementation and size differ in, so that their names must tell."""
+    dense = [row for row in rows if row["scheme"] is None] or rows  # a scheme's op is always the mean
+    return tuple(name for name in MIXED if len({row[name] for row in (dense if name == "op" else rows)}) > 1)
 
 
 def wrong_results(rows: Sequence[dict[str, Any]]) -> list[str]:
     """One line for each row with wrong elements."""
     return [
-        f"{label(row)} at {row['nbytes']} bytes: {row['n_wrong']} of {row['count']} elements are wrong"
+        f"{label(row, mixed(rows))} at {row['nbytes']} bytes: {row['n_wrong']} of {row['count']} elements are wrong"
         for row in rows if row["ok"] is False
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 """How rows are printed: for people, for programs, and as nccl-tests and OSU's benchmarks print theirs.
 
-A layout is told the names of the implementations and whether there is a baseline; then ``begin`` (lines that say what
+A layout is told the names of the implementations, whether there is a baseline, and the fields that rows of one name
+differ in; then ``begin`` (lines that say what
 is measured), ``add`` (rows, size by size) and ``end`` (the whole document, and lines of it to be said).
 """
 
@@ -38,8 +39,8 @@ OSU_NAMES = {"pingpong": "Latency"}
 class Rows:
     """One line a row on stdout, as they come; what is said about the run goes to stderr."""
 
-    def __init__(self, names: Sequence[str], compared: bool) -> None:
-        pass
+    def __init__(self, names: Sequence[str], compared: bool, differ: Sequence[str] = ()) -> None:
+        self._differ = differ
 
     def begin(self, lines: Sequence[str]) -> None:
         """Nothing but data goes to stdout."""
@@ -82,9 +83,10 @@ class _Tables(Rows, ABC):
     def end(self, document: dict[str, Any], lines: Sequence[str]) -> None:
         tables: dict[str, list[Row]] = {}
         for row in document["rows"]:
-            tables.setdefault(label({**row, "place": None}), []).append(row)
+            tables.setdefault(label({**row, "place": None}, self._differ), []).append(row)
         for name, rows in tables.items():
-            click.echo(f"#\n# {rows[0]['collective']} {name}")
+            what = "" if "collective" in self._differ else f"{rows[0]['collective']} "
+            click.echo(f"#\n# {what}{name}")
             self.table(rows)
         _comments(lines)
 

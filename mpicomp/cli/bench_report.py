@@ -13,7 +13,7 @@ import click
 from .._version import __version__
 from ..bench import Plan, documents, environment
 from ..bench.plan import show_size
-from ..bench.rows import label
+from ..bench.rows import label, mixed
 from . import config, guard
 from .bench_layouts import LAYOUTS
 from .console import Progress
@@ -52,7 +52,8 @@ def dry_run(comm: Any, plan: Plan) -> None:
     click.echo(f"sizes            {', '.join(show_size(nbytes) for nbytes in plan.sizes)}")
     click.echo(f"implementations  {' '.join((*plan.algorithms, *plan.schemes))}")
     click.echo(f"memory a rank    about {show_size(vectors * max(plan.sizes))}")
-    click.echo(f"time             about {1.5 * len(plan.sizes) * plan.max_time:.0f} s, if single steps are short")
+    many = plan.cycles * len(plan.parts) * len(plan.sizes)
+    click.echo(f"time             about {1.5 * many * plan.max_time:.0f} s, if single steps are short")
 
 
 class Report:
@@ -60,7 +61,8 @@ class Report:
 
     def __init__(self, comm: Any, plan: Plan, layout: str, progress: Progress, before: Any = None) -> None:
         self._comm, self._plan, self._progress, self._before = comm, plan, progress, before
-        self._layout = LAYOUTS[layout](_names(plan), before is not None)
+        differ = (*["dtype"] * (len(plan.parts) > 1), *["cycle"] * (plan.cycles > 1))
+        self._layout = LAYOUTS[layout](_names(plan), before is not None, differ)
         self._prints = comm.rank == 0
         self._noise = environment.Noise()
         self._rows: list[dict[str, Any]] = []
@@ -125,11 +127,15 @@ def header(plan: Plan, table: list[dict[str, Any]]) -> list[str]:
 def _names(plan: Plan) -> list[str]:
     """What implementations are called in the table."""
     dense = [f"{name} (in place)" if "in" in plan.places else name for name in plan.algorithms]
-    return dense + [f"{name} (local)" if plan.collective == "schemes" else name for name in plan.schemes]
+    names = dense + [f"{name} (local)" if plan.collective == "schemes" else name for name in plan.schemes]
+    before = f"{'float32 ' * (len(plan.parts) > 1)}{f'cycle {plan.cycles} ' * (plan.cycles > 1)}"
+    return [before + name for name in names]
 
 
 def _data(plan: Plan) -> str:
-    data = f"{plan.op} of {plan.dtype}" if plan.what.reduces else plan.dtype
+    dtypes = ", ".join(part.dtype for part in plan.parts)
+    data = f"{plan.op} of {dtypes}" if plan.what.reduces else dtypes
+    data += f", {plan.cycles} cycles" if plan.cycles > 1 else ""
     if plan.what.rooted:
         data += f", root {plan.root}"
     places = {"in": ", in place", "out": ", out of place", "both": ", out of place and in place"}
@@ -146,8 +152,9 @@ def _gpu_path() -> str:
 def show_merged(document: dict[str, Any], layout: str) -> None:
     """Print merged launches."""
     rows = document["rows"]
-    names = tuple(dict.fromkeys(label(row) for row in rows))
-    shown = LAYOUTS[layout](names, any(row["baseline_us"] is not None for row in rows))
+    differ = mixed(rows)
+    names = tuple(dict.fromkeys(label(row, differ) for row in rows))
+    shown = LAYOUTS[layout](names, any(row["baseline_us"] is not None for row in rows), differ)
     ranks = " ".join(str(n) for n in dict.fromkeys(row["n_ranks"] for row in rows))
     shown.begin([
         f"mpicomp {__version__} bench merge: {len(document['sources'])} launches of "

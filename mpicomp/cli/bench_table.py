@@ -23,10 +23,10 @@ WIDE_ONLY = ("p99 us", "spread", "rounds", "result")
 
 
 class Table:
-    """``names``: the implementations; ``compared``: whether there is a baseline."""
+    """``names``: the implementations; ``compared``: whether there is a baseline; ``differ``: see ``rows.mixed``."""
 
-    def __init__(self, names: Sequence[str], compared: bool) -> None:
-        self._width = width_of(sys.stdout)
+    def __init__(self, names: Sequence[str], compared: bool, differ: Sequence[str] = ()) -> None:
+        self._width, self._differ = width_of(sys.stdout), differ
         self._rows: list[dict[str, Any]] = []
         self._columns = [column for column in COLUMNS if compared or column.title != "change"]
         longest = max(map(len, names))
@@ -58,7 +58,7 @@ class Table:
             click.echo(f"# {part}")
 
     def _cells(self, row: dict[str, Any]) -> list[str]:
-        return [cell for column, cell in zip(COLUMNS, cells(row), strict=True) if column in self._columns]
+        return [cell for column, cell in zip(COLUMNS, cells(row, self._differ), strict=True) if column in self._columns]
 
     def _print_terminal(self, width: int) -> None:
         shown = [i for i, column in enumerate(self._columns) if width >= NARROW or column.title not in WIDE_ONLY]
@@ -66,9 +66,13 @@ class Table:
 
     def _print_schemes(self) -> None:
         """Where the time of the schemes goes; phases differ between exchanges, so each scheme has its own table."""
-        for scheme in dict.fromkeys(row["scheme"] for row in self._rows if row["scheme"]):
-            rows = [row for row in self._rows if row["scheme"] == scheme and row["part"] == "step"]
-            alone = {row["nbytes"]: row for row in self._rows if row["scheme"] == scheme and row["part"] == "local"}
+        tables: dict[str, list[dict[str, Any]]] = {}
+        for row in self._rows:
+            if row["scheme"]:
+                tables.setdefault(label({**row, "part": "step"}, self._differ), []).append(row)
+        for scheme, both in tables.items():
+            rows = [row for row in both if row["part"] == "step"]
+            alone = {row["nbytes"]: row for row in both if row["part"] == "local"}
             phases = list(rows[0]["t_phase_us"] or ())
             own = ("compress", "decompress") if alone else ()
             titles = ("size", "density", "sent", "ratio", "break-even", "local", *own, *phases)
@@ -82,13 +86,13 @@ class Table:
                           ") and the bytes it saves against a bandwidth-optimal dense all-reduce")  # fmt: skip
 
 
-def cells(row: dict[str, Any]) -> list[str]:
+def cells(row: dict[str, Any], differ: Sequence[str] = ()) -> list[str]:
     """One line of the main table."""
     verdict = {True: "ok", False: "WRONG", None: "-"}[row["ok"]]
     rounds = f"{row['launches']} jobs" if (row["launches"] or 1) > 1 else str(row["iters"])
     change = "-" if row["change_pct"] is None else "SLOWER" if row["regressed"] else f"{row['change_pct']:+.0f}%"
     return [
-        show_size(row["nbytes"]), label(row), micros(row["t_med_us"]), micros(row["t_p99_us"]),
+        show_size(row["nbytes"]), label(row, differ), micros(row["t_med_us"]), micros(row["t_p99_us"]),
         f"{row['spread_pct']:.0f}%", rounds, figures(row["algbw_gbs"]), figures(row["busbw_gbs"]),
         sent(row), "-" if row["vs"] is None else f"{row['vs']:.2f}x", change, verdict,
     ]  # fmt: skip

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import MpicompError
+from ..trace.units import duration, nbytes, sparkline
 from .trace_export import export
 from .trace_group import TraceGroup
-from .trace_units import duration, nbytes, sparkline
 
 _MOST_RANKS = 16  # rows of a table over ranks; beyond it the latest ranks are shown
 

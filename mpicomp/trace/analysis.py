@@ -26,7 +26,7 @@ def summary(path, by=("kind", "algo", "scheme", "size_bin")) -> list[dict]:
 def phases(path) -> list[dict]:
     """Time of each kind of event and its share of the time that the ranks recorded."""
     with open_trace(path) as trace:
-        return _phases(trace)
+        return phases_of(trace)
 
 
 def steps(path) -> dict:
@@ -38,7 +38,7 @@ def steps(path) -> dict:
 def traffic(path) -> dict:
     """Bytes that a rank sends in a step, and how much less that is than a dense all-reduce needs."""
     with open_trace(path) as trace:
-        return _traffic(trace)
+        return traffic_of(trace)
 
 
 def imbalance(path) -> dict:
@@ -58,9 +58,9 @@ def report(path) -> dict:
     with open_trace(path) as trace:
         return {
             "run": _info(trace),
-            "phases": _phases(trace),
+            "phases": phases_of(trace),
             "steps": _steps(trace),
-            "traffic": _traffic(trace),
+            "traffic": traffic_of(trace),
             "imbalance": _imbalance(trace),
             "metrics": _metrics(trace),
         }
@@ -123,7 +123,7 @@ def _spread(duration: np.ndarray) -> dict:
     }
 
 
-def _phases(trace: Trace) -> list[dict]:
+def phases_of(trace: Trace) -> list[dict]:
     """Phases inside another (an all-reduce inside an exchange) count in both: shares need not add up to 1."""
     rows = _summary(trace, ("kind",))
     outermost = trace.table("steps")  # app and reducer may both mark a step: it is to count once
@@ -155,7 +155,7 @@ def _steps(trace: Trace) -> dict:
     return first | _spread(longest)
 
 
-def _traffic(trace: Trace) -> dict:
+def traffic_of(trace: Trace) -> dict:
     """Counted on the outermost kind that carries bytes, so that nested events do not count twice."""
     events = trace.events("kind", "rank", "step", "nbytes_dense", "nbytes_sent", "nbytes_recv")
     for kind in ("step", *schema.COLLECTIVE_KINDS):

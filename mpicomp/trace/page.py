@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from . import analysis, pictures
-from .aside import write_aside
+from .analyses.frame import Frame
+from .analyses.standstill import hang
+from .aside import check_output, write_aside
+from .facts import ranges
+from .read import Trace, open_trace
+from .sections import Grid, Section, sections
+from .units import duration
 
 _CARD = ("title", "created", "creator", "run_id", "n_ranks", "n_nodes", "files", "n_events", "n_dropped",
-         "duration", "clock_uncertainty", "git_revision", "slurm_job_id", "mpi_library", "python_version",
+         "git_revision", "slurm_job_id", "mpi_library", "python_version",
          "mpi4py_version", "numpy_version", "cupy_version", "hdf5_version")  # fmt: skip
-_UNITS = {"duration": " ns", "clock_uncertainty": " ns"}
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
        color: CanvasText; background: Canvas; }
-table { border-collapse: collapse; margin: 1rem 0; }
-td, th { text-align: right; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid GrayText; vertical-align: top; }
-td:first-child, th:first-child, .card td { text-align: left; overflow-wrap: anywhere; }
+h1 { margin-bottom: .2rem; overflow-wrap: anywhere; } h2 { margin-top: 2.5rem; }
+nav { margin: 1rem 0; } nav a { margin-right: 1.2rem; white-space: nowrap; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: 1rem 0 .2rem; font-size: .93em; font-variant-numeric: tabular-nums; }
+td, th { text-align: right; padding: .2rem 1rem .2rem 0; vertical-align: top; white-space: nowrap;
+         border-bottom: 1px solid color-mix(in srgb, currentColor 25%, transparent); }
+td.text, th.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 4rem; }
 figure { margin: 1.5rem 0; break-inside: avoid; }
+figcaption, .more { color: color-mix(in srgb, currentColor 75%, transparent); font-size: .93em; }
+figcaption { font-weight: 600; margin-bottom: .3rem; break-after: avoid; }
+.more { margin: 0 0 1rem; }
 svg { width: 100%; height: auto; color: CanvasText; }
 .warning { border-left: .3rem solid #c00; padding-left: .6rem; font-weight: bold; }
-@media print { :root { color-scheme: light; } body { margin: 0; max-width: none; } h2, tr { break-inside: avoid; } }
+@media print {
+  :root { color-scheme: light; } nav { display: none; }
+  body { margin: 0; max-width: none; font-size: 11px; padding: 0; }
+  h2, p { break-after: avoid; } tr, .wide { break-inside: avoid; } p.more { break-after: auto; }
+  td, th { padding-right: .6rem; }
+}
 """
 
 
 def write_page(path, output, *, force: bool = False) -> dict:
     """Write the report of a trace to ``output``, with pictures; the report as a dict."""
+    output = Path(output).absolute()
+    check_output(output, force)  # before the work, too
     report = analysis.report(path)
-    text = _page(report)
-    write_aside(Path(output).absolute(), force, lambda part: _create(part, text))
+    with open_trace(path) as trace:
+        text = _page(report["run"], trace)
+    write_aside(output, force, lambda part: _create(part, text))
     return report
 
 
@@ -40,56 +60,74 @@ def _create(part: Path, text: str) -> None:
         file.write(text)
 
 
-def _page(report: dict) -> str:
-    run = report["run"]
+def _page(run: dict, trace: Trace) -> str:
     title = escape(f"Trace: {run.get('title') or run.get('run_id')}")
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    figures = (f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
-               for caption, svg in pictures.pictures(report))  # fmt: skip
+    warnings = _warnings(run) + ([f"It stands still: {hang(trace)['why']}"] if run["ranks_not_closed"] else [])
+    parts = sections(Frame(trace))
+    links = (f'<a href="#s{place}">{escape(part.title)}</a>' for place, part in enumerate(parts))
     return "\n".join([
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width">',
-        f"<style>{_STYLE}</style></head><body><h1>{title}</h1>",
-        *(f'<p class="warning">{escape(said)}</p>' for said in _warnings(run)),
-        _table([[name.replace("_", " "), f"{run[name]}{_UNITS.get(name, '')}"] for name in _CARD
-                if run.get(name) not in (None, "")] + [["command", " ".join(run["command_line"])]], "card"),
-        "<h2>Phases</h2><p>Times in ns. Phases may nest: shares need not add up to 1.</p>",
-        _records(report["phases"]), "<h2>Steps</h2>", _facts(report["steps"]),
-        "<h2>Traffic</h2>", _facts(report["traffic"]), "<h2>Imbalance</h2>", _facts(report["imbalance"]),
-        "<h2>Pictures</h2>", *figures, "<h2>Metrics</h2>",
-        _records([{"metric": name} | {key: course[key] for key in ("count", "first", "last", "min", "max")}
-                  for name, course in report["metrics"].items()]),
+        f"<style>{_STYLE}</style></head><body><h1>{title}</h1>", f"<p>{escape(_line(run))}</p>",
+        *(f'<p class="warning">{escape(said)}</p>' for said in warnings), "<nav>", *links, "</nav>",
+        *(text for place, part in enumerate(parts) for text in _section(place, part)),
+        "<h2>The run</h2>", _table([[name.replace("_", " "), str(run[name])] for name in _CARD
+                                    if run.get(name) not in (None, "")] + _tail(run), left=2),
         "</body></html>\n",
     ])  # fmt: skip
 
 
+def _line(run: dict) -> str:
+    """The run in a sentence."""
+    hosts = ", ".join(run["hosts"][:4]) + (" ..." if len(run["hosts"]) > 4 else "")
+    counts = {noun: run.get(f"n_{noun}s") for noun in ("rank", "node", "event")}
+    ranks, nodes, events = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+    return f"{ranks} on {nodes} ({hosts}), {events} in {duration(run['duration'])}, recorded {run.get('created')}"
+
+
+def _tail(run: dict) -> list[list[str]]:
+    return [
+        ["duration", duration(run["duration"])],
+        ["clock uncertainty", duration(run["clock_uncertainty"]) if run["clock_uncertainty"] else "0: one clock"],
+        ["command", " ".join(run["command_line"])],
+        *([name, value] for name, value in run["environment"].items()),
+    ]
+
+
+def _section(place: int, section: Section) -> Iterator[str]:
+    yield f'<h2 id="s{place}">{escape(section.title)}</h2>'
+    yield from (f"<p>{escape(fact)}</p>" for fact in section.facts)
+    yield from map(_grid, section.grids)
+    for index, picture in enumerate(section.pictures):
+        caption = f"<figcaption>{escape(picture.caption)}</figcaption>"
+        yield f"<figure>{caption}{pictures.svg(f'p{place}-{index}', picture)}</figure>"
+
+
 def _warnings(run: dict) -> list[str]:
-    said = [f"rank {rank}: {state}" for rank, state in run["ranks_not_closed"].items()]
-    lines = [f"INCOMPLETE: {', '.join(said)}"] if said else []
+    states: dict[str, list[int]] = {}
+    for rank, state in run["ranks_not_closed"].items():
+        states.setdefault(state, []).append(int(rank))
+    said = [f"{state}: rank {ranges(ranks)}" for state, ranks in states.items()]
+    lines = [f"INCOMPLETE: {'; '.join(said)}"] if said else []
     lines += [f"INCOMPLETE: {run['missing_parts']}"] if run["missing_parts"] else []
     lines += [f"{run['n_dropped']} events were dropped: the disk was full"] if run["n_dropped"] else []
     return lines + ([f"{run['n_backwards']} events end before they begin"] if run["n_backwards"] else [])
 
 
-def _facts(values: dict[str, Any]) -> str:
-    return _table([[name.replace("_", " "), _number(value)] for name, value in values.items()
-                   if not isinstance(value, list)], "card")  # fmt: skip
+def _grid(grid: Grid) -> str:
+    more = f'<p class="more">All of it: {escape(grid.more)}</p>' if grid.more else ""
+    return _table(grid.rows(), grid.left, [column.title for column in grid.columns]) + more
 
 
-def _records(rows: list[dict]) -> str:
-    if not rows:
-        return "<p>none</p>"
-    return _table([[_number(value) for value in row.values()] for row in rows], heads=list(rows[0]))
+def _table(rows: list[list[str]], left: int, heads: list[str] | None = None) -> str:
+    """A table whose first ``left`` columns are texts."""
 
+    def cells(tag: str, row: list[str]) -> str:
+        kinds = [' class="text"' if place < left else "" for place in range(len(row))]
+        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
 
-def _table(rows: list[list[str]], kind: str = "", heads: list[str] | None = None) -> str:
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in heads or ())
-    body = ("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<table class="{kind}">' + (f"<tr>{head}</tr>" if head else "") + "".join(body) + "</table>"
-
-
-def _number(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    head = f"<thead><tr>{cells('th', heads)}</tr></thead>" if heads else ""
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'

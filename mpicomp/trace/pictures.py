@@ -5,76 +5,133 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..errors import MissingExtra
+from .analyses import plots
+from .analyses.frame import CLASS_NAMES
 
 _INK = "#010203"  # a colour that no line has: it becomes the page's own
 _STYLE = {
     "text.color": _INK, "axes.edgecolor": _INK, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
     "svg.fonttype": "none", "font.size": 10, "text.parse_math": False, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.color": _INK, "figure.figsize": (8, 2.8),
-    "axes.unicode_minus": False,
+    "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.25, "grid.color": _INK,
+    "axes.unicode_minus": False, "savefig.dpi": 150, "lines.linewidth": 1.2,
 }  # fmt: skip
 _MS = 1e6
+_WIDTH = 8  # inches
+# Blue, orange, green, and grey for what is no work: to be told apart on white, on black and by colour-blind eyes.
+_CLASS_COLOURS = {"compute": "#1f77b4", "compression": "#ff7f0e", "communication": "#2ca02c", "other": "#8c6bb1",
+                  "unrecorded": "#999999"}  # fmt: skip
+_MOST_BARS = 64  # ranks; more are drawn as areas
+_MOST_POINTS = 2000  # of a course: more would make a page of megabytes
 
 
-def pictures(report: dict) -> list[tuple[str, str]]:
-    """(Caption, SVG) of everything in a report that can be seen better than read."""
-    drawn: list[tuple[str, Callable[[Any], None]]] = []
-    if report["phases"]:
-        drawn.append(("Time by phase, over all ranks", lambda axes: _phases(axes, report["phases"])))
-        if any(row["nbytes_sent"] for row in report["phases"]):
-            drawn.append(("Bytes by phase, over all ranks", lambda axes: _bytes(axes, report["phases"])))
-    if report["imbalance"]["kind"]:
-        drawn.append(("Lateness by rank: how long after the median rank it comes to the collectives",
-                      lambda axes: _lateness(axes, report["imbalance"])))  # fmt: skip
-    for name, course in report["metrics"].items():
-        if any(value is not None for value in course["values"]):
-            drawn.append((f"Metric {name}: mean over ranks", lambda axes, course=course: _metric(axes, course)))
-    return [(caption, _svg(f"p{number}", draw)) for number, (caption, draw) in enumerate(drawn)]
+class Picture(NamedTuple):
+    caption: str
+    draw: Callable[[Any, Any], None]  # takes matplotlib's figure and axes
+    height: float = 2.8  # inches
 
 
-def _phases(axes: Any, phases: list[dict]) -> None:
-    axes.barh([row["kind"] for row in phases], [row["total"] / _MS for row in phases])
-    axes.invert_yaxis()
-    axes.set_xlabel("total time (ms)")
+def breakdown(result: dict) -> Picture:
+    """The result of ``mpicomp.trace.breakdown``."""
+    ranks = result["ranks"]
+    names = [name for name in (*CLASS_NAMES[1:], "other", "unrecorded") if ranks[name].any()]
+
+    def draw(figure: Any, axes: Any) -> None:
+        rank, share = ranks["rank"], {name: 100 * ranks[name] / np.maximum(ranks["span"], 1) for name in names}
+        colours = [_CLASS_COLOURS[name] for name in names]
+        if len(rank) > _MOST_BARS:
+            axes.stackplot(rank, *share.values(), labels=names, colors=colours, step="mid", linewidth=0)
+        else:
+            base = np.zeros(len(rank))
+            for name, colour in zip(names, colours, strict=True):
+                axes.bar(rank, share[name], bottom=base, label=name, color=colour)
+                base = base + share[name]
+        axes.set(xlabel="rank", ylabel="share of its time (%)", ylim=(0, 100))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+
+    return Picture("What each rank did with its time", draw)
 
 
-def _bytes(axes: Any, phases: list[dict]) -> None:
-    kinds = [row["kind"] for row in phases if row["nbytes_sent"]]
-    for offset, name, label in ((-0.2, "nbytes_sent", "sent"), (0.2, "nbytes_recv", "received")):
-        values = [row[name] / 1e6 for row in phases if row["nbytes_sent"]]
-        axes.barh([index + offset for index in range(len(kinds))], values, height=0.4, label=label)
-    axes.set_yticks(range(len(kinds)), kinds)
-    axes.invert_yaxis()
-    axes.set_xlabel("MB")
-    axes.legend(frameon=False)
+def course(steps: dict, spikes: dict) -> Picture:
+    """The tables of ``mpicomp.trace.steps`` and the result of ``spikes``."""
+
+    def draw(figure: Any, axes: Any) -> None:
+        part = -(-len(steps["step"]) // _MOST_POINTS)
+        starts = np.arange(0, len(steps["step"]), part)
+        longest = np.maximum.reduceat(steps["duration"], starts) / _MS
+        axes.plot(steps["step"][starts], longest, marker="." if len(starts) < 50 else None)
+        if spikes["count"]:
+            at = spikes["spikes"]
+            axes.plot(at["step"][:100], at["duration"][:100] / _MS, "o", markersize=4, color="#d62728", label="spike")
+            axes.legend(frameon=False)
+        axes.set(xlabel="step", ylabel="duration (ms)", ylim=(0, None))
+
+    return Picture("Duration of the steps (slowest rank)", draw)
 
 
-def _lateness(axes: Any, imbalance: dict) -> None:
-    late = [(rank, value / _MS) for rank, value in enumerate(imbalance["lateness"]) if value is not None]
-    axes.vlines([rank for rank, _ in late], 0, [value for _, value in late], linewidth=max(1, 300 / len(late)) ** 0.5)
-    axes.plot([rank for rank, _ in late], [value for _, value in late], "o", markersize=3)
-    axes.axhspan(-imbalance["clock_uncertainty"] / _MS, imbalance["clock_uncertainty"] / _MS, alpha=0.2)
-    axes.set_xlabel("rank")
-    axes.set_ylabel("median lateness (ms)")
+def lateness(found: dict) -> Picture:
+    """The result of ``mpicomp.trace.stragglers``."""
+    table = found["ranks"]
+
+    def draw(figure: Any, axes: Any) -> None:
+        rank, late = table["rank"], table["lateness"] / _MS
+        doubt = np.maximum(table["uncertainty"], table["noise"]) / _MS
+        axes.fill_between(rank, -doubt, doubt, alpha=0.25, color="#999999", step="mid", label="not known any better")
+        axes.vlines(rank, 0, late, linewidth=max(1.0, 300 / len(rank)) ** 0.5)
+        for name, chosen, colour in (("rank", ~table["significant"], "C0"), ("late", table["significant"], "#d62728")):
+            axes.plot(rank[chosen], late[chosen], "o", markersize=3, color=colour, label=name if chosen.any() else None)
+        axes.set(xlabel="rank", ylabel="median lateness (ms)")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+
+    return Picture("Lateness by rank: how long after the median rank it comes to the communications", draw)
 
 
-def _metric(axes: Any, course: dict) -> None:
-    points = [(x, y) for x, y in zip(course["steps"], course["values"], strict=True) if y is not None]
-    axes.plot(*zip(*points, strict=True), marker="." if len(points) < 50 else None)
-    axes.set_xlabel("step")
+def heatmap(cells: dict) -> Picture:
+    caption = "Duration of each rank's steps"
+    return Picture(caption, lambda figure, axes: plots.draw("heatmap", figure, axes, cells), 3.4)
 
 
-def _svg(prefix: str, draw: Callable[[Any], None]) -> str:
+def gantt(step: dict) -> Picture:
+    """The result of ``mpicomp.trace.timeline``."""
+    caption = f"The median step, {step['step']}, as the ranks went through it"
+    height = min(10.0, 1.6 + 0.2 * len(step["ranks"]))
+    return Picture(caption, lambda figure, axes: plots.draw("timeline", figure, axes, step), height)
+
+
+def bandwidth(measured: dict) -> Picture:
+    """The result of ``mpicomp.trace.bandwidth``."""
+    return Picture("Bus bandwidth of dense all-reduces by size",
+                   lambda figure, axes: plots.draw("bandwidth", figure, axes, measured), 3.4)  # fmt: skip
+
+
+def metric(name: str, step: np.ndarray, values: np.ndarray) -> Picture | None:
+    """A metric over the steps; None where it was never finite."""
+    known = np.isfinite(values)
+    if not known.any():
+        return None
+    chosen = np.flatnonzero(known)[:: -(-int(known.sum()) // _MOST_POINTS)]
+
+    def draw(figure: Any, axes: Any) -> None:
+        axes.plot(step[chosen], values[chosen], marker="." if len(chosen) < 50 else None)
+        axes.set(xlabel="step", ylabel=name)
+
+    return Picture(f"Metric {name}: mean over ranks", draw)
+
+
+def svg(prefix: str, picture: Picture) -> str:
     """One figure; its identifiers get a prefix, since several figures share a page."""
     matplotlib, figure = _matplotlib()
     text = io.StringIO()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE, "svg.hashsalt": prefix, "backend": "svg"}):
-        picture = figure.Figure(layout="constrained")
-        draw(picture.subplots())
-        picture.savefig(text, format="svg", transparent=True)
+        drawn = figure.Figure(figsize=(_WIDTH, picture.height), layout="constrained")
+        picture.draw(drawn, drawn.subplots())
+        drawn.savefig(text, format="svg", transparent=True)
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

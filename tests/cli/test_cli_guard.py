@@ -13,19 +13,32 @@ LAST = "{last}"  # the last rank of the job
 @pytest.mark.parametrize(
     ("how", "who", "code", "text"),
     [
-        ("none", "all", 0, None),
-        ("refuse", "all", 1, "Error: density must be in (0, 1], got 1.5"),
         ("refuse", LAST, 1, "[rank {last} {host}] Error: density must be in (0, 1], got 1.5"),
         ("crash", LAST, 1, "ZeroDivisionError: a bug"),
-        ("usage", LAST, 2, "[rank {last} {host}] Error: no such thing"),
         ("leave0", LAST, 73, "[rank {last} {host}] Error: this rank is through, other ranks still run after 3 s"),
-        ("leave3", LAST, 3, "[rank {last} {host}] Error: ended with exit code 3"),
-        ("interrupt", "all", 130, "Interrupted; all ranks stop."),
         ("interrupt", LAST, 130, "[rank {last} {host}] Interrupted; all ranks stop."),
-        ("terminate", LAST, 143, "[rank {last} {host}] Interrupted; all ranks stop."),
     ],
 )
 def test_one_rank_ends_the_job(job, faulty, how, who, code, text):
+    _ends(job, faulty, how, who, code, text)
+
+
+@pytest.mark.parametrize(
+    ("how", "who", "code", "text"),
+    [
+        ("none", "all", 0, None),
+        ("refuse", "all", 1, "Error: density must be in (0, 1], got 1.5"),
+        ("usage", LAST, 2, "[rank {last} {host}] Error: no such thing"),
+        ("leave3", LAST, 3, "[rank {last} {host}] Error: ended with exit code 3"),
+        ("interrupt", "all", 130, "Interrupted; all ranks stop."),
+        ("terminate", LAST, 143, "[rank {last} {host}] Interrupted; all ranks stop."),
+    ],
+)
+def test_other_ends(one_job, faulty, how, who, code, text):
+    _ends(one_job, faulty, how, who, code, text)
+
+
+def _ends(job, faulty, how, who, code, text):
     names = {"last": job.ranks - 1, "host": os.uname().nodename}
     ended = job(faulty, how, who.format(**names))
     assert ended.code == code, ended.err
@@ -35,27 +48,27 @@ def test_one_rank_ends_the_job(job, faulty, how, who, code, text):
     assert ("Traceback" in ended.err) == (how == "crash")
 
 
-def test_usage_error_is_printed_once(job, faulty):
-    ended = job(faulty, "bogus", "all")
+def test_usage_error_is_printed_once(one_job, faulty):
+    ended = one_job(faulty, "bogus", "all")
     assert ended.code == 2
     assert ended.err.count("Error: Invalid value") == 1
     assert "started" not in ended.out
 
 
-def test_bug_on_all_ranks_is_printed_once(job, faulty):
-    ended = job(faulty, "crash", "all")
+def test_bug_on_all_ranks_is_printed_once(one_job, faulty):
+    ended = one_job(faulty, "crash", "all")
     assert ended.code == 1
     assert ended.err.count("ZeroDivisionError: a bug") == 1
 
 
-def test_debug_shows_where_an_error_comes_from(job, faulty):
-    ended = job(faulty, "refuse", "all", MPICOMP_DEBUG="1")
+def test_debug_shows_where_an_error_comes_from(one_job, faulty):
+    ended = one_job(faulty, "refuse", "all", MPICOMP_DEBUG="1")
     assert ended.err.count("Traceback") == 1
     assert ended.err.count("Error: density must be in") >= 1
 
 
-def test_nonsense_in_the_environment(job, faulty):
-    ended = job(faulty, "none", "all", MPICOMP_LEAVE="soon")
+def test_nonsense_in_the_environment(one_job, faulty):
+    ended = one_job(faulty, "none", "all", MPICOMP_LEAVE="soon")
     assert ended.code == 1
     assert ended.err.count("MPICOMP_LEAVE must be a positive number of seconds, got 'soon'") == 1
 

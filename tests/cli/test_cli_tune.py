@@ -11,46 +11,42 @@ QUICK = ("-b", "1K", "-e", "16K", "-f", "16", "--min-time", "0.01", "--max-time"
 
 
 def test_writes_a_table_that_auto_takes(job, command, tmp_path):
+    """Rows of other layouts stay."""
     file = tmp_path / "tuning.json"
+    row = {"ranks_per_node": 1, "nodes": 4, "device": "cpu", "choices": [{"max_bytes": None, "algorithm": "ring"}]}
+    file.write_text(json.dumps({"format": "mpicomp-tuning", "version": 1, "rows": [row]}))
     ended = job(command, "tune", *QUICK, "-a", "ring", "-o", str(file))
     assert ended.code == 0, ended.err
     table = load(file.read_text(), "file", list(ALGORITHMS))
-    assert [(row.ranks_per_node, row.nodes, row.device) for row in table.rows] == [(job.ranks, 1, "cpu")]
+    assert [(row.ranks_per_node, row.nodes, row.device) for row in table.rows] == [
+        (job.ranks, 1, "cpu"), (1, 4, "cpu")
+    ]  # fmt: skip
     assert table.rows[0].measured["ranks"] == job.ranks
     assert f"export MPICOMP_TUNING={file}" in ended.out
     used = job(command, "bench", "--sizes", "1K", "-a", "native,auto", "--iters", "5", MPICOMP_TUNING=str(file))
     assert used.code == 0, used.err
 
 
-def test_keeps_the_rows_of_other_layouts(job, command, tmp_path):
+def test_replaces_no_row_unasked(one_job, command, tmp_path):
     file = tmp_path / "tuning.json"
-    row = {"ranks_per_node": 1, "nodes": 4, "device": "cpu", "choices": [{"max_bytes": None, "algorithm": "ring"}]}
-    file.write_text(json.dumps({"format": "mpicomp-tuning", "version": 1, "rows": [row]}))
-    ended = job(command, "tune", *QUICK, "-a", "node_shared", "-o", str(file), "--json")
-    assert ended.code == 0, ended.err
-    assert json.loads(ended.out) == json.loads(file.read_text())
-    assert [row["nodes"] for row in json.loads(file.read_text())["rows"]] == [1, 4]
-
-
-def test_replaces_no_row_unasked(job, command, tmp_path):
-    file = tmp_path / "tuning.json"
-    row = {"ranks_per_node": job.ranks, "nodes": 1, "device": "cpu", "measured": {"host": "elsewhere"}}
+    row = {"ranks_per_node": one_job.ranks, "nodes": 1, "device": "cpu", "measured": {"host": "elsewhere"}}
     row["choices"] = [{"max_bytes": None, "algorithm": "ring"}]
     text = json.dumps({"format": "mpicomp-tuning", "version": 1, "rows": [row]})
     file.write_text(text)
-    ended = job(command, "tune", *QUICK, "-a", "node_shared", "-o", str(file))
+    ended = one_job(command, "tune", *QUICK, "-a", "node_shared", "-o", str(file))
     assert ended.code != 0
     assert "already: choose another file, or --force" in ended.err
     assert file.read_text() == text
-    ended = job(command, "tune", *QUICK, "-a", "node_shared", "-o", str(file), "--force")
+    ended = one_job(command, "tune", *QUICK, "-a", "node_shared", "-o", str(file), "--force", "--json")
     assert ended.code == 0, ended.err
-    assert [row["measured"]["ranks"] for row in json.loads(file.read_text())["rows"]] == [job.ranks]
+    assert json.loads(ended.out) == json.loads(file.read_text())
+    assert [row["measured"]["ranks"] for row in json.loads(file.read_text())["rows"]] == [one_job.ranks]
 
 
-def test_refuses_what_is_no_table(job, command, tmp_path):
+def test_refuses_what_is_no_table(one_job, command, tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("mine")
-    ended = job(command, "tune", *QUICK, "-o", str(file))
+    ended = one_job(command, "tune", *QUICK, "-o", str(file))
     assert ended.code == 1
     assert "notes.txt is no tuning table" in ended.err
     assert file.read_text() == "mine"

@@ -9,6 +9,7 @@ from mpicomp import bench
 from mpicomp.bench import Plan, allgather, allreduce, bcast, pingpong, reduce_scatter
 from mpicomp.bench.data import PERIOD, Dense, Periods
 from mpicomp.bench.devices import choose_device
+from mpicomp.bench.plan import DTYPES
 from mpicomp.bench.rows import FIELDS
 from mpicomp.bench.timing import Timer
 from mpicomp.errors import InvalidArgument
@@ -47,11 +48,19 @@ def test_every_collective_is_right(comm, collective, dtype, seed):
     assert all(list(row) == list(FIELDS) and row["collective"] == collective for row in rows)
 
 
-@pytest.mark.parametrize("op", ["prod", "min", "max"])
+@pytest.mark.parametrize("op", ["prod", "min", "max", "avg"])
 @pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter"])
 def test_other_operations_are_right(comm, collective, op, seed):
     rows = rows_of(comm, collective, op=op, dtype="float16", place="both", seed=seed, sizes=(3000,))
     assert all(row["ok"] is True and row["op"] == op for row in rows)
+
+
+def test_all_dtypes_in_cycles(comm, seed):
+    rows = rows_of(comm, "allreduce", algorithms=("native",), dtype="all", cycles=2, seed=seed, sizes=(1000, 3000))
+    wanted = [(cycle, dtype, size) for cycle in (1, 2) for dtype in DTYPES for size in (1000, 3000)]
+    assert [(row["cycle"], row["dtype"], row["nbytes"]) for row in rows] == wanted
+    assert all(row["ok"] is True for row in rows)
+    assert [row["cycle"] for row in rows_of(comm, "bcast", seed=seed)] == [None, None]
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -32,9 +32,9 @@ _BLOCK = 1 << 20  # events whose nesting is worked out at a time: bounds the mem
 
 @contextmanager
 def opened(path: Any) -> Iterator[Frame]:
-    """The frame of a trace given by its path, or by a ``Trace`` that is open already."""
-    if isinstance(path, Trace):
-        yield Frame(path)
+    """The frame of a trace given by its path; by a ``Trace`` that is open already, or a ``Frame``, it is that one's."""
+    if isinstance(path, (Trace, Frame)):
+        yield path if isinstance(path, Frame) else Frame(path)
         return
     with open_trace(path) as trace:
         yield Frame(trace)

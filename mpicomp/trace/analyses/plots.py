@@ -29,7 +29,7 @@ def save(name: str, result: dict, path: Path, force: bool = False) -> None:
     plt = _matplotlib()
     figure, axes = plt.subplots(figsize=(10, 5), layout="constrained")
     try:
-        _DRAW[name](figure, axes, result)
+        draw(name, figure, axes, result)
         picture = io.BytesIO()
         figure.savefig(picture, format=path.suffix[1:].lower(), dpi=120)
     finally:
@@ -41,6 +41,11 @@ def save(name: str, result: dict, path: Path, force: bool = False) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def draw(name: str, figure: Any, axes: Any, result: dict) -> None:
+    """Draw the result of ``mpicomp.trace.NAME`` on given axes."""
+    _DRAW[name](figure, axes, result)
 
 
 def _matplotlib() -> Any:
@@ -67,6 +72,7 @@ def _matrix(figure: Any, axes: Any, result: dict) -> None:
 
 
 def _image(figure: Any, axes: Any, values: np.ndarray, label: str, rows: np.ndarray, columns: np.ndarray) -> None:
+    axes.grid(False)
     image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis")
     figure.colorbar(image, label=label)
     for ticks, names in ((axes.set_yticks, rows), (axes.set_xticks, columns)):
@@ -81,8 +87,10 @@ def _timeline(figure: Any, axes: Any, result: dict) -> None:
     for number, kind in enumerate(kinds):
         chosen = spans["kind"] == kind
         axes.barh(row[chosen], (spans["end"] - spans["begin"])[chosen] * 1e-6, left=spans["begin"][chosen] * 1e-6,
-                  color="0.9" if kind == "step" else f"C{number % 10}", label=kind)  # fmt: skip
-    axes.set(xlabel="ms", ylabel="rank", title=f"step {result['step']}")
+                  color="0.6" if kind == "step" else f"C{number % 10}", alpha=0.3 if kind == "step" else 1,
+                  label=kind)  # fmt: skip
+    axes.grid(False)
+    axes.set(xlabel=f"ms of step {result['step']}", ylabel="rank")
     axes.set_yticks(range(len(result["ranks"])), [str(rank) for rank in result["ranks"]])
     axes.invert_yaxis()
     if kinds:
