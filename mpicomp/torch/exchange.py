@@ -65,6 +65,8 @@ class Exchange:
         self._looks_first = nonfinite == "skip" and remembers(scheme)
         eager = overlap and not self._looks_first and self.comm.size > 1
         self._worker = Worker() if eager and threads_allowed(self.comm) else None
+        if self._worker is not None:
+            self.comm.wait_patiently()
         self.begin()
 
     def begin(self) -> None:
