@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -71,6 +72,15 @@ def broadcast(comm: Any, value: Any) -> Any:
     """A tree of tuples, arrays and plain values on rank 0, copied to every rank (collective)."""
     outline = comm.bcast(_outline(value) if comm.rank == 0 else None)
     return _fill(comm, value, outline)
+
+
+def fingerprint(data: Dataset) -> int:
+    """A checksum of all features and labels: to tell that a run resumes on the data it began with."""
+    crc = crc32(data.labels)
+    for part in data.features:
+        if isinstance(part, np.ndarray):
+            crc = crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8), crc)
+    return crc
 
 
 def _read(source: str) -> tuple[Matrix, np.ndarray]:

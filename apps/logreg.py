@@ -13,77 +13,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mpicomp import Reducer, Scheme
+from mpicomp.checkpoint import common_result
 from mpicomp.errors import InvalidArgument
 from mpicomp.trace import NullRecorder
 
 from . import logistic
-from .data import Dataset, broadcast
+from .data import Dataset, broadcast, fingerprint
+from .keeper import Keeper, Snapshot
+from .logreg_result import Evaluation, Problem, Result
 from .settings import Settings
 from .shards import Shards
 
 ON_GRADIENTS_SCALE = ("lam", "unit", "clip")  # options of schemes that are compared with magnitudes
 
 
-class Problem(NamedTuple):
-    """The constants of the objective, the same on every rank."""
-
-    smoothness: float  # L
-    l2: float
-    step_size: float  # gamma
-    f_star: float
-    x_star: np.ndarray
-
-
-class Evaluation(NamedTuple):
-    """One point of the curve. Bits, density and errors are means over the workers."""
-
-    step: int  # steps done
-    epoch: float
-    bits: float  # sent by a worker so far
-    gap: float  # f(x) - f*
-    density: float  # share of the coordinates sent a step, so far
-    total_error: float  # sum over the steps of |e_i|^2
-    memory_norm: float  # root of the mean of |e_i|^2, now
-
-
-@dataclass
-class Result:
-    """A finished run, the same on every rank but for the seconds."""
-
-    settings: Settings
-    data: dict[str, Any]  # name, rows, features, nonzeros; workers and ranks they were spread over
-    problem: Problem
-    f_start: float  # f(x0)
-    steps: int = 0
-    series: list[Evaluation] = field(default_factory=list)
-    targets: list[Evaluation] = field(default_factory=list)  # the first step that reached each of target_bits
-    bytes_sent: float = 0.0  # handed to MPI by the mean rank, by the reducer's steps
-    seconds: dict[str, float] = field(default_factory=dict)  # phase -> this rank's seconds
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        problem = self.problem
-        return {
-            "settings": asdict(self.settings), "data": self.data,
-            "L": problem.smoothness, "l2": problem.l2, "gamma": problem.step_size,
-            "f_star": problem.f_star, "f_x0": self.f_start,
-            "series": [e._asdict() for e in self.series],
-            "targets": [e._asdict() for e in self.targets],
-            "steps": self.steps, "bytes_sent": self.bytes_sent, "seconds": self.seconds,
-        }  # fmt: skip
-
-
 Watcher = Callable[[Evaluation, int], None]  # gets every evaluation and the number of steps of the run
 
 
-def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch: Watcher | None = None) -> Result:
+def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch: Watcher | None = None,
+          keeper: Keeper | None = None, kind: type[Run] | None = None) -> Result:
     """Train from ``x* + shift`` and measure how the gap closes with the bits sent (collective).
 
     Parameters
@@ -96,22 +51,38 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
         Gets the regions of a step and the metrics gap, bits, density and memory_norm.
     watch : callable, optional
         Called on every rank after each evaluation.
+    keeper : Keeper, optional
+        Saves checkpoints, stops the run when asked to, and has what it resumes from.
+    kind : type, optional
+        What a step is; by default ``Run``.
 
     Raises
     ------
     InvalidArgument
         On every rank, naming the setting, what was expected and what was got.
     """
-    workers = check(comm, data, settings)
+    keeper = keeper or Keeper(comm)
+    settings = check(comm, data, settings, keeper)
     start = time.perf_counter()
-    problem = define(comm, data, settings)
+    kind = kind or Run
+    problem = define(comm, data, settings) if keeper.saved is None else _problem_of(keeper.saved, kind.app)
     solved = time.perf_counter() - start
-    run = _Run(comm, data, settings, workers, problem, trace or NullRecorder())
-    result = Result(settings, _describe(data, workers, comm.size), problem, run.evaluate().gap + problem.f_star)
-    _descend(run, settings, result, watch or (lambda evaluation, steps: None))
+    run = kind(comm, data, settings, problem, trace or NullRecorder())
+    f_start = keeper.saved.common["progress"]["f_start"] if keeper.saved else run.evaluate().gap + problem.f_star
+    run.result = result = Result(settings, _describe(data, settings.workers, comm.size), problem, f_start)
+    if keeper.saved is not None:
+        run.restore(keeper.saved)
+        keeper.resumed()
+    _descend(run, settings, result, watch or (lambda evaluation, steps: None), keeper)
     result.bytes_sent = run.mean_bytes_sent()
     result.seconds = {"minimum": solved, **run.seconds}
     return result
+
+
+def _problem_of(saved: Any, app: str) -> Problem:
+    """The constants that the run to resume has found (collective)."""
+    saved.check_settings(app=app)
+    return Problem(**saved.common["problem"])
 
 
 def define(comm: Any, data: Dataset, settings: Settings) -> Problem:
@@ -136,15 +107,17 @@ def _solve(data: Dataset, settings: Settings) -> Problem:
     return Problem(smoothness, l2, step_size, optimum.value, optimum.x)
 
 
-def check(comm: Any, data: Dataset, settings: Settings) -> int:
-    """Refuse impossible settings, and different ones, on every rank; the number of workers (collective)."""
+def check(comm: Any, data: Dataset, settings: Settings, keeper: Keeper) -> Settings:
+    """Refuse impossible settings, and different ones, on every rank; the settings with the workers (collective)."""
     error = None
     try:
+        workers = keeper.workers(settings.workers)
+        settings = replace(settings, workers=comm.size if workers is None else workers)
         settings.check(comm.size, data.labels.size)
     except InvalidArgument as caught:
         error = caught
     comm.agree(f"train with {settings}", error)
-    return settings.workers_on(comm.size)
+    return settings
 
 
 def _describe(data: Dataset, workers: int, ranks: int) -> dict[str, Any]:
@@ -155,12 +128,12 @@ def _describe(data: Dataset, workers: int, ranks: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _descend(run: _Run, settings: Settings, result: Result, watch: Watcher) -> None:
-    """All steps, with an evaluation on schedule and one at each target of bits."""
-    steps = settings.epochs * run.shards.steps_per_epoch
-    every = settings.eval_every or run.shards.steps_per_epoch
-    pending = sorted(settings.target_bits)
-    for samples in run.shards.samples(steps):
+def _descend(run: Run, settings: Settings, result: Result, watch: Watcher, keeper: Keeper) -> None:
+    """All steps that are left, with an evaluation on schedule and one at each target of bits."""
+    steps = settings.epochs * run.steps_per_epoch
+    every = settings.eval_every or run.steps_per_epoch
+    pending = sorted(settings.target_bits)[len(result.targets) :]
+    for samples in run.samples(steps):
         run.step(samples)
         while pending and run.bits() >= pending[0]:
             result.targets.append(run.evaluate())
@@ -168,39 +141,90 @@ def _descend(run: _Run, settings: Settings, result: Result, watch: Watcher) -> N
         if run.steps % every == 0 or run.steps == steps:
             result.series.append(run.evaluate())
             watch(result.series[-1], steps)
-    result.steps = run.steps
+        if run.steps < steps and keeper.after_step(run, run.fixed):
+            break
+    result.steps, result.complete = run.steps, not keeper.stopped
+    if result.complete:
+        keeper.end(run, run.fixed)
 
 
-class _Run:
+class Run:
     """The state of one training run on one rank."""
 
-    def __init__(self, comm: Any, data: Dataset, settings: Settings, workers: int, problem: Problem,
-                 trace: Any) -> None:  # fmt: skip
+    result: Result
+    app = "logreg"
+    scheme_options: ClassVar[dict[str, Any]] = {}  # what the app adds to the scheme
+
+    def __init__(self, comm: Any, data: Dataset, settings: Settings, problem: Problem, trace: Any) -> None:
+        workers = settings.workers
         self.comm, self.problem, self.trace = comm, problem, trace
         self._rows, self._workers = data.labels.size, workers
         self.shards = Shards(comm.rank, comm.size, data, workers, settings.seed)
-        scheme = on_update_scale(settings.scheme, problem.step_size)
-        self._reducer = Reducer(
+        scheme = on_update_scale(settings.scheme, problem.step_size).replace(**self.scheme_options)
+        self.reducer = Reducer(
             comm, scheme, workers=self.shards.count, algorithm=settings.algorithm, trace=trace
         )
         self.x = problem.x_star + settings.shift
+        self.steps_per_epoch = self.shards.steps_per_epoch
         self.steps = 0
         self._sums = np.zeros(4)  # over steps and this rank's workers: bits, density, |e|^2; |e|^2 of the last step
         self._bytes_sent = 0
         self.seconds = {"steps": 0.0, "evaluations": 0.0}
+        self.fixed = {  # what a run that resumes must have in common with this one
+            "app": self.app, "scheme": settings.scheme, "workers": workers, "seed": settings.seed,
+            "shift": settings.shift, "l2": settings.l2, "step_size": settings.step_size,
+            "data": {"name": data.name, "rows": self._rows, "features": self.x.size, "crc32": fingerprint(data)},
+        }  # fmt: skip
 
-    def step(self, samples: np.ndarray) -> None:
+    def snapshot(self) -> Snapshot:
+        """Everything that the next step depends on, and what is reported at the end."""
+        model = {"model": {"x": self.x}}
+        shared = common_result(self.reducer)
+        sums = np.array([*self._sums, self._bytes_sent])
+        result = self.result
+        common = {
+            "problem": self.problem._asdict(),
+            "progress": {"steps": self.steps, "f_start": result.f_start, "sums": self._over_ranks(sums),
+                         "series": [list(e) for e in result.series], "targets": [list(e) for e in result.targets]},
+            **(model if shared else {}),
+        }  # fmt: skip
+        own = {"sums": {"sums": sums}, **({} if shared else model)}
+        return Snapshot(common, own, {"reducer": self.reducer})
+
+    def restore(self, saved: Any) -> None:
+        """Go on where a checkpoint was written (collective)."""
+        saved.check_settings(**self.fixed)
+        shared, progress = common_result(self.reducer), saved.common["progress"]
+        self.comm.fail_together(None if shared or saved.same_ranks else InvalidArgument(
+            f"with {self.fixed['scheme']} each rank has a model of its own: resume on {saved.ranks} ranks"
+        ))  # fmt: skip
+        saved.restore(self.reducer)
+        self.x = (saved.common if shared else saved.own)["model"]["x"]
+        if saved.same_ranks:
+            sums = saved.own["sums"]["sums"]
+        else:  # over other ranks only their sum is known, and only their sum is ever looked at
+            sums = progress["sums"] * (self.comm.rank == 0)
+        self._sums, self._bytes_sent = sums[:4].copy(), int(sums[4])
+        self.steps = progress["steps"]
+        self.result.series = [Evaluation(*one) for one in progress["series"]]
+        self.result.targets = [Evaluation(*one) for one in progress["targets"]]
+
+    def samples(self, steps: int) -> Iterator[Any]:
+        """What each of the steps that are left, of ``steps``, works on."""
+        return self.shards.samples(steps, self.steps)
+
+    def step(self, samples: Any) -> None:
         """compute -> compensate, compress, exchange, update (in the reducer) -> descend."""
         start = time.perf_counter()
         with self.trace.step(self.steps):
             with self.trace.region("compute"):
-                updates = self._updates(samples)
-            self.x -= self._reducer.reduce(updates)
+                updates = self.updates(samples)
+            self.x -= self.reducer.reduce(updates)
         self.steps += 1
         self._account()
         self.seconds["steps"] += time.perf_counter() - start
 
-    def _updates(self, samples: np.ndarray) -> np.ndarray:
+    def updates(self, samples: Any) -> np.ndarray:
         """gamma g_i of this rank's workers: one row a worker (one worker: one vector), in float32 for the wire."""
         rows = self.shards.features.dense_rows(samples)
         labels = self.shards.labels[samples]
@@ -214,8 +238,8 @@ class _Run:
         return updates if self.shards.count > 1 else updates[0]
 
     def _account(self) -> None:
-        stats, count = self._reducer.stats, self.shards.count
-        error = self._reducer.memory_norm() ** 2
+        stats, count = self.reducer.stats, self.shards.count
+        error = self.reducer.memory_norm() ** 2
         self._sums[:3] += stats.payload_bits * count, stats.density * count, error
         self._sums[3] = error
         self._bytes_sent += stats.bytes_sent
@@ -233,11 +257,11 @@ class _Run:
         with self.trace.region("evaluate"):
             shards, problem = self.shards, self.problem
             loss = logistic.losses(shards.labels * shards.features.times(self.x)).sum()
-            total = self._over_ranks(np.array([loss, *self._sums]))
-        bits, density, total_error, error = (total[1:] / self._workers).tolist()
-        value = float(total[0] / self._rows + 0.5 * problem.l2 * (self.x @ self.x))
+            total = self._over_ranks(np.array([loss, self.x @ self.x, *self._sums]))  # x may differ between ranks
+        bits, density, total_error, error = (total[2:] / self._workers).tolist()
+        value = float(total[0] / self._rows + 0.5 * problem.l2 * (total[1] / self.comm.size))
         evaluation = Evaluation(
-            self.steps, self.steps / shards.steps_per_epoch, bits, value - problem.f_star,
+            self.steps, self.steps / self.steps_per_epoch, bits, value - problem.f_star,
             density / max(1, self.steps), total_error, math.sqrt(error),
         )  # fmt: skip
         self._record(evaluation)

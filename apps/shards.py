@@ -22,7 +22,7 @@ class Shards:
         rows = np.array_split(self._rng.permutation(data.labels.size), workers)
         self._sizes = np.array([shard.size for shard in rows])
         self._own = np.array_split(np.arange(workers), ranks)[rank]
-        self._starts = np.cumsum(self._sizes[self._own]) - self._sizes[self._own]
+        self.starts = np.cumsum(self._sizes[self._own]) - self._sizes[self._own]
         own_rows = np.concatenate([rows[worker] for worker in self._own])
         self.features: Matrix = data.features.take(own_rows)
         self.labels = data.labels[own_rows]
@@ -31,9 +31,12 @@ class Shards:
         # A row of a smaller shard is drawn more often; this makes the mean gradient unbiased.
         self.weights = self._sizes[self._own] * (workers / data.labels.size)
 
-    def samples(self, steps: int) -> Iterator[np.ndarray]:
-        """For each step, the row (of this rank's ``features``) that each of its workers uses; with replacement."""
+    def samples(self, steps: int, done: int = 0) -> Iterator[np.ndarray]:
+        """For each step, the row (of this rank's ``features``) that each of its workers uses; with replacement.
+
+        The first ``done`` steps are left out; what they used is drawn again, since all the rest depends on it.
+        """
         for start in range(0, steps, self.steps_per_epoch):
             block = min(self.steps_per_epoch, steps - start)
             drawn = self._rng.integers(self._sizes, size=(block, self._sizes.size))
-            yield from self._starts + drawn[:, self._own]
+            yield from self.starts + drawn[max(0, done - start) :, self._own]

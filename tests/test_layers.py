@@ -21,13 +21,13 @@ MPI_GROUP = {
 # From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are
 # siblings that do not know each other. Keep in step with docs/architecture.md.
 LAYERS = (
-    ({"_version", "calls", "cost", "errors", "faults", "options", "partition", "values"},),
+    ({"_version", "calls", "cost", "durable", "errors", "faults", "options", "partition", "values"},),
     ({"ops"}, {"device"}),
     ({"allreduce"},),
     (MPI_GROUP,),
     ({"codecs"}, {"exchanges"}, {"memories"}, {"schedules"}, {"selectors"}),
     ({"buckets", "measures", "pipeline", "reducer", "schemes", "step"},),
-    ({"bench"}, {"torch"}, {"trace"}),
+    ({"bench"}, {"checkpoint"}, {"optim", "rates"}, {"torch"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),
 )
@@ -38,8 +38,9 @@ LIBRARIES = {
         *(f"mpicomp/{name}.py" for name in sorted(MPI_GROUP)),  # the door to MPI and what stands behind it
         "mpicomp/cli/guard.py",  # starts MPI before a command, ends the job after it
     ),
-    "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py"),
-    "matplotlib": ("mpicomp/bench/plot.py", "mpicomp/trace/analyses/plots.py", "mpicomp/trace/pictures.py"),
+    "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
+    "matplotlib": ("mpicomp/bench/plot.py", "mpicomp/trace/analyses/plots.py", "mpicomp/trace/pictures.py",
+                   "apps/plots.py"),
     "pyarrow": ("mpicomp/trace/exporting.py",),
     "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),
@@ -144,7 +145,8 @@ def test_import_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["bench", "--help"], ["bench", "merge", "--help"], ["info", "--help"], ["schemes"],
-     ["train", "logreg", "--help"], ["trace", "--help"], ["trace", "report", "--help"],
+     *(["train", app, "--help"] for app in ("logreg", "mlp", "ef-gdstar")),
+     ["trace", "--help"], ["trace", "report", "--help"],
      *(["completion", shell] for shell in ("bash", "zsh", "fish"))],
     ids=" ".join,
 )

@@ -237,7 +237,10 @@ def _refuse_mismatch() -> None:
 
 
 def _on_signals(blocked: Callable[[int], None]) -> None:
-    """SIGINT and SIGTERM raise ``Interrupted`` in the main thread, and call ``blocked`` in another."""
+    """SIGINT and SIGTERM raise ``Interrupted`` in the main thread, and call ``blocked`` in another.
+
+    Not while a command has a handler of its own, such as one that has the training stop after its step.
+    """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise Interrupted(128 + signum)
@@ -247,7 +250,13 @@ def _on_signals(blocked: Callable[[int], None]) -> None:
     signal.set_wakeup_fd(writing)  # written from the C handler, so also while the main thread is inside MPI
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, interrupt)
-    threading.Thread(target=lambda: blocked(os.read(reading, 1)[0]), daemon=True).start()
+
+    def watch() -> None:
+        while signal.getsignal(signum := os.read(reading, 1)[0]) is not interrupt:
+            pass
+        blocked(signum)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _say(text: str) -> None:

@@ -1,129 +1,21 @@
-"""``mpicomp train``: train a model on real data, and see what compression costs and saves."""
+"""``mpicomp train``: train a model on real data, and see what compression costs and saves. One app a file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
-from .. import allreduce
-from .console import Column, Progress, print_json, print_table
-from .guard import world
-
-if TYPE_CHECKING:
-    from ..apps.logreg import Evaluation, Result
-    from ..apps.settings import Settings
-
-TABLE_ROWS = 12  # of the curve; --json has every point
-EXAMPLE = "mpirun -n 4 mpicomp train logreg --data madelon.mat --workers 20 --scheme threshold:lam=14881"
-COLUMNS = [Column(title) for title in ("step", "epoch", "bits", "gap", "density", "total error", "memory norm")]
+from .train_ef_gdstar import ef_gdstar
+from .train_logreg import logreg
+from .train_mlp import mlp
 
 
 @click.group()
 def train() -> None:
-    """Train a model on real data."""
+    """Train a model on real data.
 
-
-@train.command(epilog=f"For example: {EXAMPLE}")
-@click.option("--data", "source", required=True, metavar="FILE",
-              help="LIBSVM text (plain, .gz, .bz2, .xz), .mat, or synthetic:n=2000,d=500,seed=1.")
-@click.option("--rows", type=click.IntRange(min=2), metavar="N",
-              help="Use only the first N rows.  [default: all; of madelon.mat its training set, 2000]")
-@click.option("--workers", type=int, metavar="N",
-              help="Virtual workers over all ranks, each with its own shard and error memory.  [default: one a rank]")
-@click.option("--epochs", type=int, default=30, show_default=True, help="Passes over the data.")
-@click.option("--scheme", default="dense", show_default=True, metavar="NAME:OPTION=VALUE,...",
-              help="Compression scheme, see mpicomp schemes; lam is on the gradient's scale.")
-@click.option("--algorithm", type=click.Choice(allreduce.names()), default="auto", show_default=True,
-              help="Dense all-reduce under the scheme.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the shards and of the sampling.")
-@click.option("--shift", type=float, default=1e-4, show_default=True,
-              help="Start this far from the minimum in every coordinate.")
-@click.option("--l2", type=float, metavar="FLOAT", help="Weight of the regulariser.  [default: L/1e4]")
-@click.option("--step-size", type=float, metavar="FLOAT", help="gamma.  [default: 1/(L + l2)]")
-@click.option("--eval-every", type=int, metavar="STEPS", help="Steps between evaluations.  [default: one epoch]")
-@click.option("--target-bits", type=float, multiple=True, metavar="BITS",
-              help="Evaluate, too, when a worker has sent this many bits; may be repeated.")
-@click.option("--trace", metavar="FILE", help="Record every step in this HDF5 file, for mpicomp trace.")
-@click.option("--force", is_flag=True, help="Replace an existing trace file.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def logreg(source: str, rows: int | None, trace: str | None, force: bool, as_json: bool, **options: Any) -> None:
-    """Logistic regression by distributed SGD, from near its minimum.
-
-    Prints how far f(x) is above its minimum f* (the gap) against the bits each worker has sent.
+    With --checkpoint, SIGUSR1 and SIGTERM stop a run after its step with exit code 75; --resume goes on from there.
     """
-    from ..apps.settings import Settings
-    from ..comm import Comm
-
-    comm = Comm(world())
-    result = _run(comm, source, rows, Settings(**options), trace, force, Progress(quiet=as_json or comm.rank != 0))
-    if comm.rank:
-        return
-    if as_json:
-        print_json({"format": "mpicomp-train-logreg", "version": 1, **result.to_dict()})
-    else:
-        _print(result, trace)
 
 
-def _run(comm: Any, source: str, rows: int | None, settings: Settings, trace: str | None, force: bool,
-         progress: Progress) -> Result:  # fmt: skip
-    from ..apps.data import share
-    from ..apps.logreg import check
-    from ..apps.logreg import train as train_logreg
-
-    progress(f"reading {source}")
-    data = share(comm, source, rows)
-    check(comm, data, settings)  # before a trace is begun
-    progress("finding the minimum")
-    with _recorder(comm, trace, force, f"train logreg {source} {settings.scheme}") as recorder:
-        said = lambda e, steps: progress(_line(e, steps), e.step / steps)  # noqa: E731
-        result = train_logreg(comm, data, settings, recorder, said)
-    progress.clear()
-    return result
-
-
-def _recorder(comm: Any, path: str | None, force: bool, title: str) -> Any:
-    from ..trace import NullRecorder, Recorder
-
-    return NullRecorder() if path is None else Recorder(comm, path, force=force, title=title)
-
-
-def _line(evaluation: Evaluation, steps: int) -> str:
-    return f"step {evaluation.step}/{steps}: gap {evaluation.gap:.4g} after {evaluation.bits:.4g} bits a worker"
-
-
-def _print(result: Result, trace: str | None) -> None:
-    """The problem, the curve and the totals, for people."""
-    problem, facts, seconds = result.problem, result.data, result.seconds
-    click.echo(
-        f"{facts['name']}, {facts['rows']} rows, {facts['features']} features\n"
-        f"{facts['workers']} workers on {facts['ranks']} rank{'s' * (facts['ranks'] > 1)}, "
-        f"scheme {result.settings.scheme}, seed {result.settings.seed}\n"
-        f"L {problem.smoothness:.6f}  l2 {problem.l2:.6g}  gamma {problem.step_size:.7e}\n"
-        f"f* {problem.f_star:.9f}  f(x0) {result.f_start:.9f}\n"
-    )
-    print_table(COLUMNS, _rows(_thinned(result.series)), "bits: sent by a worker so far; gap: f(x) - f*")
-    if result.targets:
-        click.echo()
-        print_table(COLUMNS, _rows(result.targets), "the first step that reached each --target-bits")
-    click.echo(
-        f"\n{result.steps} steps in {seconds['steps']:.2f} s ({1e3 * seconds['steps'] / result.steps:.2f} ms a step); "
-        f"minimum {seconds['minimum']:.2f} s, evaluations {seconds['evaluations']:.2f} s; "
-        f"the mean rank sent {result.bytes_sent:,.0f} bytes"
-    )
-    if trace is not None:
-        click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
-
-
-def _thinned(series: list[Evaluation]) -> list[Evaluation]:
-    """Evenly spread points of the curve, the last among them."""
-    stride = -(-len(series) // TABLE_ROWS)
-    return series[::-1][::stride][::-1]
-
-
-def _rows(evaluations: list[Evaluation]) -> list[list[str]]:
-    return [
-        [str(e.step), f"{e.epoch:.2f}", f"{e.bits:.4g}", f"{e.gap:.4g}", f"{e.density:.3e}",
-         f"{e.total_error:.4g}", f"{e.memory_norm:.4g}"]
-        for e in evaluations
-    ]  # fmt: skip
+for command in (ef_gdstar, logreg, mlp):
+    train.add_command(command)

@@ -36,6 +36,7 @@ class Balanced:
     takes = "counted"
     codecs = "float"
     early = False
+    spread = (("local", "anew"), ("global", "anew"), ("bounds", "anew"))  # see mpicomp/checkpoint/redistribute.py
 
     def __init__(self, period: int) -> None:
         self.period = period

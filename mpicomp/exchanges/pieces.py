@@ -36,6 +36,7 @@ class Pieces:
     takes = "all"
     codecs = "any"
     early = True
+    spread = (("residual", "cut"), ("start", "cut"))  # see mpicomp/checkpoint/redistribute.py
 
     def __init__(self, second: str) -> None:
         self.second = second == "yes"

@@ -39,6 +39,7 @@ class ErrorReset:
     )
     reference = "Xie et al. 2020 (CSER); Stich 2019 (local SGD); Basu et al. 2019"
     remembers = True
+    diverges = True  # ranks do not get the same result, so they do not have the same model
 
     def __init__(self, period: int, between: str) -> None:
         self.period, self.silences = period, between == "nothing"

@@ -30,6 +30,7 @@ class Shifted:
     reference = "Gorbunov et al. 2020 (EF-GD*)"
     remembers = True
     silences = False
+    spread = (("shift", "stay"), ("shift_mean", "stay"))  # see mpicomp/checkpoint/redistribute.py
 
     def __init__(self) -> None:
         self._kept, self._shift = Kept("residual"), Kept("shift", "shift_mean")

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from ..durable import fsync
 from ..errors import RefusedOverwrite
 
 PART_FILES = "part*.h5"  # what a trace in several files consists of
@@ -48,9 +49,9 @@ def write_aside(output: Path, force: bool, fill: Callable[[Path], object]) -> No
         _remove(part)
     try:
         fill(part)
-        _fsync(part)
+        fsync(part)
         _rename(part, output, force)
-        _fsync(output.parent)
+        fsync(output.parent)
     except FileExistsError as error:
         if isinstance(error, RefusedOverwrite):
             raise
@@ -113,11 +114,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

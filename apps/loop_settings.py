@@ -1,0 +1,101 @@
+"""How a task is trained, apart from its data and model; and what is said of a finished run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from mpicomp import Scheme
+from mpicomp.errors import InvalidArgument
+
+TAKE_MOMENTUM = ("momentum-corrected", "update")  # memories that take the momentum before compression
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """Settings that every app on the common loop has."""
+
+    scheme: str = "dense"
+    workers: int | None = None  # virtual workers over all ranks; default one a rank
+    batch: int = 32  # rows a worker uses in a step
+    epochs: float = 3
+    seed: int = 0
+    algorithm: str = "auto"  # the dense all-reduce under the scheme
+    optimizer: str | None = None  # see mpicomp.optim; default SGD, with momentum 0.9 unless the scheme takes it
+    lr: float = 0.05
+    schedule: str = "constant"  # of the learning rate, see mpicomp.rates
+    warmup: float = 0.0  # epochs in which the learning rate rises to lr, from lr over the number of workers
+    compress_warmup: float = 0.0  # epochs in which the density falls to the scheme's own
+    sam: float = 0.0  # rho of sharpness-aware minimisation; 0 is off
+    eval_every: int | None = None  # steps between evaluations; default one epoch
+    patience: int | None = None  # stop after so many evaluations without a better metric
+
+    def check(self, ranks: int, rows: int) -> None:
+        """Refuse what cannot be run on so many ranks and rows of data, with InvalidArgument."""
+        workers = ranks if self.workers is None else self.workers
+        if workers < ranks:
+            raise InvalidArgument(f"workers must be at least {ranks} (one a rank), got {workers}: start fewer ranks")
+        for name, low in (("batch", 1), ("seed", 0), ("eval_every", 1), ("patience", 1)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise InvalidArgument(f"{name} must be at least {low}, got {value}")
+        if not 0 < self.epochs < math.inf:
+            raise InvalidArgument(f"epochs must be positive, got {self.epochs}")
+        for name in ("compress_warmup", "sam"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InvalidArgument(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
+        if workers * self.batch > rows:
+            raise InvalidArgument(f"{workers} workers with {self.batch} rows each need {workers * self.batch} rows, "
+                                  f"got {rows}: use fewer workers or a smaller batch")
+        self._check_momentum()
+
+    def resolved(self, workers: int, steps_per_epoch: int) -> LoopSettings:
+        """The same with workers, optimizer and the density's warm-up written out."""
+        scheme, optimizer = Scheme.parse(self.scheme), self.optimizer
+        if self.compress_warmup:
+            scheme = scheme.replace(warmup=round(self.compress_warmup * steps_per_epoch))
+        if optimizer is None:
+            optimizer = "sgd" if scheme.part_names["memory"] in TAKE_MOMENTUM else "sgd:momentum=0.9"
+        return replace(self, workers=workers, optimizer=optimizer, scheme=str(scheme))
+
+    def _check_momentum(self) -> None:
+        memory = Scheme.parse(self.scheme).part_names["memory"]
+        if memory in TAKE_MOMENTUM and self.optimizer not in (None, "sgd") and "weight_decay" not in self.optimizer:
+            raise InvalidArgument(f"memory {memory} of {self.scheme} has the momentum itself and needs plain SGD: "
+                                  f"leave out the optimizer, got {self.optimizer}")
+
+
+class Point(NamedTuple):
+    """One evaluation. Losses are means over rows; bits and memory norm over the workers, density over the steps too."""
+
+    step: int  # steps done
+    epoch: float
+    lr: float  # of the last step
+    train_loss: float  # of the batches since the last evaluation
+    test_loss: float
+    metric: float
+    density: float  # share of the coordinates sent a step, since the last evaluation
+    bits: float  # sent by the mean worker so far
+    memory_norm: float  # root of the mean worker's |e|^2, now
+
+
+@dataclass
+class Report:
+    """A run, the same on every rank but for the seconds."""
+
+    app: str
+    metric: str  # name of the metric
+    settings: LoopSettings
+    facts: dict[str, Any]  # data and model; ranks
+    series: list[Point] = field(default_factory=list)
+    best: float | None = None  # metric
+    best_step: int = 0
+    steps: int = 0
+    complete: bool = True  # False where it was asked to stop before its end
+    early: bool = False  # ended because the metric did not improve any more
+    seconds: dict[str, float] = field(default_factory=dict)  # phase -> this rank's, since it was resumed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**asdict(self), "series": [point._asdict() for point in self.series]}

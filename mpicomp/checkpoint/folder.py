@@ -1,0 +1,135 @@
+"""The folder of a run's checkpoints: names, the manifest, what is complete, what is kept. Rank 0's business.
+
+``DIR/step-000000120/`` holds ``common.h5``, one ``rank_00000.h5`` a rank and ``manifest.json``, which tells the bytes
+and CRC-32 of all of them and has a CRC-32 itself. It is written as ``step-000000120.part`` and renamed when everything
+is on the disk: a folder without ``.part`` was complete once. ``DIR/latest`` is a text file with the newest name, for
+people and scripts; reading goes by the folders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from ..durable import fsync, replace
+from ..errors import CorruptFile, MpicompError
+
+FORMAT, VERSION = "mpicomp-checkpoint", 1
+MANIFEST, COMMON, LATEST = "manifest.json", "common.h5", "latest"
+LONGEST = 1 << 28  # bytes of a manifest, which names every rank
+_NAME = re.compile(r"step-(\d{9,})")
+
+
+def name_of(step: int) -> str:
+    return f"step-{step:09d}"
+
+
+def part_of(rank: int) -> str:
+    return f"rank_{rank:05d}.h5"
+
+
+def steps_in(root: Path) -> list[int]:
+    """Steps of the checkpoints that were completed, ascending."""
+    found = (_NAME.fullmatch(entry.name) for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else ()
+    return sorted(int(match[1]) for match in found if match)
+
+
+def begin(root: Path, step: int) -> Path:
+    """Make the folder that the ranks write into; what a killed job left of the same step goes."""
+    part = root / f"{name_of(step)}.part"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if part.exists():
+            shutil.rmtree(part)
+        part.mkdir()
+    except OSError as error:
+        raise MpicompError(f"cannot write checkpoints into {root}: {error.strerror}; choose another folder") from None
+    return part
+
+
+def finish(root: Path, step: int, facts: dict[str, Any], keep: int) -> Path:
+    """Write the manifest, give the folder its name and point ``latest`` at it; then drop what is too old."""
+    part, target = root / f"{name_of(step)}.part", root / name_of(step)
+    try:
+        write_manifest(part / MANIFEST, facts)
+        fsync(part)
+        _set_aside(root, step)
+        replace(part, target)
+        text = root / f"{LATEST}.part"
+        text.write_text(f"{target.name}\n")
+        replace(text, root / LATEST)
+        for old in steps_in(root)[:-keep]:
+            _drop(root / name_of(old))
+    except OSError as error:
+        raise MpicompError(f"cannot write the checkpoint {target}: {error.strerror}") from None
+    return target
+
+
+def _set_aside(root: Path, step: int) -> None:
+    """A run that went back behind checkpoints leaves them under another name: they are of another course."""
+    for other in steps_in(root):
+        if other >= step:
+            old, number = root / name_of(other), 1
+            while (aside := root / f"{old.name}.aside{number}").exists():
+                number += 1
+            old.rename(aside)
+
+
+def _drop(folder: Path) -> None:
+    """Remove a checkpoint; killed in between, nothing is left that has a checkpoint's name."""
+    old = folder.with_name(f"{folder.name}.old")
+    if old.exists():
+        shutil.rmtree(old)
+    folder.rename(old)
+    shutil.rmtree(old)
+
+
+def write_manifest(path: Path, facts: dict[str, Any]) -> None:
+    text = _canonical(facts)
+    path.write_text(json.dumps({"crc32": crc32(text.encode()), "manifest": facts}, indent=1, sort_keys=True))
+    fsync(path)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The facts of a checkpoint.
+
+    Raises
+    ------
+    CorruptFile
+        There is no manifest, it is damaged, or of a later version.
+    """
+    if not path.is_file() or path.stat().st_size > LONGEST:
+        raise CorruptFile(f"{path} is missing or too long")
+    try:
+        document = json.loads(path.read_bytes())
+        facts, expected = document["manifest"], document["crc32"]
+        good = isinstance(facts, dict) and crc32(_canonical(facts).encode()) == expected
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptFile(f"{path} is damaged: {error}") from None
+    if not good:
+        raise CorruptFile(f"{path} is damaged: its checksum is not the one it was written with")
+    if facts.get("format") != FORMAT or facts.get("version") != VERSION:
+        raise CorruptFile(f"{path} must be of format {FORMAT} version {VERSION}, got {facts.get('format')} version "
+                          f"{facts.get('version')}: read it with the mpicomp that wrote it")
+    return facts
+
+
+def _canonical(facts: Any) -> str:
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"))
+
+
+def remove_part(root: Path, step: int) -> None:
+    """Clean up after a save that failed."""
+    shutil.rmtree(root / f"{name_of(step)}.part", ignore_errors=True)
+
+
+def shared_by_all(part: Path) -> MpicompError | None:
+    """What is to be said by a rank that does not see the folder that rank 0 made."""
+    if part.is_dir() and os.access(part, os.W_OK):
+        return None
+    return MpicompError(f"this rank cannot write into {part}: checkpoints need a folder that all ranks share")

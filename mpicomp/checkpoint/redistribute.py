@@ -1,0 +1,117 @@
+"""A reducer's state for another number of ranks or workers than saved it.
+
+What travels is declared by the parts of a scheme in ``spread`` (name -> rule), else it follows its kind:
+
+=======  ==========================================================================================
+add      error memories and velocities: a worker keeps its own; where there are fewer workers now, each takes the sum
+         of a run of consecutive old ones; where there are more, the new ones begin at zero. So the sum over all
+         workers is kept (to rounding, where memories are added).
+same     what is the same on all ranks: thresholds, factors, schedules, measures
+cut      a vector that ranks own pieces of (1-bit SGD's second memory) is cut anew
+anew     depends on the number of ranks and is estimated again in the next step
+stay     cannot leave its worker: refused unless there are as many workers as before
+=======  ==========================================================================================
+
+A mean over w workers takes 1/w of what memories hold. With the linear scaling rule (learning rate as w) keeping the
+sum applies the same total update as before; at an unchanged learning rate it is applied w_old/w_new times as strongly.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from ..partition import partition
+from ..schemes import Scheme
+
+Entries = dict[str, Any]
+DEFAULT = {"memory": "add", "exchange": "same", "schedule": "same", "measures": "same"}
+
+
+def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequence[int], rank: int) -> Entries:
+    """The state that ``rank`` has to load.
+
+    Parameters
+    ----------
+    old : callable
+        The saved state of an old rank, in the form of ``Reducer.state_dict``.
+    had, now : sequence of int
+        Workers on each rank, of the job that saved and of this one.
+
+    Raises
+    ------
+    InvalidArgument
+        For a state that cannot be spread.
+    """
+    first = old(0)
+    rules = _rules(first["scheme"])
+    state = {"scheme": first["scheme"], "step": first["step"], "workers": now[rank]}
+    state |= _memories(old, had, now, rank, rules)
+    for name, value in first.items():
+        kind, _, rest = name.partition("/")
+        if kind in DEFAULT and kind != "memory" and rules.get((kind, rest), DEFAULT[kind]) == "same":
+            state[name] = value
+    if ("exchange", "start") in rules and "exchange/start" in first:
+        state |= _piece(old, len(had), len(now), rank)
+    return state
+
+
+def estimated_anew(scheme: str) -> list[str]:
+    """What of a scheme's state is lost, in words."""
+    return [name for (_, name), rule in _rules(scheme).items() if rule == "anew"]
+
+
+def _rules(scheme: str) -> dict[tuple[str, str], str]:
+    parts = Scheme.parse(scheme).parts(1)
+    return {
+        (kind, name): rule
+        for kind, part in (("memory", parts.memories[0]), ("exchange", parts.exchange), ("schedule", parts.schedule))
+        for name, rule in getattr(part, "spread", ())
+    }
+
+
+def sources(had: int, now: int, worker: int) -> range:
+    """Which of ``had`` old workers a worker of ``now`` takes over."""
+    if now >= had:
+        return range(worker, min(worker + 1, had))
+    counts, displs = partition(had, now)
+    return range(displs[worker], displs[worker] + counts[worker])
+
+
+def _memories(old: Callable[[int], Entries], had: Sequence[int], now: Sequence[int], rank: int,
+              rules: dict[tuple[str, str], str]) -> Entries:
+    ends, total = list(accumulate(had)), (sum(had), sum(now))
+    state: Entries = {}
+    for local in range(now[rank]):
+        taken: Entries = {}
+        for worker in sources(*total, sum(now[:rank]) + local):
+            owner = bisect_right(ends, worker)
+            prefix = f"memory/{worker - (ends[owner] - had[owner])}/"
+            entries = {name[len(prefix):]: value for name, value in old(owner).items() if name.startswith(prefix)}
+            for name, value in entries.items():
+                _check_rule(rules.get(("memory", name), "add"), name, *total)
+                taken[name] = taken[name] + value if name in taken else value
+        state |= {f"memory/{local}/{name}": value for name, value in taken.items()}
+    return state
+
+
+def _check_rule(rule: str, name: str, had: int, now: int) -> None:
+    if rule == "stay" and had != now:
+        raise InvalidArgument(f"the {name} of a worker cannot be given to others: resume with {had} workers, got {now}")
+
+
+def _piece(old: Callable[[int], Entries], had: int, now: int, rank: int) -> Entries:
+    """This rank's piece of a vector that the old ranks owned pieces of."""
+    n = sum(old(other)["exchange/residual"].size for other in range(had))
+    counts, displs = partition(n, now)
+    start, stop = displs[rank], displs[rank] + counts[rank]
+    parts = [np.empty(0, old(0)["exchange/residual"].dtype)]
+    for other in range(had):
+        piece, at = old(other)["exchange/residual"], int(old(other)["exchange/start"])
+        parts.append(piece[max(0, start - at) : max(0, stop - at)])
+    return {"exchange/residual": np.concatenate(parts), "exchange/start": np.array(start)}

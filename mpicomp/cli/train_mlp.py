@@ -1,0 +1,46 @@
+"""``mpicomp train mlp``: a multi-layer perceptron on images, without a framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .train_loop import run
+from .train_options import looping, recording, training
+
+EXAMPLE = "mpirun -n 4 mpicomp train mlp --data fashion-mnist --workers 8 --scheme topk:density=0.01 --plot run.png"
+
+
+@click.command(epilog=f"For example: {EXAMPLE}")
+@click.option("--data", "source", required=True, metavar="FOLDER",
+              help="Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or "
+                   "synthetic:train=2000,test=500,seed=1.")
+@click.option("--hidden", default="256,128", show_default=True, metavar="N,N,...", help="Neurons of the hidden layers.")
+@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
+              help="NumPy, or CuPy with one GPU a rank.")
+@training(epochs=3.0)
+@looping
+@recording
+def mlp(source: str, hidden: str, device: str, seed: int, **options: Any) -> int:
+    """A multi-layer perceptron on 28x28 images of ten classes, NumPy or CuPy.
+
+    Prints loss and accuracy on the test images against the bits each worker has sent.
+    """
+
+    def make(comm: Any) -> Any:
+        from ..apps.devices import on_device
+        from ..apps.images import share
+        from ..apps.mlp import MLP
+
+        data = share(comm, source)
+        return MLP(data, seed, comm.rank, comm.size, _sizes(hidden), on_device(comm, device))
+
+    return run(make, f"train mlp {source} {options['scheme']}", seed=seed, **options)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"expected whole numbers as in 256,128, got {text!r}", param_hint="--hidden") from None

@@ -1,0 +1,122 @@
+"""What all training commands share: options, trace, checkpoints, the answer to a signal, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import allreduce
+from .console import Progress
+from .stopping import STOPPED, StopSignals
+
+if TYPE_CHECKING:
+    from ..apps.keeper import Keeper
+
+Decorator = Callable[[Any], Any]
+
+
+def all_of(*options: Decorator) -> Decorator:
+    """Several options as one decorator, in the order of --help."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def training(epochs: float) -> Decorator:
+    """How every app trains; ``epochs`` is the default, and may be a fraction where that is a float."""
+    return all_of(
+        click.option("--workers", type=int, metavar="N",
+                     help="Virtual workers over all ranks, each with its own shard and error memory.  "
+                          "[default: one a rank]"),
+        click.option("--epochs", type=type(epochs), default=epochs, show_default=True, help="Passes over the data."),
+        click.option("--scheme", default="dense", show_default=True, metavar="NAME:OPTION=VALUE,...",
+                     help="Compression scheme, see mpicomp schemes."),
+        click.option("--algorithm", type=click.Choice(allreduce.names()), default="auto", show_default=True,
+                     help="Dense all-reduce under the scheme."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of all that is random."),
+    )
+
+
+recording = all_of(
+    click.option("--trace", metavar="FILE", help="Record every step in this HDF5 file, for mpicomp trace."),
+    click.option("--force", is_flag=True, help="Replace existing output files, but no checkpoint."),
+    click.option("--checkpoint", metavar="DIR",
+                 help="Save checkpoints in this folder: at the end, and when SIGUSR1 or SIGTERM stops the run "
+                      f"(exit code {STOPPED})."),
+    click.option("--checkpoint-every", type=int, metavar="STEPS", help="Save one after every so many steps, too."),
+    click.option("--resume", is_flag=True, help="Go on from the newest whole checkpoint; begin where there is none."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+)
+
+
+looping = all_of(
+    click.option("--batch", type=int, default=32, show_default=True, help="Rows a worker uses in a step."),
+    click.option("--optimizer", metavar="NAME:OPTION=VALUE,...",
+                 help="sgd, adam, lars or lamb.  [default: sgd:momentum=0.9; plain sgd where the scheme has momentum]"),
+    click.option("--lr", type=float, default=0.05, show_default=True, help="Learning rate."),
+    click.option("--schedule", default="constant", show_default=True, metavar="NAME:OPTION=VALUE,...",
+                 help="Of the learning rate: constant, step:at=2+4,factor=0.1 (epochs), cosine."),
+    click.option("--warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
+                 help="The learning rate rises to --lr from --lr over the number of workers."),
+    click.option("--compress-warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
+                 help="The density falls to the scheme's own, in the scheme's stages."),
+    click.option("--sam", type=float, default=0.0, show_default=True, metavar="RHO",
+                 help="Sharpness-aware minimisation within each worker's batch; 0 is off."),
+    click.option("--eval-every", type=int, metavar="STEPS", help="Steps between evaluations.  [default: one epoch]"),
+    click.option("--patience", type=int, metavar="N", help="Stop after N evaluations without a better metric."),
+    click.option("--plot", metavar="FILE", help="Draw loss, metric, density and memory norm (.png, .svg, .pdf)."),
+)
+
+
+@dataclass
+class Session:
+    """What a training command works with."""
+
+    keeper: Keeper
+    progress: Progress
+    signals: StopSignals
+
+
+@contextmanager
+def session(comm: Any, *, checkpoint: str | None, checkpoint_every: int | None, resume: bool,
+            as_json: bool) -> Iterator[Session]:
+    """Open the checkpoints; from here on signals are answered with one (collective)."""
+    from ..apps.keeper import Keeper
+
+    progress = Progress(quiet=as_json or comm.rank != 0)
+    with StopSignals(wanted=checkpoint is not None) as signals:
+        keeper = Keeper(comm, checkpoint, every=checkpoint_every, resume=resume, asked=signals.asked,
+                        say=lambda text: _say(comm, progress, text))
+        yield Session(keeper, progress, signals)
+        progress.clear()
+
+
+def recorder(comm: Any, path: str | None, force: bool, title: str) -> Any:
+    """The recorder of a trace, or of nothing; open it only when all settings are known to be good (collective)."""
+    from ..trace import NullRecorder, Recorder
+
+    return NullRecorder() if path is None else Recorder(comm, path, force=force, title=title)
+
+
+def exit_code(comm: Any, keeper: Keeper, signals: StopSignals) -> int:
+    """0 for a run that is over; that of a stopped one, which is said."""
+    if not keeper.stopped:
+        return 0
+    if comm.rank == 0:
+        click.echo(f"stopped{' by ' * bool(signals.name)}{signals.name} and saved in {keeper.path}; "
+                   "not complete: go on with --resume", err=True)
+    return STOPPED
+
+
+def _say(comm: Any, progress: Progress, text: str) -> None:
+    if comm.rank == 0:
+        progress.clear()
+        click.echo(text, err=True)

@@ -1,0 +1,247 @@
+"""The files of a checkpoint in one process: what is killed, damaged or hostile never gives a wrong state."""
+
+import os
+import signal
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from mpicomp import checkpoint
+from mpicomp.checkpoint import folder, parts
+from mpicomp.checkpoint.redistribute import redistribute, sources
+from mpicomp.errors import CorruptFile, InvalidArgument
+
+STATE = {
+    "model": {"layer.0/w": np.arange(12, dtype=np.float32).reshape(3, 4), "empty": np.empty(0), "one": np.array(7)},
+    "random": {"state": {"inc": 2**127 + 1, "words": [1, 2]}, "flags": np.array([True, False]), "best": float("inf")},
+    "nothing": {},
+}
+
+
+def stored(tmp_path, state=STATE):
+    path = tmp_path / "state.h5"
+    parts.write(path, state)
+    return path
+
+
+def read(path):
+    return parts.read(path.read_bytes(), path)
+
+
+def test_what_is_written_is_read(tmp_path):
+    back = read(stored(tmp_path))
+    assert back.keys() == STATE.keys() and back["random"]["state"] == STATE["random"]["state"]
+    assert back["random"]["best"] == float("inf") and back["nothing"] == {}
+    for section, entries in STATE.items():
+        for name, value in entries.items():
+            if hasattr(value, "dtype"):
+                got = back[section][name]
+                assert got.dtype == value.dtype and got.shape == value.shape and np.array_equal(got, value)
+    assert parts.digest(back) == parts.digest(STATE)
+    with pytest.raises(Exception, match="exists"):
+        parts.write(tmp_path / "state.h5", STATE)
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ({"..": np.zeros(1)}, "may be empty, '.' or '..', got 'm/..'"),
+        ({"x": np.array(["text"])}, "must be an array of numbers"),
+        ({"x": object()}, "holds arrays, numbers, texts"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused(tmp_path, entries, text):
+    with pytest.raises(InvalidArgument, match=text):
+        parts.write(tmp_path / "state.h5", {"m": entries})
+    assert not (tmp_path / "state.h5").exists()
+
+
+def external_link(file, other):
+    file["arrays/model/x"] = h5py.ExternalLink(str(other), "arrays/model/one")
+
+
+def soft_link(file, other):
+    file["arrays/model/x"] = h5py.SoftLink("/arrays/model/one")
+
+
+def external_data(file, other):
+    file["arrays/model"].create_dataset("x", (8,), "u1", external=[(str(other), 0, 8)])
+
+
+def virtual(file, other):
+    layout = h5py.VirtualLayout((1,), "f8")
+    layout[0] = h5py.VirtualSource(str(other), "arrays/model/one", ())
+    file["arrays/model"].create_virtual_dataset("x", layout)
+
+
+def bomb(file, other):
+    file["arrays/model"].create_dataset("x", (1 << 38,), "f8")
+
+
+def compressed(file, other):
+    file["arrays/model"].create_dataset("x", data=np.zeros(1 << 20), compression="gzip")
+
+
+def text(file, other):
+    file["arrays/model"].create_dataset("x", data=["a", "b"], dtype=h5py.string_dtype())
+
+
+def cycle(file, other):
+    file["arrays/model/x"] = file["arrays"]
+
+
+def again_and_again(file, other):
+    file["arrays/model/x"] = np.zeros(10_000)
+    for number in range(20):
+        file[f"arrays/model/x{number}"] = file["arrays/model/x"]
+
+
+def no_values(file, other):
+    del file["values"]
+
+
+def unknown_section(file, other):
+    file["arrays/other/x"] = np.zeros(3)
+
+
+HOSTILE = [external_link, soft_link, external_data, virtual, bomb, compressed, text, cycle, again_and_again, no_values,
+           unknown_section]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", HOSTILE, ids=lambda change: change.__name__)
+def test_a_hostile_file_is_refused(tmp_path, change):
+    (tmp_path / "elsewhere").mkdir()
+    other, path = stored(tmp_path / "elsewhere"), stored(tmp_path)
+    with h5py.File(path, "a") as file:
+        change(file, other)
+    with pytest.raises(CorruptFile):
+        read(path)
+
+
+def test_no_damage_is_read_as_something_else(tmp_path, alone):
+    """Any flipped bit and any cut is noticed, in any file, and the older checkpoint is taken."""
+    for step in (1, 2):
+        checkpoint.save(alone, tmp_path, step, common=STATE, own={"rank": {"x": np.arange(step)}})
+    rng = np.random.default_rng()
+    for file in sorted((tmp_path / folder.name_of(2)).iterdir()):
+        good = file.read_bytes()
+        for _ in range(15):
+            data = bytearray(good)
+            if rng.random() < 0.3:
+                data = data[: rng.integers(len(data))]
+            else:
+                data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+            if bytes(data) == good:
+                continue
+            file.write_bytes(bytes(data))
+            saved = checkpoint.load(alone, tmp_path)
+            if saved.step == 2:  # white space of the manifest, say
+                assert file.name == folder.MANIFEST and parts.digest(saved.common) == parts.digest(STATE)
+            else:
+                assert "passed over the checkpoint of step 2" in saved.notes[0]
+        file.write_bytes(good)
+    assert checkpoint.load(alone, tmp_path).step == 2
+
+
+def test_an_invented_manifest_is_refused(tmp_path, alone):
+    checkpoint.save(alone, tmp_path, 1, common=STATE)
+    path = tmp_path / folder.name_of(1) / folder.MANIFEST
+    facts = folder.read_manifest(path)
+    for change in ({"parts": [["x", 1]]}, {"parts": []}, {"common": None}, {"common": [-1, 0]}, {"format": "other"}):
+        folder.write_manifest(path, {**facts, **change})
+        with pytest.raises(CorruptFile):
+            checkpoint.load(alone, tmp_path)
+    for content in (b"", b"[]", b"{}", b"\xff", b'{"manifest": 1, "crc32": 1}', b"[" * 100000):
+        path.write_bytes(content)
+        with pytest.raises(CorruptFile, match=r"manifest\.json is damaged"):
+            checkpoint.load(alone, tmp_path)
+
+
+def saving_for_ever(comm, root):
+    """In a child process: one checkpoint after the other, each with its step in every number."""
+    step = 0
+    while True:
+        step += 1
+        checkpoint.save(comm, root, step, common={"model": {"x": np.full(200_000, step)}}, own={"r": {"y": [step]}})
+
+
+def test_killed_at_any_moment_the_newest_whole_one_is_read(tmp_path, alone):
+    rng = np.random.default_rng()
+    for trial in range(12):
+        root = tmp_path / str(trial)
+        child = os.fork()
+        if child == 0:
+            try:
+                saving_for_ever(alone, root)
+            finally:
+                os._exit(1)
+        while not (root / folder.LATEST).exists() and os.waitpid(child, os.WNOHANG)[0] == 0:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.1))
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        saved = checkpoint.load(alone, root)
+        assert saved.notes == [] and (saved.common["model"]["x"] == saved.step).all()
+        assert saved.own["r"]["y"] == [saved.step]
+        after = checkpoint.save(alone, root, saved.step + 1, common={"model": {"x": np.zeros(3)}})
+        assert (root / folder.LATEST).read_text().strip() == after.name
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "expected"),
+    [(parts, "write", 1), (folder, "write_manifest", 1), (folder, "_set_aside", 1), (folder, "replace", 1),
+     (folder, "_drop", 3)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_killed_between_the_phases_of_a_save(tmp_path, alone, monkeypatch, where, name, expected):
+    """Just before each phase of the third save; dropping the oldest comes after the rename."""
+    first = 1 if expected == 1 else 2
+    for step in range(1, first + 1):
+        checkpoint.save(alone, tmp_path, step, common={"model": {"x": np.full(9, step)}})
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(where, name, lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
+        try:
+            checkpoint.save(alone, tmp_path, first + 1, common={"model": {"x": np.full(9, first + 1)}})
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    saved = checkpoint.load(alone, tmp_path)
+    assert saved.step == expected and saved.notes == [] and saved.common["model"]["x"].tolist() == [expected] * 9
+    checkpoint.save(alone, tmp_path, 9, common={})
+    assert checkpoint.steps(tmp_path)[-1] == 9 and not list(tmp_path.glob("*9.part"))
+
+
+@pytest.mark.parametrize(("had", "now"), [([1, 1, 1], [1]), ([1], [1, 1, 1]), ([3, 2, 2], [2, 2]), ([2], [1, 1])])
+def test_every_worker_goes_somewhere(had, now):
+    taken = [old for new in range(sum(now)) for old in sources(sum(had), sum(now), new)]
+    assert taken == list(range(sum(had)))
+    rng = np.random.default_rng()
+    memories = rng.integers(-9, 9, (sum(had), 6)).astype(np.float32)
+
+    def old(rank):
+        first = sum(had[:rank])
+        entries = {f"memory/{i}/residual": memories[first + i] for i in range(had[rank])}
+        return {"scheme": "topk:k=2", "step": 5, "workers": had[rank], **entries}
+
+    states = [redistribute(old, had, now, rank) for rank in range(len(now))]
+    total = sum(value for state in states for name, value in state.items() if name.endswith("residual"))
+    assert np.array_equal(total, memories.sum(axis=0)) and [state["workers"] for state in states] == now
+    assert memories.dtype == total.dtype
+
+
+def test_pieces_are_cut_anew():
+    whole = np.arange(10.0)
+
+    def old(rank):
+        start, stop = ((0, 4), (4, 7), (7, 10))[rank]
+        return {"scheme": "onebit", "step": 1, "workers": 1, "exchange/residual": whole[start:stop],
+                "exchange/start": np.array(start)}  # fmt: skip
+
+    for now in (1, 2, 5):
+        states = [redistribute(old, [1, 1, 1], [1] * now, rank) for rank in range(now)]
+        assert np.array_equal(np.concatenate([state["exchange/residual"] for state in states]), whole)
+        sizes = [state["exchange/residual"].size for state in states]
+        assert [int(state["exchange/start"]) for state in states] == [sum(sizes[:rank]) for rank in range(now)]

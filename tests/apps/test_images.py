@@ -1,0 +1,114 @@
+"""IDX files and the image data sets: the official facts, the stand-in, and clear errors for anything else."""
+
+import gzip
+import hashlib
+
+import numpy as np
+import pytest
+
+from mpicomp.apps import idx, images
+from mpicomp.apps.batches import Batches
+from mpicomp.errors import CorruptFile, InvalidArgument
+
+FILES = {
+    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The generator's images in the official format."""
+    data = images.load("synthetic:train=60,test=20,seed=3")
+    for name, array in zip(FILES, (*data[1:3], *data[3:5]), strict=True):
+        idx.write(tmp_path / name, array)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "mnist"])
+def test_the_official_files(real_data, name):
+    path = real_data(f"{name}/train-images-idx3-ubyte.gz")
+    data = images.load(path.rsplit("/", 1)[0])
+    assert data.train_images.shape == (60_000, 28, 28) and data.test_images.shape == (10_000, 28, 28)
+    assert data.train_images.dtype == np.uint8 and data.train_images.max() == 255
+    for labels in (data.train_labels, data.test_labels):
+        assert np.unique(labels).tolist() == list(range(10))
+    if name == "fashion-mnist":
+        assert np.bincount(data.train_labels).tolist() == [6000] * 10
+        for file, md5 in FILES.items():
+            with open(real_data(f"{name}/{file}"), "rb") as opened:
+                assert hashlib.md5(opened.read()).hexdigest() == md5
+
+
+def test_the_stand_in_is_read_as_it_was_made(folder):
+    made, read = images.load("synthetic:train=60,test=20,seed=3"), images.load(str(folder))
+    assert all(np.array_equal(a, b) for a, b in zip(made[1:], read[1:], strict=True))
+    assert {**made.facts(), "name": ""} == {**read.facts(), "name": ""}
+    assert made.facts() != images.load("synthetic:train=60,test=20,seed=4").facts()
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(
+        gzip.decompress((folder / "t10k-labels-idx1-ubyte.gz").read_bytes())
+    )
+    (folder / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert np.array_equal(images.load(str(folder)).test_labels, made.test_labels)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (lambda path: path.unlink(), InvalidArgument, "no train-images-idx3-ubyte"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), CorruptFile, "cannot be read: "),
+        (lambda path: path.write_bytes(b"no gzip"), CorruptFile, "cannot be read: "),
+        (lambda path: idx.write(path, np.zeros(60)), CorruptFile, "must begin with 00000803"),
+        (lambda path: idx.write(path, np.zeros((59, 28, 28))), CorruptFile, r"got \(59, 28, 28\) and 60"),
+        (lambda path: idx.write(path, np.zeros((60, 28, 27))), CorruptFile, "as many images of 28x28 as labels"),
+        (lambda path: packed(path, bytes([0, 0, 8, 3]) + b"\xff" * 12), CorruptFile, "claims .* more than"),
+        (lambda path: packed(path, bytes([0, 0, 8, 3, 0, 0])), CorruptFile, "must begin with"),
+        (lambda path: packed(path, header(60, 28, 28) + b"1"), CorruptFile, "must hold 47040 values .* got 1"),
+        (lambda path: packed(path, header(1, 1, 1) + b"12"), CorruptFile, "got more"),
+    ],
+)
+def test_a_wrong_file_is_refused(folder, change, error, text):
+    change(folder / "train-images-idx3-ubyte.gz")
+    with pytest.raises(error, match=text):
+        images.load(str(folder))
+
+
+def header(*shape):
+    return bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes()
+
+
+def packed(path, data):
+    path.write_bytes(gzip.compress(data))
+
+
+def test_labels_and_sizes_are_checked(folder):
+    idx.write(folder / "t10k-labels-idx1-ubyte.gz", np.full(20, 10))
+    with pytest.raises(CorruptFile, match="labels must be 0 to 9, got 10"):
+        images.load(str(folder))
+    data = images.load("synthetic:train=5,test=5")._replace(name="mnist")
+    with pytest.raises(CorruptFile, match=r"must hold 60000 \+ 10000 images, got 5 \+ 5"):
+        images.check(data, "here")
+
+
+@pytest.mark.parametrize("text", ["synthetic:train=0", "synthetic:size=3", "synthetic:seed=x"])
+def test_a_wrong_stand_in_is_refused(text):
+    with pytest.raises(InvalidArgument, match="expected synthetic:train=2000,test=500,seed=1"):
+        images.load(text)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_batches_are_the_same_on_any_number_of_ranks(ranks):
+    rows, workers, batch = 107, 5, 4
+    alone = Batches(0, 1, rows, workers, batch, seed=9)
+    spread = [Batches(rank, ranks, rows, workers, batch, seed=9) for rank in range(ranks)]
+    assert alone.steps_per_epoch == 5
+    epochs = []
+    for step in (*range(10), 3):  # forwards, and back into the first epoch
+        expected = alone.of(step)
+        assert np.array_equal([one for part in spread for one in part.of(step)], expected)
+        epochs.append(np.concatenate(expected))
+    first, second = (np.concatenate(epochs[at : at + 5]) for at in (0, 5))
+    assert len(set(first.tolist())) == 100 and first.max() < rows and not np.array_equal(first, second)
+    assert np.array_equal(epochs[10], epochs[3])

@@ -1,0 +1,109 @@
+"""Apps that are stopped and resumed end with the bits of a run that was not, and say so when they cannot."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicomp
+from mpicomp.apps import data, images, logreg, loop
+from mpicomp.apps.keeper import Keeper
+from mpicomp.apps.loop_settings import LoopSettings
+from mpicomp.apps.mlp import MLP
+from mpicomp.apps.settings import Settings
+from mpicomp.errors import InvalidArgument
+
+
+class Asked:
+    """One rank only is asked to stop, before the end of a step."""
+
+    def __init__(self, comm, calls):
+        self.left = calls if comm.rank == comm.size - 1 else 1 << 30
+
+    def __call__(self):
+        self.left -= 1
+        return self.left <= 0
+
+
+def train_logreg(comm, keeper=None, scheme="topk:k=3"):
+    settings = Settings(scheme, workers=2 * comm.size, epochs=2, shift=1e-3, eval_every=4, target_bits=(300, 2000))
+    return logreg.train(comm, data.share(comm, "synthetic:n=103,d=21,seed=7"), settings, keeper=keeper)
+
+
+def train_mlp(comm, keeper=None, scheme="topk:density=0.05"):
+    task = MLP(images.share(comm, "synthetic:train=120,test=40"), 0, comm.rank, comm.size, hidden=(9,))
+    settings = LoopSettings(scheme, workers=2 * comm.size, batch=3, epochs=2, lr=0.01, eval_every=3,
+                            optimizer=None if "dgc" in scheme else "adam", schedule="cosine")
+    return loop.train(comm, task, settings, keeper=keeper)
+
+
+def plain(result):
+    return {**result.to_dict(), "seconds": None}
+
+
+CASES = [(train_logreg, "topk:k=3"), (train_logreg, "scalecom:chunk=5,beta=0.5"),
+         (train_logreg, "error-reset:density=0.2,period=3"), (train_mlp, "topk:density=0.05"),
+         (train_mlp, "dgc:density=0.1"), (train_mlp, "powersgd:rank=2")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("train", "scheme"), CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_stopped_and_resumed_is_as_if_nothing_had_been(comm, folder, train, scheme):
+    straight = train(comm, scheme=scheme)
+    stopped = train(comm, keeper := Keeper(comm, folder, asked=Asked(comm, 5)), scheme)
+    assert stopped.steps == 5 and not stopped.complete and keeper.stopped
+    said = []
+    again = Keeper(comm, folder, every=2, resume=True, say=said.append)
+    resumed = train(comm, again, scheme)
+    assert said == [f"resumed after step 5 from {folder / 'step-000000005'}"]
+    assert plain(resumed) == plain(straight) and resumed.complete
+    done = train(comm, Keeper(comm, folder, resume=True), scheme)
+    assert plain(done) == plain(straight)
+
+
+def test_a_resumed_run_must_be_the_same_app_and_data(comm, folder):
+    train_logreg(comm, Keeper(comm, folder, asked=Asked(comm, 3)))
+    with pytest.raises(InvalidArgument, match="saved with app=logreg, got mlp"):
+        train_mlp(comm, Keeper(comm, folder, resume=True))
+    with pytest.raises(InvalidArgument, match="saved with scheme=topk:k=3, got topk:k=4"):
+        train_logreg(comm, Keeper(comm, folder, resume=True), "topk:k=4")
+    other = data.share(comm, "synthetic:n=103,d=21,seed=8")
+    with pytest.raises(InvalidArgument, match=r"saved with data=.*crc32"):
+        logreg.train(comm, other, Settings("topk:k=3", epochs=2, shift=1e-3), keeper=Keeper(comm, folder, resume=True))
+
+
+def test_on_fewer_ranks_the_workers_go_with_their_memories(comm, folder):
+    """With an exchange that adds workers in their order, even the bits are the same."""
+    straight = train_logreg(comm)
+    train_logreg(comm, Keeper(comm, folder, asked=Asked(comm, 5)))
+    if comm.rank == 0:
+        alone, said = mpicomp.Comm(MPI.COMM_SELF), []
+        settings = Settings("topk:k=3", epochs=2, shift=1e-3, eval_every=4, target_bits=(300, 2000))  # workers as saved
+        keeper = Keeper(alone, folder, resume=True, say=said.append)
+        resumed = logreg.train(alone, data.share(alone, "synthetic:n=103,d=21,seed=7"), settings, keeper=keeper)
+        assert ("their sum is kept" in said[0]) == (comm.size > 1)
+        assert resumed.settings.workers == 2 * comm.size and resumed.steps == straight.steps
+        for mine, expected in zip(resumed.series + resumed.targets, straight.series + straight.targets, strict=True):
+            assert mine == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    comm.Barrier()
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_training(comm, folder):
+    blocked = folder / "file"
+    if comm.rank == 0:
+        blocked.write_text("not a folder")
+    comm.Barrier()
+    said = []
+    keeper = Keeper(comm, folder / "ok", every=2, say=said.append)
+    keeper._folder = blocked
+    with pytest.raises(mpicomp.errors.MpicompError, match="cannot write checkpoints into"):
+        train_logreg(comm, keeper)  # the last one is an error
+    assert len(said) >= 2 and all(text.startswith("warning: rank 0: cannot write") for text in said)
+    assert blocked.read_text() == "not a folder"
+
+
+def test_ranks_disagree_about_a_task(comm):
+    if comm.size == 1:
+        pytest.skip("one rank cannot disagree")
+    task = MLP(images.load("synthetic:train=120,test=40"), 0, hidden=(9 + (comm.rank == 0),))
+    with pytest.raises(mpicomp.errors.Disagreement, match="layers"):
+        loop.train(comm, task, LoopSettings(batch=3))
+    assert np.isfinite(task.parameters["weight1"]).all()
