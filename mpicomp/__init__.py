@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
 _HOME = {"Comm": ".comm", "launcher_mismatch": ".job", "Reducer": ".reducer", "Scheme": ".schemes"}
-_MODULES = ("checkpoint", "errors", "ops", "optim", "rates", "schemes", "torch", "trace")
+_MODULES = ("checkpoint", "errors", "ops", "optim", "rates", "schemes", "trace")
 
 __all__ = ["Comm", "Reducer", "Scheme", "__version__", "launcher_mismatch", *_MODULES]
 
@@ -23,7 +23,7 @@ __all__ = ["Comm", "Reducer", "Scheme", "__version__", "launcher_mismatch", *_MO
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name], __name__), name)
-    if name in _MODULES:
+    if name in _MODULES or name == "torch":  # not in __all__: it needs PyTorch
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

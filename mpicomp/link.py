@@ -108,6 +108,14 @@ class Traffic:
         )
 
 
+def nap_until_done(request: MPI.Request) -> None:
+    """Look for the end of a request, after a while only now and then."""
+    nap_from = time.monotonic_ns() + SPIN_NS
+    while not request.Test():
+        if time.monotonic_ns() > nap_from:
+            time.sleep(NAP)
+
+
 class Link:
     """Counted verbs between the ranks of ``comm``; a vector over ``max_count`` elements goes in several messages.
 
@@ -129,6 +137,7 @@ class Link:
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
         self._meanwhile: Iterator[None] | None = None
         self.log: Calls | None = None  # is told of messages
+        self.patient = False  # whether all waits leave the core to others after a while
 
     @property
     def node(self) -> Node:
@@ -142,7 +151,7 @@ class Link:
         """The ranks of the other nodes that have this one's place on theirs; the first use is collective."""
         if self._across is None:
             self._across = Link(made(self.comm.Split(self.node.rank, self.rank)))
-            self._across.log = self.log
+            self._across.log, self._across.patient = self.log, self.patient
         return self._across
 
     def progress(self) -> None:
@@ -210,6 +219,8 @@ class Link:
                 if next(self._meanwhile, DONE) is DONE:
                     self._meanwhile = None
                 os.sched_yield()  # to a rank on the same core, whose message we may be waiting for
+            if self.patient:
+                nap_until_done(one)
             one.Wait()
 
     def sendrecv(self, outgoing: Any, dest: int, incoming: Any, source: int) -> None:
@@ -222,7 +233,10 @@ class Link:
         """MPI_Allreduce in place, in calls of at most ``max_count`` elements."""
         ready(work)
         for part in self._parts(work):
-            self.comm.Allreduce(MPI.IN_PLACE, part, MPI_OPS[op])
+            if self.patient:
+                self.wait(self.comm.Iallreduce(MPI.IN_PLACE, part, MPI_OPS[op]))
+            else:
+                self.comm.Allreduce(MPI.IN_PLACE, part, MPI_OPS[op])
         self.count_modelled(2 * (self.size - 1) * work.nbytes // self.size)
 
     def reduce_min(self, pair: np.ndarray, patient: bool) -> None:
@@ -232,10 +246,8 @@ class Link:
         when the ranks disagree: so the call itself is the same for all.
         """
         request = self.comm.Iallreduce(MPI.IN_PLACE, pair, MPI.MIN)
-        nap_from = time.monotonic_ns() + SPIN_NS
-        while patient and not request.Test():
-            if time.monotonic_ns() > nap_from:
-                time.sleep(NAP)
+        if patient or self.patient:
+            nap_until_done(request)
         request.Wait()
 
     def gather_lengths(self, length: int) -> list[int]:

@@ -54,6 +54,8 @@ class DDPHook:
         self._layouts: dict[int, list[Any]] = {}
         self._first = True
         self._worker = Worker() if threads_allowed(self.comm) else None
+        if self._worker is not None:
+            self.comm.wait_patiently()
         self.__name__ = self.__qualname__ = "ddp_hook"  # DDP looks at a hook's name
 
     def __call__(self, state, bucket):  # DDP refuses annotations but its own

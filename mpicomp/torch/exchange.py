@@ -65,6 +65,8 @@ class Exchange:
         self._looks_first = nonfinite == "skip" and remembers(scheme)
         eager = overlap and not self._looks_first and self.comm.size > 1
         self._worker = Worker() if eager and threads_allowed(self.comm) else None
+        if self._worker is not None:
+            self.comm.wait_patiently()
         self.begin()
 
     def begin(self) -> None:
@@ -100,14 +102,13 @@ class Exchange:
         flags = np.zeros(1 + len(self.places), np.uint8)
         flags[1:] = [parameter not in unused for parameter in self.places]
         if self._looks_first:
-            flags[0] = any(not bool(torch.isfinite(bucket.flat).all()) for bucket in self.buckets)
+            flags[0] = not all(is_finite(bucket.flat) for bucket in self.buckets)
             self._share(flags)
             self.skipped = bool(flags[0])
         if not self.skipped:
             self._missing = [0] * len(self.buckets)
             self._start_full()
-            for pending in self._pending:
-                pending.Wait()
+            self._wait()
             if not self._looks_first:
                 self.skipped = any(reducer.stats.skipped for reducer in self.reducers)
                 self._share(flags)
@@ -137,6 +138,17 @@ class Exchange:
             else:
                 self.buckets[i].put(at, parameter.grad.detach(), factor)
         return unused
+
+    def _wait(self) -> None:
+        """Return when the thread has nothing left to do; raise what went wrong first."""
+        failure = None
+        for pending in self._pending:
+            try:
+                pending.Wait()
+            except BaseException as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _share(self, flags: np.ndarray) -> None:
         """Whether a gradient anywhere is not finite, and which parameters are used anywhere."""

@@ -175,12 +175,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _arrived(self, parameter: torch.nn.Parameter) -> None:
         """Backward has finished a parameter's gradient; may be called by several threads of autograd."""
-        if self._accumulating:
-            return
         with self._lock:
             if self._phase == DONE:
                 raise InvalidArgument("backward() ran again before step(): expected step() or zero_grad() of "
                                       "DistributedOptimizer; of several backward() all but the last go into no_sync()")
+            if self._accumulating:
+                return
             if self._phase == FRESH:
                 self._begin()
                 torch.autograd.Variable._execution_engine.queue_callback(self._finish)

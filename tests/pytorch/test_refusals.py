@@ -48,6 +48,8 @@ def test_backward_twice(made):
         backward(model)
     optimizer.zero_grad()
     backward(model)
+    with pytest.raises(InvalidArgument, match="all but the last"), optimizer.no_sync():
+        backward(model)
     optimizer.step()
 
 

@@ -1,0 +1,32 @@
+"""A data loader that dies or stalls on one rank ends the job, which says so."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import needs_torch  # noqa: F401
+import pytest
+
+JOB = Path(__file__).resolve().parent / "loader_job.py"
+LAUNCHER = Path(sys.executable).parent / "mpiexec"
+
+
+@pytest.mark.skipif(not LAUNCHER.exists(), reason="no mpiexec beside the interpreter")
+@pytest.mark.parametrize(("how", "timeout", "text"), [
+    ("dead", "60", r"rank 1 of 2 .*OSError: batch 3 cannot be read"),
+    ("slow", "8", r"rank 1 of 2 .* is outside"),
+])
+def test_a_loader_that_fails(how, timeout, text):
+    environment = {
+        **os.environ, "MPICOMP_TIMEOUT": timeout, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }  # fmt: skip
+    command = ["timeout", "--kill-after=5", "100", LAUNCHER, "-n", "2", sys.executable, JOB, how]
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, errors="replace")
+    assert done.returncode in (1, 70), done.stderr
+    assert "END" not in done.stdout
+    assert re.search(text, done.stderr), done.stderr
+    if how == "slow":
+        assert re.search(r"rank 0 of 2 .* is in #\d+ step 3 of topk:density=0.5, .* MPICOMP_TIMEOUT=8", done.stderr)
