@@ -59,7 +59,7 @@ def faults(few: dict, many: dict) -> list[str]:
             found.append(f"a Comm's memory ({what}) grows by {grown} bytes, {few['ranks']} to {many['ranks']} ranks")
     if not many["alike"]:
         found.append("ranks do not have the same course of training")
-    if not many["gap_last"] < 0.5 * many["gap_first"]:
+    if not many["gap_last"] < many["gap_first"]:
         found.append(f"training: the gap went from {many['gap_first']} to {many['gap_last']}")
     return found
 
