@@ -43,7 +43,7 @@ def main() -> None:
     comm, sizes = measured_comm()
     memory["comm"] = most(resident())
     problem = data.share(comm, f"synthetic:n={ROWS_OF_A_RANK * world.size},d={FEATURES}")
-    settings = Settings("scalecom:chunk=8", epochs=4, shift=0.01)
+    settings = Settings("scalecom:chunk=8", epochs=2, shift=0.01)
     result = logreg.train(comm, problem, settings)
     memory["training"] = most(resident())
     gaps = [one.gap for one in result.series]
