@@ -58,10 +58,11 @@ class MLP:
         self._train, self._test = (on_device(one) for one in flat)
         self._train_labels, self._test_labels = data.train_labels, data.test_labels[mine]
         self._on_device = on_device
+        self._centre, self._spread = _moments(data.train_images)
 
     def gradients(self, rows: np.ndarray) -> tuple[float, dict[str, Array]]:
         """Mean cross-entropy of some training rows, and its gradient."""
-        x = self._train[self._on_device(rows)].astype(np.float32) / np.float32(255)
+        x = self._scaled(self._train[self._on_device(rows)])
         hot = np.zeros((rows.size, CLASSES), np.float32)
         hot[np.arange(rows.size), self._train_labels[rows]] = 1
         hot = self._on_device(hot)
@@ -69,6 +70,10 @@ class MLP:
         share = _softmax(activations[-1])
         loss = -float(np.log(np.maximum((share * hot).sum(axis=1), np.float32(1e-30))).mean())
         return loss, self._backward(activations, (share - hot) / np.float32(rows.size))
+
+    def _scaled(self, images: Array) -> Array:
+        """Grey levels with the training images' mean 0 and deviation 1."""
+        return (images.astype(np.float32) - self._centre) / self._spread
 
     def _forward(self, x: Array) -> list[Array]:
         """The input of each layer, and the last one's output."""
@@ -92,13 +97,21 @@ class MLP:
         """Over this rank's share of the test images: sum of the losses, number of right answers, images."""
         loss = right = 0.0
         for start in range(0, len(self._test_labels), BLOCK):
-            x = self._test[start : start + BLOCK].astype(np.float32) / np.float32(255)
+            x = self._scaled(self._test[start : start + BLOCK])
             share = _softmax(self._forward(x)[-1])
             share = np.asarray(ops_for(share).to_host(share))
             labels = self._test_labels[start : start + BLOCK]
             loss -= float(np.log(np.maximum(share[np.arange(labels.size), labels], 1e-30)).sum())
             right += int((share.argmax(axis=1) == labels).sum())
         return loss, right, len(self._test_labels)
+
+
+def _moments(images: np.ndarray) -> tuple[np.float32, np.float32]:
+    """Mean and standard deviation, exact in integers: by the number of pixels of each grey level."""
+    counts, levels = np.bincount(images.reshape(-1), minlength=256), np.arange(256)
+    mean = (counts * levels).sum() / images.size
+    spread = ((counts * levels**2).sum() / images.size - mean**2) ** 0.5
+    return np.float32(mean), np.float32(spread or 1)
 
 
 def _softmax(z: Array) -> Array:

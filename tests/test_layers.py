@@ -145,7 +145,8 @@ def test_import_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["bench", "--help"], ["bench", "merge", "--help"], ["info", "--help"], ["schemes"],
-     ["slurm", "bench"], ["train", "logreg", "--help"], ["trace", "--help"], ["trace", "report", "--help"],
+     ["slurm", "bench"], *(["train", app, "--help"] for app in ("logreg", "mlp", "ef-gdstar")),
+     ["trace", "--help"], ["trace", "report", "--help"],
      *(["completion", shell] for shell in ("bash", "zsh", "fish"))],
     ids=" ".join,
 )

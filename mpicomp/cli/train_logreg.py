@@ -110,7 +110,7 @@ def _print(result: Result, trace: str | None) -> None:
 
 def _thinned(series: list[Evaluation]) -> list[Evaluation]:
     """Evenly spread points of the curve, the last among them."""
-    stride = -(-len(series) // TABLE_ROWS)
+    stride = max(1, -(-len(series) // TABLE_ROWS))
     return series[::-1][::stride][::-1]
 
 

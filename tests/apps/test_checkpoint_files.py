@@ -169,7 +169,6 @@ def saving_for_ever(comm, root):
 
 def test_killed_at_any_moment_the_newest_whole_one_is_read(tmp_path, alone):
     rng = np.random.default_rng()
-    newest = 0
     for trial in range(12):
         root = tmp_path / str(trial)
         child = os.fork()
@@ -178,18 +177,41 @@ def test_killed_at_any_moment_the_newest_whole_one_is_read(tmp_path, alone):
                 saving_for_ever(alone, root)
             finally:
                 os._exit(1)
-        time.sleep(rng.uniform(0.02, 0.25))
+        while not (root / folder.LATEST).exists() and os.waitpid(child, os.WNOHANG)[0] == 0:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.1))
         os.kill(child, signal.SIGKILL)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
         saved = checkpoint.load(alone, root)
-        if saved is None:
-            continue
         assert saved.notes == [] and (saved.common["model"]["x"] == saved.step).all()
         assert saved.own["r"]["y"] == [saved.step]
-        newest = max(newest, saved.step)
         after = checkpoint.save(alone, root, saved.step + 1, common={"model": {"x": np.zeros(3)}})
         assert (root / folder.LATEST).read_text().strip() == after.name
-    assert newest > 1
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "expected"),
+    [(parts, "write", 1), (folder, "write_manifest", 1), (folder, "_set_aside", 1), (folder, "replace", 1),
+     (folder, "_drop", 3)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_killed_between_the_phases_of_a_save(tmp_path, alone, monkeypatch, where, name, expected):
+    """Just before each phase of the third save; dropping the oldest comes after the rename."""
+    first = 1 if expected == 1 else 2
+    for step in range(1, first + 1):
+        checkpoint.save(alone, tmp_path, step, common={"model": {"x": np.full(9, step)}})
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(where, name, lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
+        try:
+            checkpoint.save(alone, tmp_path, first + 1, common={"model": {"x": np.full(9, first + 1)}})
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    saved = checkpoint.load(alone, tmp_path)
+    assert saved.step == expected and saved.notes == [] and saved.common["model"]["x"].tolist() == [expected] * 9
+    checkpoint.save(alone, tmp_path, 9, common={})
+    assert checkpoint.steps(tmp_path)[-1] == 9 and not list(tmp_path.glob("*9.part"))
 
 
 @pytest.mark.parametrize(("had", "now"), [([1, 1, 1], [1]), ([1], [1, 1, 1]), ([3, 2, 2], [2, 2]), ([2], [1, 1])])

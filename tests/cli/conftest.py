@@ -74,6 +74,24 @@ def job(request: pytest.FixtureRequest):
     return start
 
 
+@pytest.fixture(params=ENVIRONMENTS)
+def begin(request: pytest.FixtureRequest):
+    """Start the command on two ranks of each MPI there is, and leave it to the test; what is left is killed."""
+    programs, processes = ROOT / ".venv" / request.param / "bin", []
+
+    def start(*arguments: str) -> subprocess.Popen:
+        command = [str(programs / "mpiexec"), "-n", "2", str(programs / "python"), *COMMAND, *arguments]
+        processes.append(subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, text=True,
+                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
 COMMAND = ["-m", "mpicomp.cli"]
 FAULTY = [str(HERE / "faulty.py")]
 FAULTY_BENCH = [str(HERE / "faulty_bench.py")]

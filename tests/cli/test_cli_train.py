@@ -1,0 +1,42 @@
+"""``mpicomp train`` under a launcher: a signal ends the job with a checkpoint and a code of its own, and it goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+STOPPED = 75
+LIMIT_S = 60
+PROBLEM = ["train", "logreg", "--data", "synthetic:n=60,d=10,seed=1", "--workers", "3", "--scheme", "topk:k=2"]
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + LIMIT_S
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert path.exists(), process.communicate()[1] if process.poll() is not None else "no checkpoint in time"
+
+
+def ended(process):
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out, err
+
+
+def test_a_signal_stops_the_job_with_a_checkpoint_to_go_on_from(begin, tmp_path):
+    folder = tmp_path / "run"
+    job = begin(*PROBLEM, "--epochs", "1000000", "--checkpoint", str(folder), "--checkpoint-every", "5")
+    wait_for(folder / "latest", job)
+    job.send_signal(signal.SIGUSR1)  # launchers hand it on to the ranks
+    code, _, err = ended(job)
+    assert code == STOPPED, err
+    assert "stopped by SIGUSR1 and saved in" in err and "not complete" in err and "Traceback" not in err
+    facts = json.loads((folder / (folder / "latest").read_text().strip() / "manifest.json").read_text())["manifest"]
+    assert not facts["complete"] and facts["step"] >= 5
+
+    code, _, err = ended(begin(*PROBLEM, "--epochs", "1", "--checkpoint", str(folder)))
+    assert code == 1 and f"holds checkpoints up to step {facts['step']}" in err
+    code, out, err = ended(begin(*PROBLEM, "--epochs", "1", "--checkpoint", str(folder), "--resume", "--json"))
+    assert code == 0 and f"resumed after step {facts['step']} from" in err
+    document = json.loads(out)
+    assert document["complete"] and document["steps"] == max(facts["step"], 20)  # an epoch
