@@ -102,6 +102,17 @@ def test_what_cannot_run_here_is_accepted(cluster, script):
     assert "to start at" in done.stderr
 
 
+def test_a_script_that_was_filled_in_runs(cluster, tmp_path):
+    given = ["--nodes", "2", "--ntasks-per-node", "1", "--time", "1", "--partition", "main"]
+    command = [sys.executable, "-m", "mpicomp.cli", "slurm", "bench", *given, "--", "pingpong", "--sizes", "1K"]
+    printed = subprocess.run(command, cwd=hosts.REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
+    (tmp_path / "job.sbatch").write_text(printed.stdout)
+    number = cluster.submit("--output=job.out", "job.sbatch", cwd=tmp_path, env=environment(cluster))
+    assert "native" in completed(cluster, number, tmp_path)
+    (job,) = cluster.jobs(number)
+    assert (job["NumNodes"], job["TimeLimit"], job["Partition"]) == ("2", "00:01:00", "main")
+
+
 def test_the_launcher_of_another_mpi_is_refused_before_anything_is_written(cluster, tmp_path):
     bench = ("bench", *SMALL, "--output", "b.json")
     number = submit(cluster, tmp_path, "cpu-mpich", *bench, options=["--nodes=2"])  # PMI2, and Open MPI
