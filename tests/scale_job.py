@@ -15,7 +15,7 @@ from mpicomp.apps import data, logreg
 from mpicomp.apps.settings import Settings
 
 world = MPI.COMM_WORLD
-ROWS, FEATURES = 4096, 1000
+ROWS_OF_A_RANK, FEATURES = 32, 400
 
 
 def most(value: float) -> float:
@@ -42,8 +42,8 @@ def main() -> None:
     memory = {"mpi": most(resident())}
     comm, sizes = measured_comm()
     memory["comm"] = most(resident())
-    problem = data.share(comm, f"synthetic:n={ROWS},d={FEATURES}")
-    settings = Settings("scalecom:chunk=8", epochs=4, shift=0.01)
+    problem = data.share(comm, f"synthetic:n={ROWS_OF_A_RANK * world.size},d={FEATURES}")
+    settings = Settings("scalecom:chunk=8", epochs=2, shift=0.01)
     result = logreg.train(comm, problem, settings)
     memory["training"] = most(resident())
     gaps = [one.gap for one in result.series]

@@ -85,6 +85,8 @@ def install():
         return "not installing Slurm: neither CI=true nor MPICOMP_APT=1"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return "not installing Slurm: needs root and apt-get"
+    if subprocess.run(["unshare", "-n", "-m", "-u", "true"], capture_output=True).returncode:
+        return "not installing Slurm: no namespaces here, and so no hosts for it"
     # In run level 1 the packages' daemons are not started: ours bring their own configuration.
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for words in (["update"], ["install", "-y", "--no-install-recommends", *PACKAGES]):
