@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from ..pipeline import Pipeline
 from ..schemes import Scheme
 from ..step import Step
 from .comm import RecordingComm
-from .ghost import Ghost, GhostOps, Unknown
+from .ghost import STEP, Ghost, GhostOps, Unknown
 from .link import Place, RecordingLink
 from .models import Model
 from .tape import RECEIVED, SEND, XOR, Tape
@@ -122,11 +121,9 @@ def supported() -> str:
 
 def _step(scheme: Scheme, model: Model, comm: RecordingComm, ops: GhostOps, template: Step) -> None:
     """Run a step as a reducer does: what a rank does alone, the agreement, what follows."""
+    ops.work(STEP, 1)
     parts = scheme.parts(1)
-    step = copy.copy(template)
-    step.comm, step.first_worker = comm, comm.rank
-    step.selector, step.codec, step.schedule = parts.selector, parts.codec, parts.schedule
-    step._scratch, step._phases, step.seconds = {}, [], {}
+    step = template.on_rank(comm, parts)
     whole = [(0, model.n)]
     spans = [tensor[:2] for tensor in model.tensors] if scheme.options["layers"] == "per-tensor" else whole
     bucket = SimpleNamespace(ops=ops, n=model.n, compute=FLOAT, tensors=model.tensors)
