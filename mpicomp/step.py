@@ -6,6 +6,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from itertools import accumulate
 from typing import Any
 
@@ -54,6 +55,14 @@ class Step:
         self._densities: list[float | None] = []
         self.number, self.seconds = -1, {}
         self.ops, self.n, self.spans, self.tensors, self.dtype = None, 0, [], [], None
+
+    def on_rank(self, comm: Any, parts: Any) -> Step:
+        """A fresh step of another rank with one worker, as all have: for simulations, which make very many."""
+        other = copy(self)
+        other.comm, other.first_worker = comm, comm.rank
+        other.selector, other.codec, other.schedule = parts.selector, parts.codec, parts.schedule
+        other._scratch, other._phases, other.seconds = {}, [], {}
+        return other
 
     def begin(self, number: int, bucket: Any, spans: list[tuple[int, int]], densities: list[float | None]) -> None:
         self.number, self.spans, self.seconds = number, spans, {}

@@ -20,6 +20,7 @@ MOST_BYTES = 64 << 20
 CALLS = (5, 200)  # of what is timed, fewest and most
 ROUND_S = 0.3  # for each thing that is timed, about
 KERNEL_ELEMENTS = 1 << 21  # more than caches hold, of memory and gradient together
+SHORT_SCHEME, SHORT = "scalecom:chunk=112", 1000  # and elements, for what a step costs whatever its length
 LOST_LATENCY = 1e-7  # what a latency is at least
 
 
@@ -47,6 +48,7 @@ def machine(comm: Any, say: Callable[[str, float], None] = lambda text, done: No
         document["between"]["bandwidth"] *= per_node
     say("operations", 0.3)
     document["kernels"] = kernels(comm, lambda share: say("operations", 0.3 + 0.7 * share))
+    document["kernels"]["step"] = own_time_of_step(comm)
     return document
 
 
@@ -77,6 +79,20 @@ def wire(part: Any, everyone: Any) -> dict[str, float]:
         "overhead": min(overhead, step / 2),
         "bandwidth": nbytes / max(seconds - step, seconds / 2),
     }
+
+
+def own_time_of_step(comm: Any) -> float:
+    """Seconds of a scheme's step that do not grow with the vector: a short step of every rank alone, all at once."""
+    from ..comm import Comm
+    from ..reducer import Reducer
+
+    own = comm.Split(comm.rank, 0)
+    alone = Comm(own)
+    reducer, gradient = Reducer(alone, SHORT_SCHEME), np.ones(SHORT, np.float32)
+    seconds = typical(lambda: reducer.reduce_sparse(gradient), comm)
+    alone.Free()
+    own.Free()
+    return seconds
 
 
 def shift(part: Any, nbytes: int) -> Callable[[], None]:

@@ -147,7 +147,8 @@ def break_even(line: Line) -> float | str | None:
 def report(advice: Advice, model: Model, compute: float, measured: dict[str, float], note: str) -> None:
     first = advice.lines[0].prediction
     print_table(COLUMNS, [cells(line, advice.best(dense=True)) for line in advice.lines],
-                f"{model.name}: {model.n} elements, {first.ranks} ranks on {first.nodes} nodes, "
+                f"{model.name}: {model.n} elements, {first.ranks} ranks on "
+                f"{first.nodes} node{'s' * (first.nodes > 1)}, "
                 f"{1e3 * compute:.4g} ms of computing a step")
     click.echo("times in ms; overlapped: exchanged beside the backward pass; break-even: the bandwidth of a node's "
                "link above which dense is faster")

@@ -79,6 +79,8 @@ def simulate(
     if as_json:
         print_json(document(machine, model, compute, found))
         return
+    if not machine.kernels:
+        click.echo(f"{machine_file} gives no kernels: copies, additions and compression count nothing")
     report(found, f"{model.name}: {model.n} elements, {1e3 * compute:.4g} ms of computing a step")
 
 def _whats(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:

@@ -24,8 +24,10 @@ IN_PLACE = {
     "dequantise": None, "pack_gaps": 0, "unpack_gaps": 3, "pack_bitmap": 0, "unpack_bitmap": 2, "pack_natural": None,
     "unpack_natural": None, "project": 1, "project_back": 1, "low_rank_product": 3, "orthogonalise": None,
 }  # fmt: skip
+STEP = "step"  # what a step of a scheme costs whatever its length: counted once a step
 KERNELS = (
     "copy", *IN_PLACE, "count_nonfinite", "squared_norm", "threshold", "top_k", "union", "largest_gap", "random_strata",
+    STEP,
 )  # fmt: skip
 
 

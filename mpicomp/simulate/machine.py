@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument
-from .ghost import KERNELS
+from .ghost import KERNELS, STEP
 
 FORMAT, VERSION = "mpicomp-machine", 1
 DISTRIBUTIONS = ("none", "gaussian", "exponential")
@@ -50,14 +50,14 @@ class Machine:
     between: Wire
     within: Wire
     ranks_per_node: int = 1
-    kernels: dict[str, float] = field(default_factory=dict)  # seconds an element (float32), by operation
+    kernels: dict[str, float] = field(default_factory=dict)  # seconds an element (float32), by operation; a step's own
     jitter: Jitter = Jitter()
     measured: dict[str, Any] = field(default_factory=dict, compare=False)  # where, when and how
 
     def rates(self) -> np.ndarray:
         """Seconds an element of every kernel there is; one that was not measured takes as long as a copy."""
         copy = self.kernels.get("copy", 0.0)
-        return np.array([self.kernels.get(name, copy) for name in KERNELS])
+        return np.array([self.kernels.get(name, 0.0 if name == STEP else copy) for name in KERNELS])
 
     def faster(self, factor: float) -> Machine:
         """The same machine with ``factor`` times the bandwidth between nodes."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,15 +14,14 @@ from ..errors import InvalidArgument
 from ..pipeline import Pipeline
 from ..schemes import Scheme
 from ..step import Step
-from .comm import RecordingComm
-from .ghost import Ghost, GhostOps, Unknown
+from .comm import RecordingComm, Script
+from .ghost import STEP, Ghost, GhostOps, Unknown
 from .link import Place, RecordingLink
 from .models import Model
 from .tape import RECEIVED, SEND, XOR, Tape
 
 FEW = 64  # ranks, up to which every one is recorded in any case
 MOST_EVENTS = 60_000_000  # 32 bytes each, and as much again while they are put in order
-MOST_SECONDS = 900.0  # for recording every rank; beyond, only where ranks are found to be alike
 PADDING = 0.01  # of a vector, at most, for the sake of equal blocks
 SAMPLE = 8  # ranks looked at to see whether all are alike
 FLOAT = np.dtype(np.float32)
@@ -76,36 +73,54 @@ def program_of(what: str, model: Model, place: Place, algorithm: str = "auto") -
 def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT) -> Program:
     """The all-reduce of ``n`` elements by a schedule of ``mpicomp.allreduce``, or ``auto``."""
     allreduce.check_name(name)
-    choices: set[str] = set()
+    script = Script()
+    RecordingComm(script, 0, place.size).allreduce_in_place(Ghost(None, n, dtype), name)
 
     def run(place: Place, tape: Tape) -> None:
-        ops = GhostOps(tape.work, n)
-        RecordingComm(RecordingLink(tape, place, ops), choices).allreduce_in_place(Ghost(ops, n, dtype), name)
+        script.play(_link(place, tape, n))
 
     program = record(run, place)
-    program.name, program.notes = name, _notes(choices, name)
+    program.name, program.notes = name, _notes(script.schedules(_link(place, Tape(), n)), name)
     return program
 
 
 def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "auto") -> Program:
-    """One step of a scheme on a model's gradients, one worker a rank: the leader, where there is one, is rank 0."""
+    """One step of a scheme on a model's gradients, one worker a rank: the leader, where there is one, is rank 0.
+
+    Of many ranks, what all but rank 0 do between messages is recorded once, if it is the same on a sample of them.
+    """
     scheme = Scheme.parse(text)
     check(scheme)
     allreduce.check_name(algorithm)
-    choices: set[str] = set()
     template = Step(SimpleNamespace(rank=0), [1] * place.size, scheme.parts(1), 0, algorithm, None)
 
-    def run(place: Place, tape: Tape) -> None:
-        ops = GhostOps(tape.work, model.n, _passing(scheme, model.n))
-        comm = RecordingComm(RecordingLink(tape, place, ops), choices)
-        _step(scheme, model, comm, ops, template)
+    def script(rank: int) -> Script:
+        made = Script()
+        ops = GhostOps(made.tape.work, model.n, _passing(scheme, model.n))
+        _step(scheme, model, RecordingComm(made, rank, place.size), ops, template)
+        return made
 
     try:
-        program = record(run, place)
+        first = script(0)
+        others = [script(rank) for rank in _sample(place.size)] if place.size > FEW else []
     except Unknown as error:
         raise InvalidArgument(f"{scheme} cannot be simulated: {error}; {supported()}") from error
-    program.name, program.notes = str(scheme), _notes(choices, algorithm) + _assumed(scheme)
+    common = others[0] if others and all(one == others[0] for one in others) else None
+
+    def run(place: Place, tape: Tape) -> None:
+        own = first if place.rank == 0 else common or script(place.rank)
+        own.play(_link(place, tape, model.n))
+
+    program = record(run, place)
+    program.name = str(scheme)
+    program.notes = _notes(first.schedules(_link(place, Tape(), model.n)), algorithm) + _assumed(scheme)
+    if common is not None:
+        program.notes.append(f"own work: recorded on rank 0 and {len(others)} others, which were found alike")
     return program
+
+
+def _link(place: Place, tape: Tape, n: int) -> RecordingLink:
+    return RecordingLink(tape, place, GhostOps(tape.work, n))
 
 
 def check(scheme: Scheme) -> None:
@@ -122,11 +137,9 @@ def supported() -> str:
 
 def _step(scheme: Scheme, model: Model, comm: RecordingComm, ops: GhostOps, template: Step) -> None:
     """Run a step as a reducer does: what a rank does alone, the agreement, what follows."""
+    ops.work(STEP, 1)
     parts = scheme.parts(1)
-    step = copy.copy(template)
-    step.comm, step.first_worker = comm, comm.rank
-    step.selector, step.codec, step.schedule = parts.selector, parts.codec, parts.schedule
-    step._scratch, step._phases, step.seconds = {}, [], {}
+    step = template.on_rank(comm, parts)
     whole = [(0, model.n)]
     spans = [tensor[:2] for tensor in model.tensors] if scheme.options["layers"] == "per-tensor" else whole
     bucket = SimpleNamespace(ops=ops, n=model.n, compute=FLOAT, tensors=model.tensors)
@@ -140,9 +153,7 @@ def _step(scheme: Scheme, model: Model, comm: RecordingComm, ops: GhostOps, temp
 
 def record(run: Run, place: Place) -> Program:
     """Record every rank; where that is too much, one that stands for all, if a sample of them is found alike."""
-    start = time.monotonic()
-    first = _tape(run, place, 0)
-    seconds, size = time.monotonic() - start, place.size
+    first, size = _tape(run, place, 0), place.size
     events = len(first.table()) * size
     if size > FEW:
         alike = _alike(run, place, first)
@@ -150,11 +161,11 @@ def record(run: Run, place: Place) -> Program:
             table, ranks = alike
             how = f"{len(ranks)} of {size} ranks, found alike, stand for all"
             return Program(place, [table], np.array([first.bytes_sent]), np.array([first.messages]), how)
-        if events > MOST_EVENTS or seconds * size > MOST_SECONDS:
+        if events > MOST_EVENTS:
             raise InvalidArgument(
                 f"about {events / 1e6:.0f} million events of {size} ranks that do not all do the same would be too "
-                f"many to record (at most {MOST_EVENTS / 1e6:.0f} million, {MOST_SECONDS:.0f} s): take fewer ranks, "
-                "halving_doubling, or a number of elements that is a multiple of the number of ranks"
+                f"many to record (at most {MOST_EVENTS / 1e6:.0f} million): take fewer ranks, halving_doubling, or a "
+                "number of elements that is a multiple of the number of ranks"
             )
     tapes = [first, *(_tape(run, place, rank) for rank in range(1, size))]
     sent = np.array([tape.bytes_sent for tape in tapes])
@@ -178,8 +189,8 @@ def _alike(run: Run, place: Place, first: Tape) -> tuple[np.ndarray, list[int]] 
     messages = np.flatnonzero((table[:, 0] == SEND) | (table[:, 0] == RECEIVED))
     peers = table[messages, 1]
     shifts, bits = np.full(len(messages), True), np.full(len(messages), size & (size - 1) == 0)
-    ranks = {1, 2, size // 2, size - 2, size - 1, *np.random.default_rng(size).integers(1, size, SAMPLE).tolist()}
-    for rank in sorted(ranks):
+    ranks = _sample(size)
+    for rank in ranks:
         other = _tape(run, place, rank).table().copy()
         if len(other) != len(table):
             return None
@@ -190,7 +201,13 @@ def _alike(run: Run, place: Place, first: Tape) -> tuple[np.ndarray, list[int]] 
         if not np.all(shifts | bits) or not np.array_equal(other, table):
             return None
     table[messages[~shifts], 0] += XOR
-    return table, [0, *sorted(ranks)]
+    return table, [0, *ranks]
+
+
+def _sample(size: int) -> list[int]:
+    """Ranks to look at, beside rank 0, to see whether all are alike."""
+    drawn = np.random.default_rng(size).integers(1, size, SAMPLE).tolist()
+    return sorted({1, 2, size // 2, size - 2, size - 1, *drawn})
 
 
 def _passing(scheme: Scheme, n: int) -> float:

@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -127,6 +129,17 @@ def test_the_command_prints_one_document(tmp_path):
         (what, size) for size in (2, 4) for what in ("halving_doubling", "scalecom:chunk=64")]
     assert all(row["step"] > row["compute"] == 0.01 for row in document["rows"])
     assert (tmp_path / "steps.svg").read_text().count("scalecom") >= 1
+
+
+def test_simulating_loads_no_mpi(tmp_path):
+    path = tmp_path / "machine.toml"
+    path.write_text("[between]\nlatency = 1e-6\nbandwidth = 1e9\n")
+    run = ["simulate", "-q", "-m", str(path), "--model", "1000", "-n", "3", "-s", "scalecom,topk"]
+    code = f"from mpicomp.cli import main\ntry: main({run})\nexcept SystemExit as end: assert not end.code\n" \
+           "import sys; assert not {'mpi4py', 'h5py', 'matplotlib', 'torch'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "gives no kernels" in done.stdout and "scalecom" in done.stdout
 
 
 def test_the_command_prints_a_table(tmp_path):

@@ -9,7 +9,7 @@ from mpicomp import cost
 from mpicomp.errors import InvalidArgument
 from mpicomp.simulate import Machine, Place, Wire, program_of, replay
 from mpicomp.simulate import program as programs
-from mpicomp.simulate.comm import RecordingComm
+from mpicomp.simulate.comm import RecordingComm, Script
 from mpicomp.simulate.ghost import Ghost, GhostOps
 from mpicomp.simulate.link import RecordingLink
 from mpicomp.simulate.models import Model, named
@@ -55,11 +55,10 @@ def test_steps_bytes_and_additions_take_the_time_of_the_formula(name, size):
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_collectives_of_the_exchanges_take_the_time_of_their_formulas(size):
     def run(what, nbytes):
-        def one(place, tape):
-            ops = GhostOps(tape.work, nbytes)
-            what(RecordingComm(RecordingLink(tape, place, ops), set()), Ghost(ops, nbytes, np.uint8))
-
-        return programs.record(one, Place(0, size, 1))
+        script = Script()
+        what(RecordingComm(script, 0, size), Ghost(GhostOps(script.tape.work, nbytes), nbytes, np.uint8))
+        return programs.record(lambda place, tape: script.play(RecordingLink(tape, place, GhostOps(tape.work, nbytes))),
+                               Place(0, size, 1))
 
     segment = 32 << 10
     root = random.randrange(size)
@@ -107,6 +106,15 @@ def test_ranks_that_are_not_alike_are_never_taken_for_it():
     assert padded.alike and "12800 elements instead of 12790" in padded.notes[0]
     assert program_of("topk", named("128000"), place).alike
     assert not program_of("ring", named("129"), place).alike
+
+
+def test_what_ranks_do_between_messages_is_recorded_once_only_where_it_is_the_same(monkeypatch):
+    model, place = named("112000"), Place(0, 16, 4)
+    each = programs.of_scheme("scalecom", model, place)
+    monkeypatch.setattr(programs, "FEW", 2)
+    shared = programs.of_scheme("scalecom", model, place)
+    assert not shared.alike and shared.bytes_sent.tolist() == each.bytes_sent.tolist()
+    assert all(np.array_equal(a, b) for a, b in zip(each.tables, shared.tables, strict=True))
 
 
 def test_what_cannot_be_recorded_is_refused(monkeypatch):

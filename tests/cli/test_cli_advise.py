@@ -1,0 +1,34 @@
+"""``mpicomp advise`` and ``tune --machine`` under the launchers; what one says about a machine the other takes."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_advises_about_a_described_machine(job, command, tmp_path):
+    file = tmp_path / "machine.json"
+    wire = {"latency": 1e-4, "bandwidth": 1e6}
+    file.write_text(json.dumps({"between": wire, "kernels": {"copy": 1e-10}}))
+    given = ("--model", "100K", "--compute-time", "0.01", "-s", "scalecom,half", "--machine", str(file))
+    ended = job(command, "advise", *given, "--check", "--json")
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    assert document["compress"] and document["verdict"].startswith("Compress: a step with scalecom")
+    rows = {row["what"]: row for row in document["rows"]}
+    assert set(rows) == {"ring", "halving_doubling", "scalecom", "half"}
+    assert rows["scalecom"]["measured_exchange"] > 0 and rows["scalecom"]["published"]
+    assert rows["scalecom"]["ranks"] == job.ranks
+
+
+def test_bad_input_is_one_error(job, command):
+    ended = job(command, "advise", "--model", "100K", "-s", "oktopk")
+    assert ended.code == 1 and ended.err.count("oktopk cannot be simulated") == 1
+    assert "Traceback" not in ended.err
+
+
+def test_overwrites_no_machine(job, command, tmp_path):
+    file = tmp_path / "machine.json"
+    file.write_text("mine")
+    ended = job(command, "tune", "--machine", str(file))
+    assert ended.code == 1 and "exists already" in ended.err
+    assert file.read_text() == "mine"

@@ -1,0 +1,73 @@
+"""What the simulation records is what real ranks send; the probe, the checks and the adviser's own runs."""
+
+import numpy as np
+import pytest
+
+from mpicomp import Comm, Reducer
+from mpicomp.bench import check, kernels, probe
+from mpicomp.simulate import Place, program_of
+from mpicomp.simulate import machine as machines
+from mpicomp.simulate.ghost import KERNELS
+from mpicomp.simulate.models import Model, named
+
+MODEL = Model("two", (("matrix", (60, 50), 0.0), ("vector", (1077,), 0.0)))
+SCHEMES = ("dense", "scalecom:chunk=16", "scalecom:layers=per-tensor,values=float16", "randomk", "powersgd:rank=2",
+           "topk:indices=plain", "topk-global:density=0.3", "qsgd", "signsgd", "onebit:exchange=gather")  # fmt: skip
+
+
+def place(comm):
+    """These ranks, which share one node."""
+    return Place(0, comm.size, comm.size)
+
+
+@pytest.mark.parametrize("name", ["ring", "halving_doubling", "direct"])
+def test_recorded_all_reduces_send_what_real_ones_do(comm, name):
+    for n in (1, 1000, 700_001):
+        before = comm.traffic
+        comm.allreduce_in_place(np.ones(n, np.float32), name)
+        used, program = comm.traffic - before, program_of(name, named(str(n)), place(comm))
+        assert (used.bytes_sent, used.messages) == (program.bytes_sent[comm.rank], program.messages[comm.rank])
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+def test_recorded_steps_send_what_real_ones_do(comm, text):
+    generator = np.random.default_rng(comm.rank)
+    gradients = {name: generator.standard_normal(shape, np.float32) for name, shape, _ in MODEL.layers}
+    reducer = Reducer(comm, text, algorithm="ring")
+    reducer.reduce(gradients)
+    program = program_of(text, MODEL, place(comm), "ring")
+    agreement = program_of("native", named("4"), place(comm)).bytes_sent  # 16 bytes, which MPI sends uncounted
+    assert reducer.stats.bytes_sent == (program.bytes_sent - agreement)[comm.rank]
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    monkeypatch.setattr(probe, "ROUND_S", 0.005)
+    monkeypatch.setattr(probe, "LONG_S", 1e-9)
+    monkeypatch.setattr(probe, "KERNEL_ELEMENTS", kernels.CHUNK * kernels.BUCKET)
+    monkeypatch.setattr(check, "NATIVE_S", 1e-3)
+
+
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_the_probe_describes_a_machine(world, hasty, monkeypatch, per_node):
+    if world.size == 1:
+        return
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", str(per_node))
+    comm = Comm(world)
+    measure = probe.kernels
+    monkeypatch.setattr(probe, "kernels", lambda comm, say: measure(comm, say, kernels.CHUNK * kernels.BUCKET))
+    document = probe.machine(comm)
+    machine = machines.load(document, "measured")
+    assert set(machine.kernels) <= set(KERNELS) and len(machine.kernels) > 30
+    assert min(machine.kernels.values()) > 0 < machine.within.bandwidth
+    assert machine.ranks_per_node == per_node == comm.layout[0]
+    assert len(set(map(repr, comm.allgather(document)))) == 1
+    comm.Free()
+
+
+def test_checks_time_what_they_are_asked_to(comm, hasty):
+    seconds, note = check.native(comm, 10**7)
+    assert seconds > 0 and "taken to grow" in note
+    names = ["ring", "scalecom", "signsgd"]
+    taken = check.steps(comm, names, MODEL.layers)
+    assert list(taken) == names and all(value > 0 for value in taken.values())
