@@ -77,6 +77,16 @@ COUNT ?= 10000
 fuzz: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/fuzz/fuzz.py --count $(COUNT)
 
+# Very many steps, lost ranks, killed recordings; hours at full length.
+STEPS ?= 100000
+KILLS ?= 200
+soak: $(call environment,openmpi)
+	$(LAUNCH:%mpicomp=%python) tests/soak.py --steps $(STEPS)
+soak-ft: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/soak_ft.py --count $(KILLS)
+soak-trace: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/soak_trace.py --count $(KILLS)
+
 # The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer: needs GCC's libraries.
 sanitize: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/sanitize.py

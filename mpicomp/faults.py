@@ -13,7 +13,10 @@ from .calls import Calls
 from .errors import InjectedFault, InvalidArgument
 
 VARIABLE = "MPICOMP_FAULT"
-USAGE = "KIND:rank=R,call=N[,message=M], KIND one of kill, raise, hang, or slow:rank=R,seconds=S[,call=N[,message=M]]"
+SIGNALS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "stop": signal.SIGSTOP}
+KINDS = (*SIGNALS, "exit", "raise", "hang", "slow")
+USAGE = (f"KIND:rank=R,call=N[,message=M], KIND one of {', '.join(KINDS[:-1])}, or "
+         "slow:rank=R,seconds=S[,call=N[,message=M]]")
 
 
 @dataclass
@@ -47,8 +50,10 @@ class Fault:
         if self.kind != "slow":
             sys.stderr.write(f"[mpicomp] {text}\n")
             sys.stderr.flush()
-        if self.kind == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.kind in SIGNALS:
+            os.kill(os.getpid(), SIGNALS[self.kind])
+        elif self.kind == "exit":
+            os._exit(3)
         elif self.kind == "raise":
             raise InjectedFault(text)
         elif self.kind == "hang":
@@ -74,7 +79,7 @@ def parse(text: str, size: int) -> Fault:
     given = {key: value for key, _, value in pairs}
     allowed = {"rank", "call", "message"} | ({"seconds"} if kind == "slow" else set())
     needed = {"rank", "seconds" if kind == "slow" else "call"} | ({"call"} if "message" in given else set())
-    known = kind in ("kill", "raise", "hang", "slow") and needed <= given.keys() <= allowed
+    known = kind in KINDS and needed <= given.keys() <= allowed
     if not (colon and known and len(given) == len(pairs)):
         raise InvalidArgument(f"{VARIABLE} must be {USAGE}; got {text!r}")
     if not all(v.replace(".", "", key == "seconds").isdecimal() for key, v in given.items()):

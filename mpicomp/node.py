@@ -12,8 +12,10 @@ import contextlib
 import mmap
 import os
 import tempfile
+import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from .ops.shared import LINE_BYTES, NodeWindow
 from .revoking import made
 
 PAGE = 4096
+ORPHANED_S = 600  # between making a segment and unlinking it lie milliseconds
 # Results and contributions of one rank travel in slots of so many bytes, DEPTH of them in turn: all slots of a node
 # are to fit in a shared cache (4 ranks: 5 MiB; docs/benchmarks.md has the measurement).
 SLOT_BYTES = 1 << 19
@@ -175,6 +178,7 @@ def split_node(comm: MPI.Intracomm, limit: int) -> MPI.Intracomm:
 def create(nbytes: int) -> tuple[str, int]:
     """A new file in memory, where the system has such a place."""
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+    remove_orphans(folder)
     fd, path = tempfile.mkstemp(prefix=f"mpicomp-{os.getpid()}-", dir=folder)
     try:
         os.ftruncate(fd, nbytes)
@@ -183,6 +187,20 @@ def create(nbytes: int) -> tuple[str, int]:
         os.unlink(path)
         raise
     return path, fd
+
+
+def remove_orphans(folder: str) -> None:
+    """Unlink segments whose maker was killed before it could: it has been gone, and they have been there, for long.
+
+    Only this user's; and only old ones, since a process of another container may look dead from here.
+    """
+    for path in Path(folder).glob("mpicomp-*-*"):
+        with contextlib.suppress(OSError, ValueError):
+            facts = path.stat()
+            pid = int(path.name.split("-")[1])
+            old = time.time() - facts.st_mtime > ORPHANED_S
+            if old and facts.st_uid == os.getuid() and not os.path.exists(f"/proc/{pid}"):
+                path.unlink()
 
 
 def round_up(n: int, unit: int) -> int:

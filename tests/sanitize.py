@@ -1,10 +1,10 @@
 """The compiled operations under GCC's sanitizers: what ``make sanitize`` runs.
 
-    python tests/sanitize.py [address | thread]
+    python tests/sanitize.py [address | undefined | thread]
 
-``address`` builds them with AddressSanitizer and UndefinedBehaviorSanitizer in build/address and runs the tests of the
-operations and bent input for every decoder of the wire; ``thread`` with ThreadSanitizer in build/thread, and runs
-what helper threads do (tests/threads_of_ops.py). The interpreter is not instrumented: the sanitizer's library is
+Each builds them in build/NAME. ``address`` (AddressSanitizer) and ``undefined`` (UndefinedBehaviorSanitizer) run the
+tests of the operations and bent input for every decoder of the wire; ``thread`` (ThreadSanitizer) what helper threads
+do (tests/threads_of_ops.py). The interpreter is not instrumented: the sanitizer's library is
 loaded before it. Leaks are not looked for: the interpreter and NumPy keep much to the end. A finding ends the run.
 """
 
@@ -19,22 +19,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 COMMON = "-O1 -g -fno-omit-frame-pointer"
 FLAGS = {
-    "address": f"{COMMON} -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined",
+    "address": f"{COMMON} -fsanitize=address",
+    "undefined": f"{COMMON} -fsanitize=undefined -fno-sanitize-recover=undefined",
     "thread": f"{COMMON} -fsanitize=thread",
 }
-LIBRARIES = {"address": ["libasan.so", "libubsan.so"], "thread": ["libtsan.so"]}
+LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=66:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=66",
     # Reports on the interpreter itself, which is not instrumented, would all be false.
     "TSAN_OPTIONS": "exitcode=66:halt_on_error=1:ignore_noninstrumented_modules=1:report_signal_unsafe=0",
 }
-RUNS = {
-    "address": [["-m", "pytest", "-q", "-p", "no:faulthandler", "tests/ops", "--deselect",
-                 "tests/ops/test_cuda_compiles.py"],
-                ["tests/fuzz/fuzz.py", "--only", "wire:", "--count", os.environ.get("COUNT", "2000")]],
-    "thread": [["tests/threads_of_ops.py"]],
-}  # fmt: skip
+OPERATIONS = [["-m", "pytest", "-q", "-p", "no:faulthandler", "tests/ops", "--deselect",
+               "tests/ops/test_cuda_compiles.py"],
+              ["tests/fuzz/fuzz.py", "--only", "wire:", "--count", os.environ.get("COUNT", "2000")]]  # fmt: skip
+RUNS = {"address": OPERATIONS, "undefined": OPERATIONS, "thread": [["tests/threads_of_ops.py"]]}
 
 
 def main(names: list[str]) -> int:
@@ -67,9 +66,8 @@ def build(name: str) -> Path:
 
 
 def environment(name: str, package: Path) -> dict[str, str]:
-    libraries = [subprocess.check_output(["gcc", f"-print-file-name={one}"], text=True).strip()
-                 for one in LIBRARIES[name]]  # fmt: skip
-    return {**os.environ, **OPTIONS, "LD_PRELOAD": " ".join(libraries), "PYTHONPATH": str(package),
+    library = subprocess.check_output(["gcc", f"-print-file-name={LIBRARIES[name]}"], text=True).strip()
+    return {**os.environ, **OPTIONS, "LD_PRELOAD": library, "PYTHONPATH": str(package),
             "MPICOMP_FUZZ": "sanitize", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # fmt: skip
 
 

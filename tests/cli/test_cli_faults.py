@@ -111,6 +111,22 @@ def test_kill_9_in_the_middle_of_a_ring(job, message):
     assert ended.seconds < 40
 
 
+@pytest.mark.parametrize(("kind", "what"), [("segv", "ring"), ("exit", "topk:density=0.1")])
+def test_other_sudden_ends(job, kind, what):
+    ended = job(CALL, what, "2000", MPICOMP_FAULT=f"{kind}:rank=1,call=6")
+    assert ended.code != 0 and "END" not in ended.out
+    assert f"MPICOMP_FAULT: {kind} on rank 1 in call 6" in ended.err
+    assert ended.seconds < 40
+
+
+def test_a_stopped_rank_is_noticed(job):
+    """A stopped process answers nobody, but the others' watchdogs end the job, and with it that process."""
+    ended = job(CALL, "ring", "2000", MPICOMP_FAULT="stop:rank=1,call=6", MPICOMP_TIMEOUT="1.5")
+    assert ended.code != 0 and "END" not in ended.out
+    assert "longer than MPICOMP_TIMEOUT=1.5; stopping all ranks" in ended.err
+    assert "rank 1: no answer: stopped, gone" in ended.err
+
+
 def test_raise_ends_the_job(job):
     ended = job(CALL, "ring", "2000", MPICOMP_FAULT="raise:rank=1,call=6")
     assert ended.code == 1
@@ -133,6 +149,9 @@ def test_nonsense_in_the_environment_is_refused(one_job):
         ("kill:rank=2,call=17", Fault("kill", 2, 17)),
         ("raise:call=1,rank=0", Fault("raise", 0, 1)),
         ("hang:rank=1,call=3,message=4", Fault("hang", 1, 3, 4)),
+        ("segv:rank=1,call=3", Fault("segv", 1, 3)),
+        ("stop:rank=1,call=3", Fault("stop", 1, 3)),
+        ("exit:rank=1,call=3", Fault("exit", 1, 3)),
         ("slow:rank=1,seconds=0.25", Fault("slow", 1, seconds=0.25)),
         ("slow:rank=1,seconds=2,call=5", Fault("slow", 1, 5, seconds=2.0)),
     ],

@@ -1,0 +1,84 @@
+"""Very many steps and all-reduces: memory, communicators, requests and shared memory must not grow.
+
+    mpirun -n 2 python tests/soak.py [--steps 100000] [--scheme NAME ...]
+
+Every rank makes the steps of each scheme, by turns with small all-reduces of many lengths and some in flight; looks
+at itself after a tenth of them, when everything has been used, and at the end. Compared are resident memory, Python
+objects (requests and communicators by themselves), open files, threads and mapped segments of /dev/shm. MPICH has some
+2000 communicators: 100 000 steps make as many, so a leak in MPI itself ends the run there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import mpicomp
+
+SCHEMES = ("topk:density=0.01", "scalecom:chunk=100", "gtopk:density=0.01", "oktopk:density=0.01", "powersgd:rank=2",
+           "onebit", "qsgd", "terngrad", "half", "sketchsgd:density=0.001")  # fmt: skip
+MEMORY_GROWTH = 8 << 20  # bytes a rank may have more at the end
+OBJECT_GROWTH = 500
+
+
+def looked_at() -> dict[str, int]:
+    """What a leak would let grow."""
+    gc.collect()
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return {
+        "memory": 1024 * int(status["VmRSS"].split()[0]), "threads": int(status["Threads"]),
+        "objects": len(gc.get_objects()), "files": len(os.listdir("/proc/self/fd")),
+        "segments": sum("mpicomp-" in line for line in maps),
+        "requests": sum(isinstance(one, MPI.Request) for one in gc.get_objects()),
+        "communicators": sum(isinstance(one, MPI.Comm) for one in gc.get_objects()),
+    }  # fmt: skip
+
+
+def work(comm: Any, reducers: list[Any], gradient: np.ndarray, steps: int) -> None:
+    small = [np.ones(n, np.float32) for n in range(1, 100, 7)]
+    for step in range(steps):
+        reducers[step % len(reducers)].reduce(gradient, out=None)
+        comm.Allreduce(MPI.IN_PLACE, small[step % len(small)])
+        small[step % len(small)][:] = 1
+        if step % 50 == 0:
+            pending = comm.Iallreduce(MPI.IN_PLACE, small[0])
+            comm.empty(1000)  # shared memory that is given back with the array
+            pending.Wait()
+            small[0][:] = 1
+        if step % 200 == 0:
+            mpicomp.Comm(comm).Free()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--scheme", action="append", help="by turns; may be repeated")
+    options = parser.parse_args()
+    comm = mpicomp.Comm(MPI.COMM_WORLD)
+    reducers = [mpicomp.Reducer(comm, scheme) for scheme in options.scheme or SCHEMES]
+    gradient = np.random.default_rng(comm.rank).standard_normal(5000).astype(np.float32)
+    work(comm, reducers, gradient, options.steps // 10)
+    before = looked_at()
+    work(comm, reducers, gradient, options.steps - options.steps // 10)
+    after = looked_at()
+    grown = {name: after[name] - before[name] for name in after}
+    bad = [name for name, more in grown.items()
+           if more > {"memory": MEMORY_GROWTH, "objects": OBJECT_GROWTH}.get(name, 1)]  # fmt: skip
+    everyone = comm.gather({"rank": comm.rank, "before": before, "grown": grown, "bad": bad}, 0)
+    left = [name for name in os.listdir("/dev/shm") if name.startswith(f"mpicomp-{os.getpid()}-")]
+    if comm.rank == 0:
+        print(json.dumps({"steps": options.steps, "ranks": comm.size, "left_in_shm": left, "by_rank": everyone}))
+    return 1 if comm.allreduce(bool(bad or left), MPI.LOR) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

