@@ -27,7 +27,8 @@ class Finding(NamedTuple):
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def info(as_json: bool) -> None:
+@click.option("--probe-gpu", is_flag=True, help="Also hand CUDA memory to MPI, in a process that may crash.")
+def info(as_json: bool, probe_gpu: bool) -> None:
     """Check launcher, MPI, GPU path, binding and installation; say what to do where something is off.
 
     Alone it looks at this process; under a launcher, at the whole job: mpirun -n 4 mpicomp info
@@ -39,7 +40,8 @@ def info(as_json: bool) -> None:
         one.update(facts)
     if world.rank != 0 or hints.rank_hint() != 0:
         return
-    findings = [*_job(table), *_gpu(), *_devices(table), *_node(table), *_installation()]
+    probed = _probe() if probe_gpu else ()
+    findings = [*_job(table), *_gpu(), *probed, *_devices(table), *_node(table), *_here(), *_installation()]
     if as_json:
         print_json(_document(table, findings))
         return
@@ -81,8 +83,10 @@ def _gpu() -> Iterator[Finding]:
     from ..comm import gpu_path
 
     path, reason = gpu_path()
-    yield Finding("GPU path", f"{path} ({reason})", reason if path == "none" else "")
     devices = sorted(glob("/dev/nvidia[0-9]*"))
+    slower = path == "staged" and devices and os.environ.get("MPICOMP_GPU_PATH") != "staged"
+    copies = "arrays are copied through host memory: an MPI built for CUDA saves that (try --probe-gpu)"
+    yield Finding("GPU path", f"{path} ({reason})", reason if path == "none" else copies if slower else "")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     shown = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
     cupy = importlib.util.find_spec("cupy") is not None
@@ -92,6 +96,23 @@ def _gpu() -> Iterator[Finding]:
         f"{len(devices) or 'none'} on this node{shown}; CuPy is {'' if cupy else 'not '}installed",
         "install CuPy for them: pip install 'mpicomp[cuda12]' or 'mpicomp[cuda13]'" if missing else "",
     )
+
+
+def _probe() -> Iterator[Finding]:
+    """What happens when MPI is handed CUDA memory, on the node of rank 0."""
+    from ..comm import gpu_path
+    from ..probe import probe
+
+    right, seen = probe()
+    path = gpu_path()[0]
+    if right is None:
+        yield Finding("GPU probe", f"not possible here: {seen}", "run it on a node with a GPU and CuPy")
+    elif right:
+        staged = "" if path == "direct" else "; arrays go through host memory all the same, since MPI does not say so"
+        yield Finding("GPU probe", f"MPI takes CUDA memory: {seen}{staged}")
+    else:
+        broken = "MPI claims CUDA memory that it cannot handle: set MPICOMP_GPU_PATH=staged, or mend UCX and MPI"
+        yield Finding("GPU probe", f"MPI does not take CUDA memory: {seen}", broken if path == "direct" else "")
 
 
 def _own_gpu(local_rank: int) -> dict[str, Any] | None:
@@ -134,6 +155,18 @@ def _node(table: list[dict[str, Any]]) -> Iterator[Finding]:
         small = "messages between ranks of a node may fail: enlarge it (containers: --shm-size=1g)"
         text = f"{least['shm_free'] / 2**20:.0f} MiB free on {least['host']}, the least of all nodes"
         yield Finding("/dev/shm", text, small if least["shm_free"] < SHM_ENOUGH else "")
+
+
+def _here() -> Iterator[Finding]:
+    """Where results, and the journals of a trace beside it, are written; what the environment asks of us."""
+    folder = os.getcwd()
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    advice = "" if os.access(folder, os.W_OK) else "give --trace and --output a folder that can be written"
+    full = "little room for a trace (48 bytes an event and rank): write it elsewhere" if free < SHM_ENOUGH else ""
+    yield Finding("folder", f"{folder}, {free / 2**30:.1f} GiB free", advice or full)
+    ours = {name: value for name, value in environment.allowed_environment().items() if name.startswith("MPICOMP_")}
+    yield Finding("settings", ", ".join(f"{name}={value}" for name, value in ours.items()) or "no MPICOMP_ variable")
 
 
 def _installation() -> Iterator[Finding]:

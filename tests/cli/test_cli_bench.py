@@ -1,4 +1,4 @@
-"""``mpicomp bench`` and ``mpicomp info`` under the launchers: output, exit codes, files."""
+"""``mpicomp bench`` under the launchers: output, exit codes, files."""
 
 from __future__ import annotations
 
@@ -84,14 +84,6 @@ def test_dry_run(one_job, command):
     ended = one_job(command, "bench", "--dry-run", "-s", "topk")
     assert ended.code == 0
     assert f"ranks            {one_job.ranks}" in ended.out and "topk" in ended.out
-
-
-def test_info(job, command):
-    ended = job(command, "info", "--json")
-    document = json.loads(ended.out)
-    assert document["format"] == "mpicomp-info"
-    assert len(document["ranks"]) == job.ranks
-    assert {"MPI", "launcher", "GPU path", "CPUs", "ops"} <= {finding["name"] for finding in document["findings"]}
 
 
 @pytest.mark.parametrize("what", [("bcast", "-r", "1"), ("pingpong",), ("schemes", "-s", "topk")], ids=" ".join)

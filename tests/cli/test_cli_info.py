@@ -1,0 +1,54 @@
+"""``mpicomp info``: alone and under the launchers, and its GPU probe with a CuPy of NumPy's making."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+# Arrays that MPI can read, as those in CUDA memory are for an MPI that takes them.
+CUPY = """
+import os, numpy
+from numpy import arange, asarray as asnumpy, zeros_like
+class runtime:
+    getDeviceCount = staticmethod(lambda: 1)
+    deviceSynchronize = staticmethod(lambda: {})
+class cuda:
+    runtime = runtime
+"""
+RAISE = "(_ for _ in ()).throw(RuntimeError('an illegal address'))"
+ONE_WRONG = "\nasnumpy = lambda array, calls=iter(range(4)): array + (next(calls) == 2)\n"
+
+
+def findings(start, command, tmp_path, text):
+    (tmp_path / "cupy.py").write_text(text)
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    ended = start(command, "info", "--probe-gpu", "--json", PYTHONPATH=places, MPICOMP_GPU_PATH="auto")
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    assert document["format"] == "mpicomp-info"
+    return document, {finding["name"]: finding["value"] for finding in document["findings"]}
+
+
+def test_of_a_job(job, command, tmp_path):
+    """The probe is a job of its own, whatever launcher started this one."""
+    document, found = findings(job, command, tmp_path, CUPY.format("None"))
+    assert len(document["ranks"]) == job.ranks
+    assert {"MPI", "launcher", "GPU path", "CPUs", "load", "/dev/shm", "folder", "ops", "HDF5"} <= set(found)
+    assert "MPICOMP_GPU_PATH=auto" in found["settings"]
+    assert found["GPU probe"].startswith("MPI takes CUDA memory: Allreduce and Sendrecv are right")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (CUPY.format("os.kill(os.getpid(), 11)"), "MPI does not take CUDA memory: ended by signal 11"),
+        (CUPY.format(RAISE), "failed with exit code 1: RuntimeError: an illegal address"),
+        (CUPY.format("None") + ONE_WRONG, "MPI does not take CUDA memory: 1000 of 2000 elements are wrong"),
+        ("raise ImportError('no CUDA')", "not possible here: MissingExtra"),
+    ],
+    ids=["crash", "error", "wrong", "no CuPy"],
+)
+def test_the_probe_says_what_happened(alone, command, tmp_path, text, said):
+    assert said in findings(alone, command, tmp_path, text)[1]["GPU probe"]
