@@ -7,6 +7,7 @@ import click
 from .train_ef_gdstar import ef_gdstar
 from .train_logreg import logreg
 from .train_mlp import mlp
+from .train_vision import vision
 
 
 @click.group()
@@ -17,5 +18,5 @@ def train() -> None:
     """
 
 
-for command in (ef_gdstar, logreg, mlp):
+for command in (ef_gdstar, logreg, mlp, vision):
     train.add_command(command)

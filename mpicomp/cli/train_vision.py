@@ -1,0 +1,36 @@
+"""``mpicomp train vision``: convolutional networks on images, by PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .train_loop import run
+from .train_options import looping, recording, training
+
+EXAMPLE = "mpirun -n 4 mpicomp train vision --data fashion-mnist --network resnet8 --scheme powersgd:rank=4"
+
+
+@click.command(epilog=f"For example: {EXAMPLE}")
+@click.option("--data", "source", required=True, metavar="FOLDER",
+              help="Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or "
+                   "synthetic:train=2000,test=500,seed=1.")
+@click.option("--network", type=click.Choice(["cnn", "resnet8"]), default="cnn", show_default=True,
+              help="A small CNN (214 000 parameters), or ResNet-8 (78 000).")
+@training(epochs=3.0)
+@looping
+@recording
+def vision(source: str, network: str, seed: int, **options: Any) -> int:
+    """Convolutional networks on 28x28 images of ten classes, by PyTorch.
+
+    Needs mpicomp[torch]. Prints loss and accuracy on the test images against the bits each worker has sent.
+    """
+
+    def make(comm: Any) -> Any:
+        from ..apps.images import share
+        from ..apps.vision import Vision
+
+        return Vision(share(comm, source), seed, network, comm.rank, comm.size)
+
+    return run(make, f"train vision {source} {network} {options['scheme']}", seed=seed, **options)
