@@ -41,8 +41,8 @@ def steps(comm: Any, whats: Sequence[str], layers: Sequence[tuple[str, tuple[int
 def step(comm: Any, what: str, flat: np.ndarray, layers: Sequence[tuple[str, tuple[int, ...], float]]) -> Any:
     """A call that does one; a first one has been done."""
     if what in allreduce.names():
-        out = np.empty_like(flat)
-        call = lambda: comm.Allreduce(flat, out, algorithm=what)  # noqa: E731
+        zeros = np.zeros_like(flat)  # reduced in place, again and again
+        call = lambda: comm.Allreduce(None, zeros, algorithm=what)  # noqa: E731
     else:
         reducer = Reducer(comm, what)
         gradients = by_array(flat, layers) if needs_arrays(reducer) else flat

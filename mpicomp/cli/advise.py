@@ -131,7 +131,7 @@ def document(advice: Advice, model: Model, machine: Machine, compute: float, mea
     return {
         "format": "mpicomp-advice", "version": 1, "compress": advice.compress, "verdict": advice.verdict,
         "model": {"name": model.name, "elements": model.n}, "compute": compute, "machine": machines.dump(machine),
-        "native": note,
+        "native": note, "left_out": advice.left_out,
         "rows": [{**line.prediction.row(), "dense": line.dense, "break_even": break_even(line),
                   "published": line.published, "measured_exchange": measured.get(line.what)} for line in advice.lines],
     }
@@ -152,7 +152,8 @@ def report(advice: Advice, model: Model, compute: float, measured: dict[str, flo
                 f"{1e3 * compute:.4g} ms of computing a step")
     click.echo("times in ms; overlapped: exchanged beside the backward pass; break-even: the bandwidth of a node's "
                "link above which dense is faster")
-    click.echo(note)
+    for remark in (note, *advice.left_out):
+        click.echo(remark)
     for what, seconds in measured.items():
         predicted = next(line.prediction.exchange for line in advice.lines if line.what == what)
         click.echo(f"checked: the exchange of {what} takes {1e3 * seconds:.4g} ms, predicted {1e3 * predicted:.4g} ms "

@@ -47,6 +47,7 @@ class Advice:
     lines: tuple[Line, ...]
     compress: bool
     verdict: str
+    left_out: tuple[str, ...] = ()  # schemes, and why they could not be recorded
 
     def best(self, dense: bool, of: str = "step") -> Line:
         return min((line for line in self.lines if line.dense == dense), key=lambda line: getattr(line.prediction, of))
@@ -65,19 +66,26 @@ def advise(model: Model, machine: Machine, ranks: int, compute: float, schemes: 
         raise InvalidArgument("one rank has nobody to exchange gradients with: start more, mpirun -n 4 mpicomp advise")
     place, quiet = Place(0, ranks, machine.ranks_per_node), machine.quiet()
     names = [*DENSE, *(("node_shared",) if machine.ranks_per_node > 1 and ranks % machine.ranks_per_node == 0 else ())]
-    programs = {}
+    programs, left_out = {}, []
     for number, what in enumerate([*names, *schemes]):
         progress(what, number / (len(names) + len(schemes)))
-        programs[what] = program_of(what, model, place)
+        try:
+            programs[what] = program_of(what, model, place)
+        except InvalidArgument as error:
+            if what in names:
+                raise
+            left_out.append(f"{what} is left out: {error}")
+    if len(programs) == len(names):
+        raise InvalidArgument("; ".join(left_out) or "no scheme to compare with: give --scheme")
     dense = [programs[what] for what in names]
     lines = [Line(predict(program, quiet, compute), True, None) for program in dense]
     if native is not None:
         lines.append(Line(measured(native, lines[0].prediction), True, None))
-    for what in schemes:
+    for what in list(programs)[len(names):]:
         even = break_even(programs[what], dense, quiet)
         lines.append(Line(predict(programs[what], quiet, compute), False, even, published(what)))
     lines.sort(key=lambda line: (line.prediction.step, line.what))
-    return judge(lines)
+    return replace(judge(lines), left_out=tuple(left_out))
 
 
 def measured(seconds: float, like: Prediction) -> Prediction:

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicomp
+from mpicomp.bench import check
 from mpicomp.bench.environment import Noise
 
 comm = MPI.COMM_WORLD
@@ -177,7 +178,12 @@ def traffic(n, scheme, steps):
     return {"bytes_per_rank": comm.allreduce(ours.traffic.bytes_sent - before) / comm.size}
 
 
-TASKS = {"dense": dense, "sweep": sweep, "scheme": scheme, "methods": methods, "traffic": traffic}
+def steps(n, names):
+    """Median seconds of all-reduces by each algorithm or steps of each scheme, as `mpicomp advise --check` has them."""
+    return check.steps(mpicomp.Comm(comm), names, [("vector", (n,), 0.0)])
+
+
+TASKS = {"steps": steps, "dense": dense, "sweep": sweep, "scheme": scheme, "methods": methods, "traffic": traffic}
 
 if __name__ == "__main__":
     answer = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))

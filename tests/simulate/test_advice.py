@@ -12,6 +12,7 @@ from mpicomp.cli.root import root
 from mpicomp.errors import InvalidArgument
 from mpicomp.simulate import Machine, Place, Wire, predict, program_of
 from mpicomp.simulate import machine as machines
+from mpicomp.simulate import program as programs
 from mpicomp.simulate.advice import advise, published, results
 from mpicomp.simulate.models import BUILT_IN, from_document, named
 
@@ -56,6 +57,16 @@ def test_one_node_has_no_link_to_break_even_on():
     advice = advise(named("1M"), machine(1e9, per_node=4), 4, 0.0, ("scalecom",))
     assert all(line.break_even is None for line in advice.lines)
     assert "node_shared" in [line.what for line in advice.lines]
+
+
+def test_a_scheme_that_cannot_be_recorded_is_left_out_with_the_reason(monkeypatch):
+    monkeypatch.setattr(programs, "FEW", 2)
+    monkeypatch.setattr(programs, "MOST_EVENTS", 100)
+    advice = advise(named("1M"), machine(1e9), 4, 0.0, ("scalecom", "topk-global"))
+    assert [line.what for line in advice.lines if not line.dense] == ["topk-global"]  # whose ranks are alike
+    assert len(advice.left_out) == 1 and advice.left_out[0].startswith("scalecom is left out: about 0 million events")
+    with pytest.raises(InvalidArgument, match="scalecom is left out"):
+        advise(named("1M"), machine(1e9), 4, 0.0, ("scalecom",))
 
 
 def test_mpis_own_time_counts_where_it_was_measured():
