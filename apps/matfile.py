@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,8 @@ def read(path: Path) -> tuple[Matrix, np.ndarray]:
     """
     if importlib.util.find_spec("scipy") is None:
         raise MissingExtra(f"reading {path.name} needs SciPy; install it with: pip install 'mpicomp[data]'")
-    child = subprocess.run([sys.executable, str(CHILD), str(path)], capture_output=True)
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # each thread of it would reserve memory
+    child = subprocess.run([sys.executable, str(CHILD), str(path)], capture_output=True, env=alone)
     if child.returncode == 1:
         raise CorruptFile(f"{path}: {child.stderr.decode(errors='replace').strip().splitlines()[-1]}")
     if child.returncode:
