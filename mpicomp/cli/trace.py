@@ -207,9 +207,9 @@ def _warn_ranks(console: Console, not_closed: dict, n_dropped: int) -> None:
     for rank, state in not_closed.items():
         by_state.setdefault(state, []).append(int(rank))
     if by_state:
-        from ..trace.facts import ranges
+        from ..trace.facts import some_ranges
 
-        said = "; ".join(f"{state}: rank {ranges(ranks)}" for state, ranks in by_state.items())
+        said = "; ".join(f"{state}: rank {some_ranges(ranks)}" for state, ranks in by_state.items())
         console.print(Text(f"INCOMPLETE     {said}", style="bold red"))
     if n_dropped:
         console.print(Text(f"{_count(n_dropped, 'event')} dropped: the disk was full", style="bold red"))

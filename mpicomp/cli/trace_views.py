@@ -143,9 +143,9 @@ def stragglers(console: Console, result: dict) -> None:
 
 
 def _ranges(ranks: list[int]) -> str:
-    from ..trace.facts import ranges
+    from ..trace.facts import some_ranges
 
-    return ranges(ranks)
+    return some_ranges(ranks)
 
 
 def spikes(console: Console, result: dict) -> None:

@@ -157,24 +157,33 @@ def _steps(trace: Trace) -> dict:
 
 def traffic_of(trace: Trace) -> dict:
     """Counted on the outermost kind that carries bytes, so that nested events do not count twice."""
-    events = trace.events("kind", "rank", "step", "nbytes_dense", "nbytes_sent", "nbytes_recv")
-    for kind in ("step", *schema.COLLECTIVE_KINDS):
-        rows = events["kind"] == trace.code("kind", kind)
-        if events["nbytes_sent"][rows].any():
-            break
-    else:
+    kinds = [kind for kind in ("step", *schema.COLLECTIVE_KINDS) if trace.code("kind", kind) >= 0]
+    found: dict[str, list[tuple[int, int, np.ndarray]]] = {kind: [] for kind in kinds}
+    for part in trace.parts():  # the events of a rank are all in one
+        events = part.events("kind", "rank", "step", "nbytes_dense", "nbytes_sent")
+        for kind in kinds:
+            rows = np.flatnonzero(events["kind"] == trace.code("kind", kind))
+            if len(rows):
+                found[kind].append(_sent(events, rows))
+    kind = next((kind for kind in kinds if any(sent for sent, _, _ in found[kind])), None)
+    if kind is None:
         return {"kind": None}
-    sent, dense = int(events["nbytes_sent"][rows].sum()), int(events["nbytes_dense"][rows].sum())
-    order, starts = tables.blocks(events["rank"][rows], events["step"][rows])
-    per_step = np.add.reduceat(events["nbytes_sent"][rows][order], starts)
+    sent, dense = (sum(part[place] for part in found[kind]) for place in (0, 1))
     share = 2 * (trace.n_ranks - 1) / trace.n_ranks  # what a bandwidth-optimal all-reduce sends of each dense byte
     return {
         "kind": kind,
         "nbytes_sent": sent,
-        "nbytes_sent_per_rank_and_step": float(np.median(per_step)),
+        "nbytes_sent_per_rank_and_step": float(np.median(np.concatenate([each for _, _, each in found[kind]]))),
         "nbytes_dense": dense,
         "compression_rate": share * dense / sent if share * dense else None,
     }
+
+
+def _sent(events: dict[str, np.ndarray], rows: np.ndarray) -> tuple[int, int, np.ndarray]:
+    """Bytes sent and dense bytes of some rows, and the bytes that each rank sends in each step."""
+    sent = events["nbytes_sent"][rows]
+    order, starts = tables.blocks(events["rank"][rows], events["step"][rows])
+    return int(sent.sum()), int(events["nbytes_dense"][rows].sum()), np.add.reduceat(sent[order], starts)
 
 
 def _imbalance(trace: Trace) -> dict:
@@ -204,10 +213,13 @@ def _imbalance(trace: Trace) -> dict:
 
 def _arrivals(trace: Trace, kind: str) -> np.ndarray:
     """Array (ranks, calls): when each rank came to the n-th call of ``kind``, in ns after the first; NaN if never."""
-    events = trace.events("rank", "kind", "seq", "t_start")
-    chosen = events["kind"] == trace.code("kind", kind)
-    rank, seq = events["rank"][chosen], events["seq"][chosen].astype(np.int64)
-    t = trace.corrected(rank, events["t_start"][chosen])
+    found = []
+    for part in trace.parts():
+        events = part.events("rank", "kind", "seq", "t_start")
+        chosen = np.flatnonzero(events["kind"] == trace.code("kind", kind))
+        own = events["rank"][chosen]
+        found.append((own, events["seq"][chosen].astype(np.int64), part.corrected(own, events["t_start"][chosen])))
+    rank, seq, t = (np.concatenate(columns) for columns in zip(*found, strict=True))
     if not len(t) or seq.max() >= len(seq) or rank.max() >= trace.n_ranks or rank.min() < 0:
         return np.full((trace.n_ranks, 0), math.nan)
     arrival = np.full((trace.n_ranks, int(seq.max()) + 1), math.nan)

@@ -71,6 +71,13 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in runs)
 
 
+def some_ranges(numbers: list[int], most: int = 16) -> str:
+    """The same for people: with many numbers the first, and how many more there are."""
+    if len(ranges(numbers).split(",")) <= most:
+        return ranges(numbers)
+    return f"{ranges(numbers[:most])} and {len(numbers) - most} more"
+
+
 def git_revision(folder: Path) -> str:
     """The commit checked out in ``folder`` or above it, read without starting git; empty if there is none."""
     for parent in (folder, *folder.parents):

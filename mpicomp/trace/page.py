@@ -10,7 +10,7 @@ from . import analysis, pictures
 from .analyses.frame import Frame
 from .analyses.standstill import hang
 from .aside import check_output, write_aside
-from .facts import ranges
+from .facts import some_ranges
 from .read import Trace, open_trace
 from .sections import Grid, Section, sections
 from .units import duration
@@ -109,7 +109,7 @@ def _warnings(run: dict) -> list[str]:
     states: dict[str, list[int]] = {}
     for rank, state in run["ranks_not_closed"].items():
         states.setdefault(state, []).append(int(rank))
-    said = [f"{state}: rank {ranges(ranks)}" for state, ranks in states.items()]
+    said = [f"{state}: rank {some_ranges(ranks)}" for state, ranks in states.items()]
     lines = [f"INCOMPLETE: {'; '.join(said)}"] if said else []
     lines += [f"INCOMPLETE: {run['missing_parts']}"] if run["missing_parts"] else []
     lines += [f"{run['n_dropped']} events were dropped: the disk was full"] if run["n_dropped"] else []

@@ -26,6 +26,7 @@ _WIDTH = 8  # inches
 _CLASS_COLOURS = {"compute": "#1f77b4", "compression": "#ff7f0e", "communication": "#2ca02c", "other": "#8c6bb1",
                   "unrecorded": "#999999"}  # fmt: skip
 _MOST_BARS = 64  # ranks; more are drawn as areas
+_MOST_AREAS = 512  # more are averaged
 _MOST_POINTS = 2000  # of a course: more would make a page of megabytes
 
 
@@ -41,7 +42,9 @@ def breakdown(result: dict) -> Picture:
     names = [name for name in (*CLASS_NAMES[1:], "other", "unrecorded") if ranks[name].any()]
 
     def draw(figure: Any, axes: Any) -> None:
-        rank, share = ranks["rank"], {name: 100 * ranks[name] / np.maximum(ranks["span"], 1) for name in names}
+        starts = np.arange(0, len(ranks["rank"]), -(-len(ranks["rank"]) // _MOST_AREAS))
+        span = np.maximum(np.add.reduceat(ranks["span"], starts), 1)
+        rank, share = ranks["rank"][starts], {name: 100 * np.add.reduceat(ranks[name], starts) / span for name in names}
         colours = [_CLASS_COLOURS[name] for name in names]
         if len(rank) > _MOST_BARS:
             axes.stackplot(rank, *share.values(), labels=names, colors=colours, step="mid", linewidth=0)
@@ -69,7 +72,7 @@ def course(steps: dict, spikes: dict) -> Picture:
             at = spikes["spikes"]
             axes.plot(at["step"][:100], at["duration"][:100] / _MS, "o", markersize=4, color="#d62728", label="spike")
             axes.legend(frameon=False)
-        axes.set(xlabel="step", ylabel="duration (ms)", ylim=(0, None))
+        axes.set(xlabel="step", ylabel="duration (ms)", ylim=(0, 1.05 * longest.max() or 1))
 
     return Picture("Duration of the steps (slowest rank)", draw)
 

@@ -12,7 +12,7 @@ from . import analysis, pictures
 from .analyses import compression, lateness, over_steps, shares, traffic
 from .analyses.frame import Frame
 from .analyses.picture import timeline
-from .facts import ranges
+from .facts import some_ranges
 from .pictures import Picture
 from .units import duration, nbytes
 
@@ -139,10 +139,10 @@ def _late(frame: Frame) -> Section:
 def _of_lateness(found: dict) -> list[str]:
     doubt = found["clock_uncertainty"]
     clocks = f"clocks are known to {duration(doubt)}" if doubt else "all ranks read one clock"
-    late = f"Late: rank {ranges(found['late_ranks'])}" if found["late_ranks"] else "No rank is late"
+    late = f"Late: rank {some_ranges(found['late_ranks'])}" if found["late_ranks"] else "No rank is late"
     late += "" if found["late_ranks"] else " by more than clocks and noise allow to say"
     facts = [f"{late}, at {found['calls']} calls of {found['kind']} ({clocks})."]
-    return facts + ([f"Rank {ranges(found['absent'])} never came to one."] if found["absent"] else [])
+    return facts + ([f"Rank {some_ranges(found['absent'])} never came to one."] if found["absent"] else [])
 
 
 def _latest(table: dict) -> Grid:

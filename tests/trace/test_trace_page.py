@@ -1,6 +1,7 @@
 """The HTML report: whole, self-contained, harmless, and with the numbers of the trace."""
 
 import os
+import random
 import re
 from html.parser import HTMLParser
 
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 import mpicomp.trace
 from mpicomp.cli.trace import trace as command
+from mpicomp.trace.facts import some_ranges
 from mpicomp.trace.units import duration, nbytes
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'mpicomp[plot]')")
@@ -115,3 +117,9 @@ def test_nothing_is_replaced_silently(planted_trace):
     output.unlink()
     result = CliRunner().invoke(command, ["report", str(planted_trace), "-o", str(output)])
     assert result.exit_code == 1 and sorted(os.listdir(output.parent)) == ["run.h5", "run.h5.spool"]
+
+
+def test_many_ranks_are_counted_not_listed():
+    late = sorted(random.sample(range(0, 10_000, 2), 40))  # no two of them neighbours
+    assert some_ranges(late) == f"{','.join(map(str, late[:16]))} and 24 more"
+    assert some_ranges(list(range(3000))) == "0-2999"

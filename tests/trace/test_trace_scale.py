@@ -23,8 +23,9 @@ MEMORY_LIMIT = 1 << 30
 ANALYSE = """
 import json, resource, sys, time
 begin = time.monotonic()
-from mpicomp.trace import summary
+from mpicomp.trace import report, summary
 rows = summary(sys.argv[1])
+report(sys.argv[1])
 print(json.dumps({"rows": rows, "seconds": time.monotonic() - begin,
                   "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
 """
@@ -60,7 +61,7 @@ def test_thousands_of_ranks_in_less_than_a_gigabyte(tmp_path, request, capsys):
     size = (tmp_path / "run.h5").stat().st_size
     with capsys.disabled():
         print(f"\n{RANKS} ranks x {EVENTS} events: merged in {merging:.1f} s to {size / 1e6:.0f} MB, "
-              f"summary in {said['seconds']:.1f} s, {said['peak'] / 1e6:.0f} MB of memory at most")  # fmt: skip
+              f"summary, report in {said['seconds']:.1f} s, {said['peak'] / 1e6:.0f} MB of memory at most")  # fmt: skip
     assert by_kind(said["rows"]) == expected
     assert said["peak"] < MEMORY_LIMIT
 
