@@ -14,10 +14,10 @@ from mpicomp.errors import CorruptFile, Disagreement, InvalidArgument, MpicompEr
 
 STEPS = 3
 SCHEMES = [
-    "dense", "scalecom:chunk=7,beta=0.5", "topk:density=0.1", "topk:density=0.1,schedule=accordion,interval=2",
-    "dgc:density=0.05", "powersgd:rank=2", "onebit", "oktopk:density=0.1,period=2", "gtopk:density=0.1", "qsgd",
-    "error-reset:density=0.1,period=2", "scaled-integer",
+    "dense", "scalecom:chunk=7,beta=0.5", "topk:density=0.1,schedule=accordion,interval=2", "dgc:density=0.05",
+    "powersgd:rank=2", "onebit", "oktopk:density=0.1,period=2", "qsgd", "error-reset:density=0.1,period=2",
 ]  # fmt: skip
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 4, reason="nothing here is new on more than 4 ranks")
 
 
 def workers_here(comm):
@@ -96,27 +96,27 @@ def memory_sum(comm, reducer, name="residual"):
 @pytest.mark.parametrize("scheme", ["topk:k=3", "scalecom:chunk=8", "dgc:density=0.1", "oktopk:k=4"])
 def test_on_other_ranks_the_sum_of_the_memories_is_kept(comm, world, folder, seed, scheme):
     """From all ranks to fewer, and from fewer to all; with one worker a rank, so their number changes too."""
-    for had in range(1, world.size + 1):
-        for now in {1, world.size}:
-            saver, root = part_of(world, had), folder / f"{scheme[:4]}-{had}-{now}"
-            expected = {}
-            if saver:
-                reducer = mpicomp.Reducer(saver, scheme)
-                reducer.reduce(integers(seed, 1, saver.rank))
-                whole(saver, root, reducers={"reducer": reducer})
-                names = ["residual", "velocity"] if scheme.startswith("dgc") else ["residual"]
-                expected = {name: memory_sum(saver, reducer, name) for name in names}
-            expected = comm.bcast(expected)
-            reader = part_of(world, now)
-            if reader:
-                again, saved = mpicomp.Reducer(reader, scheme), checkpoint.load(reader, root)
-                saved.restore(again)
-                for name, total in expected.items():
-                    np.testing.assert_array_equal(memory_sum(reader, again, name), total)
-                said = any(f"{had} workers on {had} ranks were given to {now} workers" in note for note in saved.notes)
-                assert said == (had != now)
-                again.reduce(integers(seed, 1, reader.rank))  # and it goes on
-            comm.Barrier()
+    n = world.size
+    for had, now in sorted({(1, n), (n, 1), (n, max(1, n - 1))}):
+        saver, root = part_of(world, had), folder / f"{scheme[:4]}-{had}-{now}"
+        expected = {}
+        if saver:
+            reducer = mpicomp.Reducer(saver, scheme)
+            reducer.reduce(integers(seed, 1, saver.rank))
+            whole(saver, root, reducers={"reducer": reducer})
+            names = ["residual", "velocity"] if scheme.startswith("dgc") else ["residual"]
+            expected = {name: memory_sum(saver, reducer, name) for name in names}
+        expected = comm.bcast(expected)
+        reader = part_of(world, now)
+        if reader:
+            again, saved = mpicomp.Reducer(reader, scheme), checkpoint.load(reader, root)
+            saved.restore(again)
+            for name, total in expected.items():
+                np.testing.assert_array_equal(memory_sum(reader, again, name), total)
+            said = any(f"{had} workers on {had} ranks were given to {now} workers" in note for note in saved.notes)
+            assert said == (had != now)
+            again.reduce(integers(seed, 1, reader.rank))  # and it goes on
+        comm.Barrier()
 
 
 @pytest.mark.parametrize("scheme", ["topk:k=3", "threshold:lam=5", "randomk:k=8"])
@@ -189,8 +189,11 @@ def flip(path):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "common.h5", "rank_00000.h5"])
-@pytest.mark.parametrize("damage", [truncate, flip, os.unlink], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [(truncate, "common.h5"), (flip, "rank_00000.h5"), (os.unlink, "rank_00000.h5"), (truncate, "manifest.json")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_a_damaged_checkpoint_is_passed_over_or_refused(comm, folder, damage, name):
     reducer = mpicomp.Reducer(comm, "topk:k=2")
     for step in (1, 2):
