@@ -417,6 +417,20 @@ def test_ddp_hook_tells_of_nan(comm, gloo, seed):
     hook.close()
 
 
+def test_a_trace_has_every_step(comm, seed, folder):
+    """Recorded by the thread that exchanges."""
+    from mpicomp.trace import Recorder, steps
+
+    model = made(seed)
+    with Recorder(comm, str(folder / "run.h5")) as trace:
+        optimizer = wrap(model, comm, "topk:density=0.2", trace=trace)
+        train(model, optimizer, batches(seed, comm.size, 3)[:, comm.rank])
+        optimizer.close()
+    if comm.rank == 0:
+        found = steps(str(folder / "run.h5"))
+        assert found["count"] == 3 and found["steps"]["ranks"].tolist() == [comm.size] * 3
+
+
 def test_mpi_of_mpi4py_will_do(seed):
     model = made(seed)
     optimizer = DistributedOptimizer(sgd(model), model.named_parameters(), MPI.COMM_WORLD, "topk:density=0.5")
