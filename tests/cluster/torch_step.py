@@ -90,7 +90,7 @@ def overhead(model, batch, rounds, width=0):
     return {"seconds": seconds, "parameters": sum(p.numel() for p in plain.parameters())}
 
 
-def overlap(model, batch, rounds, width=0, scheme="dense"):
+def overlap(model, batch, rounds, width=0, scheme="dense", bucket_bytes=None):
     """Seconds of a step of all ranks: without exchange, exchanged after backward, and while it goes on."""
     local, x, y = prepare(model, width, batch)
     models = {name: copy.deepcopy(local) for name in ("alone", "after", "beside")}
@@ -98,7 +98,7 @@ def overlap(model, batch, rounds, width=0, scheme="dense"):
     ours = mpicomp.Comm(comm)
     for name in ("after", "beside"):
         optimizers[name] = DistributedOptimizer(sgd(models[name]), models[name].named_parameters(), ours, scheme,
-                                                overlap=name == "beside")
+                                                overlap=name == "beside", bucket_bytes=bucket_bytes)
     seconds = turns({name: stepper(one, optimizers[name], x, y) for name, one in models.items()}, rounds)
     check_alike([models["after"], models["beside"]])
     parameters = sum(p.numel() for p in local.parameters())
