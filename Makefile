@@ -15,7 +15,7 @@ environment = .venv/$(1)/.installed
 comma := ,
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster figures lint clean
+.PHONY: test bench test-cluster figures bench-simulate lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -51,6 +51,11 @@ figures: $(call environment,openmpi)
 	mkdir -p out
 	.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
 	.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
+
+# Predictions beside what is measured, on a quiet machine.
+bench-simulate: $(call environment,openmpi)
+	mkdir -p out
+	.venv/openmpi/bin/python tests/bench_simulate.py all --output out/figures.json
 
 lint: $(call environment,openmpi)
 	.venv/openmpi/bin/ruff check .
