@@ -17,8 +17,8 @@ comma := ,
 EXTRA_openmpi := $(comma)torch-test
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster test-browser test-scale bench-cluster figures fuzz sanitize soak soak-ft soak-trace \
-        lint clean
+.PHONY: test bench test-cluster test-browser test-scale bench-cluster bench-simulate figures fuzz sanitize soak soak-ft \
+        soak-trace lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -91,6 +91,11 @@ soak-trace: $(call environment,openmpi)
 # The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer: needs GCC's libraries.
 sanitize: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/sanitize.py
+
+# Predictions beside what is measured, on a quiet machine.
+bench-simulate: $(call environment,openmpi)
+	mkdir -p out
+	.venv/openmpi/bin/python tests/bench_simulate.py all --output out/figures.json
 
 lint: $(call environment,openmpi)
 	.venv/openmpi/bin/ruff check .

@@ -172,3 +172,14 @@ def test_the_command_prints_a_table(tmp_path):
 def test_bad_input_is_one_sentence(tmp_path, arguments, text):
     done = simulate(tmp_path, *arguments)
     assert text in str(done.exception) and isinstance(done.exception, (InvalidArgument, SystemExit))
+
+
+def test_a_pytorch_model_gives_its_parameters(tmp_path, monkeypatch):
+    """Anything with ``named_parameters`` will do, so this needs no PyTorch."""
+    (tmp_path / "mynet_of_a_test.py").write_text(
+        "from types import SimpleNamespace as N\n"
+        "def make(): return N(named_parameters=lambda: [('w', N(shape=(30, 20))), ('scale', N(shape=()))])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = simulate(tmp_path, "--model", "mynet_of_a_test:make", "-n", "2", "--json")
+    assert json.loads(done.output)["model"] == {"name": "mynet_of_a_test:make", "elements": 601, "flops": 0.0}
