@@ -24,9 +24,7 @@ def ascending(indices: Array, step: Any) -> Array:
     ------
     CorruptMessage
     """
-    if indices.size and not (
-        int(indices[0]) >= 0 and int(indices[-1]) < step.n and bool((indices[1:] > indices[:-1]).all())
-    ):
+    if not step.ops.ascends(indices, step.n):
         raise CorruptMessage(f"a list of indices must ascend within [0, {step.n}): another rank's message is damaged")
     return indices
 

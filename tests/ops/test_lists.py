@@ -71,6 +71,19 @@ def test_largest_gap(ops, rng, dtype):
 
 
 @pytest.mark.parametrize("dtype", INDICES)
+def test_ascends(ops, rng, dtype):
+    for n in LENGTHS:
+        for density in DENSITIES:
+            assert ops.ascends(drawn(rng, n, density, dtype), n)
+    good = np.array([0, 3, 4, 9], dtype)
+    assert ops.ascends(good, 10)
+    assert not ops.ascends(good, 9)
+    assert not ops.ascends(good - 1, 10)
+    assert not ops.ascends(good[::-1].copy(), 10)
+    assert not ops.ascends(np.array([0, 3, 3], dtype), 10)
+
+
+@pytest.mark.parametrize("dtype", INDICES)
 def test_gaps_there_and_back(ops, rng, dtype):
     for n in LENGTHS:
         for density in DENSITIES:

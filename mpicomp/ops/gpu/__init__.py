@@ -37,6 +37,7 @@ from .base import (
     zeros,
 )
 from .lists import (
+    ascends,
     common,
     largest_gap,
     pack_bitmap,
@@ -83,6 +84,7 @@ __all__ = [
     "add",
     "add_widened",
     "arange",
+    "ascends",
     "axpby",
     "bin_select",
     "chunk_indices",

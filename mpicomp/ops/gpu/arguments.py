@@ -40,14 +40,22 @@ def memory_or_null(memory: Array | None, grad: Array) -> Array:
 
 def require_indices(indices: Array, n: int, *, ascending: bool = False, name: str = "indices") -> None:
     """Refuse indices outside [0, n) before anything is read or written through them; waits for the device."""
-    largest = xp().zeros(2, np.uint64)
-    kernel = f"check_indices<{INDEX[indices.dtype.name]}>"
-    launch("gather", kernel, blocks_for(indices.size), indices, np.int64(indices.size), largest)
-    outside, descends = (int(value) for value in to_host(largest))
+    outside, descends = examined(indices)
     if indices.size and outside >= n:
         raise InvalidArgument(f"{name} must be in [0, {n}), got {np.uint64(outside).astype(np.int64)}")
     if ascending and descends:
         raise InvalidArgument(f"{name} must be strictly ascending")
+
+
+def examined(indices: Array) -> tuple[int, bool]:
+    """The largest index, a negative one counting as 2^64 less so much, and whether one is not above the one before it;
+    waits for the device.
+    """
+    largest = xp().zeros(2, np.uint64)
+    kernel = f"check_indices<{INDEX[indices.dtype.name]}>"
+    launch("gather", kernel, blocks_for(indices.size), indices, np.int64(indices.size), largest)
+    outside, descends = (int(value) for value in to_host(largest))
+    return outside, descends > 0
 
 
 def count_chunks(chunk: int, n: int) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ..cuda_runtime import INDEX, Array, blocks_for, launch, on_device, to_host, xp
-from .arguments import check, kind_of, require_indices
+from .arguments import check, examined, kind_of, require_indices
 from .base import empty, zeros
 
 BITS = 64  # of a bitmap, for one thread
@@ -23,6 +23,13 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
     place = xp().minimum(xp().searchsorted(b, a), b.size - 1)
     in_a = xp().flatnonzero(b[place] == a)
     return in_a, place[in_a]
+
+
+@on_device
+def ascends(indices: Array, n: int) -> bool:
+    kind_of(indices, "indices", INDEX)
+    largest, descends = examined(indices)
+    return indices.size == 0 or (largest < n and not descends)
 
 
 @on_device

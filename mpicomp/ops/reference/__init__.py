@@ -39,6 +39,7 @@ from .base import (
     zeros,
 )
 from .lists import (
+    ascends,
     common,
     largest_gap,
     pack_bitmap,
@@ -90,6 +91,7 @@ __all__ = [
     "add",
     "add_widened",
     "arange",
+    "ascends",
     "axpby",
     "bin_select",
     "chunk_indices",

@@ -16,6 +16,11 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
     return in_a.astype(np.int64), in_b.astype(np.int64)
 
 
+def ascends(indices: Array, n: int) -> bool:
+    """Whether ``indices`` ascend within ``[0, n)``, none twice."""
+    return not len(indices) or bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
+
+
 def largest_gap(indices: Array) -> int:
     """The largest number of indices left out before any of ``indices`` (ascending); 0 for none."""
     return int(_gaps(indices).max(initial=0))
