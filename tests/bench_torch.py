@@ -54,7 +54,7 @@ def hosts(quick):
     """Exposed communication of a dense ResNet-8 step, after backward and beside it."""
     rows, raw = [], {}
     with Hosts(4, "1gbit") as cluster:
-        for width, batch, nbytes in ((16, 32, None), (16, 32, 128 << 10), (64, 8, None), (64, 8, 256 << 10)):
+        for width, batch, nbytes in ((16, 32, None), (16, 32, 64 << 10), (64, 8, None), (64, 8, 2 << 20)):
             settings = {"model": "resnet8", "width": width, "batch": batch, "rounds": 3 if quick else 60}
             command = ["python", STEP, "overlap", json.dumps({**settings, "bucket_bytes": nbytes})]
             raw[f"{width} {nbytes}"] = one = answer(cluster.run(1, command, time_limit=500))

@@ -13,7 +13,7 @@ from ..errors import BufferRefused, InvalidArgument
 
 Named = list[tuple[str, torch.nn.Parameter]]
 
-LEAST_BUCKET, MOST_BUCKET, WANTED_BUCKETS = 64 << 10, 25 << 20, 6  # bytes, bytes, number
+LEAST_BUCKET, MOST_BUCKET, WANTED_BUCKETS = 128 << 10, 25 << 20, 6  # bytes, bytes, number
 
 # Half precision is computed in float32, as in a Reducer.
 COMPUTE = {

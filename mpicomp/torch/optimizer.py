@@ -38,7 +38,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Duplicated.
     scheme : str or Scheme
     bucket_bytes : int, optional
-        Size of a bucket, in bytes of gradients; by default a sixth of the model, within 64 KiB and 25 MiB. A scheme
+        Size of a bucket, in bytes of gradients; by default a sixth of the model, within 128 KiB and 25 MiB. A scheme
         with ``layers=whole`` selects in each bucket; a bucket as large as the model makes that the whole model.
     overlap : bool
         Exchange while backward goes on, where MPI gives MPI_THREAD_MULTIPLE; the results are the same without.

@@ -214,7 +214,7 @@ def test_nan_is_raised_on_every_rank(comm, seed, bad):
     x = batches(seed, comm.size, 1)[0, comm.rank].clone()
     if comm.rank == comm.size - 1:
         x[1, 0, 2, 2] = bad
-    with pytest.raises(NonFiniteGradient, match=f"rank {comm.size - 1}: .*last|last" if comm.size > 1 else "last"):
+    with pytest.raises(NonFiniteGradient, match=f"rank {comm.size - 1}: last"):
         loss_of(model, x).backward()
     optimizer.zero_grad()
     train(model, optimizer, batches(seed, comm.size, 1)[:, comm.rank])
@@ -233,8 +233,6 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_mismatched_models(comm, seed, change):
-    if comm.size == 1:
-        pytest.skip("needs another rank")
     model = made(seed)
     if comm.rank == comm.size - 1:
         CHANGES[change](model)
