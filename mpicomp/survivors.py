@@ -92,6 +92,7 @@ def run(world: MPI.Intracomm, job: Job) -> Survivors:
     while True:
         try:
             job.begin(group.make(), loss)
+            loss = None
             while job.step < job.steps:
                 job.advance()
                 repairs = 0
@@ -102,7 +103,9 @@ def run(world: MPI.Intracomm, job: Job) -> Survivors:
             if repairs > MOST_REPAIRS or not group.lost_somebody(error):
                 raise
             group.keep(error)
+            untold = loss.ranks if loss else []  # more ranks died before the job had begun again
             loss = group.repair(job.step)
+            loss = loss._replace(ranks=[*untold, *loss.ranks])
 
 
 class Survivors:

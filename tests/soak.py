@@ -43,32 +43,42 @@ def looked_at() -> dict[str, int]:
     }  # fmt: skip
 
 
-def work(comm: Any, reducers: list[Any], gradient: np.ndarray, steps: int) -> None:
+PARTS = ("steps", "allreduce", "inflight", "shared", "communicators")
+
+
+def work(comm: Any, reducers: list[Any], gradient: np.ndarray, steps: int, parts: set[str]) -> None:
     small = [np.ones(n, np.float32) for n in range(1, 100, 7)]
     for step in range(steps):
-        reducers[step % len(reducers)].reduce(gradient, out=None)
-        comm.Allreduce(MPI.IN_PLACE, small[step % len(small)])
-        small[step % len(small)][:] = 1
-        if step % 50 == 0:
-            pending = comm.Iallreduce(MPI.IN_PLACE, small[0])
+        if "steps" in parts:
+            reducers[step % len(reducers)].reduce(gradient, out=None)
+        if "allreduce" in parts:
+            comm.Allreduce(MPI.IN_PLACE, small[step % len(small)])
+            small[step % len(small)][:] = 1
+        pending = comm.Iallreduce(MPI.IN_PLACE, small[0]) if step % 50 == 0 and "inflight" in parts else None
+        if step % 50 == 0 and "shared" in parts:
             comm.empty(1000)  # shared memory that is given back with the array
+        if pending:
             pending.Wait()
             small[0][:] = 1
-        if step % 200 == 0:
+        if step % 200 == 0 and "communicators" in parts:
             mpicomp.Comm(comm).Free()
+        if step % 1000 == 0 and comm.rank == 0:
+            print(f"{step} steps", file=sys.stderr, flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--scheme", action="append", help="by turns; may be repeated")
+    parser.add_argument("--leave-out", action="append", default=[], choices=PARTS, help="to find out what leaks")
     options = parser.parse_args()
+    parts = set(PARTS) - set(options.leave_out)
     comm = mpicomp.Comm(MPI.COMM_WORLD)
     reducers = [mpicomp.Reducer(comm, scheme) for scheme in options.scheme or SCHEMES]
     gradient = np.random.default_rng(comm.rank).standard_normal(5000).astype(np.float32)
-    work(comm, reducers, gradient, options.steps // 10)
+    work(comm, reducers, gradient, options.steps // 10, parts)
     before = looked_at()
-    work(comm, reducers, gradient, options.steps - options.steps // 10)
+    work(comm, reducers, gradient, options.steps - options.steps // 10, parts)
     after = looked_at()
     grown = {name: after[name] - before[name] for name in after}
     bad = [name for name, more in grown.items()
