@@ -1,6 +1,7 @@
 # make test    everything that must pass: lint, unit tests, MPI tests under Open MPI and MPICH
 # make bench   the main job on real input: bench four ranks, train with a trace, print the trace's report
 # make test-cluster, make figures   on emulated hosts: need root
+# make test-browser   the report page in Chromium
 # Both create what they need under .venv/ from the package index; PYTHON chooses the interpreter.
 SHELL   := /bin/bash
 PYTHON  ?= python3
