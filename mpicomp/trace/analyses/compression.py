@@ -184,9 +184,11 @@ def _course(values: np.ndarray) -> dict:
     if not len(known):
         return {"steps": 0, **dict.fromkeys(("first", "last", "least", "greatest", "change"), np.nan)}
     quarter = max(1, len(known) // 4)
-    early, late = np.median(known[:quarter]), np.median(known[-quarter:])
+    with np.errstate(all="ignore"):  # metrics may be infinite, or near it
+        early, late = np.median(known[:quarter]), np.median(known[-quarter:])
+        change = late / early - 1 if early else np.nan
     return {"steps": len(known), "first": known[0], "last": known[-1], "least": known.min(), "greatest": known.max(),
-            "change": late / early - 1 if early else np.nan}  # fmt: skip
+            "change": change}  # fmt: skip
 
 
 def _remarks(name: str, values: np.ndarray) -> list[str]:

@@ -121,6 +121,8 @@ def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict:
         transfer                 = T_0 / T
         computation_share        = part of the useful time that is not compression
 
+    None is what has no value: shares of a useful time of zero.
+
     T_0 replays the run: between two communications each rank takes the time it took, and every communication ends at
     once when the last rank has come. So it is known only where all ranks made the same communications, and it is an
     upper bound where some did not wait for all (a broadcast). Needs no comparison of clocks.
@@ -151,11 +153,11 @@ def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict:
             "steps": n_steps,
             "time": run,
             "parallel_efficiency": mean / run,
-            "load_balance": mean / longest,
+            "load_balance": mean / longest if longest else None,
             "communication_efficiency": longest / run,
             "serialisation": longest / ideal if ideal else None,
             "transfer": ideal / run if ideal else None,
-            "computation_share": 1 - float(compression[ran].sum() / useful[ran].sum()),
+            "computation_share": 1 - float(compression[ran].sum() / useful[ran].sum()) if longest else None,
             "ideal_time": ideal,
             "reason": reason,
             "ranks": {"rank": np.flatnonzero(ran), "time": whole[ran], "useful": useful[ran],
