@@ -16,15 +16,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "openmpi" / "bin" / "python"
 
+APART = ("mpi", "cluster", "browser", "pytorch")  # folders that are not of the unit stage
 # name -> (what it shows, command, time limit in seconds)
 STAGES = {
     "lint": ("ruff", [PYTHON, "-m", "ruff", "check", "."], 60),
     "unit": (
         "operations, schemes, trace, command line; CUDA sources compiled and executed on the CPU",
-        [PYTHON, "-m", "pytest", "-q", "tests", *(f"--ignore=tests/{name}" for name in ("mpi", "cluster", "browser")),
+        [PYTHON, "-m", "pytest", "-q", "tests", *(f"--ignore=tests/{name}" for name in APART),
          "--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"],
         1500,
     ),
+    # A process of its own: MPI starts in it, and what that leaves in the environment would mislead launchers' tests.
+    "pytorch": ("PyTorch models through the optimizer's wrapper",
+                [PYTHON, "-m", "pytest", "-q", "tests/pytorch"], 600),
     "openmpi": ("collectives, reducer, trace in 1 to 8 ranks of Open MPI",
                 [PYTHON, "tests/run_mpi.py", "--mpi", "openmpi"], 2400),
     "mpich": ("the same in 1 to 3 ranks of MPICH", [PYTHON, "tests/run_mpi.py", "--mpi", "mpich"], 2400),

@@ -36,8 +36,7 @@ def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkp
     group = survivors.run(world(), job)
     job.finish()
     progress.clear()
-    if recorder.enabled:
-        recorder.close_after_loss(group.comm) if group.losses else recorder.close()
+    recorder.close_after_loss(group.comm) if group.losses else recorder.close()
     if group.comm.rank == 0:
         show(job.result, trace, as_json, losses=job.losses)
         _say(job.losses)

@@ -239,6 +239,9 @@ class NullRecorder:
     def close(self) -> None:
         pass
 
+    def close_after_loss(self, comm) -> None:
+        pass
+
     def abandon(self, reason: str = "failed") -> None:
         pass
 

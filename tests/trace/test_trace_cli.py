@@ -45,7 +45,7 @@ def test_recover(plant, spool, tmp_path):
     plant(2).events(("compute", 0, 1, 0))
     out = tmp_path / "out.h5"
     result = run("recover", spool, "-o", out)
-    assert result.exit_code == 0 and "2 events of 3 ranks" in result.output
+    assert result.exit_code == 0 and "2 events of 3 ranks" in " ".join(result.output.split())
     assert "missing: rank 1" in result.output and "killed: rank 2" in result.output
     again = run("recover", spool, "-o", out)
     assert again.exit_code == 1 and "exists already" in again.output
