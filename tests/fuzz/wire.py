@@ -144,7 +144,7 @@ def verdict(rng: np.random.Generator) -> tuple[bytes, Read]:
     def read(data: bytes) -> None:
         agreement = Agreement(0, lambda pair, patient: pair.fill(-2), lambda own: [own, data])
         try:
-            agreement.check("step 1 of topk")
+            agreement.check("another call")
         except Disagreement as error:
             assert "rank 1: " in str(error)
             if "unreadable" in str(error):

@@ -7,8 +7,10 @@ from mpicomp import Comm, Reducer
 from mpicomp.bench import check, kernels, probe
 from mpicomp.simulate import Place, program_of
 from mpicomp.simulate import machine as machines
+from mpicomp.simulate.comm import AGREEMENT
 from mpicomp.simulate.ghost import KERNELS
 from mpicomp.simulate.models import Model, named
+from mpicomp.simulate.program import of_algorithm
 
 MODEL = Model("two", (("matrix", (60, 50), 0.0), ("vector", (1077,), 0.0)))
 SCHEMES = ("dense", "scalecom:chunk=16", "scalecom:layers=per-tensor,values=float16", "randomk", "powersgd:rank=2",
@@ -36,7 +38,7 @@ def test_recorded_steps_send_what_real_ones_do(comm, text):
     reducer = Reducer(comm, text, algorithm="ring")
     reducer.reduce(gradients)
     program = program_of(text, MODEL, place(comm), "ring")
-    agreement = program_of("native", named("4"), place(comm)).bytes_sent  # 16 bytes, which MPI sends uncounted
+    agreement = of_algorithm("native", AGREEMENT, place(comm), np.int64).bytes_sent  # which MPI sends uncounted
     assert reducer.stats.bytes_sent == (program.bytes_sent - agreement)[comm.rank]
 
 
@@ -67,7 +69,7 @@ def test_the_probe_describes_a_machine(world, hasty, monkeypatch, per_node):
 
 def test_checks_time_what_they_are_asked_to(comm, hasty):
     seconds, note = check.native(comm, 10**7)
-    assert seconds > 0 and "taken to grow" in note
+    assert seconds > 0 and ("taken to grow" in note or comm.size == 1)  # alone nothing is sent: any length is short
     names = ["ring", "scalecom", "signsgd"]
     taken = check.steps(comm, names, MODEL.layers)
     assert list(taken) == names and all(value > 0 for value in taken.values())
