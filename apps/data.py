@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -58,10 +59,15 @@ def share(comm: Any, source: str, rows: int | None = None) -> Dataset:
     ------
     The error of ``load``, on every rank.
     """
+    return read_once(comm, lambda: load(source, rows))
+
+
+def read_once(comm: Any, read: Callable[[], tuple]) -> Any:
+    """The named tuple that ``read()`` gives on rank 0, or the error it raises there, on every rank (collective)."""
     data, error = None, None
     if comm.rank == 0:
         try:
-            data = load(source, rows)
+            data = read()
         except Exception as caught:  # whatever it is, the other ranks must not wait for the data
             error = caught
     comm.fail_together(error)

@@ -11,7 +11,7 @@ import numpy as np
 from mpicomp.errors import CorruptFile, InvalidArgument
 
 from . import idx
-from .data import broadcast
+from .data import read_once
 
 CLASSES = 10
 SIDE = 28
@@ -66,14 +66,7 @@ def share(comm: Any, source: str) -> Images:
     ------
     The error of ``load``, on every rank.
     """
-    data, error = None, None
-    if comm.rank == 0:
-        try:
-            data = load(source)
-        except Exception as caught:  # whatever it is, the other ranks must not wait for the data
-            error = caught
-    comm.fail_together(error)
-    return broadcast(comm, data)
+    return read_once(comm, lambda: load(source))
 
 
 def check(data: Images, source: str) -> None:

@@ -31,6 +31,7 @@ class Run(Protocol):
     """What an app's run must have to be saved."""
 
     steps: int  # done
+    fixed: Mapping[str, Any]  # what a run that resumes must have in common with it
 
     def snapshot(self) -> Snapshot: ...
 
@@ -98,7 +99,7 @@ class Keeper:
         """The number of virtual workers: that of the run to resume, where the user gave none."""
         return self.saved.settings.get("workers") if given is None and self.saved else given
 
-    def after_step(self, run: Run, settings: Mapping[str, Any]) -> bool:
+    def after_step(self, run: Run) -> bool:
         """Save if it is time; whether the run is to stop."""
         if self._folder is None:
             return False
@@ -106,13 +107,13 @@ class Keeper:
         self._comm.allreduce_in_place(flag, "native", "max")
         self.stopped = bool(flag[0])
         if self.stopped or (self._every and run.steps % self._every == 0):
-            self._save(run, settings, complete=False)
+            self._save(run, complete=False)
         return self.stopped
 
-    def end(self, run: Run, settings: Mapping[str, Any]) -> None:
+    def end(self, run: Run) -> None:
         """The run is over: its last checkpoint says so."""
         if self._folder is not None and not (self.saved and self.saved.complete and self.saved.step == run.steps):
-            self._save(run, settings, complete=True)
+            self._save(run, complete=True)
 
     def best(self, step: int, parameters: Mapping[str, Any]) -> None:
         """Keep the model that is the best so far, in ``best.h5``: rank 0's."""
@@ -120,12 +121,12 @@ class Keeper:
             state = {"model": parameters, "about": {"step": step}}
             checkpoint.save_arrays(self._comm, Path(self._folder) / BEST, state)
 
-    def _save(self, run: Run, settings: Mapping[str, Any], complete: bool) -> None:
+    def _save(self, run: Run, complete: bool) -> None:
         now = run.snapshot()
         try:
             self.path = checkpoint.save(
                 self._comm, self._folder, run.steps, common=now.common, own=now.own, reducers=now.reducers,
-                settings=settings, keep=self._keep, complete=complete,
+                settings=run.fixed, keep=self._keep, complete=complete,
             )  # fmt: skip
         except MpicompError as error:
             if self.stopped or complete or type(error) is not MpicompError:

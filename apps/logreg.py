@@ -141,11 +141,11 @@ def _descend(run: Run, settings: Settings, result: Result, watch: Watcher, keepe
         if run.steps % every == 0 or run.steps == steps:
             result.series.append(run.evaluate())
             watch(result.series[-1], steps)
-        if run.steps < steps and keeper.after_step(run, run.fixed):
+        if run.steps < steps and keeper.after_step(run):
             break
     result.steps, result.complete = run.steps, not keeper.stopped
     if result.complete:
-        keeper.end(run, run.fixed)
+        keeper.end(run)
 
 
 class Run:

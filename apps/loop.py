@@ -115,11 +115,11 @@ def _descend(run: LoopRun, watch: Watcher, keeper: Keeper) -> None:
                 keeper.best(run.steps, run.task.parameters)
             watch(report.series[-1], steps)
         over = run.steps == steps or report.early
-        if not over and keeper.after_step(run, run.fixed):
+        if not over and keeper.after_step(run):
             break
     report.steps, report.complete, report.seconds = run.steps, not keeper.stopped, run.seconds
     if report.complete:
-        keeper.end(run, run.fixed)
+        keeper.end(run)
 
 
 def _rate(settings: LoopSettings, steps_per_epoch: int) -> rates.Rate:

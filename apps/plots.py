@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
-from mpicomp.errors import InvalidArgument, MissingExtra
+from mpicomp.bench.plot import check_plot as check
 
 from .loop_settings import Report
 
-SUFFIXES = (".png", ".svg", ".pdf")
+__all__ = ["check", "draw"]
 
 
-def check(path: str | Path) -> str:
-    """The kind of picture; raises what would keep it from being drawn, before hours of training."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InvalidArgument(f"a picture's name ends in one of {', '.join(SUFFIXES)}, got {str(path)!r}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtra("pictures need matplotlib: pip install 'mpicomp[plot]'")
-    return suffix[1:]
-
-
-def draw(path: Path, report: Report, kind: str) -> None:
-    """Draw a run into the new file ``path``."""
+def draw(path: Path, report: Report, suffix: str) -> None:
+    """Draw a run into the new file ``path``; ``suffix`` is what ``check`` gave."""
     from matplotlib.figure import Figure  # without pyplot: no window system is asked for
 
     figure = Figure(figsize=(10, 6.5), layout="constrained")
@@ -42,4 +31,4 @@ def draw(path: Path, report: Report, kind: str) -> None:
         panels.flat[2].set_yscale("log")
     settings = report.settings
     figure.suptitle(f"{report.app}, {settings.scheme}, {settings.workers} workers, seed {settings.seed}")
-    figure.savefig(path, format=kind, dpi=120)
+    figure.savefig(path, format=suffix[1:], dpi=120)

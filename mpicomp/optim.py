@@ -12,6 +12,7 @@ w is a parameter, g its gradient, d = g + weight_decay w; gradients are not modi
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -34,7 +35,7 @@ SKIP_1D = Option("skip", str, "1d", "arrays that are neither decayed nor scaled 
                  choices=("1d", "none"))  # fmt: skip
 
 
-class Optimizer:
+class Optimizer(ABC):
     """What all optimizers have: named slots of one array a parameter, a step counter, state in and out.
 
     Parameters
@@ -102,8 +103,9 @@ class Optimizer:
         if not 0 <= lr < math.inf:
             raise InvalidArgument(f"lr must be at least 0 and finite, got {lr}")
 
+    @abstractmethod
     def _update(self, w: Array, g: Array, lr: float, *slots: Array) -> None:
-        raise NotImplementedError
+        """One step of one parameter, in place."""
 
     def _exempt(self, w: Array) -> bool:
         """Whether a parameter is neither decayed nor scaled by norms."""

@@ -71,13 +71,13 @@ def _drawer(comm: Any, plot: str | None) -> Callable[..., None]:
     from ..apps import plots
     from ..errors import MpicompError
 
-    error, kind = None, ""
+    error, suffix = None, ""
     try:
-        kind = plots.check(plot) if plot else ""
+        suffix = plots.check(plot) if plot else ""
     except MpicompError as caught:
         error = caught
     comm.fail_together(error)
-    return lambda path, report: plots.draw(path, report, kind)
+    return lambda path, report: plots.draw(path, report, suffix)
 
 
 def _line(point: Point, steps: int, metric: str) -> str:
