@@ -137,6 +137,7 @@ class Link:
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
         self._meanwhile: Iterator[None] | None = None
         self.log: Calls | None = None  # is told of messages
+        self.slow: bool | None = None  # whether the network between nodes is, once it matters
         self.patient = False  # whether all waits leave the core to others after a while
 
     @property

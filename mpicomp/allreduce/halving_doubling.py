@@ -6,7 +6,7 @@ Schedule      Fold: with pof2 the largest power of two not above p and rem = p -
               Doubling: with mask 1, ..., pof2/2 they swap back the finished parts. Unfold: the odd neighbours hand
               the result back. Each swap goes in segments, so that adding one overlaps the transfer of the next.
 Cost          2 log2(pof2) steps (+2 when folded); 2(pof2-1)/pof2 n bytes sent (+n when folded).
-Restrictions  none; scratch of WINDOW segments. Good for medium vectors and many ranks.
+Restrictions  none; scratch of as many segments as are in flight. Good for medium vectors and many ranks.
 Reference     Rabenseifner, "Optimization of collective reduction operations", 2004;
               Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 from ..partition import chunk_count, offset
 from . import combiner
+from .segments import segments
 
 SEGMENT_BYTES = 1 << 20
 WINDOW = 4  # segments in flight in each direction
@@ -30,28 +31,27 @@ def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
     if size == 1 or work.size == 0:
         return
     combine = combiner(ops, op)
+    swap = Swap(link, scratch, *segments(link, work, work.nbytes // 2, (SEGMENT_BYTES, WINDOW)))
     pof2 = 1 << (size.bit_length() - 1)
     rem = size - pof2
     nothing = work[:0]
 
     folded = rank < 2 * rem
     if folded and rank % 2 == 0:
-        swap(link, rank + 1, work, nothing, None, scratch)
-        swap(link, rank + 1, nothing, work, None, scratch)
+        swap(rank + 1, work, nothing)
+        swap(rank + 1, nothing, work)
         return
     if folded:
-        swap(link, rank - 1, nothing, work, combine, scratch)
+        swap(rank - 1, nothing, work, combine)
 
     newrank = rank // 2 if folded else rank - rem
-    halve_and_double(link, work, newrank, pof2, rem, combine, scratch)
+    halve_and_double(swap, work, newrank, pof2, rem, combine)
 
     if folded:
-        swap(link, rank - 1, work, nothing, None, scratch)
+        swap(rank - 1, work, nothing)
 
 
-def halve_and_double(
-    link: Any, work: Any, newrank: int, pof2: int, rem: int, combine: Combine, scratch: Any
-) -> None:
+def halve_and_double(swap: Swap, work: Any, newrank: int, pof2: int, rem: int, combine: Combine) -> None:
     kept = [(0, pof2)]  # blocks this rank still holds, before each halving
     mask = pof2 >> 1
     while mask:
@@ -60,7 +60,7 @@ def halve_and_double(
         halves = [(low, middle), (middle, high)]
         mine, theirs = halves if not newrank & mask else halves[::-1]
         peer = real_rank(newrank ^ mask, rem)
-        swap(link, peer, part(work, pof2, theirs), part(work, pof2, mine), combine, scratch)
+        swap(peer, part(work, pof2, theirs), part(work, pof2, mine), combine)
         kept.append(mine)
         mask >>= 1
 
@@ -70,7 +70,7 @@ def halve_and_double(
         mask = high - low
         theirs = (high, whole_high) if low == whole_low else (whole_low, low)
         peer = real_rank(newrank ^ mask, rem)
-        swap(link, peer, part(work, pof2, (low, high)), part(work, pof2, theirs), None, scratch)
+        swap(peer, part(work, pof2, (low, high)), part(work, pof2, theirs))
 
 
 def real_rank(newrank: int, rem: int) -> int:
@@ -82,34 +82,41 @@ def part(work: Any, pof2: int, blocks: tuple[int, int]) -> Any:
     return work[offset(work.size, pof2, blocks[0]) : offset(work.size, pof2, blocks[1])]
 
 
-def swap(link: Any, peer: int, outgoing: Any, incoming: Any, combine: Combine | None, scratch: Any) -> None:
-    """Send ``outgoing`` to ``peer`` while ``incoming`` is received: added with ``combine``, or put in place."""
-    length = max(1, SEGMENT_BYTES // incoming.itemsize)
-    n_out, n_in = chunk_count(outgoing.size, length), chunk_count(incoming.size, length)
-    slots = scratch(min(WINDOW * length, incoming.size)) if combine else None
+class Swap:
+    """``swap(peer, outgoing, incoming)``: send while receiving, in segments of which ``window`` are in flight."""
 
-    def receive(index: int) -> tuple[Any, Any, Any]:
-        place = incoming[index * length : (index + 1) * length]
-        if combine is None:
-            return link.irecv(place, peer), place, None
-        begin = (index % WINDOW) * length
-        slot = slots[begin : begin + place.size]
-        return link.irecv(slot, peer), place, slot
+    def __init__(self, link: Any, scratch: Any, nbytes: int, window: int) -> None:
+        self.link, self.scratch, self.nbytes, self.window = link, scratch, nbytes, window
 
-    def send(index: int) -> Any:
-        return link.isend(outgoing[index * length : (index + 1) * length], peer)
+    def __call__(self, peer: int, outgoing: Any, incoming: Any, combine: Combine | None = None) -> None:
+        """What comes in is added to ``incoming`` with ``combine``, or put in its place."""
+        link, window = self.link, self.window
+        length = max(1, self.nbytes // incoming.itemsize)
+        n_out, n_in = chunk_count(outgoing.size, length), chunk_count(incoming.size, length)
+        slots = self.scratch(min(window * length, incoming.size)) if combine else None
 
-    inbox = [receive(index) for index in range(min(WINDOW, n_in))]
-    outbox = [send(index) for index in range(min(WINDOW, n_out))]
-    for index in range(max(n_in, n_out)):
-        if index < n_in:
-            request, place, slot = inbox[index % WINDOW]
-            link.wait(request)
-            if slot is not None:
-                combine(place, slot)
-        if index < n_out:
-            link.wait(outbox[index % WINDOW])
-        if index + WINDOW < n_out:
-            outbox[index % WINDOW] = send(index + WINDOW)
-        if index + WINDOW < n_in:
-            inbox[index % WINDOW] = receive(index + WINDOW)
+        def receive(index: int) -> tuple[Any, Any, Any]:
+            place = incoming[index * length : (index + 1) * length]
+            if combine is None:
+                return link.irecv(place, peer), place, None
+            begin = (index % window) * length
+            slot = slots[begin : begin + place.size]
+            return link.irecv(slot, peer), place, slot
+
+        def send(index: int) -> Any:
+            return link.isend(outgoing[index * length : (index + 1) * length], peer)
+
+        inbox = [receive(index) for index in range(min(window, n_in))]
+        outbox = [send(index) for index in range(min(window, n_out))]
+        for index in range(max(n_in, n_out)):
+            if index < n_in:
+                request, place, slot = inbox[index % window]
+                link.wait(request)
+                if slot is not None:
+                    combine(place, slot)
+            if index < n_out:
+                link.wait(outbox[index % window])
+            if index + window < n_out:
+                outbox[index % window] = send(index + window)
+            if index + window < n_in:
+                inbox[index % window] = receive(index + window)

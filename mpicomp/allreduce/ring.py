@@ -6,7 +6,7 @@ Schedule      Reduce-scatter, then all-gather, around one ring. The vector is cu
               segments, and the segments of all steps form one stream: while one segment is added, the next ones
               are on the wire.
 Cost          2(p-1) steps; 2(p-1)/p n bytes sent a rank, the least possible; (p-1)/p n additions.
-Restrictions  none; scratch of WINDOW segments. Best for long vectors: its latency grows with p.
+Restrictions  none; scratch of as many segments as are in flight. Best for long vectors: its latency grows with p.
 Reference     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009;
               Open MPI coll_base_allreduce.c (ring_segmented).
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 from ..partition import chunk_count, partition
 from . import combiner
+from .segments import segments
 
 SEGMENT_BYTES = 2 << 20
 WINDOW = 4  # segments in flight in each direction
@@ -29,12 +30,13 @@ def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
     combine = combiner(ops, op)
     left, right = (rank - 1) % size, (rank + 1) % size
     counts, displs = partition(work.size, size)
-    length = segment_length(counts[0], work.itemsize)
+    nbytes, most = segments(link, work, counts[0] * work.itemsize, (SEGMENT_BYTES, WINDOW))
+    length = max(1, min(counts[0], nbytes // work.itemsize))
     n_segments = chunk_count(counts[0], length)
     items = 2 * (size - 1) * n_segments
     summed = items // 2  # items below are added, the others are final
-    window = min(WINDOW, summed)
-    lag = min(WINDOW, n_segments)  # sends run this many items ahead of receives
+    window = min(most, summed)
+    lag = min(most, n_segments)  # sends run this many items ahead of receives
     slots = scratch(window * length)
 
     def segment(block: int, index: int) -> Any:
@@ -69,8 +71,3 @@ def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
             outbox[item % lag] = link.isend(outgoing(item + lag), right)
         if item + window < items:
             inbox[item % window] = receive(item + window)
-
-
-def segment_length(count: int, itemsize: int) -> int:
-    """Elements in a segment of a block of ``count`` elements: SEGMENT_BYTES, less where the block is shorter."""
-    return max(1, min(count, SEGMENT_BYTES // itemsize))

@@ -52,6 +52,7 @@ class RecordingLink:
         self.rank = place.rank if rank is None else rank
         self.size = place.size if size is None else size
         self.nodes, self.ranks_per_node = place.nodes, min(place.size, place.ranks_per_node)
+        self.slow = False  # segments as on a fast network: their length is no part of the model
         self.one_node, self.even = place.nodes == 1, place.size % place.ranks_per_node == 0
         table = built_in(self.nodes)
         self.rows = {device: table.row(self.ranks_per_node, self.nodes, device) for device in ("cpu", "gpu")}
