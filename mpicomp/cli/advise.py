@@ -22,6 +22,7 @@ from ..simulate.models import Model
 from ..simulate.program import check as check_scheme
 from . import guard, inputs
 from .console import Column, Progress, print_json, print_table
+from .machine import this_machine
 
 COLUMNS = [Column("algorithm or scheme", left=True),
            *map(Column, ("step ms", "overlapped", "exchange", "of it local", "sent", "speed-up", "break-even"))]
@@ -70,7 +71,7 @@ def advise(
         compute = timed_compute(comm, function)
     native, note = None, "native: not measured"
     if machine is None:
-        machine = machines.load(probe.machine(comm, progress), "this job")
+        machine = this_machine(comm, progress, "this job")
         native, note = check.native(comm, model.n)
     advice = together(comm, lambda: ask(model, machine, comm.size, compute, schemes, native, progress)
                       if comm.rank == 0 else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import click
 
 from .. import allreduce
 from ..allreduce.table import WITHOUT_LIMIT, Row, Table, choices_of, dump, load
-from ..bench import Plan, environment, plan, probe, run
+from ..bench import Plan, environment, plan, run
 from ..errors import InvalidArgument, MpicompError, RefusedOverwrite
 from ..simulate import machine as machines
 from . import guard
 from .console import Progress, print_json
+from .machine import this_machine
 from .output import OutputFile
 
 ALGORITHMS = tuple(name for name in allreduce.ALGORITHMS if name != "direct")  # direct is for half precision
@@ -82,10 +84,9 @@ def describe(comm: Any, path: str, force: bool, as_json: bool, progress: Progres
     """Measure this machine and write its description."""
     noise = environment.Noise()
     with OutputFile(comm, path, force) as file:
-        found = probe.machine(comm, progress)
+        found = this_machine(comm, progress, path)
         progress.clear()
-        found["measured"] = setting(comm, noise.share(comm))
-        document = machines.dump(machines.load(found, path))
+        document = machines.dump(replace(found, measured=setting(comm, noise.share(comm))))
         if comm.rank == 0:
             file.write(lambda part: part.write_text(json.dumps(document, indent=1) + "\n"))
             print_json(document) if as_json else click.echo(machine_lines(document, path))

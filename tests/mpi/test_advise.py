@@ -5,7 +5,8 @@ import pytest
 
 from mpicomp import Comm, Reducer
 from mpicomp.bench import check, kernels, probe
-from mpicomp.simulate import Place, program_of
+from mpicomp.cli.machine import this_machine
+from mpicomp.simulate import Place, program_of, replay
 from mpicomp.simulate import machine as machines
 from mpicomp.simulate.comm import AGREEMENT
 from mpicomp.simulate.ghost import KERNELS
@@ -73,3 +74,16 @@ def test_checks_time_what_they_are_asked_to(comm, hasty):
     names = ["ring", "scalecom", "signsgd"]
     taken = check.steps(comm, names, MODEL.layers)
     assert list(taken) == names and all(value > 0 for value in taken.values())
+
+
+def test_the_machine_explains_a_short_step(world, hasty, monkeypatch):
+    if world.size == 1:
+        return
+    comm = Comm(world)
+    measure = probe.kernels
+    monkeypatch.setattr(probe, "kernels", lambda comm, say: measure(comm, say, kernels.CHUNK * kernels.BUCKET))
+    monkeypatch.setattr(check, "steps", lambda comm, whats, layers: dict.fromkeys(whats, 5.0))
+    machine = this_machine(comm, lambda *_: None, "measured")
+    program = program_of(probe.SHORT_SCHEME, named(str(probe.SHORT)), Place(0, comm.size, machine.ranks_per_node))
+    assert replay(program, machine).finish.max() == pytest.approx(5.0)
+    comm.Free()

@@ -1,0 +1,26 @@
+"""This job's machine, for `mpicomp simulate` and `advise`: what is measured, made to explain a real short step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ..bench import check, probe
+from ..simulate import Place, machine, program_of, replay
+from ..simulate.ghost import STEP
+from ..simulate.models import named
+
+
+def this_machine(comm: Any, say: Callable[[str, float], None], source: str) -> machine.Machine:
+    """Messages, operations, and as ``step`` what these leave unexplained of a short step of all ranks (collective).
+
+    Ranks that share cores find each other not running when they wait, and pay for that in every step.
+    """
+    found = machine.load(probe.machine(comm, say), source)
+    what, n = probe.SHORT_SCHEME, probe.SHORT
+    seconds = check.steps(comm, [what], [("short", (n,), 0.0)])[what]
+    place = Place(0, comm.size, found.ranks_per_node)
+    explained = float(replay(program_of(what, named(str(n)), place), found).finish.max())
+    step = found.kernels[STEP] + max(0.0, seconds - explained)
+    return replace(found, kernels={**found.kernels, STEP: step})
