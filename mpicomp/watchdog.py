@@ -3,7 +3,7 @@
 Nothing in Python can interrupt a blocked MPI call, but a thread goes on beside it. When the outermost call of a
 communicator takes longer than ``MPICOMP_TIMEOUT``, its thread asks the other ranks' threads where they are, in messages
 of their own tag. Every rank then prints what it does, its last calls and its stacks, also those that never came to the
-call; the ranks that wait abort the job.
+call; the ranks that wait abort the job. Until a rank stands still, its thread looks at the clock and calls no MPI.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ TIMED_OUT = 70  # exit code
 DEFAULT_S = 1800.0
 TAG = 2  # of the messages between watchdogs; all others of a private communicator have tag 1
 STATE_BYTES = 256  # of such a message: text, padded by zeros
-SILENT = "no answer: stopped, gone, or without MPICOMP_TIMEOUT"
+SILENT = "no answer: stopped, gone, busy with later calls, or without MPICOMP_TIMEOUT"
+STILL_TICKS = 2  # a rank in one call for so long listens to the others' alarms
+STILL_SHARE = 0.25  # of the limit: a rank that is outside for so long does, too
 PRINTING_S = 0.5  # for the ranks' texts to reach the launcher before the abort does
 ABORT_S = 10  # MPI_Abort may itself hang (Open MPI in fault-tolerant mode); then this process ends by a signal
 
@@ -95,6 +97,8 @@ class Watched:
         self.calls, self._comm, self._watchdog = calls, comm, watchdog
         self._told: list[Any] = []  # sends to the other ranks, never waited for
         self._states: dict[int, str] = {}  # where the ranks are that have said so
+        self._seen: tuple = ()  # what the calls looked like when they last moved
+        self._moved = 0.0
 
     def leave(self) -> None:
         """The communicator is about to be freed."""
@@ -106,10 +110,25 @@ class Watched:
             waited = time.monotonic() - entry.begun
             if waited > self._watchdog.seconds:
                 self._alarm(waited)
-        if self._watchdog.threaded and not self._told and self._listen():
+        if self._watchdog.threaded and not self._told and self._stands_still() and self._listen():
             self._tell()
             hang.say(f"{hang.head(self.calls)} while other ranks wait for longer than {self._watchdog.seconds:g} s "
                      f"(MPICOMP_TIMEOUT)\n{hang.body(self.calls)}")
+
+    def _stands_still(self) -> bool:
+        """Whether others may wait for this rank in vain: only then is it worth a second thread in MPI.
+
+        Who waits has done so for the whole limit, and this rank has come to no later call. One that has just come to it
+        hears the question a few ticks later, which ``_everyone`` allows for.
+        """
+        calls, now = self.calls, time.monotonic()
+        seen = calls.plain.number, len(calls.open), calls.ring[-1] if calls.ring else None
+        if seen != self._seen:
+            self._seen, self._moved = seen, now
+        still = now - self._moved
+        if calls.going():
+            return still >= STILL_TICKS * self._watchdog.tick
+        return still >= STILL_SHARE * self._watchdog.seconds
 
     def _alarm(self, waited: float) -> None:
         ranks = ""
@@ -147,7 +166,7 @@ class Watched:
 
     def _everyone(self) -> str:
         """Where all ranks are, as far as they say so in time."""
-        deadline = time.monotonic() + 2 * self._watchdog.tick + PRINTING_S
+        deadline = time.monotonic() + (STILL_TICKS + 2) * self._watchdog.tick + PRINTING_S
         while time.monotonic() < deadline:
             self._listen()
             time.sleep(self._watchdog.tick / 10)

@@ -28,13 +28,14 @@ from run_mpi import ROOT, interpreter, job_command, job_environment
 RANK = Path(__file__).with_name("soak_ft_rank.py")
 SCHEMES = ("dense", "topk:density=0.1", "scalecom:chunk=10", "gtopk:density=0.1", "oktopk:density=0.1",
            "powersgd:rank=2", "onebit", "qsgd", "randomk:density=0.1")  # fmt: skip
-LIMIT_S = 90
+LIMIT_S = 90  # a run takes a few seconds on a machine that is not busy
 
 
-def run(scheme: str, ranks: int, kills: int, epochs: int, rng: random.Random) -> tuple[str, str]:
+def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[str, str]:
     """One training run: how it ended, and its output where that was not good."""
+    ranks = options.ranks
     launcher, *rest = job_command(interpreter("openmpi"), ranks)
-    command = [launcher, "--with-ft", "ulfm", *rest, str(RANK), scheme, str(epochs)]
+    command = [launcher, "--with-ft", "ulfm", *rest, str(RANK), scheme, str(options.epochs)]
     job = subprocess.Popen(command, env=job_environment(PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)  # fmt: skip
     pids: dict[int, int] = {}
@@ -46,9 +47,9 @@ def run(scheme: str, ranks: int, kills: int, epochs: int, rng: random.Random) ->
                 pids[int(found[1])] = int(found[2])
             if len(pids) == ranks:
                 break
-        killed = kill(pids, kills, rng)
+        killed = kill(pids, options.kills, rng)
         lines.append(f"killed {killed}\n")
-        lines.append(job.communicate(timeout=LIMIT_S)[0])
+        lines.append(job.communicate(timeout=options.limit)[0])
     except subprocess.TimeoutExpired:
         return "hung", "".join(lines)
     finally:
@@ -98,6 +99,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--kills", type=int, default=1, help="ranks lost in each run, one after the other")
     parser.add_argument("--epochs", type=int, default=12, help="50 steps each")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds from a kill to the end of a run")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -105,7 +107,7 @@ def main() -> int:
     print(f"seed {options.seed}, {options.ranks} ranks, {options.kills} kills a run", flush=True)
     for number in range(options.count):
         scheme = SCHEMES[number % len(SCHEMES)]
-        outcome, text = run(scheme, options.ranks, options.kills, options.epochs, rng)
+        outcome, text = run(scheme, options, rng)
         outcomes[outcome] += 1
         if text:
             print(f"--- run {number}, {scheme}: {outcome}\n{text[-3000:]}")
