@@ -41,5 +41,9 @@ class RankLeft(MpicompError, RuntimeError):
     """A rank of this node left a shared-memory all-reduce in the middle; its communicator cannot go on."""
 
 
+class SchemeWarning(UserWarning):
+    """A scheme is allowed, and hardly anybody wants what it does; the text says what, and what to do instead."""
+
+
 class InjectedFault(MpicompError, RuntimeError):
     """Raised because ``MPICOMP_FAULT`` asked for it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import allreduce
+from . import allreduce, cautions
 from .buckets import Arrays, Bucket
 from .errors import BufferRefused, InvalidArgument, MpicompError, NonFiniteGradient
 from .measures import Measures
@@ -72,6 +72,7 @@ class Reducer:
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
                    f"measures={measures}", error)
         self._text = str(self.scheme)
+        cautions.warn(self.scheme, comm.rank)
         parts = self.scheme.parts(workers)
         trace = trace if trace is not None and trace.enabled else None
         self._step = Step(comm, workers_of_all(comm, workers), parts, self.scheme.options["seed"], algorithm, trace)

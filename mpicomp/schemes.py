@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .buckets import DENSE_RULES
+from .cautions import cautions
 from .codecs import CODECS
 from .errors import InvalidArgument
 from .exchanges import EXCHANGES
@@ -194,6 +195,10 @@ class Scheme:
         classes = _classes(self._composition, self.options)
         memories = [self._make(classes["memory"]) for _ in range(workers)]
         return Parts(memories, *(self._make(classes[kind]) for kind in ("selector", "codec", "exchange", "schedule")))
+
+    def cautions(self) -> list[str]:
+        """What it does and hardly anybody wants, in a sentence each; said once when a Reducer is made."""
+        return list(cautions(self.parts(1).memories[0], *self.parts(1)[1:4]))
 
     @property
     def part_names(self) -> dict[str, str]:

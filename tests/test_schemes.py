@@ -65,3 +65,31 @@ def test_the_table_describes_every_scheme():
         assert row["reference"] and row["wire"]
         assert {"name", "default", "range", "meaning"} == set(row["options"][0])
     assert rows["scalecom"]["exchange"] == "leader"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("qsgd:memory=residual", "codec levels may have 3.23 times .* memory residual lets it grow: take more levels"),
+        ("topk:codec=levels", "memory residual lets it grow"),
+        ("dgc:codec=levels", "memory momentum-corrected"),
+        ("qsgd:memory=residual,levels=22", "memory residual"),
+        ("qsgd:memory=residual,levels=1,norm=max", "norm=max with levels=2 or more"),
+        ("terngrad:memory=residual,sigmas=0", "codec ternary .* take sigmas of 2 or less, or memory=none"),
+        ("induced:memory=shifted", "codec induced .* memory shifted"),
+        ("onebit:codec=levels,memory=none", "second memory of pieces .* second=no"),
+        ("arctopk:row=4", "row=4 is no more than width=4, so that more is sent than without compression: take row"),
+    ],
+)
+def test_what_hardly_anybody_wants_is_said(text, said):
+    (caution,) = Scheme.parse(text).cautions()
+    assert re.search(said, caution), caution
+
+
+@pytest.mark.parametrize("text", [
+    *schemes.names(), "qsgd:memory=residual,levels=23", "qsgd:memory=residual,norm=max", "qsgd:memory=residual,beta=0.1",
+    "terngrad:memory=residual,sigmas=2", "onebit:codec=levels,memory=none,second=no", "natural:memory=residual",
+    "topk:codec=sign", "arctopk:row=5", "arctopk:row=2,width=1",
+])  # fmt: skip
+def test_nothing_is_said_of_the_others(text):
+    assert Scheme.parse(text).cautions() == []

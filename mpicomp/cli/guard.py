@@ -26,7 +26,7 @@ from typing import Any
 
 import click
 
-from ..errors import InvalidArgument, MissingExtra, MpicompError
+from ..errors import InvalidArgument, MissingExtra, MpicompError, SchemeWarning
 from . import hints
 
 LEFT_EARLY = 73  # exit code when a rank is through and others go on
@@ -56,12 +56,18 @@ class Interrupted(SystemExit):
 def run(root: click.Group, args: list[str]) -> int:
     """Run one command under a guard; the exit code of the process (and, with MPI, of the job)."""
     guard = Guard()
+    warnings.formatwarning = _one_line
     outcome = outcome_of(lambda: root.main(args, prog_name="mpicomp", standalone_mode=False, obj=guard))
     try:
         return guard.finish(outcome)
     except Interrupted as interrupted:  # while waiting for the others, which may never come
         guard.abort(Outcome(_exit_code(interrupted), INTERRUPTED))
         raise
+
+
+def _one_line(message: Any, category: type, *place: Any, format: Any = warnings.formatwarning, **line: Any) -> str:
+    """What a scheme does is for the user to know, not where in our code that was noticed."""
+    return f"Warning: {message}\n" if issubclass(category, SchemeWarning) else format(message, category, *place, **line)
 
 
 def outcome_of(call: Callable[[], Any]) -> Outcome:

@@ -28,9 +28,15 @@ class Induced(SelfContained):
         *OPTIONS,
     )
     reference = "Horvath and Richtarik 2021"
+    finer = Levels.finer
 
     def __init__(self, density: float, k: int | None, levels: int, bucket: int, norm: str) -> None:
         self.density, self.k, self._rest = density, k, Levels(levels, bucket, norm)
+
+    @property
+    def spread(self) -> float:
+        """That of the code of what is left."""
+        return self._rest.spread
 
     def encode(self, values: Array, place: Place, step: Any) -> Array:
         ops, k = step.ops, self._count(place, step)

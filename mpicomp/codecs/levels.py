@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,18 @@ class Levels(SelfContained):
     name = "levels"
     options = OPTIONS
     reference = "Alistarh et al. 2017 (QSGD)"
+    finer = "more levels than sqrt(bucket), or norm=max with levels=2 or more"
 
     def __init__(self, levels: int, bucket: int, norm: str) -> None:
         self.levels, self.bucket, self.norm = levels, bucket, norm
         self.width = next(width for width in WIDTHS if levels < 1 << (width - 1))
+
+    @property
+    def spread(self) -> float:
+        """The expected squared error over the values' squared norm: at most; for norm=max, of normal values, about."""
+        if self.norm == "max":
+            return 3 / self.levels**2
+        return min(self.bucket / self.levels**2, math.sqrt(self.bucket) / self.levels)  # QSGD, lemma 3.1
 
     def encode(self, values: Array, place: Place, step: Any) -> Array:
         bounds = _groups.bounds_by_length(self.bucket, place, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,16 @@ class Ternary(SelfContained):
     name = "ternary"
     options = (Option("sigmas", float, 2.5, "standard deviations at which values are clipped; 0: not at all", low=0),)
     reference = "Wen et al. 2017 (TernGrad)"
+    finer = "sigmas of 2 or less"
 
     def __init__(self, sigmas: float) -> None:
         self.sigmas = sigmas
+
+    @property
+    def spread(self) -> float:
+        """The expected squared error over the values' squared norm, of normal values, about: scale |x| - x^2."""
+        scale = self.sigmas or 5  # deviations; a million normal values reach to 5
+        return max(0.0, scale * math.sqrt(2 / math.pi) - 1)
 
     def encode(self, values: Array, place: Place, step: Any) -> Array:
         bounds = _groups.bounds_by_tensor(place, step)

@@ -1,0 +1,42 @@
+"""What a scheme is allowed to do and hardly anybody wants, said when it is made, with what to do instead."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from .errors import SchemeWarning
+
+
+def warn(scheme: Any, rank: int) -> None:
+    """Say them on one rank, as a warning of who made the Reducer: Python shows each once."""
+    for text in scheme.cautions() if rank == 0 else ():
+        warnings.warn(f"{scheme}: {text}", SchemeWarning, stacklevel=3)
+
+
+def cautions(memory: Any, selector: Any, codec: Any, exchange: Any) -> Iterator[str]:
+    """One sentence for each, of the parts of a scheme."""
+    yield from _growing_memory(memory, codec, exchange)
+    yield from _long_sketches(selector)
+
+
+def _growing_memory(memory: Any, codec: Any, exchange: Any) -> Iterator[str]:
+    """A memory that keeps unbiased errors larger than the values.
+
+    With an error of expected square ``s |u|^2`` the memory's square is multiplied by (1 - beta)^2 + beta^2 s a step.
+    """
+    spread, beta = getattr(codec, "spread", 0.0), getattr(memory, "beta", 1.0)
+    size = f"the error of codec {codec.name} may have {spread:.3g} times the square of the values"
+    if memory.remembers and beta * spread >= 2 - beta:
+        yield f"{size}, so that memory {memory.name} lets it grow: take {codec.finer}, or memory=none"
+    if getattr(exchange, "second", False) and spread >= 1:
+        yield f"{size}, so that the second memory of {exchange.name} lets it grow: take {codec.finer}, or second=no"
+
+
+def _long_sketches(selector: Any) -> Iterator[str]:
+    """ARC-Top-k whose sketches are as long as what they stand for."""
+    if selector.name == "rows" and selector.row <= selector.width:
+        yield (f"the sketches of selector {selector.name} are as long as the gradient where row={selector.row} is no "
+               f"more than width={selector.width}, so that more is sent than without compression: take row several "
+               "times width, such as row=64,width=4")  # fmt: skip
