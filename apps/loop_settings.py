@@ -64,7 +64,7 @@ class LoopSettings:
         memory = Scheme.parse(self.scheme).part_names["memory"]
         if memory in TAKE_MOMENTUM and self.optimizer not in (None, "sgd") and "weight_decay" not in self.optimizer:
             raise InvalidArgument(f"memory {memory} of {self.scheme} has the momentum itself and needs plain SGD: "
-                                  f"leave out the optimizer, got {self.optimizer}")
+                                  f"give optimizer sgd, got {self.optimizer}")
 
 
 class Point(NamedTuple):

@@ -57,13 +57,15 @@ recording = all_of(
 )
 
 
-def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0) -> Decorator:
+SGD_HELP = "sgd:momentum=0.9; plain sgd where the scheme has momentum"
+
+
+def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer: str | None = None) -> Decorator:
     """Options of the common loop, with an app's own defaults."""
     return all_of(
         click.option("--batch", type=int, default=batch, show_default=True, help="Rows a worker uses in a step."),
-        click.option("--optimizer", metavar="NAME:OPTION=VALUE,...",
-                     help="sgd, adam, lars or lamb.  [default: sgd:momentum=0.9; plain sgd where the scheme has "
-                          "momentum]"),
+        click.option("--optimizer", metavar="NAME:OPTION=VALUE,...", default=optimizer,
+                     help=f"sgd, adam, lars or lamb.  [default: {optimizer or SGD_HELP}]"),
         click.option("--lr", type=float, default=lr, show_default=True, help="Learning rate."),
         click.option("--schedule", default="constant", show_default=True, metavar="NAME:OPTION=VALUE,...",
                      help="Of the learning rate: constant, step:at=2+4,factor=0.1 (epochs), cosine."),
@@ -84,6 +86,14 @@ def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0) -> Decora
 
 
 looping = looping_with()
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """The numbers in ``256,128``."""
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"expected whole numbers as in 256,128, got {text!r}", param_hint=option) from None
 
 
 @dataclass
