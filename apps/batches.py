@@ -16,6 +16,7 @@ class Batches:
     def __init__(self, rank: int, ranks: int, rows: int, workers: int, batch: int, seed: int) -> None:
         counts, displs = partition(workers, ranks)
         self.own = range(displs[rank], displs[rank] + counts[rank])  # this rank's workers
+        self.carried = np.empty((len(self.own), 0), np.float32)  # from step to step, a row a worker
         self.steps_per_epoch = rows // (workers * batch)
         self._rows, self._workers, self._batch, self._seed = rows, workers, batch, seed
         self._epoch, self._order = -1, np.empty(0, np.int64)
@@ -29,3 +30,43 @@ class Batches:
         start = place * self._workers * self._batch
         dealt = self._order[start : start + self._workers * self._batch].reshape(self._workers, self._batch)
         return [dealt[worker] for worker in self.own]
+
+
+class Draws(Batches):
+    """Numbers epoch * rows + row in place of rows: what is random about a row can follow from seed and number."""
+
+    def of(self, step: int) -> list[np.ndarray]:
+        dealt = super().of(step)
+        return [rows + self._epoch * self._rows for rows in dealt]
+
+
+class Streams(Batches):
+    """Rows in their order, cut into batch streams a worker: each step takes the next row of every stream.
+
+    Numbers are those of ``Draws``. A worker can carry a state along: what a step reads is in ``entering``, what it
+    writes to ``carried`` the next step reads; a step computed twice reads the same. States are zero as an epoch begins.
+
+    Parameters
+    ----------
+    *arguments
+        Those of ``Batches``.
+    state : int
+        Numbers in the state of one stream.
+    """
+
+    def __init__(self, *arguments: int, state: int = 0) -> None:
+        super().__init__(*arguments)
+        self.carried = np.zeros((len(self.own), state * self._batch), np.float32)
+        self.entering = self.carried
+
+    def of(self, step: int) -> list[np.ndarray]:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        self.entering, self.carried = self.carried, np.zeros_like(self.carried)
+        if place == 0:
+            self.entering = self.carried.copy()
+        streams = np.arange(self._workers * self._batch).reshape(self._workers, self._batch)
+        return [streams[worker] * self.steps_per_epoch + place + epoch * self._rows for worker in self.own]
+
+    def worker(self, draws: np.ndarray) -> int:
+        """Which of this rank's workers has these rows, counted from 0."""
+        return int(draws[0]) % self._rows // (self.steps_per_epoch * self._batch) - self.own.start

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import math
 import re
-import zlib
 from array import array
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from mpicomp.errors import CorruptFile
 
+from . import packed
 from .matrix import Matrix, Sparse, compact
 
-# A file is opened by what it begins with, not by its name.
-_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
 _MOST_COLUMNS = 2**31 - 1
 _DIGITS = 19  # of an index: int() of thousands takes long, or refuses
 _LONGEST_LINE = 1 << 28  # bytes: a compressed file of a kilobyte may hold a line of a megabyte, and so on
@@ -65,7 +58,7 @@ def read(path: Path) -> tuple[Matrix, np.ndarray]:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines with something on them, comments cut off."""
     number = 0
-    with open(path, "rb") as raw, _decompressed(raw) as text:
+    with open(path, "rb") as raw, packed.unpacked(raw) as text:
         try:
             for number, line in enumerate(iter(partial(text.readline, _LONGEST_LINE), b""), 1):
                 if len(line) == _LONGEST_LINE:
@@ -73,14 +66,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 content = line.partition(b"#")[0].rstrip()
                 if content:
                     yield number, content
-        except _BROKEN as error:
+        except packed.BROKEN as error:
             raise CorruptFile(f"{path} breaks off or is damaged after line {number}: {error}; copy it again") from error
-
-
-def _decompressed(raw: IO[bytes]) -> IO[bytes]:
-    head = raw.read(6)
-    raw.seek(0)
-    return next((opener(raw) for magic, opener in _OPENERS.items() if head.startswith(magic)), raw)
 
 
 def _read_pairs(fields: list[bytes], columns: array, values: array) -> None:

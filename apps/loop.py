@@ -11,6 +11,14 @@ gradients(rows)        mean loss of some rows and name -> gradient, at the param
 evaluate()             (sum of losses, sum of metrics, count) over this rank's share of the test data
 =====================  ==================================================================================
 
+and, where it needs them:
+
+=====================  ==================================================================================
+batches                makes what says which rows each worker uses when; default ``Batches``
+score(mean)            the metric for the mean of its sums; default the mean itself
+further                names of more metrics, whose sums follow the count that ``evaluate`` gives
+=====================  ==================================================================================
+
 With error reset and local SGD the ranks' models differ, by the scheme's design; each evaluates its own.
 """
 
@@ -132,7 +140,8 @@ class LoopRun:
 
     def __init__(self, comm: Any, task: Task, settings: LoopSettings, trace: Any) -> None:
         self.comm, self.task, self.settings, self.trace = comm, task, settings, trace
-        self.batches = Batches(comm.rank, comm.size, task.rows, settings.workers, settings.batch, settings.seed)
+        dealt = comm.rank, comm.size, task.rows, settings.workers, settings.batch, settings.seed
+        self.batches: Batches = getattr(task, "batches", Batches)(*dealt)
         self.total_steps = max(1, round(settings.epochs * self.batches.steps_per_epoch))
         self._count = len(self.batches.own)
         self._reducer = Reducer(comm, settings.scheme, workers=self._count, algorithm=settings.algorithm, trace=trace)
@@ -176,6 +185,8 @@ class LoopRun:
             self._sam.ascend(gradients)
             _, gradients = self.task.gradients(rows)
             self._sam.descend()
+        if self.settings.clip:
+            _clip(gradients, self.settings.clip * self.settings.workers**-0.5)
         return loss, gradients
 
     def evaluate(self) -> bool:
@@ -183,15 +194,17 @@ class LoopRun:
         start = time.perf_counter()
         with self.trace.region("evaluate"):
             norm = self._reducer.memory_norm() ** 2
-            sums = self._over_ranks(np.array([*self.task.evaluate(), self._bits, norm, *self._since]))
-        loss, metric, count, bits, norm, losses, density, gradients = sums.tolist()
-        workers = self.settings.workers
+            sums = self._over_ranks(np.array([self._bits, norm, *self._since, *self.task.evaluate()]))
+        bits, norm, losses, density, gradients, loss, metric, count, *further = sums.tolist()
+        workers, score = self.settings.workers, getattr(self.task, "score", float)
         point = Point(
             self.steps, self.steps / self.batches.steps_per_epoch, self._rate(self.steps - 1), losses / gradients,
-            loss / count, metric / count, density / gradients, bits / workers, math.sqrt(norm / workers),
+            loss / count, score(metric / count), density / gradients, bits / workers, math.sqrt(norm / workers),
         )  # fmt: skip
         self._since[:] = 0
         self.report.series.append(point)
+        for name, total in zip(getattr(self.task, "further", ()), further, strict=True):
+            self.report.further.setdefault(name, []).append(total / count)
         self._record(point)
         self.seconds["evaluations"] += time.perf_counter() - start
         return self._judge(point)
@@ -211,6 +224,8 @@ class LoopRun:
             for name, value in point._asdict().items():
                 if name not in ("step", "epoch"):
                     self.trace.metric(self.task.metric if name == "metric" else name, point.step, value)
+            for name, values in self.report.further.items():
+                self.trace.metric(name, point.step, values[-1])
 
     def snapshot(self) -> Snapshot:
         """Everything that the next step depends on, and what is reported at the end."""
@@ -219,9 +234,10 @@ class LoopRun:
         report = self.report
         progress = {
             "steps": self.steps, "sums": self._over_ranks(sums), "series": [list(point) for point in report.series],
-            "best": report.best, "best_step": report.best_step, "early": report.early,
+            "further": report.further, "best": report.best, "best_step": report.best_step, "early": report.early,
         }  # fmt: skip
-        common = {"progress": progress, **(training if shared else {})}
+        carried = self.comm.gather_to_all(self.batches.carried.reshape(-1))[0].reshape(self.settings.workers, -1)
+        common = {"progress": progress, "batches": {"carried": carried}, **(training if shared else {})}
         return Snapshot(common, {"sums": {"sums": sums}, **({} if shared else training)}, {"reducer": self._reducer})
 
     def restore(self, saved: Any) -> None:
@@ -238,7 +254,8 @@ class LoopRun:
         sums = saved.own["sums"]["sums"] if saved.same_ranks else progress["sums"] * (self.comm.rank == 0)
         self._bits, self._since[:] = float(sums[0]), sums[1:]
         self.steps = report.steps = progress["steps"]
-        report.series = [Point(*point) for point in progress["series"]]
+        self.batches.carried[:] = saved.common["batches"]["carried"][list(self.batches.own)]
+        report.series, report.further = [Point(*point) for point in progress["series"]], progress["further"]
         report.best, report.best_step, report.early = (progress[name] for name in ("best", "best_step", "early"))
 
     def _over_ranks(self, values: np.ndarray) -> np.ndarray:
@@ -247,7 +264,15 @@ class LoopRun:
         return total
 
 
-_FIXED = ("scheme", "workers", "batch", "seed", "optimizer", "lr", "schedule", "warmup", "sam")
+_FIXED = ("scheme", "workers", "batch", "seed", "optimizer", "lr", "schedule", "warmup", "sam", "clip")
+
+
+def _clip(gradients: dict[str, Array], limit: float) -> None:
+    """Shorten a gradient, all arrays together, to a norm of ``limit``; others report one that is not finite."""
+    norm = math.hypot(*(optim.norm(gradient) for gradient in gradients.values()))
+    if limit < norm < math.inf:
+        for gradient in gradients.values():
+            gradient *= limit / norm
 
 
 def _stacked(arrays: list[Array]) -> Array:

@@ -28,6 +28,7 @@ class LoopSettings:
     warmup: float = 0.0  # epochs in which the learning rate rises to lr, from lr over the number of workers
     compress_warmup: float = 0.0  # epochs in which the density falls to the scheme's own
     sam: float = 0.0  # rho of sharpness-aware minimisation; 0 is off
+    clip: float = 0.0  # each worker's gradient is cut to a norm of clip * workers^(-1/2); 0 is off
     eval_every: int | None = None  # steps between evaluations; default one epoch
     patience: int | None = None  # stop after so many evaluations without a better metric
 
@@ -42,7 +43,7 @@ class LoopSettings:
                 raise InvalidArgument(f"{name} must be at least {low}, got {value}")
         if not 0 < self.epochs < math.inf:
             raise InvalidArgument(f"epochs must be positive, got {self.epochs}")
-        for name in ("compress_warmup", "sam"):
+        for name in ("compress_warmup", "sam", "clip"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InvalidArgument(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
         if workers * self.batch > rows:
@@ -63,7 +64,7 @@ class LoopSettings:
         memory = Scheme.parse(self.scheme).part_names["memory"]
         if memory in TAKE_MOMENTUM and self.optimizer not in (None, "sgd") and "weight_decay" not in self.optimizer:
             raise InvalidArgument(f"memory {memory} of {self.scheme} has the momentum itself and needs plain SGD: "
-                                  f"leave out the optimizer, got {self.optimizer}")
+                                  f"give optimizer sgd, got {self.optimizer}")
 
 
 class Point(NamedTuple):
@@ -89,6 +90,7 @@ class Report:
     settings: LoopSettings
     facts: dict[str, Any]  # data and model; ranks
     series: list[Point] = field(default_factory=list)
+    further: dict[str, list[float]] = field(default_factory=dict)  # more metrics, a value for each in ``series``
     best: float | None = None  # metric
     best_step: int = 0
     steps: int = 0

@@ -9,16 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mpicomp.errors import InvalidArgument, MissingExtra
+from mpicomp.errors import InvalidArgument
 
 from .images import CLASSES, Images
-
-try:
-    import torch
-    from torch import nn
-    from torch.nn import functional
-except ImportError as error:
-    raise MissingExtra("mpicomp train vision needs PyTorch: pip install 'mpicomp[torch]'") from error
+from .torch_model import TorchModel, functional, nn, torch
 
 BLOCK = 500  # images evaluated at once
 GROUPS = 4
@@ -65,7 +59,7 @@ def resnet8() -> nn.Module:
 NETWORKS = {"cnn": cnn, "resnet8": resnet8}
 
 
-class Vision:
+class Vision(TorchModel):
     """The task that ``loop.train`` runs; see there for what each name means.
 
     Parameters
@@ -85,12 +79,7 @@ class Vision:
     def __init__(self, data: Images, seed: int, network: str = "cnn", rank: int = 0, ranks: int = 1) -> None:
         if network not in NETWORKS:
             raise InvalidArgument(f"network must be one of {', '.join(NETWORKS)}, got {network!r}")
-        torch.set_num_threads(1)  # a rank has a core, and the bits do not depend on how many there are
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._network = NETWORKS[network]()
-        self._tensors = dict(self._network.named_parameters())
-        self.parameters = {name: one.detach().numpy() for name, one in self._tensors.items()}
+        super().__init__(NETWORKS[network], seed)
         self.rows = len(data.train_labels)
         self.fixed = {"network": network, "data": data.facts()}
         mine = slice(rank, None, ranks)
@@ -102,8 +91,7 @@ class Vision:
     def gradients(self, rows: np.ndarray) -> tuple[float, dict[str, Any]]:
         """Mean cross-entropy of some training rows, and its gradient."""
         loss = functional.cross_entropy(self._answers(self._train[rows]), self._train_labels[rows])
-        found = torch.autograd.grad(loss, list(self._tensors.values()))
-        return loss.item(), {name: one.contiguous().numpy() for name, one in zip(self._tensors, found, strict=True)}
+        return self.gradients_of(loss)
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float, int]:
@@ -118,4 +106,4 @@ class Vision:
     def _answers(self, images: np.ndarray) -> torch.Tensor:
         """The network's output for grey images, their levels scaled to mean 0 and deviation 1 over the training set."""
         x = torch.from_numpy(images[:, None].astype(np.float32))
-        return self._network((x - self._centre) / self._spread)
+        return self.network((x - self._centre) / self._spread)

@@ -49,7 +49,7 @@ LIBRARIES = {
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),
     "cupy": ("mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
-    "torch": ("mpicomp/torch/", "apps/vision.py"),
+    "torch": ("mpicomp/torch/", "apps/torch_model.py"),
 }
 
 MAX_FILE_LINES = 300
@@ -149,7 +149,7 @@ def test_import_loads_nothing_heavy() -> None:
     "arguments",
     [["--help"], ["--version"], ["bench", "--help"], ["bench", "merge", "--help"], ["info", "--help"], ["schemes"],
      ["advise", "--help"], ["simulate", "--help"], ["slurm", "bench"], ["tune", "--help"],
-     *(["train", app, "--help"] for app in ("logreg", "mlp", "ef-gdstar", "vision")),
+     *(["train", app, "--help"] for app in ("logreg", "mlp", "ef-gdstar", "language", "recommend", "vision")),
      ["trace", "--help"], ["trace", "report", "--help"],
      *(["completion", shell] for shell in ("bash", "zsh", "fish"))],
     ids=" ".join,

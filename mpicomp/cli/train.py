@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from .train_ef_gdstar import ef_gdstar
+from .train_language import language
 from .train_logreg import logreg
 from .train_mlp import mlp
+from .train_recommend import recommend
 from .train_vision import vision
 
 
@@ -18,5 +20,5 @@ def train() -> None:
     """
 
 
-for command in (ef_gdstar, logreg, mlp, vision):
+for command in (ef_gdstar, language, logreg, mlp, recommend, vision):
     train.add_command(command)

@@ -94,7 +94,9 @@ def _print(report: Report, trace: str | None, plot: str | None) -> None:
     )
     titles = ("step", "epoch", "train loss", "test loss", report.metric, "density", "bits", "memory norm")
     stride = -(-len(report.series) // TABLE_ROWS) or 1
-    print_table([Column(title) for title in titles], [_row(point) for point in report.series[::-1][::stride][::-1]],
+    rows = [[*_row(point), *(f"{values[place]:.4f}" for values in report.further.values())]
+            for place, point in enumerate(report.series)]  # fmt: skip
+    print_table([Column(title) for title in (*titles, *report.further)], rows[::-1][::stride][::-1],
                 "bits: sent by a worker so far")
     best = "" if report.best is None else f"best {report.metric} {report.best:.4f} at step {report.best_step}; "
     click.echo(f"\n{best}{report.steps} steps{', stopped early' * report.early}; steps {seconds['steps']:.2f} s, "

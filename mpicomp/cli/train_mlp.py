@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .train_loop import run
-from .train_options import looping, recording, training
+from .train_options import looping, recording, training, whole_numbers
 
 EXAMPLE = "mpirun -n 4 mpicomp train mlp --data fashion-mnist --workers 8 --scheme topk:density=0.01 --plot run.png"
 
@@ -34,13 +34,6 @@ def mlp(source: str, hidden: str, device: str, seed: int, **options: Any) -> int
         from ..apps.mlp import MLP
 
         data = share(comm, source)
-        return MLP(data, seed, comm.rank, comm.size, _sizes(hidden), on_device(comm, device))
+        return MLP(data, seed, comm.rank, comm.size, whole_numbers(hidden, "--hidden"), on_device(comm, device))
 
     return run(make, f"train mlp {source} {options['scheme']}", seed=seed, **options)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(one) for one in text.split(","))
-    except ValueError:
-        raise click.BadParameter(f"expected whole numbers as in 256,128, got {text!r}", param_hint="--hidden") from None

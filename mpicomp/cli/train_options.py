@@ -57,23 +57,43 @@ recording = all_of(
 )
 
 
-looping = all_of(
-    click.option("--batch", type=int, default=32, show_default=True, help="Rows a worker uses in a step."),
-    click.option("--optimizer", metavar="NAME:OPTION=VALUE,...",
-                 help="sgd, adam, lars or lamb.  [default: sgd:momentum=0.9; plain sgd where the scheme has momentum]"),
-    click.option("--lr", type=float, default=0.05, show_default=True, help="Learning rate."),
-    click.option("--schedule", default="constant", show_default=True, metavar="NAME:OPTION=VALUE,...",
-                 help="Of the learning rate: constant, step:at=2+4,factor=0.1 (epochs), cosine."),
-    click.option("--warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
-                 help="The learning rate rises to --lr from --lr over the number of workers."),
-    click.option("--compress-warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
-                 help="The density falls to the scheme's own, in the scheme's stages."),
-    click.option("--sam", type=float, default=0.0, show_default=True, metavar="RHO",
-                 help="Sharpness-aware minimisation within each worker's batch; 0 is off."),
-    click.option("--eval-every", type=int, metavar="STEPS", help="Steps between evaluations.  [default: one epoch]"),
-    click.option("--patience", type=int, metavar="N", help="Stop after N evaluations without a better metric."),
-    click.option("--plot", metavar="FILE", help="Draw loss, metric, density and memory norm (.png, .svg, .pdf)."),
-)
+SGD_HELP = "sgd:momentum=0.9; plain sgd where the scheme has momentum"
+
+
+def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer: str | None = None) -> Decorator:
+    """Options of the common loop, with an app's own defaults."""
+    return all_of(
+        click.option("--batch", type=int, default=batch, show_default=True, help="Rows a worker uses in a step."),
+        click.option("--optimizer", metavar="NAME:OPTION=VALUE,...", default=optimizer,
+                     help=f"sgd, adam, lars or lamb.  [default: {optimizer or SGD_HELP}]"),
+        click.option("--lr", type=float, default=lr, show_default=True, help="Learning rate."),
+        click.option("--schedule", default="constant", show_default=True, metavar="NAME:OPTION=VALUE,...",
+                     help="Of the learning rate: constant, step:at=2+4,factor=0.1 (epochs), cosine."),
+        click.option("--warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
+                     help="The learning rate rises to --lr from --lr over the number of workers."),
+        click.option("--compress-warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
+                     help="The density falls to the scheme's own, in the scheme's stages."),
+        click.option("--sam", type=float, default=0.0, show_default=True, metavar="RHO",
+                     help="Sharpness-aware minimisation within each worker's batch; 0 is off."),
+        click.option("--clip", type=float, default=clip, show_default=True, metavar="NORM",
+                     help="Cut each worker's gradient to this norm over the root of the number of workers, before "
+                          "compression; 0 is off."),
+        click.option("--eval-every", type=int, metavar="STEPS",
+                     help="Steps between evaluations.  [default: one epoch]"),
+        click.option("--patience", type=int, metavar="N", help="Stop after N evaluations without a better metric."),
+        click.option("--plot", metavar="FILE", help="Draw loss, metric, density and memory norm (.png, .svg, .pdf)."),
+    )
+
+
+looping = looping_with()
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """The numbers in ``256,128``."""
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"expected whole numbers as in 256,128, got {text!r}", param_hint=option) from None
 
 
 @dataclass

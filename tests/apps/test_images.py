@@ -2,12 +2,13 @@
 
 import gzip
 import hashlib
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from mpicomp.apps import idx, images
-from mpicomp.apps.batches import Batches
+from mpicomp.apps.batches import Batches, Draws, Streams
 from mpicomp.errors import CorruptFile, InvalidArgument
 
 FILES = {
@@ -112,3 +113,34 @@ def test_batches_are_the_same_on_any_number_of_ranks(ranks):
     first, second = (np.concatenate(epochs[at : at + 5]) for at in (0, 5))
     assert len(set(first.tolist())) == 100 and first.max() < rows and not np.array_equal(first, second)
     assert np.array_equal(epochs[10], epochs[3])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_draws_are_rows_with_their_epoch(ranks):
+    arguments = (107, 5, 4, 9)
+    for rank in range(ranks):
+        plain, draws = Batches(rank, ranks, *arguments), Draws(rank, ranks, *arguments)
+        for step in (0, 4, 5, 13):
+            expected = np.array(plain.of(step))
+            assert np.array_equal(np.array(draws.of(step)) % 107, expected)
+            assert (np.array(draws.of(step)) // 107 == step // 5).all()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_streams_go_on_where_they_were(ranks):
+    """Every row once an epoch, each stream's in order; a worker's state passes from step to step, not over epochs."""
+    rows, workers, batch = 63, 5, 3  # 4 rows in each of 15 streams
+    spread = [Streams(rank, ranks, rows, workers, batch, 0, state=2) for rank in range(ranks)]
+    seen = []
+    for step in range(8):
+        dealt = [(one, draws) for one in spread for draws in one.of(step)]
+        seen.append(np.concatenate([draws for _, draws in dealt]))
+        for number, (one, draws) in enumerate(dealt):
+            worker = one.worker(draws)
+            assert one.own[worker] == number
+            assert (one.entering[worker] == (0 if step % 4 == 0 else number + 100 * step - 100)).all()
+            one.carried[worker] = number + 100 * step
+    assert all(np.array_equal(after, before + 1) for before, after in pairwise(seen[:4]))
+    assert sorted(np.concatenate(seen[:4])) == list(range(60))
+    assert np.array_equal(np.concatenate(seen[4:]), np.concatenate(seen[:4]) + rows)
+    assert spread[0].carried.shape == (len(spread[0].own), 2 * batch)

@@ -98,6 +98,45 @@ def test_early_stop_and_best(alone):
     assert (report.best, report.best_step, report.steps, report.early) == (3, 20, 40, True)
 
 
+class Scored(Scripted):
+    """With a metric made from the mean, and one more."""
+
+    further = ("half",)
+
+    def evaluate(self):
+        value = next(self.metrics)
+        return 0.0, 2.0 * value, 2, 1.0 * value
+
+    @staticmethod
+    def score(mean):
+        return mean + 100
+
+
+def test_scores_and_further_metrics(alone, tmp_path):
+    settings = LoopSettings(workers=1, batch=1, epochs=2)
+    report = loop.train(alone, Scored([5, 3]), settings, keeper=Keeper(alone, tmp_path))
+    assert [point.metric for point in report.series] == [105, 103] and report.further == {"half": [2.5, 1.5]}
+    resumed = loop.train(alone, Scored([1]), LoopSettings(workers=1, batch=1, epochs=3),
+                         keeper=Keeper(alone, tmp_path, resume=True))  # fmt: skip
+    assert resumed.further == {"half": [2.5, 1.5, 0.5]} and resumed.best == 101
+
+
+def test_clipping_bounds_what_all_workers_add_up_to(alone):
+    """Against the same run by hand: every worker's gradient of all arrays shortened to clip / sqrt(workers)."""
+    workers, clip = 4, 0.01
+    trained = task()
+    loop.train(alone, trained, LoopSettings(workers=workers, batch=10, epochs=0.2, optimizer="sgd", lr=1.0, clip=clip))
+    model, sums = task(), {}
+    for rows in loop.Batches(0, 1, 200, workers, 10, 0).of(0):
+        _, gradients = model.gradients(rows)
+        norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
+        assert norm > clip / 2
+        for name, g in gradients.items():
+            sums[name] = sums.get(name, 0) + g * (clip / 2 / norm)
+    for name, w in model.parameters.items():
+        np.testing.assert_allclose(trained.parameters[name], w - sums[name] / workers, atol=1e-7)
+
+
 def test_a_run_that_diverges_is_an_error(alone):
     bad = Scripted([1])
     bad.gradients = lambda rows: (float("nan"), {"x": np.full(1, np.nan, np.float32)})
@@ -116,6 +155,7 @@ def test_a_run_that_diverges_is_an_error(alone):
         ({"schedule": "step"}, "at must be epochs"),
         ({"lr": 0.0}, "learning rate must be positive"),
         ({"sam": -1.0}, "sam must be at least 0"),
+        ({"clip": float("nan")}, "clip must be at least 0"),
         ({"scheme": "dgc", "optimizer": "sgd:momentum=0.9"}, "has the momentum itself"),
         ({"scheme": "none"}, "unknown scheme"),
     ],

@@ -21,9 +21,9 @@ def test_gradients_and_parameters_are_the_networks_own(network):
     _, gradients = task.gradients(rows)
     x = torch.from_numpy(DATA.train_images[rows, None].astype(np.float32))
     x = (x - DATA.train_images.mean()) / DATA.train_images.std()
-    loss = torch.nn.functional.cross_entropy(task._network(x.float()), torch.from_numpy(DATA.train_labels[rows]).long())
+    loss = torch.nn.functional.cross_entropy(task.network(x.float()), torch.from_numpy(DATA.train_labels[rows]).long())
     loss.backward()
-    for name, parameter in task._network.named_parameters():
+    for name, parameter in task.network.named_parameters():
         np.testing.assert_allclose(gradients[name], parameter.grad.numpy(), rtol=1e-3, atol=1e-5)
         assert gradients[name].flags.c_contiguous
         assert task.parameters[name].ctypes.data == parameter.data_ptr()
