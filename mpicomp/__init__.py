@@ -11,13 +11,19 @@ if TYPE_CHECKING:
     from .comm import Comm
     from .job import launcher_mismatch
     from .reducer import Reducer
+    from .registering import register_part, register_scheme
     from .schemes import Scheme
 
 # Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
-_HOME = {"Comm": ".comm", "launcher_mismatch": ".job", "Reducer": ".reducer", "Scheme": ".schemes"}
+_HOME = {
+    "Comm": ".comm", "launcher_mismatch": ".job", "Reducer": ".reducer", "Scheme": ".schemes",
+    "register_part": ".registering", "register_scheme": ".registering",
+}
 _MODULES = ("checkpoint", "errors", "ops", "optim", "rates", "schemes", "trace")
 
-__all__ = ["Comm", "Reducer", "Scheme", "__version__", "launcher_mismatch", *_MODULES]
+__all__ = [
+    "Comm", "Reducer", "Scheme", "__version__", "launcher_mismatch", "register_part", "register_scheme", *_MODULES,
+]
 
 
 def __getattr__(name: str) -> Any:

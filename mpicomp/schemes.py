@@ -113,8 +113,6 @@ COMMON = (
     Option("dense", str, "none", "arrays that go uncompressed: by place, dimension, name (norm, bn, bias)",
            words=DENSE_RULES),
     Option("seed", int, 0, "of the random numbers of stochastic parts", low=0),
-    *(Option(kind, str, None, f"another {kind} than the scheme's own", choices=tuple(registry))
-      for kind, registry in PARTS.items()),
 )
 
 
@@ -225,7 +223,7 @@ def table() -> list[dict[str, Any]]:
 
 def common_options() -> list[dict[str, Any]]:
     """What every scheme takes, whatever its parts: default, range, meaning."""
-    return [_described(option, {}) for option in (*SCHEDULES["warm-up"].options, *COMMON)]
+    return [_described(option, {}) for option in (*SCHEDULES["warm-up"].options, *COMMON, *_replacements())]
 
 
 def _row(line: Composition) -> dict[str, Any]:
@@ -252,7 +250,13 @@ def _classes(line: Composition, options: dict[str, Any]) -> dict[str, type]:
 def _declared(classes: dict[str, type]) -> list[Option]:
     """Every option of the parts, each once, and those all schemes have."""
     options = {option.name: option for part in classes.values() for option in part.options}
-    return [*options.values(), *COMMON]
+    return [*options.values(), *COMMON, *_replacements()]
+
+
+def _replacements() -> list[Option]:
+    """The options that put another part in a part's place; registries may grow (registering.py)."""
+    return [Option(kind, str, None, f"another {kind} than the scheme's own", choices=tuple(registry))
+            for kind, registry in PARTS.items()]
 
 
 def _check_fit(memory: type, selector: type, codec: type, exchange: type, schedule: type) -> None:

@@ -27,7 +27,7 @@ LAYERS = (
     ({"allreduce"},),
     (MPI_GROUP,),
     ({"codecs"}, {"exchanges"}, {"memories"}, {"schedules"}, {"selectors"}),
-    ({"buckets", "cautions", "measures", "pipeline", "reducer", "schemes", "step"},),
+    ({"buckets", "cautions", "measures", "pipeline", "reducer", "registering", "schemes", "step"},),
     ({"bench"}, {"checkpoint"}, {"optim", "rates"}, {"simulate"}, {"torch"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),

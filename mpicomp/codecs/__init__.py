@@ -6,6 +6,7 @@ all workers must use one scale for that (``shares_scale``), ``peak`` and ``share
 ``asks_threshold`` needs a selector with a ``threshold(step)`` where its own option ``lam`` is not given.
 """
 
+from ._common import SelfContained
 from .fixed import Fixed
 from .float import Float
 from .induced import Induced
@@ -19,3 +20,6 @@ from .ternary import Ternary
 
 CODECS = {part.name: part for part in (Float, OneBit, Sign, Levels, Ternary, Stochastic, Natural, ScaledInteger, Fixed,
                                        Induced)}
+
+# What parts of users' own can be made from, beside the registry.
+__all__ = ["CODECS", "SelfContained"]

@@ -8,6 +8,7 @@ ones (with a target k), or those that can be ``agreed`` on; and ``any``, ``addab
 that it keeps from step to step goes through ``state`` and ``load``, and changes in ``exchange`` alone.
 """
 
+from ._stateless import Stateless
 from .agreed import Agreed
 from .balanced import Balanced
 from .dense import Dense
@@ -19,3 +20,6 @@ from .pieces import Pieces
 from .sketch import Sketch
 
 EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, Balanced, Agreed, LowRank, Pieces, Sketch)}
+
+# What parts of users' own can be made from, beside the registry.
+__all__ = ["EXCHANGES", "Stateless"]

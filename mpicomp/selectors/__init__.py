@@ -7,6 +7,7 @@ finite. A selector for the exchange ``agreed`` has two other verbs: ``sketch``, 
 workers (empty where nothing of u is needed), and ``pick``, the ascending indices that follow from the sum.
 """
 
+from ._by_span import DENSITY, Counted, K, Targeted, select_by_span
 from .all import All
 from .bins import Bins
 from .chunk_max import ChunkMax
@@ -22,3 +23,6 @@ SELECTORS = {
     part.name: part
     for part in (All, Bins, ChunkMax, Gaussian, RandomK, Rows, Sampled, Sidco, Threshold, TopK)
 }
+
+# What parts of users' own can be made from, beside the registry.
+__all__ = ["DENSITY", "SELECTORS", "Counted", "K", "Targeted", "select_by_span"]

@@ -1,0 +1,110 @@
+"""Parts and schemes of users' own: chosen like ours, refused with what is missing."""
+
+import re
+
+import pytest
+
+import mpicomp
+from mpicomp import codecs, exchanges, schemes, selectors
+from mpicomp.errors import InvalidArgument
+from mpicomp.options import Option
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    """Leave the registries to other tests as they are."""
+    for kind, registry in schemes.PARTS.items():
+        monkeypatch.setitem(schemes.PARTS, kind, dict(registry))
+    monkeypatch.setattr(schemes, "COMPOSITIONS", dict(schemes.COMPOSITIONS))
+
+
+def selector(**changed):
+    """A fresh class that has all a selector needs, but for what is ``changed``; None leaves it out."""
+    things = {
+        "name": "mine", "reference": "-", "options": (Option("stride", int, 3, "elements apart", low=1),),
+        "finds_nonfinite": False, "select": lambda *_: None, "expand": lambda *_: None,
+        "__init__": lambda self, stride: setattr(self, "stride", stride), **changed,
+    }  # fmt: skip
+    return type("Mine", (), {name: thing for name, thing in things.items() if thing is not None})
+
+
+def test_a_part_is_chosen_by_its_name_and_brings_its_options():
+    part = mpicomp.register_part("selector")(selector())
+    scheme = mpicomp.Scheme.parse("topk:selector=mine,stride=7")
+    assert type(scheme.parts(1).selector) is part
+    assert scheme.parts(1).selector.stride == 7
+    with pytest.raises(InvalidArgument, match=re.escape("stride must be in [1, inf), got 0")):
+        mpicomp.Scheme.parse("topk:selector=mine,stride=0")
+
+
+def test_errors_and_tables_list_it():
+    mpicomp.register_part("selector")(selector())
+    with pytest.raises(InvalidArgument, match=r"selector must be one of .*, mine, got theirs"):
+        mpicomp.Scheme.parse("topk:selector=theirs")
+    assert "mine" in next(row["range"] for row in schemes.common_options() if row["name"] == "selector")
+
+
+@pytest.mark.parametrize("part", [selectors.Counted, codecs.SelfContained, exchanges.Stateless])
+def test_bases_for_parts_are_there(part):
+    assert part.__doc__
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"expand": None}, "Mine has no expand"),
+        ({"reference": None, "select": None}, "Mine has no reference, select"),
+        ({"sketch": lambda *_: None}, "Mine has no pick"),
+        ({"name": "top-k"}, "there is a selector named 'top-k' already"),
+        ({"name": "a,b"}, "must hold none of"),
+        ({"name": ""}, "must hold none of"),
+        ({"options": ("stride",)}, "must be a tuple of mpicomp.options.Option"),
+    ],
+)
+def test_what_is_missing_is_said_and_nothing_is_registered(changed, message):
+    before = dict(schemes.PARTS["selector"])
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        mpicomp.register_part("selector")(selector(**changed))
+    assert schemes.PARTS["selector"] == before
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(InvalidArgument, match="kind must be one of memory, selector, codec, exchange, schedule"):
+        mpicomp.register_part("transport")
+
+
+@pytest.mark.parametrize("kind", schemes.PARTS)
+def test_our_own_parts_would_pass(kind):
+    """What is asked of users' parts is no more than what ours have."""
+    for part in list(schemes.PARTS[kind].values()):
+        mpicomp.register_part(kind)(type(part.__name__, (part,), {"name": f"my-{part.name}"}))
+
+
+def composition(**changed):
+    things = {"name": "my-scheme", "memory": "residual", "selector": "mine", "codec": "float", "exchange": "gather",
+              "reference": "-", "wire": "(p-1) k (v + i)", **changed}
+    return schemes.Composition(**things)
+
+
+def test_a_scheme_of_parts_has_a_row_and_defaults():
+    mpicomp.register_part("selector")(selector())
+    mpicomp.register_scheme(composition(defaults={"stride": 5}))
+    assert mpicomp.Scheme.parse("my-scheme").options["stride"] == 5
+    assert schemes.table()[-1]["name"] == "my-scheme"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": "topk"}, "there is a scheme named 'topk' already"),
+        ({"codec": "morse"}, "codec must be one of float, "),
+        ({"exchange": "leader"}, "exchange leader takes as selector one that chooses some, got mine"),
+        ({"defaults": {"stride": 0}}, "stride must be in [1, inf), got 0"),
+    ],
+)
+def test_a_scheme_that_cannot_be_is_refused(changed, message):
+    mpicomp.register_part("selector")(selector())
+    before = schemes.names()
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        mpicomp.register_scheme(composition(**changed))
+    assert schemes.names() == before
