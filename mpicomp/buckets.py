@@ -70,7 +70,9 @@ class Bucket:
         self._lay_out(rule, densities or {})
         self.ops = ops_for(first)
         shapes = ", ".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
-        self.signature = f"{self.dtype_name} {shapes}"
+        # A rank with device memory does otherwise: its long vectors are not cut into buckets.
+        where = "" if isinstance(first, np.ndarray) else " on a device"
+        self.signature = f"{self.dtype_name}{where} {shapes}"
 
     def _lay_out(self, rule: str, densities: Mapping[str, float]) -> None:
         """Give every array its place."""

@@ -16,7 +16,7 @@ from .call import Call, check_covered, resolve, signature
 from .calls import Calls, logged
 from .checks import Checks
 from .errors import InvalidArgument, MpicompError
-from .inflight import Helper, Pending, threads_allowed
+from .inflight import InFlight
 from .inherited import Inherited
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic, op_name
@@ -34,7 +34,7 @@ IN_PLACE = MPI.IN_PLACE
 _native_allreduce = MPI.Intracomm.Allreduce
 
 
-class Comm(Checks, Verbs, PointToPoint, Inherited):
+class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
     """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py
@@ -58,7 +58,6 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
 
     recorder: Any = None
     _link: Link | None = None
-    _helper: Helper | None = None  # of the all-reduces in flight
     _plain = PlainCalls(_native_allreduce, IN_PLACE)  # of communicators without a private side: lets none pass
     _watched: Watched | None = None
 
@@ -212,21 +211,6 @@ class Comm(Checks, Verbs, PointToPoint, Inherited):
             _native_allreduce(self, out, target.plain(), op)
         else:
             self._reduction.run(source, target, call.op, schedule)
-
-    def Iallreduce(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, algorithm: str = "auto"
-    ) -> Pending:
-        """Start an `Allreduce` and return at once (the first time: when all ranks have called it).
-
-        The result has ``Wait``, ``Test``, ``wait`` and ``test`` of an MPI request; errors are raised there. Several
-        may be in flight; they are done in the order in which they were started, which must be the same on every rank.
-        A helper thread does them where MPI gives MPI_THREAD_MULTIPLE; else they get on with ``Test`` and ``Wait``.
-        """
-        if self._link is None:
-            self._open()
-        if self._helper is None:
-            self._helper = Helper(Comm(MPI.Intracomm(self), self.reproducible), threads_allowed(self._link.comm))
-        return self._helper.start(sendbuf, recvbuf, op, algorithm)
 
     def _record(self, call: Call, start: int, used: Traffic) -> None:
         array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")

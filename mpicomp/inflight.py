@@ -112,10 +112,19 @@ class Helper:
         target = resolve(*arguments).target
         simple = target is None or (target.device is None and not target.kind)
         if simple and not self.comm.reproducible:
+            if target is not None:
+                self.comm.hand_over(target.array.nbytes)
             return Native(MPI.Intracomm.Iallreduce(self.comm, sendbuf, recvbuf, op))
-        pending = Pending()
-        run(self.comm.Allreduce, arguments, pending)
-        return pending
+        return done_at_once(self.comm.Allreduce, arguments)
+
+    def start_in_place(self, x: Any, algorithm: str, kind: str | None) -> Pending:
+        """Begin ``comm.allreduce_in_place`` of the same arguments, with the sum."""
+        arguments = x, algorithm, "sum", kind
+        if self._worker is not None:
+            return self._worker.start(self.comm.allreduce_in_place, *arguments)
+        if kind is None:
+            return self.start(MPI.IN_PLACE, x, MPI.SUM, algorithm)
+        return done_at_once(self.comm.allreduce_in_place, arguments)
 
     def free(self) -> None:
         """End the thread when it is through with what was started; free its communicator (collective)."""
@@ -124,10 +133,58 @@ class Helper:
         self.comm.Free()
 
 
+class InFlight:
+    """All-reduces beside the caller, as methods of ``Comm``."""
+
+    _link: Any
+    _plain: Any
+    _helper: Helper | None = None
+
+    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, algorithm: str = "auto") -> Pending:
+        """Start an `Allreduce` and return at once (the first time: when all ranks have called it).
+
+        The result has ``Wait``, ``Test``, ``wait`` and ``test`` of an MPI request; errors are raised there. Several
+        may be in flight; they are done in the order in which they were started, which must be the same on every rank.
+        A helper thread does them where MPI gives MPI_THREAD_MULTIPLE; else they get on with ``Test`` and ``Wait``.
+        """
+        return self._in_flight.start(sendbuf, recvbuf, op, algorithm)
+
+    def start_allreduce(self, x: Any, algorithm: str = "auto", kind: str | None = None) -> Pending:
+        """Start an ``allreduce_in_place`` that adds up; for ``wait_for``, else as `Iallreduce`."""
+        return self._in_flight.start_in_place(x, algorithm, kind)
+
+    @property
+    def flies(self) -> bool:
+        """Whether it pays to cut a long vector into several all-reduces in flight; the first use is collective.
+
+        Not where they would be done at once, nor on the communicator of a thread that is a helper itself.
+        """
+        link = self._link or self._open()
+        return link.size > 1 and not link.patient and self._in_flight.threaded
+
+    @property
+    def _in_flight(self) -> Helper:
+        """Who does them; the first use is collective."""
+        link = self._link or self._open()
+        if self._helper is None:
+            self._helper = Helper(type(self)(MPI.Intracomm(self), self.reproducible), threads_allowed(link.comm))
+        return self._helper
+
+    def hand_over(self, nbytes: int) -> None:
+        """So many bytes are reduced by MPI's own call: their traffic is counted by formula."""
+        self._plain.handed_over += nbytes
+
+
 def work_off(calls: queue.SimpleQueue) -> None:
     """What the thread does, until it finds None in the queue."""
     for call in iter(calls.get, None):
         run(*call)
+
+
+def done_at_once(function: Callable[..., None], arguments: tuple[Any, ...]) -> Pending:
+    pending = Pending()
+    run(function, arguments, pending)
+    return pending
 
 
 def run(function: Callable[..., None], arguments: tuple[Any, ...], pending: Pending) -> None:

@@ -53,7 +53,7 @@ class Pipeline:
     def set_shift(self, flat: list[Array]) -> None:
         """Give the memories their workers' shifts, and the mean of all (collective)."""
         step = self.step
-        mean = self._dense_mean([g[: step.n] for g in flat])
+        mean = self._start_mean([g[: step.n] for g in flat])()
         mean += 0.0  # no negative zeros, which averages over several workers would lose
         for memory, g in zip(self.memories, flat, strict=True):
             memory.set_shift(g[: step.n].copy(), mean)
@@ -160,32 +160,29 @@ class Pipeline:
         """
         step = self.step
         tails = [g[step.n :] for g in flat]
-        if not step.n or not isinstance(tails[0], np.ndarray) or tails[0].nbytes < IN_FLIGHT_BYTES:
-            request, total = None, None
-        else:
-            total = self._sum(tails)
-            request = step.comm.Iallreduce(None, total, algorithm=step.algorithm)
+        long = isinstance(tails[0], np.ndarray) and tails[0].nbytes >= IN_FLIGHT_BYTES
+        mean = self._start_mean(tails, beside=bool(step.n) and long)
 
         def finish() -> Array:
             with step.timed("exchange"):
-                if request is None:
-                    return self._dense_mean(tails)
-                request.Wait()
-                return step.scale(total)
+                return mean()
 
         return finish
 
-    def _dense_mean(self, vectors: list[Array]) -> Array:
-        """The mean over all workers of dense vectors, one a local worker."""
-        step, total = self.step, self._sum(vectors)
-        step.comm.allreduce_in_place(total, step.algorithm)
-        return step.scale(total)
+    def _start_mean(self, vectors: list[Array], beside: bool = False) -> Callable[[], Array]:
+        """Begin to average dense vectors, one a local worker, which stay as they are."""
+        step = self.step
+        first, *others = vectors
+        total = step.ops.empty(first.size, first.dtype)
 
-    def _sum(self, vectors: list[Array]) -> Array:
-        total = vectors[0].copy()
-        for other in vectors[1:]:
-            self.step.ops.add(total, other)
-        return total
+        def part(begin: int, end: int) -> Array:
+            here = total[begin:end]
+            here[:] = first[begin:end]
+            for other in others:
+                step.ops.add(here, other[begin:end])
+            return here
+
+        return step.start_mean(first, part, target=total, beside=beside)
 
     def _refuse_overflow(self, mean: Mean) -> None:
         step = self.step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from itertools import accumulate
@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from .partition import chunk_count, pieces
 from .values import Array, Compensated, Place
+
+# A dense vector on the host goes in equal parts of at most about so many bytes, each an all-reduce of its own: long
+# enough for a ring over hosts to be near its best, short enough that copies hide. They begin at multiples of ALIGNED.
+BUCKET_BYTES = 16 << 20
+ALIGNED = 64
 
 
 class Step:
@@ -112,11 +118,7 @@ class Step:
 
     def whole(self, u: Compensated, key: str) -> Array:
         """u as one array, which the caller may overwrite; kept under ``key``."""
-        values = self.scratch(key, u.n, u.gradient.dtype)
-        values[:] = u.gradient
-        if u.memory is not None:
-            self.ops.add(values, u.memory)
-        return values
+        return u.copy_to(self.scratch(key, u.n, u.gradient.dtype), self.ops)
 
     def add_at(self, total: Array, indices: Array | None, values: Array) -> None:
         """``total[indices] += values``, everywhere where indices is None."""
@@ -174,19 +176,78 @@ class Step:
         Added on this rank first: one worker's codes are all-reduced as they are; of several workers' floats the sum
         travels in the dtype of computation. ``consume`` allows the first array to be overwritten and returned.
         """
-        alone = len(codes) == 1
-        if alone or self.codec.shares_scale:
-            wire = codes[0] if consume else codes[0].copy()
-            for other in codes[1:]:
-                self.ops.add(wire, other)
-            self.comm.allreduce_in_place(wire, self.algorithm, kind=self.codec.kind)
-            return self.scale(self.codec.decode(wire, place, self))
-        values = [self.codec.decode(one, place, self) for one in codes]
-        total = values[0] if consume else values[0].copy()
-        for other in values[1:]:
-            self.ops.add(total, other)
-        self.comm.allreduce_in_place(total, self.algorithm)
-        return self.scale(total)
+        coded = len(codes) == 1 or self.codec.shares_scale
+        first, *others = codes if coded else [self.codec.decode(one, place, self) for one in codes]
+        wire = first if consume else self.ops.empty(first.size, first.dtype)
+
+        def part(begin: int, end: int) -> Array:
+            here = wire[begin:end]
+            if not consume:
+                here[:] = first[begin:end]
+            for other in others:
+                self.ops.add(here, other[begin:end])
+            return here
+
+        target = wire if wire.dtype == self.dtype else None
+        return self.start_mean(first, part, place if coded else None, target)()
+
+    def start_mean(self, like: Array, part: Callable[[int, int], Array], place: Place | None = None,
+                   target: Array | None = None, beside: bool = False) -> Callable[[], Array]:
+        """Begin to average a dense vector over all workers, in buckets that are in flight at once (collective).
+
+        While one bucket is on its way, the next is made and the one before is read.
+
+        Parameters
+        ----------
+        like : array
+            As long, and on the same device, as what travels.
+        part : function of (begin, end)
+            This rank's sum of its workers' elements, which may be overwritten: asked for once, in order.
+        place : Place, optional
+            Of the whole vector, where codes travel; else values do.
+        target : array, optional
+            Receives the mean; may be what the parts are views of.
+        beside : bool
+            Whether something else follows before the result is asked for: then even a short vector is in flight.
+
+        Returns
+        -------
+        A function that gives the mean, to be called once.
+        """
+        cuts, kind, started = self.cuts(like), self.codec.kind if place else None, []
+        if len(cuts) > 1 or beside:
+            for begin, end in cuts:
+                wire = part(begin, end)
+                started.append((wire, self.comm.start_allreduce(wire, self.algorithm, kind)))
+
+        def read(wire: Array, begin: int, end: int) -> Array:
+            return self.scale(self.codec.decode(wire, place.part(begin, end), self) if place else wire)
+
+        def finish() -> Array:
+            if not started:
+                wire = part(0, like.size)
+                self.comm.allreduce_in_place(wire, self.algorithm, kind=kind)
+                return read(wire, 0, like.size)
+            mean = self.ops.empty(like.size, self.dtype) if target is None else target
+            for (begin, end), (wire, request) in zip(cuts, started, strict=True):
+                self.comm.wait_for(request)
+                values, here = read(wire, begin, end), mean[begin:end]
+                if not np.may_share_memory(values, here):
+                    here[:] = values
+            return mean
+
+        return finish
+
+    def cuts(self, like: Array) -> list[tuple[int, int]]:
+        """Where the buckets of a dense vector begin and end: about equally long; only one where none can be in flight.
+
+        The same on all ranks.
+        """
+        count = chunk_count(like.size * self.dtype.itemsize, BUCKET_BYTES)
+        if count < 2 or not isinstance(like, np.ndarray) or not self.comm.flies:
+            return [(0, like.size)]
+        length = ALIGNED * chunk_count(like.size, ALIGNED * count)
+        return list(pieces(0, like.size, length))
 
     def scale(self, total: Array) -> Array:
         """A sum over all workers turned into their mean, in place."""

@@ -26,14 +26,17 @@ class Compensated(NamedTuple):
         memory = None if self.memory is None else self.memory[start:stop]
         return Compensated(memory, self.gradient[start:stop])
 
+    def copy_to(self, values: Array, ops: Any) -> Array:
+        """u, written into ``values``."""
+        values[:] = self.gradient
+        if self.memory is not None:
+            ops.add(values, self.memory)
+        return values
+
     def at(self, indices: Array | None, ops: Any) -> Array:
         """The values of u at ``indices`` (None: all), a fresh array."""
         if indices is None:
-            values = ops.empty(self.n, self.gradient.dtype)
-            values[:] = self.gradient
-            if self.memory is not None:
-                ops.add(values, self.memory)
-            return values
+            return self.copy_to(ops.empty(self.n, self.gradient.dtype), ops)
         values = ops.empty(indices.size, self.gradient.dtype)
         ops.gather(self.memory, self.gradient, indices, values)
         return values
@@ -63,6 +66,12 @@ class Place(NamedTuple):
     @property
     def size(self) -> int:
         return self.stop - self.start if self.indices is None else self.indices.size
+
+    def part(self, begin: int, end: int) -> Place:
+        """Of the values from ``begin`` to ``end``, counted from the first of these."""
+        if self.indices is not None:
+            return self._replace(indices=self.indices[begin:end])
+        return self._replace(start=self.start + begin, stop=self.start + end)
 
 
 class Mean(NamedTuple):

@@ -36,6 +36,10 @@ class Verbs:
         chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
         self._reduction.run(None, target, op, chosen)
 
+    def wait_for(self, request: Any) -> None:
+        """Return when an all-reduce in flight is done, and raise what went wrong; meanwhile do work of `meanwhile`."""
+        (self._link or self._open()).wait(request)
+
     @logged
     def broadcast(self, x: Any, root: int) -> None:
         """Copy the flat array ``x`` of rank ``root`` into that of every rank."""

@@ -5,6 +5,7 @@
 node     4 and 8 ranks of one node, 1 to 256 MiB, under Open MPI and MPICH: private arrays and those of ``Comm.empty``
 small    4 B to 16 KiB, 2 and 4 ranks: what ``Comm.Allreduce`` costs over mpi4py's own call
 hosts    four hosts of 1 Gbit/s (needs root and iproute2), 1 and 2 ranks a host, 4 to 256 MiB
+buckets  steps of a dense Reducer in buckets of 4 to 32 MiB that are in flight at once, beside one in one piece
 
 Times are medians of calls that take turns, each as slow as its slowest rank. "Copy" is every rank copying the vector
 at once: an all-reduce must read and write main memory as much, so it is the limit that memory sets. "Others' CPU" is
@@ -29,12 +30,12 @@ MPIS = {"Open MPI": ("openmpi", "mpirun"), "MPICH": ("mpich", "mpiexec")}
 SLOWEST = 1 / 1.1  # `auto` may take 10 % more than native
 
 
-def on_node(mpi, ranks, settings, limit=500):
-    """Run measure.py's `sweep` on ranks of this machine under one MPI."""
+def on_node(mpi, ranks, settings, limit=500, task="sweep"):
+    """Run a task of measure.py on ranks of this machine under one MPI."""
     venv, launcher = MPIS[mpi]
     binaries = HERE.parent / ".venv" / venv / "bin"
     command = ["timeout", "--kill-after=10", limit, binaries / launcher, "-n", ranks, binaries / "python", MEASURE]
-    command += ["sweep", json.dumps(settings)]
+    command += [task, json.dumps(settings)]
     environment = {**os.environ, **ALONE}
     return answer(subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True))
 
@@ -119,7 +120,25 @@ def hosts_row(ranks_a_host, one):
     return {**row, "native / auto": verdict(seconds["native"] / seconds["auto"], 1.3)}
 
 
-FIGURES = {"node": node, "small": small, "hosts": hosts}
+def buckets(quick):
+    """A dense step in buckets against one in one piece, and against the all-reduce alone."""
+    sizes = {f"{mib} MiB": mib * MIB for mib in ((8,) if quick else (4, 8, 16, 32))}
+    settings = {"n": 64 * MIB // 4, "sizes": sizes, "seconds": 2 if quick else 20}
+    raw = {f"{ranks} ranks, {mpi}": on_node(mpi, ranks, settings, task="buckets") for ranks in (2, 4) for mpi in MPIS}
+    with Hosts(4, "1gbit") as cluster:
+        for ranks in (1, 2):
+            command = ["python", MEASURE, "buckets", json.dumps({**settings, "seconds": settings["seconds"] * 3})]
+            raw[f"4 hosts, {ranks} a host"] = answer(cluster.run(ranks, command, time_limit=500))
+    rows = []
+    for where, one in raw.items():
+        row = {"where": where, "others' CPU": f"{one['others']:.0%}"}
+        row |= {f"{name} ms": f"{1e3 * value:.1f}" for name, value in one["seconds"].items()}
+        whole = one["seconds"]["whole"]
+        rows.append({**row, **{f"whole / {name}": f"{whole / one['seconds'][name]:.2f}" for name in sizes}})
+    return "64 MiB float32, `Reducer(comm, \"dense\").reduce(x, out=out)`", rows, raw
+
+
+FIGURES = {"node": node, "small": small, "hosts": hosts, "buckets": buckets}
 
 
 if __name__ == "__main__":

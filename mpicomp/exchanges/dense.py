@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..values import Compensated, Exchanged, Mean, Sent
+from ..values import Array, Compensated, Exchanged, Mean, Place, Sent
 from ._stateless import Stateless
 
 
 class Dense(Stateless):
     """All-reduce of the encoded vectors.
 
-    Schedule: one dense all-reduce of n codes, by the reducer's ``algorithm`` (before it one number where the codec's
-    scale is shared by all).
+    Schedule: a dense all-reduce of n codes, by the reducer's ``algorithm`` (before it one number where the codec's
+    scale is shared by all); long vectors in buckets, whose all-reduces are in flight at once.
     Cost: 2 (size-1)/size * n codes a rank, sent and received.
     Restrictions: codes must be addable; the selector is not asked; several workers on one rank are added first.
     Reference: see the files of ``mpicomp.allreduce``.
@@ -28,6 +28,9 @@ class Dense(Stateless):
         return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
+        self._codes: list[Array] | None = None
+        if len(workers) == 1 and not step.remembers and not step.codec.shares_scale:
+            return [Sent(None, workers[0].gradient)]  # nobody reads it; written as the exchange goes on
         places = [step.place(worker, None) for worker in range(len(workers))]
         values = [step.whole(u, f"dense-{worker}") for worker, u in enumerate(workers)]
         self._codes = step.encode_together(values, places)
@@ -35,5 +38,23 @@ class Dense(Stateless):
                 for codes, place in zip(self._codes, places, strict=True)]
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        mean = step.mean_of(self._codes, step.place(0, None), consume=not step.remembers)
-        return Exchanged(Mean(None, mean, step.n), sent, 8.0 * self._codes[0].nbytes)
+        place = step.place(0, None)
+        if self._codes is None:
+            mean, nbytes = self._written_on_the_way(workers[0], place, step)
+        else:
+            mean = step.mean_of(self._codes, place, consume=not step.remembers)
+            nbytes = self._codes[0].nbytes
+        return Exchanged(Mean(None, mean, step.n), sent, 8.0 * nbytes)
+
+    def _written_on_the_way(self, u: Compensated, place: Place, step: Any) -> tuple[Array, int]:
+        """The mean, and the bytes of this worker's codes: each bucket is copied and encoded just before it leaves."""
+        values, nbytes = step.scratch("dense-0", u.n, u.gradient.dtype), 0
+
+        def part(begin: int, end: int) -> Array:
+            nonlocal nbytes
+            codes = step.codec.encode(u.span(begin, end).copy_to(values[begin:end], step.ops),
+                                      place.part(begin, end), step)
+            nbytes += codes.nbytes
+            return codes
+
+        return step.start_mean(u.gradient, part, place, values)(), nbytes

@@ -68,11 +68,6 @@ class RecordingComm:
     def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
         self._call(_allreduce, x.size, np.dtype(x.dtype), algorithm, op, kind)
 
-    def Iallreduce(self, sendbuf: None, recvbuf: Any, algorithm: str = "auto") -> Any:
-        """Not beside what follows, but before it: an upper bound."""
-        self.allreduce_in_place(recvbuf, algorithm)
-        return SimpleNamespace(Wait=lambda: None)
-
     def broadcast(self, x: Any, root: int) -> None:
         self._call(_broadcast, x.nbytes, root)
 

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicomp
+import mpicomp.step
 from mpicomp.bench import check
 from mpicomp.bench.environment import Noise
 
@@ -183,7 +184,31 @@ def steps(n, names):
     return check.steps(mpicomp.Comm(comm), names, [("vector", (n,), 0.0)])
 
 
-TASKS = {"steps": steps, "dense": dense, "sweep": sweep, "scheme": scheme, "methods": methods, "traffic": traffic}
+def buckets(n, sizes, seconds):
+    """Steps of a dense reducer with buckets of each size, in one piece ("whole"), and the all-reduce alone, in turn."""
+    ours = mpicomp.Comm(comm)
+    x = np.random.default_rng(comm.rank).integers(-8, 8, n).astype(np.float32)
+    out, total, reducers = np.empty_like(x), np.empty_like(x), {}
+    ours.Allreduce(x, total)
+
+    def step(nbytes):
+        mpicomp.step.BUCKET_BYTES = nbytes
+        reducers[nbytes].reduce(x, out=out)
+
+    calls = {"all-reduce": lambda: ours.Allreduce(x, total)}
+    for name, nbytes in {"whole": 1 << 40, **sizes}.items():
+        reducers[nbytes] = mpicomp.Reducer(ours, "dense")
+        calls[name] = lambda nbytes=nbytes: step(nbytes)
+        calls[name]()
+        assert everywhere(np.array_equal(out, total * np.float32(1 / comm.size))), f"{name} is wrong"
+    once = sum(timed(call) for call in calls.values())
+    noise = Noise()
+    taken = alternate(calls, dict.fromkeys(calls, min(200, max(3, round(seconds / once)))))
+    share = noise.share(comm)
+    return {"n": n, "others": share, "seconds": {name: median(each) for name, each in taken.items()}}
+
+
+TASKS = {one.__name__: one for one in (steps, buckets, dense, sweep, scheme, methods, traffic)}
 
 if __name__ == "__main__":
     answer = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -104,8 +104,8 @@ def test_the_reducer_keeps_dense_arrays_in_flight(world, text, monkeypatch):
     rng = np.random.default_rng(comm.rank)
     grads = {"w": rng.integers(-8, 8, (40, 50)).astype(np.float32), "b": rng.integers(-8, 8, 5000).astype(np.float32)}
     results, sent, used = [], [], []
-    start = comm.Iallreduce
-    monkeypatch.setattr(comm, "Iallreduce", lambda *args, **named: used.append(1) or start(*args, **named))
+    start = comm.start_allreduce
+    monkeypatch.setattr(comm, "start_allreduce", lambda *args, **named: used.append(1) or start(*args, **named))
     for least in (0, 1 << 30):
         monkeypatch.setattr(pipeline, "IN_FLIGHT_BYTES", least)
         reducer = Reducer(comm, text, algorithm="ring")

@@ -1,0 +1,161 @@
+"""Long dense vectors of a ``Reducer`` go in buckets whose all-reduces are in flight at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpicomp import Comm, Reducer, step
+from mpicomp.errors import NonFiniteGradient
+
+THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+N = 5003  # float32: five buckets of 4 KiB
+WHOLE = 1 << 40
+CASES = [
+    ("dense", 1), ("dense", 2), ("dense:values=float16", 1), ("dense:values=bfloat16", 1), ("dense:values=float64", 2),
+    ("scaled-integer:bits=32", 1), ("dense:memory=residual,values=float16", 2), ("topk:k=40,dense=1d", 1),
+    ("scalecom:chunk=2", 2),
+]  # fmt: skip
+
+
+@pytest.fixture
+def own(world):
+    comm = Comm(world)
+    yield comm
+    comm.Free()
+
+
+@pytest.fixture
+def started(own, monkeypatch):
+    """How many elements every all-reduce in flight had, in order."""
+    sizes, start = [], own.start_allreduce
+    monkeypatch.setattr(own, "start_allreduce", lambda x, *rest: sizes.append(x.size) or start(x, *rest))
+    return sizes
+
+
+def reduced(comm, text, bucket_bytes, monkeypatch, vectors, workers=1, **options):
+    """Means and bytes sent of some steps, with buckets of a size."""
+    monkeypatch.setattr(step, "BUCKET_BYTES", bucket_bytes)
+    reducer = Reducer(comm, text, workers=workers, algorithm="ring", **options)
+    means = [reducer.reduce({"w": w.copy(), "b": b.copy()}) for w, b in vectors]
+    return means, reducer.stats.bytes_sent
+
+
+def drawn(comm, seed, workers=1, whole_numbers=True):
+    """Three steps of this rank's gradients: small whole numbers, whose sum has the same bits in any order."""
+    rng = np.random.default_rng([seed, comm.rank])
+    rows = (workers,) if workers > 1 else ()
+    shapes = [(*rows, N, 1), (*rows, N)]
+    if whole_numbers:
+        return [[rng.integers(-8, 9, shape).astype(np.float32) for shape in shapes] for _ in range(3)]
+    return [[rng.standard_normal(shape).astype(np.float32) for shape in shapes] for _ in range(3)]
+
+
+@pytest.mark.parametrize(("text", "workers"), CASES)
+def test_same_as_in_one_piece(own, started, text, workers, monkeypatch, seed):
+    vectors = drawn(own, seed, workers)
+    buckets, sent = reduced(own, text, 4096, monkeypatch, vectors, workers)
+    in_flight = len(started)
+    whole, sent_whole = reduced(own, text, WHOLE, monkeypatch, vectors, workers)
+    for one, other in zip(buckets, whole, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert len(started) == in_flight
+    assert (in_flight >= 9) == (THREADS and own.size > 1)
+    assert sent == pytest.approx(sent_whole, rel=0.01, abs=64)  # a bucket's blocks differ by an element
+
+
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_mean_and_bits(world, reproducible, monkeypatch, seed):
+    """In the reproducible mode the bits of any numbers are those of the sum in rank order."""
+    comm = Comm(world, reproducible=reproducible)
+    vectors = drawn(comm, seed, whole_numbers=not reproducible)
+    means, _ = reduced(comm, "dense", 4096, monkeypatch, vectors)
+    for mean, (w, _) in zip(means, vectors, strict=True):
+        total = np.zeros_like(w)
+        for i, one in enumerate(world.allgather(w)):
+            total = one.copy() if i == 0 else total + one
+        np.testing.assert_array_equal(mean["w"], total * np.float32(1 / comm.size))
+    comm.Free()
+
+
+def test_buckets_are_even_and_cover_the_vector(own, started, monkeypatch):
+    if not THREADS or own.size == 1:
+        return
+    monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
+    gradient = np.ones(N, np.float32)
+    reducer = Reducer(own, "dense")
+    out = np.empty_like(gradient)
+    assert reducer.reduce(gradient, out=out) is out
+    np.testing.assert_array_equal(out, 1)
+    np.testing.assert_array_equal(gradient, 1)
+    assert sum(started) == N
+    assert started == [1024, 1024, 1024, 1024, 907]
+    assert set(reducer.stats.seconds) >= {"select", "agree", "exchange"}
+    kept = sum(array.nbytes for array in reducer._step._scratch.values())
+    assert kept == gradient.nbytes  # buckets are parts of one vector
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_nothing_leaves_in_a_step_that_does_not_count(own, started, policy, monkeypatch):
+    monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
+    reducer = Reducer(own, "dense", nonfinite=policy)
+    gradient = np.ones(N, np.float32)
+    reducer.reduce(gradient)
+    before = len(started)
+    bad = gradient.copy()
+    if own.rank == own.size - 1:
+        bad[N - 1] = np.nan
+    if policy == "raise":
+        with pytest.raises(NonFiniteGradient, match=f"gradient.*{N - 1}.*nan"):
+            reducer.reduce(bad)
+    else:
+        assert not reducer.reduce(bad).any()
+        assert reducer.stats.skipped
+    assert len(started) == before
+    np.testing.assert_array_equal(reducer.reduce(gradient), 1)
+
+
+def test_an_error_in_flight_is_raised_by_the_step(own, monkeypatch):
+    """Also that of a bucket in the middle; what was started before and after it is no danger to the next step."""
+    if not THREADS or own.size == 1:
+        return
+    monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
+    reducer = Reducer(own, "dense")
+    reducer.reduce(np.ones(N, np.float32))
+    helper, calls = own._helper.comm, []
+    run = helper.allreduce_in_place
+
+    def failing(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise MPI.Exception(MPI.ERR_OTHER)
+        run(*arguments)
+
+    monkeypatch.setattr(helper, "allreduce_in_place", failing)
+    with pytest.raises(MPI.Exception):
+        reducer.reduce(np.ones(N, np.float32))
+    own.Iallreduce(MPI.IN_PLACE, np.ones(1, np.float32)).Wait()  # the thread is through with the others
+    assert len(calls) == 5
+
+
+def test_without_a_thread_it_is_one_call(world, monkeypatch, seed):
+    monkeypatch.setattr(MPI, "Query_thread", lambda: MPI.THREAD_SERIALIZED)
+    comm = Comm(world)
+    vectors = drawn(comm, seed)
+    means, _ = reduced(comm, "dense", 4096, monkeypatch, vectors)
+    whole, _ = reduced(comm, "dense", WHOLE, monkeypatch, vectors)
+    np.testing.assert_array_equal(means[2]["w"], whole[2]["w"])
+    assert not comm.flies
+    comm.Free()
+
+
+def test_bytes_of_mpis_own_call_in_flight_are_counted(world, monkeypatch):
+    monkeypatch.setattr(MPI, "Query_thread", lambda: MPI.THREAD_SERIALIZED)
+    comm = Comm(world)
+    x = np.ones(1000, np.float32)
+    comm.start_allreduce(x).Wait()
+    np.testing.assert_array_equal(x, comm.size)
+    assert comm.traffic.modelled == 2 * (comm.size - 1) * x.nbytes // comm.size
+    comm.Free()
