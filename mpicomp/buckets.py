@@ -81,7 +81,8 @@ class Bucket:
         dense = {i for i, name in enumerate(self.names) if densities.get(name) == 1 or self._goes_dense(i, rule)}
         packed = [i for i in range(len(self.names)) if i not in dense]
         self.spans, at = [(0, 0)] * len(self.names), 0
-        for i in (*packed, *sorted(dense)):
+        self._order = [*packed, *sorted(dense)]
+        for i in self._order:
             self.spans[i] = at, at + math.prod(self.shapes[i])
             at = self.spans[i][1]
         self.total, self.n = at, self.spans[packed[-1]][1] if packed else 0
@@ -122,11 +123,10 @@ class Bucket:
 
     def unflatten(self, flat: Array, out: Arrays | None) -> Arrays:
         """``flat`` in the layout's shapes and dtype; written into ``out`` where given, else fresh or views of it."""
-        parts = [flat[start:stop].reshape(shape) for (start, stop), shape in zip(self.spans, self.shapes, strict=True)]
         if out is not None:
-            for target, part in zip(_form(out)[1].values(), parts, strict=True):
-                target[...] = part
+            self.ops.unpack(flat, self._in_order(list(_form(out)[1].values())))
             return out
+        parts = [flat[start:stop].reshape(shape) for (start, stop), shape in zip(self.spans, self.shapes, strict=True)]
         parts = [part.astype(self.dtype, copy=False) for part in parts]
         if self.form == "array":
             return parts[0]
@@ -176,9 +176,12 @@ class Bucket:
         return tuple(array.shape[1:] if self.workers > 1 else array.shape)
 
     def _pack(self, arrays: list[Array], flat: Array) -> Array:
-        for array, (start, stop) in zip(arrays, self.spans, strict=True):
-            flat[start:stop] = array.reshape(-1)
+        self.ops.pack(self._in_order(arrays), flat)
         return flat
+
+    def _in_order(self, arrays: list[Array]) -> list[Array]:
+        """Arrays as they follow each other in the vector."""
+        return [arrays[i] for i in self._order]
 
 
 def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:

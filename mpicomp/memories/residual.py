@@ -61,5 +61,7 @@ def keep_unsent(u: Compensated, sent: Sent, beta: float, ops: Any) -> Iterator[N
         if sent.indices is None:
             ops.dense_update(memory, gradient, sent.values[start:stop], beta)
         else:
-            ops.masked_update(memory, gradient, sent.indices[first:last] - start, sent.values[first:last], beta)
+            whole = start == 0 and last == sent.indices.size  # the very list, which has been examined
+            indices = sent.indices if whole else sent.indices[first:last] - start
+            ops.masked_update(memory, gradient, indices, sent.values[first:last], beta)
         yield

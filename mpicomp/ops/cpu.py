@@ -73,10 +73,13 @@ from .reference import (
     empty,
     from_host,
     index_dtype,
+    pack,
     positions_of,
     to_host,
+    unpack,
     zeros,
 )
+from .reference.many import Spans, chunk_indices_in, chunk_max_in
 
 __all__ = [
     "PIECE",
@@ -88,7 +91,9 @@ __all__ = [
     "axpby",
     "bin_select",
     "chunk_indices",
+    "chunk_indices_spans",
     "chunk_max",
+    "chunk_max_spans",
     "clear",
     "common",
     "concatenate",
@@ -113,6 +118,7 @@ __all__ = [
     "multiply",
     "narrow",
     "orthogonalise",
+    "pack",
     "pack_bitmap",
     "pack_gaps",
     "pack_levels",
@@ -136,6 +142,7 @@ __all__ = [
     "top_k",
     "uniform",
     "union",
+    "unpack",
     "unpack_bitmap",
     "unpack_gaps",
     "unpack_levels",
@@ -150,3 +157,13 @@ def union(lists: list[np.ndarray], n: int) -> np.ndarray:
     """Ascending indices, each once, of all that are in any of ``lists`` (indices into ``n`` elements)."""
     out = np.empty(sum(map(len, lists)), index_dtype(n))
     return out[: union_of(lists, n, out)]
+
+
+def chunk_max_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Spans, positions: np.ndarray) -> None:
+    """As ``chunk_max`` in each of ``spans``."""
+    chunk_max_in(chunk_max, memory, grad, spans, positions)
+
+
+def chunk_indices_spans(positions: np.ndarray, spans: Spans, n: int, indices: np.ndarray) -> None:
+    """As ``chunk_indices`` in each of ``spans``, into the whole vector."""
+    chunk_indices_in(chunk_indices, positions, spans, indices)

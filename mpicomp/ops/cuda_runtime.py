@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property, wraps
 from pathlib import Path
@@ -19,7 +19,9 @@ OPTIONS = ("--std=c++17", "--fmad=false")  # no contraction: the bits of the Num
 THREADS = 256  # a block; `threads` in common.cuh
 MAX_BLOCKS = 4096  # enough to fill any device; kernels loop over what is left
 WARP = 32
-TILE = 1024  # `tile` in collect.cu
+TILE_BYTES = 16 * 4 * THREADS  # of a vector, for one block of collect.cu: `rounds` packs a thread
+PACK_BYTES = 16  # what one access moves: `Pack` in common.cuh
+PIECE = 4096  # elements for one block: `update_piece` in update.cu, `list_piece` in many.cu
 DIGIT_BITS = 11  # `digit_bits` in top_k.cu
 GROUP_PIECE = 16384  # `piece` in norms.cu
 SKETCH_ROWS = (1, 3, 5, 7)  # medians of so many keep to registers; 0 stands for any other number
@@ -35,6 +37,7 @@ INTEGER = {
     "uint32": "unsigned int",
     "uint64": "unsigned long long",
 }
+WORD = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}  # by bytes
 CODE = {"int8": "signed char", "int16": "short", "int32": "int"}
 HALF = {"float16": "Float16", "bfloat16": "BFloat16"}
 PACKED = ("signs", "levels", "natural")
@@ -53,21 +56,19 @@ def _kernel_names() -> dict[str, list[str]]:
         ],
         "half": [f"{name}<{half}>" for name in ("widen", "add_widened", "narrow") for half in HALF.values()],
         "chunk_max": [
-            *(f"chunk_max<{t}, {p}>" for t in real for p in position),
-            *(f"chunk_indices<{p}, {i}>" for p in position for i in index),
+            *(f"chunk_max{of}<{t}, {p}>" for of in ("", "_spans") for t in real for p in position),
+            *(f"chunk_indices{of}<{p}, {i}>" for of in ("", "_spans") for p in position for i in index),
         ],
-        "collect": [
-            *(f"count_selected<{t}>" for t in real),
-            *(f"write_selected<{ti}>" for ti in real_index),
-        ],
-        "top_k": [f"count_digits<{t}>" for t in real],
+        "collect": [f"select<{ti}>" for ti in real_index],
+        "top_k": [*(f"count_digits<{t}>" for t in real), "choose_digit"],
+        "many": [f"move_arrays<{word}, {into}>" for word in WORD.values() for into in ("true", "false")],
         "gather": [
             *(f"{name}<{ti}>" for name in ("gather", "scatter", "scatter_add", "clear") for ti in real_index),
             *(f"check_indices<{i}>" for i in index),
         ],
         "update": [
-            *(f"keep_unsent<{ti}>" for ti in real_index),
-            *(f"{name}<{t}>" for name in ("filter", "dense_update", "axpby") for t in real),
+            *(f"masked_update<{ti}>" for ti in real_index),
+            *(f"{name}<{t}>" for name in ("dense_update", "axpby") for t in real),
         ],
         "sketch": [
             *(f"{name}<{t}>" for name in ("count_sketch", "project_rows") for t in real),
@@ -131,6 +132,9 @@ class Runtime:
     def to_host(self, array: Array) -> np.ndarray:
         return self.xp.asnumpy(array)
 
+    def address(self, array: Array) -> int:
+        return array.data.ptr
+
     def kernel(self, family: str, name: str) -> Any:
         return self._module(family, self.xp.cuda.runtime.getDevice()).get_function(name)
 
@@ -160,16 +164,30 @@ def to_host(x: Array) -> np.ndarray:
     return _runtime.to_host(x)
 
 
+def addresses(arrays: Sequence[Array]) -> tuple[int, ...]:
+    """Where the arrays begin in the device's memory."""
+    return tuple(map(_runtime.address, arrays))
+
+
 def on_device(op: Callable) -> Callable:
     """Run ``op`` on the device of its first array argument (a memory may be None)."""
 
     @wraps(op)
     def wrapped(*args, **kwargs):
-        array = next(arg for arg in (*args, *kwargs.values()) if hasattr(arg, "dtype"))
+        array = next(_arrays(args, kwargs))
         with _runtime.device(array):
             return op(*args, **kwargs)
 
     return wrapped
+
+
+def _arrays(args: tuple, kwargs: dict) -> Iterator[Array]:
+    for arg in (*args, *kwargs.values()):
+        yield from filter(_is_array, arg if isinstance(arg, list | tuple) else (arg,))
+
+
+def _is_array(thing: Any) -> bool:
+    return hasattr(thing, "dtype")
 
 
 def launch(family: str, name: str, blocks: int, *args: Any) -> None:
@@ -178,6 +196,11 @@ def launch(family: str, name: str, blocks: int, *args: Any) -> None:
         _runtime.kernel(family, name)((blocks,), (THREADS,), args)
 
 
-def blocks_for(work: int) -> int:
-    """Blocks for ``work`` threads, at most MAX_BLOCKS."""
-    return min(MAX_BLOCKS, -(-int(work) // THREADS))
+def blocks_for(work: int, of_block: int = THREADS) -> int:
+    """Blocks for ``work`` threads, or for that many of what a block does ``of_block`` of; at most MAX_BLOCKS."""
+    return min(MAX_BLOCKS, -(-int(work) // of_block))
+
+
+def packs(x: Array) -> int:
+    """Threads for a pass over ``x`` that reads 16 bytes at a time."""
+    return -(-x.size * x.dtype.itemsize // PACK_BYTES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,47 +34,23 @@ class ChunkMax:
     def select(self, u: Compensated, step: Any) -> Array:
         """Positions inside the chunks, all spans one after the other."""
         wire = self.wire_like(step)
-        for start, stop, chunk, positions in self._parts(wire, step):
-            own = positions if _fits(chunk, wire) else step.ops.empty(positions.size, np.uint8)
-            step.ops.chunk_max(*u.span(start, stop), chunk, own)
-            if own is not positions:
-                positions[:] = own
+        step.ops.chunk_max_spans(*u, self._spans(step), wire)
         return wire
 
     def expand(self, wire: Array, step: Any) -> Array:
         """Ascending indices into the whole vector."""
         indices = step.ops.empty(wire.size, step.ops.index_dtype(step.n))
-        filled = 0
-        for start, stop, chunk, positions in self._parts(wire, step):
-            own = positions if _fits(chunk, wire) else positions.astype(np.uint8)
-            part = indices[filled : filled + own.size]
-            step.ops.chunk_indices(own, chunk, stop - start, part)
-            if start:
-                part += start
-            filled += own.size
+        step.ops.chunk_indices_spans(wire, self._spans(step), step.n, indices)
         return indices
 
     def wire_like(self, step: Any) -> Array:
         """An empty array of the size every rank's selection has on the wire."""
-        chunks = self._chunks(step)
-        dtype = np.uint8 if max(chunks) <= 256 else np.uint16
-        count = sum(chunk_count(stop - start, chunk) for (start, stop), chunk in zip(step.spans, chunks, strict=True))
-        return step.ops.empty(count, dtype)
+        spans = self._spans(step)
+        dtype = np.uint8 if max(chunk for *_, chunk in spans) <= 256 else np.uint16
+        return step.ops.empty(sum(chunk_count(stop - start, chunk) for start, stop, chunk in spans), dtype)
 
-    def _chunks(self, step: Any) -> list[int]:
-        """The length of a chunk in each span."""
+    def _spans(self, step: Any) -> list[tuple[int, int, int]]:
+        """Each span with the length of its chunks."""
         densities = (step.density(1 / self.chunk, span) for span in range(len(step.spans)))
-        return [min(LONGEST, round(1 / density)) for density in densities]
-
-    def _parts(self, wire: Array, step: Any) -> Iterator[tuple[int, int, int, Array]]:
-        """Each span with its chunk and its part of ``wire``."""
-        filled = 0
-        for (start, stop), chunk in zip(step.spans, self._chunks(step), strict=True):
-            chunks = chunk_count(stop - start, chunk)
-            yield start, stop, chunk, wire[filled : filled + chunks]
-            filled += chunks
-
-
-def _fits(chunk: int, wire: Array) -> bool:
-    """Whether positions in a chunk are held in ``wire``'s type; where spans' chunks differ, the widest is taken."""
-    return wire.itemsize == (1 if chunk <= 256 else 2)
+        chunks = (min(LONGEST, round(1 / density)) for density in densities)
+        return [(*span, chunk) for span, chunk in zip(step.spans, chunks, strict=True)]

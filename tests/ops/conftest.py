@@ -16,9 +16,9 @@ ISAS = ("avx512", "avx2", "baseline")
 
 
 @pytest.fixture(scope="session")
-def emulated_cuda(tmp_path_factory):
+def emulated_cuda():
     """mpicomp.ops.gpu, its kernels run on the CPU."""
-    previous = cuda_runtime.use(EmulatedRuntime(tmp_path_factory.mktemp("cuda_on_cpu")))
+    previous = cuda_runtime.use(EmulatedRuntime())
     yield gpu
     cuda_runtime.use(previous)
 
@@ -61,6 +61,7 @@ def rng():
 def wide_indices(monkeypatch):
     """Selections answer with 64-bit indices, as they do for vectors over 2^31 - 1 elements."""
     _cpu.set_index_limit(0)
-    monkeypatch.setattr(gpu.base, "index_dtype", lambda n: np.dtype(np.int64))
+    for home in (gpu.base, gpu.collect):
+        monkeypatch.setattr(home, "index_dtype", lambda n: np.dtype(np.int64))
     yield
     _cpu.set_index_limit(2**31 - 1)

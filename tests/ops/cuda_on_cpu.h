@@ -176,6 +176,16 @@ T __shfl_down_sync(unsigned, T value, unsigned offset, int width = emulator::lan
 }
 
 template <class T>
+T __shfl_up_sync(unsigned, T value, unsigned offset) {
+    const unsigned lane = threadIdx.x % emulator::lanes, source = lane >= offset ? lane - offset : lane;
+    unsigned long long wide = 0;
+    std::memcpy(&wide, &value, sizeof value);
+    wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });
+    std::memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+template <class T>
 T __shfl_sync(unsigned, T value, unsigned source) {
     unsigned long long wide = 0;
     std::memcpy(&wide, &value, sizeof value);
@@ -213,6 +223,9 @@ T atomicOr(T* address, T value) {
     return std::exchange(*address, static_cast<T>(*address | value));
 }
 
+inline void __threadfence() {}
+
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
 inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }

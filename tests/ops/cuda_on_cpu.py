@@ -7,7 +7,9 @@ name. "Device" arrays are NumPy arrays. Grid, block and arguments are those the 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import subprocess
+import tempfile
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -16,23 +18,24 @@ import numpy as np
 
 from mpicomp.ops import cuda_runtime
 
-HERE = Path(__file__).parent
-OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fwrapv", "-shared", "-fPIC", "-w")
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parents[1] / ".cache" / "cuda_on_cpu"
+OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-shared", "-fPIC", "-w")
 
 
 class EmulatedRuntime(cuda_runtime.Runtime):
-    """``xp`` is NumPy; kernels come from a shared library compiled under ``folder`` on first use."""
+    """``xp`` is NumPy; kernels come from shared libraries, one a .cu file, compiled on first use."""
 
     xp = np
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
 
     def device(self, array: np.ndarray) -> nullcontext:
         return nullcontext()
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
+
+    def address(self, array: np.ndarray) -> int:
+        return array.ctypes.data
 
     def kernel(self, family: str, name: str):
         entry = getattr(self._library(family), f"kernel_{cuda_runtime.KERNELS[family].index(name)}")
@@ -47,15 +50,27 @@ class EmulatedRuntime(cuda_runtime.Runtime):
 
     @cache  # noqa: B019 (one instance a test session)
     def _library(self, family: str) -> ctypes.CDLL:
-        code, library = self._folder / f"{family}.cpp", self._folder / f"{family}.so"
         entries = (
             f'extern "C" int kernel_{i}(unsigned blocks, unsigned threads_, void** args, int given) '
             f"{{ return emulator::launch<&{name}>(blocks, threads_, args, given); }}\n"
             for i, name in enumerate(cuda_runtime.KERNELS[family])
         )
-        code.write_text('#include "cuda_on_cpu.h"\n' + cuda_runtime.source(family) + "".join(entries))
-        subprocess.run(["g++", *OPTIONS, f"-I{HERE}", "-o", library, code], check=True, timeout=100)
-        return ctypes.CDLL(str(library))
+        text = '#include "cuda_on_cpu.h"\n' + cuda_runtime.source(family) + "".join(entries)
+        return ctypes.CDLL(str(_compiled(family, text)))
+
+
+def _compiled(family: str, text: str) -> Path:
+    """The library of a translation unit: compiled when first wanted, and kept for other processes and later runs."""
+    origin = "".join([text, (HERE / "cuda_on_cpu.h").read_text(), *OPTIONS])
+    library = CACHE / f"{family}-{hashlib.sha256(origin.encode()).hexdigest()[:16]}.so"
+    if not library.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            code, made = Path(folder, f"{family}.cpp"), Path(folder, "made.so")
+            code.write_text(text)
+            subprocess.run(["g++", *OPTIONS, f"-I{HERE}", "-o", made, code], check=True, timeout=100)
+            made.replace(library)
+    return library
 
 
 def _argument(arg) -> np.ndarray:

@@ -1,37 +1,42 @@
-"""Every kernel the launchers name compiles with NVRTC for Ampere and Hopper; no device is needed."""
+"""Every kernel the launchers name compiles with NVRTC for Ampere, Hopper and Blackwell; no device is needed."""
+
+from __future__ import annotations
 
 import pytest
+from cuda_resources import ARCHITECTURES, TABLE, compile_family, report
 
 from mpicomp.ops import cuda_runtime
 
-nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+# The only kernels that may keep something in local memory: a sketch's votes, where their number is not constant.
+INDEXES_ITS_STACK = "sketch_estimate<{}, 0>"
 
 
-def checked(result):
-    status, *values = result
-    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, status
-    return values[0] if len(values) == 1 else values
-
-
-def log_of(program):
-    text = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
-    nvrtc.nvrtcGetProgramLog(program, text)
-    return text.decode().strip("\0 ")
-
-
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("family", cuda_runtime.KERNELS)
-def test_compiles(family, architecture):
-    code = cuda_runtime.source(family).encode()
-    program = checked(nvrtc.nvrtcCreateProgram(code, f"{family}.cu".encode(), 0, [], []))
-    for name in cuda_runtime.KERNELS[family]:
-        checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
-    options = [option.encode() for option in (*cuda_runtime.OPTIONS, f"--gpu-architecture={architecture}")]
-    status, *_ = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, log_of(program)
-    for name in cuda_runtime.KERNELS[family]:
-        assert checked(nvrtc.nvrtcGetLoweredName(program, name.encode()))
-    checked(nvrtc.nvrtcDestroyProgram(program))
+def test_compiles_without_spills(family, architecture):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    for name, taken in compile_family(family, architecture).items():
+        assert taken.spilled == 0, f"{name} for {architecture} spills {taken.spilled} bytes"
+        assert taken.registers * cuda_runtime.THREADS <= 65536, f"{name} does not fit a multiprocessor"
+        if name not in [INDEXES_ITS_STACK.format(t) for t in cuda_runtime.REAL.values()]:
+            assert taken.stack == 0, f"{name} for {architecture} keeps {taken.stack} bytes in local memory"
+
+
+def test_a_spill_would_be_seen():
+    log = (
+        "ptxas info    : Function properties for _Z1fv\n"
+        "ptxas         .     16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n"
+        "ptxas info    : Used 255 registers, used 1 barriers, 4096 bytes smem, 400 bytes cmem[0]\n"
+    )
+    assert report(log)["_Z1fv"] == (255, 4096, 16, 20)
+
+
+def test_the_table_has_every_kernel_and_no_spill():
+    rows = [line.split("|")[1:-1] for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    expected = [f"`{family}: {name}`" for family, names in cuda_runtime.KERNELS.items() for name in names]
+    assert [row[0].strip() for row in rows] == expected, "run python tests/ops/cuda_resources.py"
+    for _, *cells in rows:
+        assert [cell.split("/")[2].strip() for cell in cells] == ["0"] * len(ARCHITECTURES)
 
 
 def test_every_source_is_listed():
@@ -40,11 +45,13 @@ def test_every_source_is_listed():
 
 def test_constants_shared_with_the_kernels():
     """Launchers and kernels agree on the sizes that both need."""
-    sources = cuda_runtime.source("collect") + cuda_runtime.source("top_k")
+    sources = "".join(map(cuda_runtime.source, ("collect", "top_k", "update", "many")))
     for line in (
         f"constexpr int threads = {cuda_runtime.THREADS};",
         f"constexpr int warp_size = {cuda_runtime.WARP};",
-        f"constexpr int tile = {cuda_runtime.TILE};",
+        f"constexpr int rounds = {cuda_runtime.TILE_BYTES // (cuda_runtime.PACK_BYTES * cuda_runtime.THREADS)};",
+        f"constexpr int update_piece = {cuda_runtime.PIECE};",
+        f"constexpr int list_piece = {cuda_runtime.PIECE};",
         f"constexpr int digit_bits = {cuda_runtime.DIGIT_BITS},",
     ):
         assert line in sources

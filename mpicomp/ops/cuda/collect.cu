@@ -1,61 +1,150 @@
 // Stream compaction: ascending indices of the elements a cut admits, which are those whose magnitude is above `key`
-// and the first `ties` whose magnitude equals it. Two passes: count by tile, then (after a running sum of the
-// counts) write each tile's indices to their place. No order depends on which block runs first.
+// and the first `ties` whose magnitude equals it. One pass: a block counts its tile, learns by looking back how many the
+// tiles before it hold, and writes its indices to their place (Merrill and Garland, Single-pass parallel prefix scan with
+// decoupled look-back, NVIDIA 2016). What is written does not depend on the order in which blocks run.
 #include "common.cuh"
 
-constexpr int tile = 1024;  // elements one block looks at
+constexpr int rounds = 4;  // packs of 16 bytes that a thread looks at
+template <typename T> constexpr int tile = threads * rounds * Pack<T>::size;
 
-// above, equal: one count a tile.
-template <typename T>
-__global__ void count_selected(const T* memory, const T* grad, long long n, Bits<T> key, long long* above,
-                               long long* equal) {
-    const long long begin = (long long)blockIdx.x * tile, end = min(begin + tile, n);
-    int my_above = 0, my_equal = 0;
-    for (long long i = begin + threadIdx.x; i < end; i += threads) {
-        const Bits<T> mine = magnitude(compensated(memory, grad, i));
-        my_above += mine > key;
-        my_equal += mine == key;
-    }
-    my_above = block_sum(my_above);
-    my_equal = block_sum(my_equal);
-    if (threadIdx.x == 0) above[blockIdx.x] = my_above, equal[blockIdx.x] = my_equal;
+struct Count {
+    long long above, equal;
+};
+
+// What the tiles tell each other. A tile publishes its own count, then the sum of all counts up to its own; `told` says
+// which, and is written after what it tells of. Zero at first.
+enum { nothing, own_count, running_count };
+struct Board {
+    volatile int* ticket;  // tiles are taken in order: those before a block's are being worked on or done
+    volatile int* told;
+    volatile Count *own, *running;
+};
+
+__device__ inline Board board_at(char* memory, long long tiles) {
+    const long long words = (tiles + 1 + 3) / 4 * 4;  // counts begin at a multiple of 16 bytes
+    int* head = (int*)memory;
+    Count* counts = (Count*)(head + words);
+    return {head, head + 1, counts, counts + tiles};
 }
 
-// How many threads of the block before this one raise `flag`, and how many in all. All threads must call it.
-__device__ inline int block_rank(bool flag, int* total) {
-    __shared__ int of_warp[threads / warp_size];
-    const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
-    const unsigned raised = __ballot_sync(all_lanes, flag);
-    __syncthreads();  // an earlier call's counts have been read
-    if (lane == 0) of_warp[warp] = __popc(raised);
-    __syncthreads();
-    int before = __popc(raised & ((1u << lane) - 1)), sum = 0;
-    for (int other = 0; other < threads / warp_size; ++other) {
-        if (other < warp) before += of_warp[other];
-        sum += of_warp[other];
+__device__ inline void tell(volatile Count* counts, volatile int* told, long long t, Count count, int what) {
+    counts[t].above = count.above;
+    counts[t].equal = count.equal;
+    __threadfence();
+    told[t] = what;
+}
+
+// The sum over the lanes, in all of them.
+__device__ inline long long warp_total(long long value) {
+    for (int offset = warp_size / 2; offset; offset /= 2) value += __shfl_down_sync(all_lanes, value, offset);
+    return __shfl_sync(all_lanes, value, 0);
+}
+
+// The counts of all tiles before tile t, which one warp adds up, 32 tiles at a time, back to one that knows its sum.
+__device__ inline Count count_before(const Board& board, long long t) {
+    const int lane = threadIdx.x % warp_size;
+    Count before = {0, 0};
+    for (long long last = t - 1; last >= 0; last -= warp_size) {
+        const long long other = last - lane;
+        int told = running_count;  // in front of the first tile
+        Count count = {0, 0};
+        if (other >= 0) {
+            do told = board.told[other];
+            while (told == nothing);
+            __threadfence();
+            volatile Count* counts = told == own_count ? board.own : board.running;
+            count.above = counts[other].above;
+            count.equal = counts[other].equal;
+        }
+        const unsigned sums = __ballot_sync(all_lanes, told == running_count);
+        if (sums && lane > __ffs(sums) - 1) count = {0, 0};  // the nearest sum holds those further back
+        before.above += warp_total(count.above);
+        before.equal += warp_total(count.equal);
+        if (sums) break;
     }
-    *total = sum;
     return before;
 }
 
-// above_until, equal_until: running sums of the counts, each tile's own included.
+// indices: at least as many as `capacity`; further ones are only counted. totals = how many are above the key, and how many
+// equal it, in all of n elements. cut (may be null): key and ties as top_k.cu leaves them, in the place of these.
 template <typename T, typename I>
-__global__ void write_selected(const T* memory, const T* grad, long long n, Bits<T> key, long long ties,
-                               const long long* above_until, const long long* equal_until, I* indices) {
-    const int b = blockIdx.x;
-    const long long above_before = b ? above_until[b - 1] : 0, equal_before = b ? equal_until[b - 1] : 0;
-    const bool nothing = above_until[b] == above_before && equal_until[b] == equal_before;
-    if (nothing) return;  // the whole block: most tiles at a low density are not read again
-    long long place = above_before + min(equal_before, ties), ties_left = ties - min(equal_before, ties);
-    for (int round = 0; round < tile / threads; ++round) {
-        const long long i = (long long)b * tile + round * threads + threadIdx.x;
-        const Bits<T> mine = i < n ? magnitude(compensated(memory, grad, i)) : -1;
-        int equals, selections;
-        const int equal_rank = block_rank(mine == key, &equals);
-        const bool selected = mine > key || (mine == key && equal_rank < ties_left);
-        const int rank = block_rank(selected, &selections);
-        if (selected) indices[place + rank] = (I)i;
-        place += selections;
-        ties_left -= min((long long)equals, ties_left);
+__global__ void select(const T* memory, const T* grad, long long n, Bits<T> key, long long ties, const long long* cut,
+                       char* board_memory, long long tiles, long long capacity, I* indices, long long* totals) {
+    constexpr int size = Pack<T>::size, warps = threads / warp_size;
+    __shared__ long long taken;
+    __shared__ int of_warp[rounds * warps];  // above and equal, 16 bits each, as `mine` below
+    __shared__ Count before;
+    const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+    const Board board = board_at(board_memory, tiles);
+    if (cut) key = (Bits<T>)cut[0], ties = cut[1];
+
+    if (threadIdx.x == 0) taken = atomicAdd((int*)board.ticket, 1);
+    __syncthreads();
+    const long long t = taken, begin = t * tile<T>;
+
+    // Pack `round * threads + thread` of the tile is this thread's: which of its elements are above and equal.
+    unsigned above = 0, equal = 0;
+    int until[rounds];  // counts of this warp's lanes up to this one's, in each round
+    const bool whole = begin + tile<T> <= n && aligned(memory, grad);
+#pragma unroll
+    for (int round = 0; round < rounds; ++round) {
+        const long long v = begin / size + round * threads + threadIdx.x;
+        Pack<T> u;
+        if (whole) u = compensated_pack(memory, grad, v);
+        int mine = 0;
+#pragma unroll
+        for (int j = 0; j < size; ++j) {
+            const long long i = v * size + j;
+            if (!whole && i < n) u.at[j] = compensated(memory, grad, i);
+            const Bits<T> bits = i < n ? magnitude(u.at[j]) : -1;
+            above |= (unsigned)(bits > key) << (round * size + j);
+            equal |= (unsigned)(bits == key) << (round * size + j);
+            mine += (bits > key) + ((bits == key) << 16);
+        }
+        until[round] = mine;
+        for (int offset = 1; offset < warp_size; offset *= 2) {
+            const int below = __shfl_up_sync(all_lanes, until[round], offset);
+            if (lane >= offset) until[round] += below;
+        }
+        if (lane == warp_size - 1) of_warp[round * warps + warp] = until[round];
+        until[round] -= mine;
+    }
+    __syncthreads();
+
+    if (warp == 0) {  // rounds * warps counts are a warp's: their running sums, this tile's count, those before it
+        const int own = of_warp[lane];
+        int sum = own;
+        for (int offset = 1; offset < warp_size; offset *= 2) {
+            const int below = __shfl_up_sync(all_lanes, sum, offset);
+            if (lane >= offset) sum += below;
+        }
+        of_warp[lane] = sum - own;
+        const int all = __shfl_sync(all_lanes, sum, warp_size - 1);
+        const Count count = {all & 0xffff, all >> 16};
+        if (lane == 0) tell(board.own, board.told, t, count, own_count);
+        const Count earlier = count_before(board, t);
+        if (lane == 0) {
+            const Count sums = {earlier.above + count.above, earlier.equal + count.equal};
+            tell(board.running, board.told, t, sums, running_count);
+            before = earlier;
+            if (t == tiles - 1) totals[0] = sums.above, totals[1] = sums.equal;
+        }
+    }
+    __syncthreads();
+
+    if (!(above | equal)) return;
+#pragma unroll
+    for (int round = 0; round < rounds; ++round) {
+        const int inside = of_warp[round * warps + warp] + until[round];
+        long long larger = before.above + (inside & 0xffff), same = before.equal + (inside >> 16);
+#pragma unroll
+        for (int j = 0; j < size; ++j) {
+            const bool is_above = above >> (round * size + j) & 1, is_equal = equal >> (round * size + j) & 1;
+            const long long place = larger + min(same, ties);
+            if ((is_above || (is_equal && same < ties)) && place < capacity)
+                indices[place] = (I)(begin + (round * threads + threadIdx.x) * size + j);
+            larger += is_above;
+            same += is_equal;
+        }
     }
 }

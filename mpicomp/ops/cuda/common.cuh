@@ -1,6 +1,6 @@
 // Shared by all kernels; the loader puts this text in the place of the #include. No host headers: NVRTC compiles
-// it. A launch has `threads` threads a block, and a thread takes every grid_size()-th element from grid_index() on,
-// so that any grid covers any n.
+// it. A launch has `threads` threads a block, and a thread takes every grid_size()-th element (or pack of 16 bytes) from
+// grid_index() on, so that any grid covers any n; all indices are 64 bits wide.
 constexpr int threads = 256;
 constexpr int warp_size = 32;
 constexpr unsigned all_lanes = 0xffffffff;
@@ -34,6 +34,66 @@ template <typename T> __device__ inline bool is_nonfinite(T value) {
 // u[i] = memory[i] + grad[i], never stored; memory may be null, which means zero.
 template <typename T> __device__ inline T compensated(const T* memory, const T* grad, long long i) {
     return memory ? memory[i] + grad[i] : grad[i];
+}
+
+// As many elements as one access of 16 bytes moves.
+template <typename T> struct alignas(16) Pack {
+    static constexpr int size = 16 / sizeof(T);
+    T at[size];
+};
+
+// Whether all arrays begin where accesses of 16 bytes may; a null pointer does.
+template <typename... A> __device__ inline bool aligned(const A*... arrays) {
+    return ((unsigned long long)arrays | ...) % 16 == 0;
+}
+
+template <typename T> __device__ inline Pack<T> load(const T* x, long long v) { return ((const Pack<T>*)x)[v]; }
+template <typename T> __device__ inline void store(T* x, long long v, Pack<T> pack) { ((Pack<T>*)x)[v] = pack; }
+
+// Pack v of u; both arrays are aligned.
+template <typename T> __device__ inline Pack<T> compensated_pack(const T* memory, const T* grad, long long v) {
+    Pack<T> u = load(grad, v);
+    if (!memory) return u;
+    const Pack<T> m = load(memory, v);
+#pragma unroll
+    for (int j = 0; j < Pack<T>::size; ++j) u.at[j] = m.at[j] + u.at[j];
+    return u;
+}
+
+template <typename T, typename F, typename... P> __device__ inline Pack<T> apply(F f, P... packs) {
+    Pack<T> result;
+#pragma unroll
+    for (int j = 0; j < Pack<T>::size; ++j) result.at[j] = f(packs.at[j]...);
+    return result;
+}
+
+// out[i] = f(in[i]...) for n elements, by threads `first`, first + step, ...: 16 bytes at a time where all arrays allow it.
+// out may be one of in.
+template <typename T, typename F, typename... In>
+__device__ inline void transform(long long first, long long step, long long n, F f, T* out, const In*... in) {
+    long long done = 0;
+    if (aligned(out, in...)) {
+        const long long packs = n / Pack<T>::size;
+        for (long long v = first; v < packs; v += step) store(out, v, apply<T>(f, load(in, v)...));
+        done = packs * Pack<T>::size;
+    }
+    for (long long i = done + first; i < n; i += step) out[i] = f(in[i]...);
+}
+
+// f(i, u[i]) for n elements, spread over the grid; 16 bytes at a time where the arrays allow it. In no order.
+template <typename T, typename F>
+__device__ inline void visit(const T* memory, const T* grad, long long n, F f) {
+    long long done = 0;
+    if (aligned(memory, grad)) {
+        const long long packs = n / Pack<T>::size;
+        for (long long v = grid_index(); v < packs; v += grid_size()) {
+            const Pack<T> u = compensated_pack(memory, grad, v);
+#pragma unroll
+            for (int j = 0; j < Pack<T>::size; ++j) f(v * Pack<T>::size + j, u.at[j]);
+        }
+        done = packs * Pack<T>::size;
+    }
+    for (long long i = done + grid_index(); i < n; i += grid_size()) f(i, compensated(memory, grad, i));
 }
 
 // Sum over the block, the same order every time; the result is right in thread 0. All threads must call it.

@@ -3,17 +3,17 @@
 
 // found[0] += how many are NaN or infinite; found[1] = the index of the first, where it begins as the largest value.
 template <typename T> __global__ void count_nonfinite(const T* x, long long n, unsigned long long* found) {
-    for (long long i = grid_index(); i < n; i += grid_size()) {
-        if (!is_nonfinite(x[i])) continue;  // rare, so the atomics are too
+    visit<T>(nullptr, x, n, [found](long long i, T value) {
+        if (!is_nonfinite(value)) return;  // nearly always, so the atomics are rare
         atomicAdd(&found[0], 1ull);
         atomicMin(&found[1], (unsigned long long)i);
-    }
+    });
 }
 
 // sums[b] = the sum of squares of block b's elements, in float64 and in a fixed order.
 template <typename T> __global__ void squared_norm(const T* x, long long n, double* sums) {
     double mine = 0;
-    for (long long i = grid_index(); i < n; i += grid_size()) mine += (double)x[i] * x[i];
+    visit<T>(nullptr, x, n, [&mine](long long, T value) { mine += (double)value * value; });
     mine = block_sum(mine);
     if (threadIdx.x == 0) sums[blockIdx.x] = mine;
 }

@@ -6,15 +6,14 @@
 template <typename T>
 __global__ void moments(const T* memory, const T* grad, long long n, Bits<T> floor, double* sums) {
     double count = 0, sum = 0, size = 0, square = 0;
-    for (long long i = grid_index(); i < n; i += grid_size()) {
-        const T value = compensated(memory, grad, i);
-        if (magnitude(value) < floor) continue;
+    visit(memory, grad, n, [&](long long, T value) {
+        if (magnitude(value) < floor) return;
         const double wide = value;
         count += 1;
         sum += wide;
         size += wide < 0 ? -wide : wide;
         square += wide * wide;
-    }
+    });
     count = block_sum(count), sum = block_sum(sum), size = block_sum(size), square = block_sum(square);
     if (threadIdx.x) return;
     double* mine = sums + 4ll * blockIdx.x;

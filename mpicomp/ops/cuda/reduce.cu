@@ -1,4 +1,4 @@
-// Element-wise dst = dst OP src over n elements, and scale. One element a thread and round.
+// Element-wise dst = dst OP src over n elements, and scale. 16 bytes a thread and round.
 #include "common.cuh"
 
 // Integers wrap around: computed unsigned, where overflow is defined; short ones as unsigned int, since they would
@@ -33,9 +33,10 @@ struct Maximum {
 };
 
 template <typename Op, typename T> __global__ void combine(T* dst, const T* src, long long n) {
-    for (long long i = grid_index(); i < n; i += grid_size()) dst[i] = Op::apply(dst[i], src[i]);
+    const auto op = [](T a, T b) { return Op::apply(a, b); };
+    transform(grid_index(), grid_size(), n, op, dst, dst, src);
 }
 
 template <typename T> __global__ void scale(T* x, long long n, T factor) {
-    for (long long i = grid_index(); i < n; i += grid_size()) x[i] *= factor;
+    transform(grid_index(), grid_size(), n, [factor](T value) { return value * factor; }, x, x);
 }

@@ -1,34 +1,58 @@
 // The memory's update. Contraction to fused multiply-add is off (cuda_runtime.py), as on the CPU.
 #include "common.cuh"
 
-// kept[j] = (1 - beta) * memory + beta * ((memory + grad) - sent[j]) at indices[j], k of them, distinct.
-// Computed before filter() overwrites the memory.
-template <typename T, typename I>
-__global__ void keep_unsent(const T* memory, const T* grad, const I* indices, const T* sent, long long k, T beta,
-                            T* kept) {
-    for (long long j = grid_index(); j < k; j += grid_size()) {
-        const long long i = indices[j];
-        const T m = memory[i], unsent = (m + grad[i]) - sent[j];
-        kept[j] = (T(1) - beta) * m + beta * unsent;
-    }
+constexpr int update_piece = 4096;  // elements of the memory that a block updates at a time
+
+// What stays in the memory of a value that was sent.
+template <typename T> __device__ inline T kept_of(T memory, T grad, T sent, T beta) {
+    return (T(1) - beta) * memory + beta * ((memory + grad) - sent);
 }
 
-// memory += beta * grad over n elements.
-template <typename T>
-__global__ void filter(T* memory, const T* grad, long long n, T beta) {
-    for (long long i = grid_index(); i < n; i += grid_size()) memory[i] = memory[i] + beta * grad[i];
+// How many of k ascending indices are below `bound`.
+template <typename I> __device__ inline long long count_below(const I* indices, long long k, long long bound) {
+    long long low = 0, high = k;
+    while (low < high) {
+        const long long middle = low + (high - low) / 2;
+        if (indices[middle] < bound) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+// memory += beta * grad over n elements, but kept_of(...) at indices[j], k of them, ascending. One pass: a block takes a
+// piece of the memory, works out what is kept there, overwrites the piece, and puts back what was kept.
+template <typename T, typename I>
+__global__ void masked_update(T* memory, const T* grad, long long n, const I* indices, const T* sent, long long k,
+                              T beta) {
+    __shared__ T kept[update_piece];
+    __shared__ long long cuts[2];
+    for (long long begin = (long long)blockIdx.x * update_piece; begin < n;
+         begin += (long long)gridDim.x * update_piece) {
+        const long long end = min(begin + update_piece, n);
+        if (threadIdx.x < 2) cuts[threadIdx.x] = count_below(indices, k, threadIdx.x ? end : begin);
+        __syncthreads();
+        const long long first = cuts[0], last = cuts[1];
+        for (long long j = first + threadIdx.x; j < last; j += threads) {
+            const long long i = indices[j];
+            kept[j - first] = kept_of(memory[i], grad[i], sent[j], beta);
+        }
+        __syncthreads();  // all that is kept comes from the memory as it was
+        const auto filter = [beta](T m, T g) { return m + beta * g; };
+        transform(threadIdx.x, threads, end - begin, filter, memory + begin, memory + begin, grad + begin);
+        __syncthreads();  // nobody overwrites what is put back
+        for (long long j = first + threadIdx.x; j < last; j += threads) memory[indices[j]] = kept[j - first];
+    }
 }
 
 // memory = (1 - beta) * memory + beta * ((memory + grad) - sent) over n elements.
 template <typename T>
 __global__ void dense_update(T* memory, const T* grad, const T* sent, long long n, T beta) {
-    for (long long i = grid_index(); i < n; i += grid_size()) {
-        const T m = memory[i], unsent = (m + grad[i]) - sent[i];
-        memory[i] = (T(1) - beta) * m + beta * unsent;
-    }
+    const auto keep = [beta](T m, T g, T s) { return kept_of(m, g, s, beta); };
+    transform(grid_index(), grid_size(), n, keep, memory, memory, grad, sent);
 }
 
 // out = a * x + b * y over n elements; out may be x or y.
 template <typename T> __global__ void axpby(T* out, T a, const T* x, T b, const T* y, long long n) {
-    for (long long i = grid_index(); i < n; i += grid_size()) out[i] = a * x[i] + b * y[i];
+    const auto sum = [a, b](T left, T right) { return a * left + b * right; };
+    transform(grid_index(), grid_size(), n, sum, out, x, y);
 }

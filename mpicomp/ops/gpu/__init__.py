@@ -2,7 +2,7 @@
 
 Names, arguments and results are those of :mod:`.reference`, bit for bit (sums of squares apart). Kernels run on
 the device of their arrays, on its current stream. A function that has to answer (an index list, a count) or to
-refuse an index list waits for the device; the others only queue.
+refuse an index list waits for the device, unless the list was made or examined here; the others only queue.
 """
 
 from .base import (
@@ -10,8 +10,6 @@ from .base import (
     add,
     add_widened,
     arange,
-    chunk_indices,
-    chunk_max,
     clear,
     concatenate,
     count_nonfinite,
@@ -36,6 +34,12 @@ from .base import (
     widen,
     zeros,
 )
+from .chunks import (
+    chunk_indices,
+    chunk_indices_spans,
+    chunk_max,
+    chunk_max_spans,
+)
 from .lists import (
     ascends,
     common,
@@ -51,6 +55,7 @@ from .low_rank import (
     project,
     project_back,
 )
+from .many import pack, unpack
 from .quantise import (
     dequantise,
     group_means,
@@ -88,7 +93,9 @@ __all__ = [
     "axpby",
     "bin_select",
     "chunk_indices",
+    "chunk_indices_spans",
     "chunk_max",
+    "chunk_max_spans",
     "clear",
     "common",
     "concatenate",
@@ -112,6 +119,7 @@ __all__ = [
     "multiply",
     "narrow",
     "orthogonalise",
+    "pack",
     "pack_bitmap",
     "pack_gaps",
     "pack_levels",
@@ -135,6 +143,7 @@ __all__ = [
     "top_k",
     "uniform",
     "union",
+    "unpack",
     "unpack_bitmap",
     "unpack_gaps",
     "unpack_levels",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,41 @@ def memory_or_null(memory: Array | None, grad: Array) -> Array:
     return memory
 
 
+# By id: an array that is still there, and what is known of it. Nothing in this package writes into an array once it
+# has been vouched for.
+_known: dict[int, tuple[weakref.ref, Any]] = {}
+
+
+def vouch(array: Array, what: Any) -> Array:
+    """Remember ``what`` of an array made or examined here, so that nobody has to wait for the device to see it again.
+
+    Of a list of strictly ascending indices, none negative: a number that all are below. The array is handed back.
+    """
+    key = id(array)
+    _known[key] = weakref.ref(array, lambda _: _known.pop(key, None)), what
+    return array
+
+
+def known_of(array: Array) -> Any:
+    """What was remembered of this very array; None where nothing was."""
+    found = _known.get(id(array))
+    return found[1] if found is not None and found[0]() is array else None
+
+
 def require_indices(indices: Array, n: int, *, ascending: bool = False, name: str = "indices") -> None:
-    """Refuse indices outside [0, n) before anything is read or written through them; waits for the device."""
+    """Refuse indices outside [0, n) before anything is read or written through them; waits for the device, unless
+    this list has been vouched for.
+    """
+    below = known_of(indices)
+    if below is not None and below <= n:
+        return
     outside, descends = examined(indices)
     if indices.size and outside >= n:
         raise InvalidArgument(f"{name} must be in [0, {n}), got {np.uint64(outside).astype(np.int64)}")
     if ascending and descends:
         raise InvalidArgument(f"{name} must be strictly ascending")
+    if not descends:
+        vouch(indices, n)
 
 
 def examined(indices: Array) -> tuple[int, bool]:
@@ -66,6 +95,14 @@ def count_chunks(chunk: int, n: int) -> int:
 
 def position_dtype(chunk: int) -> str:
     return "uint8" if chunk <= 256 else "uint16"
+
+
+def check_spans(spans: list[tuple[int, int, int]], n: int) -> int:
+    """How many chunks spans (start, stop, chunk) of n elements have in all; refuses those that do not fit."""
+    for start, stop, _ in spans:
+        if not 0 <= start <= stop <= n:
+            raise InvalidArgument(f"spans must lie in [0, {n}], got {start} to {stop}")
+    return sum(count_chunks(chunk, stop - start) for start, stop, chunk in spans)
 
 
 def bits_dtype(grad: Array) -> np.dtype:

@@ -2,7 +2,7 @@
 
 Names, arguments and results are those of :mod:`.reference`, bit for bit (sums of squares apart). Kernels run on
 the device of their arrays, on its current stream. A function that has to answer (an index list, a count) or to
-refuse an index list waits for the device; the others only queue.
+refuse an index list waits for the device, unless the list was made or examined here; the others only queue.
 """
 
 from __future__ import annotations
@@ -11,33 +11,32 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ..cuda_runtime import (
-    DIGIT_BITS,
     HALF,
     INDEX,
     INTEGER,
-    POSITION,
     REAL,
-    TILE,
-    WARP,
     Array,
     blocks_for,
     launch,
     on_device,
+    packs,
     to_host,
     xp,
 )
+from ..cuda_runtime import PIECE as PIECE_OF_BLOCK
 from ..reference import index_dtype
-from .arguments import bits_dtype, check, count_chunks, kind_of, memory_or_null, position_dtype, require_indices
+from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
+from .collect import collect, largest
 
 PIECE = 1 << 40  # kernels run beside the host anyhow: a pass is one piece
 
 
-# ---- element-wise: one element a thread
+# ---- element-wise: 16 bytes a thread
 
 def _combine(operation: str, dst: Array, src: Array) -> None:
     t = kind_of(dst, "dst", {**REAL, **INTEGER})
     check(src, "src", dst.dtype, dst.size)
-    launch("reduce", f"combine<{operation}, {t}>", blocks_for(dst.size), dst, src, np.int64(dst.size))
+    launch("reduce", f"combine<{operation}, {t}>", blocks_for(packs(dst)), dst, src, np.int64(dst.size))
 
 
 @on_device
@@ -63,7 +62,7 @@ def maximum(dst: Array, src: Array) -> None:
 @on_device
 def scale(x: Array, factor: float) -> None:
     t = kind_of(x, "x", REAL)
-    launch("reduce", f"scale<{t}>", blocks_for(x.size), x, np.int64(x.size), x.dtype.type(factor))
+    launch("reduce", f"scale<{t}>", blocks_for(packs(x)), x, np.int64(x.size), x.dtype.type(factor))
 
 
 # ---- half precision, held as uint16 bits: one element a thread
@@ -91,37 +90,7 @@ def add_widened(dst: Array, src: Array, kind: str) -> None:
     _convert("add_widened", dst, src, kind, "float32", "uint16")
 
 
-# ---- selection
-
-@on_device
-def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -> None:
-    t, m, chunks = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), count_chunks(chunk, grad.size)
-    check(positions, "positions", position_dtype(chunk), chunks)
-    lanes = _lanes(chunk)
-    name = f"chunk_max<{t}, {POSITION[positions.dtype.name]}>"
-    scalars = np.int64(grad.size), np.int32(chunk), np.int32(lanes)
-    launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, *scalars, positions)
-
-
-def _lanes(chunk: int) -> int:
-    """Threads that share a chunk, a power of two, at most a warp: a chunk of 112 is read in four steps by 32."""
-    return min(WARP, 1 << (chunk - 1).bit_length())
-
-
-@on_device
-def chunk_indices(positions: Array, chunk: int, n: int, indices: Array) -> None:
-    i, chunks = kind_of(indices, "indices", INDEX), count_chunks(chunk, n)
-    check(positions, "positions", position_dtype(chunk), chunks)
-    check(indices, "indices", indices.dtype, chunks)
-    if n > np.iinfo(indices.dtype).max:
-        raise InvalidArgument(f"indices must be int64 for n = {n}")
-    invalid = zeros(1, np.int32)
-    name = f"chunk_indices<{POSITION[positions.dtype.name]}, {i}>"
-    scalars = np.int64(chunks), np.int32(chunk), np.int64(n)
-    launch("chunk_max", name, blocks_for(chunks), positions, *scalars, indices, invalid)
-    if int(invalid[0]):
-        raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = {n}")
-
+# ---- selection (of chunks: chunks.py)
 
 @on_device
 def threshold(memory: Array | None, grad: Array, lam: float) -> Array:
@@ -129,7 +98,7 @@ def threshold(memory: Array | None, grad: Array, lam: float) -> Array:
     if not lam >= 0:
         raise InvalidArgument(f"lam must be a number >= 0, got {lam}")
     bits = np.abs(grad.dtype.type(lam)).view(bits_dtype(grad))
-    return _collect(memory_or_null(memory, grad), grad, int(bits), grad.size)
+    return collect(memory_or_null(memory, grad), grad, int(bits))
 
 
 @on_device
@@ -137,40 +106,7 @@ def top_k(memory: Array | None, grad: Array, k: int) -> Array:
     kind_of(grad, "grad", REAL)
     if not 0 <= k <= grad.size:
         raise InvalidArgument(f"k must be in [0, {grad.size}], got {k}")
-    m = memory_or_null(memory, grad)
-    if k == 0:
-        return empty(0, index_dtype(grad.size))
-    return _collect(m, grad, *_radix_select(m, grad, k))
-
-
-def _collect(m: Array, grad: Array, key: int, ties: int) -> Array:
-    """Ascending indices of magnitudes above ``key`` and of the first ``ties`` equal to it."""
-    t, dtype = REAL[grad.dtype.name], index_dtype(grad.size)
-    if grad.size == 0:
-        return empty(0, dtype)
-    # One block a tile, whose place in the result follows from the counts of the tiles before it.
-    tiles, n, key = -(-grad.size // TILE), np.int64(grad.size), bits_dtype(grad).type(key)
-    above, equal = empty(tiles, np.int64), empty(tiles, np.int64)
-    launch("collect", f"count_selected<{t}>", tiles, m, grad, n, key, above, equal)
-    above, equal = xp().cumsum(above), xp().cumsum(equal)
-    indices = empty(int(above[-1]) + min(int(equal[-1]), ties), dtype)
-    name = f"write_selected<{t}, {INDEX[indices.dtype.name]}>"
-    launch("collect", name, tiles, m, grad, n, key, np.int64(ties), above, equal, indices)
-    return indices
-
-
-def _radix_select(m: Array, grad: Array, k: int) -> tuple[int, int]:
-    """The k-th largest magnitude, and how many that equal it belong to the k largest."""
-    key, ties, t, bits = 0, k, REAL[grad.dtype.name], bits_dtype(grad)
-    for shift in range((8 * bits.itemsize - 1) // DIGIT_BITS * DIGIT_BITS, -1, -DIGIT_BITS):
-        counts = zeros(1 << DIGIT_BITS, np.uint64)
-        scalars = np.int64(grad.size), np.int32(shift), bits.type(key)
-        launch("top_k", f"count_digits<{t}>", blocks_for(grad.size), m, grad, *scalars, counts)
-        from_top = np.cumsum(to_host(counts)[::-1].astype(np.int64))
-        place = int(np.searchsorted(from_top, ties))  # the first digit from the top that reaches `ties`
-        ties -= int(from_top[place - 1]) if place else 0
-        key = key << DIGIT_BITS | (len(counts) - 1 - place)
-    return key, ties
+    return largest(memory_or_null(memory, grad), grad, k)
 
 
 # ---- reading and writing at indices: one index a thread
@@ -216,20 +152,18 @@ def masked_update(memory: Array, grad: Array, indices: Array, sent: Array, beta:
     check(memory, "memory", grad.dtype, n)
     check(sent, "sent", grad.dtype, indices.size)
     require_indices(indices, n, ascending=True)
-    k, beta, kept = np.int64(indices.size), grad.dtype.type(beta), xp().empty_like(sent)
-    # Three kernels in the stream's order: what is kept is computed before memory is overwritten.
-    launch("update", f"keep_unsent<{t}, {i}>", blocks_for(k), memory, grad, indices, sent, k, beta, kept)
-    launch("update", f"filter<{t}>", blocks_for(n), memory, grad, np.int64(n), beta)
-    launch("gather", f"scatter<{t}, {i}>", blocks_for(k), memory, indices, k, kept)
+    blocks, beta = blocks_for(n, PIECE_OF_BLOCK), grad.dtype.type(beta)
+    scalars = np.int64(n), indices, sent, np.int64(indices.size), beta
+    launch("update", f"masked_update<{t}, {i}>", blocks, memory, grad, *scalars)
 
 
-# ---- measures: one element a thread
+# ---- measures: 16 bytes a thread
 
 @on_device
 def count_nonfinite(x: Array) -> tuple[int, int]:
     t = kind_of(x, "x", REAL)
     found = from_host(np.array([0, np.iinfo(np.uint64).max], np.uint64))
-    launch("measure", f"count_nonfinite<{t}>", blocks_for(x.size), x, np.int64(x.size), found)
+    launch("measure", f"count_nonfinite<{t}>", blocks_for(packs(x)), x, np.int64(x.size), found)
     count, first = (int(value) for value in to_host(found))
     return count, first if count else -1
 
@@ -237,8 +171,9 @@ def count_nonfinite(x: Array) -> tuple[int, int]:
 @on_device
 def squared_norm(x: Array) -> float:
     t = kind_of(x, "x", REAL)
-    sums = zeros(blocks_for(x.size), np.float64)  # one a block, added here in their order
-    launch("measure", f"squared_norm<{t}>", blocks_for(x.size), x, np.int64(x.size), sums)
+    blocks = blocks_for(packs(x))
+    sums = zeros(blocks, np.float64)  # one a block, added here in their order
+    launch("measure", f"squared_norm<{t}>", blocks, x, np.int64(x.size), sums)
     return float(np.sum(to_host(sums)))
 
 
@@ -257,7 +192,7 @@ def from_host(x: np.ndarray) -> Array:
 
 
 def arange(n: int) -> Array:
-    return xp().arange(n, dtype=index_dtype(n))
+    return vouch(xp().arange(n, dtype=index_dtype(n)), n)
 
 
 def concatenate(arrays: list[Array], dtype) -> Array:
@@ -265,8 +200,11 @@ def concatenate(arrays: list[Array], dtype) -> Array:
 
 
 def positions_of(indices: Array, bounds: list[int]) -> list[int]:
+    below = known_of(indices)
+    if below is not None and all(bound == 0 or bound >= below for bound in bounds):
+        return [indices.size if bound else 0 for bound in bounds]
     return to_host(xp().searchsorted(indices, xp().asarray(bounds))).tolist()
 
 
 def union(lists: list[Array], n: int) -> Array:
-    return xp().unique(concatenate(lists, index_dtype(n)))
+    return vouch(xp().unique(concatenate(lists, index_dtype(n))), n)

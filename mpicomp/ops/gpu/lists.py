@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ..cuda_runtime import INDEX, Array, blocks_for, launch, on_device, to_host, xp
-from .arguments import check, examined, kind_of, require_indices
+from .arguments import check, examined, kind_of, known_of, require_indices, vouch
 from .base import empty, zeros
 
 BITS = 64  # of a bitmap, for one thread
@@ -28,8 +28,13 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
 @on_device
 def ascends(indices: Array, n: int) -> bool:
     kind_of(indices, "indices", INDEX)
+    below = known_of(indices)
+    if below is not None and below <= n:
+        return True
     largest, descends = examined(indices)
-    return indices.size == 0 or (largest < n and not descends)
+    fine = indices.size == 0 or (largest < n and not descends)
+    vouch(indices, n if fine else None)
+    return fine
 
 
 @on_device
@@ -67,6 +72,7 @@ def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
     found = xp().cumsum(steps) - 1
     require_indices(found, n)
     indices[:] = found
+    vouch(indices, n)
 
 
 def _check_packed(packed: Array, name: str, k: int, width: int) -> None:
@@ -105,3 +111,4 @@ def unpack_bitmap(bitmap: Array, n: int, indices: Array) -> None:
     if total != indices.size:
         raise InvalidArgument(f"the bitmap must hold {indices.size} indices, got {total}")
     launch("lists", f"write_bits<{i}>", blocks_for(words), bitmap, *scalars, until, indices)
+    vouch(indices, n)

@@ -8,6 +8,7 @@ from ..cuda_runtime import INDEX, Array, blocks_for, launch, xp
 from ..reference import index_dtype
 from ..reference.base import require_count
 from ..reference.random import Key, checked_key, require_range
+from .arguments import vouch
 
 __all__ = ["Key", "random_strata", "random_words", "stream", "uniform"]
 
@@ -42,4 +43,4 @@ def random_strata(n: int, k: int, key: Key) -> Array:
     _, *arguments = stream(0, key)
     name = f"random_strata<{INDEX[indices.dtype.name]}>"
     launch("random", name, blocks_for((k + 3) // 4), np.int64(n), np.int64(k), *arguments, indices)
-    return indices
+    return vouch(indices, n)

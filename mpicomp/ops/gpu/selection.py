@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import INDEX, REAL, WARP, Array, blocks_for, launch, on_device, to_host, xp
+from ..cuda_runtime import INDEX, REAL, WARP, Array, blocks_for, launch, on_device, packs, to_host, xp
 from . import base
-from .arguments import bits_dtype, check, kind_of, memory_or_null
+from .arguments import bits_dtype, check, kind_of, memory_or_null, vouch
 
 
 @on_device
@@ -15,7 +15,7 @@ def moments(memory: Array | None, grad: Array, floor: float) -> tuple[int, float
     t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
     if not floor >= 0:
         raise InvalidArgument(f"floor must be a number >= 0, got {floor}")
-    blocks, bits = blocks_for(grad.size), np.abs(grad.dtype.type(floor)).view(bits_dtype(grad))
+    blocks, bits = blocks_for(packs(grad)), np.abs(grad.dtype.type(floor)).view(bits_dtype(grad))
     sums = base.zeros(4 * blocks, np.float64)  # four a block, added here in their order
     launch("moments", f"moments<{t}>", blocks, m, grad, np.int64(grad.size), bits, sums)
     count, *rest = to_host(sums).reshape(blocks, 4).sum(axis=0).tolist()
@@ -50,7 +50,7 @@ def bin_select(memory: Array | None, grad: Array, length: int) -> Array:
     indices = base.empty(int(until[-1]), dtype)
     name = f"write_bins<{t}, {INDEX[dtype.name]}>"
     launch("bin_select", name, blocks_for(bins * WARP), m, grad, *scalars, peaks, until, indices)
-    return indices
+    return vouch(indices, n)
 
 
 @on_device
@@ -59,7 +59,7 @@ def axpby(out: Array, a: float, x: Array, b: float, y: Array) -> None:
     check(y, "y", x.dtype, n)
     check(out, "out", x.dtype, n)
     a, b = x.dtype.type(a), x.dtype.type(b)
-    launch("update", f"axpby<{t}>", blocks_for(n), out, a, x, b, y, np.int64(n))
+    launch("update", f"axpby<{t}>", blocks_for(packs(x)), out, a, x, b, y, np.int64(n))
 
 
 @on_device
@@ -68,4 +68,4 @@ def dense_update(memory: Array, grad: Array, sent: Array, beta: float) -> None:
     check(memory, "memory", grad.dtype, n)
     check(sent, "sent", grad.dtype, n)
     beta = grad.dtype.type(beta)
-    launch("update", f"dense_update<{t}>", blocks_for(n), memory, grad, sent, np.int64(n), beta)
+    launch("update", f"dense_update<{t}>", blocks_for(packs(grad)), memory, grad, sent, np.int64(n), beta)

@@ -22,7 +22,7 @@ from ..cuda_runtime import (
     xp,
 )
 from . import base
-from .arguments import check, kind_of, memory_or_null, require_indices
+from .arguments import check, kind_of, memory_or_null, require_indices, vouch
 
 
 def _check_sketch(rows: int, columns: int, table: Array, dtype) -> None:
@@ -75,4 +75,4 @@ def expand_rows(rows: Array, row: int, n: int) -> Array:
     require_indices(rows, count, ascending=True, name="rows")
     indices = (rows.astype(np.int64)[:, None] * row + xp().arange(row)).ravel().astype(base.index_dtype(n))
     is_short = rows.size and int(to_host(rows[-1:])[0]) == count - 1
-    return indices[: rows.size * row - (count * row - n if is_short else 0)]
+    return vouch(indices[: rows.size * row - (count * row - n if is_short else 0)], n)

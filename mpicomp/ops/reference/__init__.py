@@ -53,6 +53,12 @@ from .low_rank import (
     project,
     project_back,
 )
+from .many import (
+    chunk_indices_spans,
+    chunk_max_spans,
+    pack,
+    unpack,
+)
 from .quantise import (
     dequantise,
     group_means,
@@ -95,7 +101,9 @@ __all__ = [
     "axpby",
     "bin_select",
     "chunk_indices",
+    "chunk_indices_spans",
     "chunk_max",
+    "chunk_max_spans",
     "clear",
     "common",
     "concatenate",
@@ -119,6 +127,7 @@ __all__ = [
     "multiply",
     "narrow",
     "orthogonalise",
+    "pack",
     "pack_bitmap",
     "pack_gaps",
     "pack_levels",
@@ -142,6 +151,7 @@ __all__ = [
     "top_k",
     "uniform",
     "union",
+    "unpack",
     "unpack_bitmap",
     "unpack_gaps",
     "unpack_levels",

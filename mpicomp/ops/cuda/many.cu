@@ -1,0 +1,26 @@
+// Many arrays and one vector that holds them one behind another: copied in one launch.
+#include "common.cuh"
+#include "groups.cuh"
+
+constexpr int list_piece = 4096;  // elements of the vector that a block moves at a time
+
+// Array g, at address addresses[g], is elements [bounds[g], bounds[g + 1]) of `flat`, which has n; some may be empty.
+// Into the vector, or out of it. Only the width of T matters.
+template <typename T, bool into_vector>
+__global__ void move_arrays(const unsigned long long* addresses, const long long* bounds, long long count, long long n,
+                            T* flat) {
+    __shared__ long long first;
+    for (long long begin = (long long)blockIdx.x * list_piece; begin < n; begin += (long long)gridDim.x * list_piece) {
+        const long long end = min(begin + list_piece, n);
+        if (threadIdx.x == 0) first = group_of(bounds, count, begin);
+        __syncthreads();
+        long long g = first;
+        for (long long i = begin + threadIdx.x; i < end; i += threads) {
+            g = next_group_of(bounds, g, i);
+            T* own = (T*)addresses[g] + (i - bounds[g]);
+            if (into_vector) flat[i] = *own;
+            else *own = flat[i];
+        }
+        __syncthreads();  // `first` has been read
+    }
+}

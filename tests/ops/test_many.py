@@ -1,0 +1,124 @@
+"""Many tensors at once: chunks that begin anew in each, and copies into one vector and back; a cut in one pass."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from arrays import INDICES, REALS, assert_same, vector, with_specials
+from test_refusals import refuse
+
+from mpicomp.errors import InvalidArgument
+from mpicomp.ops import cuda_runtime, reference
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def some_spans(rng, n, chunks=(1, 3, 16, 100, 112, 256)):
+    """Neighbouring spans of fresh lengths, some of them empty, each with its chunk."""
+    cuts = np.sort(rng.integers(0, n + 1, 12))
+    cuts[5] = cuts[4]
+    return [(int(a), int(b), int(rng.choice(chunks))) for a, b in pairwise(cuts)]
+
+
+def count(spans):
+    return sum(-(-(stop - start) // chunk) for start, stop, chunk in spans)
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("widest", [256, 1500])
+def test_chunks_of_spans(ops, rng, dtype, has_memory, widest):
+    for n in (0, 17, 6000):
+        grad = with_specials(rng, vector(rng, n, dtype))
+        memory = vector(rng, n, dtype) if has_memory else None
+        spans = some_spans(rng, n, (1, 3, 112, widest))
+        positions, expected = np.zeros((2, count(spans)), np.uint8 if max(s[2] for s in spans) <= 256 else np.uint16)
+        ops.chunk_max_spans(memory, grad, spans, positions)
+        reference.chunk_max_spans(memory, grad, spans, expected)
+        assert_same(positions, expected)
+        for index in INDICES:
+            found, wanted = np.zeros((2, len(positions)), index)
+            ops.chunk_indices_spans(positions, spans, n, found)
+            reference.chunk_indices_spans(positions, spans, n, wanted)
+            assert_same(found, wanted)
+
+
+def test_one_span_is_the_whole_vector(ops, rng):
+    grad = vector(rng, 1021, np.float32)
+    positions, expected = np.zeros((2, 10), np.uint8)
+    ops.chunk_max_spans(None, grad, [(0, 1021, 112)], positions)
+    reference.chunk_max(None, grad, 112, expected)
+    assert_same(positions, expected)
+
+
+@pytest.mark.parametrize("bad", [[100, 0, 0], [0, 12, 0], [0, 0, 250]])
+def test_positions_of_spans_from_the_wire(ops, bad):
+    spans = [(0, 112, 100), (200, 300, 100)]  # chunks of 100, 12 and 100 elements
+    with pytest.raises(InvalidArgument, match="positions must lie inside their chunks"):
+        ops.chunk_indices_spans(np.uint8(bad), spans, 300, np.zeros(3, np.int32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, *REALS])
+def test_pack_and_unpack(ops, rng, dtype):
+    shapes = [(3, 5), (), (0,), (4097,), (1,), (2, 0, 3), (64, 3, 3, 3), (9000,)]
+    arrays = [np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes]
+    total = sum(array.size for array in arrays)
+    flat = np.full(total, 7, dtype)
+    ops.pack(arrays, flat)
+    assert_same(flat, np.concatenate([array.reshape(-1) for array in arrays]))
+    fresh = vector(rng, total, dtype)
+    ops.unpack(fresh, arrays)
+    assert_same(np.concatenate([array.reshape(-1) for array in arrays]), fresh)
+
+
+def test_pack_converts(ops, rng):
+    arrays = [rng.standard_normal(10).astype(np.float16), rng.standard_normal((2, 3)).astype(np.float16)]
+    flat = np.zeros(16, np.float32)
+    ops.pack(arrays, flat)
+    np.testing.assert_array_equal(flat[10:].reshape(2, 3), arrays[1])
+
+
+def test_pack_refuses_another_length(ops):
+    arrays = [np.ones(3, np.float32), np.ones(4, np.float32)]
+    refuse(lambda flat: ops.pack(arrays, flat), np.zeros(8, np.float32), match="flat must have 7 elements, got 8")
+    refuse(lambda flat: ops.unpack(flat, arrays), np.zeros(6, np.float32), match="flat must have 7 elements, got 6")
+
+
+# ---- what only kernels do
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_arrays_that_do_not_begin_at_16_bytes(emulated_cuda, rng, dtype):
+    """Packs of 16 bytes where all arrays allow it, single elements where one does not: the same bits."""
+    n = 4501
+    for shift in (0, 1, 3):
+        buffers = [with_specials(rng, vector(rng, n + 3, dtype)) for _ in range(3)]
+        memory, grad, sent = (buffer[k : k + n] for buffer, k in zip(buffers, (shift, 0, 1), strict=True))
+        positions, expected = np.zeros((2, -(-n // 112)), np.uint8)
+        emulated_cuda.chunk_max(memory, grad, 112, positions)
+        reference.chunk_max(memory, grad, 112, expected)
+        assert_same(positions, expected)
+        indices = emulated_cuda.top_k(memory, grad, 77)
+        assert_same(indices, reference.top_k(memory, grad, 77))
+        updated = memory.copy()
+        emulated_cuda.masked_update(memory, grad, indices, sent[:77], 0.3)
+        reference.masked_update(updated, grad, indices, sent[:77], 0.3)
+        assert_same(memory, updated)
+        assert emulated_cuda.count_nonfinite(grad) == reference.count_nonfinite(grad)
+
+
+@pytest.mark.parametrize("share", [0.001, 1.0])
+def test_a_cut_over_many_tiles(emulated_cuda, rng, share):
+    """Tiles learn from the boards of those before them; a list longer than guessed takes a second pass."""
+    n = 40 * cuda_runtime.TILE_BYTES // 8 + 5  # doubles: more tiles than a warp looks at together
+    x = np.where(rng.random(n) < share, rng.choice([1.0, -2.0, 3.0], n), 0.5)
+    assert_same(emulated_cuda.threshold(None, x, 1.0), reference.threshold(None, x, 1.0))
+    k = int(share * n / 2)
+    assert_same(emulated_cuda.top_k(None, x, k), reference.top_k(None, x, k))
+
+
+def test_the_digits_of_the_kth_largest(emulated_cuda, rng):
+    """Equal bits, equal numbers, numbers in few digits: each pass chooses rightly."""
+    for x in (np.full(900, 3.0), rng.integers(-3, 4, 900), rng.standard_normal(900) * 1e-3):
+        for k in (1, 449, 900):
+            grad = x.astype(np.float32)
+            assert_same(emulated_cuda.top_k(None, grad, k), reference.top_k(None, grad, k))
