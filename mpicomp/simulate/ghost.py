@@ -173,6 +173,12 @@ class GhostOps:
 
     # -- what is chosen
 
+    def chunk_max_spans(self, memory: Any, grad: Any, spans: list[tuple[int, int, int]], positions: Any) -> None:
+        self.work("chunk_max", grad.size)
+
+    def chunk_indices_spans(self, positions: Any, spans: list[tuple[int, int, int]], n: int, indices: Any) -> None:
+        self.work("chunk_indices", positions.size)
+
     def threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:
         self.work("threshold", grad.size)
         return Ghost(self, min(grad.size, max(1, round(self.passing * grad.size))), index_dtype(grad.size))
