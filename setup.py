@@ -55,7 +55,7 @@ PLOT = ["matplotlib>=3.7"]
 PARQUET = ["pyarrow>=14"]
 XARRAY = ["xarray>=2024.2", "h5netcdf>=1.4"]  # reading traces with other tools is tested where these are installed
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11",
-        "ml_dtypes>=0.4"]
+        "ml_dtypes>=0.4", "pillow>=10"]
 CUDA_COMPILER = ["nvidia-cuda-nvrtc>=13,<14", "cuda-bindings>=13,<14"]
 
 setup(
@@ -83,7 +83,7 @@ setup(
         **GPU,
         "torch": ["torch>=2.2"],
         "torch-test": ["torch==2.13.0"],
-        "data": ["scipy>=1.11"],
+        "data": ["scipy>=1.11", "pillow>=10"],
         "plot": PLOT,
         "config": ["tomli>=2; python_version < '3.11'"],
         "parquet": PARQUET,

@@ -6,6 +6,9 @@ import numpy as np
 
 from mpicomp.partition import partition
 
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_STEP = 0x9E3779B97F4A7C15
+
 
 class Batches:
     """Rows in a new random order every epoch, dealt out to the workers; what does not fill a step is left out.
@@ -70,3 +73,11 @@ class Streams(Batches):
     def worker(self, draws: np.ndarray) -> int:
         """Which of this rank's workers has these rows, counted from 0."""
         return int(draws[0]) % self._rows // (self.steps_per_epoch * self._batch) - self.own.start
+
+
+def mixed(words: np.ndarray, seed: int) -> np.ndarray:
+    """Each 64-bit word to a random one under a seed (SplitMix64: Steele et al., OOPSLA 2014)."""
+    z = words + np.uint64(_STEP * (2 * seed + 1) % (1 << 64))
+    z = (z ^ (z >> np.uint64(30))) * _MIX[0]
+    z = (z ^ (z >> np.uint64(27))) * _MIX[1]
+    return z ^ (z >> np.uint64(31))

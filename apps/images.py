@@ -1,4 +1,4 @@
-"""Labelled images by name: folders of IDX files (MNIST, Fashion-MNIST), and a generator, all with the same result."""
+"""Labelled images by name: MNIST, Fashion-MNIST and CIFAR-10 in their files, and a generator, with the same result."""
 
 from __future__ import annotations
 
@@ -10,24 +10,31 @@ import numpy as np
 
 from mpicomp.errors import CorruptFile, InvalidArgument
 
-from . import idx
+from . import cifar, idx, made_up, packed
 from .data import read_once
 
 CLASSES = 10
 SIDE = 28
-OFFICIAL = (60_000, 10_000)  # images for training and testing in MNIST and Fashion-MNIST
-_DEFAULTS = {"train": 2000, "test": 500, "seed": 0}
+# Images for training and testing, by the name of the folder.
+OFFICIAL = {"mnist": (60_000, 10_000), "fashion-mnist": (60_000, 10_000), "cifar-10-batches-bin": (50_000, 10_000)}
+_DEFAULTS = {"train": 2000, "test": 500, "seed": 0, "channels": 1}
 _NOISE = 60.0  # grey levels; a linear model is right in about nine of ten images then
 
 
 class Images(NamedTuple):
-    """Grey images as unsigned bytes, shape (n, 28, 28), and their classes, 0 to 9."""
+    """Images as unsigned bytes, grey (n, 28, 28) or in colour (n, 3, 32, 32), and their classes, 0 to 9."""
 
     name: str
     train_images: np.ndarray
     train_labels: np.ndarray
     test_images: np.ndarray
     test_labels: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        shape = self.train_images.shape[1:]
+        return shape if len(shape) == 3 else (1, *shape)
 
     def facts(self) -> dict[str, Any]:
         """What tells this data from other data."""
@@ -38,25 +45,36 @@ class Images(NamedTuple):
 
 
 def load(source: str) -> Images:
-    """Read or make what ``source`` names: a folder with the four official files, or ``synthetic:train=2000,test=500``.
+    """Read or make what ``source`` names.
+
+    Parameters
+    ----------
+    source : str
+        A folder with the four IDX files of MNIST or Fashion-MNIST, or with the six of CIFAR-10's binary version; an
+        ``.npz`` archive of JPEG images, see ``cifar``; or ``synthetic:train=2000,test=500,seed=0,channels=1``.
 
     Raises
     ------
-    CorruptFile, InvalidArgument
+    CorruptFile, InvalidArgument, MissingExtra
         Naming the file, what was expected and what was got.
     """
-    kind, _, options = source.partition(":")
-    if kind == "synthetic":
-        return generate(source, options)
-    folder = Path(source)
-    parts = []
-    for begin in ("train", "t10k"):
-        images = idx.read(folder, f"{begin}-images-idx3-ubyte", 3)
-        labels = idx.read(folder, f"{begin}-labels-idx1-ubyte", 1)
-        parts += [images, labels]
-    data = Images(folder.resolve().name, *parts)
-    check(data, source)
+    if source.partition(":")[0] == "synthetic":
+        return generate(source)
+    path = Path(source)
+    if path.is_file() and path.suffix == ".npz":
+        parts, shape = cifar.read_archive(path), (3, cifar.SIDE, cifar.SIDE)
+    elif packed.find(path, (*cifar.TRAIN, *cifar.TEST, cifar.PICKLED)):
+        parts, shape = cifar.read_folder(path), (3, cifar.SIDE, cifar.SIDE)
+    else:
+        parts, shape = _idx(path), (SIDE, SIDE)
+    data = Images(path.resolve().name, *parts)
+    check(data, source, shape)
     return data
+
+
+def _idx(folder: Path) -> list[np.ndarray]:
+    names = [f"{begin}-{kind}" for begin in ("train", "t10k") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    return [idx.read(folder, name, 3 if "idx3" in name else 1) for name in names]
 
 
 def share(comm: Any, source: str) -> Images:
@@ -69,34 +87,34 @@ def share(comm: Any, source: str) -> Images:
     return read_once(comm, lambda: load(source))
 
 
-def check(data: Images, source: str) -> None:
-    """Refuse files that do not belong together or are not these data sets."""
-    for begin, images, labels in (("train", *data[1:3]), ("t10k", *data[3:5])):
-        if images.shape != (len(labels), SIDE, SIDE) or not len(labels):
-            raise CorruptFile(f"{source}: {begin} must have as many images of {SIDE}x{SIDE} as labels, "
+def check(data: Images, source: str, shape: tuple[int, ...] = (SIDE, SIDE)) -> None:
+    """Refuse files that do not belong together or are not these data sets; ``shape`` is that of an image."""
+    for begin, images, labels in (("training", *data[1:3]), ("test", *data[3:5])):
+        if images.shape != (len(labels), *shape) or not len(labels):
+            raise CorruptFile(f"{source}: expected as many {begin} images of {'x'.join(map(str, shape))} as labels, "
                               f"got {images.shape} and {len(labels)}")
         if labels.max() >= CLASSES:
             raise CorruptFile(f"{source}: {begin} labels must be 0 to {CLASSES - 1}, got {labels.max()}")
     sizes = len(data.train_labels), len(data.test_labels)
-    if data.name in ("mnist", "fashion-mnist") and sizes != OFFICIAL:
-        raise CorruptFile(f"{source} must hold {OFFICIAL[0]} + {OFFICIAL[1]} images, got {sizes[0]} + {sizes[1]}: "
+    official = OFFICIAL.get(data.name, sizes)
+    if sizes != official:
+        raise CorruptFile(f"{source} must hold {official[0]} + {official[1]} images, got {sizes[0]} + {sizes[1]}: "
                           "download it again, or rename the folder if it is other data")
 
 
-def generate(name: str, text: str) -> Images:
+def generate(source: str) -> Images:
     """Ten smooth random pictures, and noise: ``train=2000,test=500,seed=1``; equal text, equal data."""
-    options = dict(_DEFAULTS)
-    for item in filter(None, text.split(",")):
-        key, _, value = item.partition("=")
-        if key not in options or not value.isdecimal() or (key != "seed" and int(value) < 1):
-            raise InvalidArgument(f"expected synthetic:train=2000,test=500,seed=1 (whole numbers), got {item!r}")
-        options[key] = int(value)
-    rng = np.random.default_rng(options["seed"])
+    options = made_up.options(source, _DEFAULTS)
+    rng, channels = np.random.default_rng(options["seed"]), options["channels"]
+    if channels not in (1, 3):
+        raise InvalidArgument(f"synthetic images have 1 or 3 channels, got {channels}")
     pictures = np.kron(rng.uniform(0, 255, (CLASSES, 7, 7)), np.ones((4, 4)))
+    if channels == 3:
+        pictures = np.kron(rng.uniform(0, 255, (CLASSES, 3, 8, 8)), np.ones((4, 4)))
 
     def drawn(n: int) -> tuple[np.ndarray, np.ndarray]:
         labels = rng.integers(CLASSES, size=n).astype(np.uint8)
-        images = 0.4 * pictures[labels] + rng.normal(75, _NOISE, (n, SIDE, SIDE))
+        images = 0.4 * pictures[labels] + rng.normal(75, _NOISE, (n, *pictures.shape[1:]))
         return images.clip(0, 255).astype(np.uint8), labels
 
-    return Images(name, *drawn(options["train"]), *drawn(options["test"]))
+    return Images(source, *drawn(options["train"]), *drawn(options["test"]))

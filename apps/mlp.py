@@ -1,10 +1,11 @@
-"""A multi-layer perceptron for images, 784-256-128-10 with softmax cross-entropy, on NumPy or CuPy arrays.
+"""A multi-layer perceptron for images, by default 784-256-128-10, with softmax cross-entropy, on NumPy or CuPy arrays.
 
 The forward and backward pass are written out: no framework is needed.
 """
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +14,9 @@ import numpy as np
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import ops_for
 
-from .images import CLASSES, SIDE, Images
+from .images import CLASSES, Images
 
-LAYERS = (SIDE * SIDE, 256, 128, CLASSES)
+HIDDEN = (256, 128)
 BLOCK = 2000  # images evaluated at once
 
 Array = Any
@@ -40,11 +41,11 @@ class MLP:
     name = "mlp"
     metric, better = "accuracy", "higher"
 
-    def __init__(self, data: Images, seed: int, rank: int = 0, ranks: int = 1, hidden: tuple[int, ...] = LAYERS[1:-1],
+    def __init__(self, data: Images, seed: int, rank: int = 0, ranks: int = 1, hidden: tuple[int, ...] = HIDDEN,
                  on_device: Any = lambda array: array) -> None:
         if not hidden or min(hidden) < 1:
             raise InvalidArgument(f"hidden layers must have at least 1 neuron each, got {hidden}")
-        self.layers = (LAYERS[0], *hidden, CLASSES)
+        self.layers = (math.prod(data.shape), *hidden, CLASSES)
         self.rows = len(data.train_labels)
         self.fixed = {"layers": list(self.layers), "data": data.facts()}
         rng = np.random.default_rng([seed, 1 << 31])

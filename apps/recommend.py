@@ -15,7 +15,7 @@ import numpy as np
 
 from mpicomp.errors import InvalidArgument
 
-from .batches import Draws
+from .batches import Draws, mixed
 from .ratings import Ratings
 from .torch_model import TorchModel, functional, nn, seeded, torch
 
@@ -25,9 +25,6 @@ BLOCK = 500  # users evaluated at once
 SPREAD = 0.01  # of the initial embeddings
 COUNT_BITS = 20  # of the number of items in a draw
 EVALUATION = 1 << 63 - COUNT_BITS  # and more are the numbers of its draws; those of training lie below
-
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_STEP = 0x9E3779B97F4A7C15
 
 
 class NCF(nn.Module):
@@ -192,14 +189,6 @@ class Unrated:
         pairs = users * self._items + items
         places = np.searchsorted(self._rated, pairs)
         return self._rated[np.minimum(places, self._rated.size - 1)] == pairs
-
-
-def mixed(words: np.ndarray, seed: int) -> np.ndarray:
-    """Each 64-bit word to a random one under a seed (SplitMix64: Steele et al., OOPSLA 2014)."""
-    z = words + np.uint64(_STEP * (2 * seed + 1) % (1 << 64))
-    z = (z ^ (z >> np.uint64(30))) * _MIX[0]
-    z = (z ^ (z >> np.uint64(27))) * _MIX[1]
-    return z ^ (z >> np.uint64(31))
 
 
 def check(network: str, factors: int, layers: tuple[int, ...], dropout: float, negatives: int) -> None:

@@ -44,6 +44,7 @@ LIBRARIES = {
         "apps/plots.py", "mpicomp/bench/plot.py", "mpicomp/simulate/plot.py", "mpicomp/trace/analyses/plots.py",
         "mpicomp/trace/pictures.py",
     ),
+    "PIL": ("apps/cifar.py",),
     "pyarrow": ("mpicomp/trace/exporting.py",),
     "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),

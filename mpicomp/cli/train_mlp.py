@@ -13,9 +13,9 @@ EXAMPLE = "mpirun -n 4 mpicomp train mlp --data fashion-mnist --workers 8 --sche
 
 
 @click.command(epilog=f"For example: {EXAMPLE}")
-@click.option("--data", "source", required=True, metavar="FOLDER",
-              help="Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or "
-                   "synthetic:train=2000,test=500,seed=1.")
+@click.option("--data", "source", required=True, metavar="PATH",
+              help="Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or with CIFAR-10's binary "
+                   "version; an .npz archive of JPEG images; or synthetic:train=2000,test=500,seed=1,channels=3.")
 @click.option("--hidden", default="256,128", show_default=True, metavar="N,N,...", help="Neurons of the hidden layers.")
 @click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
               help="NumPy, or CuPy with one GPU a rank.")
@@ -23,7 +23,7 @@ EXAMPLE = "mpirun -n 4 mpicomp train mlp --data fashion-mnist --workers 8 --sche
 @looping
 @recording
 def mlp(source: str, hidden: str, device: str, seed: int, **options: Any) -> int:
-    """A multi-layer perceptron on 28x28 images of ten classes, NumPy or CuPy.
+    """A multi-layer perceptron on small images of ten classes, NumPy or CuPy.
 
     Prints loss and accuracy on the test images against the bits each worker has sent.
     """

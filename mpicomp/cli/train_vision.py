@@ -13,16 +13,18 @@ EXAMPLE = "mpirun -n 4 mpicomp train vision --data fashion-mnist --network resne
 
 
 @click.command(epilog=f"For example: {EXAMPLE}")
-@click.option("--data", "source", required=True, metavar="FOLDER",
-              help="Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or "
-                   "synthetic:train=2000,test=500,seed=1.")
-@click.option("--network", type=click.Choice(["cnn", "resnet8"]), default="cnn", show_default=True,
-              help="A small CNN (214 000 parameters), or ResNet-8 (78 000).")
+@click.option("--data", "source", required=True, metavar="PATH",
+              help="Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or with CIFAR-10's binary "
+                   "version; an .npz archive of JPEG images; or synthetic:train=2000,test=500,seed=1,channels=3.")
+@click.option("--network", type=click.Choice(["cnn", "resnet8", "resnet18"]), default="cnn", show_default=True,
+              help="A small CNN (215 000 parameters), ResNet-8 (78 000) or ResNet-18 (11.2 million).")
+@click.option("--augment/--no-augment", default=None,
+              help="Shift and mirror training images at random.  [default: those in colour]")
 @training(epochs=3.0)
 @looping
 @recording
-def vision(source: str, network: str, seed: int, **options: Any) -> int:
-    """Convolutional networks on 28x28 images of ten classes, by PyTorch.
+def vision(source: str, network: str, augment: bool | None, seed: int, **options: Any) -> int:
+    """Convolutional networks on small images of ten classes, by PyTorch.
 
     Needs mpicomp[torch]. Prints loss and accuracy on the test images against the bits each worker has sent.
     """
@@ -31,6 +33,6 @@ def vision(source: str, network: str, seed: int, **options: Any) -> int:
         from ..apps.images import share
         from ..apps.vision import Vision
 
-        return Vision(share(comm, source), seed, network, comm.rank, comm.size)
+        return Vision(share(comm, source), seed, network, comm.rank, comm.size, augment)
 
     return run(make, f"train vision {source} {network} {options['scheme']}", seed=seed, **options)

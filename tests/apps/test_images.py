@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpicomp.apps import idx, images
-from mpicomp.apps.batches import Batches, Draws, Streams
+from mpicomp.apps.batches import Batches, Draws, Streams, mixed
 from mpicomp.errors import CorruptFile, InvalidArgument
 
 FILES = {
@@ -63,7 +63,7 @@ def test_the_stand_in_is_read_as_it_was_made(folder):
         (lambda path: path.write_bytes(b"no gzip"), CorruptFile, "cannot be read: "),
         (lambda path: idx.write(path, np.zeros(60)), CorruptFile, "must begin with 00000803"),
         (lambda path: idx.write(path, np.zeros((59, 28, 28))), CorruptFile, r"got \(59, 28, 28\) and 60"),
-        (lambda path: idx.write(path, np.zeros((60, 28, 27))), CorruptFile, "as many images of 28x28 as labels"),
+        (lambda path: idx.write(path, np.zeros((60, 28, 27))), CorruptFile, "as many training images of 28x28"),
         (lambda path: packed(path, bytes([0, 0, 8, 3]) + b"\xff" * 12), CorruptFile, "claims .* more than"),
         (lambda path: packed(path, bytes([0, 0, 8, 3, 0, 0])), CorruptFile, "must begin with"),
         (lambda path: packed(path, header(60, 28, 28) + b"1"), CorruptFile, "must hold 47040 values .* got 1"),
@@ -93,10 +93,10 @@ def test_labels_and_sizes_are_checked(folder):
         images.check(data, "here")
 
 
-@pytest.mark.parametrize("text", ["synthetic:train=0", "synthetic:size=3", "synthetic:seed=x"])
+@pytest.mark.parametrize("text", ["train=0", "size=3", "seed=x", "test=9999999999"])
 def test_a_wrong_stand_in_is_refused(text):
-    with pytest.raises(InvalidArgument, match="expected synthetic:train=2000,test=500,seed=1"):
-        images.load(text)
+    with pytest.raises(InvalidArgument, match="expected synthetic:train=2000,test=500,seed=0,channels=1"):
+        images.load("synthetic:" + text)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -144,3 +144,11 @@ def test_streams_go_on_where_they_were(ranks):
     assert sorted(np.concatenate(seen[:4])) == list(range(60))
     assert np.array_equal(np.concatenate(seen[4:]), np.concatenate(seen[:4]) + rows)
     assert spread[0].carried.shape == (len(spread[0].own), 2 * batch)
+
+
+def test_words_are_those_of_splitmix64():
+    """The first outputs of the published generator for seed 0: a counter that grows by the same step."""
+    step = 0x9E3779B97F4A7C15
+    counter = np.array([0, step, 2 * step % 2**64], np.uint64)
+    assert [hex(word) for word in mixed(counter, 0).tolist()] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4",
+                                                                 "0x6c45d188009454f"]  # fmt: skip

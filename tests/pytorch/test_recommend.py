@@ -8,7 +8,7 @@ import torch
 from mpicomp.apps import loop, ratings
 from mpicomp.apps.keeper import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
-from mpicomp.apps.recommend import EVALUATION, NETWORKS, RANKED, Recommend, Unrated, mixed, place_of_first
+from mpicomp.apps.recommend import EVALUATION, NETWORKS, RANKED, Recommend, Unrated, place_of_first
 from mpicomp.errors import InvalidArgument
 
 DATA = ratings.load("synthetic:users=60,items=150,each=10,seed=2")
@@ -57,14 +57,6 @@ def test_every_item_not_rated_is_as_likely(seed):
     left = DATA.items - 10
     expected = 20_000 / left
     assert ((counts[~rated] - expected) ** 2 / expected).sum() < left + 8 * (2 * left) ** 0.5  # chi squared, 8 sigma
-
-
-def test_words_are_those_of_splitmix64():
-    """The first outputs of the published generator for seed 0: a counter that grows by the same step."""
-    step = 0x9E3779B97F4A7C15
-    counter = np.array([0, step, 2 * step % 2**64], np.uint64)
-    assert [hex(word) for word in mixed(counter, 0).tolist()] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4",
-                                                                 "0x6c45d188009454f"]  # fmt: skip
 
 
 def test_ranking_by_hand():
