@@ -33,6 +33,8 @@ def madelon(runs, seeds, quick):
 
 def gisette(runs, seeds, quick):
     """Dense, top-10 and a hard threshold on MNIST's 4 against 9 with products and probes, 20 workers."""
+    if not quick:
+        runs.all([{"kind": "minimum", "data": "gisette-like"}])
     base = {"kind": "logreg", "data": "gisette-like", "workers": 20, "epochs": 10, "shift": 0.005, "every": 30}
     schemes = {"dense": {"scheme": "dense"}, "top-10": {"scheme": f"topk:k=10,{PLAIN}"},
                "threshold 5e-3 on gamma g": {"scheme": f"threshold:{PLAIN}", "lam_on_update": 5e-3}}

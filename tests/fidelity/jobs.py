@@ -14,22 +14,25 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import optim, rates
-from mpicomp.apps import data, images, logreg
+from mpicomp.apps import data, images, logreg, logreg_result
 from mpicomp.apps.batches import Batches
+from mpicomp.apps.data import fingerprint
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.mlp import MLP
 from mpicomp.apps.settings import Settings
 from mpicomp.errors import NonFiniteGradient
 from mpicomp.trace import NullRecorder
 
-DATA = Path(os.environ.get("MPICOMP_DATA", Path(__file__).resolve().parents[2].parent / "shared" / "data"))
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "out" / "fidelity" / "minima"
+DATA = Path(os.environ.get("MPICOMP_DATA", ROOT.parent / "shared" / "data"))
 EVALUATIONS = 3  # an epoch
 
 
 def compute(settings):
     """Run what ``settings["kind"]`` names."""
     rest = {name: value for name, value in settings.items() if name != "kind"}
-    return {"mlp": mlp, "logreg": convex, "steps": early_steps}[settings["kind"]](**rest)
+    return {"mlp": mlp, "logreg": convex, "steps": early_steps, "minimum": minimum}[settings["kind"]](**rest)
 
 
 @cache
@@ -126,9 +129,29 @@ def problem(name, rows):
     """A data set with the constants and the minimum of its objective."""
     if name == "gisette-like":
         source = gisette_like(pictures("mnist"))
-    else:
-        source = data.load(name if name.startswith("synthetic") else str(DATA / name), rows)
+        return source, kept_minimum(source)
+    source = data.load(name if name.startswith("synthetic") else str(DATA / name), rows)
     return source, logreg.define(alone(), source, Settings(workers=1))
+
+
+def kept_minimum(source):
+    """Constants and minimum of a problem so large that they take minutes: from a file where there is one."""
+    path = KEPT / f"{source.name}-{fingerprint(source):08x}.npz"
+    if not path.exists():
+        constants = logreg.define(alone(), source, Settings(workers=1))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{os.getpid()}-{path.name}")
+        np.savez(part, **constants._asdict())
+        part.replace(path)
+    with np.load(path) as kept:
+        return logreg_result.Problem(*(kept[name] if name == "x_star" else float(kept[name])
+                                       for name in logreg_result.Problem._fields))
+
+
+def minimum(data):
+    """Find the minimum of a problem before runs that need it begin side by side."""
+    constants = problem(data, None)[1]
+    return {"L": constants.smoothness, "gamma": constants.step_size, "f_star": constants.f_star}
 
 
 def convex(data="madelon/madelon.mat", rows=None, every=10, lam_on_update=None, **settings):

@@ -72,6 +72,8 @@ def run(code: list[str], tmp_path: Path) -> str:
 
 def test_a_run_has_the_figures_of_the_training_app(tmp_path: Path) -> None:
     code = """
+from pathlib import Path
+import jobs
 from jobs import alone, mlp, pictures
 from mpicomp.apps import loop
 from mpicomp.apps.loop_settings import LoopSettings
@@ -83,6 +85,9 @@ assert mine["curve"]["accuracy"][-1] == app.series[-1].metric > 0.2
 assert mine["curve"]["bits"][-1] == app.series[-1].bits > 0
 assert mine["curve"]["memory_norm"][-1] == app.series[-1].memory_norm > 0
 assert len(mine["measures"]["hamming"]) == 4 and mine["diverged"] is None
+jobs.KEPT = Path("kept")
+found, kept = (jobs.kept_minimum(jobs.data.load("synthetic:n=50,d=8,seed=2")) for _ in range(2))
+assert (found.x_star == kept.x_star).all() and found[:4] == kept[:4] and len(list(jobs.KEPT.iterdir())) == 1
 print("the same")
 """
     assert run(["-c", code], tmp_path) == "the same\n"
