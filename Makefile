@@ -19,7 +19,7 @@ EXTRA_openmpi := $(comma)torch-test
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster test-browser test-scale bench-cluster bench-simulate figures fuzz sanitize soak soak-ft \
-        soak-trace lint clean
+        soak-trace fidelity lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -69,6 +69,11 @@ figures: $(call environment,openmpi)
 	-.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
 	-.venv/openmpi/bin/python tests/bench_torch.py all --output out/figures.json
 	-.venv/openmpi/bin/python tests/bench_outside.py all --output out/figures.json
+
+# The papers' experiments on real data, into docs/fidelity.md: hours on two cores; a run that was cut goes on.
+JOBS ?= 2
+fidelity: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/fidelity/run.py --jobs $(JOBS) --write
 
 # Dense schedules and schemes over four emulated hosts at three link rates; training to an accuracy: about an hour.
 bench-cluster: $(call environment,openmpi)

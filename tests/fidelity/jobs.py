@@ -1,0 +1,172 @@
+"""One training run of an experiment, in one process with virtual workers, through the public API.
+
+Settings and results are plain values; a result holds curves as name -> list.
+"""
+
+import math
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from gisette import gisette_like
+from mpi4py import MPI
+
+import mpicomp
+from mpicomp import optim, rates
+from mpicomp.apps import data, images, logreg, logreg_result
+from mpicomp.apps.batches import Batches
+from mpicomp.apps.data import fingerprint
+from mpicomp.apps.loop_settings import LoopSettings
+from mpicomp.apps.mlp import MLP
+from mpicomp.apps.settings import Settings
+from mpicomp.errors import NonFiniteGradient
+from mpicomp.trace import NullRecorder
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "out" / "fidelity" / "minima"
+DATA = Path(os.environ.get("MPICOMP_DATA", ROOT.parent / "shared" / "data"))
+EVALUATIONS = 3  # an epoch
+
+
+def compute(settings):
+    """Run what ``settings["kind"]`` names."""
+    rest = {name: value for name, value in settings.items() if name != "kind"}
+    return {"mlp": mlp, "logreg": convex, "steps": early_steps, "minimum": minimum}[settings["kind"]](**rest)
+
+
+@cache
+def alone():
+    """A communicator of this process."""
+    return mpicomp.Comm(MPI.COMM_SELF)
+
+
+@cache
+def pictures(name):
+    """Fashion-MNIST, MNIST, or ``synthetic:...``."""
+    return images.load(name if name.startswith("synthetic") else str(DATA / name))
+
+
+class Training:
+    """A perceptron, a scheme and an optimizer: what ``mpicomp train mlp`` runs, with measures of the memories.
+
+    Parameters
+    ----------
+    settings : LoopSettings
+    measures : int
+        Work out the reducer's measures every so many steps; 0 is never.
+    """
+
+    def __init__(self, name, settings, measures=0):
+        settings.check(1, len(pictures(name).train_labels))
+        self.task = MLP(pictures(name), settings.seed)
+        self.batches = Batches(0, 1, self.task.rows, settings.workers, settings.batch, settings.seed)
+        self.settings = settings = settings.resolved(settings.workers, self.batches.steps_per_epoch)
+        self.reducer = mpicomp.Reducer(alone(), settings.scheme, workers=settings.workers, measures=measures)
+        self.optimizer = optim.make(settings.optimizer, self.task.parameters)
+        self.rate = rates.make(settings.schedule, settings.lr, self.batches.steps_per_epoch, settings.epochs,
+                               settings.warmup, settings.lr / settings.workers)
+        self.steps, self.bits, self.total_error, self.sent = 0, 0.0, 0.0, 0.0
+
+    def step(self):
+        """One step of all workers; the mean of their losses."""
+        found = [self.task.gradients(rows) for rows in self.batches.of(self.steps)]
+        stacked = {name: np.stack([gradients[name] for _, gradients in found]) for name in self.task.parameters}
+        self.optimizer.step(self.reducer.reduce(stacked), self.rate(self.steps))
+        self.steps += 1
+        self.bits += self.reducer.stats.payload_bits
+        self.sent += self.reducer.stats.density
+        self.total_error += self.memory_square()
+        return sum(loss for loss, _ in found) / len(found)
+
+    def memory_square(self):
+        """Mean over the workers of the squared norm of their memories."""
+        return self.reducer.memory_norm() ** 2 / self.settings.workers
+
+
+def mlp(data="fashion-mnist", measures=0, **settings):
+    """Train; the curve of an epoch's thirds, and the measures where they were asked for."""
+    run = Training(data, LoopSettings(**settings), measures)
+    per_epoch = run.batches.steps_per_epoch
+    total, every = max(1, round(run.settings.epochs * per_epoch)), max(1, per_epoch // EVALUATIONS)
+    curve, measured, diverged = Curve(), Curve(), None
+    try:
+        while run.steps < total:
+            loss = run.step()
+            if run.reducer.stats.measures:
+                measured.add(step=run.steps, **run.reducer.stats.measures)
+            if run.steps % every == 0 or run.steps == total:
+                _, right, count = run.task.evaluate()
+                curve.add(step=run.steps, accuracy=right / count, loss=loss, bits=run.bits,
+                          memory_norm=math.sqrt(run.memory_square()), total_error=run.total_error,
+                          density=run.sent / run.steps)
+    except NonFiniteGradient:
+        diverged = run.steps
+    return {"scheme": run.settings.scheme, "optimizer": run.settings.optimizer, "diverged": diverged,
+            "elements": sum(w.size for w in run.task.parameters.values()), "curve": curve, "measures": measured}
+
+
+def early_steps(data="fashion-mnist", steps=40, **settings):
+    """Means of the measures over the second half of a few steps."""
+    run = Training(data, LoopSettings(**settings), measures=1)
+    curve = Curve()
+    for _ in range(steps):
+        run.step()
+        curve.add(**run.reducer.stats.measures)
+    return {name: float(np.mean(values[steps // 2:])) for name, values in curve.items()}
+
+
+class Curve(dict):
+    """Name -> values, one more of each at every call."""
+
+    def add(self, **values):
+        for name, value in values.items():
+            self.setdefault(name, []).append(value)
+
+
+@cache
+def problem(name, rows):
+    """A data set with the constants and the minimum of its objective."""
+    if name == "gisette-like":
+        source = gisette_like(pictures("mnist"))
+        return source, kept_minimum(source)
+    source = data.load(name if name.startswith("synthetic") else str(DATA / name), rows)
+    return source, logreg.define(alone(), source, Settings(workers=1))
+
+
+def kept_minimum(source):
+    """Constants and minimum of a problem so large that they take minutes: from a file where there is one."""
+    path = KEPT / f"{source.name}-{fingerprint(source):08x}.npz"
+    if not path.exists():
+        constants = logreg.define(alone(), source, Settings(workers=1))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{os.getpid()}-{path.name}")
+        np.savez(part, **constants._asdict())
+        part.replace(path)
+    with np.load(path) as kept:
+        return logreg_result.Problem(*(kept[name] if name == "x_star" else float(kept[name])
+                                       for name in logreg_result.Problem._fields))
+
+
+def minimum(data):
+    """Find the minimum of a problem before runs that need it begin side by side."""
+    constants = problem(data, None)[1]
+    return {"L": constants.smoothness, "gamma": constants.step_size, "f_star": constants.f_star}
+
+
+def convex(data="madelon/madelon.mat", rows=None, every=10, lam_on_update=None, **settings):
+    """Logistic regression from near its minimum; ``lam_on_update`` is a threshold on gamma * g."""
+    source, constants = problem(data, rows)
+    if lam_on_update is not None:
+        settings["scheme"] += f",lam={lam_on_update / constants.step_size!r}"
+    settings = Settings(**settings)
+    settings.check(1, source.labels.size)
+    run = logreg.Run(alone(), source, settings, constants, NullRecorder())
+    start, curve = run.evaluate().gap + constants.f_star, Curve()
+    steps = settings.epochs * run.steps_per_epoch
+    for samples in run.samples(steps):
+        run.step(samples)
+        if run.steps % every == 0 or run.steps == steps:
+            curve.add(**run.evaluate()._asdict())
+    return {"scheme": settings.scheme, "L": constants.smoothness, "gamma": constants.step_size,
+            "f_star": constants.f_star, "f_x0": start, "curve": curve}

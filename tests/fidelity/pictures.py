@@ -1,0 +1,61 @@
+"""Pictures of experiments: metric against bits sent, memory norm, total error, likeness of memories."""
+
+from matplotlib.figure import Figure
+
+COLORS = ("#1f6feb", "#d1242f", "#1a7f37", "#8a94a6", "#9a6700", "#8250df", "#bf3989")
+
+
+def draw(folder, done):
+    """The pictures of those experiments that were done and have runs."""
+    folder.mkdir(exist_ok=True)
+    drawn = {"madelon": convex, "gisette": convex, "goals": networks, "low_pass": memories}
+    for name, function in drawn.items():
+        if name in done and any(done[name][1].values()):
+            figure = Figure(figsize=(11, 3.4), layout="constrained")
+            function(figure, done[name][1])
+            figure.savefig(folder / f"fidelity-{name.replace('_', '-')}.png", dpi=110)
+
+
+def convex(figure, raw):
+    """Gap against bits, memory norm and total error against steps."""
+    gap, norm, error = figure.subplots(1, 3)
+    lines(gap, raw, "bits", "gap", "bits a worker", "f(x) - f*")
+    lines(norm, raw, "step", "memory_norm", "step", "memory norm")
+    lines(error, raw, "step", "total_error", "step", "total error")
+    gap.set_xscale("log")
+    for axes in (gap, norm, error):
+        axes.set_yscale("log")
+    gap.legend(frameon=False, fontsize=8)
+
+
+def networks(figure, raw):
+    """Accuracy against bits, memory norm and total error against steps."""
+    metric, norm, error = figure.subplots(1, 3)
+    lines(metric, raw, "bits", "accuracy", "bits a worker", "test accuracy")
+    lines(norm, raw, "step", "memory_norm", "step", "memory norm")
+    lines(error, raw, "step", "total_error", "step", "total error")
+    metric.set_xscale("log")
+    error.set_yscale("log")
+    metric.legend(frameon=False, fontsize=7)
+
+
+def memories(figure, raw):
+    """Cosine distance of two workers' memories, Hamming distance to a worker's own selection, accuracy."""
+    cosine, hamming, metric = figure.subplots(1, 3)
+    distances = {name: [{**one, "measures": {**one["measures"], "distance": [1 - c for c in
+                        one["measures"]["memory_cosine"]]}} for one in results] for name, results in raw.items()}
+    lines(cosine, distances, "step", "distance", "step", "1 - cosine of two memories", "measures")
+    lines(hamming, raw, "step", "hamming", "step", "Hamming distance", "measures")
+    lines(metric, raw, "step", "accuracy", "step", "test accuracy")
+    cosine.legend(frameon=False, fontsize=7)
+
+
+def lines(axes, raw, x, y, xlabel, ylabel, part="curve"):
+    """One line a run: a colour a scheme, thinner for every further seed."""
+    for color, (name, results) in zip(COLORS, raw.items(), strict=False):
+        for number, one in enumerate(results):
+            if y in one[part] and any(one[part][y]):
+                axes.plot(one[part][x], one[part][y], color=color, lw=1.4 / (number + 1),
+                          label=name if number == 0 else None)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.3)

@@ -1,0 +1,102 @@
+"""The experiments' own parts, and all of them on little data: every table is filled and every run kept."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+import networks  # noqa: E402
+import report  # noqa: E402
+from cache import Runs  # noqa: E402
+from gisette import gisette_like  # noqa: E402
+
+from mpicomp.apps import images  # noqa: E402
+
+EXPERIMENTS = ("madelon", "gisette", *networks.EXPERIMENTS)
+
+
+def test_a_run_is_computed_once_and_reported_without_another(tmp_path: Path) -> None:
+    settings = {"scheme": "topk:k=1", "seed": int(np.random.default_rng().integers(1000))}
+    assert Runs(tmp_path, dict, jobs=0).all([settings]) == [None]
+    (first,) = Runs(tmp_path, dict).all([settings])
+    assert {name: first[name] for name in settings} == settings
+    (path,) = tmp_path.iterdir()
+    path.write_text(json.dumps({"result": "kept"}))
+    assert Runs(tmp_path, dict).all([settings]) == ["kept"]
+
+
+def test_gisette_like_has_probes_that_are_shuffled_features() -> None:
+    digits = images.load(f"synthetic:train=300,test=10,seed={np.random.default_rng().integers(1000)}")
+    name, features, labels = gisette_like(digits)
+    values = features.values
+    assert (name, values.shape) == ("gisette-like", (labels.size, 5000))
+    assert labels.size == np.isin(digits.train_labels, (4, 9)).sum() and set(labels) == {-1.0, 1.0}
+    assert values.min() >= -1 and values.max() <= 1
+    real, probes = np.sort(values[:, :2500], axis=0), np.sort(values[:, 2500:], axis=0)
+    assert {column.tobytes() for column in probes.T} == {column.tobytes() for column in real.T}
+    assert (values[:, 2500:] != values[:, :2500]).any()
+
+
+def test_goals_are_judged_on_the_mean_over_seeds() -> None:
+    def ending(*values: float) -> list:
+        return [{"diverged": None, "curve": {"accuracy": [value]}} for value in values]
+
+    assert networks.below(ending(0.87, 0.88), ending(0.864, 0.88), 0.5) == "0.3 (goal 0.5: met)"
+    assert networks.below(ending(0.87, 0.88), ending(0.86, 0.87), 0.5) == "1.0 (goal 0.5: MISSED)"
+
+
+def test_the_page_has_a_place_for_every_table() -> None:
+    done = {name: ([{"a": 1}], {}, "nothing") for name in EXPERIMENTS}
+    page = report.filled((ROOT / "docs" / "fidelity.md").read_text(), done)
+    assert page.count("| a |\n| --- |\n| 1 |\n\n*Expected:* nothing.") == len(EXPERIMENTS)
+    assert report.filled(page, done) == page
+    with pytest.raises(SystemExit, match="must have"):
+        report.filled("no place", done)
+
+
+def run(code: list[str], tmp_path: Path) -> str:
+    """A process of its own, for MPI starts in it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *code], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                          timeout=280)
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_run_has_the_figures_of_the_training_app(tmp_path: Path) -> None:
+    code = """
+from pathlib import Path
+import jobs
+from jobs import alone, mlp, pictures
+from mpicomp.apps import loop
+from mpicomp.apps.loop_settings import LoopSettings
+from mpicomp.apps.mlp import MLP
+data = "synthetic:train=400,test=200,seed=5"
+settings = {"scheme": "topk:density=0.1", "workers": 2, "epochs": 2, "lr": 0.02}
+mine, app = mlp(data, measures=3, **settings), loop.train(alone(), MLP(pictures(data), 0), LoopSettings(**settings))
+assert mine["curve"]["accuracy"][-1] == app.series[-1].metric > 0.2
+assert mine["curve"]["bits"][-1] == app.series[-1].bits > 0
+assert mine["curve"]["memory_norm"][-1] == app.series[-1].memory_norm > 0
+assert len(mine["measures"]["hamming"]) == 4 and mine["diverged"] is None
+jobs.KEPT = Path("kept")
+found, kept = (jobs.kept_minimum(jobs.data.load("synthetic:n=50,d=8,seed=2")) for _ in range(2))
+assert (found.x_star == kept.x_star).all() and found[:4] == kept[:4] and len(list(jobs.KEPT.iterdir())) == 1
+print("the same")
+"""
+    assert run(["-c", code], tmp_path) == "the same\n"
+
+
+@pytest.mark.timeout(300)
+def test_every_experiment_fills_its_table(tmp_path: Path) -> None:
+    words = [str(HERE / "run.py"), "--quick", "--seeds", "1", "--folder", str(tmp_path / "kept")]
+    first = run([*words, "--jobs", "1"], tmp_path)
+    assert [line.split(":")[0][4:] for line in first.splitlines() if line.startswith("### ")] == list(EXPERIMENTS)
+    assert "not run" not in first
+    assert run([*words, "--jobs", "0"], tmp_path) == first
