@@ -19,7 +19,7 @@ EXTRA_openmpi := $(comma)torch-test
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster test-browser test-scale bench-cluster bench-simulate figures fuzz sanitize soak soak-ft \
-        soak-trace fidelity lint clean
+        soak-trace fidelity gpu-check lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -94,6 +94,11 @@ soak-ft: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/soak_ft.py --count $(KILLS)
 soak-trace: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/soak_trace.py --count $(KILLS)
+
+# On a machine with a GPU: its tests and benchmarks within ten minutes, into docs/results/. Installs nothing: PYTHON must
+# have CuPy; exits with 3 where there is no GPU.
+gpu-check:
+	$(PYTHON) tests/gpu_check.py
 
 # The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer: needs GCC's libraries.
 sanitize: $(call environment,openmpi)

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 from cuda_on_cpu import EmulatedRuntime
+from on_gpu import OnGPU
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import _cpu, cpu, cuda_runtime, gpu
@@ -17,7 +18,10 @@ ISAS = ("avx512", "avx2", "baseline")
 
 @pytest.fixture(scope="session")
 def emulated_cuda():
-    """mpicomp.ops.gpu, its kernels run on the CPU."""
+    """mpicomp.ops.gpu, its kernels run on the CPU; with MPICOMP_TEST_GPU=1 on the GPU (tests/gpu_check.py sets it)."""
+    if os.environ.get("MPICOMP_TEST_GPU") == "1":
+        yield OnGPU()
+        return
     previous = cuda_runtime.use(EmulatedRuntime())
     yield gpu
     cuda_runtime.use(previous)

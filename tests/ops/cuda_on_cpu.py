@@ -10,7 +10,8 @@ import ctypes
 import hashlib
 import subprocess
 import tempfile
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -47,6 +48,13 @@ class EmulatedRuntime(cuda_runtime.Runtime):
             assert expected == len(values), f"{name} takes {expected} arguments, got {len(values)}"
 
         return launch
+
+    @contextmanager
+    def window(self, family: str, first: int, most: int) -> Iterator[None]:
+        """Within the block, run only blocks ``first`` to ``first + most`` of this family's grids."""
+        self._library(family).window(ctypes.c_uint(first), ctypes.c_uint(most))
+        yield
+        self._library(family).window(ctypes.c_uint(0), ctypes.c_uint(2**32 - 1))
 
     @cache  # noqa: B019 (one instance a test session)
     def _library(self, family: str) -> ctypes.CDLL:

@@ -79,7 +79,7 @@ def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: 
     lanes = _lanes(max((chunk for *_, chunk in spans), default=1), grad)
     name = f"chunk_max_spans<{t}, {POSITION[positions.dtype.name]}>"
     scalars = np.int64(len(spans)), np.int64(chunks), np.int32(lanes)
-    launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, _table(spans), *scalars, positions)
+    launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, _table(spans, grad), *scalars, positions)
     vouch(positions, tuple(spans))
 
 
@@ -96,7 +96,7 @@ def chunk_indices_spans(positions: Array, spans: Spans, n: int, indices: Array) 
     invalid, trusted = xp().zeros(1, np.int32), known_of(positions) == tuple(spans)
     name = f"chunk_indices_spans<{POSITION[positions.dtype.name]}, {i}>"
     scalars = np.int64(len(spans)), np.int64(chunks)
-    launch("chunk_max", name, blocks_for(chunks), positions, _table(spans), *scalars, indices, invalid)
+    launch("chunk_max", name, blocks_for(chunks), positions, _table(spans, positions), *scalars, indices, invalid)
     if not trusted and int(to_host(invalid)[0]):
         raise InvalidArgument("positions must lie inside their chunks, and these inside their spans")
     ascend = all(last[1] <= start for last, (start, *_) in pairwise(spans))
@@ -107,12 +107,12 @@ def _widest(spans: Spans) -> str:
     return position_dtype(max((chunk for *_, chunk in spans), default=1))
 
 
-def _table(spans: Spans) -> Array:
-    return _kept_table(tuple(spans), xp())
+def _table(spans: Spans, like: Array) -> Array:
+    return _kept_table(tuple(spans), xp(), str(getattr(like, "device", "")))
 
 
 @lru_cache(maxsize=64)  # spans are those of a model: made and copied to the device once
-def _kept_table(spans: tuple[tuple[int, int, int], ...], module: object) -> Array:
+def _kept_table(spans: tuple[tuple[int, int, int], ...], module: object, device: str) -> Array:
     """First chunks (and their number), starts, stops, chunks: as `chunk_of` in chunk_max.cu reads them."""
     starts, stops, chunks = np.array(spans, np.int64).reshape(-1, 3).T
     first = np.concatenate([[0], np.cumsum(-(-(stops - starts) // chunks))])

@@ -1,0 +1,59 @@
+"""mpicomp.ops.gpu for tests that hold NumPy arrays: copied to the GPU for each call, and back after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from mpicomp.ops import gpu
+
+
+class OnGPU:
+    """Every operation of `gpu`; ``xp`` is CuPy, or what a test puts in its place."""
+
+    def __init__(self, xp: Any = None) -> None:
+        if xp is None:
+            import cupy as xp
+        self._xp = xp
+
+    def __getattr__(self, name: str) -> Any:
+        thing = getattr(gpu, name)
+        return self._around(thing) if callable(thing) and not isinstance(thing, type) else thing
+
+    def _around(self, operation: Callable) -> Callable:
+        @wraps(operation)
+        def call(*arguments: Any) -> Any:
+            there: dict[int, tuple[np.ndarray, Any]] = {}  # by id: one array given twice is one array there, too
+            try:
+                return self._back(operation(*[self._there(one, there) for one in arguments]))
+            finally:
+                for here, copy in there.values():
+                    if here.flags.writeable:
+                        here[...] = self._xp.asnumpy(copy)
+
+        return call
+
+    def _there(self, thing: Any, there: dict[int, tuple[np.ndarray, Any]]) -> Any:
+        if isinstance(thing, list):
+            return [self._there(one, there) for one in thing]
+        if not isinstance(thing, np.ndarray):
+            return thing
+        if id(thing) not in there:
+            there[id(thing)] = thing, self._copy(thing)
+        return there[id(thing)][1]
+
+    def _copy(self, array: np.ndarray) -> Any:
+        """Strided where the array is, for tests of what is refused."""
+        if array.flags.c_contiguous or array.ndim != 1:
+            return self._xp.asarray(array)
+        copy = self._xp.empty(2 * array.size, array.dtype)[::2]
+        copy[...] = self._xp.asarray(np.ascontiguousarray(array))
+        return copy
+
+    def _back(self, result: Any) -> Any:
+        if isinstance(result, tuple) and type(result) is tuple:
+            return tuple(map(self._back, result))
+        return self._xp.asnumpy(result) if isinstance(result, self._xp.ndarray) else result

@@ -1,0 +1,253 @@
+"""Vectors of 2^33 elements: what the launchers ask for, and the kernels' arithmetic at the end of such a vector.
+
+The vectors are address space without memory behind it: only pages that are touched take some.
+"""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from arrays import assert_same, vector
+from cuda_on_cpu import EmulatedRuntime
+
+from mpicomp.ops import cuda_runtime, gpu, reference
+from mpicomp.ops.gpu import collect
+
+N = 2**33
+SIZES = (2**20, 2**31 - 1, 2**31, 2**31 + 1, 2**32, 2**32 + 5, N)
+MOST_BLOCKS = 2**31 - 1  # of a grid in CUDA
+THREADS = cuda_runtime.THREADS
+NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
+
+
+class Huge:
+    """An array that is only its shape."""
+
+    ndim, flags = 1, SimpleNamespace(c_contiguous=True)
+
+    def __init__(self, n, dtype=np.float32):
+        self.size, self.dtype = int(n), np.dtype(dtype)
+
+    def __getitem__(self, key):
+        return Huge(len(range(*key.indices(self.size))), self.dtype)
+
+
+class Functions:
+    """CuPy's that the launchers call."""
+
+    empty = zeros = Huge
+
+    def asarray(self, x):
+        return Huge(x.size, x.dtype)
+
+
+class Recorder(cuda_runtime.Runtime):
+    """Notes what is launched; its arrays have no memory."""
+
+    xp = Functions()
+
+    def __init__(self):
+        self.launches = []
+
+    def device(self, array):
+        return nullcontext()
+
+    def to_host(self, array):
+        return np.zeros(array.size, array.dtype)
+
+    def address(self, array):
+        return 256
+
+    def kernel(self, family, name):
+        assert name in cuda_runtime.KERNELS[family]
+        return lambda grid, block, args: self.launches.append((name.partition("<")[0], grid, block, args))
+
+
+def calls(n):
+    """Operations over n elements, each with the number that its kernel must be told."""
+    x, y, z, k = Huge(n), Huge(n), Huge(n), n // 100
+    values, indices = Huge(k), Huge(k, reference.index_dtype(n))
+    positions = Huge(-(-n // 112), np.uint8)
+    spans = [(0, n // 2, 112), (n // 2, n, 112)]
+    return {
+        "add": (lambda: gpu.add(x, y), n),
+        "scale": (lambda: gpu.scale(x, 0.5), n),
+        "narrow": (lambda: gpu.narrow(Huge(n, np.uint16), x, "float16"), n),
+        "axpby": (lambda: gpu.axpby(z, 1, x, 1, y), n),
+        "dense_update": (lambda: gpu.dense_update(x, y, z, 0.1), n),
+        "chunk_max": (lambda: gpu.chunk_max(x, y, 112, positions), n),
+        "chunk_max_spans": (lambda: gpu.chunk_max_spans(x, y, spans, Huge(gpu_chunks(spans), np.uint8)), None),
+        "chunk_indices": (lambda: gpu.chunk_indices(positions, 112, n, Huge(positions.size, np.int64)), n),
+        "threshold": (lambda: gpu.threshold(x, y, 1.0), n),
+        "top_k": (lambda: gpu.top_k(x, y, k), n),
+        "gather": (lambda: gpu.gather(x, y, indices, values), k),
+        "scatter": (lambda: gpu.scatter(x, indices, values), k),
+        "masked_update": (lambda: gpu.masked_update(x, y, indices, values, 0.1), n),
+        "count_nonfinite": (lambda: gpu.count_nonfinite(x), n),
+        "squared_norm": (lambda: gpu.squared_norm(x), n),
+        "moments": (lambda: gpu.moments(x, y, 0.5), n),
+        "pack": (lambda: gpu.pack([Huge(n // 3), Huge(n - n // 3)], x), n),
+        "pack_signs": (lambda: gpu.pack_signs(x, Huge((n + 7) // 8, np.uint8)), n),
+        "quantise": (lambda: gpu.quantise(x, 0.1, n, gpu.Key(1, 2, 3), Huge(n, np.int8)), n),
+        "uniform": (lambda: gpu.uniform(n, n, gpu.Key(1, 2, 3)), n),
+    }
+
+
+def gpu_chunks(spans):
+    return sum(-(-(stop - start) // chunk) for start, stop, chunk in spans)
+
+
+@pytest.mark.parametrize("name", calls(SIZES[0]))
+def test_grids_of_any_size_are_legal_and_counts_are_64_bits(name):
+    for n in SIZES:
+        recorder = Recorder()
+        previous = cuda_runtime.use(recorder)
+        try:
+            call, told = calls(n)[name]
+            call()
+        finally:
+            cuda_runtime.use(previous)
+        assert recorder.launches
+        for kernel, (blocks,), block, args in recorder.launches:
+            assert block == (THREADS,)
+            assert 1 <= blocks <= MOST_BLOCKS, kernel
+            assert all(isinstance(arg, np.generic | Huge) for arg in args), kernel
+        counts = [int(arg) for *_, args in recorder.launches for arg in args if isinstance(arg, np.int64)]
+        assert told is None or told in counts, f"{name} tells no kernel of {told} elements as 64 bits: {counts}"
+
+
+def test_tiles_of_a_cut_cover_the_vector_once():
+    for itemsize in (4, 8):
+        for n in SIZES:
+            tiles = -(-n * itemsize // cuda_runtime.TILE_BYTES)
+            assert (tiles - 1) * cuda_runtime.TILE_BYTES < n * itemsize <= tiles * cuda_runtime.TILE_BYTES
+            assert tiles <= MOST_BLOCKS
+            assert collect.board_bytes(tiles) < 2**31
+
+
+# ---- the kernels at the end of the vector
+
+@pytest.fixture
+def sparse():
+    """``sparse(n, dtype)``: a vector of zeros, its memory taken when touched; given back at the end."""
+    maps = []
+
+    def make(n, dtype=np.float32):
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
+        maps.append(mmap.mmap(-1, n * np.dtype(dtype).itemsize, flags=flags))
+        return np.frombuffer(maps[-1], dtype)
+
+    try:
+        make(N)
+    except (OSError, ValueError) as error:
+        pytest.skip(f"no address space for 2^33 elements here: {error}")
+    yield make
+
+
+def run(runtime, family, name, blocks, args, first=None, most=2):
+    """Some blocks of a grid: by default its last ones."""
+    with runtime.window(family, blocks - most if first is None else first, most):
+        runtime.kernel(family, name)((blocks,), (THREADS,), args)
+
+
+@pytest.fixture
+def runtime(emulated_cuda):
+    if not isinstance(cuda_runtime._runtime, EmulatedRuntime):
+        pytest.skip("parts of a grid can be run on the CPU alone")
+    return cuda_runtime._runtime
+
+
+TAIL = 4000
+
+
+def tail(rng, sparse, n=N):
+    """A vector whose last elements are fresh numbers, and these."""
+    whole, own = sparse(n), vector(rng, TAIL, np.float32)
+    whole[-TAIL:] = own
+    return whole, own
+
+
+def test_elementwise_at_the_end(runtime, sparse, rng):
+    whole, own = tail(rng, sparse)
+    blocks = N // 4 // THREADS  # a pack of 16 bytes each: no thread takes a second one
+    run(runtime, "reduce", "scale<float>", blocks, (whole, np.int64(N), np.float32(3)))
+    changed = 2 * THREADS * 4
+    assert_same(whole[-changed:], own[-changed:] * np.float32(3))
+    assert_same(whole[-TAIL:-changed], own[:-changed])
+
+
+def test_chunks_at_the_end(runtime, sparse, rng):
+    whole, own = tail(rng, sparse)
+    chunk, lanes = 112, 32
+    chunks = -(-N // chunk)
+    positions = sparse(chunks, np.uint8)
+    blocks = -(-chunks * lanes // THREADS)
+    scalars = np.int64(N), np.int32(chunk), np.int32(lanes)
+    run(runtime, "chunk_max", "chunk_max<float, unsigned char>", blocks, (np.uintp(0), whole, *scalars, positions))
+    for j in range(chunks - 5, chunks):
+        begin = j * chunk - (N - TAIL)
+        assert positions[j] == np.argmax(np.abs(own[begin : begin + chunk]))
+    indices, invalid = sparse(chunks, np.int64), np.zeros(1, np.int32)
+    blocks = -(-chunks // THREADS)
+    args = positions, np.int64(chunks), np.int32(chunk), np.int64(N), indices, invalid
+    run(runtime, "chunk_max", "chunk_indices<unsigned char, long long>", blocks, args)
+    j = np.arange(chunks - 5, chunks)
+    assert_same(indices[-5:], j * chunk + positions[-5:])
+    assert invalid[0] == 0
+
+
+def test_updates_at_the_end(runtime, sparse, rng):
+    memory, own = tail(rng, sparse)
+    grad, own_grad = tail(rng, sparse)
+    indices = np.sort(rng.choice(TAIL, 50, replace=False)).astype(np.int64)
+    sent, expected = vector(rng, 50, np.float32), own.copy()
+    blocks = N // cuda_runtime.PIECE
+    args = memory, grad, np.int64(N), indices + (N - TAIL), sent, np.int64(50), np.float32(0.5)
+    run(runtime, "update", "masked_update<float, long long>", blocks, args, most=1)
+    reference.masked_update(expected, own_grad, indices, sent, 0.5)
+    assert_same(memory[-TAIL:], expected)
+
+
+def test_gather_and_measures_at_the_end(runtime, sparse, rng):
+    whole, own = tail(rng, sparse)
+    indices = rng.permutation(TAIL)[:99].astype(np.int64)
+    values = np.zeros(99, np.float32)
+    gpu.gather(None, whole, indices + (N - TAIL), values)
+    assert_same(values, own[indices])
+    gpu.scatter(whole, indices + (N - TAIL), values * 2)
+    assert_same(whole[-TAIL:][indices], values * 2)
+    whole[-7] = np.inf
+    found = np.array([0, 2**64 - 1], np.uint64)
+    run(runtime, "measure", "count_nonfinite<float>", N // 4 // THREADS, (whole, np.int64(N), found))
+    assert found.tolist() == [1, N - 7]
+
+
+def test_the_last_tile_of_a_cut(runtime, sparse, rng):
+    """The tiles before it have told: some their own counts, one the sum of all up to it."""
+    whole, own = tail(rng, sparse)
+    tiles = N * 4 // cuda_runtime.TILE_BYTES
+    board = np.zeros(collect.board_bytes(tiles), np.uint8)
+    words = -(-(tiles + 1) // 4) * 4
+    head, counts = board[: 4 * words].view(np.int32), board[4 * words :].view(np.int64)
+    told, counted, running = head[1:], counts[: 2 * tiles].reshape(-1, 2), counts[2 * tiles :].reshape(-1, 2)
+    head[0] = tiles - 1  # the ticket: the next tile is the last
+    first = int(rng.integers(2, 60))  # so many tiles back, one knows its sum, above 2^32
+    told[tiles - 100 : tiles - 1 - first], counted[tiles - 100 : tiles - 1 - first] = 1, 10**6  # not for it
+    told[tiles - 1 - first], running[tiles - 1 - first] = 2, (2**32 + 5, 7)
+    told[tiles - first : tiles - 1] = 1
+    counted[tiles - first : tiles - 1] = rng.integers(0, 100, (first - 1, 2))
+    before = running[tiles - 1 - first] + counted[tiles - first : tiles - 1].sum(axis=0)
+    room, key = before[0] + TAIL + before[1], np.float32(1).view(np.int32)
+    indices, totals = sparse(int(room), np.int64), np.zeros(2, np.int64)
+    scalars = np.int64(N), np.int32(key), np.int64(N), np.uintp(0), board, np.int64(tiles), np.int64(room)
+    args = np.uintp(0), whole, *scalars, indices, totals
+    runtime.kernel("collect", "select<float, long long>")((1,), (THREADS,), args)
+    expected = reference.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
+    assert totals.sum() == before.sum() + expected.size
+    assert_same(indices[before.sum() : totals.sum()], expected)
+    assert told[tiles - 1] == 2
+    assert running[tiles - 1].tolist() == totals.tolist()
