@@ -26,6 +26,7 @@ extensions = [
 ]
 exclude_patterns = ["results"]
 templates_path = []
+smartquotes = False  # options begin with two hyphens, also in running text
 html_theme = "furo"
 html_title = f"mpicomp {version}"
 html_static_path = []

@@ -16,7 +16,7 @@ MOST_LINES = 40
 
 
 def run(name, *arguments):
-    """What an example prints on two ranks."""
+    """What an example, or the file of an absolute name, prints on two ranks."""
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -46,6 +46,28 @@ def test_own_compressor_sends_what_its_memory_gathered():
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_jax_arrays_go_in_and_come_out():
     assert float(re.search(r"relative error (\S+)", run("jax_dlpack.py"))[1]) < 0.1
+
+
+USE_OF_THE_CODEC = """
+from mpi4py import MPI
+
+comm = mpicomp.Comm(MPI.COMM_WORLD)
+reducer = mpicomp.Reducer(comm, "topk-bytes:density=0.5,switch=never")
+gradient = np.random.default_rng(comm.rank).standard_normal(1000)
+sent = sum(reducer.reduce(gradient) for _ in range(20))
+lag = abs(sent - 20 * comm.allreduce(gradient) / comm.size).max()
+coarse = reducer.stats.bytes_sent < 8 * 500  # a byte a value, and its index
+print(f"lag {lag:.3f}", coarse)
+"""
+
+
+def test_the_codec_of_the_how_to_page_sends_bytes_and_loses_nothing(tmp_path):
+    page = (ROOT / "docs" / "howto" / "own-parts.md").read_text()
+    block = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    (tmp_path / "codec.py").write_text(block + USE_OF_THE_CODEC)
+    found = re.findall(r"lag (\S+) (True|False)", run(tmp_path / "codec.py"))
+    assert len(found) == 2
+    assert all(float(lag) < 6 and coarse == "True" for lag, coarse in found)
 
 
 def test_every_example_is_short_shown_and_run():
