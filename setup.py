@@ -56,6 +56,7 @@ PARQUET = ["pyarrow>=14"]
 XARRAY = ["xarray>=2024.2", "h5netcdf>=1.4"]  # reading traces with other tools is tested where these are installed
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11",
         "ml_dtypes>=0.4", "pillow>=10"]
+DOCS = ["sphinx>=8", "myst-nb>=1.2", "furo>=2024.8", "sphinx-click>=6", "sphinx-copybutton>=0.5"]
 CUDA_COMPILER = ["nvidia-cuda-nvrtc>=13,<14", "cuda-bindings>=13,<14"]
 
 setup(
@@ -87,6 +88,7 @@ setup(
         "plot": PLOT,
         "config": ["tomli>=2; python_version < '3.11'"],
         "parquet": PARQUET,
+        "docs": [*DOCS, *PLOT, "pandas>=2"],
         "test": [*TEST, *PLOT, *CUDA_COMPILER],
         "dev": [*TEST, *PLOT, *PARQUET, *XARRAY, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12"],
     },

@@ -9,7 +9,7 @@ import mpicomp
 from mpicomp import schemes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMON = {option["name"]: option["default"] for option in schemes.common_options()}
 
 

@@ -20,6 +20,7 @@ from ..trace.units import duration, nbytes, sparkline
 from .trace_export import export
 from .trace_group import TraceGroup
 
+ROOMY = 100  # columns of a terminal from which on tables have frames and wide gaps
 _MOST_RANKS = 16  # rows of a table over ranks; beyond it the latest ranks are shown
 
 _trace_file = click.argument("file", type=click.Path(path_type=Path))
@@ -171,9 +172,10 @@ def _print_json(value) -> None:
 
 
 def _table(console: Console, *columns: str, left: int = 1) -> Table:
-    """Plain columns when piped; the first ``left`` ones hold text."""
-    frame = box.SIMPLE_HEAD if console.is_terminal else None
-    table = Table(box=frame, pad_edge=False, header_style="bold")
+    """Plain columns when piped, close together on a narrow terminal; the first ``left`` ones hold text."""
+    narrow = console.is_terminal and console.width < ROOMY
+    frame = box.SIMPLE_HEAD if console.is_terminal and not narrow else None
+    table = Table(box=frame, pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1), header_style="bold")
     for column in columns[:left]:
         table.add_column(column, overflow="fold", min_width=5)
     for column in columns[left:]:

@@ -149,7 +149,7 @@ def setting(comm: Any, share: float | None) -> dict[str, Any]:
 
 
 def report(row: Row, table: Table, path: str) -> None:
-    click.echo(f"{row.ranks_per_node} ranks on each of {row.nodes} nodes, vectors on the host")
+    click.echo(f"ranks a node: {row.ranks_per_node}; nodes: {row.nodes}; vectors on the host")
     least = 0
     for limit, name in row.choices:
         end = "and above" if limit == WITHOUT_LIMIT else f"to {plan.show_size(limit)}"
@@ -158,4 +158,5 @@ def report(row: Row, table: Table, path: str) -> None:
     share = row.measured["others_share"]
     if share is not None and share > environment.FOREIGN_LIMIT:
         click.echo(f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine")
-    click.echo(f"{len(table.rows)} layouts in {path}; use it: export MPICOMP_TUNING={os.path.abspath(path)}")
+    layouts = f"{len(table.rows)} layout" + "s" * (len(table.rows) != 1)
+    click.echo(f"{path} holds {layouts}; use it: export MPICOMP_TUNING={os.path.abspath(path)}")

@@ -1,6 +1,7 @@
 """`mpicomp trace` as a user sees it: tables, JSON, exit codes."""
 
 import json
+import re
 
 import h5py
 import pytest
@@ -22,6 +23,14 @@ def test_report(planted_trace, width):
     assert "\x1b" not in result.output and "…" not in result.output
     table = [line for line in result.output.splitlines() if line.startswith(("exchange", "phase", "loss"))]
     assert max(map(len, table)) <= 80
+
+
+def test_words_stay_whole_on_a_narrow_terminal(planted_trace):
+    shown = run("breakdown", planted_trace, COLUMNS="80", FORCE_COLOR="1").output
+    assert "\x1b" in shown  # as on a terminal
+    rows = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert any(row.startswith("exchange communication ") for row in rows)
+    assert max(map(len, rows)) <= 80
 
 
 @pytest.mark.parametrize("command", ["info", "summary", "report", "validate"])
