@@ -1,12 +1,15 @@
 """Build and metadata of mpicomp: the package, the command, the compiled CPU operations."""
 
+import gzip
 import os
 import sys
+import tarfile
 from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).parent
 VERSION = {}
@@ -34,6 +37,28 @@ class BuildExtensions(build_ext):
         """Whether an object was compiled before its source, a header or this file last changed."""
         origins = (source, *(header for extension in self.extensions for header in extension.depends), __file__)
         return not os.path.exists(compiled) or os.path.getmtime(compiled) <= max(map(os.path.getmtime, origins))
+
+
+class ReproducibleSource(sdist):
+    """With SOURCE_DATE_EPOCH the same files give the same archive: no clock, no names of users, no masks.
+
+    Wheels need nothing of ours: their archive follows that variable, and the extension has no debug information.
+    """
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None):
+        epoch = os.environ.get("SOURCE_DATE_EPOCH")
+        if epoch is None or format != "gztar":
+            return super().make_archive(base_name, format, root_dir, base_dir, owner, group)
+
+        def plain(member):
+            member.mtime, member.uid, member.gid, member.uname, member.gname = int(epoch), 0, 0, "", ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            return member
+
+        path = f"{base_name}.tar.gz"
+        with gzip.GzipFile(path, "wb", mtime=int(epoch)) as packed, tarfile.open(mode="w", fileobj=packed) as archive:
+            archive.add(base_dir, filter=plain)  # sorted by name
+        return path
 
 
 # Compilers' further options, last so that they win: tests/sanitize.py adds the sanitizers by it.
@@ -76,7 +101,7 @@ setup(
         "mpicomp.slurm": ["*.sbatch", "env.sh"],
     },
     ext_modules=[cpu],
-    cmdclass={"build_ext": BuildExtensions},
+    cmdclass={"build_ext": BuildExtensions, "sdist": ReproducibleSource},
     setup_requires=["pybind11>=2.12"],
     install_requires=["mpi4py>=4.0", "numpy>=1.24", "h5py>=3.10", "click>=8.1", "rich>=13"],
     extras_require={
@@ -100,6 +125,8 @@ setup(
         "Operating System :: POSIX :: Linux",
         "Programming Language :: C++",
         "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: Implementation :: CPython",
         "Topic :: Scientific/Engineering",
         "Topic :: System :: Distributed Computing",
         "Typing :: Typed",

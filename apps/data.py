@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from mpicomp.errors import CorruptFile, InvalidArgument
+from mpicomp.together import together
 
 from . import libsvm, matfile, synthetic
 from .matrix import Matrix
@@ -64,14 +65,7 @@ def share(comm: Any, source: str, rows: int | None = None) -> Dataset:
 
 def read_once(comm: Any, read: Callable[[], tuple]) -> Any:
     """The named tuple that ``read()`` gives on rank 0, or the error it raises there, on every rank (collective)."""
-    data, error = None, None
-    if comm.rank == 0:
-        try:
-            data = read()
-        except Exception as caught:  # whatever it is, the other ranks must not wait for the data
-            error = caught
-    comm.fail_together(error)
-    return broadcast(comm, data)
+    return broadcast(comm, together(comm, read, comm.rank == 0))
 
 
 def broadcast(comm: Any, value: Any) -> Any:

@@ -25,7 +25,7 @@ from mpicomp.errors import InvalidArgument
 from mpicomp.trace import NullRecorder
 
 from . import logistic
-from .data import Dataset, broadcast, fingerprint
+from .data import Dataset, fingerprint, read_once
 from .keeper import Keeper, Snapshot
 from .logreg_result import Evaluation, Problem, Result
 from .settings import Settings
@@ -87,14 +87,7 @@ def _problem_of(saved: Any, app: str) -> Problem:
 
 def define(comm: Any, data: Dataset, settings: Settings) -> Problem:
     """L, l2, gamma and the minimum, found by rank 0 and told to all, so that all have the same bits (collective)."""
-    problem, error = None, None
-    if comm.rank == 0:
-        try:
-            problem = _solve(data, settings)
-        except (InvalidArgument, np.linalg.LinAlgError, MemoryError) as caught:
-            error = caught
-    comm.fail_together(error)
-    return broadcast(comm, problem)
+    return read_once(comm, lambda: _solve(data, settings))
 
 
 def _solve(data: Dataset, settings: Settings) -> Problem:

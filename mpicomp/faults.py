@@ -13,6 +13,7 @@ from .calls import Calls
 from .errors import InjectedFault, InvalidArgument
 
 VARIABLE = "MPICOMP_FAULT"
+TOLERANT = "OMPI_MCA_mpi_ft_enable"  # "1": set by mpirun --with-ft ulfm, which lets a job go on without dead ranks
 SIGNALS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "stop": signal.SIGSTOP}
 KINDS = (*SIGNALS, "exit", "raise", "hang", "slow")
 USAGE = (f"KIND:rank=R,call=N[,message=M], KIND one of {', '.join(KINDS[:-1])}, or "

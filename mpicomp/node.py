@@ -27,6 +27,7 @@ from .revoking import made
 
 PAGE = 4096
 ORPHANED_S = 600  # between making a segment and unlinking it lie milliseconds
+SEARCH_S = 3600  # a process looks for orphans with its first segment, and again after so long
 # Results and contributions of one rank travel in slots of so many bytes, DEPTH of them in turn: all slots of a node
 # are to fit in a shared cache (4 ranks: 5 MiB; docs/benchmarks.md has the measurement).
 SLOT_BYTES = 1 << 19
@@ -178,7 +179,8 @@ def split_node(comm: MPI.Intracomm, limit: int) -> MPI.Intracomm:
 def create(nbytes: int) -> tuple[str, int]:
     """A new file in memory, where the system has such a place."""
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
-    remove_orphans(folder)
+    if search_is_due():
+        remove_orphans(folder)
     fd, path = tempfile.mkstemp(prefix=f"mpicomp-{os.getpid()}-", dir=folder)
     try:
         os.ftruncate(fd, nbytes)
@@ -187,6 +189,19 @@ def create(nbytes: int) -> tuple[str, int]:
         os.unlink(path)
         raise
     return path, fd
+
+
+_searched: float | None = None  # when, by the monotonic clock; one for the process, like the folder
+
+
+def search_is_due() -> bool:
+    """Whether to look for orphans now: a folder of thousands of files would take time with every segment."""
+    global _searched
+    now = time.monotonic()
+    if _searched is not None and now - _searched < SEARCH_S:
+        return False
+    _searched = now
+    return True
 
 
 def remove_orphans(folder: str) -> None:

@@ -26,11 +26,11 @@ from mpi4py import MPI
 from . import revoking
 from .comm import Comm
 from .errors import MpicompError, RankLeft
+from .faults import TOLERANT
 from .job import library_name
 
 POLL_S = 0.01  # how often the thread asks who has failed
 PATIENCE_S = 5.0  # between an MPI error and MPI's knowledge that a rank has failed
-ENABLED = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
 MOST_REPAIRS = 20  # in a row, without a step between
 
 
@@ -65,7 +65,7 @@ def problem() -> str | None:
     if name != "Open MPI" or version < (5,) or not hasattr(MPI.Comm, "Shrink"):
         return (f"fault tolerance needs Open MPI 5 started by mpirun --with-ft ulfm; this is {library_name()}: use "
                 "checkpoints and restart")
-    if os.environ.get(ENABLED) != "1":
+    if os.environ.get(TOLERANT) != "1":
         return "fault tolerance needs mpirun --with-ft ulfm (not srun): start so, or use checkpoints and restart"
     if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
         return "fault tolerance needs MPI_THREAD_MULTIPLE: unset MPI4PY_RC_THREAD_LEVEL"

@@ -4,6 +4,7 @@
 
 native     ``mpicomp bench --algorithm native`` beside the same loop in C (plain_allreduce.c), 2 ranks, 16 KiB to 1 MiB,
            under Open MPI and MPICH: they are to agree within 20 %. Launches take turns; each figure is their median.
+           The same loop by mpi4py alone (plain_allreduce.py) tells what of a difference is Python's.
 recorder   what recording adds to a ScaleCom step of a million elements (bench_trace.py): to be under 2 %
 
 "Of OSU" are medians that OSU's and ReproMPI's programs gave on a two-core virtual machine (docs of neither): they suit
@@ -43,8 +44,8 @@ def compiled(binaries, folder):
     return program
 
 
-def in_c(job, program, rounds, steps):
-    return answer(run([*job, program, rounds, steps, *SIZES]))
+def plain(job, program, rounds, steps):
+    return answer(run([*job, *program, rounds, steps, *SIZES]))
 
 
 def in_bench(job, python, rounds, steps):
@@ -62,21 +63,23 @@ def native(quick):
     rows, raw = [], {}
     for mpi, (venv, launcher) in MPIS.items():
         binaries = HERE.parent / ".venv" / venv / "bin"
-        job = [binaries / launcher, "-n", 2]
+        job, python = [binaries / launcher, "-n", 2], binaries / "python"
         with tempfile.TemporaryDirectory() as folder:
             program = compiled(binaries, folder)
             for steps in (1,) if quick else (1, 50):
                 few = max(20, rounds // steps)
-                both = [(in_c(job, program, few, steps), in_bench(job, binaries / "python", few, steps))
-                        for _ in range(launches)]  # fmt: skip
-                raw[f"{mpi}, {steps} steps"] = both
-                rows += [row(mpi, steps, i, both) for i in range(len(SIZES))]
+                found = [(plain(job, [program], few, steps),
+                          plain(job, [python, HERE / "plain_allreduce.py"], few, steps),
+                          in_bench(job, python, few, steps)) for _ in range(launches)]  # fmt: skip
+                raw[f"{mpi}, {steps} steps"] = found
+                rows += [row(mpi, steps, i, found) for i in range(len(SIZES))]
     return f"2 ranks, float32, {launches} launches of {rounds} rounds", rows, raw
 
 
-def row(mpi, steps, i, both):
-    c, ours = (median(launch[which][i] for launch in both) for which in (0, 1))
-    times = {"C us": f"{c:.1f}", "bench us": f"{ours:.1f}", "of OSU us": OSU_US.get((mpi, SIZES[i]), "-")}
+def row(mpi, steps, i, found):
+    c, plain_python, ours = (median(launch[which][i] for launch in found) for which in range(3))
+    times = {"C us": f"{c:.1f}", "mpi4py us": f"{plain_python:.1f}", "bench us": f"{ours:.1f}",
+             "of OSU us": OSU_US.get((mpi, SIZES[i]), "-")}  # fmt: skip
     agree = verdict(min(c, ours) / max(c, ours), AGREE)
     return {"under": mpi, "steps a barrier": steps, "KiB": SIZES[i] >> 10, **times, "shorter / longer": agree}
 

@@ -1,4 +1,6 @@
-/* What `mpicomp bench --algorithm native` is to agree with: the same measurement without Python and without us.
+/* What `mpicomp bench --algorithm native` is to agree with: the same measurement without Python and without us, on the
+   same memory (one input, one output, again and again) and with the thread level that mpi4py asks for. With
+   MPI_THREAD_SINGLE, as OSU's programs have it, MPI takes no locks: another measurement.
    plain_allreduce ROUNDS STEPS BYTES...   medians over rounds of the slowest rank's mean of STEPS calls, in us, as JSON */
 #include <mpi.h>
 #include <stdio.h>
@@ -11,8 +13,8 @@ static int ascending(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    MPI_Init(&argc, &argv);
-    int rank, rounds = atoi(argv[1]), steps = atoi(argv[2]);
+    int given, rank, rounds = atoi(argv[1]), steps = atoi(argv[2]);
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &given);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     double *local = malloc(rounds * sizeof(double)), *slowest = malloc(rounds * sizeof(double));
     if (rank == 0) printf("[");

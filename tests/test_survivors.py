@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from run_mpi import ROOT, interpreter, job_environment
 
-from mpicomp import survivors
-from mpicomp.node import ORPHANED_S, remove_orphans
+from mpicomp import node, survivors
+from mpicomp.node import ORPHANED_S, SEARCH_S, remove_orphans
 from mpicomp.trace import open_trace
 
 RANKS = 3
@@ -85,7 +86,7 @@ def test_refusals():
 
 
 def test_without_threads(monkeypatch):
-    monkeypatch.setenv(survivors.ENABLED, "1")
+    monkeypatch.setenv(survivors.TOLERANT, "1")
     monkeypatch.setattr(survivors.MPI, "get_vendor", lambda: ("Open MPI", (5, 0, 11)))
     monkeypatch.setattr(survivors.MPI, "Query_thread", lambda: survivors.MPI.THREAD_FUNNELED)
     assert "MPI_THREAD_MULTIPLE" in survivors.problem()
@@ -103,3 +104,17 @@ def test_orphaned_segments_are_removed(tmp_path):
         os.utime(tmp_path / name, (when, when))
     remove_orphans(str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == set(names) - {f"mpicomp-{dead.pid}-a"}
+
+
+def test_orphans_are_looked_for_once_and_after_an_hour(monkeypatch):
+    """Not with every segment: a folder of thousands of files would be read each time."""
+    times, searches = [1000.0, 1001.0, 999.0 + SEARCH_S, 1000.0 + SEARCH_S, 1001.0 + SEARCH_S], []
+    clock = iter(times)
+    monkeypatch.setattr(node, "_searched", None)
+    monkeypatch.setattr(node, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(node, "remove_orphans", searches.append)
+    for _ in times:
+        path, fd = node.create(4096)
+        os.close(fd)
+        os.unlink(path)
+    assert len(searches) == 2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ..comm import Comm
@@ -40,13 +41,19 @@ class Vectors(data.Vectors):
             self.receive[:] = self.send
 
     def step(self, algorithm: str, place: str) -> None:
+        self.bound(algorithm, place)()
+
+    def bound(self, algorithm: str, place: str) -> Callable[[], object]:
+        call = self._call(algorithm, place)
+        return data.then(call, partial(self.divide, self.receive)) if self.plan.op == "avg" else call
+
+    def _call(self, algorithm: str, place: str) -> Callable[[], None]:
+        """The all-reduce with its arguments, so that a timed step is that call and nothing of ours."""
         if algorithm == "native" and self._direct:
-            self._mpi(None if place == "in" else self.send, self.receive, self._op)  # None: in place
-        elif place == "in":
-            self.comm.allreduce_in_place(self.receive, algorithm, data.summed(self.plan.op))
-        else:
-            self.comm.Allreduce(self.send, self.receive, self._op, algorithm=algorithm)
-        self.divide(self.receive)
+            return partial(self._mpi, None if place == "in" else self.send, self.receive, self._op)  # None: in place
+        if place == "in":
+            return partial(self.comm.allreduce_in_place, self.receive, algorithm, data.summed(self.plan.op))
+        return partial(self.comm.Allreduce, self.send, self.receive, self._op, algorithm)
 
     def expected(self, place: str) -> Iterator[Part]:
         yield Part(0, self.n, self._total)

@@ -7,7 +7,8 @@ without holding another vector.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,6 +135,10 @@ class Vectors(ABC):
     def step(self, algorithm: str, place: str) -> None:
         """The collective."""
 
+    def bound(self, algorithm: str, place: str) -> Callable[[], object]:
+        """``step`` with its arguments, as the timed loop calls it again and again."""
+        return partial(self.step, algorithm, place)
+
     @abstractmethod
     def expected(self, place: str) -> Iterator[Part]:
         """What ``receive`` is to hold on this rank."""
@@ -172,14 +177,11 @@ class Dense:
     def __init__(self, comm: Any, algorithm: str, vectors: Vectors, place: str) -> None:
         self.name, self.vectors, self.place, self.one_way = algorithm, vectors, place, vectors.one_way
         self.modelled = vectors.modelled(algorithm)
+        call = vectors.bound(algorithm, place)
+        self.step = then(call, lambda: ready(vectors.receive)) if vectors.on_device else call
 
     def begin(self) -> None:
         self.vectors.begin(self.place)
-        if self.vectors.on_device:
-            ready(self.vectors.receive)
-
-    def step(self) -> None:
-        self.vectors.step(self.name, self.place)
         if self.vectors.on_device:
             ready(self.vectors.receive)
 
@@ -194,6 +196,16 @@ class Dense:
 
     def facts(self, rounds: int) -> dict[str, Any]:
         return {"algorithm": self.name, "scheme": None, "part": self.part, "place": self.place}
+
+
+def then(call: Callable[[], object], after: Callable[[], object]) -> Callable[[], None]:
+    """One call that makes both."""
+
+    def both() -> None:
+        call()
+        after()
+
+    return both
 
 
 def dense(comm: Any, plan: Plan, vectors: Vectors) -> list[Dense]:

@@ -9,21 +9,20 @@ from typing import Any
 
 from ..errors import InvalidArgument, MpicompError
 from ..ops import cuda_runtime
+from ..together import together
 
 
 def choose_device(comm: Any) -> int:
     """Make the GPU of this rank the current one: its rank on the node, round and round (collective)."""
-    error, chosen = None, 0
     hosts = comm.allgather(socket.gethostname())
-    try:
+
+    def choose() -> int:
         runtime = cuda_runtime.xp().cuda.runtime
-        count = _count(runtime)
-        chosen = hosts[: comm.rank].count(hosts[comm.rank]) % count
+        chosen = hosts[: comm.rank].count(hosts[comm.rank]) % _count(runtime)
         runtime.setDevice(chosen)
-    except MpicompError as caught:
-        error = caught
-    comm.fail_together(error)
-    return chosen
+        return chosen
+
+    return together(comm, choose)
 
 
 def _count(runtime: Any) -> int:

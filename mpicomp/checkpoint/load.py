@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import CorruptFile, InvalidArgument
+from ..together import together
 from . import folder
-from .save import CHECKSUM, _together
+from .save import CHECKSUM
 
 Sections = dict[str, dict[str, Any]]
 
@@ -97,7 +98,7 @@ class Checkpoint:
             On every rank: there is no such state, or it is of another scheme or cannot be redistributed.
         """
         had, now = self._facts["workers"].get(name), self._comm.lengths_of_all(reducer.workers)
-        state = _together(self._comm, True, lambda: self._state(reducer, name, had, now))
+        state = together(self._comm, lambda: self._state(reducer, name, had, now))
         reducer.load_state_dict(state)
 
     def _state(self, reducer: Any, name: str, had: list[int] | None, now: list[int]) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def load(comm: Any, root: str | os.PathLike, step: int | None = None) -> Checkpo
         On every rank: there is no checkpoint of ``step``.
     """
     root = Path(root)
-    there = json.loads(_tell(comm, json.dumps(_together(comm, comm.rank == 0, lambda: folder.steps_in(root)))))
+    there = json.loads(_tell(comm, json.dumps(together(comm, lambda: folder.steps_in(root), comm.rank == 0))))
     if step is not None:
         return _exactly(comm, root, step, there)
     notes: list[str] = []
@@ -189,11 +190,12 @@ def _exactly(comm: Any, root: Path, step: int, there: list[int]) -> Checkpoint:
 
 def _open(comm: Any, path: Path) -> Checkpoint:
     """Verify every file of a checkpoint, the work spread over the ranks, and read what this rank needs."""
-    read = _together(comm, comm.rank == 0, lambda: folder.read_manifest(path / folder.MANIFEST))
+    read = together(comm, lambda: folder.read_manifest(path / folder.MANIFEST), comm.rank == 0)
     facts = json.loads(_tell(comm, json.dumps(read)))
-    data = _together(comm, comm.rank == 0, lambda: _read_common(path, facts))
-    common = _together(comm, True, lambda: _common_of(_tell(comm, data or b""), path))
-    mine = _together(comm, True, lambda: _verify_parts(comm, path, facts))
+    data = together(comm, lambda: _read_common(path, facts), comm.rank == 0)
+    told = _tell(comm, data or b"")
+    common = together(comm, lambda: _common_of(told, path))
+    mine = together(comm, lambda: _verify_parts(comm, path, facts))
     return Checkpoint(comm, path, facts, common, mine)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from .._version import __version__
 from ..durable import replace
 from ..errors import InvalidArgument, MpicompError
+from ..together import together
 from . import folder
 
 CHECKSUM = "checksum"  # the section of a single file that verifies the others
@@ -66,14 +67,14 @@ def _save(comm: Any, root: Path, step: int, common: State, own: State, reducers:
     from . import parts
 
     _agree(comm, root, step, common, reducers, keep)
-    _together(comm, comm.rank == 0, lambda: folder.begin(root, step))
+    together(comm, lambda: folder.begin(root, step), comm.rank == 0)
     part = root / f"{folder.name_of(step)}.part"
     try:
         comm.fail_together(folder.shared_by_all(part))
         mine = {f"own:{name}": entries for name, entries in own.items()}
         mine |= {f"reducer:{name}": reducer.state_dict() for name, reducer in reducers.items()}
-        written = _together(comm, True, lambda: parts.write(part / folder.part_of(comm.rank), mine))
-        shared = _together(comm, comm.rank == 0, lambda: parts.write(part / folder.COMMON, common))
+        written = together(comm, lambda: parts.write(part / folder.part_of(comm.rank), mine))
+        shared = together(comm, lambda: parts.write(part / folder.COMMON, common), comm.rank == 0)
         ranks = _over_ranks(comm, [*written, *(reducer.workers for reducer in reducers.values())])
         if comm.rank == 0:
             facts = {
@@ -82,7 +83,7 @@ def _save(comm: Any, root: Path, step: int, common: State, own: State, reducers:
                 "settings": settings, "common": list(shared), "parts": ranks[:, :2].tolist(),
                 "workers": {name: ranks[:, 2 + i].tolist() for i, name in enumerate(reducers)},
             }  # fmt: skip
-        _together(comm, comm.rank == 0, lambda: folder.finish(root, step, facts, keep))
+        together(comm, lambda: folder.finish(root, step, facts, keep), comm.rank == 0)
     except MpicompError:
         if comm.rank == 0:
             folder.remove_part(root, step)
@@ -117,7 +118,7 @@ def save_arrays(comm: Any, path: str | os.PathLike, state: State) -> None:
         parts.write(part, {**state, CHECKSUM: {"crc32": parts.digest(state)}})
         replace(part, target)
 
-    _together(comm, comm.rank == 0, write)
+    together(comm, write, comm.rank == 0)
 
 
 def steps(root: str | os.PathLike) -> list[int]:
@@ -128,18 +129,6 @@ def steps(root: str | os.PathLike) -> list[int]:
 def common_result(reducer: Any) -> bool:
     """Whether a reducer gives all ranks the same, so that their models are: not with error reset and local SGD."""
     return not getattr(reducer.scheme.parts(1).memories[0], "diverges", False)
-
-
-def _together(comm: Any, here: bool, call: Any) -> Any:
-    """Let some ranks do what may fail, and all of them know whether it did; what ``call`` gave, or None."""
-    result = error = None
-    if here:
-        try:
-            result = call()
-        except (MpicompError, OSError) as caught:
-            error = caught
-    comm.fail_together(error)
-    return result
 
 
 def _over_ranks(comm: Any, values: list[int]) -> np.ndarray:

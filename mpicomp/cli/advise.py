@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ..bench import check, plan, probe
-from ..errors import InvalidArgument, MpicompError
+from ..errors import InvalidArgument
 from ..schemes import Scheme
 from ..simulate import Machine
 from ..simulate import machine as machines
@@ -20,6 +20,7 @@ from ..simulate.advice import SCHEMES, Advice, Line
 from ..simulate.advice import advise as ask
 from ..simulate.models import Model
 from ..simulate.program import check as check_scheme
+from ..together import together
 from . import guard, inputs
 from .console import Column, Progress, print_json, print_table
 from .machine import this_machine
@@ -90,17 +91,6 @@ def checked(texts: Sequence[str]) -> list[str]:
     for one in schemes:
         check_scheme(one)
     return list(map(str, schemes))
-
-
-def together(comm: Any, work: Any) -> Any:
-    """``work()`` on every rank, its error on all."""
-    result = error = None
-    try:
-        result = work()
-    except MpicompError as caught:
-        error = caught
-    comm.fail_together(error)
-    return result
 
 
 def timed_compute(comm: Any, text: str) -> float:

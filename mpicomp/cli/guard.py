@@ -27,6 +27,7 @@ from typing import Any
 import click
 
 from ..errors import InvalidArgument, MissingExtra, MpicompError, SchemeWarning
+from ..faults import TOLERANT
 from . import hints
 
 LEFT_EARLY = 73  # exit code when a rank is through and others go on
@@ -147,7 +148,7 @@ class Guard:
         _say(self._signed(outcome.text or f"Error: ended with exit code {outcome.code}; stopping all ranks"))
         if self._comm is not None:
             time.sleep(LAUNCHER_KILLS_S if outcome.text == INTERRUPTED else FORWARD_S)
-            if os.environ.get("OMPI_MCA_mpi_ft_enable") == "1":  # noqa: SIM112
+            if os.environ.get(TOLERANT) == "1":
                 # MPI_Abort hangs there with four ranks and more: this rank is lost, and the others see it.
                 os.kill(os.getpid(), signal.SIGKILL)
             self._comm.Abort(outcome.code)

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import MpicompError, RefusedOverwrite
+from ..together import together
 
 
 class OutputFile:
@@ -25,16 +26,10 @@ class OutputFile:
     def __enter__(self) -> OutputFile:
         if self._path is None:
             return self
-        error = None
-        if self._writes:
-            try:
-                self._reserve()
-            except MpicompError as caught:
-                error = caught
-        if self._comm is not None:
-            self._comm.fail_together(error)
-        elif error is not None:
-            raise error
+        if self._comm is None:
+            self._reserve()
+        else:
+            together(self._comm, self._reserve, self._writes)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:

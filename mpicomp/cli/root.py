@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from .._version import __version__
 from . import config
 from .guard import Guard
 
@@ -86,8 +85,15 @@ def _start_mpi_first(command: click.Command, guard: Guard) -> None:
     command.callback = started
 
 
+def _show_version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
+    from . import version  # not for the other commands
+
+    version.show(ctx, option, asked)
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="mpicomp")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+              help="Show the version, those of Python's packages, MPI, the extension and CUDA.")
 @config.config_option(config.for_commands)
 def root() -> None:
     """All-reduce over MPI, dense and compressed: measure it, train with it, explain its traces.

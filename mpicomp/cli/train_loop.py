@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..together import together
 from .console import Column, print_json, print_table
 from .guard import world
 from .output import OutputFile
@@ -69,14 +70,8 @@ def _train(comm: Any, make_task: Callable[[Any], Task], settings: LoopSettings, 
 def _drawer(comm: Any, plot: str | None) -> Callable[..., None]:
     """What draws a report; refuses on every rank, before training, what cannot be drawn."""
     from ..apps import plots
-    from ..errors import MpicompError
 
-    error, suffix = None, ""
-    try:
-        suffix = plots.check(plot) if plot else ""
-    except MpicompError as caught:
-        error = caught
-    comm.fail_together(error)
+    suffix = together(comm, lambda: plots.check(plot) if plot else "")
     return lambda path, report: plots.draw(path, report, suffix)
 
 

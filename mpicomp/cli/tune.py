@@ -17,6 +17,7 @@ from ..allreduce.table import WITHOUT_LIMIT, Row, Table, choices_of, dump, load
 from ..bench import Plan, environment, plan, run
 from ..errors import InvalidArgument, MpicompError, RefusedOverwrite
 from ..simulate import machine as machines
+from ..together import together
 from . import guard
 from .console import Progress, print_json
 from .machine import this_machine
@@ -106,19 +107,21 @@ def machine_lines(document: dict[str, Any], path: str) -> str:
 
 def earlier_table(comm: Any, path: str, force: bool) -> Table:
     """What ``path`` holds already, read by rank 0; an error on every rank if it is something else, or all of it."""
-    table, error = Table(()), None
-    if comm.rank == 0 and os.path.exists(path):
+    layout = comm.layout
+
+    def read() -> Table:
         try:
             table = load(Path(path).read_text(), path, list(allreduce.ALGORITHMS))
-            if table.has(*comm.layout, "cpu") and not force:
-                raise RefusedOverwrite(
-                    f"{path} has a row for {comm.layout[0]} ranks on each of {comm.layout[1]} nodes already: "
-                    "choose another file, or --force to replace the row"
-                )
-        except (MpicompError, OSError) as caught:
-            error = caught if isinstance(caught, MpicompError) else MpicompError(f"{path}: {caught.strerror}")
-    comm.fail_together(error)
-    return table
+        except OSError as error:
+            raise MpicompError(f"{path}: {error.strerror}") from error
+        if table.has(*layout, "cpu") and not force:
+            raise RefusedOverwrite(
+                f"{path} has a row for {layout[0]} ranks on each of {layout[1]} nodes already: "
+                "choose another file, or --force to replace the row"
+            )
+        return table
+
+    return together(comm, read, comm.rank == 0 and os.path.exists(path)) or Table(())
 
 
 def measure(comm: Any, chosen: Plan, margin: float, progress: Progress) -> tuple[tuple[int, str], ...]:

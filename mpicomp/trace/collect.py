@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from ..errors import CorruptFile, MpicompError
+from ..together import together
 from . import journal, messages
 from .spool import Spool
 
@@ -30,17 +31,14 @@ def recover_together(comm, folder: Path, path: Path, force: bool) -> None:
     """Make the file from the journals in a folder that rank 0 sees, and remove them. Collective."""
     from . import merge
 
+    def recover() -> None:
+        merge.recover(folder, path, force=force)
+        for own in folder.glob("*" + journal.SUFFIX):
+            own.unlink()
+        folder.rmdir()
+
     comm.Barrier()  # all have stopped writing
-    failure: Exception | None = None
-    if comm.rank == 0:
-        try:
-            merge.recover(folder, path, force=force)
-            for own in folder.glob("*" + journal.SUFFIX):
-                own.unlink()
-            folder.rmdir()
-        except (MpicompError, OSError) as error:
-            failure = error
-    comm.fail_together(failure)
+    together(comm, recover, comm.rank == 0)
 
 
 def is_visible(facts: dict, run_id: str) -> bool:

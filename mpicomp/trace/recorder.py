@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import Any
 
 from ..errors import InvalidArgument, RefusedOverwrite
+from ..together import together
 from . import clock, facts, journal, schema
 from .aside import check_trace
 from .messages import broadcast_json
@@ -59,7 +60,7 @@ class Recorder:
         self._made_spool = False
         self._step = -1
         try:
-            _together(comm, lambda: self._claim(make_parents=spool is not None))
+            together(comm, lambda: _on_files(lambda: self._claim(make_parents=spool is not None)))
             self._run = broadcast_json(comm, facts.run_facts(title, comm.size))
             comparison = clock.measure(comm)
             self._spool = Spool(self._create_journal(), lambda: self.doing)
@@ -195,7 +196,7 @@ class Recorder:
             created.append(journal.JournalWriter(path, {"run": self._run, "rank": facts.rank_facts(rank)}))
 
         try:
-            _together(self._comm, create)
+            together(self._comm, lambda: _on_files(create))
         except Exception:
             for writer in created:
                 writer.discard()
@@ -285,13 +286,11 @@ class _Step(_Region):
         self.recorder._step = self.outer
 
 
-def _together(comm, action: Callable[[], None]) -> None:
-    """Run ``action`` on every rank; if it fails on one, raise its error on all."""
-    failure: Exception | None = None
+def _on_files(action: Callable[[], None]) -> None:
+    """Run ``action``; an error of the file system says what to do."""
     try:
         action()
-    except RefusedOverwrite as error:
-        failure = error
+    except RefusedOverwrite:
+        raise
     except OSError as error:
-        failure = type(error)(f"cannot record a trace: {error}; give another path or spool")
-    comm.fail_together(failure)
+        raise type(error)(f"cannot record a trace: {error}; give another path or spool") from error

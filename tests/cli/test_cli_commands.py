@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 
 import pytest
 from click.testing import CliRunner
 
+import mpicomp
 from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_names, split_schemes
+from mpicomp.cli import version
 from mpicomp.cli.bench import DEFAULT_ALGORITHMS, make_plan
 from mpicomp.cli.console import Column, plain_line
 from mpicomp.cli.hints import rank_hint, size_hint
@@ -28,7 +32,21 @@ def test_help(arguments):
 
 
 def test_version():
-    assert invoke("--version").output.startswith("mpicomp, version ")
+    said = invoke("--version").output
+    assert said.startswith(f"mpicomp, version {mpicomp.__version__}\nPython {platform.python_version()}, numpy ")
+    assert re.search(r"^MPI: (Open MPI|MPICH|MVAPICH|Intel).*, standard \d+\.\d+$", said, re.MULTILINE)
+    assert re.search(r"^extension: compiled, (avx512|avx2|baseline)$", said, re.MULTILINE)
+    assert re.search(r"^CUDA: (no driver|driver for CUDA \d+\.\d+|driver error \d+)$", said, re.MULTILINE)
+
+
+def test_version_says_what_an_mpi_that_cannot_be_loaded_did(monkeypatch):
+    """A library that ends the process, one that never returns, one that raises."""
+    for ask, said in (("import os; os._exit(7)", "MPI: loading it ended Python with status 7: it said nothing"),
+                      ("import time; time.sleep(60)", "MPI: not loaded within 0.5 s"),
+                      ("raise OSError('libmpi.so.40 is missing')", "OSError: libmpi.so.40 is missing")):
+        monkeypatch.setattr(version, "ASK", ask)
+        monkeypatch.setattr(version, "ASK_S", 0.5 if "sleep" in ask else 30.0)
+        assert said in invoke("--version").output
 
 
 def test_unknown_command():

@@ -1,0 +1,81 @@
+"""``mpicomp --version``: this package, and what it found to stand on."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from importlib import metadata
+
+import click
+
+from .._version import __version__
+
+PACKAGES = ("numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x", "cupy", "torch")
+ASK_S = 30.0  # a file system that is slow at its first look takes seconds
+
+# In a process of its own: a broken MPI ends the process that loads it, and nothing of it stays in this one. MPI is
+# loaded, not started: on the login node of a cluster starting it may not be allowed.
+ASK = """
+import ctypes, json, sys
+found = {}
+try:
+    import mpi4py
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+    text = MPI.Get_library_version().split("\\n")[0].split(",")[0].strip("\\0")
+    standard = "{}.{}".format(*MPI.Get_version())
+    found["MPI"] = f"{' '.join(text.split())}, standard {standard}"
+except Exception as error:
+    found["MPI"] = f"cannot be loaded: {error}"
+try:
+    from mpicomp.ops import _cpu
+    found["extension"] = f"compiled, {_cpu.isa()}"
+except Exception as error:
+    found["extension"] = f"cannot be loaded: {error}"
+try:
+    version, driver = ctypes.c_int(), ctypes.CDLL("libcuda.so.1")
+    failed = driver.cuDriverGetVersion(ctypes.byref(version))
+    found["CUDA"] = f"driver error {failed}" if failed else (
+        f"driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}")
+except OSError:
+    found["CUDA"] = "no driver"
+print(json.dumps(found))
+"""
+
+
+def show(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+    """Print the version, then what takes a moment to find out, and end."""
+    if not asked or ctx.resilient_parsing:
+        return
+    click.echo(f"mpicomp, version {__version__}")
+    click.echo(f"Python {platform.python_version()}, {', '.join(installed())}")
+    for name, value in loaded().items():
+        click.echo(f"{name}: {value}")
+    ctx.exit()
+
+
+def installed() -> list[str]:
+    """The packages it builds on that are there, with their versions."""
+    there = []
+    for name in PACKAGES:
+        try:
+            there.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return there
+
+
+def loaded() -> dict[str, str]:
+    """What MPI, the extension and CUDA say of themselves when they are loaded."""
+    try:
+        done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=ASK_S)
+    except subprocess.TimeoutExpired:
+        return {"MPI": f"not loaded within {ASK_S:g} s"}
+    try:
+        found: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        said = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        return {"MPI": f"loading it ended Python with status {done.returncode}: {said[0]}"}
+    return found
