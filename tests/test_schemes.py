@@ -87,8 +87,9 @@ def test_what_hardly_anybody_wants_is_said(text, said):
 
 
 @pytest.mark.parametrize("text", [
-    *schemes.names(), "qsgd:memory=residual,levels=23", "qsgd:memory=residual,norm=max", "qsgd:memory=residual,beta=0.1",
-    "terngrad:memory=residual,sigmas=2", "onebit:codec=levels,memory=none,second=no", "natural:memory=residual",
+    *schemes.names(), "qsgd:memory=residual,levels=23", "qsgd:memory=residual,norm=max",
+    "qsgd:memory=residual,beta=0.1", "terngrad:memory=residual,sigmas=2",
+    "onebit:codec=levels,memory=none,second=no", "natural:memory=residual",
     "topk:codec=sign", "arctopk:row=5", "arctopk:row=2,width=1",
 ])  # fmt: skip
 def test_nothing_is_said_of_the_others(text):

@@ -23,8 +23,9 @@ def said_by(comm, scheme):
 
 @pytest.mark.parametrize(
     ("scheme", "grows"),
-    [("qsgd:memory=residual", True), ("qsgd:memory=residual,levels=23", False), ("qsgd:memory=residual,norm=max", False),
-     ("qsgd:memory=residual,beta=0.1", False), ("terngrad:memory=residual,sigmas=2", False)],
+    [("qsgd:memory=residual", True), ("qsgd:memory=residual,levels=23", False),
+     ("qsgd:memory=residual,norm=max", False), ("qsgd:memory=residual,beta=0.1", False),
+     ("terngrad:memory=residual,sigmas=2", False)],
 )  # fmt: skip
 def test_memories_grow_where_it_is_said(comm, seed, scheme, grows):
     reducer, said = said_by(comm, scheme)
