@@ -171,7 +171,9 @@ class Recorder:
         if kind is None:
             self.close()
         else:
-            self.abandon()  # the other ranks may never come to a collective merge
+            # The other ranks may never come to a collective merge. 128 + SIGINT or SIGTERM: see cli/guard.py.
+            self.abandon("interrupted" if kind is KeyboardInterrupt or getattr(error, "code", 0) in (130, 143) else
+                         "failed")  # fmt: skip
 
     def _claim(self, make_parents: bool) -> None:
         """Fail now rather than after hours of training."""

@@ -43,6 +43,7 @@ STATUS = {
     "torn": 3,  # the journal ends in a damaged frame, which was dropped
     "truncated": 4,  # the disk was full: later events were dropped, and counted
     "missing": 5,  # no journal was found
+    "interrupted": 6,  # SIGINT or SIGTERM ended the rank, such as a time limit; everything before it is here
 }
 
 #: Kinds that happen on all ranks together, best first: what lateness is measured on.

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
+from weakref import WeakSet
 
 from . import journal
 
@@ -24,6 +25,15 @@ _LONGEST_NAME = 64
 _OTHER = ("other", "", "", "", "")
 
 log = logging.getLogger("mpicomp.trace")
+
+
+_recording: WeakSet[Spool] = WeakSet()
+
+
+def interrupted() -> None:
+    """Write what is left and that a signal ended it, everywhere: the process is about to be ended, from any thread."""
+    for spool in [*_recording]:
+        spool.stop("interrupted")
 
 
 class Spool:
@@ -42,11 +52,13 @@ class Spool:
         self._pid = os.getpid()
         self._naming = threading.Lock()
         self._writing = threading.Lock()
+        self._stopping = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._flush_loop, name="mpicomp-trace", daemon=True)
         self._thread.start()
         atexit.register(self.flush)
+        _recording.add(self)
 
     def new_label(self, label: tuple) -> int:
         """The code of a label not seen before. Should there ever be too many, the rest share one."""
@@ -88,8 +100,12 @@ class Spool:
             self._write(news, rows, metrics)
 
     def stop(self, reason: str) -> None:
-        """Write what is left and why the recording ended, and close the journal."""
-        self._stopped = True
+        """Write what is left and why the recording ended, and close the journal; a second call does nothing."""
+        with self._stopping:
+            if self._stopped:
+                return
+            self._stopped = True
+        _recording.discard(self)
         self._wake.set()
         self._thread.join()
         self.flush()

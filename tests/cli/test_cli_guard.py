@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
+
+from mpicomp.trace import open_trace, recover
 
 LAST = "{last}"  # the last rank of the job
 
@@ -71,6 +74,16 @@ def test_nonsense_in_the_environment(one_job, faulty):
     ended = one_job(faulty, "none", "all", MPICOMP_LEAVE="soon")
     assert ended.code == 1
     assert ended.err.count("MPICOMP_LEAVE must be a positive number of seconds, got 'soon'") == 1
+
+
+def test_a_trace_says_that_a_signal_ended_it(job, tmp_path):
+    """On ranks that return from Python's handler, and on those that are inside MPI for good."""
+    ended = job([str(Path(__file__).with_name("faulty_trace.py"))], str(tmp_path / "run.h5"))
+    assert ended.code == 143, ended.err
+    merged = recover(tmp_path / "run.h5.spool", tmp_path / "run.h5")
+    assert merged.status == dict.fromkeys(range(job.ranks), "interrupted")
+    with open_trace(tmp_path / "run.h5") as trace:
+        assert trace.events("step")["step"].size == 7 * job.ranks
 
 
 @pytest.mark.parametrize("code", [0, 1])

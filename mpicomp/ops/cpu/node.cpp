@@ -18,17 +18,17 @@ using Place = std::pair<std::int64_t, std::uint64_t>;
 enum class Verb { allreduce, reduce_scatter, all_gather };
 
 struct NodeWindow {
-    Line* lines;
+    RankLine* lines;
     char* slots;  // depth results, then depth slots of every rank, of `slot_bytes` each
     int rank, size, depth, spins;
     std::size_t slot_bytes;
 
     NodeWindow(std::uintptr_t base, int rank, int size, std::size_t control_bytes, std::size_t slot_bytes, int depth,
                int spins)
-        : lines(reinterpret_cast<Line*>(base)), slots(reinterpret_cast<char*>(base) + control_bytes), rank(rank),
+        : lines(reinterpret_cast<RankLine*>(base)), slots(reinterpret_cast<char*>(base) + control_bytes), rank(rank),
           size(size), depth(depth), spins(spins), slot_bytes(slot_bytes) {}
 
-    Line& mine() const { return lines[rank]; }
+    RankLine& mine() const { return lines[rank]; }
 
     // Elements of a rank's slice of n: whole cache lines, so that no two ranks write to one.
     std::size_t slice(std::size_t n, std::size_t itemsize) const {
@@ -51,7 +51,7 @@ public:
     }
 
     void run(Verb verb, Place send_place, Place receive_place, const std::vector<std::uintptr_t>& segments) {
-        wait(&Line::summed, 0);  // a rank may still be looking up where the vectors of the call before are
+        wait(&RankLine::summed, 0);  // a rank may still be looking up where the vectors of the call before are
         auto& line = w.mine();
         std::tie(line.send_segment, line.send_offset) = send_place;
         std::tie(line.receive_segment, line.receive_offset) = receive_place;
@@ -63,7 +63,7 @@ public:
             if (k >= 1 && k <= pieces) verb == Verb::all_gather ? offer(k - 1) : reduce(k - 1, verb);
             if (k >= 2 && verb != Verb::reduce_scatter) take(k - 2);
         }
-        if (verb == Verb::reduce_scatter && sends_directly) wait(&Line::summed, pieces);
+        if (verb == Verb::reduce_scatter && sends_directly) wait(&RankLine::summed, pieces);
         line.taken.store(base + pieces, std::memory_order_release);
     }
 
@@ -82,11 +82,11 @@ private:
     char* result(std::size_t k, int owner) const { return slot(0, k, owner); }
     char* contribution(int from, std::size_t k, int owner) const { return slot(1 + from, k, owner); }
 
-    void wait(std::atomic<std::uint64_t> Line::*counter, std::size_t count) const {
+    void wait(std::atomic<std::uint64_t> RankLine::*counter, std::size_t count) const {
         const std::uint64_t target = base + count;
         for (int other = 0; other < w.size; ++other) {
             if (other == w.rank) continue;
-            const Line& line = w.lines[other];
+            const RankLine& line = w.lines[other];
             wait_until([&] { return (line.*counter).load(std::memory_order_acquire) >= target; }, w.spins, [&] {
                 if (line.failed.load(std::memory_order_relaxed)) throw RankLeft("local rank " + std::to_string(other) + " left an all-reduce on this node by an error");
                 idle();
@@ -95,7 +95,7 @@ private:
     }
 
     // A slot is free again when its last user is through with it, `depth` pieces ago.
-    void wait_for_slot(std::atomic<std::uint64_t> Line::*counter, std::size_t k) const {
+    void wait_for_slot(std::atomic<std::uint64_t> RankLine::*counter, std::size_t k) const {
         if (base + k + 1 > static_cast<std::uint64_t>(w.depth)) {
             const std::int64_t pieces_of_this_call = static_cast<std::int64_t>(k) + 1 - w.depth;
             wait(counter, static_cast<std::size_t>(pieces_of_this_call));  // below 0: a piece of the call before
@@ -104,7 +104,7 @@ private:
 
     void contribute(std::size_t k) {
         if (sends_directly) return;
-        wait_for_slot(&Line::summed, k);
+        wait_for_slot(&RankLine::summed, k);
         for (int owner = 0; owner < w.size; ++owner) {
             if (owner == w.rank) continue;  // the own block is read where it is
             const auto [begin, count] = bounds(owner, k);
@@ -114,12 +114,12 @@ private:
     }
 
     void find_everyone(const std::vector<std::uintptr_t>& segments) {
-        wait(&Line::ready, std::min<std::size_t>(1, pieces));
+        wait(&RankLine::ready, std::min<std::size_t>(1, pieces));
         sources.assign(w.size, nullptr);
         receivers.clear();
         takes = false;
         for (int j = 0; j < w.size; ++j) {
-            const Line& line = w.lines[j];
+            const RankLine& line = w.lines[j];
             if (line.send_segment >= 0)
                 sources[j] = reinterpret_cast<const char*>(segments.at(line.send_segment)) + line.send_offset;
             if (line.receive_segment >= 0)
@@ -131,7 +131,7 @@ private:
     }
 
     void reduce(std::size_t k, Verb verb) {
-        wait(&Line::ready, k + 1);
+        wait(&RankLine::ready, k + 1);
         const auto [begin, count] = bounds(w.rank, k);
         task.src.resize(w.size);
         for (int j = 0; j < w.size; ++j)
@@ -160,7 +160,7 @@ private:
     // Where a finished block of this rank goes: straight to everyone, or to a slot that those take it from.
     std::vector<char*> destinations(std::size_t k, std::size_t begin) {
         if (takes) {
-            wait_for_slot(&Line::taken, k);
+            wait_for_slot(&RankLine::taken, k);
             return {result(k, w.rank), receive + begin * itemsize};
         }
         std::vector<char*> everyone;
@@ -174,7 +174,7 @@ private:
     }
 
     void take(std::size_t k) {
-        if (takes || k + 1 == pieces) wait(&Line::summed, k + 1);
+        if (takes || k + 1 == pieces) wait(&RankLine::summed, k + 1);
         if (!takes) return;
         for (int owner = 0; owner < w.size; ++owner) {
             if (owner == w.rank) continue;
@@ -242,7 +242,7 @@ void run(const NodeWindow& window, const std::string& verb_name, const std::stri
 }  // namespace
 
 void bind_node(py::module_& m) {
-    m.attr("LINE_BYTES") = sizeof(Line);
+    m.attr("LINE_BYTES") = sizeof(RankLine);
     py::class_<NodeWindow>(m, "NodeWindow", "One rank's view of the memory that the ranks of its node share.")
         .def(py::init<std::uintptr_t, int, int, std::size_t, std::size_t, int, int>(), py::arg("base"),
              py::arg("rank"), py::arg("size"), py::arg("control_bytes"), py::arg("slot_bytes"), py::arg("depth"),

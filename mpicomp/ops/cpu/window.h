@@ -10,7 +10,7 @@
 
 // Written by its rank alone, read by all. Counters count pieces since the window was made and never go back, so nothing
 // is reset between calls.
-struct alignas(128) Line {
+struct alignas(128) RankLine {
     std::atomic<std::uint64_t> ready;   // pieces whose contribution of this rank may be read
     std::atomic<std::uint64_t> summed;  // pieces whose own block this rank has reduced
     std::atomic<std::uint64_t> taken;   // pieces whose result this rank has taken over
@@ -20,7 +20,7 @@ struct alignas(128) Line {
     std::uint64_t send_offset, receive_offset;
 };
 
-static_assert(sizeof(Line) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(sizeof(RankLine) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
 
 inline void relax() {
 #if defined(__x86_64__)
