@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import scipy.io
 import scipy.sparse
+import sets
 
 from mpicomp.allreduce import ALGORITHMS
 from mpicomp.allreduce.table import built_in, dump, load
@@ -243,6 +244,7 @@ def decoders() -> Iterator[tuple[str, Callable]]:
     for kind in ("dense 5", "compressed", "sparse 5", "dense 4", "sparse 4"):
         yield f"matlab {kind}", partial(matlab, kind)
     yield "synthetic text", synthetic
+    yield from sets.decoders()
     for suffix in (".json", ".csv", ".h5"):
         yield f"bench {suffix[1:]}", partial(result, suffix)
 
