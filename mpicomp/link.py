@@ -127,12 +127,12 @@ class Link:
         self.comm, self.reproducible = comm, reproducible
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._node_limit = node_limit(comm)
-        self.nodes, least, self.ranks_per_node = layout_of(comm, self._node_limit)
-        self.even = least == self.ranks_per_node  # as many ranks on every node
+        self.nodes, self.owners, self.ranks_per_node = layout_of(comm, self._node_limit)  # owners: on every node
         self.one_node = self.nodes == 1
         self.rows = rows_for(comm, self.ranks_per_node, self.nodes)  # what ``auto`` goes by, a device each
         self._node: Node | None = None
         self._across: Link | None = None
+        self._crosses: bool | None = None  # whether there is one; None: not known yet
         self.max_count = int(os.environ.get("MPICOMP_MAX_COUNT", MAX_COUNT))
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
         self._meanwhile: Iterator[None] | None = None
@@ -144,15 +144,21 @@ class Link:
     def node(self) -> Node:
         """The ranks of this node and the memory they share; the first use is collective."""
         if self._node is None:
-            self._node = Node(self.comm, self.progress, self._node_limit)
+            self._node = Node(self.comm, self.progress, self._node_limit, self.owners)
         return self._node
 
     @property
-    def across(self) -> Link:
-        """The ranks of the other nodes that have this one's place on theirs; the first use is collective."""
-        if self._across is None:
-            self._across = Link(made(self.comm.Split(self.node.rank, self.rank)))
-            self._across.log, self._across.patient = self.log, self.patient
+    def across(self) -> Link | None:
+        """The ranks of the other nodes that have this one's place on theirs; the first use is collective.
+
+        None for a rank whose place not every node has.
+        """
+        if self._crosses is None:
+            self._crosses = self.node.rank < self.owners
+            comm = self.comm.Split(self.node.rank if self._crosses else MPI.UNDEFINED, self.rank)
+            if self._crosses:
+                self._across = Link(made(comm))
+                self._across.log, self._across.patient = self.log, self.patient
         return self._across
 
     def progress(self) -> None:
@@ -163,7 +169,7 @@ class Link:
         for part in (self._across, self._node):
             if part is not None:
                 part.free()
-        self._across = self._node = None
+        self._across = self._node = self._crosses = None
         self.comm.Free()
 
     @contextmanager

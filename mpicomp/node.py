@@ -39,13 +39,16 @@ NOWHERE = (-1, 0)
 class Node:
     """The ranks of ``comm`` that share this node's memory; making one is collective over ``comm``.
 
-    ``limit`` is the most ranks that count as one node (0: all that share memory). ``problem`` says why there is no
+    ``limit`` is the most ranks that count as one node (0: all that share memory). The first ``owners`` ranks reduce a
+    slice of the vector each: as many on every node, so that slices meet between nodes. ``problem`` says why there is no
     shared memory; it is None when there is, on all nodes alike.
     """
 
-    def __init__(self, comm: MPI.Intracomm, progress: Callable[[], None], limit: int = 0):
+    def __init__(self, comm: MPI.Intracomm, progress: Callable[[], None], limit: int = 0,
+                 owners: int | None = None):
         self.comm = split_node(comm, limit)
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        owners = owners or self.size
         self.progress = progress
         self.problem: str | None = None
         self._segments: dict[int, Segment] = {}
@@ -62,7 +65,9 @@ class Node:
             self.problem = problems[0]
             return
         spins = SPINS if self.size <= len(set().union(*self.comm.allgather(os.sched_getaffinity(0)))) else 0
-        self._window = NodeWindow(segment.address, self.rank, self.size, control, SLOT_BYTES, DEPTH, spins)
+        self._window = NodeWindow(
+            segment.address, self.rank, self.size, owners, control, SLOT_BYTES, DEPTH, spins
+        )
 
     def _segment(self, nbytes: int) -> Segment:
         """A new segment to which every rank of the node adds ``nbytes``; OSError, the same on all of them."""
@@ -82,7 +87,10 @@ class Node:
         )
 
     def slice(self, array: np.ndarray) -> slice:
-        """This rank's slice of ``array``: what ``reduce_scatter`` leaves here and ``all_gather`` hands on."""
+        """This rank's slice of ``array``: what ``reduce_scatter`` leaves here and ``all_gather`` hands on.
+
+        Empty where this rank owns none.
+        """
         return self._window.slice(array.size, array.itemsize)
 
     def _place(self, array: np.ndarray) -> tuple[int, int]:

@@ -50,7 +50,7 @@ def ranks_of_a_node(size: int) -> None:
     inputs = [rng.integers(-9, 9, (size, n)).astype(np.float64) for n in lengths]
 
     def rank(me: int) -> None:
-        window = NodeWindow(base, me, size, control, SLOT_BYTES, DEPTH, 0)
+        window = NodeWindow(base, me, size, size, control, SLOT_BYTES, DEPTH, 0)
         for turn, x in enumerate(inputs):
             send, receive, places = x[me].copy(), np.empty(x.shape[1]), [(-1, 0), (-1, 0)]
             if turn % 2:

@@ -23,6 +23,11 @@ ALGORITHMS = {
 OUT_OF_PLACE = frozenset({"node_shared"})
 # The array operation that combines two operands, by the name of the reduction.
 VERBS = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
+# NumPy's, of integers on the host, between nodes whose ranks share memory: elsewhere MPI's own call does these.
+LOGIC = {
+    "land": "logical_and", "lor": "logical_or", "lxor": "logical_xor",
+    "band": "bitwise_and", "bor": "bitwise_or", "bxor": "bitwise_xor",
+}  # fmt: skip
 
 
 def names() -> list[str]:
@@ -45,6 +50,9 @@ def get(name: str) -> Callable[..., None]:
 
 def combiner(ops: Any, op: str) -> Callable[[Any, Any], None]:
     """``combine(dst, src)``: dst = dst OP src, element by element."""
+    if op in LOGIC:
+        function = getattr(import_module("numpy"), LOGIC[op])
+        return lambda dst, src: function(dst, src, out=dst)
     if op not in VERBS:
-        raise InvalidArgument(f"unknown reduction {op!r}: choose one of {', '.join(VERBS)}")
+        raise InvalidArgument(f"unknown reduction {op!r}: choose one of {', '.join([*VERBS, *LOGIC])}")
     return getattr(ops, VERBS[op])

@@ -1,7 +1,7 @@
 """Which schedule runs where ``auto``, or one that does not cover the vector, was asked for.
 
 ``target`` tells of the vector: ``array`` (size, nbytes, dtype), ``kind`` (of half precision, else None), ``name`` (of
-its type) and ``device`` (None: the host). ``link`` tells of the ranks: ``size``, ``rows``, ``one_node``, ``even``,
+its type) and ``device`` (None: the host). ``link`` tells of the ranks: ``size``, ``rows``, ``one_node``,
 ``ranks_per_node``, ``reproducible`` and ``node.problem``.
 """
 
@@ -43,7 +43,8 @@ def in_rank_order(target: Any, op: str, link: Any) -> str:
 
 def automatic(target: Any, link: Any) -> str:
     if target.kind:
-        return "node_shared" if link.one_node and link.size > 1 else "direct"
+        shared = link.size > 1 if link.one_node else link.ranks_per_node > 1 and target.device is None
+        return "node_shared" if shared else "direct"
     if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
         return "native"  # what overflow does is MPI's choice, and must not depend on the length
     return link.rows["cpu" if target.device is None else "gpu"].pick(target.array.nbytes)
@@ -51,8 +52,5 @@ def automatic(target: Any, link: Any) -> str:
 
 def shares_memory(target: Any, op: str, link: Any) -> bool:
     """Whether ``node_shared`` can run; collective where it is asked for the first time."""
-    if not link.one_node:  # between nodes a ring adds
-        covered = op in VERBS and not target.kind and link.even and link.ranks_per_node > 1
-    else:
-        covered = has_kernel(op, target.name)
+    covered = has_kernel(op, target.name) and (link.one_node or link.ranks_per_node > 1)
     return covered and link.node.problem is None

@@ -9,11 +9,15 @@ Schedule      The vector is cut into one slice a rank of the node, every slice i
               result is written to where it is wanted.
               On several nodes this is cut in two, reduce-scatter and all-gather, and between them every rank runs a
               ring with the ranks of the other nodes that have the same slice: all of them use the network at once.
+              Where nodes have unequal numbers of ranks there are as many slices as the smallest has ranks: its own
+              ranks have one each, on other nodes those beyond only hand in their vector and take the result.
+              Half precision is exchanged by `direct` in the place of the ring, which adds in float32.
               Parts of the vector follow each other, so that the memory of one works while another is on the wire.
 Cost          On a node 2 copies and one addition of n bytes a rank, of which main memory sees 2 n (read once, written
-              once), and no message. Between m nodes of q ranks 2(m-1) steps, 2(m-1)/(m q) n bytes sent a rank.
-Restrictions  host memory; half precision (added in float32, rounded once), logical and bitwise operations on one node
-              only; the same number of ranks on all nodes. On one node the sum is taken in rank order.
+              once), and no message. Between m nodes with q slices 2(m-1) steps, 2(m-1)/(m q) n bytes sent by
+              a rank that has one.
+Restrictions  host memory; logical and bitwise operations of integers only. Half precision is added in float32 and
+              rounded once a node, and once between nodes. On one node the sum is taken in rank order.
 Reference     Jain et al., "Framework for scalable intra-node collective operations using shared memory", SC 2018;
               Parsons and Pai, "Accelerating MPI collective communications through hierarchical algorithms without
               sacrificing inter-node communication flexibility", IPDPS 2014.
@@ -21,11 +25,12 @@ Reference     Jain et al., "Framework for scalable intra-node collective operati
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from ..partition import pieces
-from . import ring
+from . import direct, ring
 
 STREAM_BYTES = 8 << 20  # a rank's vector from which results are written past the caches
 PART_BYTES = 8 << 20  # of a vector over several nodes: one is on the wire while its neighbours are in memory
@@ -42,21 +47,27 @@ def allreduce(
         return
     length = max(1, PART_BYTES // work.itemsize)
     bounds = list(pieces(0, work.size, length))
-    local = InMemory(link.node, source, work, op, bounds, stream)
+    local = InMemory(link.node, source, work, op, kind or work.dtype.name, bounds, stream)
+    across, between, half = link.across, direct if kind else ring, {"kind": kind} if kind else {}
     local.reduce(0)
     for part in range(len(bounds)):
         mine = work[slice(*bounds[part])]
         mine = mine[link.node.slice(mine)]
-        with link.across.meanwhile(local.neighbours(part)):
-            ring.allreduce(link.across, mine, op, ops, scratch)
+        if across is None:
+            deque(local.neighbours(part), maxlen=0)
+            continue
+        with across.meanwhile(local.neighbours(part)):
+            between.allreduce(across, mine, op, ops, scratch, **half)
     local.spread(len(bounds) - 1)
 
 
 class InMemory:
     """What the ranks of this node do among themselves, part by part of the vector."""
 
-    def __init__(self, node: Any, source: Any, work: Any, op: str, bounds: list[tuple[int, int]], stream: bool):
-        self.node, self.source, self.work, self.op, self.bounds, self.stream = node, source, work, op, bounds, stream
+    def __init__(self, node: Any, source: Any, work: Any, op: str, kind: str, bounds: list[tuple[int, int]],
+                 stream: bool):
+        self.node, self.source, self.work, self.bounds, self.stream = node, source, work, bounds, stream
+        self.op, self.kind = op, kind
 
     def reduce(self, part: int) -> None:
         """Add the vectors of this node, every rank its slice."""
@@ -78,4 +89,4 @@ class InMemory:
     def _run(self, verb: str, part: int) -> None:
         where = slice(*self.bounds[part])
         send, receive = self.source[where], self.work[where]
-        self.node.run(verb, send, receive, self.op, receive.dtype.name, self.stream)
+        self.node.run(verb, send, receive, self.op, self.kind, self.stream)

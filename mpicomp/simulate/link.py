@@ -31,6 +31,11 @@ class Place:
         return -(-self.size // self.ranks_per_node)
 
     @property
+    def fewest(self) -> int:
+        """Ranks on the node that has the fewest, the last one."""
+        return self.size - (self.nodes - 1) * self.ranks_per_node
+
+    @property
     def local(self) -> tuple[int, int]:
         """The place on the node, and how many ranks the node has."""
         node, local = divmod(self.rank, self.ranks_per_node)
@@ -53,16 +58,18 @@ class RecordingLink:
         self.size = place.size if size is None else size
         self.nodes, self.ranks_per_node = place.nodes, min(place.size, place.ranks_per_node)
         self.slow = False  # segments as on a fast network: their length is no part of the model
-        self.one_node, self.even = place.nodes == 1, place.size % place.ranks_per_node == 0
+        self.one_node, self.owners = place.nodes == 1, place.fewest
         table = built_in(self.nodes)
         self.rows = {device: table.row(self.ranks_per_node, self.nodes, device) for device in ("cpu", "gpu")}
         self.node = RecordingNode(self)
 
     @property
-    def across(self) -> RecordingLink:
-        """The ranks of the other nodes that have this one's place on theirs."""
+    def across(self) -> RecordingLink | None:
+        """The ranks of the other nodes that have this one's place on theirs; None where not every node has it."""
         per_node = self.place.ranks_per_node
         local = self.rank % per_node
+        if local >= self.owners:
+            return None
         return RecordingLink(self.tape, self.place, self.ops, lambda node: node * per_node + local,
                              self.place.nodes, self.rank // per_node)
 
@@ -120,11 +127,15 @@ class RecordingNode:
         if verb != "all_gather":
             work("copy", n)
             sync()
-            work("add", n * (self.size - 1) // self.size)
+            if self.rank < self._link.owners:
+                work("add", n * (self.size - 1) // self._link.owners)
         if verb != "reduce_scatter":
             sync()
             work("copy", n)
 
     def slice(self, array: Any) -> slice:
-        counts, displs = partition(array.size, self.size)
+        owners = self._link.owners
+        counts, displs = partition(array.size, owners)
+        if self.rank >= owners:
+            return slice(array.size, array.size)
         return slice(displs[self.rank], displs[self.rank] + counts[self.rank])

@@ -20,20 +20,23 @@ enum class Verb { allreduce, reduce_scatter, all_gather };
 struct NodeWindow {
     RankLine* lines;
     char* slots;  // depth results, then depth slots of every rank, of `slot_bytes` each
-    int rank, size, depth, spins;
+    int rank, size, owners, depth, spins;  // ranks below `owners` reduce a slice each
     std::size_t slot_bytes;
 
-    NodeWindow(std::uintptr_t base, int rank, int size, std::size_t control_bytes, std::size_t slot_bytes, int depth,
-               int spins)
+    NodeWindow(std::uintptr_t base, int rank, int size, int owners, std::size_t control_bytes, std::size_t slot_bytes,
+               int depth, int spins)
         : lines(reinterpret_cast<RankLine*>(base)), slots(reinterpret_cast<char*>(base) + control_bytes), rank(rank),
-          size(size), depth(depth), spins(spins), slot_bytes(slot_bytes) {}
+          size(size), owners(owners), depth(depth), spins(spins), slot_bytes(slot_bytes) {
+        if (owners < 1 || owners > size)
+            throw InvalidArgument("owners must be 1 to " + std::to_string(size) + ", got " + std::to_string(owners));
+    }
 
     RankLine& mine() const { return lines[rank]; }
 
-    // Elements of a rank's slice of n: whole cache lines, so that no two ranks write to one.
+    // Elements of an owner's slice of n, which is empty for other ranks: whole cache lines, so that no two ranks write to one.
     std::size_t slice(std::size_t n, std::size_t itemsize) const {
-        const std::size_t line = std::max<std::size_t>(1, 64 / itemsize), per_rank = (n + size - 1) / size;
-        return (per_rank + line - 1) / line * line;
+        const std::size_t line = std::max<std::size_t>(1, 64 / itemsize), each = (n + owners - 1) / owners;
+        return (each + line - 1) / line * line;
     }
 };
 
@@ -46,7 +49,7 @@ public:
           idle(std::move(idle)), base(w.mine().summed.load()) {
         const std::size_t line = std::max<std::size_t>(1, 64 / itemsize);
         slice = w.slice(n, itemsize);
-        block = std::max(line, w.slot_bytes / itemsize / w.size / line * line);
+        block = std::max(line, w.slot_bytes / itemsize / w.owners / line * line);
         pieces = (slice + block - 1) / block;
     }
 
@@ -105,7 +108,7 @@ private:
     void contribute(std::size_t k) {
         if (sends_directly) return;
         wait_for_slot(&RankLine::summed, k);
-        for (int owner = 0; owner < w.size; ++owner) {
+        for (int owner = 0; owner < w.owners; ++owner) {
             if (owner == w.rank) continue;  // the own block is read where it is
             const auto [begin, count] = bounds(owner, k);
             copy_bytes(contribution(w.rank, k, owner), send + begin * itemsize, count * itemsize, false);
@@ -133,6 +136,10 @@ private:
     void reduce(std::size_t k, Verb verb) {
         wait(&RankLine::ready, k + 1);
         const auto [begin, count] = bounds(w.rank, k);
+        if (w.size == 1) {  // of a node with others beside it: the sum is what this rank has
+            if (receive != send) copy_bytes(receive + begin * itemsize, send + begin * itemsize, count * itemsize, stream);
+            return announce();
+        }
         task.src.resize(w.size);
         for (int j = 0; j < w.size; ++j)
             task.src[j] = sources[j] ? sources[j] + begin * itemsize : contribution(j, k, w.rank);
@@ -176,7 +183,7 @@ private:
     void take(std::size_t k) {
         if (takes || k + 1 == pieces) wait(&RankLine::summed, k + 1);
         if (!takes) return;
-        for (int owner = 0; owner < w.size; ++owner) {
+        for (int owner = 0; owner < w.owners; ++owner) {
             if (owner == w.rank) continue;
             const auto [begin, count] = bounds(owner, k);
             copy_bytes(receive + begin * itemsize, result(k, owner), count * itemsize, false);
@@ -244,9 +251,9 @@ void run(const NodeWindow& window, const std::string& verb_name, const std::stri
 void bind_node(py::module_& m) {
     m.attr("LINE_BYTES") = sizeof(RankLine);
     py::class_<NodeWindow>(m, "NodeWindow", "One rank's view of the memory that the ranks of its node share.")
-        .def(py::init<std::uintptr_t, int, int, std::size_t, std::size_t, int, int>(), py::arg("base"),
-             py::arg("rank"), py::arg("size"), py::arg("control_bytes"), py::arg("slot_bytes"), py::arg("depth"),
-             py::arg("spins"))
+        .def(py::init<std::uintptr_t, int, int, int, std::size_t, std::size_t, int, int>(), py::arg("base"),
+             py::arg("rank"), py::arg("size"), py::arg("owners"), py::arg("control_bytes"), py::arg("slot_bytes"),
+             py::arg("depth"), py::arg("spins"))
         .def("slice", [](const NodeWindow& w, std::size_t n, std::size_t itemsize) {
             const std::size_t length = w.slice(n, itemsize);
             return py::slice(static_cast<py::ssize_t>(std::min(n, w.rank * length)),
