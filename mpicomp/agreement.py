@@ -1,8 +1,8 @@
 """Do all ranks mean the same call? A 16-byte reduction finds out; only then are texts exchanged.
 
 MPI does not notice ranks that call a collective with different counts, types or operations: the result is silently
-wrong, or some ranks never return. So every rank reduces the checksum of what it is about to do, twice: the
-minimum of ``[crc, -crc]`` holds the least and the greatest checksum, and they are equal when all agree.
+wrong, or some ranks never return. So the ranks find the least and the greatest checksum of what they are about to do:
+these are equal when all agree.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import builtins
 import json
 from collections.abc import Callable
 from zlib import crc32
-
-import numpy as np
 
 from . import errors
 from .errors import Disagreement, MpicompError
@@ -25,23 +23,18 @@ class Agreement:
 
     Parameters
     ----------
-    reduce_min : callable
-        ``(array, patient)``: replaces a small integer array by its minimum over the ranks.
+    extremes : callable
+        ``(number, patient)`` -> the least and the greatest number of all ranks.
     gather : callable
         Bytes of this rank -> the list of every rank's bytes.
     """
 
-    def __init__(self, rank: int, reduce_min: Callable, gather: Callable[[bytes], list[bytes]]):
-        self.rank, self.reduce_min, self.gather = rank, reduce_min, gather
-        self._pair = np.zeros(2, np.int64)
+    def __init__(self, rank: int, extremes: Callable, gather: Callable[[bytes], list[bytes]]):
+        self.rank, self.extremes, self.gather = rank, extremes, gather
 
     def check(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
         """Return when every rank gave the same signature and no error; else raise, the same on every rank."""
-        pair = self._pair
-        pair[0] = crc = FAILED if error is not None else crc32(signature.encode())
-        pair[1] = -crc
-        self.reduce_min(pair, patient)
-        least, greatest = int(pair[0]), -int(pair[1])
+        least, greatest = self.extremes(FAILED if error is not None else crc32(signature.encode()), patient)
         if least != greatest or least == FAILED:
             raise self._verdict(signature, error) from error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import allreduce
 from .allreduce.choice import schedule
 from .buffers import Vector, check_pair, vector
@@ -43,6 +45,11 @@ class Call(NamedTuple):
 def signature(op: str, size: int, dtype: str, algorithm: str) -> str:
     """What ranks compare."""
     return f"op={op}, {size} elements, dtype={dtype}, algorithm={algorithm}"
+
+
+def plain_signature(op: Any, x: np.ndarray) -> str:
+    """The same of a call of ``auto`` with this plain array."""
+    return signature(op_name(op), x.size, x.dtype.name, "auto")
 
 
 def check_covered(call: Call) -> None:

@@ -31,6 +31,7 @@ class NoPlainCalls:
 
     number = 0
     going = None
+    comparing = False
 
     def latest(self) -> list[tuple]:
         return []
@@ -89,7 +90,10 @@ class Calls:
     def going(self) -> list[Entry]:
         """Calls that have not returned, the outermost first."""
         plain = self.plain.going
-        return [as_entry(plain)] if plain else list(self.open)
+        if not plain:
+            return list(self.open)
+        outer = as_entry(plain)
+        return [outer, Entry(outer.number, 1, "agreement", ())] if self.plain.comparing else [outer]
 
     def latest(self) -> list[Entry]:
         """The last calls, oldest first."""

@@ -57,6 +57,13 @@ class Checks:
             self._next_call()
             self._compare(f"call {self._plain.calls}: {signature}")
 
+    def _compare_plain(self, text: str) -> None:
+        """Compare a small all-reduce that ``PlainCalls`` has counted, logs, and will do."""
+        plain = self._plain
+        if plain.calls == CHECKED_CALLS:
+            plain.mask = self._later_mask
+        self._agreement.check(f"Allreduce call {plain.calls}: {text}")
+
     def _next_call(self) -> bool:
         """Count a call; whether its turn to be compared has come."""
         plain = self._plain

@@ -12,14 +12,14 @@ from mpi4py import MPI
 from . import allreduce
 from .agreement import Agreement
 from .buffers import bytes_of
-from .call import Call, check_covered, resolve, signature
+from .call import Call, check_covered, plain_signature, resolve
 from .calls import Calls, logged
 from .checks import Checks
 from .errors import InvalidArgument, MpicompError
 from .inflight import InFlight
 from .inherited import Inherited
 from .job import gpu_path, install_abort, launcher_mismatch
-from .link import Link, Traffic, op_name
+from .link import Link, Traffic
 from .ops.shared import PlainCalls
 from .point_to_point import PointToPoint
 from .reduction import Reduction
@@ -89,7 +89,7 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
         self._scratch: dict[Any, Any] = {}
         self._reduction = Reduction(link, self._scratch)
         self._forget_calls()
-        self._agreement = Agreement(link.rank, link.reduce_min, self._gather_bytes)
+        self._agreement = Agreement(link.rank, link.extremes, self._gather_bytes)
         self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
         if self._default == "auto" and not link.reproducible and (self._log is None or self._log.plain_calls):
             # An array of so many bytes is in no case too long for one call of MPI's.
@@ -142,7 +142,7 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
             self._allreduce(sendbuf, recvbuf, op, algorithm)
         elif not self._plain.run(self, sendbuf, recvbuf, op):
             self._allreduce(sendbuf, recvbuf, op, algorithm)
-            self._plain.learn(sendbuf, recvbuf, op)
+            self._plain.learn(sendbuf, recvbuf, op, plain_signature)
 
     def _allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:
         if self._link is None:
@@ -184,21 +184,6 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
         self._run(call, sendbuf, recvbuf, op)
         self.recorder.doing = around
         self._record(call, start, self.traffic - before)
-
-    def _compared(self, sendbuf: Any, recvbuf: np.ndarray, op: MPI.Op) -> None:
-        """A call like one before that ``PlainCalls`` would do, but whose turn to be compared has come."""
-        self._next_call()
-        log, plain = self._log, self._plain
-        try:
-            if log is not None:
-                log.begin("Allreduce", op, (recvbuf.size, recvbuf.dtype), "auto")
-            text = signature(op_name(op), recvbuf.size, recvbuf.dtype.name, "auto")
-            self._compare(f"Allreduce call {plain.calls}: {text}")
-            plain.handed_over += recvbuf.nbytes
-            _native_allreduce(self, sendbuf, recvbuf, op)
-        finally:
-            if log is not None:
-                log.end()
 
     def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:
         source, target, link = call.source, call.target, self._link

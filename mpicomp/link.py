@@ -22,6 +22,7 @@ from .tuning import node_limit, rows_for
 # MPI libraries of the 3.1 standard take counts below 2**31 only; tests lower the limit by MPICOMP_MAX_COUNT.
 MAX_COUNT = 2**30
 TAG = 1
+AGREEMENT_TAG = 3  # 2 is the watchdogs'
 DONE = object()  # what an iterator of work that is used up gives
 # A patient rank waits for others' work, such as the leader's selection, and may share a core with it: after a while it
 # looks only now and then. A nap is short beside the wait that led to it.
@@ -138,6 +139,8 @@ class Link:
         self._meanwhile: Iterator[None] | None = None
         self.log: Calls | None = None  # is told of messages
         self.slow: bool | None = None  # whether the network between nodes is, once it matters
+        self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self._pair = [self._mine, 2, MPI.INT64_T], [self._theirs, 2, MPI.INT64_T]  # mpi4py need not look at the arrays
         self.patient = False  # whether all waits leave the core to others after a while
 
     @property
@@ -246,16 +249,34 @@ class Link:
                 self.comm.Allreduce(MPI.IN_PLACE, part, MPI_OPS[op])
         self.count_modelled(2 * (self.size - 1) * work.nbytes // self.size)
 
-    def reduce_min(self, pair: np.ndarray, patient: bool) -> None:
-        """Replace a small array by its minimum over the ranks.
+    def extremes(self, number: int, patient: bool) -> tuple[int, int]:
+        """The least and the greatest ``number`` of all ranks, by dissemination: ceil(log2 p) messages of 16 bytes.
 
-        A patient rank leaves the core to others after a while. Each rank is so by its own reckoning, which may be wrong
-        when the ranks disagree: so the call itself is the same for all.
+        In round k a rank tells what it knows to the one 2^k places on. A patient rank leaves the core to others after a
+        while. Each is so by its own reckoning, which may be wrong when ranks disagree; so these are messages, which
+        match either way. They are not counted as traffic.
         """
-        request = self.comm.Iallreduce(MPI.IN_PLACE, pair, MPI.MIN)
-        if patient or self.patient:
-            nap_until_done(request)
-        request.Wait()
+        least = greatest = number
+        shift = 1
+        while shift < self.size:
+            self._mine[0], self._mine[1] = least, greatest
+            self._swap((self.rank + shift) % self.size, (self.rank - shift) % self.size, patient or self.patient)
+            low, high = self._theirs.tolist()
+            least, greatest = low if low < least else least, high if high > greatest else greatest
+            shift *= 2
+        return least, greatest
+
+    def _swap(self, dest: int, source: int, patient: bool) -> None:
+        """One round of ``extremes``."""
+        outgoing, incoming = self._pair
+        if not patient:
+            self.comm.Sendrecv(outgoing, dest, AGREEMENT_TAG, incoming, source, AGREEMENT_TAG)
+            return
+        received = self.comm.Irecv(incoming, source, AGREEMENT_TAG)
+        sent = self.comm.Isend(outgoing, dest, AGREEMENT_TAG)
+        nap_until_done(received)
+        for request in (received, sent):
+            request.Wait()
 
     def gather_lengths(self, length: int) -> list[int]:
         """The ``length`` of every rank, by MPI's own all-gather: 8 bytes each."""

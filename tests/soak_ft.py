@@ -47,6 +47,8 @@ def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[s
                 pids[int(found[1])] = int(found[2])
             if len(pids) == ranks:
                 break
+        if len(pids) < ranks:
+            return "did not start", "".join(lines)
         killed = kill(pids, options.kills, rng)
         lines.append(f"killed {killed}\n")
         lines.append(job.communicate(timeout=options.limit)[0])

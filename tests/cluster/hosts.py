@@ -209,6 +209,7 @@ class Hosts:
             **os.environ,
             "PATH": f"{self.venv / 'bin'}:{os.environ['PATH']}",
             "TMPDIR": str(self.directory),  # session directories vanish with us
+            "OMPI_MCA_btl_sm_backing_directory": "/dev/shm",  # each host has its own, without folders of ours
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMP_NUM_THREADS": "1",

@@ -142,7 +142,7 @@ def verdict(rng: np.random.Generator) -> tuple[bytes, Read]:
     text = json.dumps(said if rng.random() < 0.5 else {"signature": said["signature"]}).encode()
 
     def read(data: bytes) -> None:
-        agreement = Agreement(0, lambda pair, patient: pair.fill(-2), lambda own: [own, data])
+        agreement = Agreement(0, lambda number, patient: (number, number + 1), lambda own: [own, data])
         try:
             agreement.check("another call")
         except Disagreement as error:

@@ -50,7 +50,7 @@ class Comms:
     """A communicator as `PlainCalls` sees one; MPI's own call is ``native``."""
 
     def __init__(self, error=None):
-        self.done, self.compared, self.error = [], [], error
+        self.done, self.compared, self.error, self.refuses = [], [], error, None
         self.plain = PlainCalls(Comms.native, IN_PLACE)
         self.plain.limit, self.plain.mask, self.plain.logged = 64, 7, True
 
@@ -59,18 +59,23 @@ class Comms:
         if self.error:
             raise self.error
 
-    def _compared(self, send, receive, op):
-        self.plain.calls += 1
-        self.compared.append(self.plain.calls)
+    def _compare_plain(self, text):
+        self.compared.append((self.plain.calls, text, self.plain.comparing, self.plain.going))
+        if self.refuses:
+            raise self.refuses
 
 
 IN_PLACE = object()
 
 
+def describe(op, receive):
+    return f"{op} of {receive.size}"
+
+
 def test_calls_like_one_before_go_straight_to_mpi():
     comm, x, op = Comms(), np.ones(4, np.float32), object()
     assert not comm.plain.run(comm, IN_PLACE, x, op)
-    comm.plain.learn(IN_PLACE, x, op)
+    comm.plain.learn(IN_PLACE, x, op, describe)
     assert comm.plain.run(comm, IN_PLACE, x, op)
     assert comm.plain.run(comm, x.copy(), x, op)
     assert [one[1] is x for one in comm.done] == [True, True]
@@ -84,25 +89,39 @@ def test_calls_like_one_before_go_straight_to_mpi():
 
 def test_calls_beyond_the_limit_are_not_learned():
     comm, x = Comms(), np.ones(17, np.float32)
-    comm.plain.learn(IN_PLACE, x, None)
+    comm.plain.learn(IN_PLACE, x, None, describe)
     assert not comm.plain.run(comm, IN_PLACE, x, None)
-    comm.plain.learn(IN_PLACE, x[:16], None)
+    comm.plain.learn(IN_PLACE, x[:16], None, describe)
     assert comm.plain.run(comm, IN_PLACE, x[:16], None)
 
 
-def test_every_so_many_th_call_is_compared():
+def test_every_so_many_th_call_is_compared_before_mpi_has_it():
     comm, x = Comms(), np.ones(4)
-    comm.plain.learn(IN_PLACE, x, None)
+    comm.plain.learn(IN_PLACE, x, "sum", describe)
     for _ in range(24):
-        assert comm.plain.run(comm, IN_PLACE, x, None)
-    assert comm.compared == [8, 16, 24]
-    assert len(comm.done) == 21
+        assert comm.plain.run(comm, IN_PLACE, x, "sum")
+        assert len(comm.compared) == comm.plain.calls // 8
+    assert [(number, text) for number, text, _, _ in comm.compared] == [(n, "sum of 4") for n in (8, 16, 24)]
+    assert [(comparing, going[0]) for _, _, comparing, going in comm.compared] == [(True, n) for n in (8, 16, 24)]
+    assert len(comm.done) == comm.plain.number == 24
+    assert not comm.plain.comparing
+
+
+def test_a_refused_call_does_not_reach_mpi():
+    comm, x = Comms(), np.ones(4)
+    comm.plain.mask, comm.refuses = 0, ValueError("ranks disagree")
+    comm.plain.learn(IN_PLACE, x, None, describe)
+    with pytest.raises(ValueError, match="ranks disagree"):
+        comm.plain.run(comm, IN_PLACE, x, None)
+    assert (comm.done, comm.plain.handed_over, comm.plain.calls) == ([], 0, 1)
+    assert comm.plain.going is None
+    assert not comm.plain.comparing
 
 
 def test_the_last_64_calls_are_told():
     comm, x, op = Comms(), np.ones(3), object()
     comm.plain.mask = -1
-    comm.plain.learn(IN_PLACE, x, op)
+    comm.plain.learn(IN_PLACE, x, op, describe)
     for _ in range(70):
         comm.plain.run(comm, IN_PLACE, x, op)
     told = comm.plain.latest()
@@ -115,7 +134,7 @@ def test_the_last_64_calls_are_told():
 
 def test_an_error_of_mpi_ends_the_call():
     comm, x = Comms(RuntimeError("broken")), np.ones(3)
-    comm.plain.learn(IN_PLACE, x, None)
+    comm.plain.learn(IN_PLACE, x, None, describe)
     with pytest.raises(RuntimeError, match="broken"):
         comm.plain.run(comm, IN_PLACE, x, None)
     assert comm.plain.going is None

@@ -78,35 +78,33 @@ public:
 
     PlainCalls(py::object native, py::object in_place) : native_(std::move(native)), in_place_(std::move(in_place)) {}
 
-    // MPI's all-reduce of this call, by `comm._compared` if its turn has come; false, and nothing done, where the call
-    // is to take the long way.
+    // MPI's all-reduce of this call, after `comm._compare_plain` if its turn to be compared has come; false, and nothing
+    // done, where the call is to take the long way.
     bool run(const py::handle& comm, const py::handle& send, const py::handle& receive, const py::handle& op) {
         const py::ssize_t nbytes = plain_nbytes(send, receive, in_place_);
         if (nbytes < 0 || nbytes > limit) return false;
         const auto known = shapes_.find({nbytes, dtype_of(receive), op.ptr()});
         if (known == shapes_.end()) return false;
-        if (((calls + 1) & static_cast<std::uint64_t>(mask)) == 0) {
-            comm.attr("_compared")(send, receive, op);
-            return true;
+        const bool due = (++calls & static_cast<std::uint64_t>(mask)) == 0;
+        if (logged) ring_[ringed_++ % kept] = {++number, monotonic(), known->second.shape};
+        const Flag going(going_, logged);
+        if (due) {
+            const Flag comparing(comparing_, true);
+            comm.attr("_compare_plain")(py::object(known->second.text));
         }
-        ++calls;
         handed_over += static_cast<std::uint64_t>(nbytes);
-        if (!logged) {
-            call(comm, send, receive, op);
-            return true;
-        }
-        ring_[ringed_++ % kept] = {++number, monotonic(), known->second};
-        const Going going(*this);
         call(comm, send, receive, op);
         return true;
     }
 
-    // A call that took the long way went well: the next one like it may be plain.
-    void learn(const py::handle& send, const py::handle& receive, const py::object& op) {
+    // A call that took the long way went well: the next one like it may be plain. `describe(op, receive)` gives the text
+    // that ranks compare.
+    void learn(const py::handle& send, const py::handle& receive, const py::object& op, const py::function& describe) {
         const py::ssize_t nbytes = plain_nbytes(send, receive, in_place_);
         if (nbytes < 0 || nbytes > limit) return;
         const auto dtype = py::reinterpret_borrow<py::object>(dtype_of(receive));
-        shapes_.insert({{nbytes, dtype.ptr(), op.ptr()}, py::make_tuple(nbytes, dtype, op)});  // which keeps both alive
+        const Shape shape{nbytes, dtype.ptr(), op.ptr()};  // what they point to is kept alive by the tuple
+        if (shapes_.count(shape) == 0) shapes_[shape] = {py::make_tuple(nbytes, dtype, op), describe(op, receive)};
     }
 
     void forget() { shapes_.clear(); }
@@ -118,6 +116,9 @@ public:
         return found;
     }
 
+    // Whether ranks are comparing the plain call that goes on.
+    bool comparing() const { return comparing_; }
+
     // The plain call that goes on, or None.
     py::object going() const { return going_ ? py::object(entry(ringed_ - 1)) : py::object(py::none()); }
 
@@ -127,10 +128,13 @@ private:
         double begun = 0;
         py::object shape;
     };
-    struct Going {  // also ends where MPI's call raises
-        PlainCalls& calls;
-        explicit Going(PlainCalls& all) : calls(all) { calls.going_ = true; }
-        ~Going() { calls.going_ = false; }
+    struct Known {
+        py::object shape, text;
+    };
+    struct Flag {  // is down again also where MPI's call raises
+        bool& flag;
+        Flag(bool& which, bool up) : flag(which) { flag = up; }
+        ~Flag() { flag = false; }
     };
 
     static PyObject* dtype_of(const py::handle& array) {
@@ -150,10 +154,10 @@ private:
     }
 
     py::object native_, in_place_;
-    std::unordered_map<Shape, py::object, Hash> shapes_;
+    std::unordered_map<Shape, Known, Hash> shapes_;
     std::array<Entry, kept> ring_;
     std::uint64_t ringed_ = 0;
-    bool going_ = false;
+    bool going_ = false, comparing_ = false;
 };
 
 }  // namespace
@@ -175,5 +179,6 @@ void bind_plain(py::module_& m) {
         .def("learn", &PlainCalls::learn)
         .def("forget", &PlainCalls::forget)
         .def("latest", &PlainCalls::latest)
+        .def_property_readonly("comparing", &PlainCalls::comparing)
         .def_property_readonly("going", &PlainCalls::going);
 }
