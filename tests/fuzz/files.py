@@ -7,21 +7,24 @@ import gzip
 import io
 import json
 import lzma
-import shutil
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import forked
+import kept
 import numpy as np
 import scipy.io
 import scipy.sparse
 import sets
+from kept import written
 
 from mpicomp.allreduce import ALGORITHMS
 from mpicomp.allreduce.table import built_in, dump, load
-from mpicomp.apps import data
-from mpicomp.bench import documents
+from mpicomp.apps import data, idx, matchild, matfile
+from mpicomp.bench import documents, hdf5
 from mpicomp.bench.compare import Baseline
 from mpicomp.bench.merge import merge
 from mpicomp.bench.rows import FIELDS, full
@@ -36,10 +39,13 @@ from mpicomp.trace.facts import run_facts
 Read = Callable[[bytes], None]
 
 
-def written(folder: Path, name: str, content: bytes) -> Path:
-    path = folder / name
-    path.write_bytes(content)
-    return path
+def _rows_of_a_result(path: str) -> None:
+    sys.argv[1:] = [path]
+    hdf5.main()
+
+
+matfile.subprocess = forked.instead_of_subprocess(matchild.main)  # type: ignore[misc]
+documents.subprocess = forked.instead_of_subprocess(_rows_of_a_result)  # type: ignore[misc]
 
 
 # ---- traces
@@ -195,6 +201,21 @@ def matlab(kind: str, folder: Path, rng: np.random.Generator) -> tuple[bytes, Re
     return file.getvalue(), read
 
 
+def pictures(pack: Callable[[bytes], bytes], folder: Path, rng: np.random.Generator) -> tuple[bytes, Read]:
+    """An IDX file. Bent before compressing, or after."""
+    shape, inside = tuple(rng.integers(1, 9, int(rng.integers(1, 4))).tolist()), rng.random() < 0.3
+    idx.write(folder / "whole", rng.integers(0, 256, shape, np.uint8))
+    content = gzip.decompress((folder / "whole").read_bytes())
+    name = "set" if pack is bytes else "set.gz"
+
+    def read(content: bytes) -> None:
+        written(folder, name, pack(content) if inside else content)
+        array = idx.read(folder, "set", len(shape))
+        assert array.dtype == np.uint8 and array.ndim == len(shape)
+
+    return content if inside else pack(content), read
+
+
 def synthetic(folder: Path, rng: np.random.Generator) -> tuple[bytes, Read]:
     def read(content: bytes) -> None:
         text = content.decode(errors="surrogateescape")
@@ -243,17 +264,10 @@ def decoders() -> Iterator[tuple[str, Callable]]:
         yield f"libsvm {name}", partial(libsvm, pack)
     for kind in ("dense 5", "compressed", "sparse 5", "dense 4", "sparse 4"):
         yield f"matlab {kind}", partial(matlab, kind)
+    yield "idx plain", partial(pictures, bytes)
+    yield "idx gzip", partial(pictures, gzip.compress)
     yield "synthetic text", synthetic
     yield from sets.decoders()
+    yield from kept.decoders()
     for suffix in (".json", ".csv", ".h5"):
         yield f"bench {suffix[1:]}", partial(result, suffix)
-
-
-def clear(folder: Path) -> None:
-    """What a case left behind, apart from what is made once."""
-    for path in folder.iterdir():
-        if path.name not in ("whole.h5", "spool"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-
