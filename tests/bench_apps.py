@@ -3,7 +3,7 @@
     python tests/bench_apps.py FIGURE... [--quick] [--ranks N] [--output FILE]     all: every figure
 
 chars    an LSTM on tinyshakespeare: perplexity
-words    an LSTM on WikiText-2: perplexity, the sizes of the total-error paper's made smaller (hours)
+words    an LSTM on WikiText-2: perplexity, the sizes of the total-error paper's made smaller; takes long
 ratings  NeuMF on made-up ratings, there being no copy of MovieLens: hit rate and NDCG at 10
 colours  ResNet-8 on the small copy of CIFAR-10: accuracy, not to be compared with papers'
 
