@@ -167,7 +167,7 @@ class Unrated:
         most = int(np.bincount(self._rated // data.items).max())
         if data.items - most < RANKED:
             raise InvalidArgument(f"every user must have at least {RANKED} items not rated, to rank the held-out one "
-                                  f"among, got a user with {most} ratings of {data.items} items")
+                                  f"among, got a user with {most} ratings of {data.items} items: use data with more")
 
     def drawn(self, users: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
         """For each user ``count`` items, with replacement; shape (n, count), int64. ``draws`` are whole numbers."""
