@@ -160,18 +160,20 @@ def accuracy_rows(found, settings):
     rows = []
     for label, results in found.items():
         row = {"scheme": label, "accuracy": accuracy(results), "mean": points(results)}
-        if "dense" in found and label != "dense":
-            row["below dense"] = below(found["dense"], results, WITHIN.get(label))
-        row["sent, % of elements"] = each(results, lambda one: 100 * one["curve"]["density"][-1])
-        row["MB a worker"] = each(results[:1], lambda one: one["curve"]["bits"][-1] / 8e6)
-        row["expected"] = settings[label][1]
+        if "dense" in found:
+            row["points below dense"] = below(found["dense"], results, WITHIN.get(label)) if label != "dense" else ""
+        row["mean of the last epoch"] = each(results, lambda one: ended(one, "accuracy", 3), "{:.4f}")
+        row["sent in all steps, %"] = each(results, lambda one: ended(one, "density", scale=100))
+        row["MB a worker"] = each(results[:1], lambda one: ended(one, "bits", scale=1 / 8e6))
+        if any(expected for _, expected in settings.values()):
+            row["expected"] = settings[label][1]
         rows.append(row)
     return rows
 
 
 def accuracy(results):
     """The last accuracy of each seed."""
-    return each(results, lambda one: None if one["diverged"] is not None else one["curve"]["accuracy"][-1], "{:.4f}")
+    return each(results, lambda one: ended(one, "accuracy"), "{:.4f}")
 
 
 def points(results):
@@ -192,10 +194,17 @@ def below(dense, results, most):
 
 def last(results):
     """The last accuracies of the runs that did not diverge."""
-    return [one["curve"]["accuracy"][-1] for one in results if one["diverged"] is None]
+    return [ended(one, "accuracy") for one in results if one["diverged"] is None]
+
+
+def ended(result, name, points=1, scale=1):
+    """The mean of the last points of a curve; None where the run diverged."""
+    return None if result["diverged"] is not None else scale * mean(result["curve"][name][-points:])
 
 
 def late(result, name):
-    """Mean of a measure over the last third of a run."""
+    """Mean of a measure over the last third of a run; None where it diverged."""
+    if result["diverged"] is not None:
+        return None
     values = result["measures"][name]
     return mean(values[-max(1, len(values) // 3):])
