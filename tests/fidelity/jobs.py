@@ -45,6 +45,16 @@ def pictures(name):
     return images.load(name if name.startswith("synthetic") else str(DATA / name))
 
 
+class PerPixel(MLP):
+    """The perceptron on images of which every pixel is scaled by its own mean and deviation."""
+
+    def __init__(self, data, seed):
+        super().__init__(data, seed)
+        pixels = data.train_images.reshape(len(data.train_images), -1)
+        self._centre = pixels.mean(axis=0).astype(np.float32)
+        self._spread = pixels.std(axis=0).astype(np.float32) + 1  # a grey level: some pixels are always empty
+
+
 class Training(loop.LoopRun):
     """The loop of ``mpicomp train``, with measures of the memories and the sum of their errors.
 
@@ -72,9 +82,9 @@ class Training(loop.LoopRun):
         self.total_error += self.reducer.memory_norm() ** 2 / self.settings.workers
 
 
-def mlp(data="fashion-mnist", measures=0, seed=0, **settings):
+def mlp(data="fashion-mnist", measures=0, seed=0, per_pixel=False, **settings):
     """Train; the curve of an epoch's thirds, and the measures where they were asked for."""
-    task = MLP(pictures(data), seed)
+    task = (PerPixel if per_pixel else MLP)(pictures(data), seed)
     run = Training(task, LoopSettings(seed=seed, **settings), measures)
     every = max(1, run.batches.steps_per_epoch // EVALUATIONS)
     curve, measured, diverged = Curve(), Curve(), None
