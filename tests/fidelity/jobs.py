@@ -3,7 +3,6 @@
 Settings and results are plain values; a result holds curves as name -> list.
 """
 
-import math
 import os
 from functools import cache
 from pathlib import Path
@@ -13,10 +12,9 @@ from gisette import gisette_like
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp import optim, rates
-from mpicomp.apps import data, images, logreg, logreg_result
-from mpicomp.apps.batches import Batches
+from mpicomp.apps import data, images, logreg, logreg_result, loop
 from mpicomp.apps.data import fingerprint
+from mpicomp.apps.keeper import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.mlp import MLP
 from mpicomp.apps.settings import Settings
@@ -47,68 +45,68 @@ def pictures(name):
     return images.load(name if name.startswith("synthetic") else str(DATA / name))
 
 
-class Training:
-    """A perceptron, a scheme and an optimizer: what ``mpicomp train mlp`` runs, with measures of the memories.
+class PerPixel(MLP):
+    """The perceptron on images of which every pixel is scaled by its own mean and deviation."""
+
+    def __init__(self, data, seed):
+        super().__init__(data, seed)
+        pixels = data.train_images.reshape(len(data.train_images), -1)
+        self._centre = pixels.mean(axis=0).astype(np.float32)
+        self._spread = pixels.std(axis=0).astype(np.float32) + 1  # a grey level: some pixels are always empty
+
+
+class Training(loop.LoopRun):
+    """The loop of ``mpicomp train``, with measures of the memories and the sum of their errors.
 
     Parameters
     ----------
+    task : mpicomp.apps.loop.Task
     settings : LoopSettings
     measures : int
         Work out the reducer's measures every so many steps; 0 is never.
     """
 
-    def __init__(self, name, settings, measures=0):
-        settings.check(1, len(pictures(name).train_labels))
-        self.task = MLP(pictures(name), settings.seed)
-        self.batches = Batches(0, 1, self.task.rows, settings.workers, settings.batch, settings.seed)
-        self.settings = settings = settings.resolved(settings.workers, self.batches.steps_per_epoch)
-        self.reducer = mpicomp.Reducer(alone(), settings.scheme, workers=settings.workers, measures=measures)
-        self.optimizer = optim.make(settings.optimizer, self.task.parameters)
-        self.rate = rates.make(settings.schedule, settings.lr, self.batches.steps_per_epoch, settings.epochs,
-                               settings.warmup, settings.lr / settings.workers)
-        self.steps, self.bits, self.total_error, self.sent = 0, 0.0, 0.0, 0.0
+    def __init__(self, task, settings, measures=0):
+        settings = loop.check(alone(), task, settings, Keeper(alone()))
+        super().__init__(alone(), task, settings, NullRecorder())
+        # The app's own reducer, but for the measures, which the command has no option for.
+        self.reducer = self._reducer = mpicomp.Reducer(
+            alone(), settings.scheme, workers=settings.workers, measures=measures
+        )  # fmt: skip
+        self.sent = self.total_error = 0.0
 
     def step(self):
-        """One step of all workers; the mean of their losses."""
-        found = [self.task.gradients(rows) for rows in self.batches.of(self.steps)]
-        stacked = {name: np.stack([gradients[name] for _, gradients in found]) for name in self.task.parameters}
-        self.optimizer.step(self.reducer.reduce(stacked), self.rate(self.steps))
-        self.steps += 1
-        self.bits += self.reducer.stats.payload_bits
+        """One step of all workers."""
+        super().step()
         self.sent += self.reducer.stats.density
-        self.total_error += self.memory_square()
-        return sum(loss for loss, _ in found) / len(found)
-
-    def memory_square(self):
-        """Mean over the workers of the squared norm of their memories."""
-        return self.reducer.memory_norm() ** 2 / self.settings.workers
+        self.total_error += self.reducer.memory_norm() ** 2 / self.settings.workers
 
 
-def mlp(data="fashion-mnist", measures=0, **settings):
+def mlp(data="fashion-mnist", measures=0, seed=0, per_pixel=False, **settings):
     """Train; the curve of an epoch's thirds, and the measures where they were asked for."""
-    run = Training(data, LoopSettings(**settings), measures)
-    per_epoch = run.batches.steps_per_epoch
-    total, every = max(1, round(run.settings.epochs * per_epoch)), max(1, per_epoch // EVALUATIONS)
+    task = (PerPixel if per_pixel else MLP)(pictures(data), seed)
+    run = Training(task, LoopSettings(seed=seed, **settings), measures)
+    every = max(1, run.batches.steps_per_epoch // EVALUATIONS)
     curve, measured, diverged = Curve(), Curve(), None
     try:
-        while run.steps < total:
-            loss = run.step()
+        while run.steps < run.total_steps:
+            run.step()
             if run.reducer.stats.measures:
                 measured.add(step=run.steps, **run.reducer.stats.measures)
-            if run.steps % every == 0 or run.steps == total:
-                _, right, count = run.task.evaluate()
-                curve.add(step=run.steps, accuracy=right / count, loss=loss, bits=run.bits,
-                          memory_norm=math.sqrt(run.memory_square()), total_error=run.total_error,
-                          density=run.sent / run.steps)
+            if run.steps % every == 0 or run.steps == run.total_steps:
+                run.evaluate()
+                point = run.report.series[-1]
+                curve.add(step=run.steps, accuracy=point.metric, loss=point.train_loss, bits=point.bits,
+                          memory_norm=point.memory_norm, total_error=run.total_error, density=run.sent / run.steps)
     except NonFiniteGradient:
         diverged = run.steps
     return {"scheme": run.settings.scheme, "optimizer": run.settings.optimizer, "diverged": diverged,
-            "elements": sum(w.size for w in run.task.parameters.values()), "curve": curve, "measures": measured}
+            "elements": sum(w.size for w in task.parameters.values()), "curve": curve, "measures": measured}
 
 
-def early_steps(data="fashion-mnist", steps=40, **settings):
+def early_steps(data="fashion-mnist", steps=40, seed=0, **settings):
     """Means of the measures over the second half of a few steps."""
-    run = Training(data, LoopSettings(**settings), measures=1)
+    run = Training(MLP(pictures(data), seed), LoopSettings(seed=seed, **settings), measures=1)
     curve = Curve()
     for _ in range(steps):
         run.step()

@@ -23,6 +23,7 @@ def convex(figure, raw):
     lines(norm, raw, "step", "memory_norm", "step", "memory norm")
     lines(error, raw, "step", "total_error", "step", "total error")
     gap.set_xscale("log")
+    gap.set_xlim(left=1e3)
     for axes in (gap, norm, error):
         axes.set_yscale("log")
     gap.legend(frameon=False, fontsize=8)
@@ -40,11 +41,9 @@ def networks(figure, raw):
 
 
 def memories(figure, raw):
-    """Cosine distance of two workers' memories, Hamming distance to a worker's own selection, accuracy."""
+    """Cosine of two workers' memories, Hamming distance to a worker's own selection, accuracy."""
     cosine, hamming, metric = figure.subplots(1, 3)
-    distances = {name: [{**one, "measures": {**one["measures"], "distance": [1 - c for c in
-                        one["measures"]["memory_cosine"]]}} for one in results] for name, results in raw.items()}
-    lines(cosine, distances, "step", "distance", "step", "1 - cosine of two memories", "measures")
+    lines(cosine, raw, "step", "memory_cosine", "step", "cosine of two memories", "measures")
     lines(hamming, raw, "step", "hamming", "step", "Hamming distance", "measures")
     lines(metric, raw, "step", "accuracy", "step", "test accuracy")
     cosine.legend(frameon=False, fontsize=7)
@@ -54,7 +53,7 @@ def lines(axes, raw, x, y, xlabel, ylabel, part="curve"):
     """One line a run: a colour a scheme, thinner for every further seed."""
     for color, (name, results) in zip(COLORS, raw.items(), strict=False):
         for number, one in enumerate(results):
-            if y in one[part] and any(one[part][y]):
+            if any(one[part].get(y, ())):
                 axes.plot(one[part][x], one[part][y], color=color, lw=1.4 / (number + 1),
                           label=name if number == 0 else None)
     axes.set(xlabel=xlabel, ylabel=ylabel)

@@ -7,7 +7,9 @@ import pictures
 
 def text(experiment):
     """The table of an experiment as Markdown, and what was expected."""
-    rows, _, expected = experiment
+    rows, raw, expected = experiment
+    if not any(raw.values()):
+        return f"Not run yet.\n\n*Expected:* {expected}."
     columns = list(rows[0])
     lines = [columns, ["---"] * len(columns), *([str(row[name]) for name in columns] for row in rows)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -53,10 +53,11 @@ def test_goals_are_judged_on_the_mean_over_seeds() -> None:
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
-    done = {name: ([{"a": 1}], {}, "nothing") for name in EXPERIMENTS}
+    done = {name: ([{"a": 1}], {"a run": [{}]}, "nothing") for name in EXPERIMENTS}
     page = report.filled((ROOT / "docs" / "fidelity.md").read_text(), done)
     assert page.count("| a |\n| --- |\n| 1 |\n\n*Expected:* nothing.") == len(EXPERIMENTS)
     assert report.filled(page, done) == page
+    assert report.text(([{"a": "not run"}], {"a run": []}, "1")) == "Not run yet.\n\n*Expected:* 1."
     with pytest.raises(SystemExit, match="must have"):
         report.filled("no place", done)
 
