@@ -149,6 +149,8 @@ def check_host(array: np.ndarray, role: str) -> None:
 
 
 def check_device(array: Any, role: str) -> None:
+    if not hasattr(type(array), "__cuda_array_interface__"):
+        array = device_of(array).own(array)  # known by DLPack alone
     interface = array.__cuda_array_interface__
     strides, shape = interface.get("strides"), interface["shape"]
     itemsize = np.dtype(interface["typestr"]).itemsize

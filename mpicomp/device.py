@@ -14,6 +14,8 @@ import numpy as np
 
 from .errors import MissingExtra
 
+CUDA = (2, 13)  # DLPack's kDLCUDA, kDLCUDAManaged
+
 
 class Device(Protocol):
     """What staging needs of a device. Copies are started here and waited for with ``wait``."""
@@ -39,25 +41,43 @@ class Device(Protocol):
 
 
 class CuPy:
-    """CUDA arrays: CuPy's own, and any other library's that has ``__cuda_array_interface__`` (no copy is made)."""
+    """CUDA arrays: CuPy's own, and other libraries' by ``__cuda_array_interface__`` or DLPack (no copy is made)."""
 
     def __init__(self) -> None:
         self._streams: dict[int, tuple[Any, Any]] = {}
         self._beside: dict[int, Any] = {}
 
     def matches(self, array: Any) -> bool:
-        return hasattr(type(array), "__cuda_array_interface__")
+        kind = type(array)
+        known = hasattr(kind, "__cuda_array_interface__")
+        if known and kind.__module__.partition(".")[0] == "cupy":
+            return True
+        if hasattr(kind, "__dlpack_device__"):  # PyTorch's and JAX' types have the interface wherever an array is
+            return int(array.__dlpack_device__()[0]) in CUDA
+        return known
 
     def flat(self, array: Any) -> Any:
-        return _cupy().asarray(array).reshape(-1)
+        return self.own(array).reshape(-1)
+
+    def own(self, array: Any) -> Any:
+        """The array in CuPy's type, sharing memory. What its library has still to do comes first: CuPy waits for the
+        stream that the interface names, and by DLPack the library is told of ours.
+        """
+        cupy = _cupy()
+        return cupy.asarray(array) if hasattr(type(array), "__cuda_array_interface__") else cupy.from_dlpack(array)
 
     def synchronize(self, array: Any) -> None:
         cupy = _cupy()
         if isinstance(array, cupy.ndarray):
             with array.device:
                 cupy.cuda.get_current_stream().synchronize()
-        else:  # which stream another library works on is not known: wait for the whole device
-            cupy.asarray(array).device.synchronize()
+            return
+        stream, device = _stream_of(array), self.own(array).device
+        with device:
+            if stream is None:  # which stream another library works on is not known: wait for the whole device
+                device.synchronize()
+            else:
+                cupy.cuda.ExternalStream(stream).synchronize()
 
     def pinned(self, nbytes: int) -> np.ndarray:
         return np.frombuffer(_cupy().cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
@@ -93,6 +113,15 @@ class CuPy:
             stream = self._streams[device.id][0 if outward else 1]
             cupy.cuda.runtime.memcpyAsync(dst, src, nbytes, kind, stream.ptr)
             return stream.record()
+
+
+def _stream_of(array: Any) -> int | None:
+    """The stream that version 3 of the interface names (1: the legacy default, 2: the thread's own), None if unknown.
+
+    An interface that names none promises that nothing is pending, but libraries of version 2 leave it out, too.
+    """
+    interface = getattr(array, "__cuda_array_interface__", None) or {}
+    return interface.get("stream") if interface.get("version", 0) >= 3 else None
 
 
 def _cupy() -> Any:

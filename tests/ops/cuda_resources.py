@@ -65,6 +65,25 @@ def compile_family(family: str, architecture: str) -> dict[str, Resources]:
     return {name: found[lowered[name]] for name in names}
 
 
+def assembly(family: str, names: list[str]) -> dict[str, str]:
+    """Some kernels of a .cu file in the virtual assembly that devices of compute capability 8.0 and later translate."""
+    from cuda.bindings import nvrtc
+
+    program = checked(nvrtc.nvrtcCreateProgram(cuda_runtime.source(family).encode(), b"", 0, [], []))
+    for name in names:
+        checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+    wanted = [option.encode() for option in (*cuda_runtime.OPTIONS, "--gpu-architecture=compute_80")]
+    checked(nvrtc.nvrtcCompileProgram(program, len(wanted), wanted))
+    text = b" " * checked(nvrtc.nvrtcGetPTXSize(program))
+    nvrtc.nvrtcGetPTX(program, text)
+    found = {}
+    for name in names:
+        lowered = checked(nvrtc.nvrtcGetLoweredName(program, name.encode()))
+        found[name] = text.split(b".entry " + lowered + b"(")[1].split(b".entry")[0].decode()
+    checked(nvrtc.nvrtcDestroyProgram(program))
+    return found
+
+
 def _log_of(program: Any) -> str:
     from cuda.bindings import nvrtc
 

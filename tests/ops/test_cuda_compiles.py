@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from cuda_resources import ARCHITECTURES, TABLE, compile_family, report
+from cuda_resources import ARCHITECTURES, TABLE, assembly, compile_family, report
 
 from mpicomp.ops import cuda_runtime
 
@@ -20,6 +22,19 @@ def test_compiles_without_spills(family, architecture):
         assert taken.registers * cuda_runtime.THREADS <= 65536, f"{name} does not fit a multiprocessor"
         if name not in [INDEXES_ITS_STACK.format(t) for t in cuda_runtime.REAL.values()]:
             assert taken.stack == 0, f"{name} for {architecture} keeps {taken.stack} bytes in local memory"
+
+
+@pytest.mark.parametrize(
+    ("family", "kernel", "reads"),
+    [("chunk_max", "chunk_max<float, unsigned char>", 2), ("collect", "select<float, int>", 2),
+     ("top_k", "count_digits<float>", 2), ("update", "masked_update<float, int>", 2),
+     ("update", "dense_update<double>", 3), ("reduce", "combine<Add, float>", 2),
+     ("measure", "count_nonfinite<float>", 1), ("moments", "moments<float>", 2)],
+)  # fmt: skip
+def test_passes_read_16_bytes_at_a_time(family, kernel, reads):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    wide = re.findall(r"ld\.global(?:\.nc)?\.v(?:4\.[fbu]32|2\.[fbu]64)", assembly(family, [kernel])[kernel])
+    assert len(wide) >= reads, f"{kernel} has {len(wide)} reads of 16 bytes"
 
 
 def test_a_spill_would_be_seen():

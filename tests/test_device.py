@@ -1,0 +1,135 @@
+"""Whose an array is, and what is waited for before MPI touches it; a stand-in for CuPy notes what it is asked."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mpicomp import device as device_module
+from mpicomp.buffers import check_device
+from mpicomp.device import CuPy, device_of, ready
+from mpicomp.errors import BufferRefused
+
+
+class Noted:
+    """What CuPy was asked, in order."""
+
+    def __init__(self):
+        self.log = []
+
+
+class Card:
+    id = 0
+
+    def __init__(self, noted):
+        self.noted = noted
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def synchronize(self):
+        self.noted.log.append("device")
+
+
+class Stream:
+    def __init__(self, noted, name):
+        self.noted, self.name = noted, name
+
+    def synchronize(self):
+        self.noted.log.append(f"stream {self.name}")
+
+
+class Ours:
+    """cupy.ndarray."""
+
+    def __init__(self, noted, interface=None):
+        self.device, self.interface = Card(noted), interface
+
+    __cuda_array_interface__ = property(lambda self: self.interface)
+
+    def reshape(self, n):
+        return self
+
+
+Ours.__module__, Ours.__name__ = "cupy", "ndarray"
+
+
+class ByInterface:
+    """Another library's array: an interface of some version, with or without a stream."""
+
+    def __init__(self, **interface):
+        self.interface = {"shape": (4,), "typestr": "<f4", "data": (256, False), **interface}
+
+    __cuda_array_interface__ = property(lambda self: self.interface)
+
+
+class ByDLPack:
+    """One that speaks DLPack alone, on a device of some type."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __dlpack__(self, **options):
+        raise AssertionError("the stand-in for CuPy does not look inside")
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    noted, module = Noted(), ModuleType("cupy")
+    strided = {"shape": (4,), "typestr": "<f4", "data": (256, False), "strides": (8,)}
+    module.ndarray, module.log = Ours, noted.log
+    module.asarray = lambda array: noted.log.append("asarray") or Ours(noted)
+    module.from_dlpack = lambda array: noted.log.append("from_dlpack") or Ours(noted, strided)
+    module.cuda = SimpleNamespace(
+        get_current_stream=lambda: Stream(noted, "current"), ExternalStream=lambda pointer: Stream(noted, pointer)
+    )
+    module.noted = noted
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    assert any(isinstance(one, CuPy) for one in device_module._devices)
+    return module
+
+
+def test_our_own_arrays_wait_for_the_current_stream(cupy):
+    ready(Ours(cupy.noted))
+    assert cupy.log == ["stream current"]
+
+
+@pytest.mark.parametrize("stream", [1, 2, 0x7F00])
+def test_the_stream_of_version_3_is_waited_for(cupy, stream):
+    ready(ByInterface(version=3, stream=stream))
+    assert cupy.log == ["asarray", f"stream {stream}"]
+
+
+@pytest.mark.parametrize("interface", [{"version": 2}, {"version": 3, "stream": None}, {"version": 2, "stream": 5}])
+def test_without_a_stream_the_device_is_waited_for(cupy, interface):
+    ready(ByInterface(**interface))
+    assert cupy.log == ["asarray", "device"]
+
+
+@pytest.mark.parametrize(("kind", "ours"), [(1, False), (2, True), (13, True), (10, False)])
+def test_dlpack_says_where_an_array_is(cupy, kind, ours):
+    array = ByDLPack(kind)
+    assert (device_of(array) is not None) == ours
+    ready(array)
+    assert cupy.log == (["from_dlpack", "device"] if ours else [])
+
+
+def test_a_strided_array_known_by_dlpack_is_refused(cupy):
+    with pytest.raises(BufferRefused, match="contiguous in C order"):
+        check_device(ByDLPack(2), "recvbuf")
+
+
+def test_host_arrays_of_other_libraries_are_the_hosts():
+    torch = pytest.importorskip("torch")
+    assert device_of(torch.ones(3)) is None
+    assert device_of(np.ones(3).view(np.memmap)) is None
+    assert device_of(b"bytes") is None
