@@ -5,6 +5,7 @@
 node     4 and 8 ranks of one node, 1 to 256 MiB, under Open MPI and MPICH: private arrays and those of ``Comm.empty``
 small    4 B to 16 KiB, 2 and 4 ranks: what ``Comm.Allreduce`` costs over mpi4py's own call
 hosts    four hosts of 1 Gbit/s (needs root and iproute2), 1 and 2 ranks a host, 4 to 256 MiB
+segments 64 MiB over the hosts, with segments of other lengths and numbers, and parts of other lengths, in turn
 buckets  steps of a dense Reducer in buckets of 4 to 32 MiB that are in flight at once, beside one in one piece
 
 Times are medians of calls that take turns, each as slow as its slowest rank. "Copy" is every rank copying the vector
@@ -27,6 +28,7 @@ from hosts import Hosts  # noqa: E402
 from limits import allreduce_bytes  # noqa: E402
 
 MPIS = {"Open MPI": ("openmpi", "mpirun"), "MPICH": ("mpich", "mpiexec")}
+TCP = 1448 / 1514  # payload in a full frame, which the shaper counts with its Ethernet, IP and TCP headers
 SLOWEST = 1 / 1.1  # `auto` may take 10 % more than native
 
 
@@ -138,7 +140,32 @@ def buckets(quick):
     return "64 MiB float32, `Reducer(comm, \"dense\").reduce(x, out=out)`", rows, raw
 
 
-FIGURES = {"node": node, "small": small, "hosts": hosts, "buckets": buckets}
+def segments(quick):
+    """What the ring's segments and the parts of `node_shared` cost over hosts."""
+    n, rows, raw, limit = 64 * MIB // 4, [], {}, 8 * allreduce_bytes(64 * MIB // 4, 4) / BITS["1gbit"]
+    with Hosts(4, "1gbit") as cluster:
+        for ranks in (1, 2):
+            pairs = [(2, 4), (1, 8), (2, 8), (1, 16), (4, 4)][: 2 if quick else None]
+            parts = (8,) if ranks == 1 else (8, 16, 64)
+            settings = {
+                f"{mib} MiB x {window}, parts of {part} MiB": {
+                    "ring.SEGMENT_BYTES": mib * MIB, "ring.WINDOW": window, "node_shared.PART_BYTES": part * MIB,
+                }
+                for mib, window in pairs for part in parts
+            }  # fmt: skip
+            asked = {"n": n, "settings": settings, "seconds": 5 if quick else 90}
+            command = ["python", MEASURE, "segments", json.dumps(asked)]
+            raw[ranks] = answer(cluster.run(ranks, command, time_limit=500))
+            rows += [
+                {"ranks a host": ranks, "segments": name, "ms": f"{1e3 * seconds:.0f}",
+                 "of the limit": f"{limit / seconds:.3f}", "of what TCP can carry": f"{limit / TCP / seconds:.3f}",
+                 "others' CPU": f"{raw[ranks]['others']:.0%}"}
+                for name, seconds in raw[ranks]["seconds"].items()
+            ]  # fmt: skip
+    return "4 hosts, 1 Gbit/s, 64 MiB float32", rows, raw
+
+
+FIGURES = {"node": node, "small": small, "hosts": hosts, "buckets": buckets, "segments": segments}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 import mpicomp
 import mpicomp.step
+from mpicomp.allreduce import node_shared, ring
 from mpicomp.bench import check
 from mpicomp.bench.environment import Noise
 
@@ -208,7 +209,34 @@ def buckets(n, sizes, seconds):
     return {"n": n, "others": share, "seconds": {name: median(each) for name, each in taken.items()}}
 
 
-TASKS = {one.__name__: one for one in (steps, buckets, dense, sweep, scheme, methods, traffic)}
+def segments(n, settings, seconds):
+    """`auto` with each of some lengths and numbers of segments in flight, and parts of the vector, in turn.
+
+    `settings` holds by name what to set: {"ring.WINDOW": 8, "node_shared.PART_BYTES": ...}.
+    """
+    ours, modules = mpicomp.Comm(comm), {"ring": ring, "node_shared": node_shared}
+    x = np.random.default_rng(comm.rank).integers(-8, 8, n).astype(np.float32)
+    expected, got, calls = np.empty_like(x), np.empty_like(x), {}
+    comm.Allreduce(x, expected)
+
+    def call(values):
+        for name, value in values.items():
+            module, constant = name.split(".")
+            setattr(modules[module], constant, value)
+        ours.Allreduce(x, got)
+
+    for name, values in settings.items():
+        calls[name] = lambda values=values: call(values)
+        calls[name]()
+        assert everywhere(np.array_equal(got, expected)), f"{name} is wrong"
+    once = sum(timed(call) for call in calls.values())
+    noise = Noise()
+    taken = alternate(calls, dict.fromkeys(calls, max(3, round(seconds / once))))
+    share = noise.share(comm)
+    return {"n": n, "others": share, "seconds": {name: median(each) for name, each in taken.items()}}
+
+
+TASKS = {one.__name__: one for one in (steps, segments, buckets, dense, sweep, scheme, methods, traffic)}
 
 if __name__ == "__main__":
     answer = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))
