@@ -24,7 +24,8 @@ struct Magnitude {
 struct Signs {  // the sum of those with the sign bit set, of the others, and how many have it set
     static constexpr int rows = 3;
     static __device__ void add(double value, bool negative, double* sums) {
-        sums[negative ? 0 : 1] += value;
+        sums[0] += negative ? value : 0;  // constant places, so that the sums stay in registers
+        sums[1] += negative ? 0 : value;
         sums[2] += negative;
     }
 };
@@ -51,6 +52,7 @@ __global__ void sum_pieces(const T* x, const long long* bounds, const long long*
     double partial[Term::rows] = {};
     for (long long i = mine.begin + threadIdx.x; i < mine.end; i += threads)
         Term::add(x[i], Real<T>::bits(x[i]) < 0, partial);
+#pragma unroll
     for (int row = 0; row < Term::rows; ++row) {
         const double sum = block_sum(partial[row]);
         if (threadIdx.x == 0) sums[(long long)row * gridDim.x + blockIdx.x] = sum;
