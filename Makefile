@@ -3,6 +3,7 @@
 # make test-cluster, make figures   on emulated hosts: need root
 # make test-browser   the report page in Chromium
 # make docs    the documentation as a site
+# make test-packaging   source archive and wheel, built twice: minutes
 # Both create what they need under .venv/ from the package index; PYTHON chooses the interpreter.
 SHELL   := /bin/bash
 PYTHON  ?= python3
@@ -20,7 +21,7 @@ EXTRA_openmpi := $(comma)torch-test$(comma)docs
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster test-browser test-scale bench-cluster bench-simulate figures fuzz sanitize soak soak-ft \
-        soak-trace fidelity gpu-check docs lint clean
+        soak-trace fidelity gpu-check docs test-packaging lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -62,6 +63,10 @@ test-scale: $(call environment,openmpi)
 test-browser: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/browser/chromium.py install
 	.venv/openmpi/bin/python -m pytest -q tests/browser
+
+# What packagers build, from two clean checkouts of the last commit: complete, and the same bytes.
+test-packaging: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/build_twice.py
 
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine. A figure that is missed does not stop the others.
 figures: $(call environment,openmpi)

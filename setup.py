@@ -56,6 +56,7 @@ class ReproducibleSource(sdist):
             return member
 
         path = f"{base_name}.tar.gz"
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with gzip.GzipFile(path, "wb", mtime=int(epoch)) as packed, tarfile.open(mode="w", fileobj=packed) as archive:
             archive.add(base_dir, filter=plain)  # sorted by name
         return path
@@ -115,7 +116,7 @@ setup(
         "parquet": PARQUET,
         "docs": [*DOCS, *PLOT, "pandas>=2"],
         "test": [*TEST, *PLOT, *CUDA_COMPILER],
-        "dev": [*TEST, *PLOT, *PARQUET, *XARRAY, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12"],
+        "dev": [*TEST, *PLOT, *PARQUET, *XARRAY, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12", "build>=1.2"],
     },
     entry_points={"console_scripts": ["mpicomp = mpicomp.cli:main"]},
     classifiers=[

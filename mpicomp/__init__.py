@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from . import checkpoint, errors, ops, optim, rates, schemes, trace
+    from . import torch as torch  # not in __all__: it needs PyTorch
     from .comm import Comm
     from .job import launcher_mismatch
     from .reducer import Reducer
@@ -22,16 +24,18 @@ _HOME = {
 _MODULES = ("checkpoint", "errors", "ops", "optim", "rates", "schemes", "trace")
 
 __all__ = [
-    "Comm", "Reducer", "Scheme", "__version__", "launcher_mismatch", "register_part", "register_scheme", *_MODULES,
-]
+    "Comm", "Reducer", "Scheme", "__version__", "checkpoint", "errors", "launcher_mismatch", "ops", "optim", "rates",
+    "register_part", "register_scheme", "schemes", "trace",
+]  # fmt: skip
 
+if not TYPE_CHECKING:  # else checkers of types would take every misspelt name for one that is found here
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name], __name__), name)
-    if name in _MODULES or name == "torch":  # not in __all__: it needs PyTorch
-        return import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(import_module(_HOME[name], __name__), name)
+        if name in _MODULES or name == "torch":  # not in __all__: it needs PyTorch
+            return import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .agreement import Agreement
 from .calls import Calls
 from .errors import InvalidArgument
@@ -18,7 +20,7 @@ class Checks:
     _log: Calls | None = None
     _plain: PlainCalls  # which also numbers the calls; one is checked for agreement when ``number & mask`` is 0
     _later_mask = 0
-    _known: set[tuple]  # keys of calls that ranks have agreed on: the same set on all of them
+    _known: set[tuple[Any, ...]]  # keys of calls that ranks have agreed on: the same set on all of them
 
     def agree(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
         """Raise the same exception on every rank unless all gave the same ``signature`` and no ``error``.
@@ -84,7 +86,7 @@ class Checks:
         self._known = set()
         self._plain.forget()
 
-    def _learn(self, key: tuple) -> None:
+    def _learn(self, key: tuple[Any, ...]) -> None:
         """Ranks have agreed on a call like this one."""
         if len(self._known) >= KNOWN:  # on all ranks at once
             self._known.clear()

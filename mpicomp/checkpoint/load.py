@@ -126,7 +126,7 @@ class Checkpoint:
         return _read_part(self.path, self._facts, rank)
 
 
-def load(comm: Any, root: str | os.PathLike, step: int | None = None) -> Checkpoint | None:
+def load(comm: Any, root: str | os.PathLike[str], step: int | None = None) -> Checkpoint | None:
     """The newest whole checkpoint in a folder, or that of ``step`` (collective).
 
     Returns
@@ -158,7 +158,7 @@ def load(comm: Any, root: str | os.PathLike, step: int | None = None) -> Checkpo
     return None
 
 
-def load_arrays(path: str | os.PathLike) -> Sections:
+def load_arrays(path: str | os.PathLike[str]) -> Sections:
     """The state in one file that ``save_arrays`` wrote. Local.
 
     Raises

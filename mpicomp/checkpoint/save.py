@@ -22,7 +22,7 @@ CHECKSUM = "checksum"  # the section of a single file that verifies the others
 State = Mapping[str, Mapping[str, Any]]
 
 
-def save(comm: Any, root: str | os.PathLike, step: int, *, common: State, own: State | None = None,
+def save(comm: Any, root: str | os.PathLike[str], step: int, *, common: State, own: State | None = None,
          reducers: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None, keep: int = 2,
          complete: bool = False) -> Path:
     """Write the checkpoint of ``step`` (collective).
@@ -105,7 +105,7 @@ def _agree(comm: Any, root: Path, step: int, common: State, reducers: Mapping[st
     comm.agree(f"save step {step} to {root}, common state {digest}, reducers {list(reducers)}, keep={keep}", error)
 
 
-def save_arrays(comm: Any, path: str | os.PathLike, state: State) -> None:
+def save_arrays(comm: Any, path: str | os.PathLike[str], state: State) -> None:
     """Write a state of rank 0 into one file, replacing what was there when the new one is whole (collective)."""
     from . import parts
 
@@ -121,7 +121,7 @@ def save_arrays(comm: Any, path: str | os.PathLike, state: State) -> None:
     together(comm, write, comm.rank == 0)
 
 
-def steps(root: str | os.PathLike) -> list[int]:
+def steps(root: str | os.PathLike[str]) -> list[int]:
     """Steps of the complete checkpoints in a folder, ascending. Local."""
     return folder.steps_in(Path(root))
 

@@ -3,7 +3,24 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .analyses.comparison import diff
+    from .analyses.compression import codec, measures
+    from .analyses.lateness import stragglers
+    from .analyses.over_steps import heatmap, spikes, steps
+    from .analyses.picture import timeline
+    from .analyses.shares import breakdown, efficiency, overlap
+    from .analyses.standstill import hang
+    from .analyses.traffic import bandwidth, collectives, matrix
+    from .analysis import imbalance, info, metrics, phases, report, summary, traffic
+    from .check import validate
+    from .exporting import export
+    from .merge import recover
+    from .page import write_page
+    from .read import open_trace
+    from .recorder import NullRecorder, Recorder
 
 # Recording needs none of the reading side, so each name is loaded on first use.
 _HOME = {
@@ -38,13 +55,20 @@ _HOME = {
     "write_page": ".page",
 }
 
-__all__ = [*sorted(_HOME)]
+__all__ = [
+    "NullRecorder", "Recorder", "bandwidth", "breakdown", "codec", "collectives", "diff", "efficiency", "export",
+    "hang", "heatmap", "imbalance", "info", "matrix", "measures", "metrics", "open_trace", "overlap", "phases",
+    "recover", "report", "spikes", "steps", "stragglers", "summary", "timeline", "traffic", "validate",
+    "write_page",
+]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # else checkers of types would take every misspelt name for one that is found here
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(import_module(_HOME[name], __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

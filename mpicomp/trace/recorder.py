@@ -50,7 +50,8 @@ class Recorder:
     doing: tuple[str, int, int] | None = None  # kind, step and begin of what this rank is in, for `trace hang`
     now = staticmethod(monotonic_ns)
 
-    def __init__(self, comm, path, *, force: bool = False, spool=None, title: str = "", max_events=None) -> None:
+    def __init__(self, comm: Any, path: str | Path, *, force: bool = False, spool: str | Path | None = None,
+                 title: str = "", max_events: int | None = None) -> None:  # fmt: skip
         self.path = Path(path).absolute()
         self.spool = Path(spool).absolute() if spool else self.path.with_name(self.path.name + ".spool")
         self._comm = comm
@@ -71,9 +72,10 @@ class Recorder:
         self._rows, self._labels = self._spool.rows, self._spool.labels
 
     def event(
-        self, kind, t_start, t_end=None, *, step=-1, algo="", scheme="", dtype="", op="",
-        nbytes_dense=0, nbytes_sent=0, nbytes_recv=0, nelem=0, flags=0,
-    ):  # fmt: skip
+        self, kind: str, t_start: int, t_end: int | None = None, *, step: int = -1, algo: str = "", scheme: str = "",
+        dtype: str = "", op: str = "", nbytes_dense: int = 0, nbytes_sent: int = 0, nbytes_recv: int = 0,
+        nelem: int = 0, flags: int = 0,
+    ) -> None:  # fmt: skip
         """Record that ``kind`` lasted from ``t_start`` to ``t_end`` (ns from ``now()``; by default until now).
 
         Parameters
@@ -115,11 +117,11 @@ class Recorder:
         if len(self._rows) >= BATCH:
             self._spool.batch_full()
 
-    def region(self, kind: str) -> AbstractContextManager:
+    def region(self, kind: str) -> AbstractContextManager[Any]:
         """Record the ``with`` block as one event."""
         return _Region(self, kind)
 
-    def step(self, step: int) -> AbstractContextManager:
+    def step(self, step: int) -> AbstractContextManager[Any]:
         """Record the ``with`` block as training step ``step``; events inside carry its number."""
         return _Step(self, step)
 
@@ -148,7 +150,7 @@ class Recorder:
             self._comm.Barrier()  # every rank has removed its journal from the folder
         self._remove_spool()
 
-    def close_after_loss(self, comm) -> None:
+    def close_after_loss(self, comm: Any) -> None:
         """As ``close``, by the ranks of ``comm`` that are left; the file says of the others that they were killed."""
         self._closed = True
         from . import collect
@@ -219,18 +221,19 @@ class NullRecorder:
     now = staticmethod(monotonic_ns)
 
     def event(
-        self, kind, t_start, t_end=None, *, step=-1, algo="", scheme="", dtype="", op="",
-        nbytes_dense=0, nbytes_sent=0, nbytes_recv=0, nelem=0, flags=0,
-    ):  # fmt: skip
+        self, kind: str, t_start: int, t_end: int | None = None, *, step: int = -1, algo: str = "", scheme: str = "",
+        dtype: str = "", op: str = "", nbytes_dense: int = 0, nbytes_sent: int = 0, nbytes_recv: int = 0,
+        nelem: int = 0, flags: int = 0,
+    ) -> None:  # fmt: skip
         pass
 
     def spans(self, step: int, spans: list[tuple[str, int, int]]) -> None:
         pass
 
-    def region(self, kind: str) -> AbstractContextManager:
+    def region(self, kind: str) -> AbstractContextManager[Any]:
         return nullcontext(self)
 
-    def step(self, step: int) -> AbstractContextManager:
+    def step(self, step: int) -> AbstractContextManager[Any]:
         return nullcontext(self)
 
     def metric(self, name: str, step: int, value: float) -> None:
@@ -242,7 +245,7 @@ class NullRecorder:
     def close(self) -> None:
         pass
 
-    def close_after_loss(self, comm) -> None:
+    def close_after_loss(self, comm: Any) -> None:
         pass
 
     def abandon(self, reason: str = "failed") -> None:
