@@ -72,6 +72,12 @@ def test_late_small_call(one_job):
     assert re.search(r"#89 Allreduce 10 elements float64 sum native: began \d", err)
 
 
+def test_a_small_call_that_is_being_compared(one_job):
+    """The others wait for rank 1 in the comparison, which the first calls all have, not in MPI's all-reduce."""
+    err = hang(one_job, "small", "20", MPICOMP_FAULT="hang:rank=1,call=5")
+    assert "in #5 Allreduce 10 elements float64 sum native, in agreement" in err
+
+
 @pytest.mark.parametrize("what", ["ring", "dense"])
 def test_slow_ranks_raise_no_alarm(one_job, what):
     ended = one_job(CALL, what, "3", MPICOMP_FAULT="slow:rank=1,seconds=0.4", MPICOMP_TIMEOUT="20")
