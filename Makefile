@@ -20,8 +20,8 @@ comma := ,
 EXTRA_openmpi := $(comma)torch-test$(comma)docs
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster test-browser test-scale bench-cluster bench-simulate figures fuzz sanitize soak soak-ft \
-        soak-trace fidelity gpu-check docs test-packaging lint clean
+.PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
+        soak soak-ft soak-trace fidelity gpu-check docs test-packaging lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -106,9 +106,15 @@ soak-trace: $(call environment,openmpi)
 gpu-check:
 	$(PYTHON) tests/gpu_check.py
 
+# More than 2^31 elements in one all-reduce, on two ranks of both MPIs: 5 GB of memory a rank.
+test-large: $(call environment,openmpi) $(call environment,mpich)
+	$(subst -n $(RANKS),-n 2,$(LAUNCH:%mpicomp=%python)) tests/large.py
+	.venv/mpich/bin/mpiexec -n 2 .venv/mpich/bin/python tests/large.py
+
 # The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer: needs GCC's libraries.
+SANITIZERS ?= address thread
 sanitize: $(call environment,openmpi)
-	.venv/openmpi/bin/python tests/sanitize.py
+	.venv/openmpi/bin/python tests/sanitize.py $(SANITIZERS)
 
 # Predictions beside what is measured, on a quiet machine.
 bench-simulate: $(call environment,openmpi)

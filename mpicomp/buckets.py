@@ -143,8 +143,15 @@ class Bucket:
         return arrays[0].reshape(-1)
 
     def check_out(self, out: Arrays) -> None:
-        """Refuse an ``out`` that does not have the layout of one worker's gradients."""
-        _, arrays = _form(out)
+        """Refuse an ``out`` that does not have the layout of one worker's gradients, or cannot be written."""
+        form, arrays = _form(out)
+        if (form, list(arrays)) != (self.form, self.names):
+            raise BufferRefused(f"out must be given as the gradients are, {self.form} of {', '.join(self.names)} in "
+                                f"this order; got {form} of {', '.join(map(str, arrays))}")
+        for name, array in arrays.items():
+            _check_kind(name, array)
+            if not getattr(array.flags, "writeable", True):
+                raise BufferRefused(f"out must be writable, but {name} is read-only")
         got = [(tuple(array.shape), array.dtype) for array in arrays.values()]
         expected = [(shape, self.dtype) for shape in self.shapes]
         if got != expected:
@@ -197,10 +204,17 @@ def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _check(name: str, array: Array, workers: int) -> None:
-    """Refuse what cannot be read as one run of native numbers."""
+def _check_kind(name: str, array: Array) -> None:
+    """Refuse what is no array, or one with a meaning of its own: matrices stay two-dimensional, masks would be lost."""
     if not hasattr(array, "dtype") or not hasattr(array, "reshape"):
         raise BufferRefused(f"{name} must be a NumPy or CuPy array, got {type(array).__name__}")
+    if isinstance(array, np.matrix | np.ma.MaskedArray):
+        raise BufferRefused(f"{name} must be a plain array, got {type(array).__name__}: use numpy.asarray, or filled()")
+
+
+def _check(name: str, array: Array, workers: int) -> None:
+    """Refuse what cannot be read as one run of native numbers."""
+    _check_kind(name, array)
     if array.dtype.name not in COMPUTE:
         raise BufferRefused(f"{name} must be one of {', '.join(COMPUTE)}, got {array.dtype}")
     if not array.dtype.isnative:

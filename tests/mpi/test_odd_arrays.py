@@ -1,0 +1,103 @@
+"""Arrays that a Reducer takes as they are, or refuses on every rank before anything is sent or remembered."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mpicomp
+from mpicomp.errors import BufferRefused, InvalidArgument
+
+N = 12
+SCHEMES = ["dense", "half", "topk:density=0.5"]
+
+
+def numbers():
+    return np.arange(N, dtype=np.float32)
+
+
+def read_only(x):
+    x.flags.writeable = False
+    return x
+
+
+GRADIENTS = {
+    "Fortran order": (lambda: np.asfortranarray(numbers().reshape(3, 4)), "C-contiguous"),
+    "strided": (lambda: np.ones(2 * N, np.float32)[::2], "C-contiguous"),
+    "backwards": (lambda: numbers()[::-1], "C-contiguous"),
+    "byte order": (lambda: numbers().astype(">f4"), "native byte order"),
+    "bool": (lambda: np.ones(N, bool), "got bool"),
+    "integers": (lambda: np.ones(N, np.int32), "got int32"),
+    "complex": (lambda: np.ones(N, np.complex64), "got complex64"),
+    "long double": (lambda: np.ones(N, np.longdouble), "must be one of float16"),
+    "objects": (lambda: np.array([1.0, None]), "got object"),
+    "records": (lambda: np.zeros(N, "f4,i4"), "must be one of float16"),
+    "matrix": (lambda: np.asmatrix(numbers()), "plain array, got matrix"),
+    "masked": (lambda: np.ma.array(numbers(), mask=[1, *[0] * (N - 1)]), "plain array, got MaskedArray"),
+    "bytes": (lambda: numbers().tobytes(), "got bytes"),
+    "number": (lambda: 3.0, "got float"),
+    "mixed": (lambda: [numbers(), np.ones(N)], "make another Reducer for other arrays"),
+    "nothing": (list, "make another Reducer for other arrays"),
+}  # fmt: skip
+OUTPUTS = {
+    "read-only": (lambda: read_only(numbers()), "writable, but gradient is read-only"),
+    "byte order": (lambda: numbers().astype(">f4"), "shapes and dtype"),
+    "dtype": (lambda: np.zeros(N), "shapes and dtype"),
+    "length": (lambda: np.zeros(N - 1, np.float32), "shapes and dtype"),
+    "matrix": (lambda: np.asmatrix(numbers()), "plain array, got matrix"),
+    "masked": (lambda: np.ma.array(numbers()), "plain array, got MaskedArray"),
+    "another form": (lambda: [numbers()], "got list of gradient 0"),
+    "no array": (lambda: 3.0, "got float"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_that_are_refused_when_one_rank_has_them(comm, name):
+    """The others are right: they get the same error, and may go on."""
+    make, said = GRADIENTS[name]
+    for scheme in SCHEMES:
+        reducer = mpicomp.Reducer(comm, scheme)
+        reducer.reduce(numbers())
+        norm = reducer.memory_norm()
+        with pytest.raises((BufferRefused, InvalidArgument), match=said):
+            reducer.reduce(make() if comm.rank == comm.size - 1 else numbers())
+        assert (reducer.step, reducer.memory_norm()) == (1, norm)
+        assert reducer.reduce(numbers()).shape == (N,)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_that_are_refused_when_one_rank_has_them(comm, name):
+    make, said = OUTPUTS[name]
+    for scheme in SCHEMES:
+        reducer, bad = mpicomp.Reducer(comm, scheme), make()
+        kept = np.array(bad[0] if isinstance(bad, list) else bad)
+        with pytest.raises(BufferRefused, match=said):
+            reducer.reduce(numbers(), out=bad if comm.rank == comm.size - 1 else numbers())
+        np.testing.assert_array_equal(bad[0] if isinstance(bad, list) else bad, kept)
+        assert (reducer.step, reducer.memory_norm()) == (0, 0.0)
+
+
+def test_outputs_go_by_name(comm):
+    """The same shapes in another order would be the wrong arrays."""
+    reducer, out = mpicomp.Reducer(comm, "dense"), {"b": numbers(), "a": numbers()}
+    with pytest.raises(BufferRefused, match="dict of a, b in this order; got dict of b, a"):
+        reducer.reduce({"a": numbers(), "b": 2 * numbers()}, out=out)
+
+
+@pytest.mark.parametrize("scheme", ["dense", "topk:density=1"])
+def test_what_is_taken_as_it_is(comm, scheme):
+    def mean_of(grads, out=None):
+        return mpicomp.Reducer(comm, scheme).reduce(grads, out=out)
+
+    assert mean_of(np.array(3, np.float32)) == 3
+    assert mean_of(np.empty((0, 4), np.float32)).shape == (0, 4)
+    np.testing.assert_array_equal(mean_of(read_only(numbers())), numbers())
+    memory = np.arange(20, dtype=np.float32)
+    for one, other in zip(mean_of([memory[:12], memory[4:16]]), (memory[:12], memory[4:16]), strict=True):
+        np.testing.assert_array_equal(one, other)  # gradients that share memory
+    want = memory[:12].copy()
+    np.testing.assert_array_equal(mean_of(memory[:12], out=memory[4:16]), want)  # out that overlaps them
+    for out in (np.zeros(2 * N, np.float32)[::2], np.zeros((4, 3), np.float32).T):
+        got = mean_of(numbers().reshape(out.shape), out=out)
+        np.testing.assert_array_equal(got, numbers().reshape(out.shape))
+        assert got is out
