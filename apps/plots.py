@@ -27,7 +27,8 @@ def draw(path: Path, report: Report, suffix: str) -> None:
         axes.grid(alpha=0.3)
         if len(names) > 1:
             axes.legend(frameon=False)
-    if all(point.density > 0 for point in report.series):
+    densities = {point.density for point in report.series}
+    if len(densities) > 1 and min(densities) > 0:  # a scale of one value has no width
         panels.flat[2].set_yscale("log")
     settings = report.settings
     figure.suptitle(f"{report.app}, {settings.scheme}, {settings.workers} workers, seed {settings.seed}")

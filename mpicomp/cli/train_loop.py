@@ -47,6 +47,8 @@ def run(make_task: Callable[[Any], Task], title: str, *, trace: str | None, forc
         code = exit_code(comm, running.keeper, running.signals)
         if comm.rank == 0 and plot is not None:
             picture.write(lambda path: draw(path, report))
+        if plot is not None:
+            comm.fail_together(None)  # ranks that left before it is drawn would be taken to have gone for good
     if comm.rank == 0 and as_json:
         print_json({"format": f"mpicomp-train-{report.app}", "version": 1, **report.to_dict()})
     elif comm.rank == 0:
