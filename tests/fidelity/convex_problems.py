@@ -51,15 +51,15 @@ def gisette(runs, seeds, quick):
 
 
 def by_seed(runs, settings, seeds):
-    """Name -> settings as name -> results, those that are there, one a seed."""
+    """Name -> settings as name -> results, those that are there, one a seed, which they name."""
     wanted = [{**one, "seed": seed} for seed in seeds for one in settings.values()]  # a seed of all before the next
     results = iter(runs.all(wanted))
     found = {name: [] for name in settings}
-    for _ in seeds:
+    for seed in seeds:
         for name in settings:
             result = next(results)
             if result is not None:
-                found[name].append(result)
+                found[name].append({"seed": seed, **result})
     return found
 
 

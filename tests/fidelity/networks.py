@@ -56,7 +56,6 @@ OTHERS = {
 }  # fmt: skip
 
 
-
 def goals(runs, seeds, quick):
     """The schemes whose accuracy is a goal, against dense."""
     found = trained(runs, GOALS, seeds, quick)
@@ -202,7 +201,8 @@ def points(results):
 
 def below(dense, results, most):
     """Points below dense in the mean over the seeds both have, and whether that is within ``most``."""
-    pairs = list(zip(last(dense), last(results), strict=False))
+    known = {one["seed"]: ended(one, "accuracy") for one in finished(dense)}
+    pairs = [(known[one["seed"]], ended(one, "accuracy")) for one in finished(results) if one["seed"] in known]
     if not pairs:
         return "-"
     value = 100 * mean(one - other for one, other in pairs)
@@ -212,7 +212,12 @@ def below(dense, results, most):
 
 def last(results):
     """The last accuracies of the runs that did not diverge."""
-    return [ended(one, "accuracy") for one in results if one["diverged"] is None]
+    return [ended(one, "accuracy") for one in finished(results)]
+
+
+def finished(results):
+    """Those that did not diverge."""
+    return [one for one in results if one["diverged"] is None]
 
 
 def ended(result, name, points=1, scale=1):

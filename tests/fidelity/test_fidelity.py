@@ -45,11 +45,13 @@ def test_gisette_like_has_probes_that_are_shuffled_features() -> None:
 
 
 def test_goals_are_judged_on_the_mean_over_seeds() -> None:
-    def ending(*values: float) -> list:
-        return [{"diverged": None, "curve": {"accuracy": [value]}} for value in values]
+    def ending(*values: float | None) -> list:
+        return [{"seed": seed, "diverged": None if value else 7, "curve": {"accuracy": [value]}}
+                for seed, value in enumerate(values)]  # fmt: skip
 
     assert networks.below(ending(0.87, 0.88), ending(0.864, 0.88), 0.5) == "0.3 (goal 0.5: met)"
     assert networks.below(ending(0.87, 0.88), ending(0.86, 0.87), 0.5) == "1.0 (goal 0.5: MISSED)"
+    assert networks.below(ending(0.87, 0.88), ending(None, 0.86), 0.5) == "2.0 (goal 0.5: MISSED)"
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
