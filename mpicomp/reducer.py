@@ -66,7 +66,7 @@ class Reducer:
         try:
             self.scheme = Scheme.parse(scheme)
             _check(workers, nonfinite, self._densities, measures, self.scheme)
-            allreduce.check_name(algorithm)
+            allreduce.check_asked(algorithm)
         except InvalidArgument as caught:
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
