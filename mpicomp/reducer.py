@@ -245,6 +245,7 @@ class Reducer:
         bucket = self._bucket
         if bucket is None:
             bucket = Bucket(grads, self.workers, self.scheme.options["dense"], self._densities)
+            allreduce.check_home(self._step.algorithm, bucket.ops.empty(0, bucket.compute))
             for memory in self._pipeline.memories:
                 memory.check(bucket.n)
             if memory.silences and bucket.total > bucket.n:

@@ -43,6 +43,12 @@ def check_asked(name: str) -> str:
     return name if name in ON_DEVICES else check_name(name)
 
 
+def check_home(name: str, vector: Any) -> None:
+    """Refuse a schedule for device arrays where the vectors are NumPy's."""
+    if name in ON_DEVICES and type(vector).__module__ == "numpy":
+        raise InvalidArgument(f"algorithm={name!r} adds arrays in CUDA memory, got arrays in host memory: use 'auto'")
+
+
 def get(name: str) -> Callable[..., None]:
     """The schedule called ``name``."""
     if name not in ALGORITHMS:

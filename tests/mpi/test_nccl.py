@@ -98,6 +98,14 @@ def test_a_reducer_may_use_it(own, cuda):
     np.testing.assert_array_equal(on_host(mean), np.full(30, (own.size - 1) / 2, np.float32))
 
 
+def test_a_reducer_of_host_arrays_refuses_it_before_anything_changes(own, cuda):
+    reducer = mpicomp.Reducer(own, "topk:k=2", algorithm="nccl")
+    with pytest.raises(InvalidArgument, match="adds arrays in CUDA memory, got arrays in host memory"):
+        reducer.reduce(np.ones(30, np.float32))
+    assert reducer.step == 0
+    assert reducer.memory_norm() == 0
+
+
 def test_ranks_that_share_a_gpu_are_refused(own, cuda):
     if own.size == 1:
         pytest.skip("needs two ranks")
