@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import allreduce
+from . import allreduce, nccl
 from .allreduce.choice import schedule
 from .buffers import Vector, check_pair, vector
 from .device import device_of, ready
@@ -63,7 +63,7 @@ def check_covered(call: Call) -> None:
 
 def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
     """The call these arguments of ``Allreduce`` mean; raises what is wrong with them."""
-    allreduce.check_name(algorithm)
+    allreduce.check_asked(algorithm)
     name = op_name(op)
     source, target = None, vector(recvbuf, "recvbuf", numpy_dtype, raw_bytes)
     if not is_in_place(sendbuf):
@@ -72,6 +72,8 @@ def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
             check_pair(source, target)
         else:
             target = None
+    if algorithm == nccl.NAME:
+        nccl.check_vector(target, name)
     if target is None or name not in MPI_OPS:
         prepare_for_mpi(sendbuf, recvbuf, name)
         return Call(None, None, name, algorithm)

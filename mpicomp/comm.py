@@ -128,7 +128,7 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
         op : MPI.Op
             MPI's own call does what the schedules do not cover: user-defined operations, complex numbers, ...
         algorithm : str
-            ``auto`` or a name of `mpicomp.allreduce.names`.
+            ``auto`` or a name of `mpicomp.allreduce.names`; for arrays in CUDA memory also ``nccl``.
 
         Raises
         ------

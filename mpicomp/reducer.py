@@ -66,7 +66,7 @@ class Reducer:
         try:
             self.scheme = Scheme.parse(scheme)
             _check(workers, nonfinite, self._densities, measures, self.scheme)
-            allreduce.check_name(algorithm)
+            allreduce.check_asked(algorithm)
         except InvalidArgument as caught:
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
@@ -246,6 +246,7 @@ class Reducer:
         bucket = self._bucket
         if bucket is None:
             bucket = Bucket(grads, self.workers, self.scheme.options["dense"], self._densities)
+            allreduce.check_home(self._step.algorithm, bucket.ops.empty(0, bucket.compute))
             for memory in self._pipeline.memories:
                 memory.check(bucket.n)
             if memory.silences and bucket.total > bucket.n:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import allreduce
+from . import allreduce, nccl
 from .buffers import Vector
 from .errors import BufferRefused
 from .job import gpu_path
@@ -31,6 +31,8 @@ class Reduction:
         if self._link.size == 1 or target.array.size == 0:
             if separate:
                 target.array[...] = source.array
+        elif algorithm == nccl.NAME:
+            self._by_nccl(target, op)
         elif target.device is None or gpu_path()[0] == "direct":
             options = {"source": source.array} if separate else {}
             self._here(target.array, target.kind, op, algorithm, **options)
@@ -47,6 +49,14 @@ class Reduction:
         if kind:
             options["kind"] = kind
         allreduce.get(algorithm)(self._link, work, op, ops, self._scratch_of(ops, work.dtype), **options)
+
+    def _by_nccl(self, target: Vector, op: str) -> None:
+        """Through NCCL, whose communicator is made at first use."""
+        if nccl.NAME not in self._scratch:
+            self._scratch[nccl.NAME] = nccl.Nccl(self._link.comm)
+        self._scratch[nccl.NAME].allreduce(target, op)
+        size = self._link.size
+        self._link.count_modelled(2 * (size - 1) * target.array.nbytes // size)
 
     def _scratch_of(self, ops: Any, like: np.dtype) -> Callable[..., Any]:
         """Cached work arrays: at least ``n`` elements, one array a dtype and ``slot``."""

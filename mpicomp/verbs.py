@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import allreduce
+from . import allreduce, nccl
 from .allreduce.choice import schedule
 from .broadcast import broadcast
 from .buffers import Vector, check_flat, typed
@@ -27,11 +27,13 @@ class Verbs:
     def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
         """Reduce the flat array ``x`` over all ranks, in place; ``kind="bfloat16"`` says what uint16 bits stand for."""
         link = self._link or self._open()
-        allreduce.check_name(algorithm)
+        allreduce.check_asked(algorithm)
         flat = check_flat(x, "x")
         target = Vector(flat, kind, device_of(x)) if kind else typed(flat, device_of(x))
         if target is None:
             raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
+        if algorithm == nccl.NAME:
+            nccl.check_vector(target, op)
         self._verify(f"allreduce_in_place of {flat.size} elements {kind or flat.dtype}, op={op}, algorithm={algorithm}")
         chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
         self._reduction.run(None, target, op, chosen)

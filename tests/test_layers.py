@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 MPI_GROUP = {
     "agreement", "broadcast", "buffers", "call", "checks", "comm", "gather_to_all", "hang", "inflight",
-    "inherited", "job", "link", "node", "point_to_point", "probe", "reduction", "revoking", "staging", "survivors",
-    "tuning", "verbs", "watchdog",
+    "inherited", "job", "link", "nccl", "node", "point_to_point", "probe", "reduction", "revoking", "staging",
+    "survivors", "tuning", "verbs", "watchdog",
 }  # fmt: skip
 
 # From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are

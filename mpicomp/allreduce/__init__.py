@@ -19,6 +19,8 @@ ALGORITHMS = {
     "direct": "mpicomp.allreduce.direct",
     "node_shared": "mpicomp.allreduce.node_shared",
 }
+# For arrays on a device alone, and only where they are asked for: not among the names that run everywhere.
+ON_DEVICES = frozenset({"nccl"})
 # Schedules that take the vector to reduce and the one for the result; the others work in place.
 OUT_OF_PLACE = frozenset({"node_shared"})
 # The array operation that combines two operands, by the name of the reduction.
@@ -39,6 +41,17 @@ def check_name(name: str) -> str:
     if name not in ALGORITHMS and name != "auto":
         raise InvalidArgument(f"unknown algorithm {name!r}: choose one of {', '.join(names())}")
     return name
+
+
+def check_asked(name: str) -> str:
+    """As ``check_name``; a schedule for device arrays will do, too."""
+    return name if name in ON_DEVICES else check_name(name)
+
+
+def check_home(name: str, vector: Any) -> None:
+    """Refuse a schedule for device arrays where the vectors are NumPy's."""
+    if name in ON_DEVICES and type(vector).__module__ == "numpy":
+        raise InvalidArgument(f"algorithm={name!r} adds arrays in CUDA memory, got arrays in host memory: use 'auto'")
 
 
 def get(name: str) -> Callable[..., None]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops.shared import has_kernel
-from . import VERBS
+from . import ON_DEVICES, VERBS
 
 
 def schedule(target: Any, op: str, algorithm: str, link: Any) -> str:
     """The schedule that runs where ``algorithm`` was asked for."""
     if link.reproducible and link.size > 1:
         return in_rank_order(target, op, link)
+    if algorithm in ON_DEVICES:
+        return algorithm
     own = op in VERBS  # logical and bitwise operations are not for the schedules that send messages
     if algorithm == "auto":
         algorithm = automatic(target, link)

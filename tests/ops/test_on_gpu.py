@@ -1,0 +1,45 @@
+"""The copies to and from a GPU that tests/gpu_check.py runs these tests through, with NumPy in the place of CuPy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from arrays import assert_same, vector
+from on_gpu import OnGPU
+
+from mpicomp.errors import BufferRefused
+from mpicomp.ops import reference
+
+
+@pytest.fixture
+def there(emulated_cuda):
+    """Operations on copies: what is not copied back is seen to be missing."""
+    return OnGPU(SimpleNamespace(asarray=np.array, asnumpy=np.array, empty=np.empty, ndarray=np.ndarray))
+
+
+def test_results_and_written_arrays_come_back(there, rng):
+    grad = vector(rng, 300, np.float32)
+    positions, expected = np.zeros((2, 3), np.uint8)
+    there.chunk_max(None, grad, 112, positions)
+    reference.chunk_max(None, grad, 112, expected)
+    assert_same(positions, expected)
+    assert_same(there.top_k(None, grad, 5), reference.top_k(None, grad, 5))
+    assert there.count_nonfinite(grad) == (0, -1)
+    parts = [np.zeros(100, np.float32), np.zeros(200, np.float32)]
+    there.unpack(grad, parts)
+    assert_same(np.concatenate(parts), grad)
+
+
+def test_one_array_given_twice_is_one(there, rng):
+    x, y, expected = vector(rng, 50, np.float32), vector(rng, 50, np.float32), np.empty(50, np.float32)
+    reference.axpby(expected, 2, x, 3, y)
+    there.axpby(x, 2, x, 3, y)
+    assert_same(x, expected)
+
+
+def test_strided_arrays_stay_strided(there):
+    with pytest.raises(BufferRefused, match="strided"):
+        there.scale(np.ones(10, np.float32)[::2], 2.0)
+    assert there.PIECE > 1
