@@ -29,19 +29,19 @@ templates_path = []
 smartquotes = False  # options begin with two hyphens, also in running text
 html_theme = "furo"
 html_title = f"mpicomp {version}"
-html_static_path = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-nb_execution_mode = "cache"  # the notebook is run anew when it changes
+nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
 
-autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_default_options = {"member-order": "bysource"}
 autodoc_typehints = "none"  # the signature has them; napoleon's sections say what they mean
-autodoc_class_signature = "separated"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True

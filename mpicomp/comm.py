@@ -249,7 +249,7 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
 
     @property
     def layout(self) -> tuple[int, int]:
-        """Ranks on the fullest node, and nodes: what ``auto`` looks up in its table."""
+        """Ranks on the fullest node, and number of nodes, by which ``auto`` chooses from its table."""
         link = self._link or self._open()
         return link.ranks_per_node, link.nodes
 

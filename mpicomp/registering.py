@@ -69,7 +69,7 @@ def register_scheme(composition: schemes.Composition) -> None:
     _add(schemes.COMPOSITIONS, composition.name, composition, "scheme")
     try:
         schemes.Scheme(composition.name)
-    except InvalidArgument:
+    except Exception:  # also of a part that cannot be made
         del schemes.COMPOSITIONS[composition.name]
         raise
 

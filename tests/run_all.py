@@ -29,7 +29,7 @@ STAGES = {
         1500,
     ),
     "docs": ("the documentation builds without a warning; the notebook runs",
-             [PYTHON, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "out/docs"], 300),
+             [PYTHON, "-m", "sphinx", "-E", "-W", "--keep-going", "-q", "-b", "html", "docs", "out/docs"], 600),
     # A process of its own: MPI starts in it, and what that leaves in the environment would mislead launchers' tests.
     "pytorch": ("PyTorch models through the optimizer's wrapper",
                 [PYTHON, "-m", "pytest", "-q", "tests/pytorch"], 600),
