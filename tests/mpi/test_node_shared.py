@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import time
 
 import numpy as np
 import pytest
@@ -60,6 +61,19 @@ def test_every_op_and_dtype(small, op):
             want = functools.reduce(functions[op], vectors).astype(dtype)
             got = reduced(small, vectors, getattr(MPI, op), in_place=n % 2)
             np.testing.assert_array_equal(got, want, f"{op} {dtype} {n}")
+
+
+def test_lengths_around_what_the_slots_hold(world, monkeypatch, seed):
+    """One piece in one slot, one piece over all slots, many pieces: each may follow each, and ranks come late."""
+    monkeypatch.setattr(node, "SLOT_BYTES", 1 << 11)
+    own, rng, late = Comm(world), np.random.default_rng(seed), np.random.default_rng([seed, world.rank])
+    for _ in range(30):
+        n = int(rng.choice([1, 500, 512, 513, 900, 1000, 1024, 1025, 3000]))  # float32: one slot holds 512, both 1024
+        vectors = everyone(n, "float32", own.size)
+        if late.random() < 0.2:
+            time.sleep(2e-3 * late.random())
+        np.testing.assert_array_equal(reduced(own, vectors, MPI.SUM, in_place=n % 2), functools.reduce(np.add, vectors))
+    own.Free()
 
 
 def test_integers_wrap_around(comm):

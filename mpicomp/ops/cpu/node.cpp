@@ -50,6 +50,10 @@ public:
         const std::size_t line = std::max<std::size_t>(1, 64 / itemsize);
         slice = w.slice(n, itemsize);
         block = std::max(line, w.slot_bytes / itemsize / w.owners / line * line);
+        // What all slots in turn can hold goes in one piece: half the rounds of waiting for each other. They are free:
+        // everybody has summed when `run` begins, and a rank that is ready has taken what the call before gave it.
+        in_one = slice > block && slice * w.owners * itemsize <= w.depth * w.slot_bytes;
+        if (in_one) block = slice;
         pieces = (slice + block - 1) / block;
     }
 
@@ -79,7 +83,7 @@ private:
     }
 
     char* slot(std::size_t index, std::size_t k, int owner) const {
-        const std::size_t turn = (base + k) % w.depth;
+        const std::size_t turn = in_one ? 0 : (base + k) % w.depth;
         return w.slots + (index * w.depth + turn) * w.slot_bytes + owner * block * itemsize;
     }
     char* result(std::size_t k, int owner) const { return slot(0, k, owner); }
@@ -196,7 +200,7 @@ private:
     std::size_t itemsize, n;
     const char* send;
     char* receive;
-    bool stream, sends_directly = false, takes = true;
+    bool stream, in_one = false, sends_directly = false, takes = true;
     std::function<void()> idle;
     std::uint64_t base;
     std::size_t slice, block, pieces;
