@@ -19,6 +19,8 @@ DENSE_RULES = ("first", "last", "1d", "norm")
 # Half precision is computed in float32.
 COMPUTE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 
+NOT_PLAIN = (np.matrix, np.ma.MaskedArray)
+
 
 class Bucket:
     """The layout of one group of arrays inside a flat vector: first those to compress, then those that go dense.
@@ -208,7 +210,7 @@ def _check_kind(name: str, array: Array) -> None:
     """Refuse what is no array, or one with a meaning of its own: matrices stay two-dimensional, masks would be lost."""
     if not hasattr(array, "dtype") or not hasattr(array, "reshape"):
         raise BufferRefused(f"{name} must be a NumPy or CuPy array, got {type(array).__name__}")
-    if isinstance(array, np.matrix | np.ma.MaskedArray):
+    if isinstance(array, NOT_PLAIN):
         raise BufferRefused(f"{name} must be a plain array, got {type(array).__name__}: use numpy.asarray, or filled()")
 
 
