@@ -64,8 +64,10 @@ test-browser: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/browser/chromium.py install
 	.venv/openmpi/bin/python -m pytest -q tests/browser
 
-# What packagers build, from two clean checkouts of the last commit: complete, and the same bytes.
+# What packagers build, from two clean checkouts of the last commit: complete, and the same bytes; what another
+# project's type checker sees of it.
 test-packaging: $(call environment,openmpi)
+	.venv/openmpi/bin/python -m pytest -q tests/typed
 	.venv/openmpi/bin/python tests/build_twice.py
 
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine. A figure that is missed does not stop the others.

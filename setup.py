@@ -112,7 +112,8 @@ setup(
         "parquet": PARQUET,
         "docs": [*DOCS, *PLOT, "pandas>=2"],
         "test": [*TEST, *PLOT, *CUDA_COMPILER],
-        "dev": [*TEST, *PLOT, *PARQUET, *XARRAY, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12", "build>=1.2"],
+        "dev": [*TEST, *PLOT, *PARQUET, *XARRAY, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12", "build>=1.2",
+                "mypy>=1.11"],
     },
     entry_points={"console_scripts": ["mpicomp = mpicomp.cli:main"]},
     classifiers=[

@@ -18,7 +18,7 @@ from run_mpi import keep_apart
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "openmpi" / "bin" / "python"
 
-APART = ("mpi", "cluster", "browser", "pytorch")  # folders that are not of the unit stage
+APART = ("mpi", "cluster", "browser", "pytorch", "typed")  # folders that are not of the unit stage
 # name -> (what it shows, command, time limit in seconds)
 STAGES = {
     "lint": ("ruff", [PYTHON, "-m", "ruff", "check", "."], 60),

@@ -83,3 +83,9 @@ def test_everything_the_package_reads_is_packed(said):
              if path.suffix in (".cu", ".cuh", ".json", ".sbatch", ".typed", ".sh")}
     assert there and there <= packed
     assert {path.parent for path in (ROOT / "mpicomp").rglob("__init__.py")} <= set(folders.values())
+
+
+def test_checkers_of_types_are_told_every_name():
+    """They see the names in __all__; what is found there at run time comes from another table."""
+    assert set(mpicomp.trace.__all__) == set(mpicomp.trace._HOME)
+    assert set(mpicomp.__all__) == {"__version__", *mpicomp._HOME, *mpicomp._MODULES}
