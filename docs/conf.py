@@ -24,7 +24,6 @@ extensions = [
     "sphinx_click",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["results"]
 templates_path = []
 smartquotes = False  # options begin with two hyphens, also in running text
 html_theme = "furo"
