@@ -25,7 +25,7 @@ def segments(link: Any, work: Any, message: int, usual: tuple[int, int]) -> tupl
 
     ``usual`` on one node, on a fast network, for short messages and device memory; the same on all ranks.
     """
-    if link.nodes == 1 or message < LEAST_BYTES or not isinstance(work, np.ndarray):
+    if message < LEAST_BYTES or link.nodes == 1 or not isinstance(work, np.ndarray):
         return usual
     if link.slow is None:
         link.slow = bandwidth(link) < SLOW

@@ -38,7 +38,7 @@ class Recorder:
     title : str
         Free text, kept in the file.
     max_events : int, optional
-        A run with more events (by default 200 million) becomes the folder ``PATH.d`` of files that hold so many each.
+        A run with more (by default 200 million events) becomes a folder ``PATH.d`` of files with so many each.
 
     Raises
     ------
@@ -57,8 +57,7 @@ class Recorder:
         self._comm = comm
         self._force = force
         self._max_events = max_events
-        self._closed = False
-        self._made_spool = False
+        self._closed = self._made_spool = False
         self._step = -1
         try:
             together(comm, lambda: _on_files(lambda: self._claim(make_parents=spool is not None)))

@@ -44,8 +44,9 @@ def _rows_of_a_result(path: str) -> None:
     hdf5.main()
 
 
-matfile.subprocess = forked.instead_of_subprocess(matchild.main)  # type: ignore[misc]
-documents.subprocess = forked.instead_of_subprocess(_rows_of_a_result)  # type: ignore[misc]
+# What those who fuzz put in the place of ``subprocess`` in these modules.
+FORKS = {matfile: forked.instead_of_subprocess(matchild.main),
+         documents: forked.instead_of_subprocess(_rows_of_a_result)}  # fmt: skip
 
 
 # ---- traces

@@ -5,6 +5,7 @@ Everything else is as it is: the reader's own ``main``, what it prints, how it e
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -36,6 +37,7 @@ def instead_of_subprocess(main: Callable[[str], None]) -> Any:
 
 def _child(call: Callable[[], None], out: Any, err: Any) -> NoReturn:
     code = 0
+    faulthandler.disable()  # a crash is the parent's to tell
     try:
         signal.alarm(LONGEST_S)  # should the parent be gone
         os.dup2(out.fileno(), 1)

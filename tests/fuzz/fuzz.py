@@ -75,6 +75,8 @@ def inside(name: str, seed: int, first: int, count: int) -> dict[str, Any]:
         most = resource.getrlimit(resource.RLIMIT_AS)[1]  # a child that reads a file may take its own
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, most))
     note = os.open(os.environ.get("MPICOMP_FUZZ_CASE", os.devnull), os.O_RDWR | os.O_CREAT)
+    for module, forks in files.FORKS.items():
+        module.subprocess = forks
     accepted, longest, findings = 0, 0.0, []
     with tempfile.TemporaryDirectory(prefix="mpicomp-fuzz-", dir=shared_memory()) as folder:
         make = decoders(Path(folder))[name]
