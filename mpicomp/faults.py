@@ -16,6 +16,7 @@ VARIABLE = "MPICOMP_FAULT"
 TOLERANT = "OMPI_MCA_mpi_ft_enable"  # "1": set by mpirun --with-ft ulfm, which lets a job go on without dead ranks
 SIGNALS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "stop": signal.SIGSTOP}
 KINDS = (*SIGNALS, "exit", "raise", "hang", "slow")
+DIGITS = 18  # of a number, at most
 USAGE = (f"KIND:rank=R,call=N[,message=M], KIND one of {', '.join(KINDS[:-1])}, or "
          "slow:rank=R,seconds=S[,call=N[,message=M]]")
 
@@ -83,7 +84,7 @@ def parse(text: str, size: int) -> Fault:
     known = kind in KINDS and needed <= given.keys() <= allowed
     if not (colon and known and len(given) == len(pairs)):
         raise InvalidArgument(f"{VARIABLE} must be {USAGE}; got {text!r}")
-    if not all(v.replace(".", "", key == "seconds").isdecimal() for key, v in given.items()):
+    if not all(len(v) <= DIGITS and v.replace(".", "", key == "seconds").isdecimal() for key, v in given.items()):
         raise InvalidArgument(f"{VARIABLE} must hold plain numbers, {USAGE}; got {text!r}")
     numbers: dict[str, Any] = {key: float(v) if key == "seconds" else int(v) for key, v in given.items()}
     if not 0 <= numbers["rank"] < size:

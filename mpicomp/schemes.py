@@ -151,6 +151,8 @@ class Scheme:
         known = {option.name for option in declared}  # another part in the place of the scheme's has other options
         chosen = {**{name: value for name, value in own.items() if name in known}, **self.given}
         object.__setattr__(self, "options", resolve(declared, chosen, f"scheme {self.name}"))
+        # As resolved: schemes are equal however a number was written.
+        object.__setattr__(self, "given", {name: self.options[name] for name in self.given})
         _check_fit(**classes)
         _check_threshold(classes["codec"], classes["selector"], self.options)
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows
@@ -186,7 +188,7 @@ class Scheme:
         return f"{self.name}:{shown}" if shown else self.name
 
     def __hash__(self) -> int:
-        return hash(str(self))
+        return hash((self.name, frozenset(self.given.items())))
 
     def parts(self, workers: int) -> Parts:
         """Fresh parts for a reducer with ``workers`` workers on this rank."""

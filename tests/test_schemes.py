@@ -94,3 +94,8 @@ def test_what_hardly_anybody_wants_is_said(text, said):
 ])  # fmt: skip
 def test_nothing_is_said_of_the_others(text):
     assert Scheme.parse(text).cautions() == []
+
+
+def test_schemes_are_equal_however_their_numbers_are_written():
+    one, other = Scheme.parse("topk:density=0.010,seed=6_1"), Scheme.parse("topk:seed=61,density=1e-2")
+    assert one == other and hash(one) == hash(other) and one != Scheme.parse("topk:seed=61")

@@ -171,7 +171,8 @@ def test_parse(text, fault):
     ["kill", "kill:", "kil:rank=1,call=1", "kill:rank=1", "kill:call=1", "kill:rank=1,call=1,call=2",
      "kill:rank=1,call=0", "kill:rank=-1,call=1", "kill:rank=4,call=1", "kill:rank=1,call=x", "kill:rank= 1,call=1",
      "kill:rank=1,call=1,seconds=1", "hang:rank=1.5,call=1", "hang:rank=1,call=1,message=0", "slow:rank=1",
-     "slow:rank=1,seconds=nan", "slow:rank=1,seconds=-1", "raise:rank=1,message=2", "kill:rank=1,,call=1"],
+     "slow:rank=1,seconds=nan", "slow:rank=1,seconds=-1", "raise:rank=1,message=2", "kill:rank=1,,call=1",
+     "kill:rank=1,call=" + "9" * 5000],
 )  # fmt: skip
 def test_parse_refuses(text):
     with pytest.raises(InvalidArgument, match="MPICOMP_FAULT"):
