@@ -43,10 +43,11 @@ class Float:
 
     def encode(self, values: Array, place: Place, step: Any) -> Array:
         """The wire's array: ``values`` itself where nothing is narrowed."""
-        if self.kind:
+        kind = self._half(values.dtype)
+        if kind:
             codes = step.ops.empty(values.size, np.uint16)
-            step.ops.narrow(codes, values.astype(np.float32, copy=False), self.kind)
-            return codes
+            step.ops.narrow(codes, values.astype(np.float32, copy=False), kind)
+            return codes.view(self.dtype(values.dtype))
         with np.errstate(over="ignore"):  # an overflow is reported by the reducer, once and on every rank
             return values.astype(self.dtype(values.dtype), copy=False)
 
@@ -54,9 +55,18 @@ class Float:
         """What a receiver reads, in the dtype of computation (``codes`` itself where nothing was narrowed)."""
         dtype = self.dtype(step.dtype)
         require_bytes(codes, place.size * dtype.itemsize)
-        codes = codes.view(dtype)
-        if not self.kind:
-            return codes.astype(step.dtype, copy=False)
-        values = step.ops.empty(codes.size, np.float32)
-        step.ops.widen(values, codes, self.kind)
+        kind = self._half(step.dtype)
+        if not kind:
+            return codes.view(dtype).astype(step.dtype, copy=False)
+        values = step.ops.empty(place.size, np.float32)
+        step.ops.widen(values, codes.view(np.uint16), kind)
         return values.astype(step.dtype, copy=False)
+
+    def _half(self, dtype: np.dtype) -> str | None:
+        """The kernels' name of the half precision that values of ``dtype`` travel in, if they are for them to convert.
+
+        float64 goes to float16 without a stop at float32, where it would be rounded twice.
+        """
+        if self.kind or (dtype == np.float32 and self.values == "float16"):
+            return self.values
+        return None
