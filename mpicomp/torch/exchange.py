@@ -192,20 +192,26 @@ class Alone:
         self.reducers: list[Reducer] = []
         self.buckets: list[FlatBucket] = []
         self._named, self._nonfinite, self.skipped = named, nonfinite, False
+        self._finite: dict[torch.nn.Parameter, bool] = {}
 
     def begin(self) -> None:
-        """Nothing to prepare."""
+        """Forget what the last step found."""
+        self._finite = {}
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
-        """The gradient stays where it is."""
+        """Look for NaN and infinity while backward has left the gradient in the cache."""
+        self._finite[parameter] = self._nonfinite == "allow" or is_finite(parameter.grad)
 
     def finish(self, factor: float) -> set[torch.nn.Parameter]:
-        """Look for NaN and infinity."""
-        gradients = [(name, one.grad) for name, one in self._named if one.grad is not None]
-        wrong = [] if self._nonfinite == "allow" else [name for name, one in gradients if not is_finite(one)]
+        """Look at gradients that only an earlier backward, within ``no_sync``, has added to; judge them all."""
+        graded = [(name, one) for name, one in self._named if one.grad is not None]
+        for _, one in graded:
+            if one not in self._finite:
+                self.put(one, factor)
+        wrong = [name for name, one in graded if not self._finite[one]]
         if wrong and self._nonfinite == "raise":
             raise NonFiniteGradient(f"the gradient of {wrong[-1]} holds NaN or infinity ({len(wrong)} of "
-                                    f"{len(gradients)} do). nonfinite='skip' leaves out such steps on all ranks")
+                                    f"{len(graded)} do). nonfinite='skip' leaves out such steps on all ranks")
         self.skipped = bool(wrong)
         return set()
 
