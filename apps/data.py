@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -14,6 +14,8 @@ from mpicomp.together import together
 
 from . import libsvm, matfile, synthetic
 from .matrix import Matrix
+
+Read = TypeVar("Read", bound=tuple[Any, ...])
 
 # Files that hold more than their official training set, which comes first.
 _TRAINING_ROWS = {("madelon.mat", (2600, 500)): 2000}
@@ -63,9 +65,10 @@ def share(comm: Any, source: str, rows: int | None = None) -> Dataset:
     return read_once(comm, lambda: load(source, rows))
 
 
-def read_once(comm: Any, read: Callable[[], tuple]) -> Any:
+def read_once(comm: Any, read: Callable[[], Read]) -> Read:
     """The named tuple that ``read()`` gives on rank 0, or the error it raises there, on every rank (collective)."""
-    return broadcast(comm, together(comm, read, comm.rank == 0))
+    shared: Read = broadcast(comm, together(comm, read, comm.rank == 0))
+    return shared
 
 
 def broadcast(comm: Any, value: Any) -> Any:
@@ -76,10 +79,10 @@ def broadcast(comm: Any, value: Any) -> Any:
 
 def fingerprint(data: Dataset) -> int:
     """A checksum of all features and labels: to tell that a run resumes on the data it began with."""
-    crc = crc32(data.labels)
+    crc = crc32(data.labels.data)
     for part in data.features:
         if isinstance(part, np.ndarray):
-            crc = crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8), crc)
+            crc = crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc)
     return crc
 
 
@@ -93,7 +96,7 @@ def _read(source: str) -> tuple[Matrix, np.ndarray]:
             f"no file {source!r}; give a LIBSVM or .mat file, or synthetic:n=2000,d=500,seed=1 to go without one"
         )
     try:
-        return (matfile if path.suffix == ".mat" else libsvm).read(path)
+        return matfile.read(path) if path.suffix == ".mat" else libsvm.read(path)
     except PermissionError as error:
         raise InvalidArgument(f"{source} may not be read: {error.strerror}") from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from io import BufferedIOBase
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def read(folder: Path, name: str, dimensions: int) -> np.ndarray:
         raise CorruptFile(f"{path} cannot be read: {error}") from None
 
 
-def _array(file, path: Path, dimensions: int) -> np.ndarray:
+def _array(file: BufferedIOBase, path: Path, dimensions: int) -> np.ndarray:
     head = file.read(4 + 4 * dimensions)
     expected = bytes([0, 0, UNSIGNED_BYTE, dimensions])
     if head[:4] != expected or len(head) < 4 + 4 * dimensions:

@@ -40,7 +40,7 @@ class Images(NamedTuple):
         """What tells this data from other data."""
         crc = 0
         for part in self[1:]:
-            crc = crc32(np.ascontiguousarray(part), crc)
+            crc = crc32(np.ascontiguousarray(part).data, crc)
         return {"name": self.name, "rows": len(self.train_labels), "test": len(self.test_labels), "crc32": crc}
 
 
@@ -61,10 +61,11 @@ def load(source: str) -> Images:
     if source.partition(":")[0] == "synthetic":
         return generate(source)
     path = Path(source)
+    shape: tuple[int, ...] = (3, cifar.SIDE, cifar.SIDE)
     if path.is_file() and path.suffix == ".npz":
-        parts, shape = cifar.read_archive(path), (3, cifar.SIDE, cifar.SIDE)
+        parts = cifar.read_archive(path)
     elif packed.find(path, (*cifar.TRAIN, *cifar.TEST, cifar.PICKLED)):
-        parts, shape = cifar.read_folder(path), (3, cifar.SIDE, cifar.SIDE)
+        parts = cifar.read_folder(path)
     else:
         parts, shape = _idx(path), (SIDE, SIDE)
     data = Images(path.resolve().name, *parts)

@@ -51,7 +51,7 @@ def read(path: Path) -> tuple[Matrix, np.ndarray]:
         raise CorruptFile(f"{path} has labels but no features; expected lines like: +1 3:0.5 7:1")
     if width > max(_FREE_COLUMNS, _COLUMNS_A_NUMBER * len(values)):
         raise CorruptFile(f"{path} has {len(values)} numbers but an index of {width}: number the features from 1 on")
-    rows = Sparse(*(np.array(a) for a in (values, columns, offsets)), width)
+    rows = Sparse(np.array(values), np.array(columns), np.array(offsets), width)
     return compact(rows), np.array(labels)
 
 
@@ -70,7 +70,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             raise CorruptFile(f"{path} breaks off or is damaged after line {number}: {error}; copy it again") from error
 
 
-def _read_pairs(fields: list[bytes], columns: array, values: array) -> None:
+def _read_pairs(fields: list[bytes], columns: array[int], values: array[float]) -> None:
     """Append the ``index:value`` pairs of one line, columns counted from 0."""
     previous = -1
     for place, field in enumerate(fields[1:], 1):

@@ -26,12 +26,14 @@ class Optimum(NamedTuple):
 
 def losses(margins: np.ndarray) -> np.ndarray:
     """log(1 + exp(-margin)) without overflow."""
-    return np.logaddexp(0.0, -margins)
+    each: np.ndarray = np.logaddexp(0.0, -margins)
+    return each
 
 
 def slopes(margins: np.ndarray) -> np.ndarray:
     """Minus the derivative of ``losses``: 1 / (1 + exp(margin)) without overflow."""
-    return np.exp(-np.logaddexp(0.0, margins))
+    each: np.ndarray = np.exp(-np.logaddexp(0.0, margins))
+    return each
 
 
 def objective(features: Matrix, labels: np.ndarray, l2: float, x: np.ndarray) -> float:
@@ -42,7 +44,8 @@ def objective(features: Matrix, labels: np.ndarray, l2: float, x: np.ndarray) ->
 def gradient(features: Matrix, labels: np.ndarray, l2: float, x: np.ndarray) -> np.ndarray:
     """The gradient of f at x."""
     weights = labels * slopes(labels * features.times(x)) / labels.size
-    return l2 * x - features.transposed_times(weights)
+    total: np.ndarray = l2 * x - features.transposed_times(weights)
+    return total
 
 
 def smoothness(features: Matrix) -> float:

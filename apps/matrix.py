@@ -28,22 +28,26 @@ class Dense(NamedTuple):
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """A x."""
-        return self.values @ x
+        product: np.ndarray = self.values @ x
+        return product
 
     def transposed_times(self, r: np.ndarray) -> np.ndarray:
         """A^T r."""
-        return self.values.T @ r
+        product: np.ndarray = self.values.T @ r
+        return product
 
     def gram(self, weights: np.ndarray) -> np.ndarray:
         """A^T diag(weights) A, shape (d, d)."""
-        return (self.values.T * weights) @ self.values
+        product: np.ndarray = (self.values.T * weights) @ self.values
+        return product
 
     def take(self, rows: np.ndarray) -> Dense:
         return Dense(self.values[rows])
 
     def dense_rows(self, rows: np.ndarray) -> np.ndarray:
         """A copy of some rows, shape (rows, d)."""
-        return self.values[rows]
+        copied: np.ndarray = self.values[rows]
+        return copied
 
 
 class Sparse(NamedTuple):

@@ -6,19 +6,22 @@ import bz2
 import gzip
 import lzma
 import zlib
+from collections.abc import Callable
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import IO
 
 from mpicomp.errors import CorruptFile, InvalidArgument
 
-_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_OPENERS: dict[bytes, Callable[[BufferedReader], BufferedIOBase]] = {
+    b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open,
+}  # fmt: skip
 BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a damaged one raises
 SUFFIXES = ("", ".xz", ".gz", ".bz2")
 LARGEST = 1 << 30  # bytes of content; MovieLens 20M has half of it
 _PIECE = 1 << 20
 
 
-def unpacked(raw: IO[bytes]) -> IO[bytes]:
+def unpacked(raw: BufferedReader) -> BufferedIOBase:
     """What reads the content of an open file."""
     head = raw.read(6)
     raw.seek(0)

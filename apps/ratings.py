@@ -48,7 +48,7 @@ class Ratings(NamedTuple):
         """What tells this data from other data."""
         crc = 0
         for part in self[3:]:
-            crc = crc32(part, crc)
+            crc = crc32(part.data, crc)
         return {"name": self.name, "users": self.users, "items": self.items, "rows": len(self.train_users),
                 "test": len(self.test_users), "crc32": crc}  # fmt: skip
 
@@ -144,7 +144,8 @@ def _sound(columns: np.ndarray) -> np.ndarray:
     """Which rows have identifiers that are whole numbers, and finite ratings and times."""
     ids, rest = columns[:, :2], columns[:, 2:]
     whole = (ids >= 0) & (ids < _LARGEST_ID) & (ids == np.floor(ids))
-    return whole.all(axis=1) & np.isfinite(rest).all(axis=1)
+    sound: np.ndarray = whole.all(axis=1) & np.isfinite(rest).all(axis=1)
+    return sound
 
 
 def _first_fault(body: bytes, separator: bytes, first: int, name: str) -> CorruptFile:

@@ -39,7 +39,7 @@ class Text(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """What tells this data from other data."""
         return {"name": self.name, "level": self.level, "symbols": self.symbols, "train": len(self.train),
-                "held_out": len(self.held_out), "crc32": crc32(self.held_out, crc32(self.train))}  # fmt: skip
+                "held_out": len(self.held_out), "crc32": crc32(self.held_out.data, crc32(self.train.data))}  # fmt: skip
 
 
 def load(source: str, level: str | None = None, split: str = "valid", tokens: int | None = None,
@@ -74,8 +74,8 @@ def load(source: str, level: str | None = None, split: str = "valid", tokens: in
     else:
         raise InvalidArgument(f"no file or folder {source!r}; give a text or a folder with train.txt, valid.txt and "
                               "test.txt, or synthetic:tokens=20000,symbols=30,seed=1 to go without one")
-    train, held_out = _first(text.train, tokens, "tokens"), _first(text.held_out, held_out, "held_out")
-    return text._replace(train=train, held_out=held_out)
+    return text._replace(train=_first(text.train, tokens, "tokens"),
+                         held_out=_first(text.held_out, held_out, "held_out"))
 
 
 def share(comm: Any, source: str, *choices: Any) -> Text:
@@ -99,8 +99,9 @@ def _first(symbols: np.ndarray, most: int | None, name: str) -> np.ndarray:
 def _three(folder: Path) -> list[str]:
     """The texts of a folder's three files."""
     for pattern in NAMES:
-        paths = [packed.find(folder, (pattern.format(split),)) for split in SPLITS]
-        if all(paths):
+        found = [packed.find(folder, (pattern.format(split),)) for split in SPLITS]
+        paths = [path for path in found if path]
+        if len(paths) == len(SPLITS):
             return [_decoded(path) for path in paths]
     wanted = ", ".join(pattern.format("train") for pattern in NAMES)
     raise InvalidArgument(f"no training, validation and test text in {folder}: expected {wanted} (.xz, .gz, .bz2 or "

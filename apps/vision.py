@@ -34,7 +34,7 @@ class Block(nn.Module):
         super().__init__()
         self.conv1, self.norm1 = convolution(inside, out, stride), nn.GroupNorm(groups, out)
         self.conv2, self.norm2 = convolution(out, out), nn.GroupNorm(groups, out)
-        self.short = nn.Conv2d(inside, out, 1, stride, bias=False) if stride > 1 else nn.Identity()
+        self.short: nn.Module = nn.Conv2d(inside, out, 1, stride, bias=False) if stride > 1 else nn.Identity()
         if norm_short and stride > 1:
             self.short = nn.Sequential(self.short, nn.GroupNorm(groups, out))
 
@@ -134,14 +134,17 @@ class Vision(TorchModel):
 
     def _answers(self, images: np.ndarray) -> torch.Tensor:
         """The network's output for images, each channel scaled to mean 0 and deviation 1 over the training set."""
-        return self.network((torch.from_numpy(images.astype(np.float32)) - self._centre) / self._spread)
+        scaled = (torch.from_numpy(images.astype(np.float32)) - self._centre) / self._spread
+        answers: torch.Tensor = self.network(scaled)
+        return answers
 
 
 def moments(images: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and standard deviation of each channel, to be broadcast over images."""
     channels = [images[:, channel] for channel in range(images.shape[1])]
     means, deviations = ([float(find(one)) for one in channels] for find in (np.mean, np.std))
-    return tuple(torch.tensor(found)[:, None, None] for found in (means, [one or 1.0 for one in deviations]))
+    spread = [one or 1.0 for one in deviations]
+    return torch.tensor(means)[:, None, None], torch.tensor(spread)[:, None, None]
 
 
 def shifted(images: np.ndarray, draws: np.ndarray, seed: int) -> np.ndarray:

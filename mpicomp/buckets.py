@@ -170,8 +170,9 @@ class Bucket:
     def _common_vector(self, arrays: list[Array]) -> Array | None:
         """The vector that NumPy arrays are views of, where they lie in it as this layout has them; else None."""
         base = getattr(arrays[0], "base", None)
-        fits = isinstance(base, np.ndarray) and base.ndim == 1 and base.dtype == self.compute == self.dtype
-        if not fits or self.workers > 1 or not base.flags.c_contiguous:
+        if not isinstance(base, np.ndarray) or base.ndim != 1 or not base.dtype == self.compute == self.dtype:
+            return None
+        if self.workers > 1 or not base.flags.c_contiguous:
             return None
         origin = _address(arrays[0]) - self.spans[0][0] * base.itemsize
         for array, (start, _) in zip(arrays, self.spans, strict=True):
@@ -203,7 +204,8 @@ def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
 
 
 def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _check_kind(name: str, array: Array) -> None:

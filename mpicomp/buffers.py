@@ -149,8 +149,9 @@ def check_host(array: np.ndarray, role: str) -> None:
 
 
 def check_device(array: Any, role: str) -> None:
-    if not hasattr(type(array), "__cuda_array_interface__"):
-        array = device_of(array).own(array)  # known by DLPack alone
+    device = None if hasattr(type(array), "__cuda_array_interface__") else device_of(array)
+    if device is not None:
+        array = device.own(array)  # known by DLPack alone
     interface = array.__cuda_array_interface__
     strides, shape = interface.get("strides"), interface["shape"]
     itemsize = np.dtype(interface["typestr"]).itemsize
@@ -189,7 +190,8 @@ def bytes_of(shape: Any, dtype: Any) -> int:
         raise InvalidArgument(f"expected a shape of whole numbers and a dtype, got {shape!r}, {dtype!r}") from error
     if min(lengths, default=0) < 0 or dtype.hasobject or dtype.itemsize == 0:
         raise InvalidArgument(f"expected lengths from 0 and a dtype of plain values, got {shape!r}, {dtype}")
-    return prod(lengths) * dtype.itemsize
+    nbytes: int = prod(lengths) * dtype.itemsize
+    return nbytes
 
 
 def check_flat(x: Any, name: str) -> Any:

@@ -20,7 +20,7 @@ class Entry:
 
     __slots__ = ("begun", "depth", "details", "ended", "name", "number")
 
-    def __init__(self, number: int, depth: int, name: str, details: tuple) -> None:
+    def __init__(self, number: int, depth: int, name: str, details: tuple[Any, ...]) -> None:
         self.number, self.depth, self.name, self.details = number, depth, name, details
         self.begun: float = monotonic()
         self.ended: float | None = 0.0  # None: not known
@@ -33,7 +33,7 @@ class NoPlainCalls:
     going = None
     comparing = False
 
-    def latest(self) -> list[tuple]:
+    def latest(self) -> list[tuple[Any, ...]]:
         return []
 
 
@@ -59,7 +59,7 @@ class Calls:
         self.plain: Any = NoPlainCalls()
         self.open: list[Entry] = []
         self.ring: deque[Entry] = deque(maxlen=KEPT)
-        self.messages: deque[tuple] = deque(maxlen=KEPT)
+        self.messages: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
         self.waiting: Any = None
 
     def begin(self, name: str, *details: Any) -> None:
@@ -105,7 +105,7 @@ class Calls:
         self.messages.append((request, sends, peer, nbytes, comm))
 
 
-def as_entry(one: tuple) -> Entry:
+def as_entry(one: tuple[Any, ...]) -> Entry:
     number, begun, (nbytes, dtype, op) = one
     entry = Entry(number, 0, "Allreduce", ((nbytes // dtype.itemsize, dtype), op, "native"))
     entry.begun, entry.ended = begun, None

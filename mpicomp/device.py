@@ -25,6 +25,9 @@ class Device(Protocol):
     def flat(self, array: Any) -> Any:
         """The array as a contiguous 1-D array of the device's own type, sharing memory."""
 
+    def own(self, array: Any) -> Any:
+        """The array in the device's own type, of its own shape, sharing memory."""
+
     def synchronize(self, array: Any) -> None:
         """Wait until everything queued on the array so far is done."""
 

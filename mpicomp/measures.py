@@ -104,7 +104,8 @@ class Measures:
         return (total - 2 * both) / total if total else 0.0
 
     def _count(self, indices: Array | None) -> int:
-        return self._step.n if indices is None else indices.size
+        count: int = self._step.n if indices is None else indices.size
+        return count
 
     def _error(self, u: Array, sent: Sent) -> float:
         """||u - sent||^2; u is overwritten by the difference."""
@@ -115,7 +116,8 @@ class Measures:
             there = Compensated(None, u).at(sent.indices, ops)
             ops.axpby(there, 1.0, there, -1.0, sent.values)
             ops.scatter(u, sent.indices, there)
-        return ops.squared_norm(u)
+        error: float = ops.squared_norm(u)
+        return error
 
     def _cosine(self) -> float:
         """From the sum s of all w unit vectors: ||s||^2 = w + the sum of the cosines of all ordered pairs."""
@@ -144,7 +146,8 @@ class Measures:
                 ones[:] = 1
                 step.ops.scatter(marks, one.indices, ones)
         step.comm.allreduce_in_place(marks, step.algorithm, "max")
-        return step.ops.squared_norm(marks)
+        count: float = step.ops.squared_norm(marks)
+        return count
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
         return {"total_error": np.array(self._total_error)} if self._interval else {}

@@ -53,7 +53,7 @@ class Node:
         self.problem: str | None = None
         self._segments: dict[int, Segment] = {}
         self._made = 0
-        self._arrays: dict[int, weakref.ref] = {}  # by segment: who holds this rank's part of it
+        self._arrays: dict[int, weakref.ref[np.ndarray]] = {}  # by segment: who holds this rank's part of it
         control = round_up(LINE_BYTES * self.size, PAGE)
         slots = DEPTH * SLOT_BYTES
         try:
@@ -91,7 +91,8 @@ class Node:
 
         Empty where this rank owns none.
         """
-        return self._window.slice(array.size, array.itemsize)
+        own: slice = self._window.slice(array.size, array.itemsize)
+        return own
 
     def _place(self, array: np.ndarray) -> tuple[int, int]:
         """Segment and offset of an array that lies in shared memory; NOWHERE for one in private memory."""
@@ -176,10 +177,10 @@ class Part:
 
 def split_node(comm: MPI.Intracomm, limit: int) -> MPI.Intracomm:
     """The ranks of ``comm`` that share memory with this one, in groups of at most ``limit`` (0: all of them)."""
-    node = made(comm.Split_type(MPI.COMM_TYPE_SHARED))
+    node: MPI.Intracomm = made(comm.Split_type(MPI.COMM_TYPE_SHARED))
     if limit == 0:
         return node
-    part = made(node.Split(node.Get_rank() // limit))
+    part: MPI.Intracomm = made(node.Split(node.Get_rank() // limit))
     node.Free()
     return part
 

@@ -109,7 +109,8 @@ class Optimizer(ABC):
 
     def _exempt(self, w: Array) -> bool:
         """Whether a parameter is neither decayed nor scaled by norms."""
-        return self.settings["skip"] == "1d" and w.ndim <= 1
+        exempt: bool = self.settings["skip"] == "1d" and w.ndim <= 1
+        return exempt
 
 
 class SGD(Optimizer):

@@ -67,4 +67,5 @@ class PointToPoint:
         """The ``length`` of every rank."""
         link = self._link or self._open()
         self._verify("lengths_of_all")
-        return link.gather_lengths(length)
+        lengths: list[int] = link.gather_lengths(length)
+        return lengths

@@ -42,7 +42,8 @@ class WarmUp:
         if number >= self.warmup or target >= self.first:
             return target
         stage = self.stages * number // self.warmup
-        return self.first * (target / self.first) ** (stage / self.stages)
+        density: float = self.first * (target / self.first) ** (stage / self.stages)
+        return density
 
     def observe(self, mean: Mean, step: Any) -> None:
         """The density depends on the step's number alone."""
@@ -78,6 +79,12 @@ class Accordion:
     )
     reference = "Agarwal et al. 2021"
 
+    _sum: Array | None  # of the interval's means; a loaded one goes to the device at first use
+    _loaded: np.ndarray | None
+    _norms: np.ndarray | None
+    _critical: np.ndarray | None  # by span; None where all are
+    _due: int  # the steps after which to decide
+
     def __init__(self, high: float, interval: int, change: float) -> None:
         self.high, self.interval, self.change = high, interval, change
         self.load({})
@@ -89,18 +96,23 @@ class Accordion:
     def observe(self, mean: Mean, step: Any) -> None:
         """Add the step's mean; decide at the end of the interval, or after it where its last step was skipped."""
         if self._sum is None:
-            self._sum = step.ops.zeros(step.n, step.dtype)
-            if self._loaded is not None:
-                self._sum[:] = step.ops.from_host(self._loaded)
+            self._sum = self._begun(step)
         step.add_at(self._sum, mean.indices, mean.values)
         if step.number + 1 >= self._due:
-            self._decide(step)
+            self._decide(self._sum, step)
+
+    def _begun(self, step: Any) -> Array:
+        """The sum before its first step: zero, or what was loaded."""
+        total = step.ops.zeros(step.n, step.dtype)
+        if self._loaded is not None:
+            total[:] = step.ops.from_host(self._loaded)
+        return total
 
     def learning_rate_dropped(self) -> None:
         self._dropped, self._critical = True, None
 
-    def _decide(self, step: Any) -> None:
-        now = np.array([math.sqrt(step.ops.squared_norm(self._sum[start:stop])) for start, stop in step.spans])
+    def _decide(self, total: Array, step: Any) -> None:
+        now = np.array([math.sqrt(step.ops.squared_norm(total[start:stop])) for start, stop in step.spans])
         if self._dropped or self._norms is None:
             self._critical = None
         else:
@@ -108,7 +120,7 @@ class Accordion:
             self._critical = (changed > 0) & (changed >= self.change * self._norms)
         self._norms, self._dropped = now, False
         self._due = ((step.number + 1) // self.interval + 1) * self.interval
-        self._sum[:] = 0
+        total[:] = 0
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
         total = self._loaded if self._sum is None else np.array(ops.to_host(self._sum))
@@ -117,10 +129,10 @@ class Accordion:
         return {**state, "due": np.array(self._due), "dropped": np.array(self._dropped)}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
-        self._sum: Array | None = None  # of the interval's means; a loaded one goes to the device at first use
+        self._sum = None
         self._loaded, self._norms = state.get("sum"), state.get("norms")
-        self._critical: np.ndarray | None = state.get("critical")  # by span; None where all are
-        self._due = int(state.get("due", self.interval))  # the steps after which to decide
+        self._critical = state.get("critical")
+        self._due = int(state.get("due", self.interval))
         self._dropped = bool(state.get("dropped", False))
 
 

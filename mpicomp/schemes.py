@@ -104,7 +104,10 @@ COMPOSITIONS = {
     )
 }
 
-PARTS = {"memory": MEMORIES, "selector": SELECTORS, "codec": CODECS, "exchange": EXCHANGES, "schedule": SCHEDULES}
+Class = Any  # of a part; users register their own: it has a name, options and what its kind is asked for, no base
+PARTS: dict[str, dict[str, Class]] = {
+    "memory": MEMORIES, "selector": SELECTORS, "codec": CODECS, "exchange": EXCHANGES, "schedule": SCHEDULES,
+}  # fmt: skip
 
 
 COMMON = (
@@ -209,7 +212,7 @@ class Scheme:
     def _composition(self) -> Composition:
         return COMPOSITIONS[self.name]
 
-    def _make(self, part: type) -> Any:
+    def _make(self, part: Class) -> Any:
         return part(**{option.name: self.options[option.name] for option in part.options})
 
 
@@ -241,7 +244,7 @@ def _described(option: Option, defaults: dict[str, Any]) -> dict[str, Any]:
     return {"name": option.name, "default": default, "range": option.range, "meaning": option.meaning}
 
 
-def _classes(line: Composition, options: dict[str, Any]) -> dict[str, type]:
+def _classes(line: Composition, options: dict[str, Any]) -> dict[str, Class]:
     """The classes of a composition's parts, with those that options put in their place."""
     return {
         kind: registry.get(options.get(kind), registry[getattr(line, kind)])  # a wrong name is refused with the options
@@ -249,7 +252,7 @@ def _classes(line: Composition, options: dict[str, Any]) -> dict[str, type]:
     }
 
 
-def _declared(classes: dict[str, type]) -> list[Option]:
+def _declared(classes: dict[str, Class]) -> list[Option]:
     """Every option of the parts, each once, and those all schemes have."""
     options = {option.name: option for part in classes.values() for option in part.options}
     return [*options.values(), *COMMON, *_replacements()]
@@ -261,7 +264,7 @@ def _replacements() -> list[Option]:
             for kind, registry in PARTS.items()]
 
 
-def _check_fit(memory: type, selector: type, codec: type, exchange: type, schedule: type) -> None:
+def _check_fit(memory: Class, selector: Class, codec: Class, exchange: Class, schedule: Class) -> None:
     """Refuse parts that cannot work together."""
     everything = selector.name == "all"
     fits = {
@@ -279,7 +282,7 @@ def _check_fit(memory: type, selector: type, codec: type, exchange: type, schedu
                               "take exchange=gather or another codec")
 
 
-def _check_threshold(codec: type, selector: type, options: dict[str, Any]) -> None:
+def _check_threshold(codec: Class, selector: Class, options: dict[str, Any]) -> None:
     """Refuse a codec that sends its selector's threshold with a selector that has none."""
     if getattr(codec, "asks_threshold", False) and options["lam"] is None and not hasattr(selector, "threshold"):
         raise InvalidArgument(f"codec {codec.name} sends the selector's threshold, which {selector.name} does not "

@@ -59,8 +59,12 @@ class Step:
         self._scratch: dict[str, Array] = {}
         self._phases: list[tuple[str, int, int]] = []
         self._densities: list[float | None] = []
-        self.number, self.seconds = -1, {}
-        self.ops, self.n, self.spans, self.tensors, self.dtype = None, 0, [], [], None
+        self.number, self.n = -1, 0
+        self.seconds: dict[str, float] = {}
+        self.spans: list[tuple[int, int]] = []
+        self.tensors: list[tuple[int, int, tuple[int, ...]]] = []
+        self.ops: Any = None
+        self.dtype: Any = None
 
     def on_rank(self, comm: Any, parts: Any) -> Step:
         """A fresh step of another rank with one worker, as all have: for simulations, which make very many."""
@@ -79,7 +83,8 @@ class Step:
     def density(self, target: float, span: int) -> float:
         """The density of a span in this step, where ``target`` is the scheme's: by the caller's wish, the schedule."""
         own = self._densities[span]
-        return self.schedule.density(target if own is None else own, span, self.number)
+        density: float = self.schedule.density(target if own is None else own, span, self.number)
+        return density
 
     def owner(self, worker: int) -> tuple[int, int]:
         """The rank that holds a worker, and the worker's place there."""
@@ -258,4 +263,5 @@ class Step:
 def workers_of_all(comm: Any, workers: int) -> list[int]:
     """How many virtual workers each rank holds (collective)."""
     flat, _ = comm.gather_to_all(np.array([workers], np.int64))
-    return flat.tolist()
+    numbers: list[int] = flat.tolist()
+    return numbers

@@ -52,7 +52,7 @@ def reproducible_for(comm: MPI.Intracomm, wanted: bool | None) -> bool:
         raise InvalidArgument(f"reproducible must be the same on all ranks, got {everyone} in the order of the ranks")
     if wanted is not None:
         return bool(wanted)
-    text = MPI.Intracomm.bcast(comm, os.environ.get(REPRODUCIBLE_VARIABLE, "0"))
+    text: str = MPI.Intracomm.bcast(comm, os.environ.get(REPRODUCIBLE_VARIABLE, "0"))
     if text not in ("0", "1"):
         raise InvalidArgument(f"{REPRODUCIBLE_VARIABLE} must be 0 or 1, got {text!r}: set or unset it")
     return text == "1"

@@ -19,7 +19,8 @@ class Compensated(NamedTuple):
 
     @property
     def n(self) -> int:
-        return self.gradient.size
+        size: int = self.gradient.size
+        return size
 
     def span(self, start: int, stop: int) -> Compensated:
         """The part of u in ``[start, stop)``, without a copy."""

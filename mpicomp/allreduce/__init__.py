@@ -58,7 +58,8 @@ def get(name: str) -> Callable[..., None]:
     """The schedule called ``name``."""
     if name not in ALGORITHMS:
         raise InvalidArgument(f"unknown algorithm {name!r}: choose one of {', '.join(ALGORITHMS)}")
-    return import_module(ALGORITHMS[name]).allreduce
+    schedule: Callable[..., None] = import_module(ALGORITHMS[name]).allreduce
+    return schedule
 
 
 def combiner(ops: Any, op: str) -> Callable[[Any, Any], None]:
@@ -68,4 +69,5 @@ def combiner(ops: Any, op: str) -> Callable[[Any, Any], None]:
         return lambda dst, src: function(dst, src, out=dst)
     if op not in VERBS:
         raise InvalidArgument(f"unknown reduction {op!r}: choose one of {', '.join([*VERBS, *LOGIC])}")
-    return getattr(ops, VERBS[op])
+    verb: Callable[[Any, Any], None] = getattr(ops, VERBS[op])
+    return verb

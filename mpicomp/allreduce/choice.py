@@ -49,7 +49,8 @@ def automatic(target: Any, link: Any) -> str:
         return "node_shared" if shared else "direct"
     if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
         return "native"  # what overflow does is MPI's choice, and must not depend on the length
-    return link.rows["cpu" if target.device is None else "gpu"].pick(target.array.nbytes)
+    name: str = link.rows["cpu" if target.device is None else "gpu"].pick(target.array.nbytes)
+    return name
 
 
 def shares_memory(target: Any, op: str, link: Any) -> bool:

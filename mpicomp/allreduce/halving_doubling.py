@@ -97,7 +97,7 @@ class Swap:
 
         def receive(index: int) -> tuple[Any, Any, Any]:
             place = incoming[index * length : (index + 1) * length]
-            if combine is None:
+            if slots is None:
                 return link.irecv(place, peer), place, None
             begin = (index % window) * length
             slot = slots[begin : begin + place.size]
@@ -112,7 +112,7 @@ class Swap:
             if index < n_in:
                 request, place, slot = inbox[index % window]
                 link.wait(request)
-                if slot is not None:
+                if combine is not None:
                     combine(place, slot)
             if index < n_out:
                 link.wait(outbox[index % window])

@@ -18,16 +18,17 @@ def choose_device(comm: Any) -> int:
 
     def choose() -> int:
         runtime = cuda_runtime.xp().cuda.runtime
-        chosen = hosts[: comm.rank].count(hosts[comm.rank]) % _count(runtime)
+        chosen: int = hosts[: comm.rank].count(hosts[comm.rank]) % _count(runtime)
         runtime.setDevice(chosen)
         return chosen
 
-    return together(comm, choose)
+    device: int = together(comm, choose)
+    return device
 
 
 def _count(runtime: Any) -> int:
     try:
-        count = runtime.getDeviceCount()
+        count: int = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
         raise InvalidArgument(f"--device gpu: CUDA says {error}; use --device cpu, or a node with a GPU") from error
     if not count:

@@ -43,7 +43,7 @@ def allowed_environment() -> dict[str, str]:
 def ranks(comm: Any) -> list[dict[str, Any]]:
     """Every rank's host, local rank, process id and the CPUs it may run on (collective)."""
     here = {"rank": comm.rank, "host": socket.gethostname(), "pid": os.getpid(), "cpus": cpu_list()}
-    everyone = comm.allgather(here)
+    everyone: list[dict[str, Any]] = comm.allgather(here)
     seen: Counter[str] = Counter()
     for one in everyone:
         one["local_rank"] = seen[one["host"]]

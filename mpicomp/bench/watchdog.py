@@ -26,18 +26,18 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         if self._seconds is not None:
-            threading.Thread(target=self._look, daemon=True).start()
+            threading.Thread(target=self._look, args=(self._seconds,), daemon=True).start()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._over.set()
 
-    def _look(self) -> None:
-        while not self._over.wait(min(1.0, self._seconds / 4)):
-            if time.monotonic() - self._since > self._seconds:
+    def _look(self, seconds: float) -> None:
+        while not self._over.wait(min(1.0, seconds / 4)):
+            if time.monotonic() - self._since > seconds:
                 sys.stderr.write(
                     f"Error: [rank {self._comm.rank} {socket.gethostname()}] {self._doing} did not return within "
-                    f"{self._seconds:g} s; stopping all ranks\n"
+                    f"{seconds:g} s; stopping all ranks\n"
                 )
                 sys.stderr.flush()
                 time.sleep(0.5)  # every rank that hangs may say where

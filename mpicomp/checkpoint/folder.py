@@ -107,7 +107,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CorruptFile(f"{path} is missing or too long")
     try:
         document = json.loads(path.read_bytes())
-        facts, expected = document["manifest"], document["crc32"]
+        facts: dict[str, Any] = document["manifest"]
+        expected = document["crc32"]
         good = isinstance(facts, dict) and crc32(_canonical(facts).encode()) == expected
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptFile(f"{path} is damaged: {error}") from None

@@ -42,7 +42,8 @@ class Checkpoint:
 
     def __init__(self, comm: Any, path: Path, facts: dict[str, Any], common: Sections, mine: Sections | None) -> None:
         self._comm, self._facts, self._mine = comm, facts, mine
-        self.path, self.common, self.notes = path, common, []
+        self.path, self.common = path, common
+        self.notes: list[str] = []
         self.step, self.settings, self.complete = facts["step"], facts["settings"], facts["complete"]
         self.ranks = len(facts["parts"])
         self.own = {name[4:]: entries for name, entries in (mine or {}).items() if name.startswith("own:")}
@@ -50,7 +51,8 @@ class Checkpoint:
     @property
     def same_ranks(self) -> bool:
         """Whether this job has as many ranks as the one that saved."""
-        return self.ranks == self._comm.size
+        same: bool = self.ranks == self._comm.size
+        return same
 
     def check_settings(self, **now: Any) -> None:
         """Refuse, on every rank, to go on with settings other than the saved ones (collective).
@@ -105,7 +107,7 @@ class Checkpoint:
         if had is None:
             raise InvalidArgument(f"{self.path} has no state of a reducer {name!r}, "
                                   f"only of {', '.join(self._facts['workers']) or 'none'}")
-        if had == now:
+        if had == now and self._mine is not None:  # as many ranks: this rank's part was read
             return self._mine[f"reducer:{name}"]
         from .redistribute import redistribute
 

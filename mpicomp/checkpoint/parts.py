@@ -77,7 +77,7 @@ def digest(state: State) -> int:
     crc = crc32(to_json(values).encode())
     for name, array in sorted(arrays.items()):
         crc = crc32(f"{name}{array.shape}{array.dtype.str}".encode(), crc)
-        crc = crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), crc)
+        crc = crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, crc)
     return crc
 
 
@@ -146,7 +146,7 @@ def read(data: bytes, path: Path) -> dict[str, dict[str, Any]]:
         They are no such state.
     """
     with _reading(path), h5py.File(io.BytesIO(data), "r") as file:
-        state = json.loads(_values(file, VALUES, path).tobytes())
+        state: dict[str, dict[str, Any]] = json.loads(_values(file, VALUES, path).tobytes())
         total = 0
         for name, array in _walk(_group(file, ARRAYS, path), "", path) if ARRAYS in file else ():
             section, _, rest = name.partition("/")

@@ -134,7 +134,8 @@ def common_result(reducer: Any) -> bool:
 def _over_ranks(comm: Any, values: list[int]) -> np.ndarray:
     """A few integers of every rank, one row a rank."""
     flat, _ = comm.gather_to_all(np.array(values, np.int64), [len(values)] * comm.size)
-    return flat.reshape(comm.size, len(values))
+    rows: np.ndarray = flat.reshape(comm.size, len(values))
+    return rows
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +83,7 @@ def read(path: str) -> dict[str, Any]:
         The file cannot be read, is no TOML, or has keys outside a table.
     """
     try:
-        tables = toml().loads(Path(path).read_text())
+        tables: dict[str, Any] = toml().loads(Path(path).read_text())
     except OSError as error:
         raise MpicompError(f"cannot read the configuration {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -93,14 +95,10 @@ def read(path: str) -> dict[str, Any]:
 
 
 def toml() -> Any:
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        try:
-            import tomli as tomllib
-        except ModuleNotFoundError:
-            raise MissingExtra("TOML files need Python 3.11, or: pip install 'mpicomp[config]'") from None
-    return tomllib
+    for name in ("tomllib", "tomli"):  # of Python 3.11 on; of the index for 3.10
+        with suppress(ModuleNotFoundError):
+            return import_module(name)
+    raise MissingExtra("TOML files need Python 3.11, or: pip install 'mpicomp[config]'")
 
 
 def defaults(command: click.Command, table: dict[str, Any], where: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,44 +28,48 @@ class OutputFile:
         if self._path is None:
             return self
         if self._comm is None:
-            self._reserve()
+            _reserve(self._path, self._force)
         else:
-            together(self._comm, self._reserve, self._writes)
+            together(self._comm, partial(_reserve, self._path, self._force), self._writes)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if self._path is not None and self._writes:
             with suppress(OSError):
-                self._part.unlink(missing_ok=True)
+                _part(self._path).unlink(missing_ok=True)
 
     def write(self, writer: Callable[[Path], None]) -> None:
         """Let ``writer`` write the whole file, aside, and put it in its place (rank 0)."""
         if self._path is None:
             return
-        writer(self._part)
+        part = _part(self._path)
+        writer(part)
         if self._force:
-            os.replace(self._part, self._path)
+            os.replace(part, self._path)
             return
         try:
-            os.link(self._part, self._path)  # unlike a rename it never replaces a file that came up meanwhile
+            os.link(part, self._path)  # unlike a rename it never replaces a file that came up meanwhile
         except FileExistsError:
-            raise self._exists() from None
+            raise _exists(self._path) from None
         except OSError:  # a file system without hard links
-            os.replace(self._part, self._path)
+            os.replace(part, self._path)
 
-    @property
-    def _part(self) -> Path:
-        return self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
 
-    def _reserve(self) -> None:
-        if self._path.is_dir():
-            raise RefusedOverwrite(f"{self._path} is a folder: give a file name")
-        if self._path.exists() and not self._force:
-            raise self._exists()
-        try:
-            self._part.touch(exist_ok=False)
-        except OSError as error:
-            raise MpicompError(f"cannot write {self._path}: {error.strerror}; choose another place") from None
+def _part(path: Path) -> Path:
+    """Where the file is written until it is whole."""
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
 
-    def _exists(self) -> RefusedOverwrite:
-        return RefusedOverwrite(f"{self._path} exists already: choose another name, or --force to replace it")
+
+def _reserve(path: Path, force: bool) -> None:
+    if path.is_dir():
+        raise RefusedOverwrite(f"{path} is a folder: give a file name")
+    if path.exists() and not force:
+        raise _exists(path)
+    try:
+        _part(path).touch(exist_ok=False)
+    except OSError as error:
+        raise MpicompError(f"cannot write {path}: {error.strerror}; choose another place") from None
+
+
+def _exists(path: Path) -> RefusedOverwrite:
+    return RefusedOverwrite(f"{path} exists already: choose another name, or --force to replace it")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import zip_longest
+from textwrap import wrap
 from typing import Any
 
 import click
 
 from .. import schemes as registry
-from .console import Column, print_json, print_table
+from .console import Column, print_json, print_table, width_of
 
 OPTIONS = [Column(title, left=True) for title in ("option", "default", "range", "meaning")]
+CELL = 44  # characters of a range or a meaning in a line of a file
 
 
 @click.command()
@@ -30,12 +34,12 @@ def schemes(names: tuple[str, ...], as_json: bool) -> None:
         own = [option for option in row["options"] if common.get(option["name"], ()) != option["default"]]
         _print_scheme(row, own)
         if names and own:
-            print_table(OPTIONS, [_cells(option) for option in own])
+            _print_options(own)
             click.echo()
     click.echo("A rank sends so many bytes: p ranks, n elements, k of them sent, v and i bytes a value and an index.")
     if names:
         click.echo("\nOptions of every scheme")
-        print_table(OPTIONS, [_cells(option) for option in registry.common_options()])
+        _print_options(registry.common_options())
     else:
         click.echo(f"Every scheme also takes: {', '.join(sorted(common))}; see mpicomp schemes NAME.")
 
@@ -48,6 +52,20 @@ def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
     click.echo(f"    sends     {row['wire']}")
     click.echo(f"    options   {' '.join(_assignment(option) for option in own) or '-'}")
     click.echo(f"    reference {row['reference']}\n")
+
+
+def _print_options(options: list[dict[str, Any]]) -> None:
+    """A table; where no terminal is there to fold it, long cells go on below."""
+    rows = [_cells(option) for option in options]
+    if width_of(sys.stdout) is None:
+        rows = [line for row in rows for line in _lines(row)]
+    print_table(OPTIONS, rows)
+
+
+def _lines(cells: list[str]) -> list[list[str]]:
+    """A row as several, long cells cut between words."""
+    parts = [wrap(cell, CELL, break_on_hyphens=False) for cell in cells]
+    return [list(line) for line in zip_longest(*parts, fillvalue="")]
 
 
 def _assignment(option: dict[str, Any]) -> str:

@@ -33,16 +33,23 @@ def fill(name: str, directives: dict[str, Any], command: list[str] | None, mpi: 
     text = read(f"{name}.sbatch")
     for option, value in directives.items():
         if value is not None:
-            line = re.compile(rf"^##?SBATCH --{option}=.*$", re.MULTILINE)
-            text = line.sub(lambda _, new=f"#SBATCH --{option}={value}": new, text)
+            text = _with_directive(text, f"--{option}", str(value))
     if command is not None:
         text = DEFAULT_COMMAND.sub(lambda match: match[1] + shlex.join(command), text)
     return text if mpi is None else re.sub(r"(?<=srun --mpi=)\w+", mpi, text)
 
 
+def _with_directive(text: str, option: str, value: str) -> str:
+    line = re.compile(rf"^##?SBATCH {option}=.*$", re.MULTILINE)
+    return line.sub(lambda _: f"#SBATCH {option}={value}", text)
+
+
 def default_command(name: str) -> list[str]:
     """What the script ``name`` runs when it gets no arguments."""
-    return shlex.split(DEFAULT_COMMAND.search(read(f"{name}.sbatch"))[0])[4:]
+    found = DEFAULT_COMMAND.search(read(f"{name}.sbatch"))
+    if found is None:
+        raise MpicompError(f"the job script {name}.sbatch of this installation has no command: install mpicomp again")
+    return shlex.split(found[0])[4:]
 
 
 def _matching(pattern: re.Pattern[str], expected: str) -> Callable[..., str | None]:

@@ -35,7 +35,8 @@ class TraceGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         name = ALIASES.get(name, name)
         if name in ANALYSES:
-            return import_module("mpicomp.cli.trace_analyses").COMMANDS[name]
+            command: click.Command = import_module("mpicomp.cli.trace_analyses").COMMANDS[name]
+            return command
         return super().get_command(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

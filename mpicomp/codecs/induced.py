@@ -62,7 +62,8 @@ class Induced(SelfContained):
     def _count(self, place: Place, step: Any) -> int:
         """How many of a place's values are sent exactly: at least one of any that there are."""
         target = self.density if self.k is None else min(1.0, self.k / max(1, step.n))
-        return min(place.size, max(1, round(step.density(target, 0) * place.size)))
+        count: int = min(place.size, max(1, round(step.density(target, 0) * place.size)))
+        return count
 
 
 def _width(nbytes: int, k: int) -> int:

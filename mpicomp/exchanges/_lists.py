@@ -25,7 +25,8 @@ class Pairs(NamedTuple):
 
     @property
     def size(self) -> int:
-        return self.indices.size
+        size: int = self.indices.size
+        return size
 
     def at(self, positions: Array | slice) -> Pairs:
         """The pairs at some positions of the list; fresh arrays where ``positions`` is one."""
@@ -78,7 +79,8 @@ def largest(pairs: Pairs, counts: list[int], step: Any) -> Array | None:
 
 def narrows(step: Any) -> bool:
     """Whether a value may change on the wire."""
-    return step.codec.may_overflow(step.dtype)
+    may: bool = step.codec.may_overflow(step.dtype)
+    return may
 
 
 def rounded(pairs: Pairs, step: Any) -> Pairs:
@@ -91,7 +93,8 @@ def rounded(pairs: Pairs, step: Any) -> Pairs:
 
 def pair_bytes(step: Any) -> int:
     """Bytes of one pair on the wire."""
-    return step.ops.index_dtype(step.n).itemsize + step.codec.dtype(step.dtype).itemsize
+    nbytes: int = step.ops.index_dtype(step.n).itemsize + step.codec.dtype(step.dtype).itemsize
+    return nbytes
 
 
 def write(pairs: Pairs, step: Any, length: int | None = None) -> Array:
@@ -135,7 +138,8 @@ class Ledger:
     """
 
     def __init__(self, own: list[Pairs]) -> None:
-        self._own, self._left = own, []
+        self._own = own
+        self._left: list[Pairs] = []
 
     def leave(self, total: Pairs, kept: Pairs, positions: Array | None, step: Any) -> None:
         """Of a sum only ``kept`` goes on, its entries at ``positions`` (None: all)."""

@@ -33,7 +33,8 @@ class Part(NamedTuple):
     @property
     def bits(self) -> float:
         """The worker's own bits, without the header."""
-        return 8.0 * (self.indices.nbytes + self.codes.nbytes)
+        bits: float = 8.0 * (self.indices.nbytes + self.codes.nbytes)
+        return bits
 
 
 def part(indices: Array | None, own: Array | None, codes: Array, count: int, wanted: str, step: Any) -> Part:
@@ -45,13 +46,13 @@ def part(indices: Array | None, own: Array | None, codes: Array, count: int, wan
     if indices is None:
         return Part(count, "none", 0, ops.empty(0, BYTE), codes)
     width = ops.largest_gap(indices).bit_length() if wanted in ("auto", "gaps") else 0
-    sizes = {"plain": indices.nbytes, "gaps": -(-count * width // 8), "bitmap": -(-n // 8)}
+    sizes: dict[str, int] = {"plain": indices.nbytes, "gaps": -(-count * width // 8), "bitmap": -(-n // 8)}
     if own is not None and wanted == "auto":
         sizes["own"] = own.nbytes
-    form = wanted if wanted != "auto" else min(sizes, key=sizes.get)
+    form = wanted if wanted != "auto" else min(sizes, key=lambda name: sizes[name])
     if form == "plain":
         return Part(count, form, 0, indices.view(BYTE), codes)
-    if form == "own":
+    if form == "own" and own is not None:
         return Part(count, form, 0, own.view(BYTE), codes)
     packed = ops.empty(sizes[form], BYTE)
     if form == "gaps":
@@ -108,8 +109,9 @@ def _written_bytes(form: str, width: int, count: int, step: Any) -> int:
         return 0 if count == step.n else -1
     if form == "own":
         like = step.selector.wire_like(step) if hasattr(step.selector, "wire_like") else None
-        return -1 if like is None else like.nbytes
-    sizes = {"plain": count * step.ops.index_dtype(step.n).itemsize, "gaps": -(-count * width // 8),
+        nbytes: int = -1 if like is None else like.nbytes
+        return nbytes
+    sizes: dict[str, int] = {"plain": count * step.ops.index_dtype(step.n).itemsize, "gaps": -(-count * width // 8),
              "bitmap": -(-step.n // 8)}
     return sizes[form]
 

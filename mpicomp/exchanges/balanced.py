@@ -49,7 +49,9 @@ class Balanced:
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._counts = step.selector.counts(step)
         shape = len(workers), len(step.spans)
-        known = np.full(shape, -1.0) if self._due(self._local, shape, step) else self._local
+        known = self._known(self._local, shape, step)
+        if known is None:
+            known = np.full(shape, -1.0)
         chosen = [self._choose(u, lams, step) for u, lams in zip(workers, known, strict=True)]
         self._own = [one for one, _ in chosen]
         self._next = np.array([lams for _, lams in chosen])
@@ -77,19 +79,19 @@ class Balanced:
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         self._local, ledger = self._next, Ledger(self._own)
         mine = _lists.merged(self._own, None, ledger, step)
-        self._cut_regions(mine, step)
-        sums = self._to_owners(mine, step)
+        sums = self._to_owners(mine, self._cut_regions(mine, step), step)
         survivors = self._survivors(sums, step)
         final = self._to_all(_lists.merged([survivors], None, ledger, step), step)
         bits = 8.0 * _lists.pair_bytes(step) * sum(one.size for one in self._own) / len(self._own)
         sent = ledger.sent(final.indices, step)
         return Exchanged(Mean(final.indices, step.scale(final.values), step.n), sent, bits)
 
-    def _cut_regions(self, mine: Pairs, step: Any) -> None:
+    def _cut_regions(self, mine: Pairs, step: Any) -> np.ndarray:
         """Where every ``period`` steps the regions begin: on average over ranks, their lists fall apart evenly."""
         size, ops = step.comm.size, step.ops
-        if not self._due(self._bounds, (size - 1,), step):
-            return
+        known = self._known(self._bounds, (size - 1,), step)
+        if known is not None:
+            return known
         if mine.size:
             quantiles = ops.from_host(np.arange(1, size) * mine.size // size)
             bounds = np.array(ops.to_host(mine.indices[quantiles]), np.int64)
@@ -97,11 +99,12 @@ class Balanced:
             bounds = np.arange(1, size) * step.n // size
         step.comm.allreduce_in_place(bounds, "native")
         self._bounds = bounds // size
+        return self._bounds
 
-    def _to_owners(self, mine: Pairs, step: Any) -> Pairs:
+    def _to_owners(self, mine: Pairs, bounds: np.ndarray, step: Any) -> Pairs:
         """The sums in this rank's region."""
         rank, size = step.comm.rank, step.comm.size
-        cuts = [0, *step.ops.positions_of(mine.indices, self._bounds.tolist()), mine.size]
+        cuts = [0, *step.ops.positions_of(mine.indices, bounds.tolist()), mine.size]
         parts = [mine.at(slice(start, stop)) for start, stop in pairwise(cuts)]
         theirs = step.comm.swap_lengths([part.size for part in parts])
         _checked.counts(theirs, step.n, "pairs")
@@ -116,10 +119,11 @@ class Balanced:
     def _survivors(self, sums: Pairs, step: Any) -> Pairs:
         """Those of this rank's sums that all get, by the known threshold where that lets about k pass."""
         parts = _lists.by_span(sums, step)
-        if not self._due(self._global, (len(parts),), step):
-            survivors = sums.at(_reaching_sums(sums, parts, self._global, step))
-            passed, there = _sizes(_lists.by_span(survivors, step)), _sizes(parts)
-            counts = np.array([*passed, *there, self._crowded], np.int64)
+        known = self._known(self._global, (len(parts),), step)
+        if known is not None:
+            survivors = sums.at(_reaching_sums(sums, parts, known, step))
+            here = _sizes(_lists.by_span(survivors, step)), _sizes(parts)
+            counts = np.array([*here[0], *here[1], self._crowded], np.int64)
             step.comm.allreduce_in_place(counts, "native")
             passed, there = counts[:-1].reshape(2, -1)
             if counts[-1]:
@@ -140,7 +144,8 @@ class Balanced:
             step.comm.allreduce_in_place(passed, "native")
             low = np.where(passed >= self._counts, middle, low)
             high = np.where(passed >= self._counts, high, middle)
-        return low.view(step.dtype).astype(np.float64)
+        magnitudes: np.ndarray = low.view(step.dtype).astype(np.float64)
+        return magnitudes
 
     def _to_all(self, survivors: Pairs, step: Any) -> Pairs:
         """All owners' survivors; regions ascend with the rank."""
@@ -156,9 +161,9 @@ class Balanced:
 
     # -- state
 
-    def _due(self, kept: np.ndarray | None, shape: tuple[int, ...], step: Any) -> bool:
-        """Whether something is to be estimated anew: every ``period`` steps, and where nothing that fits is known."""
-        return step.number % self.period == 0 or kept is None or kept.shape != shape
+    def _known(self, kept: np.ndarray | None, shape: tuple[int, ...], step: Any) -> np.ndarray | None:
+        """``kept``, or None where it is to be estimated anew: every ``period`` steps, and where it does not fit."""
+        return None if step.number % self.period == 0 or kept is None or kept.shape != shape else kept
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
         state = {"local": self._local, "global": self._global, "bounds": self._bounds}

@@ -125,7 +125,8 @@ class Pieces:
         theirs = step.comm.swap_lengths(lengths)
         _checked.counts(theirs, max(step.workers) * _checked.longest(step), "bytes")
         incoming = {rank: length for rank, length in enumerate(theirs) if length}
-        return here | step.comm.send_and_receive(messages, incoming, step.ops.empty(0, step.dtype))
+        there: dict[int, Array] = step.comm.send_and_receive(messages, incoming, step.ops.empty(0, step.dtype))
+        return here | there
 
     def _average(self, messages: dict[int, Array], step: Any) -> Array:
         """The mean of this rank's piece over all workers, added in their order."""

@@ -87,4 +87,5 @@ class Sketch(Stateless):
 
     def _seed(self, step: Any) -> int:
         """Of this step's hashes; row r takes seed + r, so that steps share none."""
-        return step.key(0).seed + step.number * self.rows
+        seed: int = step.key(0).seed + step.number * self.rows
+        return seed

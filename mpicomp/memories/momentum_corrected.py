@@ -31,7 +31,7 @@ class MomentumCorrected:
     """
 
     name = "momentum-corrected"
-    options = (
+    options: tuple[Option, ...] = (
         MOMENTUM, NESTEROV,
         Option("masking", str, "yes", "stop the momentum of what was sent", choices=("yes", "no")),
         Option("clip", float, 0.0, "largest norm of the gradients' sum, each worker's part clipped; 0 is off", low=0),

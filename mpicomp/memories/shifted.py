@@ -59,7 +59,8 @@ class Shifted:
 
     def local(self, u: Compensated, sent: Sent, step: Any) -> Array | None:
         """The mean of all shifts: the same for every worker, so the average over a rank's is that of all ranks."""
-        return None if self._shift.empty else self._shift.get("shift_mean").copy()
+        mean = self._shift.get("shift_mean")
+        return None if mean is None else mean.copy()
 
     def squared_norm(self, ops: Any) -> float:
         residual = self._kept.get("residual")

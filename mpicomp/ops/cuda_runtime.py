@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, SupportsInt, TypeVar
 
 import numpy as np
 
 from ..errors import MissingExtra
 
 Array = Any  # cupy.ndarray
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 SOURCES = Path(__file__).parent / "cuda"
 OPTIONS = ("--std=c++17", "--fmad=false")  # no contraction: the bits of the NumPy oracle
@@ -126,14 +128,17 @@ class Runtime:
             ) from error
         return cupy
 
-    def device(self, array: Array) -> AbstractContextManager:
-        return array.device
+    def device(self, array: Array) -> AbstractContextManager[Any]:
+        device: AbstractContextManager[Any] = array.device
+        return device
 
     def to_host(self, array: Array) -> np.ndarray:
-        return self.xp.asnumpy(array)
+        copied: np.ndarray = self.xp.asnumpy(array)
+        return copied
 
     def address(self, array: Array) -> int:
-        return array.data.ptr
+        pointer: int = array.data.ptr
+        return pointer
 
     def kernel(self, family: str, name: str) -> Any:
         return self._module(family, self.xp.cuda.runtime.getDevice()).get_function(name)
@@ -169,11 +174,11 @@ def addresses(arrays: Sequence[Array]) -> tuple[int, ...]:
     return tuple(map(_runtime.address, arrays))
 
 
-def on_device(op: Callable) -> Callable:
+def on_device(op: Callable[Given, Result]) -> Callable[Given, Result]:
     """Run ``op`` on the device of its first array argument (a memory may be None)."""
 
     @wraps(op)
-    def wrapped(*args, **kwargs):
+    def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         array = next(_arrays(args, kwargs))
         with _runtime.device(array):
             return op(*args, **kwargs)
@@ -181,7 +186,7 @@ def on_device(op: Callable) -> Callable:
     return wrapped
 
 
-def _arrays(args: tuple, kwargs: dict) -> Iterator[Array]:
+def _arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Array]:
     for arg in (*args, *kwargs.values()):
         yield from filter(_is_array, arg if isinstance(arg, list | tuple) else (arg,))
 
@@ -196,11 +201,12 @@ def launch(family: str, name: str, blocks: int, *args: Any) -> None:
         _runtime.kernel(family, name)((blocks,), (THREADS,), args)
 
 
-def blocks_for(work: int, of_block: int = THREADS) -> int:
+def blocks_for(work: SupportsInt, of_block: int = THREADS) -> int:
     """Blocks for ``work`` threads, or for that many of what a block does ``of_block`` of; at most MAX_BLOCKS."""
     return min(MAX_BLOCKS, -(-int(work) // of_block))
 
 
 def packs(x: Array) -> int:
     """Threads for a pass over ``x`` that reads 16 bytes at a time."""
-    return -(-x.size * x.dtype.itemsize // PACK_BYTES)
+    threads: int = -(-x.size * x.dtype.itemsize // PACK_BYTES)
+    return threads

@@ -32,7 +32,8 @@ class Targeted:
         start, stop = step.spans[span]
         n = stop - start
         target = self.density if self.k is None else min(1.0, self.k / max(1, n))
-        return min(n, max(1, round(step.density(target, span) * n)))
+        count: int = min(n, max(1, round(step.density(target, span) * n)))
+        return count
 
 
 class Counted(Targeted):

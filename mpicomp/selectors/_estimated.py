@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from math import inf
 from typing import Any
 
@@ -10,7 +11,7 @@ from ._by_span import Targeted, select_by_span
 
 
 class Estimated(Targeted):
-    """A selector with ``pick(u of a span, target, step)``, asked only for some of a span; how many it gives varies.
+    """A selector that estimates; how many elements it gives varies.
 
     NaN and infinity are found first, as exact selections do: an estimate that they spoil is not used.
     """
@@ -19,6 +20,10 @@ class Estimated(Targeted):
 
     def select(self, u: Compensated, step: Any) -> Array:
         return select_by_span(u, step, lambda part, span: self._of_span(part, self.count(step, span), step))
+
+    @abstractmethod
+    def pick(self, u: Compensated, target: int, step: Any) -> Array:
+        """About ``target`` of the elements of a span, fewer than it has."""
 
     def expand(self, wire: Array, step: Any) -> Array:
         return wire

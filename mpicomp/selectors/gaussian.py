@@ -49,7 +49,7 @@ class Gaussian(Estimated):
 def normal_threshold(u: Compensated, target: int, ops: Any) -> float:
     """What ``target`` of the magnitudes of u exceed if u is normal with mean 0 (or nearly)."""
     _, total, _, squares = ops.moments(*u, 0.0)
-    mean = total / u.n
-    variance = squares / u.n - mean * mean
+    mean: float = total / u.n
+    variance: float = squares / u.n - mean * mean
     quantile = -NormalDist().inv_cdf(0.5 * target / u.n)
     return abs(mean) + quantile * sqrt(variance) if variance > 0 else abs(mean)

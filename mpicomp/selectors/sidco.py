@@ -54,4 +54,5 @@ def next_threshold(u: Compensated, target: int, lam: float, ops: Any) -> float:
     """Where the exponential through the magnitudes of u, all of which exceed ``lam``, leaves the next stage's part."""
     _, _, magnitudes, _ = ops.moments(*u, 0.0)
     ratio = min(1.0, max(RATIO, target / u.n))
-    return lam + log(1 / ratio) * (magnitudes / u.n - lam)
+    further: float = lam + log(1 / ratio) * (magnitudes / u.n - lam)
+    return further

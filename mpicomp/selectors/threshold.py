@@ -34,7 +34,7 @@ class Threshold:
         """The smallest magnitude sent."""
         if self.lam is not None:
             return self.lam
-        k = self.k or max(1.0, step.density(self.density, 0) * step.n)
+        k: float = self.k or max(1.0, step.density(self.density, 0) * step.n)
         return 0.5 * k**-0.5
 
     def select(self, u: Compensated, step: Any) -> Array:

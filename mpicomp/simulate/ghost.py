@@ -187,7 +187,7 @@ class GhostOps:
         self.work("top_k", grad.size)
         return Ghost(self, k, index_dtype(grad.size))
 
-    def random_strata(self, n: int, k: int, key: Key) -> Ghost:
+    def random_strata(self, n: int, k: int, key: tuple[int, int, int]) -> Ghost:
         self.work("random_strata", k)
         return Ghost(self, k, index_dtype(n))
 
@@ -204,7 +204,8 @@ class GhostOps:
 
     def largest_gap(self, indices: Any) -> int:
         self.work("largest_gap", indices.size)
-        return max(1, min(self.n, round(self.n / max(1, indices.size) * math.log(max(2, indices.size)))))
+        gap: int = max(1, min(self.n, round(self.n / max(1, indices.size) * math.log(max(2, indices.size)))))
+        return gap
 
     def count_nonfinite(self, x: Any) -> tuple[int, int]:
         self.work("count_nonfinite", x.size)

@@ -56,7 +56,8 @@ def serve(free: np.ndarray, where: np.ndarray, ready: np.ndarray, seconds: np.nd
     """
     if single:
         end = free[where] = np.maximum(free[where], ready - rest) + seconds
-        return np.maximum(end, ready)
+        through: np.ndarray = np.maximum(end, ready)
+        return through
     order = np.lexsort((ready, where))
     group = where[order]
     numbers = np.arange(len(group))
@@ -66,4 +67,5 @@ def serve(free: np.ndarray, where: np.ndarray, ready: np.ndarray, seconds: np.nd
     for number in range(turn.max() + 1):  # the first request of every resource, then the second, ...
         at = order[turn == number]
         end[at] = free[where[at]] = np.maximum(free[where[at]], ready[at] - rest) + seconds[at]
-    return np.maximum(end, ready)
+    through: np.ndarray = np.maximum(end, ready)
+    return through

@@ -39,7 +39,7 @@ class FlatBucket:
         first = self.parameters[0]
         counts = [parameter.numel() for parameter in self.parameters]
         self.flat = torch.zeros(sum(counts), dtype=COMPUTE[first.dtype], device=first.device)
-        parts = zip(self.flat.split(counts), self.parameters, strict=True)
+        parts = zip(torch.split(self.flat, counts), self.parameters, strict=True)
         self.views = [part.view(parameter.shape) for part, parameter in parts]
         self.arrays = named_arrays(self.flat, self.names, [parameter.shape for parameter in self.parameters])
 
@@ -61,7 +61,8 @@ class FlatBucket:
 
     def mean_of(self, index: int) -> torch.Tensor:
         """A parameter's mean gradient in its own dtype: its place itself, or in half precision a copy."""
-        return self.views[index].to(self.parameters[index].dtype)
+        mean: torch.Tensor = self.views[index].to(self.parameters[index].dtype)
+        return mean
 
     def _unlike(self, index: int, gradient: torch.Tensor) -> str:
         view, name = self.views[index], self.names[index]
@@ -85,7 +86,8 @@ def named_arrays(flat: torch.Tensor, names: Sequence[str], shapes: Sequence[Sequ
 def as_array(flat: torch.Tensor) -> Any:
     """A contiguous 1-D tensor as a NumPy array, or as a CuPy array where it lies on a GPU; no copy."""
     flat = flat.detach()
-    return device_of(flat).flat(flat) if flat.is_cuda else flat.numpy()
+    device = device_of(flat)
+    return flat.numpy() if device is None else device.flat(flat)
 
 
 def plan(named: Named, bucket_bytes: int) -> list[Named]:

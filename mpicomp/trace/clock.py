@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from time import monotonic_ns
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ _ROUNDS = 16
 _TAG = 31_415  # below 32767, the smallest upper bound that MPI allows
 
 
-def measure(comm) -> dict:
+def measure(comm: Any) -> dict[str, Any]:
     """Compare this rank's clock with the reference rank's. Collective; ranks are served one after the other.
 
     Cost: 16 round trips a rank, one rank at a time.
@@ -34,7 +35,7 @@ def measure(comm) -> dict:
     return best
 
 
-def _answer(comm, rank: int) -> None:
+def _answer(comm: Any, rank: int) -> None:
     ball = np.zeros(1, np.int64)
     for _ in range(_ROUNDS):
         comm.Recv(ball, source=rank, tag=_TAG)
@@ -42,7 +43,7 @@ def _answer(comm, rank: int) -> None:
         comm.Send(ball, dest=rank, tag=_TAG)
 
 
-def _ask(comm) -> dict:
+def _ask(comm: Any) -> dict[str, int]:
     ball = np.zeros(1, np.int64)
     before = monotonic_ns()
     comm.Send(ball, dest=REFERENCE, tag=_TAG)
@@ -69,7 +70,8 @@ def corrected(t: np.ndarray, samples: dict[str, np.ndarray]) -> np.ndarray:
     origin = samples["t_local"][order[0]]  # int64 ns exceed the 53 bits of a float: interpolate small differences
     base = samples["offset"][order[0]]
     shift = np.interp(t - origin, samples["t_local"][order] - origin, samples["offset"][order] - base)
-    return t + base + np.rint(shift).astype(np.int64)
+    reference: np.ndarray = t + base + np.rint(shift).astype(np.int64)
+    return reference
 
 
 def uncertainty(samples: dict[str, np.ndarray]) -> int:

@@ -13,7 +13,7 @@ _PIECE = 1 << 22  # bytes of a file in flight: bounds the memory of sender and r
 _TAG = 31_416
 
 
-def broadcast_json(comm, value: Any) -> Any:
+def broadcast_json(comm: Any, value: Any) -> Any:
     """The value of rank 0, on every rank."""
     if comm.size == 1:
         return value
@@ -25,7 +25,7 @@ def broadcast_json(comm, value: Any) -> Any:
     return json.loads(data.tobytes())
 
 
-def gather_json(comm, value: Any) -> list[Any]:
+def gather_json(comm: Any, value: Any) -> list[Any]:
     """The values of all ranks in rank order, on rank 0; an empty list elsewhere."""
     if comm.size == 1:
         return [value]
@@ -39,7 +39,7 @@ def gather_json(comm, value: Any) -> list[Any]:
     return [json.loads(part.tobytes()) for part in np.split(flat, np.cumsum(counts)[:-1])]
 
 
-def send_file(comm, path: Path, nbytes: int, dest: int) -> None:
+def send_file(comm: Any, path: Path, nbytes: int, dest: int) -> None:
     """Send the first ``nbytes`` bytes of a file in pieces.
 
     What cannot be read is sent as zeros: the receiver must not be left waiting, and will see that they are no journal.
@@ -56,7 +56,7 @@ def send_file(comm, path: Path, nbytes: int, dest: int) -> None:
     _close(file)
 
 
-def receive_file(comm, path: Path, nbytes: int, source: int) -> OSError | None:
+def receive_file(comm: Any, path: Path, nbytes: int, source: int) -> OSError | None:
     """Receive what ``send_file`` sends. A full disk is returned, not raised: the sender must not be left waiting."""
     piece = np.empty(min(_PIECE, nbytes), np.uint8)
     file = _opened(path, "wb")

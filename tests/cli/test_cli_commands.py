@@ -70,7 +70,25 @@ def test_schemes_of_one_name():
     assert "gtopk" not in text
     assert "layers=per-tensor" in invoke("schemes", "topk").output  # a common option, but not its usual default
     row = json.loads(invoke("schemes", "scalecom", "--json").output)["schemes"][0]
-    assert all(option["meaning"] in text and option["range"] in text for option in row["options"])
+    shown = cells_of(text)
+    assert all(shown[option["name"]][1:] == [option["range"], option["meaning"]] for option in row["options"])
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def cells_of(text):
+    """The cells of tables of options by the options' names; what was cut between words is put together."""
+    cells, cuts, name = {}, None, ""
+    for line in text.splitlines():
+        if line.startswith("option "):
+            cuts = [line.index(title) for title in ("default", "range", "meaning")]
+            continue
+        if not line or cuts is None:
+            cuts = None
+            continue
+        parts = [line[start:stop].strip() for start, stop in zip([0, *cuts], [*cuts, None], strict=True)]
+        name = parts[0] or name
+        cells[name] = [" ".join(filter(None, pair)) for pair in zip(cells.get(name, [""] * 3), parts[1:], strict=True)]
+    return cells
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

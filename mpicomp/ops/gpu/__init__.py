@@ -5,6 +5,8 @@ the device of their arrays, on its current stream. A function that has to answer
 refuse an index list waits for the device, unless the list was made or examined here; the others only queue.
 """
 
+from ..cuda_runtime import to_host
+from ..reference import index_dtype
 from .base import (
     PIECE,
     add,
@@ -16,7 +18,6 @@ from .base import (
     empty,
     from_host,
     gather,
-    index_dtype,
     masked_update,
     maximum,
     minimum,
@@ -28,7 +29,6 @@ from .base import (
     scatter_add,
     squared_norm,
     threshold,
-    to_host,
     top_k,
     union,
     widen,

@@ -41,7 +41,7 @@ def memory_or_null(memory: Array | None, grad: Array) -> Array:
 
 # By id: an array that is still there, and what is known of it. Nothing in this package writes into an array once it
 # has been vouched for.
-_known: dict[int, tuple[weakref.ref, Any]] = {}
+_known: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
 def vouch(array: Array, what: Any) -> Array:

@@ -7,6 +7,8 @@ refuse an index list waits for the device, unless the list was made or examined 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...errors import InvalidArgument
@@ -179,11 +181,11 @@ def squared_norm(x: Array) -> float:
 
 # ---- arrays on this device
 
-def empty(n: int, dtype) -> Array:
+def empty(n: int, dtype: Any) -> Array:
     return xp().empty(n, dtype)
 
 
-def zeros(n: int, dtype) -> Array:
+def zeros(n: int, dtype: Any) -> Array:
     return xp().zeros(n, dtype)
 
 
@@ -195,7 +197,7 @@ def arange(n: int) -> Array:
     return vouch(xp().arange(n, dtype=index_dtype(n)), n)
 
 
-def concatenate(arrays: list[Array], dtype) -> Array:
+def concatenate(arrays: list[Array], dtype: Any) -> Array:
     return xp().concatenate(arrays, dtype=dtype) if arrays else empty(0, dtype)
 
 
@@ -203,7 +205,8 @@ def positions_of(indices: Array, bounds: list[int]) -> list[int]:
     below = known_of(indices)
     if below is not None and all(bound == 0 or bound >= below for bound in bounds):
         return [indices.size if bound else 0 for bound in bounds]
-    return to_host(xp().searchsorted(indices, xp().asarray(bounds))).tolist()
+    below_each: list[int] = to_host(xp().searchsorted(indices, xp().asarray(bounds))).tolist()
+    return below_each
 
 
 def union(lists: list[Array], n: int) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import SupportsInt
+
 import numpy as np
 
 from ...errors import InvalidArgument
@@ -75,7 +77,7 @@ def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
     vouch(indices, n)
 
 
-def _check_packed(packed: Array, name: str, k: int, width: int) -> None:
+def _check_packed(packed: Array, name: str, k: SupportsInt, width: int) -> None:
     if not 0 <= width <= 63:
         raise InvalidArgument(f"width must be in [0, 63], got {width}")
     check(packed, name, "uint8", -(-int(k) * width // 8))

@@ -14,14 +14,16 @@ def _rank(p: Array, rows: int) -> int:
         raise InvalidArgument(f"rows must be at least 1, got {rows}")
     if p.size % rows or not p.size:
         raise InvalidArgument(f"p must be a matrix of {rows} rows with at least one column, got {p.size} elements")
-    return p.size // rows
+    columns: int = p.size // rows
+    return columns
 
 
 def _columns(grad: Array, name: str, rows: int) -> int:
     kind_of(grad, name, REAL)
     if grad.size % rows:
         raise InvalidArgument(f"{name} must be a matrix of {rows} rows, got {grad.size} elements")
-    return grad.size // rows
+    columns: int = grad.size // rows
+    return columns
 
 
 def _matrices(memory: Array | None, grad: Array, rows: int, p: Array, q: Array) -> tuple[Array, Array, Array]:

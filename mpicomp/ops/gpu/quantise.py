@@ -47,7 +47,8 @@ def group_means(x: Array, bounds: Array, negative: Array, positive: Array) -> No
 def _groups(bounds: Array, n: int) -> int:
     """How many groups; refuses bounds that do not cut all of ``[0, n)``."""
     check(bounds, "bounds", np.dtype(np.int64))
-    groups, invalid = bounds.size - 1, xp().zeros(1, np.int32)
+    groups: int = bounds.size - 1
+    invalid = xp().zeros(1, np.int32)
     if groups >= 0:
         launch("norms", "check_bounds", blocks_for(groups + 1), bounds, np.int64(groups), np.int64(n), invalid)
     if groups < 0 or int(to_host(invalid)[0]):
@@ -142,7 +143,7 @@ def quantise(x: Array, unit: float, first: int, key: Key | None, codes: Array) -
     check(codes, "codes", codes.dtype, x.size)
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         inverse = x.dtype.type(1) / x.dtype.type(unit)
-    stochastic, numbers = np.int32(key is not None), stream(first, key or (0, 0, 0))
+    stochastic, numbers = np.int32(key is not None), stream(first, key or Key(0, 0, 0))
     invalid = xp().zeros(1, np.int32)
     arguments = np.int64(x.size), inverse, stochastic, *numbers, codes, invalid
     launch("quantise", f"quantise<{t}, {c}>", _units(x.size), x, *arguments)

@@ -6,6 +6,7 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ..cuda_runtime import INDEX, REAL, WARP, Array, blocks_for, launch, on_device, packs, to_host, xp
+from ..reference import index_dtype
 from . import base
 from .arguments import bits_dtype, check, kind_of, memory_or_null, vouch
 
@@ -38,7 +39,7 @@ def bin_select(memory: Array | None, grad: Array, length: int) -> Array:
     t, m, n = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), grad.size
     if length < 1:
         raise InvalidArgument(f"length must be at least 1, got {length}")
-    dtype = base.index_dtype(n)
+    dtype = index_dtype(n)
     if n == 0:
         return base.empty(0, dtype)
     # One warp a bin, whose place in the result follows from the counts of the bins before it.

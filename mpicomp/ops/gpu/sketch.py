@@ -6,6 +6,8 @@ to run, also on one device.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...errors import InvalidArgument
@@ -21,11 +23,11 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from . import base
+from ..reference import index_dtype
 from .arguments import check, kind_of, memory_or_null, require_indices, vouch
 
 
-def _check_sketch(rows: int, columns: int, table: Array, dtype) -> None:
+def _check_sketch(rows: int, columns: int, table: Array, dtype: Any) -> None:
     if not 1 <= rows <= 15 or columns < 1 or columns & (columns - 1):
         raise InvalidArgument(f"a sketch must have 1 to 15 rows and 2^m columns, got {rows} and {columns}")
     check(table, "table", dtype)
@@ -73,6 +75,6 @@ def expand_rows(rows: Array, row: int, n: int) -> Array:
     kind_of(rows, "rows", INDEX)
     count = -(-n // row)
     require_indices(rows, count, ascending=True, name="rows")
-    indices = (rows.astype(np.int64)[:, None] * row + xp().arange(row)).ravel().astype(base.index_dtype(n))
+    indices = (rows.astype(np.int64)[:, None] * row + xp().arange(row)).ravel().astype(index_dtype(n))
     is_short = rows.size and int(to_host(rows[-1:])[0]) == count - 1
     return vouch(indices[: rows.size * row - (count * row - n if is_short else 0)], n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...errors import InvalidArgument
@@ -165,12 +167,12 @@ def squared_norm(x: Array) -> float:
 
 # ---- arrays on this device
 
-def empty(n: int, dtype) -> Array:
+def empty(n: int, dtype: Any) -> Array:
     """An array of ``n`` elements, not initialised."""
     return np.empty(n, dtype)
 
 
-def zeros(n: int, dtype) -> Array:
+def zeros(n: int, dtype: Any) -> Array:
     """An array of ``n`` zeros."""
     return np.zeros(n, dtype)
 
@@ -190,7 +192,7 @@ def arange(n: int) -> Array:
     return np.arange(n, dtype=index_dtype(n))
 
 
-def concatenate(arrays: list[Array], dtype) -> Array:
+def concatenate(arrays: list[Array], dtype: Any) -> Array:
     """One array after the other; empty where there is none."""
     return np.concatenate(arrays, dtype=dtype) if arrays else np.empty(0, dtype)
 
@@ -202,7 +204,8 @@ def union(lists: list[Array], n: int) -> Array:
 
 def positions_of(indices: Array, bounds: list[int]) -> list[int]:
     """How many of ``indices`` (ascending) are below each of ``bounds``."""
-    return np.searchsorted(indices, bounds).tolist()
+    below: list[int] = np.searchsorted(indices, bounds).tolist()
+    return below
 
 
 def index_dtype(n: int) -> np.dtype:
@@ -220,7 +223,8 @@ def compensated(memory: Array | None, grad: Array) -> Array:
 def magnitude_bits(u: Array) -> Array:
     """``|u|`` as integers that order it, all NaN alike and largest."""
     infinity = np.array(np.inf, u.dtype).view(f"i{u.itemsize}")
-    return np.minimum(np.abs(u).view(infinity.dtype), infinity + 1)
+    bits: Array = np.minimum(np.abs(u).view(infinity.dtype), infinity + 1)
+    return bits
 
 
 def to_indices(found: Array, n: int) -> Array:

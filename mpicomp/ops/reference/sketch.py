@@ -17,7 +17,8 @@ def mix(x: Array) -> Array:
     """The finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014): 64 bits in, 64 well mixed bits out."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    mixed: Array = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 def count_sketch(memory: Array | None, grad: Array, rows: int, columns: int, seed: int, table: Array) -> None:
@@ -37,8 +38,8 @@ def sketch_estimate(table: Array, rows: int, columns: int, seed: int, out: Array
     NaN is largest; a zero is +0, since the order of zeros of either sign is not defined.
     """
     hashes = _hashes(len(out), rows, columns, seed)
-    votes = [table[row * columns + column] * sign.astype(table.dtype) for row, (column, sign) in enumerate(hashes)]
-    votes = np.sort(np.array(votes).reshape(rows, len(out)), axis=0)
+    cast = [table[row * columns + column] * sign.astype(table.dtype) for row, (column, sign) in enumerate(hashes)]
+    votes = np.sort(np.array(cast).reshape(rows, len(out)), axis=0)
     half = out.dtype.type(0.5)
     out[:] = votes[rows // 2] if rows % 2 else (votes[rows // 2 - 1] + votes[rows // 2]) * half
     out += 0  # -0 becomes +0

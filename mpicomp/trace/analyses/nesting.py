@@ -20,7 +20,8 @@ class Pieces(NamedTuple):
 
     @property
     def own(self) -> np.ndarray:
-        return self.end - self.begin
+        own: np.ndarray = self.end - self.begin
+        return own
 
 
 def cut(rank: np.ndarray, begin: np.ndarray, end: np.ndarray, bits: np.ndarray) -> Pieces:

@@ -23,7 +23,7 @@ def check(path: Path, force: bool) -> None:
     _matplotlib()
 
 
-def save(name: str, result: dict, path: Path, force: bool = False) -> None:
+def save(name: str, result: dict[str, Any], path: Path, force: bool = False) -> None:
     """Draw the result of ``mpicomp.trace.NAME`` into ``path``; whole or not at all."""
     check(path, force)
     plt = _matplotlib()
@@ -43,7 +43,7 @@ def save(name: str, result: dict, path: Path, force: bool = False) -> None:
         part.unlink(missing_ok=True)
 
 
-def draw(name: str, figure: Any, axes: Any, result: dict) -> None:
+def draw(name: str, figure: Any, axes: Any, result: dict[str, Any]) -> None:
     """Draw the result of ``mpicomp.trace.NAME`` on given axes."""
     _DRAW[name](figure, axes, result)
 
@@ -59,13 +59,13 @@ def _matplotlib() -> Any:
     return matplotlib.pyplot
 
 
-def _heatmap(figure: Any, axes: Any, result: dict) -> None:
+def _heatmap(figure: Any, axes: Any, result: dict[str, Any]) -> None:
     scale, unit = (1e-6, "ms") if result["units"] == "ns" else (1.0, "byte")
     _image(figure, axes, result["matrix"] * scale, f"{result['value']} ({unit})", result["rank"], result["step"])
     axes.set(xlabel="step", ylabel="rank")
 
 
-def _matrix(figure: Any, axes: Any, result: dict) -> None:
+def _matrix(figure: Any, axes: Any, result: dict[str, Any]) -> None:
     places = np.arange(len(result["matrix"]))
     _image(figure, axes, result["matrix"], "bytes", places, places)
     axes.set(xlabel=f"to {result['by']}", ylabel=f"from {result['by']}")
@@ -80,7 +80,7 @@ def _image(figure: Any, axes: Any, values: np.ndarray, label: str, rows: np.ndar
         ticks(shown, [str(name) for name in names[shown]])
 
 
-def _timeline(figure: Any, axes: Any, result: dict) -> None:
+def _timeline(figure: Any, axes: Any, result: dict[str, Any]) -> None:
     spans = result["spans"]
     row = np.searchsorted(result["ranks"], spans["rank"])
     kinds = list(dict.fromkeys(spans["kind"].tolist()))
@@ -97,7 +97,7 @@ def _timeline(figure: Any, axes: Any, result: dict) -> None:
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
-def _bandwidth(figure: Any, axes: Any, result: dict) -> None:
+def _bandwidth(figure: Any, axes: Any, result: dict[str, Any]) -> None:
     table = result["bandwidth"]
     for algo in dict.fromkeys(table["algo"].tolist()):
         rows = table["algo"] == algo
