@@ -33,9 +33,9 @@ class OneRank:
 
 
 def shown():
-    """The bytes of the page's ``hex`` blocks, by what their first line says."""
+    """The bytes of the page's ``text`` blocks, by what their first line says."""
     found = {}
-    for block in re.findall(r"^```hex\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
+    for block in re.findall(r"^```text\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
         name, *rows = block.splitlines()
         assert name not in found
         found[name] = b"".join(bytes.fromhex(ROW.match(row)[1]) for row in rows)
