@@ -54,6 +54,22 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
     ----------
     recorder : object or None
         Gets an ``event("collective", ...)`` for every ``Allreduce``.
+
+    Examples
+    --------
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> comm = mpicomp.Comm(MPI.COMM_SELF, reproducible=True)
+    >>> comm.size, comm.reproducible, comm.layout
+    (1, True, (1, 1))
+    >>> mean = comm.empty(3)
+    >>> comm.Allreduce(np.ones(3, np.float32), mean, algorithm="ring")
+    >>> print(mean)
+    [1. 1. 1.]
+    >>> comm.Allreduce(np.ones(3), mean)
+    Traceback (most recent call last):
+    ...
+    mpicomp.errors.BufferRefused: sendbuf and recvbuf must have one dtype, got float64 and float32: convert one of them
     """
 
     recorder: Any = None

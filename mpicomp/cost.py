@@ -20,7 +20,11 @@ class Cost:
     reduced: float  # bytes of operands added
 
     def time(self, latency: float, inverse_bandwidth: float, gamma: float = 0.0) -> float:
-        """Seconds, from seconds a message, seconds a byte sent and seconds a byte added."""
+        """Seconds, from seconds a message, seconds a byte sent and seconds a byte added.
+
+        >>> ring(64e6, 8).time(latency=50e-6, inverse_bandwidth=1 / 125e6)  # 64 MB over 1 Gbit/s
+        0.8967
+        """
         return self.steps * latency + self.nbytes * inverse_bandwidth + self.reduced * gamma
 
 

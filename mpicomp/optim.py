@@ -275,6 +275,11 @@ def make(text: str, parameters: Arrays) -> Optimizer:
     ------
     InvalidArgument
         For an unknown name or option (with the choices) or a value out of range.
+
+    >>> weights = {"w": np.array([1.0, 2.0])}
+    >>> make("sgd:momentum=0.5", weights).step({"w": np.array([1.0, 0.0])}, lr=0.1)
+    >>> weights["w"].tolist()
+    [0.9, 2.0]
     """
     name, given = parse(text, OPTIMIZERS, "optimizer")
     return OPTIMIZERS[name](parameters, **given)

@@ -16,6 +16,16 @@ class Option:
     ``low`` and ``high`` bound numbers (``open_low``: the bound itself is refused); ``choices`` bounds words;
     of ``words`` several may be given, joined by ``+``, or ``none``.
     ``default`` None means that the option is not set.
+
+    Examples
+    --------
+    >>> chunk = Option("chunk", int, 112, "elements a chunk", low=1, high=65536)
+    >>> chunk.range, chunk.parse("64")
+    ('in [1, 65536]', 64)
+    >>> chunk.parse("0")
+    Traceback (most recent call last):
+    ...
+    mpicomp.errors.InvalidArgument: chunk must be in [1, 65536], got 0
     """
 
     name: str

@@ -12,6 +12,11 @@ def partition(n: int, size: int) -> tuple[list[int], list[int]]:
     -------
     counts, displs : list of int
         Elements in each part (longer parts first) and the offset of each part.
+
+    Examples
+    --------
+    >>> partition(10, 3)
+    ([4, 3, 3], [0, 4, 7])
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}")

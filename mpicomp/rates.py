@@ -97,6 +97,12 @@ def make(text: str, base: float, steps_per_epoch: int, epochs: float, warmup: fl
     ------
     InvalidArgument
         Naming what was expected and got.
+
+    Examples
+    --------
+    >>> rate = make("step:at=2", base=0.1, steps_per_epoch=10, epochs=3, warmup=0.5)
+    >>> [round(rate(step), 3) for step in (0, 1, 5, 19, 20)]
+    [0.0, 0.02, 0.1, 0.1, 0.01]
     """
     if not 0 < base < math.inf or not 0 <= start < math.inf or not 0 <= warmup < math.inf:
         raise InvalidArgument(f"the learning rate must be positive, its start and warm-up at least 0, got {base}, "

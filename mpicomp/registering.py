@@ -36,7 +36,23 @@ def register_part(kind: str) -> Callable[[Part], Part]:
 
     Examples
     --------
-    A selector ``EveryTenth`` with ``name = "every-tenth"`` is then used as ``topk:selector=every-tenth``.
+    A codec that sends float64 rounded to whole numbers:
+
+    >>> import mpicomp
+    >>> from mpicomp.codecs import CODECS
+    >>> @mpicomp.register_part("codec")
+    ... class Whole(CODECS["float"]):
+    ...     name, options = "whole", ()
+    ...     def __init__(self):
+    ...         super().__init__(values="float64")
+    ...     def encode(self, values, place, step):
+    ...         return super().encode(values.round(), place, step)
+    >>> print(mpicomp.Scheme.parse("topk:codec=whole,density=0.5"))
+    topk:codec=whole,density=0.5
+    >>> mpicomp.register_scheme(mpicomp.schemes.Composition(
+    ...     "whole-topk", "residual", "top-k", "whole", "gather", reference="an example", wire="(p-1) k (8 + i)"))
+    >>> "whole-topk" in mpicomp.schemes.names()
+    True
     """
     if kind not in schemes.PARTS:
         raise InvalidArgument(f"kind must be one of {', '.join(schemes.PARTS)}, got {kind!r}")

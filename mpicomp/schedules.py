@@ -151,6 +151,11 @@ def densities_by_flops(
     rates : sequence of (least flops, compression rate)
         Descending: an array takes the first rate whose bound it reaches.
 
+    Examples
+    --------
+    >>> densities_by_flops({"conv": 400, "dense": 32})
+    {'conv': 0.04, 'dense': 0.0025}
+
     Reference: Chen et al., ScaleCom, NeurIPS 2020, section 4: 25x from 196 FLOPs per element, 50x from 128, else 400x.
     """
     bounds = [bound for bound, _ in rates]
@@ -165,6 +170,9 @@ def densities_by_flops(
 
 def scaled_learning_rate(base: float, batch: float, base_batch: float) -> float:
     """The linear scaling rule: k times the batch, k times the learning rate.
+
+    >>> scaled_learning_rate(0.1, batch=1024, base_batch=256)
+    0.4
 
     Reference: Goyal et al., Accurate, large minibatch SGD, 2017, section 2.1.
     """

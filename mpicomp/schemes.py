@@ -168,6 +168,20 @@ class Scheme:
         ------
         InvalidArgument
             For an unknown scheme or option (with the choices) or a value out of range.
+
+        Examples
+        --------
+        >>> scheme = Scheme.parse("topk:density=1e-2,codec=levels")
+        >>> print(scheme)
+        topk:density=0.01,codec=levels
+        >>> scheme.options["beta"], scheme.part_names["exchange"]
+        (1.0, 'gather')
+        >>> print(scheme.replace(density=0.05))
+        topk:density=0.05,codec=levels
+        >>> Scheme.parse("topk:density=2")
+        Traceback (most recent call last):
+        ...
+        mpicomp.errors.InvalidArgument: density must be in (0, 1], got 2
         """
         if isinstance(text, Scheme):
             return text

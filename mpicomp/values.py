@@ -76,7 +76,16 @@ class Place(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean over all workers: ``values`` at ``indices`` (ascending; None: everywhere) of ``n`` elements."""
+    """A mean over all workers: ``values`` at ``indices`` (ascending; None: everywhere) of ``n`` elements.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpicomp.ops import ops_for
+    >>> mean = Mean(np.array([1, 3], np.int32), np.array([0.5, -2.0]), 5)
+    >>> mean.dense(ops_for(mean.values)).tolist()
+    [0.0, 0.5, 0.0, -2.0, 0.0]
+    """
 
     indices: Array | None
     values: Array

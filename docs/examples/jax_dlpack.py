@@ -1,4 +1,4 @@
-"""JAX gradients without a copy, through DLPack: mpirun -n 2 python jax_dlpack.py"""
+"""JAX gradients through DLPack: mpirun -n 2 python jax_dlpack.py"""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ weights = jnp.zeros(200, jnp.float32)
 for _ in range(400):
     rows = random.standard_normal((64, 200), np.float32)
     mine = np.from_dlpack(gradient(weights, rows, rows @ truth).block_until_ready())  # a view; GPU: cupy.from_dlpack
-    weights = weights - 0.05 * jnp.from_dlpack(reducer.reduce(mine))  # reduce gives a fresh array: JAX may keep it
+    weights = weights - 0.05 * jnp.from_dlpack(reducer.reduce(mine))  # a fresh array, which JAX may keep
 
 if comm.rank == 0:
-    print(f"relative error {np.linalg.norm(weights - truth) / np.linalg.norm(truth):.3f}")
+    print(f"relative error {np.linalg.norm(weights - truth) / np.linalg.norm(truth):.1e}")

@@ -119,7 +119,11 @@ class Plan:
 
 
 def parse_size(text: str) -> int:
-    """Bytes in ``64``, ``64K``, ``1.5M``, ``2GiB``: units are powers of 1024."""
+    """Bytes in ``64``, ``64K``, ``1.5M``, ``2GiB``: units are powers of 1024.
+
+    >>> parse_size("1.5M"), show_size(1572864)
+    (1572864, '1.5 MiB')
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     nbytes = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
     if nbytes < 1:
@@ -137,7 +141,11 @@ def show_size(nbytes: int) -> str:
 
 
 def size_range(least: int, most: int, factor: float, step: int | None = None) -> tuple[int, ...]:
-    """``least``, ``least * factor``, ... up to ``most``; with ``step`` ``least``, ``least + step``, ..."""
+    """``least``, ``least * factor``, ... up to ``most``; with ``step`` ``least``, ``least + step``, ...
+
+    >>> size_range(4, 100, 4), size_range(4, 10, 2, step=3)
+    ((4, 16, 64), (4, 7, 10))
+    """
     if least > most:
         raise InvalidArgument(f"--min-bytes must not be above --max-bytes, got {least} and {most}")
     if not 1 < factor < float("inf"):
@@ -152,7 +160,11 @@ def size_range(least: int, most: int, factor: float, step: int | None = None) ->
 
 
 def split_schemes(texts: Iterable[str]) -> tuple[str, ...]:
-    """The schemes in comma-separated lists; a piece ``name=value`` is another option of the scheme before it."""
+    """The schemes in comma-separated lists; a piece ``name=value`` is another option of the scheme before it.
+
+    >>> split_schemes(["dense,topk:density=0.01,beta=0.5", "scalecom"])
+    ('dense', 'topk:density=0.01,beta=0.5', 'scalecom')
+    """
     schemes: list[str] = []
     for text in texts:
         for piece in filter(None, (part.strip() for part in text.split(","))):

@@ -4,6 +4,18 @@ A checkpoint is a folder with one file a rank, written by all at once, and one f
 (Error memories are as large as the model, once a worker: collected by one rank, they would pass through one network
 link and one disk queue; a thousand ranks would wait for it.) See :mod:`.folder` for names and completeness,
 :mod:`.parts` for the files, :mod:`.redistribute` for another number of ranks.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> comm, root = mpicomp.Comm(MPI.COMM_SELF), tempfile.mkdtemp()
+    >>> path = save(comm, root, 7, common={"model": {"w": np.arange(3.0)}})
+    >>> saved = load(comm, root)
+    >>> saved.step, saved.common["model"]["w"].tolist()
+    (7, [0.0, 1.0, 2.0])
+    >>> steps(root)
+    [7]
 """
 
 from __future__ import annotations

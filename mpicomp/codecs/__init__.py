@@ -4,6 +4,19 @@
 both take the ``Place`` of the values and the step. Codes that are ``addable`` may be summed by an all-reduce; where
 all workers must use one scale for that (``shares_scale``), ``peak`` and ``share`` settle it first. A codec that
 ``asks_threshold`` needs a selector with a ``threshold(step)`` where its own option ``lam`` is not given.
+
+What a receiver reads of a vector, on one rank:
+
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> comm, u = mpicomp.Comm(MPI.COMM_SELF), np.array([3.0, -1.0, 0.5, -1.5])
+    >>> for codec in ("one-bit", "sign", "natural,seed=1", "stochastic,unit=1,seed=1"):
+    ...     print(mpicomp.Reducer(comm, f"qsgd:codec={codec}").reduce(u))
+    [ 1.75 -1.25  1.75 -1.25]
+    [ 1.5 -1.5  1.5 -1.5]
+    [ 2.  -1.   0.5 -1. ]
+    [ 3. -1.  1. -1.]
 """
 
 from ._common import SelfContained

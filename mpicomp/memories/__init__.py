@@ -5,6 +5,19 @@ of what was not sent, an iterator that does its work piece by piece, so that it 
 memory changes in ``update`` alone, once all ranks have agreed on the step: one that fails before or is skipped leaves
 it. ``silent`` says that a step is to send nothing at all (``silences`` that there are such steps), and ``local`` gives
 what this worker adds to the common mean for its own rank (None: nothing, which is usual): a fresh array.
+
+With ``beta=1`` the smaller element of a gradient that does not change has its turn when it has grown; a low-pass
+factor of 0.1 lets it grow slowly:
+
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> comm, u = mpicomp.Comm(MPI.COMM_SELF), np.array([1.0, 0.5])
+    >>> for beta in (1, 0.1):
+    ...     reducer = mpicomp.Reducer(comm, f"topk:k=1,beta={beta}")
+    ...     print([reducer.reduce(u).tolist() for _ in range(3)])
+    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.5]]
+    [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
 """
 
 from .error_reset import ErrorReset

@@ -5,6 +5,17 @@ them), ``wire_like`` an empty array for one (None where only the selecting rank 
 says that NaN and infinity are selected before anything else, so that the selected values show whether a gradient is
 finite. A selector for the exchange ``agreed`` has two other verbs: ``sketch``, an array that is added up over all
 workers (empty where nothing of u is needed), and ``pick``, the ascending indices that follow from the sum.
+
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> comm, u = mpicomp.Comm(MPI.COMM_SELF), np.array([3.0, 0.2, -4.0, 0.1, -0.3, 0.5])
+    >>> for scheme in ("topk:k=2", "scalecom:chunk=3", "threshold:lam=0.3", "arctopk:row=2,width=1,k=1"):
+    ...     print(mpicomp.Reducer(comm, scheme).reduce_sparse(u).indices)
+    [0 2]
+    [2 5]
+    [0 2 4 5]
+    [2 3]
 """
 
 from ._by_span import DENSITY, Counted, K, Targeted, select_by_span

@@ -1,4 +1,31 @@
-"""Recording a run and explaining it afterwards. h5py is imported only when a trace is merged or read."""
+"""Recording a run and explaining it afterwards. h5py is imported only when a trace is merged or read.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> path = Path(tempfile.mkdtemp()) / "run.h5"
+    >>> with mpicomp.trace.Recorder(mpicomp.Comm(MPI.COMM_SELF), path) as recorder:
+    ...     for step in range(3):  # times as an example; `region` and `step` take them themselves
+    ...         begin = 1000 * step
+    ...         recorder.event("step", begin, begin + 900, step=step)
+    ...         recorder.event("exchange", begin + 300, begin + 900, step=step, nbytes_sent=64, nbytes_dense=4096)
+    ...         recorder.metric("loss", step, 1 / (step + 1))
+    >>> [(row["kind"], row["count"], row["total"]) for row in mpicomp.trace.phases(path)]  # ns
+    [('step', 3, 2700), ('exchange', 3, 1800)]
+    >>> mpicomp.trace.metrics(path)["loss"]["values"]
+    [1.0, 0.5, 0.3333333333333333]
+    >>> mpicomp.trace.steps(path)["median"]
+    900.0
+    >>> classes = mpicomp.trace.breakdown(path)["classes"]
+    >>> dict(zip(classes["class"].tolist(), classes["time"].tolist()))["communication"]
+    1800.0
+    >>> with mpicomp.trace.open_trace(path) as trace:
+    ...     print(trace.events("step", "t_start")["t_start"].tolist(), trace.vocabulary("kind"))
+    [0, 300, 1000, 1300, 2000, 2300] ['none', 'step', 'exchange']
+    >>> mpicomp.trace.validate(path)  # departures from docs/trace-format.md
+    []
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,11 @@ _SPARK_WIDTH = 20
 
 
 def duration(ns: float) -> str:
-    """A time with three digits and a unit that suits it."""
+    """A time with four digits and a unit that suits it.
+
+    >>> duration(1_234_567), duration(850)
+    ('1.235 ms', '850 ns')
+    """
     for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if abs(ns) >= scale:
             return f"{ns / scale:.4g} {unit}"
