@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from ..durable import fsync
 from ..errors import RefusedOverwrite
 
 PART_FILES = "part*.h5"  # what a trace in several files consists of
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # only a file that is being written meets these
 
 
 def folder_of(path: Path) -> Path:
@@ -21,13 +24,15 @@ def folder_of(path: Path) -> Path:
 def check_output(path: Path, force: bool) -> None:
     """Raise what would keep ``write_aside`` from writing the file ``path``."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder of {path} does not exist")
+        raise FileNotFoundError(f"cannot write {path}: its folder does not exist; make it, or give another path")
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not a file")
+        raise IsADirectoryError(f"{path} is a folder: give a file name")
     if os.path.lexists(path) and not force:
         raise RefusedOverwrite(f"{path} exists already: give another path, or force to replace it")
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"no permission to write into {path.parent}")
+    try:  # permissions do not tell: root has all of them, also where a file system takes no files
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise _not_written(path, error) from None
 
 
 def check_trace(path: Path, force: bool) -> None:
@@ -58,8 +63,10 @@ def write_aside(output: Path, force: bool, fill: Callable[[Path], object]) -> No
         raise RefusedOverwrite(
             f"{part} exists already: another command is writing it, or one was killed; then remove it or give force"
         ) from None
-    except BaseException:
+    except BaseException as error:
         _remove(part)
+        if isinstance(error, OSError) and (error.errno in FULL or error.filename == str(part)):
+            raise _not_written(output, error) from error
         raise
 
 
@@ -103,6 +110,12 @@ def _rename_folder(part: Path, output: Path, force: bool) -> None:
         os.rename(output, old)
     os.rename(part, output)
     _remove(old)
+
+
+def _not_written(path: Path, error: OSError) -> OSError:
+    """``error`` in words, of the same class: which file, why, and what to do."""
+    room = "make room there or " if error.errno in FULL else ""
+    return type(error)(f"cannot write {path}: {error.strerror or error}; {room}give another path")
 
 
 def _refusal(output: Path) -> RefusedOverwrite:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from ..errors import InvalidArgument, RefusedOverwrite
+from ..errors import InvalidArgument
 from ..together import together
 from . import clock, facts, journal, schema
 from .aside import check_trace
@@ -294,7 +294,7 @@ def _on_files(action: Callable[[], None]) -> None:
     """Run ``action``; an error of the file system says what to do."""
     try:
         action()
-    except RefusedOverwrite:
-        raise
     except OSError as error:
+        if error.errno is None:  # in words of ours, such as a refusal to overwrite
+            raise
         raise type(error)(f"cannot record a trace: {error}; give another path or spool") from error

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from conftest import COMMAND, run
+
+from mpicomp.cli.trace import trace
 
 NOT_WRITABLE = Path("/sys")  # a kernel's own: not even root makes files there
 BENCH = ["bench", "--sizes", "1K", "--iters", "2"]
@@ -26,3 +31,40 @@ def test_a_folder_that_takes_no_files(alone, command, words, option, name):
     assert str(NOT_WRITABLE / name) in ended.err
     assert any(said in ended.err for said in ("choose another", "give another path"))
     assert set(os.listdir(NOT_WRITABLE)) == before
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recorded") / "run.h5"
+    run([sys.executable, *COMMAND, *TRAIN, "--trace", str(path)])
+    return path
+
+
+@pytest.mark.parametrize("words", [["report"], ["export", "-f", "csv"]], ids=lambda words: words[0])
+def test_what_a_trace_cannot_be_written_to(recorded, tmp_path, monkeypatch, words):
+    """Not even begun: a report takes seconds. Nothing is left behind."""
+    file = tmp_path / "file"
+    file.write_text("precious")
+    places = [(tmp_path, "is a folder"), (tmp_path / "missing" / "x", "its folder does not exist"),
+              (file / "x", "its folder does not exist")]  # fmt: skip
+    places += [(NOT_WRITABLE / "x", "Permission denied")] * NOT_WRITABLE.is_dir()
+    monkeypatch.setattr("mpicomp.trace.page.analysis", None)
+    monkeypatch.setattr("mpicomp.trace.exporting.open_trace", None)
+    for path, why in places:
+        result = CliRunner().invoke(trace, [*words, str(recorded), "-o", str(path)])
+        assert result.exit_code == 1, result.output
+        assert result.output.startswith("Error: ") and result.output.count("\n") == 1
+        assert str(path) in result.output and why in result.output and "give a" in result.output
+    assert os.listdir(tmp_path) == ["file"] and file.read_text() == "precious"
+
+
+@pytest.mark.parametrize("words", [["report"], ["export", "-f", "csv"]], ids=lambda words: words[0])
+def test_a_disk_that_is_full(recorded, words):
+    """As far as a process may write: the same error, but for its name, as that of a full disk."""
+    output = recorded.with_name("x")
+    limited = ("import resource, sys; from mpicomp.cli.trace import trace\n"
+               "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); trace(sys.argv[1:])")  # fmt: skip
+    ended = run([sys.executable, "-c", limited, *words, str(recorded), "-o", str(output)])
+    assert ended.code == 1 and ended.out == ""
+    assert ended.err == f"Error: cannot write {output}: File too large; make room there or give another path\n"
+    assert os.listdir(output.parent) == [recorded.name]
