@@ -1,9 +1,11 @@
 """The experiments' own parts, and all of them on little data: every table is filled and every run kept."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,14 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 import networks  # noqa: E402
 import report  # noqa: E402
+import torch_networks  # noqa: E402
 from cache import Runs  # noqa: E402
 from gisette import gisette_like  # noqa: E402
 
 from mpicomp.apps import images  # noqa: E402
 
-EXPERIMENTS = ("madelon", "gisette", *networks.EXPERIMENTS)
+EXPERIMENTS = ("madelon", "gisette", *networks.EXPERIMENTS, *torch_networks.EXPERIMENTS)
+RUNNABLE = EXPERIMENTS if find_spec("torch") else EXPERIMENTS[: -len(torch_networks.EXPERIMENTS)]
 
 
 def test_a_run_is_computed_once_and_reported_without_another(tmp_path: Path) -> None:
@@ -52,6 +56,23 @@ def test_goals_are_judged_on_the_mean_over_seeds() -> None:
     assert networks.below(ending(0.87, 0.88), ending(0.864, 0.88), 0.5) == "0.3 (goal 0.5: met)"
     assert networks.below(ending(0.87, 0.88), ending(0.86, 0.87), 0.5) == "1.0 (goal 0.5: MISSED)"
     assert networks.below(ending(0.87, 0.88), ending(None, 0.86), 0.5) == "2.0 (goal 0.5: MISSED)"
+
+
+def test_distances_to_dense_are_relative_for_perplexities_and_points_for_shares() -> None:
+    def ending(metric: str, *values: float | None) -> list:
+        return [{"seed": seed, "diverged": None if value else 7,
+                 "curve": {metric: [9.0, value], "density": [0.5], "bits": [8e6]}}
+                for seed, value in enumerate(values)]  # fmt: skip
+
+    dense = ending("perplexity", 100, 200)
+    row = torch_networks.row("a", ending("perplexity", 110, 200), dense, "perplexity")
+    assert row == {"scheme": "a", "perplexity": "110 / 200", "against dense": "+5.0 %",
+                   "loss, nats": f"{math.log(110):.3f} / {math.log(200):.3f}", "sent in all steps, %": "50 / 50",
+                   "MB a worker": "1"}  # fmt: skip
+    assert torch_networks.row("a", ending("perplexity", None, 190), dense, "perplexity")["against dense"] == "-5.0 %"
+    row = torch_networks.row("a", ending("hr@10", 0.5, None), ending("hr@10", 0.6, 0.7), "hr@10")
+    assert (row["hr@10"], row["against dense"]) == ("0.5 / -", "-10.0 points")
+    assert torch_networks.row("a", ending("hr@10", None), ending("hr@10", 0.6), "hr@10")["against dense"] == "-"
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
@@ -98,8 +119,8 @@ print("the same")
 
 @pytest.mark.timeout(300)
 def test_every_experiment_fills_its_table(tmp_path: Path) -> None:
-    words = [str(HERE / "run.py"), "--quick", "--seeds", "1", "--folder", str(tmp_path / "kept")]
+    words = [str(HERE / "run.py"), *RUNNABLE, "--quick", "--seeds", "1", "--folder", str(tmp_path / "kept")]
     first = run([*words, "--jobs", "1"], tmp_path)
-    assert [line.split(":")[0][4:] for line in first.splitlines() if line.startswith("### ")] == list(EXPERIMENTS)
+    assert [line.split(":")[0][4:] for line in first.splitlines() if line.startswith("### ")] == list(RUNNABLE)
     assert "not run" not in first
     assert run([*words, "--jobs", "0"], tmp_path) == first
