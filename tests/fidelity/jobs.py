@@ -95,10 +95,10 @@ class Training(loop.LoopRun):
         self.total_error += self.reducer.memory_norm() ** 2 / self.settings.workers
 
 
-def mlp(data="fashion-mnist", measures=0, seed=0, per_pixel=False, **settings):
+def mlp(data="fashion-mnist", measures=0, seed=0, per_pixel=False, deliver=False, **settings):
     """Train the perceptron on images."""
     task = (PerPixel if per_pixel else MLP)(pictures(data), seed)
-    return trained(task, LoopSettings(seed=seed, **settings), measures)
+    return trained(task, LoopSettings(seed=seed, **settings), measures, deliver)
 
 
 # The apps that follow are imported where they run: PyTorch takes seconds, and is not needed by the others.
@@ -126,8 +126,11 @@ def vision(data="cifar-10/cifar10_jpeg_12000.npz", network="resnet8", seed=0, **
     return trained(Vision(pictures(data), seed, network), LoopSettings(seed=seed, **settings))
 
 
-def trained(task, settings, measures=0):
-    """Train; the curve of an epoch's thirds (of the run's, where that is shorter), and the measures asked for."""
+def trained(task, settings, measures=0, deliver=False):
+    """Train; the curve of an epoch's thirds (of the run's, where that is shorter), and the measures asked for.
+
+    With ``deliver`` what the memories still hold after the last step is applied before the last evaluation.
+    """
     run = Training(task, settings, measures)
     every = max(1, min(run.batches.steps_per_epoch, run.total_steps) // EVALUATIONS)
     curve, measured, diverged = Curve(), Curve(), None
@@ -137,6 +140,8 @@ def trained(task, settings, measures=0):
             if run.reducer.stats.measures:
                 measured.add(step=run.steps, **run.reducer.stats.measures)
             if run.steps % every == 0 or run.steps == run.total_steps:
+                if deliver and run.steps == run.total_steps:
+                    deliver_memories(run)
                 run.evaluate()
                 point = run.report.series[-1]
                 curve.add(step=run.steps, **{task.metric: point.metric}, loss=point.train_loss, bits=point.bits,
@@ -145,6 +150,15 @@ def trained(task, settings, measures=0):
         diverged = run.steps
     return {"scheme": run.settings.scheme, "optimizer": run.settings.optimizer, "diverged": diverged,
             "elements": sum(w.size for w in task.parameters.values()), "curve": curve, "measures": measured}
+
+
+def deliver_memories(run):
+    """Change the model as one more step would that sent all that the workers hold back; the memories stay."""
+    state, workers = run.reducer.state_dict(), run.settings.workers
+    held, place = sum(state[f"memory/{worker}/residual"] for worker in range(workers)) / workers, 0
+    for array in run.task.parameters.values():
+        array -= run.settings.lr * held[place : place + array.size].reshape(array.shape)
+        place += array.size
 
 
 def early_steps(data="fashion-mnist", steps=40, seed=0, **settings):

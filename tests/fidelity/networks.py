@@ -144,6 +144,7 @@ def dgc_causes(runs, seeds, quick):
     """What might bring DGC at 0.1 % nearer to dense."""
     scheme = DGC["scheme"]
     settings = {"dense": (GOALS["dense"][0], ""), "DGC as the goal has it": (DGC, ""),
+                "memories delivered after the last step": ({**DGC, "deliver": True}, ""),
                 "all arrays selected together": ({**DGC, "scheme": f"{scheme},layers=whole"}, ""),
                 "biases dense, without momentum": ({**DGC, "scheme": f"{scheme},dense=1d"}, ""),
                 "gradients clipped to 4": ({**DGC, "clip": 4.0}, ""),
