@@ -12,7 +12,7 @@ from gisette import gisette_like
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp.apps import data, images, logreg, logreg_result, loop
+from mpicomp.apps import data, images, logreg, logreg_result, loop, ratings, texts
 from mpicomp.apps.data import fingerprint
 from mpicomp.apps.keeper import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
@@ -30,7 +30,9 @@ EVALUATIONS = 3  # an epoch
 def compute(settings):
     """Run what ``settings["kind"]`` names."""
     rest = {name: value for name, value in settings.items() if name != "kind"}
-    return {"mlp": mlp, "logreg": convex, "steps": early_steps, "minimum": minimum}[settings["kind"]](**rest)
+    kinds = {"mlp": mlp, "logreg": convex, "steps": early_steps, "minimum": minimum, "language": language,
+             "recommend": recommend, "vision": vision}  # fmt: skip
+    return kinds[settings["kind"]](**rest)
 
 
 @cache
@@ -41,8 +43,19 @@ def alone():
 
 @cache
 def pictures(name):
-    """Fashion-MNIST, MNIST, or ``synthetic:...``."""
-    return images.load(name if name.startswith("synthetic") else str(DATA / name))
+    """Fashion-MNIST, MNIST, CIFAR-10's archive, or ``synthetic:...``."""
+    return images.load(found(name))
+
+
+@cache
+def text(name, tokens, held_out):
+    """The beginning of a text, as much of it as is wanted."""
+    return texts.load(found(name), tokens=tokens, held_out=held_out)
+
+
+def found(name):
+    """Where a data set is: in the folder of data sets, but for ``synthetic:...``."""
+    return name if name.startswith("synthetic") else str(DATA / name)
 
 
 class PerPixel(MLP):
@@ -82,11 +95,44 @@ class Training(loop.LoopRun):
         self.total_error += self.reducer.memory_norm() ** 2 / self.settings.workers
 
 
-def mlp(data="fashion-mnist", measures=0, seed=0, per_pixel=False, **settings):
-    """Train; the curve of an epoch's thirds, and the measures where they were asked for."""
+def mlp(data="fashion-mnist", measures=0, seed=0, per_pixel=False, deliver=False, **settings):
+    """Train the perceptron on images."""
     task = (PerPixel if per_pixel else MLP)(pictures(data), seed)
-    run = Training(task, LoopSettings(seed=seed, **settings), measures)
-    every = max(1, run.batches.steps_per_epoch // EVALUATIONS)
+    return trained(task, LoopSettings(seed=seed, **settings), measures, deliver)
+
+
+# The apps that follow are imported where they run: PyTorch takes seconds, and is not needed by the others.
+
+
+def language(data="wikitext-2", tokens=None, held_out=None, width=128, bptt=35, seed=0, **settings):
+    """Train an LSTM on the beginning of a text."""
+    from mpicomp.apps.language import Language
+
+    task = Language(text(data, tokens, held_out), seed, width=width, bptt=bptt)
+    return trained(task, LoopSettings(seed=seed, **settings))
+
+
+def recommend(data, seed=0, **settings):
+    """Train NeuMF on ratings."""
+    from mpicomp.apps.recommend import Recommend
+
+    return trained(Recommend(ratings.load(found(data)), seed), LoopSettings(seed=seed, **settings))
+
+
+def vision(data="cifar-10/cifar10_jpeg_12000.npz", network="resnet8", seed=0, **settings):
+    """Train a convolutional network on images."""
+    from mpicomp.apps.vision import Vision
+
+    return trained(Vision(pictures(data), seed, network), LoopSettings(seed=seed, **settings))
+
+
+def trained(task, settings, measures=0, deliver=False):
+    """Train; the curve of an epoch's thirds (of the run's, where that is shorter), and the measures asked for.
+
+    With ``deliver`` what the memories still hold after the last step is applied before the last evaluation.
+    """
+    run = Training(task, settings, measures)
+    every = max(1, min(run.batches.steps_per_epoch, run.total_steps) // EVALUATIONS)
     curve, measured, diverged = Curve(), Curve(), None
     try:
         while run.steps < run.total_steps:
@@ -94,14 +140,25 @@ def mlp(data="fashion-mnist", measures=0, seed=0, per_pixel=False, **settings):
             if run.reducer.stats.measures:
                 measured.add(step=run.steps, **run.reducer.stats.measures)
             if run.steps % every == 0 or run.steps == run.total_steps:
+                if deliver and run.steps == run.total_steps:
+                    deliver_memories(run)
                 run.evaluate()
                 point = run.report.series[-1]
-                curve.add(step=run.steps, accuracy=point.metric, loss=point.train_loss, bits=point.bits,
+                curve.add(step=run.steps, **{task.metric: point.metric}, loss=point.train_loss, bits=point.bits,
                           memory_norm=point.memory_norm, total_error=run.total_error, density=run.sent / run.steps)
     except NonFiniteGradient:
         diverged = run.steps
     return {"scheme": run.settings.scheme, "optimizer": run.settings.optimizer, "diverged": diverged,
             "elements": sum(w.size for w in task.parameters.values()), "curve": curve, "measures": measured}
+
+
+def deliver_memories(run):
+    """Change the model as one more step would that sent all that the workers hold back; the memories stay."""
+    state, workers = run.reducer.state_dict(), run.settings.workers
+    held, place = sum(state[f"memory/{worker}/residual"] for worker in range(workers)) / workers, 0
+    for array in run.task.parameters.values():
+        array -= run.settings.lr * held[place : place + array.size].reshape(array.shape)
+        place += array.size
 
 
 def early_steps(data="fashion-mnist", steps=40, seed=0, **settings):
@@ -128,7 +185,7 @@ def problem(name, rows):
     if name == "gisette-like":
         source = gisette_like(pictures("mnist"))
         return source, kept_minimum(source)
-    source = data.load(name if name.startswith("synthetic") else str(DATA / name), rows)
+    source = data.load(found(name), rows)
     return source, logreg.define(alone(), source, Settings(workers=1))
 
 

@@ -20,8 +20,11 @@ from cache import Runs  # noqa: E402
 from convex_problems import gisette, madelon  # noqa: E402
 from jobs import DATA, compute  # noqa: E402
 from networks import EXPERIMENTS as NETWORKS  # noqa: E402
+from torch_networks import EXPERIMENTS as TORCH_NETWORKS  # noqa: E402
 
-EXPERIMENTS = {"madelon": madelon, "gisette": gisette, **NETWORKS}
+from mpicomp.errors import MpicompError  # noqa: E402
+
+EXPERIMENTS = {"madelon": madelon, "gisette": gisette, **NETWORKS, **TORCH_NETWORKS}
 
 
 def main(arguments=None):
@@ -41,9 +44,12 @@ def main(arguments=None):
         parser.error(f"no data in {DATA}: name the folder of the data sets by MPICOMP_DATA, or try --quick")
     runs = Runs(options.folder, compute, options.jobs)
     done = {}
-    for name in options.experiments or EXPERIMENTS:
-        done[name] = experiment = EXPERIMENTS[name](runs, range(options.seeds), options.quick)
-        print(f"\n### {name}: {EXPERIMENTS[name].__doc__}\n\n{report.text(experiment)}", flush=True)
+    try:
+        for name in options.experiments or EXPERIMENTS:
+            done[name] = experiment = EXPERIMENTS[name](runs, range(options.seeds), options.quick)
+            print(f"\n### {name}: {EXPERIMENTS[name].__doc__}\n\n{report.text(experiment)}", flush=True)
+    except MpicompError as error:  # PyTorch, or a data set, is not there
+        parser.error(str(error))
     if options.write:
         report.write(ROOT / "docs", done)
     return int(any("MISSED" in report.text(experiment) for experiment in done.values()))

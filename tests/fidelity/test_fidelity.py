@@ -1,9 +1,11 @@
 """The experiments' own parts, and all of them on little data: every table is filled and every run kept."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,14 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 import networks  # noqa: E402
 import report  # noqa: E402
+import torch_networks  # noqa: E402
 from cache import Runs  # noqa: E402
 from gisette import gisette_like  # noqa: E402
 
 from mpicomp.apps import images  # noqa: E402
 
-EXPERIMENTS = ("madelon", "gisette", *networks.EXPERIMENTS)
+EXPERIMENTS = ("madelon", "gisette", *networks.EXPERIMENTS, *torch_networks.EXPERIMENTS)
+RUNNABLE = EXPERIMENTS if find_spec("torch") else EXPERIMENTS[: -len(torch_networks.EXPERIMENTS)]
 
 
 def test_a_run_is_computed_once_and_reported_without_another(tmp_path: Path) -> None:
@@ -52,6 +56,24 @@ def test_goals_are_judged_on_the_mean_over_seeds() -> None:
     assert networks.below(ending(0.87, 0.88), ending(0.864, 0.88), 0.5) == "0.3 (goal 0.5: met)"
     assert networks.below(ending(0.87, 0.88), ending(0.86, 0.87), 0.5) == "1.0 (goal 0.5: MISSED)"
     assert networks.below(ending(0.87, 0.88), ending(None, 0.86), 0.5) == "2.0 (goal 0.5: MISSED)"
+
+
+def test_distances_to_dense_are_relative_for_perplexities_and_points_for_shares() -> None:
+    def ending(metric: str, *values: float | None) -> list:
+        return [{"seed": seed, "diverged": None if value else 7,
+                 "curve": {metric: [9.0, value], "density": [0.5], "bits": [8e6]}}
+                for seed, value in enumerate(values)]  # fmt: skip
+
+    dense = ending("perplexity", 100, 200)
+    row = torch_networks.row("a", ending("perplexity", 110, 200), dense, "perplexity")
+    assert row == {"scheme": "a", "perplexity": "110 / 200", "against dense": "+5.0 %",
+                   "loss, nats": f"{math.log(110):.3f} / {math.log(200):.3f}", "sent in all steps, %": "50 / 50",
+                   "MB a worker": "1"}  # fmt: skip
+    assert torch_networks.row("a", ending("perplexity", None, 190), dense, "perplexity")["against dense"] == "-5.0 %"
+    row = torch_networks.row("a", ending("hr@10", 0.5, None), ending("hr@10", 0.6, 0.7), "hr@10")
+    assert (row["hr@10"], row["against dense"]) == ("0.5 / -", "-10.0 points")
+    assert torch_networks.against(ending("hr@10", 0.6), ending("hr@10", None), "hr@10") == "-"
+    assert torch_networks.against(dense, dense, "perplexity") == ""
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
@@ -88,6 +110,15 @@ assert mine["curve"]["accuracy"][-1] == app.series[-1].metric > 0.2
 assert mine["curve"]["bits"][-1] == app.series[-1].bits > 0
 assert mine["curve"]["memory_norm"][-1] == app.series[-1].memory_norm > 0
 assert len(mine["measures"]["hamming"]) == 4 and mine["diverged"] is None
+def first_step(scheme, deliver):
+    run = jobs.Training(MLP(pictures(data), 0), LoopSettings(scheme=scheme, workers=2, lr=0.02))
+    before = jobs.np.concatenate([w.ravel() for w in run.task.parameters.values()])
+    run.step()
+    if deliver:
+        jobs.deliver_memories(run)
+    return jobs.np.concatenate([w.ravel() for w in run.task.parameters.values()]) - before
+moved, partly, whole = first_step("dense", False), first_step("dgc:k=1", False), first_step("dgc:k=1", True)
+assert abs(whole - moved).max() < 1e-6 < 0.1 * abs(partly - moved).max()
 jobs.KEPT = Path("kept")
 found, kept = (jobs.kept_minimum(jobs.data.load("synthetic:n=50,d=8,seed=2")) for _ in range(2))
 assert (found.x_star == kept.x_star).all() and found[:4] == kept[:4] and len(list(jobs.KEPT.iterdir())) == 1
@@ -98,8 +129,8 @@ print("the same")
 
 @pytest.mark.timeout(300)
 def test_every_experiment_fills_its_table(tmp_path: Path) -> None:
-    words = [str(HERE / "run.py"), "--quick", "--seeds", "1", "--folder", str(tmp_path / "kept")]
+    words = [str(HERE / "run.py"), *RUNNABLE, "--quick", "--seeds", "1", "--folder", str(tmp_path / "kept")]
     first = run([*words, "--jobs", "1"], tmp_path)
-    assert [line.split(":")[0][4:] for line in first.splitlines() if line.startswith("### ")] == list(EXPERIMENTS)
+    assert [line.split(":")[0][4:] for line in first.splitlines() if line.startswith("### ")] == list(RUNNABLE)
     assert "not run" not in first
     assert run([*words, "--jobs", "0"], tmp_path) == first
