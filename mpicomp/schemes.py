@@ -105,9 +105,8 @@ COMPOSITIONS = {
 }
 
 Class = Any  # of a part; users register their own: it has a name, options and what its kind is asked for, no base
-PARTS: dict[str, dict[str, Class]] = {
-    "memory": MEMORIES, "selector": SELECTORS, "codec": CODECS, "exchange": EXCHANGES, "schedule": SCHEDULES,
-}  # fmt: skip
+PARTS: dict[str, dict[str, Class]] = {"memory": MEMORIES, "selector": SELECTORS, "codec": CODECS,
+                                      "exchange": EXCHANGES, "schedule": SCHEDULES}
 
 
 COMMON = (
@@ -176,8 +175,6 @@ class Scheme:
         topk:density=0.01,codec=levels
         >>> scheme.options["beta"], scheme.part_names["exchange"]
         (1.0, 'gather')
-        >>> print(scheme.replace(density=0.05))
-        topk:density=0.05,codec=levels
         >>> Scheme.parse("topk:density=2")
         Traceback (most recent call last):
         ...
