@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
 from .. import schemes as registry
-from .console import Column, print_json, print_table
+from .console import Column, print_json, print_table, width_of
 
 OPTIONS = [Column(title, left=True) for title in ("option", "default", "range", "meaning")]
 
@@ -41,13 +42,20 @@ def schemes(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
-    """Four lines and an empty one."""
+    """Four facts and an empty line."""
     parts = [row[kind] for kind in ("memory", "selector", "codec", "exchange")]
     schedule = "" if row["schedule"] == "warm-up" else f", schedule {row['schedule']}"
     click.echo(f"{click.style(row['name'], bold=True)}  {' + '.join(parts)}{schedule}")
-    click.echo(f"    sends     {row['wire']}")
-    click.echo(f"    options   {' '.join(_assignment(option) for option in own) or '-'}")
-    click.echo(f"    reference {row['reference']}\n")
+    _print_fact("sends", row["wire"])
+    _print_fact("options", " ".join(_assignment(option) for option in own) or "-")
+    _print_fact("reference", row["reference"])
+    click.echo()
+
+
+def _print_fact(name: str, text: str) -> None:
+    """On a terminal in lines that begin below each other, else in one."""
+    head, width = f"    {name:<10}", width_of(sys.stdout)
+    click.echo(click.wrap_text(text, width, head, " " * len(head)) if width else head + text)
 
 
 def _assignment(option: dict[str, Any]) -> str:
