@@ -45,13 +45,20 @@ def schemes(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
-    """Four lines and an empty one."""
+    """Four facts and an empty line."""
     parts = [row[kind] for kind in ("memory", "selector", "codec", "exchange")]
     schedule = "" if row["schedule"] == "warm-up" else f", schedule {row['schedule']}"
     click.echo(f"{click.style(row['name'], bold=True)}  {' + '.join(parts)}{schedule}")
-    click.echo(f"    sends     {row['wire']}")
-    click.echo(f"    options   {' '.join(_assignment(option) for option in own) or '-'}")
-    click.echo(f"    reference {row['reference']}\n")
+    _print_fact("sends", row["wire"])
+    _print_fact("options", " ".join(_assignment(option) for option in own) or "-")
+    _print_fact("reference", row["reference"])
+    click.echo()
+
+
+def _print_fact(name: str, text: str) -> None:
+    """On a terminal in lines that begin below each other, else in one."""
+    head, width = f"    {name:<10}", width_of(sys.stdout)
+    click.echo(click.wrap_text(text, width, head, " " * len(head)) if width else head + text)
 
 
 def _print_options(options: list[dict[str, Any]]) -> None:

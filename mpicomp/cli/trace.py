@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 
 import click
@@ -173,7 +175,7 @@ def _print_json(value) -> None:
 
 def _table(console: Console, *columns: str, left: int = 1) -> Table:
     """Plain columns when piped, close together on a narrow terminal; the first ``left`` ones hold text."""
-    narrow = console.is_terminal and console.width < ROOMY
+    narrow = console.width < ROOMY
     frame = box.SIMPLE_HEAD if console.is_terminal and not narrow else None
     table = Table(box=frame, pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1), header_style="bold")
     for column in columns[:left]:
@@ -184,7 +186,12 @@ def _table(console: Console, *columns: str, left: int = 1) -> Table:
 
 
 def _show_fact(console: Console, name: str, value: object) -> None:
-    console.print(Text.assemble((f"{name:<15}", "bold"), str(value)), soft_wrap=not console.is_terminal)
+    """A name and what there is to say; on a terminal in lines that begin below each other."""
+    lines, room = [str(value)], max(20, console.width - 15)
+    if console.is_terminal:
+        lines = textwrap.wrap(lines[0], room, break_long_words=False, break_on_hyphens=False) or lines
+    for head, line in zip_longest([name], lines, fillvalue=""):
+        console.print(Text.assemble((f"{head:<15}", "bold"), line), soft_wrap=True)
 
 
 def _show_card(console: Console, file: Path, card: dict) -> None:

@@ -28,9 +28,18 @@ def test_report(planted_trace, width):
 def test_words_stay_whole_on_a_narrow_terminal(planted_trace):
     shown = run("breakdown", planted_trace, COLUMNS="80", FORCE_COLOR="1").output
     assert "\x1b" in shown  # as on a terminal
+    plain = run("breakdown", planted_trace, COLUMNS="80").output
+    for text in (re.sub(r"\x1b\[[0-9;]*m", "", shown), plain):
+        rows = text.splitlines()
+        assert any(row.startswith("exchange communication ") for row in rows)
+        assert max(map(len, rows)) <= 80
+
+
+def test_long_facts_go_on_below_where_they_began(planted_trace):
+    shown = run("report", planted_trace, COLUMNS="60", FORCE_COLOR="1").output
     rows = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
-    assert any(row.startswith("exchange communication ") for row in rows)
-    assert max(map(len, rows)) <= 80
+    at = next(number for number, row in enumerate(rows) if row.startswith("imbalance"))
+    assert rows[at + 1].startswith(" " * 15) and max(map(len, rows[at : at + 2])) <= 60
 
 
 @pytest.mark.parametrize("command", ["info", "summary", "report", "validate"])
