@@ -8,6 +8,7 @@ what this worker adds to the common mean for its own rank (None: nothing, which 
 """
 
 from .error_reset import ErrorReset
+from .kept import ErrorMemory
 from .momentum_corrected import MomentumCorrected
 from .none import NoMemory
 from .residual import Residual
@@ -15,3 +16,6 @@ from .shifted import Shifted
 from .update import Update
 
 MEMORIES = {part.name: part for part in (NoMemory, Residual, MomentumCorrected, Update, ErrorReset, Shifted)}
+
+# What parts of users' own can be made from, beside the registry.
+__all__ = ["MEMORIES", "ErrorMemory"]

@@ -7,7 +7,7 @@ finite. A selector for the exchange ``agreed`` has two other verbs: ``sketch``, 
 workers (empty where nothing of u is needed), and ``pick``, the ascending indices that follow from the sum.
 """
 
-from ._by_span import DENSITY, Counted, K, Targeted, select_by_span
+from ._by_span import DENSITY, Counted, K, Listed, Targeted, select_by_span
 from .all import All
 from .bins import Bins
 from .chunk_max import ChunkMax
@@ -25,4 +25,4 @@ SELECTORS = {
 }
 
 # What parts of users' own can be made from, beside the registry.
-__all__ = ["DENSITY", "SELECTORS", "Counted", "K", "Targeted", "select_by_span"]
+__all__ = ["DENSITY", "SELECTORS", "Counted", "K", "Listed", "Targeted", "select_by_span"]

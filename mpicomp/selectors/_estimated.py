@@ -6,26 +6,17 @@ from math import inf
 from typing import Any
 
 from ..values import Array, Compensated
-from ._by_span import Targeted, select_by_span
+from ._by_span import Listed, Targeted, select_by_span
 
 
-class Estimated(Targeted):
+class Estimated(Targeted, Listed):
     """A selector with ``pick(u of a span, target, step)``, asked only for some of a span; how many it gives varies.
 
     NaN and infinity are found first, as exact selections do: an estimate that they spoil is not used.
     """
 
-    finds_nonfinite = True
-
     def select(self, u: Compensated, step: Any) -> Array:
         return select_by_span(u, step, lambda part, span: self._of_span(part, self.count(step, span), step))
-
-    def expand(self, wire: Array, step: Any) -> Array:
-        return wire
-
-    def wire_like(self, step: Any) -> None:
-        """How many pass is known only after selecting."""
-        return
 
     def _of_span(self, u: Compensated, target: int, step: Any) -> Array:
         return step.ops.arange(u.n) if target == u.n else self.pick(u, target, step)
