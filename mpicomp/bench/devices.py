@@ -25,6 +25,15 @@ def choose_device(comm: Any) -> int:
     return together(comm, choose)
 
 
+def to_device(host: Any, device: str) -> Any:
+    """A NumPy array on ``device``: itself for "cpu"."""
+    if device == "cpu":
+        return host
+    from ..ops import gpu
+
+    return gpu.from_host(host)
+
+
 def _count(runtime: Any) -> int:
     try:
         count = runtime.getDeviceCount()
