@@ -87,9 +87,8 @@ def fingerprint(data: Dataset) -> int:
 
 
 def _read(source: str) -> tuple[Matrix, np.ndarray]:
-    kind, _, options = source.partition(":")
-    if kind == "synthetic":
-        return synthetic.generate(options)
+    if source.partition(":")[0] == "synthetic":
+        return synthetic.generate(source)
     path = Path(source)
     if not path.is_file():
         raise InvalidArgument(

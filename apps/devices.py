@@ -16,9 +16,7 @@ def on_device(comm: Any, name: str) -> Callable[[Any], Any]:
     """
     if name == "cpu":
         return lambda array: array
-    from mpicomp.bench.devices import choose_device
+    from mpicomp.bench.devices import choose_device, to_device
 
     choose_device(comm)
-    from mpicomp.ops import gpu
-
-    return gpu.from_host
+    return lambda array: to_device(array, name)

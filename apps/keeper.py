@@ -140,3 +140,10 @@ def _impossible(folder: Any, every: int | None, resume: bool) -> InvalidArgument
     if every is not None and every < 1:
         return InvalidArgument(f"checkpoint_every must be at least 1, got {every}")
     return None
+
+
+def check_ranks(comm: Any, saved: Any, reducer: Any) -> None:
+    """Refuse, on every rank, to resume models that differ between ranks on another number of ranks (collective)."""
+    comm.fail_together(None if checkpoint.common_result(reducer) or saved.same_ranks else InvalidArgument(
+        f"with {saved.settings['scheme']} each rank has a model of its own: resume on {saved.ranks} ranks"
+    ))  # fmt: skip

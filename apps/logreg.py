@@ -26,7 +26,7 @@ from mpicomp.trace import NullRecorder
 
 from . import logistic
 from .data import Dataset, fingerprint, read_once
-from .keeper import Keeper, Snapshot
+from .keeper import Keeper, Snapshot, check_ranks
 from .logreg_result import Evaluation, Problem, Result
 from .settings import Settings
 from .shards import Shards
@@ -69,7 +69,7 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
     solved = time.perf_counter() - start
     run = kind(comm, data, settings, problem, trace or NullRecorder())
     f_start = keeper.saved.common["progress"]["f_start"] if keeper.saved else run.evaluate().gap + problem.f_star
-    run.result = result = Result(settings, _describe(data, settings.workers, comm.size), problem, f_start)
+    run.result = result = Result(settings, describe(data, settings.workers, comm.size), problem, f_start)
     if keeper.saved is not None:
         run.restore(keeper.saved)
         keeper.resumed()
@@ -113,7 +113,8 @@ def check(comm: Any, data: Dataset, settings: Settings, keeper: Keeper) -> Setti
     return settings
 
 
-def _describe(data: Dataset, workers: int, ranks: int) -> dict[str, Any]:
+def describe(data: Dataset, workers: int, ranks: int) -> dict[str, Any]:
+    """The facts of the data and of who works on it, for a result."""
     rows, features = data.features.shape
     return {
         "name": data.name, "rows": rows, "features": features,
@@ -122,23 +123,27 @@ def _describe(data: Dataset, workers: int, ranks: int) -> dict[str, Any]:
 
 
 def _descend(run: Run, settings: Settings, result: Result, watch: Watcher, keeper: Keeper) -> None:
-    """All steps that are left, with an evaluation on schedule and one at each target of bits."""
+    """All steps that are left."""
     steps = settings.epochs * run.steps_per_epoch
-    every = settings.eval_every or run.steps_per_epoch
-    pending = sorted(settings.target_bits)[len(result.targets) :]
     for samples in run.samples(steps):
         run.step(samples)
-        while pending and run.bits() >= pending[0]:
-            result.targets.append(run.evaluate())
-            pending.pop(0)
-        if run.steps % every == 0 or run.steps == steps:
-            result.series.append(run.evaluate())
-            watch(result.series[-1], steps)
+        evaluate_if_due(run, settings, result, watch, steps)
         if run.steps < steps and keeper.after_step(run):
             break
     result.steps, result.complete = run.steps, not keeper.stopped
     if result.complete:
         keeper.end(run)
+
+
+def evaluate_if_due(run: Run, settings: Settings, result: Result, watch: Watcher, steps: int) -> None:
+    """Evaluate once for each target of bits that this step has reached, and on schedule (collective)."""
+    targets = sorted(settings.target_bits)
+    while len(result.targets) < len(targets) and run.bits() >= targets[len(result.targets)]:
+        result.targets.append(run.evaluate())
+    every = settings.eval_every or run.steps_per_epoch
+    if run.steps % every == 0 or run.steps == steps:
+        result.series.append(run.evaluate())
+        watch(result.series[-1], steps)
 
 
 class Run:
@@ -160,8 +165,8 @@ class Run:
         self.x = problem.x_star + settings.shift
         self.steps_per_epoch = self.shards.steps_per_epoch
         self.steps = 0
-        self._sums = np.zeros(4)  # over steps and this rank's workers: bits, density, |e|^2; |e|^2 of the last step
-        self._bytes_sent = 0
+        self.sums = np.zeros(4)  # over steps and this rank's workers: bits, density, |e|^2; |e|^2 of the last step
+        self.bytes_sent = 0
         self.seconds = {"steps": 0.0, "evaluations": 0.0}
         self.fixed = {  # what a run that resumes must have in common with this one
             "app": self.app, "scheme": settings.scheme, "workers": workers, "seed": settings.seed,
@@ -173,7 +178,7 @@ class Run:
         """Everything that the next step depends on, and what is reported at the end."""
         model = {"model": {"x": self.x}}
         shared = common_result(self.reducer)
-        sums = np.array([*self._sums, self._bytes_sent])
+        sums = np.array([*self.sums, self.bytes_sent])
         result = self.result
         common = {
             "problem": self.problem._asdict(),
@@ -188,16 +193,14 @@ class Run:
         """Go on where a checkpoint was written (collective)."""
         saved.check_settings(**self.fixed)
         shared, progress = common_result(self.reducer), saved.common["progress"]
-        self.comm.fail_together(None if shared or saved.same_ranks else InvalidArgument(
-            f"with {self.fixed['scheme']} each rank has a model of its own: resume on {saved.ranks} ranks"
-        ))  # fmt: skip
+        check_ranks(self.comm, saved, self.reducer)
         saved.restore(self.reducer)
         self.x = (saved.common if shared else saved.own)["model"]["x"]
         if saved.same_ranks:
             sums = saved.own["sums"]["sums"]
         else:  # over other ranks only their sum is known, and only their sum is ever looked at
             sums = progress["sums"] * (self.comm.rank == 0)
-        self._sums, self._bytes_sent = sums[:4].copy(), int(sums[4])
+        self.sums, self.bytes_sent = sums[:4].copy(), int(sums[4])
         self.steps = progress["steps"]
         self.result.series = [Evaluation(*one) for one in progress["series"]]
         self.result.targets = [Evaluation(*one) for one in progress["targets"]]
@@ -233,16 +236,16 @@ class Run:
     def _account(self) -> None:
         stats, count = self.reducer.stats, self.shards.count
         error = self.reducer.memory_norm() ** 2
-        self._sums[:3] += stats.payload_bits * count, stats.density * count, error
-        self._sums[3] = error
-        self._bytes_sent += stats.bytes_sent
+        self.sums[:3] += stats.payload_bits * count, stats.density * count, error
+        self.sums[3] = error
+        self.bytes_sent += stats.bytes_sent
 
     def bits(self) -> float:
         """Bits that the mean worker has sent (collective)."""
-        return float(self._over_ranks(self._sums[:1])[0]) / self._workers
+        return float(self._over_ranks(self.sums[:1])[0]) / self._workers
 
     def mean_bytes_sent(self) -> float:
-        return float(self._over_ranks(np.array([float(self._bytes_sent)]))[0]) / self.comm.size
+        return float(self._over_ranks(np.array([float(self.bytes_sent)]))[0]) / self.comm.size
 
     def evaluate(self) -> Evaluation:
         """Measure here and now (collective); every rank computes the losses of its own rows."""
@@ -250,7 +253,7 @@ class Run:
         with self.trace.region("evaluate"):
             shards, problem = self.shards, self.problem
             loss = logistic.losses(shards.labels * shards.features.times(self.x)).sum()
-            total = self._over_ranks(np.array([loss, self.x @ self.x, *self._sums]))  # x may differ between ranks
+            total = self._over_ranks(np.array([loss, self.x @ self.x, *self.sums]))  # x may differ between ranks
         bits, density, total_error, error = (total[2:] / self._workers).tolist()
         value = float(total[0] / self._rows + 0.5 * problem.l2 * (total[1] / self.comm.size))
         evaluation = Evaluation(

@@ -39,7 +39,7 @@ from mpicomp.ops import ops_for
 from mpicomp.trace import NullRecorder
 
 from .batches import Batches
-from .keeper import Keeper, Snapshot
+from .keeper import Keeper, Snapshot, check_ranks
 from .loop_settings import LoopSettings, Point, Report
 
 Array = Any
@@ -244,9 +244,7 @@ class LoopRun:
         """Go on where a checkpoint was written (collective)."""
         saved.check_settings(**self.fixed)
         shared, progress, report = common_result(self._reducer), saved.common["progress"], self.report
-        self.comm.fail_together(None if shared or saved.same_ranks else InvalidArgument(
-            f"with {self.settings.scheme} each rank has a model of its own: resume on {saved.ranks} ranks"
-        ))  # fmt: skip
+        check_ranks(self.comm, saved, self._reducer)
         saved.restore(self._reducer)
         saved.fill("model", self.task.parameters, own=not shared)
         self._optimizer.load_state_dict((saved.common if shared else saved.own)["optimizer"])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from mpicomp import Scheme
 from mpicomp.errors import InvalidArgument
 
-TAKE_MOMENTUM = ("momentum-corrected", "update")  # memories that take the momentum before compression
+from .settings import at_least, check_workers
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,9 @@ class LoopSettings:
     def check(self, ranks: int, rows: int) -> None:
         """Refuse what cannot be run on so many ranks and rows of data, with InvalidArgument."""
         workers = ranks if self.workers is None else self.workers
-        if workers < ranks:
-            raise InvalidArgument(f"workers must be at least {ranks} (one a rank), got {workers}: start fewer ranks")
+        check_workers(workers, ranks)
         for name, low in (("batch", 1), ("seed", 0), ("eval_every", 1), ("patience", 1)):
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise InvalidArgument(f"{name} must be at least {low}, got {value}")
+            at_least(name, getattr(self, name), low)
         if not 0 < self.epochs < math.inf:
             raise InvalidArgument(f"epochs must be positive, got {self.epochs}")
         for name in ("compress_warmup", "sam", "clip"):
@@ -57,12 +54,13 @@ class LoopSettings:
         if self.compress_warmup:
             scheme = scheme.replace(warmup=round(self.compress_warmup * steps_per_epoch))
         if optimizer is None:
-            optimizer = "sgd" if scheme.part_names["memory"] in TAKE_MOMENTUM else "sgd:momentum=0.9"
+            optimizer = "sgd" if scheme.takes_momentum else "sgd:momentum=0.9"
         return replace(self, workers=workers, optimizer=optimizer, scheme=str(scheme))
 
     def _check_momentum(self) -> None:
-        memory = Scheme.parse(self.scheme).part_names["memory"]
-        if memory in TAKE_MOMENTUM and self.optimizer not in (None, "sgd") and "weight_decay" not in self.optimizer:
+        scheme = Scheme.parse(self.scheme)
+        if scheme.takes_momentum and self.optimizer not in (None, "sgd") and "weight_decay" not in self.optimizer:
+            memory = scheme.part_names["memory"]
             raise InvalidArgument(f"memory {memory} of {self.scheme} has the momentum itself and needs plain SGD: "
                                   f"give optimizer sgd, got {self.optimizer}")
 

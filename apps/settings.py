@@ -26,9 +26,10 @@ class Settings:
 
     def check(self, ranks: int, rows: int) -> None:
         """Refuse what cannot be run on so many ranks and rows of data, with InvalidArgument."""
-        _check_workers(self.workers_on(ranks), ranks, rows)
+        check_workers(self.workers_on(ranks), ranks)
+        _check_shards(self.workers_on(ranks), rows)
         for name, low in (("epochs", 1), ("eval_every", 1), ("seed", 0)):
-            _at_least(name, getattr(self, name), low)
+            at_least(name, getattr(self, name), low)
         for name in ("l2", "step_size"):
             _positive(name, getattr(self, name))
         for bits in self.target_bits:
@@ -42,14 +43,17 @@ class Settings:
         return ranks if self.workers is None else self.workers
 
 
-def _check_workers(workers: int, ranks: int, rows: int) -> None:
+def check_workers(workers: int, ranks: int) -> None:
     if workers < ranks:
         raise InvalidArgument(f"workers must be at least {ranks} (one a rank), got {workers}: start fewer ranks")
+
+
+def _check_shards(workers: int, rows: int) -> None:
     if workers > rows:
         raise InvalidArgument(f"workers must be at most the number of rows, {rows}, got {workers}: use fewer workers")
 
 
-def _at_least(name: str, value: int | None, low: int) -> None:
+def at_least(name: str, value: int | None, low: int) -> None:
     if value is not None and value < low:
         raise InvalidArgument(f"{name} must be at least {low}, got {value}")
 

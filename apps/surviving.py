@@ -22,7 +22,7 @@ from mpicomp.survivors import Loss
 
 from . import data
 from .keeper import Keeper
-from .logreg import Run, _describe, check, define
+from .logreg import Run, check, define, describe, evaluate_if_due
 from .logreg_result import Evaluation, Result
 from .settings import Settings
 
@@ -47,7 +47,7 @@ class Training:
 
     def __init__(self, source: str, rows: int | None, settings: Settings, ranks: int, trace: Any,
                  watch: Callable[[Evaluation, int], None] = lambda evaluation, steps: None) -> None:  # fmt: skip
-        if Scheme.parse(settings.scheme).part_names["memory"] == "error-reset":
+        if Scheme.parse(settings.scheme).diverges:
             raise InvalidArgument(f"--ft needs a model that is the same on all ranks; with {settings.scheme} each rank "
                                   "has its own between two resets")
         self.step = 0
@@ -78,7 +78,7 @@ class Training:
         problem = define(comm, self._data, self._settings)
         self._seconds = {"minimum": time.perf_counter() - start}
         self._make_run(comm, problem)
-        self.result = Result(self._settings, _describe(self._data, self._workers, len(self._ranks)), problem,
+        self.result = Result(self._settings, describe(self._data, self._workers, len(self._ranks)), problem,
                              self.run.evaluate().gap + problem.f_star)  # fmt: skip
         self.step, self._kept = 0, []
         self._ranks = loss.alive if loss else self._ranks
@@ -92,22 +92,12 @@ class Training:
 
     def advance(self) -> None:
         run = self.run
-        own = np.array([run.reducer.memory_norm() ** 2, *run._sums, float(run._bytes_sent)])
+        own = np.array([run.reducer.memory_norm() ** 2, *run.sums, float(run.bytes_sent)])
         everyone = run.comm.gather_to_all(own, [own.size] * run.comm.size)[0].reshape(-1, STATISTICS)
         self._kept = [*self._kept[-1:], self._snapshot(everyone)]
         run.step(next(self._samples))
-        self._evaluate()
-        self.step = run.steps
-
-    def _evaluate(self) -> None:
-        run, result, pending = self.run, self.result, sorted(self._settings.target_bits)
-        while len(result.targets) < len(pending) and run.bits() >= pending[len(result.targets)]:
-            result.targets.append(run.evaluate())
-        every = self._settings.eval_every or run.shards.steps_per_epoch
-        if run.steps % every == 0 or run.steps == self.steps:
-            result.series.append(run.evaluate())
-            self._watch(result.series[-1], self.steps)
-        result.steps = run.steps
+        evaluate_if_due(run, self._settings, self.result, self._watch, self.steps)
+        self.step = self.result.steps = run.steps
 
     def finish(self) -> None:
         """What the result says of the whole run (collective)."""
@@ -118,7 +108,7 @@ class Training:
 
     def _snapshot(self, everyone: np.ndarray) -> Snapshot:
         run, result = self.run, self.result
-        sums = np.array([*run._sums, float(run._bytes_sent)])
+        sums = np.array([*run.sums, float(run.bytes_sent)])
         return Snapshot(self.step, self._ranks, run.x.copy(), sums, run.reducer.state_dict(), everyone.copy(),
                         (len(result.series), len(result.targets)))  # fmt: skip
 
@@ -132,8 +122,8 @@ class Training:
         run, gone = self.run, [place for place, rank in enumerate(then.ranks) if rank not in loss.alive]
         lost = then.everyone[gone].sum(axis=0)
         sums = then.sums + (lost[1:] if comm.rank == 0 else 0)  # what the dead had sent counts on
-        run.x[:], run.steps, run._bytes_sent = then.x, then.step, int(sums[-1])
-        run._sums[:] = [*sums[:3], then.sums[3]]
+        run.x[:], run.steps, run.bytes_sent = then.x, then.step, int(sums[-1])
+        run.sums[:] = [*sums[:3], then.sums[3]]
         run.reducer.load_state_dict(reducer)
         del self.result.series[then.evaluations[0]:], self.result.targets[then.evaluations[1]:]
         # From here on nothing fails: until the next step, this is the state that is kept.

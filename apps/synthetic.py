@@ -10,18 +10,21 @@ import numpy as np
 
 from mpicomp.errors import InvalidArgument
 
+from . import made_up
 from .matrix import Dense
 
 _DEFAULTS = {"n": 2000, "d": 500, "seed": 0}
 _CENTRE, _SPREAD = 480.0, 30.0  # of every feature
-_MOST, _DIGITS = 1 << 32, 18  # numbers in all rows; digits of an option
+_MOST = 1 << 32  # numbers in all rows
 _MARGIN = 2.0  # standard deviation of the planted margin: labels are right in about four of five rows
 
 
-def generate(text: str) -> tuple[Dense, np.ndarray]:
-    """Features and labels for the options in ``text``, ``n=...,d=...,seed=...``; equal text, equal data."""
-    options = _parse(text)
+def generate(source: str) -> tuple[Dense, np.ndarray]:
+    """Features and labels for ``synthetic:n=...,d=...,seed=...``; equal text, equal data."""
+    options = made_up.options(source, _DEFAULTS, most=_MOST)
     n, d = options["n"], options["d"]
+    if n < 2 or n * d > _MOST:
+        raise InvalidArgument(f"synthetic data needs n of at least 2, and n times d of at most {_MOST}, got {source!r}")
     rng = np.random.default_rng(options["seed"])
     features = np.rint(rng.normal(_CENTRE, _SPREAD, (n, d)))
     separator = rng.standard_normal(d)
@@ -30,17 +33,3 @@ def generate(text: str) -> tuple[Dense, np.ndarray]:
     labels = np.where(rng.random(n) < 1 / (1 + np.exp(-margins)), 1.0, -1.0)
     labels[:2] = 1.0, -1.0  # both classes are there, however few rows
     return Dense(features), labels
-
-
-def _parse(text: str) -> dict[str, int]:
-    options = dict(_DEFAULTS)
-    for item in filter(None, text.split(",")):
-        name, _, value = item.partition("=")
-        if name not in options or not value.isdecimal() or len(value) > _DIGITS:
-            raise InvalidArgument(f"expected synthetic:n=2000,d=500,seed=1 (whole numbers), got {item!r}")
-        options[name] = int(value)
-    if options["n"] < 2 or options["d"] < 1:
-        raise InvalidArgument(f"synthetic data needs n of at least 2 and d of at least 1, got {text!r}")
-    if options["n"] * options["d"] > _MOST:
-        raise InvalidArgument(f"synthetic data has at most {_MOST} features in all rows, got {text!r}")
-    return options

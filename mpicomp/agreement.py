@@ -14,6 +14,7 @@ from zlib import crc32
 
 from . import errors
 from .errors import Disagreement, MpicompError
+from .partition import runs
 
 FAILED = -1  # below every checksum: one failed rank is enough to be seen by all
 
@@ -100,11 +101,5 @@ def sides(texts: list[str]) -> list[str]:
 
 def ranks_text(ranks: list[int]) -> str:
     """``rank 3`` or ``ranks 0-2, 5``."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    text = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
+    text = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs(ranks))
     return f"rank{'s' if len(ranks) > 1 else ''} {text}"

@@ -199,7 +199,7 @@ def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
     if isinstance(grads, Mapping):
         return "dict", dict(grads)
     if isinstance(grads, list | tuple):
-        return "list", {f"gradient {i} ": array for i, array in enumerate(grads)}
+        return "list", {f"gradient {i}": array for i, array in enumerate(grads)}
     return "array", {"gradient": grads}
 
 

@@ -15,6 +15,7 @@ from .buffers import bytes_of
 from .call import Call, check_covered, plain_signature, resolve
 from .calls import Calls, logged
 from .checks import Checks
+from .cost import least_bytes
 from .errors import InvalidArgument, MpicompError
 from .inflight import InFlight
 from .inherited import Inherited
@@ -276,7 +277,7 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
             return Traffic()
         plain = self._plain
         if plain.handed_over:
-            self._link.count_modelled(2 * (self._link.size - 1) * plain.handed_over // self._link.size)
+            self._link.count_modelled(least_bytes(plain.handed_over, self._link.size))
             plain.handed_over = 0
         own = self._link.traffic()
         return own + self._helper.comm.traffic if self._helper else own

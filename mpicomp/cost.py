@@ -65,7 +65,14 @@ def gather_ring(nbytes: float, size: int) -> Cost:
     return Cost(size - 1, (size - 1) * nbytes, 0.0)
 
 
-# Native is counted as the least any schedule sends.
+def least_bytes(nbytes: int, size: int) -> int:
+    """What each rank sends, and receives, in an all-reduce of ``nbytes`` at the least: 2 (p-1)/p of them.
+
+    A schedule that cannot be seen, MPI's own or NCCL's, is counted as this.
+    """
+    return 2 * (size - 1) * nbytes // size
+
+
 ALLREDUCE: dict[str, Callable[[float, int], Cost]] = {
     "native": ring,
     "ring": ring,
@@ -80,7 +87,7 @@ def allreduce_bytes(algorithm: str, n: int, itemsize: int, size: int, rank: int)
     if size == 1 or algorithm == "node_shared":
         return 0, 0
     if algorithm == "native":
-        return (2 * (size - 1) * n * itemsize // size,) * 2
+        return (least_bytes(n * itemsize, size),) * 2
     count = {"ring": ring_elements, "direct": direct_elements, "halving_doubling": halving_elements}[algorithm]
     sent, received = count(n, size, rank)
     return sent * itemsize, received * itemsize

@@ -47,9 +47,7 @@ def bruck(link: Any, rotated: Any, counts: list[int]) -> None:
 
     After the step of distance d the first 2d blocks are here: d of our own and d of rank+d.
     """
-    edges = [0]
-    for count in counts:
-        edges.append(edges[-1] + count)
+    edges = [0, *accumulate(counts)]
     # A neighbour's first blocks are ours, further on: rank-d wants our first blocks, as many as it still lacks.
     distance = 1
     while distance < link.size:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import time
@@ -14,16 +13,13 @@ from typing import Any
 from mpi4py import MPI
 
 from .calls import KEPT, Calls, Entry
+from .job import this_rank, world
 from .link import op_name
 
 
 def head(calls: Calls) -> str:
     """Which rank speaks, and where it is."""
-    world = MPI.COMM_WORLD
-    return (
-        f"[mpicomp] rank {world.Get_rank()} of {world.Get_size()} (host {socket.gethostname()}, pid {os.getpid()}) is "
-        f"{state(calls)}"
-    )
+    return f"{this_rank()} is {state(calls)}"
 
 
 def state(calls: Calls) -> str:
@@ -67,7 +63,7 @@ def _messages(calls: Calls) -> Iterator[str]:
 
 
 def _world_rank(comm: MPI.Intracomm, rank: int) -> int:
-    return MPI.Group.Translate_ranks(comm.Get_group(), [rank], MPI.COMM_WORLD.Get_group())[0]
+    return MPI.Group.Translate_ranks(comm.Get_group(), [rank], world().Get_group())[0]
 
 
 def _history(calls: Calls) -> Iterator[str]:

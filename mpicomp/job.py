@@ -30,12 +30,23 @@ RANKS = (
 GPU_PATHS = ("auto", "direct", "staged")
 
 
+def world() -> MPI.Intracomm:
+    """All ranks of the job."""
+    return MPI.COMM_WORLD
+
+
+def this_rank() -> str:
+    """Who speaks, at the beginning of a line on standard error."""
+    host, pid = socket.gethostname(), os.getpid()
+    return f"[mpicomp] rank {world().Get_rank()} of {world().Get_size()} (host {host}, pid {pid})"
+
+
 def launcher_mismatch() -> str | None:
     """Why this process is alone although its launcher started several; None when all is well.
 
     MPI libraries fall back to "rank 0 of 1" without a word when the launcher speaks another library's protocol.
     """
-    if MPI.COMM_WORLD.Get_size() > 1 or os.environ.get("MPICOMP_ALLOW_SINGLETON") == "1":
+    if world().Get_size() > 1 or os.environ.get("MPICOMP_ALLOW_SINGLETON") == "1":
         return None
     for variable, needed, launcher in LAUNCHERS:
         started = os.environ.get(variable, "")
@@ -86,16 +97,8 @@ def report_and_abort(kind: type[BaseException], error: BaseException, traceback:
     if MPI.Is_initialized() and not MPI.Is_finalized():
         from mpi4py.run import set_abort_status
 
-        print(failure_line(error), file=sys.stderr, flush=True)
+        print(f"{this_rank()}: {kind.__name__}: {error}", file=sys.stderr, flush=True)
         set_abort_status(error if isinstance(error, KeyboardInterrupt) else 1)
-
-
-def failure_line(error: BaseException) -> str:
-    world = MPI.COMM_WORLD
-    return (
-        f"[mpicomp] rank {world.Get_rank()} of {world.Get_size()} (host {socket.gethostname()}, pid {os.getpid()}): "
-        f"{type(error).__name__}: {error}"
-    )
 
 
 def gpu_path() -> tuple[str, str]:
@@ -121,7 +124,7 @@ def gpu_path() -> tuple[str, str]:
 @lru_cache(maxsize=1)
 def cuda_aware() -> tuple[bool, str]:
     """Whether MPI says with certainty that it takes CUDA memory, and how it said so."""
-    kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds")
+    kinds = world().Get_info().Get("mpi_memory_alloc_kinds")
     if kinds and any(kind.split(":")[0] == "cuda" for kind in kinds.split(",")):
         return True, f"{library_name()} lists cuda in mpi_memory_alloc_kinds ({kinds})"
     try:

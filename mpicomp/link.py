@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import add, sub
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from .calls import Calls
+from .cost import least_bytes
 from .device import ready
 from .node import Node, split_node
 from .partition import pieces
@@ -93,20 +95,10 @@ class Traffic:
     modelled: int = 0
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.bytes_sent + other.bytes_sent,
-            self.bytes_received + other.bytes_received,
-            self.messages + other.messages,
-            self.modelled + other.modelled,
-        )
+        return Traffic(*map(add, vars(self).values(), vars(other).values()))
 
     def __sub__(self, earlier: Traffic) -> Traffic:
-        return Traffic(
-            self.bytes_sent - earlier.bytes_sent,
-            self.bytes_received - earlier.bytes_received,
-            self.messages - earlier.messages,
-            self.modelled - earlier.modelled,
-        )
+        return Traffic(*map(sub, vars(self).values(), vars(earlier).values()))
 
 
 def nap_until_done(request: MPI.Request) -> None:
@@ -247,7 +239,7 @@ class Link:
                 self.wait(self.comm.Iallreduce(MPI.IN_PLACE, part, MPI_OPS[op]))
             else:
                 self.comm.Allreduce(MPI.IN_PLACE, part, MPI_OPS[op])
-        self.count_modelled(2 * (self.size - 1) * work.nbytes // self.size)
+        self.count_modelled(least_bytes(work.nbytes, self.size))
 
     def extremes(self, number: int, patient: bool) -> tuple[int, int]:
         """The least and the greatest ``number`` of all ranks, by dissemination: ceil(log2 p) messages of 16 bytes.

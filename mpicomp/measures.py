@@ -58,7 +58,7 @@ class Measures:
         """The measures of the step (collective)."""
         step, squares = self._step, [self._step.ops.squared_norm(u) for u in self._u]
         hamming = [self._hamming(own, one, u) for own, one, u in zip(self._chosen, sent, self._u, strict=True)]
-        errors = [self._error(u, one) for u, one in zip(self._u, sent, strict=True)]
+        errors = [step.ops.squared_norm(one.taken_from(u, step.ops)) for u, one in zip(self._u, sent, strict=True)]
         counts = [self._count(one.indices) for one in sent]
         norms = [math.sqrt(memory.squared_norm(step.ops)) for memory in self._memories]
         sums = np.array([*map(sum, (errors, squares, norms, hamming, counts)), stats.bytes_sent], np.float64)
@@ -106,18 +106,6 @@ class Measures:
     def _count(self, indices: Array | None) -> int:
         count: int = self._step.n if indices is None else indices.size
         return count
-
-    def _error(self, u: Array, sent: Sent) -> float:
-        """||u - sent||^2; u is overwritten by the difference."""
-        ops = self._step.ops
-        if sent.indices is None:
-            ops.axpby(u, 1.0, u, -1.0, sent.values)
-        else:
-            there = Compensated(None, u).at(sent.indices, ops)
-            ops.axpby(there, 1.0, there, -1.0, sent.values)
-            ops.scatter(u, sent.indices, there)
-        error: float = ops.squared_norm(u)
-        return error
 
     def _cosine(self) -> float:
         """From the sum s of all w unit vectors: ||s||^2 = w + the sum of the cosines of all ordered pairs."""

@@ -1,4 +1,4 @@
-"""Optimizers and learning rates for NumPy and CuPy arrays; no framework needed.
+"""Optimizers for NumPy and CuPy arrays; no framework needed.
 
 An optimizer changes named parameters in place, given gradients that are the same on all ranks (a ``Reducer``'s mean);
 so parameters and state stay the same on all ranks without a message. It works on any array with Python's operators.
@@ -20,7 +20,7 @@ import numpy as np
 
 from .errors import InvalidArgument
 from .ops import ops_for
-from .options import Option, resolve
+from .options import Option, resolve, written
 
 Array = Any
 Arrays = Mapping[str, Array]
@@ -286,14 +286,8 @@ def make(text: str, parameters: Arrays) -> Optimizer:
 
 
 def parse(text: str, registry: Mapping[str, Any], what: str) -> tuple[str, dict[str, str]]:
-    """``name:option=value,...`` as name and options."""
-    name, _, rest = text.partition(":")
+    """``name:option=value,...`` as name and options, the name one of a registry's."""
+    name, given = written(text)
     if name not in registry:
         raise InvalidArgument(f"unknown {what} {name!r}; there are: {', '.join(registry)}")
-    given = {}
-    for item in filter(None, rest.split(",")):
-        option, equals, value = item.partition("=")
-        if not equals or option in given:
-            raise InvalidArgument(f"options are written name=value, each once, got {item!r} in {text!r}")
-        given[option] = value
     return name, given

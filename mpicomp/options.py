@@ -1,4 +1,4 @@
-"""Options of schemes: declared once beside the part they steer, parsed and checked the same way everywhere."""
+"""Options of schemes, optimizers and rates: declared once beside what they steer, read and checked alike everywhere."""
 
 from __future__ import annotations
 
@@ -70,6 +70,13 @@ class Option:
         return self.high is None or value <= self.high
 
 
+# Declared by selectors and by codecs, which do not know each other.
+DENSITY = Option("density", float, 0.01, "fraction of the elements sent", low=0, high=1, open_low=True)
+K = Option("k", int, None, "elements sent, instead of a density", low=1)
+LAM = Option("lam", float, None, "smallest magnitude sent, on the gradient's scale; else from k or density",
+             low=0, open_low=True)
+
+
 def resolve(options: Iterable[Option], given: dict[str, Any], owner: str) -> dict[str, Any]:
     """Every option's value: the one given, checked, or the default.
 
@@ -87,3 +94,23 @@ def resolve(options: Iterable[Option], given: dict[str, Any], owner: str) -> dic
         name: option.parse(given[name]) if name in given else option.default
         for name, option in declared.items()
     }
+
+
+def written(text: str) -> tuple[str, dict[str, str]]:
+    """``name:option=value,...`` as the name and the options.
+
+    Raises
+    ------
+    InvalidArgument
+        For an option without a value, and one that is given twice.
+    """
+    name, _, rest = text.partition(":")
+    given: dict[str, str] = {}
+    for item in filter(None, (piece.strip() for piece in rest.split(","))):
+        option, equals, value = (side.strip() for side in item.partition("="))
+        if not equals or not value:
+            raise InvalidArgument(f"options are written name=value, got {item!r} in {text!r}")
+        if option in given:
+            raise InvalidArgument(f"option {option!r} is given twice in {text!r}")
+        given[option] = value
+    return name.strip(), given

@@ -1,4 +1,4 @@
-"""How n elements are cut into contiguous parts: counts and displacements, in elements."""
+"""How n elements are cut into contiguous parts: counts and displacements, in elements; and runs of numbers."""
 
 from __future__ import annotations
 
@@ -41,3 +41,12 @@ def pieces(start: int, stop: int, length: int) -> Iterator[tuple[int, int]]:
 def chunk_count(n: int, chunk: int) -> int:
     """Number of chunks of ``chunk`` elements that cover ``n`` elements."""
     return -(-n // chunk)
+
+
+def runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive ones among ascending numbers: ``[0, 1, 2, 5]`` has (0, 2), (5, 5)."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        first = found.pop()[0] if found and number == found[-1][1] + 1 else number
+        found.append((first, number))
+    return found

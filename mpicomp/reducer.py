@@ -42,7 +42,7 @@ class Reducer:
         What NaN or infinity in any rank's gradient does: raise NonFiniteGradient on every rank; give a zero mean
         on every rank and go on, memory untouched; or nothing at all (it will spread).
     densities : mapping of str to float, optional
-        Of some arrays by name (``"gradient 0 "`` and so on in a list), for schemes with a density and
+        Of some arrays by name (``"gradient 0"`` and so on in a list), for schemes with a density and
         ``layers=per-tensor``; 1 sends an array uncompressed. See :func:`mpicomp.schedules.densities_by_flops`.
     measures : int
         Work out ``stats.measures`` in every so many-th step, and record them in the trace; 0 is never. For analysis:

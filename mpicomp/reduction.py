@@ -9,6 +9,7 @@ import numpy as np
 
 from . import allreduce, nccl
 from .buffers import Vector
+from .cost import least_bytes
 from .errors import BufferRefused
 from .job import gpu_path
 from .link import Link
@@ -55,8 +56,7 @@ class Reduction:
         if nccl.NAME not in self._scratch:
             self._scratch[nccl.NAME] = nccl.Nccl(self._link.comm)
         self._scratch[nccl.NAME].allreduce(target, op)
-        size = self._link.size
-        self._link.count_modelled(2 * (size - 1) * target.array.nbytes // size)
+        self._link.count_modelled(least_bytes(target.array.nbytes, self._link.size))
 
     def _scratch_of(self, ops: Any, like: np.dtype) -> Callable[..., Any]:
         """Cached work arrays: at least ``n`` elements, one array a dtype and ``slot``."""

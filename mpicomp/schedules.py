@@ -2,7 +2,7 @@
 
 ``density`` gives a span's density where the scheme's own is ``target``; ``observe`` sees every step's common mean, and
 ``learning_rate_dropped`` hears of it. All ranks hold the same mean and count the same steps, so they decide alike
-without asking each other. What other schedules of training need stands at the end, as plain functions.
+without asking each other. (Learning rates: `mpicomp.rates`.)
 """
 
 from __future__ import annotations
@@ -166,24 +166,3 @@ def densities_by_flops(
     if wrong := {name: value for name, value in flops.items() if not value >= bounds[-1]}:
         raise InvalidArgument(f"FLOPs per gradient element must be at least {bounds[-1]:g}, got {wrong}")
     return {name: 1 / next(rate for bound, rate in rates if value >= bound) for name, value in flops.items()}
-
-
-def scaled_learning_rate(base: float, batch: float, base_batch: float) -> float:
-    """The linear scaling rule: k times the batch, k times the learning rate.
-
-    >>> scaled_learning_rate(0.1, batch=1024, base_batch=256)
-    0.4
-
-    Reference: Goyal et al., Accurate, large minibatch SGD, 2017, section 2.1.
-    """
-    if not (batch > 0 and base_batch > 0):
-        raise InvalidArgument(f"batches must be positive, got {batch} and {base_batch}")
-    return base * batch / base_batch
-
-
-def warmed_up_learning_rate(target: float, number: int, steps: int, start: float = 0.0) -> float:
-    """The learning rate of step ``number``: from ``start`` to ``target`` in a straight line over ``steps`` steps.
-
-    Reference: Goyal et al., 2017, section 2.2: from the base rate to the scaled one over 5 epochs.
-    """
-    return target if number >= steps else start + (target - start) * number / steps

@@ -15,7 +15,7 @@ from .codecs import CODECS
 from .errors import InvalidArgument
 from .exchanges import EXCHANGES
 from .memories import MEMORIES
-from .options import Option, resolve
+from .options import Option, resolve, written
 from .schedules import SCHEDULES
 from .selectors import SELECTORS
 
@@ -182,16 +182,7 @@ class Scheme:
         """
         if isinstance(text, Scheme):
             return text
-        name, _, rest = text.partition(":")
-        given = {}
-        for item in filter(None, (piece.strip() for piece in rest.split(","))):
-            option, equals, value = (side.strip() for side in item.partition("="))
-            if not equals or not value:
-                raise InvalidArgument(f"options are written name=value, got {item!r} in {text!r}")
-            if option in given:
-                raise InvalidArgument(f"option {option!r} is given twice in {text!r}")
-            given[option] = value
-        return cls(name.strip(), given)
+        return cls(*written(text))
 
     def replace(self, **options: Any) -> Scheme:
         """The same scheme with ``options`` given instead."""
@@ -212,12 +203,27 @@ class Scheme:
 
     def cautions(self) -> list[str]:
         """What it does and hardly anybody wants, in a sentence each; said once when a Reducer is made."""
-        return list(cautions(self.parts(1).memories[0], *self.parts(1)[1:4]))
+        memories, selector, codec, exchange, _ = self.parts(1)
+        return list(cautions(memories[0], selector, codec, exchange))
 
     @property
     def part_names(self) -> dict[str, str]:
         """The declared name of each part: memory, selector, codec, exchange, schedule."""
         return {kind: part.name for kind, part in _classes(self._composition, self.options).items()}
+
+    @property
+    def takes_momentum(self) -> bool:
+        """Whether each worker takes the momentum before compression: the optimizer must then have none."""
+        return getattr(self._memory, "takes_momentum", False)
+
+    @property
+    def diverges(self) -> bool:
+        """Whether each rank gets a result of its own, as with error reset and local SGD, and so has its own model."""
+        return getattr(self._memory, "diverges", False)
+
+    @property
+    def _memory(self) -> type:
+        return _classes(self._composition, self.options)["memory"]
 
     @property
     def _composition(self) -> Composition:
@@ -277,9 +283,8 @@ def _replacements() -> list[Option]:
 
 def _check_fit(memory: Class, selector: Class, codec: Class, exchange: Class, schedule: Class) -> None:
     """Refuse parts that cannot work together."""
-    everything = selector.name == "all"
     fits = {
-        "any": not hasattr(selector, "sketch"), "all": everything, "some": hasattr(selector, "wire_like"),
+        "any": not hasattr(selector, "sketch"), "all": selector.name == "all", "some": hasattr(selector, "wire_like"),
         "counted": hasattr(selector, "counts"), "agreed": hasattr(selector, "sketch"),
     }
     if not fits[exchange.takes]:

@@ -103,11 +103,11 @@ class Step:
 
     def scratch(self, key: str, n: int, dtype: Any) -> Array:
         """An array of ``n`` elements kept from step to step under ``key``; its contents are not defined."""
-        return self._kept(key, n, dtype, lambda n, dtype: self.ops.empty(n, dtype))
+        return self._kept(key, n, dtype, self.ops.empty)
 
     def zeroed(self, key: str, n: int, dtype: Any) -> Array:
         """As ``scratch``, but zero at first; the user leaves it zero."""
-        return self._kept(key, n, dtype, lambda n, dtype: self.ops.zeros(n, dtype))
+        return self._kept(key, n, dtype, self.ops.zeros)
 
     def kept(self, key: Any, make: Any) -> Any:
         """What ``make()`` gave the first time; for what depends on the layout alone."""

@@ -52,6 +52,16 @@ class Sent(NamedTuple):
     indices: Array | None
     values: Array
 
+    def taken_from(self, x: Array, ops: Any) -> Array:
+        """``x`` less what was sent, in place."""
+        if self.indices is None:
+            ops.axpby(x, 1.0, x, -1.0, self.values)
+            return x
+        there = Compensated(None, x).at(self.indices, ops)
+        ops.axpby(there, 1.0, there, -1.0, self.values)
+        ops.scatter(x, self.indices, there)
+        return x
+
 
 class Place(NamedTuple):
     """Which values a codec writes or reads: those at ``indices`` of the flat vector, or all of ``[start, stop)``.
@@ -107,7 +117,7 @@ class Mean(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """What an exchange hands back to the reducer."""
+    """What an exchange hands back."""
 
     mean: Mean
     sent: list[Sent]  # one a local worker

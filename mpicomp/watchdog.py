@@ -25,6 +25,7 @@ from .calls import Calls
 from .errors import InvalidArgument
 from .faults import VARIABLE as FAULT
 from .faults import FaultyCalls, parse
+from .job import world
 
 TIMED_OUT = 70  # exit code
 DEFAULT_S = 1800.0
@@ -141,7 +142,7 @@ class Watched:
         if not self._watchdog.threaded:  # MPI may not be called here; the launcher ends the others
             os._exit(TIMED_OUT)
         signal.alarm(ABORT_S)
-        MPI.COMM_WORLD.Abort(TIMED_OUT)
+        world().Abort(TIMED_OUT)
 
     def _tell(self) -> None:
         """Tell all other ranks where this one is."""
@@ -196,8 +197,7 @@ _faults: dict[str, Any] = {}
 
 def _faulty(text: str) -> Calls:
     """A log with the fault that ``text`` names, which counts the calls of the whole process."""
-    world = MPI.COMM_WORLD
     if text not in _faults:
-        _faults[text] = parse(text, world.Get_size())
+        _faults[text] = parse(text, world().Get_size())
     fault = _faults[text]
-    return FaultyCalls(fault) if fault.rank == world.Get_rank() else Calls()
+    return FaultyCalls(fault) if fault.rank == world().Get_rank() else Calls()

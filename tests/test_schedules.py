@@ -1,4 +1,4 @@
-"""Schedules of densities and learning rates, without MPI."""
+"""Schedules of densities, without MPI."""
 
 from types import SimpleNamespace
 
@@ -7,14 +7,7 @@ import pytest
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import reference
-from mpicomp.schedules import (
-    SCHEDULES,
-    Accordion,
-    WarmUp,
-    densities_by_flops,
-    scaled_learning_rate,
-    warmed_up_learning_rate,
-)
+from mpicomp.schedules import SCHEDULES, Accordion, WarmUp, densities_by_flops
 from mpicomp.values import Mean
 
 SPANS = [(0, 3), (3, 3), (3, 8)]
@@ -146,12 +139,3 @@ def test_densities_by_flops():
 def test_bad_rates_are_refused(flops, rates, message):
     with pytest.raises(InvalidArgument, match=message):
         densities_by_flops(flops, rates)
-
-
-def test_learning_rates():
-    assert scaled_learning_rate(0.1, batch=8192, base_batch=256) == pytest.approx(3.2)
-    with pytest.raises(InvalidArgument, match="batches must be positive"):
-        scaled_learning_rate(0.1, 256, 0)
-    found = [warmed_up_learning_rate(3.2, number, 4, start=0.4) for number in (0, 1, 2, 4, 9)]
-    assert found == pytest.approx([0.4, 1.1, 1.8, 3.2, 3.2])
-    assert warmed_up_learning_rate(1.0, 0, 0) == 1

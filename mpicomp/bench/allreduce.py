@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..comm import Comm
+from ..cost import least_bytes
 from ..link import MAX_COUNT, MPI_OPS
 from . import data
 from .compressed import Compressed, noise
@@ -59,5 +60,4 @@ class Vectors(data.Vectors):
         yield Part(0, self.n, self._total)
 
     def modelled(self, algorithm: str) -> int:
-        size = self.comm.size
-        return 2 * (size - 1) * self.nbytes() // size if algorithm == "native" and self._direct else 0
+        return least_bytes(self.nbytes(), self.comm.size) if algorithm == "native" and self._direct else 0

@@ -10,6 +10,7 @@ import numpy as np
 from ..device import ready
 from ..ops import ops_for
 from ..reducer import Reducer
+from .devices import to_device
 from .plan import Plan
 
 SLACK = 16  # roundings in a mean of few ranks
@@ -21,12 +22,6 @@ def noise(rank: int, plan: Plan, n: int) -> np.ndarray:
     return generator.standard_normal(n, dtype=np.float32).astype(plan.dtype, copy=False)
 
 
-def on_device(host: np.ndarray) -> Any:
-    from ..ops import gpu
-
-    return gpu.from_host(host)
-
-
 class Compressed:
     """One scheme: steps of a fresh reducer on a constant gradient, returning the sparse mean."""
 
@@ -36,7 +31,7 @@ class Compressed:
     def __init__(self, comm: Any, scheme: str, gradient: np.ndarray, device: str = "cpu") -> None:
         self.comm, self.name, self.gradient, self.scheme = comm, scheme, gradient, scheme
         self.on_device = device == "gpu"
-        self.input = on_device(gradient) if self.on_device else gradient
+        self.input = to_device(gradient, device)
         self.reducer = Reducer(comm, scheme)
         self._density: list[float] = []
         self._phases: list[dict[str, float]] = []
@@ -58,7 +53,7 @@ class Compressed:
         reducer = Reducer(self.comm, self.scheme)
         ops = ops_for(self.input)
         mean = ops.to_host(reducer.reduce_sparse(self.input).dense(ops)).astype(np.float64)
-        if reducer.scheme.part_names["memory"] == "error-reset":  # a rank's own share differs; together they are all
+        if reducer.scheme.diverges:  # a rank's own share differs; together they are all
             self.comm.allreduce_in_place(mean, "native")
             total = self.gradient.astype(np.float64)
             self.comm.allreduce_in_place(total, "native")

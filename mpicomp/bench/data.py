@@ -18,6 +18,7 @@ from ..errors import BufferRefused
 from ..job import gpu_path
 from ..ops import ops_for
 from ..partition import pieces
+from .devices import to_device
 from .plan import Plan
 
 PERIOD = 65521  # prime, so that a piece that lands in the wrong place is seen
@@ -112,21 +113,13 @@ class Vectors(ABC):
         self.comm, self.plan, self.n, self.root = comm, plan, n, plan.root
         self.on_device = plan.device == "gpu"
         self.periods = Periods(plan, comm.size)
-        self.send, self.receive = self.array(self.input()), self.array(self.output())
+        self.send, self.receive = (to_device(one, plan.device) for one in (self.input(), self.output()))
 
     def input(self) -> np.ndarray:
         return resized(self.periods.of(self.comm.rank), self.n)
 
     def output(self) -> np.ndarray:
         return np.zeros(self.n, self.periods.dtype)
-
-    def array(self, host: np.ndarray) -> Any:
-        """``host`` on the plan's device."""
-        if not self.on_device:
-            return host
-        from ..ops import gpu
-
-        return gpu.from_host(host)
 
     def begin(self, place: str) -> None:  # noqa: B027 (a choice: most collectives leave their input alone)
         """Put the input where ``step`` wants it."""

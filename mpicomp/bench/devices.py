@@ -26,6 +26,15 @@ def choose_device(comm: Any) -> int:
     return device
 
 
+def to_device(host: Any, device: str) -> Any:
+    """A NumPy array on ``device``: itself for "cpu"."""
+    if device == "cpu":
+        return host
+    from ..ops import gpu
+
+    return gpu.from_host(host)
+
+
 def _count(runtime: Any) -> int:
     try:
         count: int = runtime.getDeviceCount()

@@ -114,9 +114,6 @@ class Plan:
         """Elements of a vector, or of one rank's block, in (about) ``nbytes`` over ``size`` ranks; at least one."""
         return max(1, nbytes // self.itemsize // (size if self.what.blocks else 1))
 
-    def with_(self, **changes: object) -> Plan:
-        return replace(self, **changes)
-
 
 def parse_size(text: str) -> int:
     """Bytes in ``64``, ``64K``, ``1.5M``, ``2GiB``: units are powers of 1024.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..cost import least_bytes
 from .plan import Plan
 from .statistics import median_interval
 from .timing import Implementation, Sample
@@ -112,7 +113,7 @@ def compression(facts: dict[str, Any], nbytes: int, wire: int, size: int, t_us: 
     bytes/s carries a dense all-reduce of D bytes in D/B and the scheme's W in W/B: the scheme wins where the saved
     (D - W)/B is longer than what it computes.
     """
-    phases, dense_wire = facts["t_phase_us"], 2 * (size - 1) * nbytes // size
+    phases, dense_wire = facts["t_phase_us"], least_bytes(nbytes, size)
     compress = phases.get("select", 0.0) + max(0.0, phases.get("compress", 0.0) - phases.get("broadcast", 0.0))
     alone = facts["part"] == "local"
     local = t_us if alone else compress + phases.get("update", 0.0)

@@ -128,7 +128,7 @@ def steps(root: str | os.PathLike[str]) -> list[int]:
 
 def common_result(reducer: Any) -> bool:
     """Whether a reducer gives all ranks the same, so that their models are: not with error reset and local SGD."""
-    return not getattr(reducer.scheme.parts(1).memories[0], "diverges", False)
+    return not reducer.scheme.diverges
 
 
 def _over_ranks(comm: Any, values: list[int]) -> np.ndarray:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -95,16 +92,14 @@ def checked(texts: Sequence[str]) -> list[str]:
 
 def timed_compute(comm: Any, text: str) -> float:
     """Median seconds of a call of ``module:name``, all ranks at once."""
+
     def find() -> Any:
-        module, _, name = text.partition(":")
-        sys.path.insert(0, os.getcwd())
         try:
-            return getattr(importlib.import_module(module), name)
+            with inputs.importing(text) as function:
+                return function
         except (ImportError, AttributeError, ValueError) as error:
             raise InvalidArgument(f"--compute takes module:name of a function without arguments, got {text!r}: "
                                   f"{error}") from error
-        finally:
-            sys.path.remove(os.getcwd())
 
     step = together(comm, find)
     step()

@@ -14,7 +14,6 @@ from .output import OutputFile
 
 WRONG_RESULT = 2  # exit codes
 REGRESSED = 3
-DEFAULT_ALGORITHMS = COLLECTIVES["allreduce"].algorithms()
 
 
 class BenchGroup(click.Group):

@@ -1,8 +1,8 @@
 """How rows are printed: for people, for programs, and as nccl-tests and OSU's benchmarks print theirs.
 
 A layout is told the names of the implementations, whether there is a baseline, and the fields that rows of one name
-differ in; then ``begin`` (lines that say what
-is measured), ``add`` (rows, size by size) and ``end`` (the whole document, and lines of it to be said).
+differ in; then ``begin`` (lines that say what is measured), ``add`` (rows, size by size) and ``end`` (the whole
+document, and lines of it to be said).
 """
 
 from __future__ import annotations

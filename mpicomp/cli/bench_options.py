@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -11,6 +10,7 @@ from click.shell_completion import CompletionItem
 from .. import allreduce
 from ..bench import COLLECTIVES, plan
 from .config import config_option, for_this
+from .options import all_of
 
 PATH = click.Path()  # for completion; what is wrong with a file is said where it is used
 FORMATS = ("table", "csv", "jsonl", "json", "nccl", "osu")
@@ -43,16 +43,7 @@ def _schemes() -> list[str]:
     return names()
 
 
-def _together(*options: Any) -> Callable[[Any], Any]:
-    def decorate(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-what_to_measure = _together(
+what_to_measure = all_of(
     click.argument("collective", type=What(list(COLLECTIVES)), default="allreduce"),
     click.option("-a", "--algorithm", multiple=True, metavar="NAME,...", type=Listed(allreduce.names),
                  help="Algorithms; the first is the baseline of the ratio.  [default: all there are]"),
@@ -79,7 +70,7 @@ what_to_measure = _together(
     click.option("--seed", type=int, default=1, show_default=True, help="Of the data and of the order."),
 )  # fmt: skip
 
-how_long = _together(
+how_long = all_of(
     click.option("-w", "--warmup", "--warmup-iters", "--warmup_iters", type=int, default=10, show_default=True,
                  help="Untimed rounds before each size, at most."),
     click.option("-n", "--iters", type=int, help="Timed rounds; without it by the next three."),
@@ -101,7 +92,7 @@ how_long = _together(
     click.option("-T", "--timeout", type=float, metavar="S", help="End the job (exit 124) when a step takes longer."),
 )  # fmt: skip
 
-results = _together(
+results = all_of(
     click.option("--format", "layout", type=click.Choice(FORMATS), default="table", show_default=True,
                  help="Of what is printed."),
     click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
@@ -113,7 +104,7 @@ results = _together(
                  help="How much slower than the baseline is too slow."),
 )  # fmt: skip
 
-how_to_run = _together(
+how_to_run = all_of(
     click.option("--dry-run", is_flag=True, help="Say what would be measured, with memory and time, and stop."),
     click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
     config_option(for_this("bench")),

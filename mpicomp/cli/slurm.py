@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ..errors import InvalidArgument, MpicompError
+from .options import all_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FOLDERS = (PACKAGE / "slurm", PACKAGE.parent / "slurm")  # where it was installed to; in a checkout
@@ -63,24 +64,19 @@ def _matching(pattern: re.Pattern[str], expected: str) -> Callable[..., str | No
     return check
 
 
-def job_options(function: Callable[..., None]) -> Callable[..., None]:
-    """What both kinds of job take."""
-    count = click.IntRange(min=1)
-    name = _matching(NAME, "a name as Slurm has them")
-    for option in reversed([
-        click.option("--nodes", type=count, metavar="N", help="Nodes."),
-        click.option("--ntasks-per-node", type=count, metavar="N", help="Ranks on a node."),
-        click.option("--cpus-per-task", type=count, metavar="N", help="CPUs, and so threads, a rank."),
-        click.option("--time", metavar="TIME", callback=_matching(TIME, "minutes, h:mm:ss or days-hours"),
-                     help="Limit: minutes, h:mm:ss or days-hours."),
-        click.option("--partition", metavar="NAME", callback=name, help="Partition."),
-        click.option("--account", metavar="NAME", callback=name, help="Account."),
-        click.option("--mpi", type=click.Choice(["pmix", "pmi2"]),
-                     help="How ranks find each other: pmix for Open MPI, pmi2 for MPICH.  [default: pmix]"),
-        click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
-    ]):  # fmt: skip
-        function = option(function)
-    return function
+_count, _name = click.IntRange(min=1), _matching(NAME, "a name as Slurm has them")
+job_options = all_of(  # of both kinds of job
+    click.option("--nodes", type=_count, metavar="N", help="Nodes."),
+    click.option("--ntasks-per-node", type=_count, metavar="N", help="Ranks on a node."),
+    click.option("--cpus-per-task", type=_count, metavar="N", help="CPUs, and so threads, a rank."),
+    click.option("--time", metavar="TIME", callback=_matching(TIME, "minutes, h:mm:ss or days-hours"),
+                 help="Limit: minutes, h:mm:ss or days-hours."),
+    click.option("--partition", metavar="NAME", callback=_name, help="Partition."),
+    click.option("--account", metavar="NAME", callback=_name, help="Account."),
+    click.option("--mpi", type=click.Choice(["pmix", "pmi2"]),
+                 help="How ranks find each other: pmix for Open MPI, pmi2 for MPICH.  [default: pmix]"),
+    click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+)
 
 
 @click.group()

@@ -11,6 +11,7 @@ import click
 from . import trace_charts as charts
 from . import trace_views as views
 from .trace import _as_json, _console, _errors, _print_json, _trace_file
+from .trace_export import ranks_in
 from .trace_group import ANALYSES
 
 _enclosed = click.option("--enclosed", type=click.Choice(["hidden", "exposed"]), default="hidden", show_default=True,
@@ -60,16 +61,7 @@ class _Files:
 
 
 def _ranks(ctx: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
-    """``0-3,8`` as [0, 1, 2, 3, 8]."""
-    if not text:
-        return None
-    found: list[int] = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) - int(low) > 1 << 20):
-            raise click.BadParameter(f"expected ranks such as 0-3,8, got {text!r}")
-        found += range(int(low), int(high or low) + 1)
-    return found
+    return ranks_in(text) if text else None
 
 
 def _step(ctx: click.Context, option: click.Parameter, text: str) -> int | str:

@@ -30,7 +30,7 @@ def export(file: Path, form: str, output: Path | None, ranks: str, steps: str, f
     chrome    the same as plain JSON, for chrome://tracing
     csv, jsonl, parquet   one row an event; t_reference is t_start on the clock of rank 0
     """
-    chosen = _ranks(ranks) if ranks else None
+    chosen = ranks_in(ranks) if ranks else None
     span = _steps(steps) if steps else None
     output = output or file.with_name(file.name.removesuffix(".d").removesuffix(".h5") + SUFFIXES[form])
     try:
@@ -45,7 +45,7 @@ def export(file: Path, form: str, output: Path | None, ranks: str, steps: str, f
         click.echo(f"{output}: {written} events")
 
 
-def _ranks(text: str) -> list[int]:
+def ranks_in(text: str) -> list[int]:
     """``0-2,5`` as [0, 1, 2, 5]."""
     try:
         runs = [[int(end) for end in run.split("-", 1)] for run in text.split(",")]

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from .options import all_of
 from .train_loop import run
-from .train_options import all_of, looping_with, recording, training
+from .train_options import looping_with, recording, training
 
 EXAMPLE = "mpirun -n 4 mpicomp train language --data wikitext-2 --scheme scalecom:chunk=100,beta=0.1"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,23 +11,11 @@ import click
 
 from .. import allreduce
 from .console import Progress
+from .options import Decorator, all_of
 from .stopping import STOPPED, StopSignals
 
 if TYPE_CHECKING:
     from ..apps.keeper import Keeper
-
-Decorator = Callable[[Any], Any]
-
-
-def all_of(*options: Decorator) -> Decorator:
-    """Several options as one decorator, in the order of --help."""
-
-    def decorate(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 def training(epochs: float) -> Decorator:

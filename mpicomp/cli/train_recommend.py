@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from .options import all_of
 from .train_loop import run
-from .train_options import all_of, looping_with, recording, training, whole_numbers
+from .train_options import looping_with, recording, training, whole_numbers
 
 EXAMPLE = "mpirun -n 4 mpicomp train recommend --data ml-1m --workers 8 --scheme topk:density=0.05"
 

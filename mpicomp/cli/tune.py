@@ -98,9 +98,7 @@ def machine_lines(document: dict[str, Any], path: str) -> str:
     lines = [f"{name:<8} nodes: {1e6 * one['latency']:.1f} us, {one['bandwidth'] / 1e9:.3g} GB/s, "
              f"{1e6 * one['overhead']:.1f} us of the rank's own time a message"
              for name, one in ((name, document[name]) for name in ("within", "between"))]
-    share = document["measured"]["others_share"]
-    if share is not None and share > environment.FOREIGN_LIMIT:
-        lines.append(f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine")
+    lines += noise_of(document["measured"])
     rates = f"{len(document['kernels'])} operations, from {1e12 * min(document['kernels'].values()):.0f} ps an element"
     return "\n".join([*lines, f"{rates}; in {path}: mpicomp simulate --machine {path} ..."])
 
@@ -151,6 +149,14 @@ def setting(comm: Any, share: float | None) -> dict[str, Any]:
     }
 
 
+def noise_of(measured: dict[str, Any]) -> list[str]:
+    """A line where others used so much of the machine that what was ``measured`` is doubtful."""
+    share = measured["others_share"]
+    if share is None or share <= environment.FOREIGN_LIMIT:
+        return []
+    return [f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine"]
+
+
 def report(row: Row, table: Table, path: str) -> None:
     click.echo(f"ranks a node: {row.ranks_per_node}; nodes: {row.nodes}; vectors on the host")
     least = 0
@@ -158,8 +164,7 @@ def report(row: Row, table: Table, path: str) -> None:
         end = "and above" if limit == WITHOUT_LIMIT else f"to {plan.show_size(limit)}"
         click.echo(f"  {plan.show_size(least):>10} {end:<16} {name}")
         least = limit
-    share = row.measured["others_share"]
-    if share is not None and share > environment.FOREIGN_LIMIT:
-        click.echo(f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine")
+    for line in noise_of(row.measured):
+        click.echo(line)
     layouts = f"{len(table.rows)} layout" + "s" * (len(table.rows) != 1)
     click.echo(f"{path} holds {layouts}; use it: export MPICOMP_TUNING={os.path.abspath(path)}")

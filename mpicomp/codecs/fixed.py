@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..options import Option
+from ..options import LAM
 from ..values import Array, Place
 from ._common import BYTE, SelfContained, packed_bytes
 
@@ -22,10 +22,7 @@ class Fixed(SelfContained):
     """
 
     name = "fixed"
-    options = (
-        Option("lam", float, None, "smallest magnitude sent, on the gradient's scale; else from k or density",
-               low=0, open_low=True),
-    )
+    options = (LAM,)
     reference = "Strom 2015"
     asks_threshold = True
 

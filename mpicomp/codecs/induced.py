@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..options import Option
+from ..options import DENSITY, K
 from ..values import Array, Place
 from ._common import BYTE, SelfContained, packed_bytes, split
 from .levels import OPTIONS, Levels
@@ -22,11 +22,7 @@ class Induced(SelfContained):
     """
 
     name = "induced"
-    options = (
-        Option("density", float, 0.01, "fraction of the elements sent", low=0, high=1, open_low=True),
-        Option("k", int, None, "elements sent, instead of a density", low=1),
-        *OPTIONS,
-    )
+    options = (DENSITY, K, *OPTIONS)
     reference = "Horvath and Richtarik 2021"
     finer = Levels.finer
 

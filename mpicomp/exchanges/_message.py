@@ -46,7 +46,7 @@ def part(indices: Array | None, own: Array | None, codes: Array, count: int, wan
     if indices is None:
         return Part(count, "none", 0, ops.empty(0, BYTE), codes)
     width = ops.largest_gap(indices).bit_length() if wanted in ("auto", "gaps") else 0
-    sizes: dict[str, int] = {"plain": indices.nbytes, "gaps": -(-count * width // 8), "bitmap": -(-n // 8)}
+    sizes = _sizes(count, width, step)
     if own is not None and wanted == "auto":
         sizes["own"] = own.nbytes
     form = wanted if wanted != "auto" else min(sizes, key=lambda name: sizes[name])
@@ -111,9 +111,13 @@ def _written_bytes(form: str, width: int, count: int, step: Any) -> int:
         like = step.selector.wire_like(step) if hasattr(step.selector, "wire_like") else None
         nbytes: int = -1 if like is None else like.nbytes
         return nbytes
-    sizes: dict[str, int] = {"plain": count * step.ops.index_dtype(step.n).itemsize, "gaps": -(-count * width // 8),
-             "bitmap": -(-step.n // 8)}
-    return sizes[form]
+    return _sizes(count, width, step)[form]
+
+
+def _sizes(count: int, width: int, step: Any) -> dict[str, int]:
+    """Bytes of so many indices in each form that is not the selector's own."""
+    return {"plain": count * step.ops.index_dtype(step.n).itemsize, "gaps": -(-count * width // 8),
+            "bitmap": -(-step.n // 8)}
 
 
 def _indices(form: str, width: int, count: int, written: Array, step: Any) -> Array | None:

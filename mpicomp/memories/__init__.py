@@ -21,6 +21,7 @@ factor of 0.1 lets it grow slowly:
 """
 
 from .error_reset import ErrorReset
+from .kept import ErrorMemory
 from .momentum_corrected import MomentumCorrected
 from .none import NoMemory
 from .residual import Residual
@@ -28,3 +29,6 @@ from .shifted import Shifted
 from .update import Update
 
 MEMORIES = {part.name: part for part in (NoMemory, Residual, MomentumCorrected, Update, ErrorReset, Shifted)}
+
+# What parts of users' own can be made from, beside the registry.
+__all__ = ["MEMORIES", "ErrorMemory"]

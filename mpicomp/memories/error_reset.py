@@ -7,11 +7,11 @@ from typing import Any
 
 from ..options import Option
 from ..values import Array, Compensated, Sent
-from .kept import Kept
+from .kept import ErrorMemory
 from .residual import keep_unsent
 
 
-class ErrorReset:
+class ErrorReset(ErrorMemory):
     """Every rank's model takes the rank's own unsent part along; each ``period``-th step sends of what has gathered.
 
     Schedule: u = g in most steps (``between=gradient``), or nothing is sent in them at all (``between=nothing``: local
@@ -38,13 +38,11 @@ class ErrorReset:
         Option("between", str, "gradient", "what the steps in between send of", choices=("gradient", "nothing")),
     )
     reference = "Xie et al. 2020 (CSER); Stich 2019 (local SGD); Basu et al. 2019"
-    remembers = True
-    diverges = True  # ranks do not get the same result, so they do not have the same model
+    diverges = True
 
     def __init__(self, period: int, between: str) -> None:
+        super().__init__()
         self.period, self.silences = period, between == "nothing"
-        self._kept = Kept("residual")
-        self.check, self.state, self.load = self._kept.check, self._kept.state, self._kept.load
 
     def silent(self, number: int) -> bool:
         return self.silences and not self._resets(number)
@@ -59,18 +57,7 @@ class ErrorReset:
 
     def local(self, u: Compensated, sent: Sent, step: Any) -> Array:
         """g - sent, a fresh array."""
-        ops, own = step.ops, u.gradient.copy()
-        if sent.indices is None:
-            ops.axpby(own, 1.0, own, -1.0, sent.values)
-            return own
-        there = Compensated(None, u.gradient).at(sent.indices, ops)
-        ops.axpby(there, 1.0, there, -1.0, sent.values)
-        ops.scatter(own, sent.indices, there)
-        return own
-
-    def squared_norm(self, ops: Any) -> float:
-        residual = self._kept.get("residual")
-        return 0.0 if residual is None else ops.squared_norm(residual)
+        return sent.taken_from(u.gradient.copy(), step.ops)
 
     def _resets(self, number: int) -> bool:
         return (number + 1) % self.period == 0

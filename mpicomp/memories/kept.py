@@ -1,4 +1,4 @@
-"""Vectors that a memory keeps from step to step and hands out and takes back as state."""
+"""What error memories share: vectors kept from step to step, handed out and taken back as state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument
-from ..values import Array
+from ..values import Array, Compensated, Sent
 
 
 class Kept:
@@ -53,3 +53,37 @@ class Kept:
     def load(self, state: dict[str, np.ndarray]) -> None:
         self._arrays.clear()
         self._loaded = {name: state[name] for name in self._names if name in state}
+
+
+class ErrorMemory:
+    """A memory with a ``residual``, what was not sent, and perhaps more vectors, which its class names as ``keeps``."""
+
+    remembers = True
+    silences = False
+    takes_momentum = False  # workers take it before they hold back, so the optimizer must have none
+    diverges = False  # ranks do not get the same result, so they do not have the same model
+    keeps: tuple[str, ...] = ("residual",)
+
+    def __init__(self) -> None:
+        self._kept = Kept(*self.keeps)
+
+    def silent(self, number: int) -> bool:
+        return False
+
+    def local(self, u: Compensated, sent: Sent, step: Any) -> Array | None:
+        return None
+
+    def squared_norm(self, ops: Any) -> float:
+        """Of the residual; 0 before the first step."""
+        residual = self._kept.get("residual")
+        return 0.0 if residual is None else ops.squared_norm(residual)
+
+    def check(self, n: int) -> None:
+        """Refuse a loaded state of vectors that have not ``n`` elements."""
+        self._kept.check(n)
+
+    def state(self, ops: Any) -> dict[str, np.ndarray]:
+        return self._kept.state(ops)
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        self._kept.load(state)

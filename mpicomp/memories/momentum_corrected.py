@@ -8,14 +8,14 @@ from typing import Any
 
 from ..options import Option
 from ..values import Array, Compensated, Sent
-from .kept import Kept
+from .kept import ErrorMemory
 from .residual import keep_unsent
 
 MOMENTUM = Option("momentum", float, 0.9, "of the workers' own velocities; the optimizer then has none", low=0, high=1)
 NESTEROV = Option("nesterov", str, "no", "take the gradient ahead, as Nesterov does", choices=("yes", "no"))
 
 
-class MomentumCorrected:
+class MomentumCorrected(ErrorMemory):
     """Keeps a velocity beside what was not sent, and sends of velocities: mean steps for plain ``x -= lr * mean``.
 
     Schedule: velocity <- mu velocity + g; u = residual + velocity; residual <- u - sent; with factor masking the
@@ -37,19 +37,15 @@ class MomentumCorrected:
         Option("clip", float, 0.0, "largest norm of the gradients' sum, each worker's part clipped; 0 is off", low=0),
     )
     reference = "Lin et al. 2018 (DGC)"
-    remembers = True
-    silences = False
+    takes_momentum = True
+    keeps = ("residual", "velocity")
 
     def __init__(self, momentum: float, nesterov: str, masking: str, clip: float) -> None:
+        super().__init__()
         self.momentum, self.clip = momentum, clip
         self.nesterov, self.masking = nesterov == "yes", masking == "yes"
-        self._kept = Kept("residual", "velocity")
-        self.check, self.state, self.load = self._kept.check, self._kept.state, self._kept.load
         self._successor: Array | None = None  # the velocity after this step
         self._ahead: Array | None = None
-
-    def silent(self, number: int) -> bool:
-        return False
 
     def compensate(self, gradient: Array, step: Any) -> Compensated:
         kept, axpby, mu = self._kept.open(gradient, step.ops), step.ops.axpby, self.momentum
@@ -69,13 +65,6 @@ class MomentumCorrected:
             _zero(self._successor, sent.indices, step.ops)
         velocity, self._successor = self._successor, self._kept.get("velocity")
         self._kept.put("velocity", velocity)
-
-    def local(self, u: Compensated, sent: Sent, step: Any) -> None:
-        return None
-
-    def squared_norm(self, ops: Any) -> float:
-        residual = self._kept.get("residual")
-        return 0.0 if residual is None else ops.squared_norm(residual)
 
     def _clipped_share(self, gradient: Array, step: Any) -> float:
         """The factor that clips a gradient; 1 for one that is not finite, which others report."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from ..options import Option
 from ..values import Array, Compensated, Sent
-from .kept import Kept
+from .kept import ErrorMemory
 
 
-class Residual:
+class Residual(ErrorMemory):
     """Keeps what was not sent, through a low-pass filter: m <- (1 - beta) m + beta (u - sent).
 
     With beta = 1 this is plain error feedback: *sent + kept = came in*, exactly. With beta < 1 the sent
@@ -26,16 +26,10 @@ class Residual:
                low=0, high=1, open_low=True),
     )
     reference = "Seide et al. 2014; with beta < 1 Chen et al. 2020 (ScaleCom)"
-    remembers = True
-    silences = False
 
     def __init__(self, beta: float) -> None:
+        super().__init__()
         self.beta = beta
-        self._kept = Kept("residual")
-        self.check, self.state, self.load = self._kept.check, self._kept.state, self._kept.load
-
-    def silent(self, number: int) -> bool:
-        return False
 
     def compensate(self, gradient: Array, step: Any) -> Compensated:
         return Compensated(self._kept.open(gradient, step.ops)["residual"], gradient)
@@ -43,13 +37,6 @@ class Residual:
     def update(self, u: Compensated, sent: Sent, step: Any) -> Iterator[None]:
         """One pass in place: the filter everywhere, what stays of what was sent where something was."""
         return keep_unsent(u, sent, self.beta, step.ops)
-
-    def local(self, u: Compensated, sent: Sent, step: Any) -> None:
-        return None
-
-    def squared_norm(self, ops: Any) -> float:
-        residual = self._kept.get("residual")
-        return 0.0 if residual is None else ops.squared_norm(residual)
 
 
 def keep_unsent(u: Compensated, sent: Sent, beta: float, ops: Any) -> Iterator[None]:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..values import Array, Compensated, Sent
-from .kept import Kept
+from .kept import ErrorMemory, Kept
 from .residual import keep_unsent
 
 
-class Shifted:
+class Shifted(ErrorMemory):
     """Error feedback on g - h, where h is the worker's shift, for example its gradient at the optimum.
 
     Schedule: u = residual + g - h; residual <- u - sent; the mean of all shifts, known to all, is added to the mean.
@@ -28,16 +28,12 @@ class Shifted:
     name = "shifted"
     options = ()
     reference = "Gorbunov et al. 2020 (EF-GD*)"
-    remembers = True
-    silences = False
     spread = (("shift", "stay"), ("shift_mean", "stay"))  # see mpicomp/checkpoint/redistribute.py
 
     def __init__(self) -> None:
-        self._kept, self._shift = Kept("residual"), Kept("shift", "shift_mean")
+        super().__init__()
+        self._shift = Kept("shift", "shift_mean")
         self._difference: Array | None = None
-
-    def silent(self, number: int) -> bool:
-        return False
 
     def set_shift(self, shift: Array, mean: Array) -> None:
         """This worker's shift, and the mean of all workers'; the arrays are the memory's from now on."""
@@ -62,17 +58,13 @@ class Shifted:
         mean = self._shift.get("shift_mean")
         return None if mean is None else mean.copy()
 
-    def squared_norm(self, ops: Any) -> float:
-        residual = self._kept.get("residual")
-        return 0.0 if residual is None else ops.squared_norm(residual)
-
     def check(self, n: int) -> None:
-        self._kept.check(n)
+        super().check(n)
         self._shift.check(n)
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
-        return {**self._kept.state(ops), **self._shift.state(ops)}
+        return {**super().state(ops), **self._shift.state(ops)}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
-        self._kept.load(state)
+        super().load(state)
         self._shift.load(state)

@@ -1,5 +1,6 @@
-"""The compiled executor of `mpicomp.allreduce.node_shared`: kernels, counters and waits on memory that ranks share; and
-the short way of small all-reduces."""
+"""The compiled executor of `mpicomp.allreduce.node_shared`, kernels, counters and waits on memory that ranks share; and
+the short way of small all-reduces.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""What selectors share: selecting tensor by tensor, and counts from a density."""
+"""What selectors share: selecting tensor by tensor, counts from a density, lists of indices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ..options import Option
+from ..options import DENSITY, K
 from ..values import Array, Compensated
 
-DENSITY = Option("density", float, 0.01, "fraction of the elements sent", low=0, high=1, open_low=True)
-K = Option("k", int, None, "elements sent, instead of a density", low=1)
+__all__ = ["DENSITY", "Counted", "K", "Listed", "Targeted", "select_by_span"]
 
 
 def select_by_span(u: Compensated, step: Any, pick: Callable[[Compensated, int], Array]) -> Array:
@@ -36,14 +35,10 @@ class Targeted:
         return count
 
 
-class Counted(Targeted):
-    """A selector that sends exactly its target, as exchanges need that count on it."""
+class Listed:
+    """A selector whose selection is the list of indices itself, NaN and infinity first among them."""
 
     finds_nonfinite = True
-
-    def counts(self, step: Any) -> list[int]:
-        """The targets of all spans."""
-        return [self.count(step, span) for span in range(len(step.spans))]
 
     def expand(self, wire: Array, step: Any) -> Array:
         return wire
@@ -51,3 +46,11 @@ class Counted(Targeted):
     def wire_like(self, step: Any) -> Array | None:
         """How many are selected is known only after selecting."""
         return None
+
+
+class Counted(Targeted, Listed):
+    """A selector that sends exactly its target, as exchanges need that count on it."""
+
+    def counts(self, step: Any) -> list[int]:
+        """The targets of all spans."""
+        return [self.count(step, span) for span in range(len(step.spans))]

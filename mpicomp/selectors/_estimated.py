@@ -7,16 +7,14 @@ from math import inf
 from typing import Any
 
 from ..values import Array, Compensated
-from ._by_span import Targeted, select_by_span
+from ._by_span import Listed, Targeted, select_by_span
 
 
-class Estimated(Targeted):
-    """A selector that estimates; how many elements it gives varies.
+class Estimated(Targeted, Listed):
+    """A selector that estimates, asked only for some of a span; how many elements it gives varies.
 
     NaN and infinity are found first, as exact selections do: an estimate that they spoil is not used.
     """
-
-    finds_nonfinite = True
 
     def select(self, u: Compensated, step: Any) -> Array:
         return select_by_span(u, step, lambda part, span: self._of_span(part, self.count(step, span), step))
@@ -24,13 +22,6 @@ class Estimated(Targeted):
     @abstractmethod
     def pick(self, u: Compensated, target: int, step: Any) -> Array:
         """About ``target`` of the elements of a span, fewer than it has."""
-
-    def expand(self, wire: Array, step: Any) -> Array:
-        return wire
-
-    def wire_like(self, step: Any) -> None:
-        """How many pass is known only after selecting."""
-        return
 
     def _of_span(self, u: Compensated, target: int, step: Any) -> Array:
         return step.ops.arange(u.n) if target == u.n else self.pick(u, target, step)

@@ -8,10 +8,10 @@ import numpy as np
 
 from ..options import Option
 from ..values import Array, Compensated
-from ._by_span import select_by_span
+from ._by_span import Listed, select_by_span
 
 
-class Bins:
+class Bins(Listed):
     """Of every bin of ``bin`` elements all with |u + g| >= the bin's largest |u|: a few a bin, as activity demands.
 
     u is the memory and the gradient g, so that u + g looks one gradient ahead. Nothing tells how many are sent: look at
@@ -24,20 +24,12 @@ class Bins:
     name = "bins"
     options = (Option("bin", int, 500, "elements a bin, of which at least one is sent", low=1),)
     reference = "Chen et al. 2018 (AdaComp)"
-    finds_nonfinite = True
 
     def __init__(self, bin: int) -> None:
         self.bin = bin
 
     def select(self, u: Compensated, step: Any) -> Array:
         return select_by_span(u, step, lambda part, span: self._of_span(part, step.ops))
-
-    def expand(self, wire: Array, step: Any) -> Array:
-        return wire
-
-    def wire_like(self, step: Any) -> None:
-        """How many pass is known only after selecting."""
-        return
 
     def _of_span(self, u: Compensated, ops: Any) -> Array:
         passed = ops.bin_select(*u, self.bin)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..options import Option
+from ..options import DENSITY, LAM, K
 from ..values import Array, Compensated
-from ._by_span import DENSITY, K
+from ._by_span import Listed
 
 
-class Threshold:
+class Threshold(Listed):
     """Every element with |u| >= lam, ascending. Element-wise, so layers and whole model give the same.
 
     Without ``lam`` the rule lam = 1 / (2 sqrt(k)) matches top-k of k elements a step (k = density * n where not given);
@@ -19,13 +19,8 @@ class Threshold:
     """
 
     name = "threshold"
-    options = (
-        Option("lam", float, None, "smallest magnitude sent, on the gradient's scale; else from k or density",
-               low=0, open_low=True),
-        DENSITY, K,
-    )
+    options = (LAM, DENSITY, K)
     reference = "Sahu et al. 2021"
-    finds_nonfinite = True
 
     def __init__(self, lam: float | None, density: float, k: int | None) -> None:
         self.lam, self.density, self.k = lam, density, k
@@ -39,10 +34,3 @@ class Threshold:
 
     def select(self, u: Compensated, step: Any) -> Array:
         return step.ops.threshold(*u, self.threshold(step))
-
-    def expand(self, wire: Array, step: Any) -> Array:
-        return wire
-
-    def wire_like(self, step: Any) -> None:
-        """How many pass is known only after selecting."""
-        return

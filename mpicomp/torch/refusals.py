@@ -11,8 +11,6 @@ from ..reducer import NONFINITE
 from ..schemes import Scheme
 from .flat import COMPUTE, Named
 
-HELD_MOMENTUM = ("momentum-corrected", "update")  # memories that are themselves SGD with momentum
-
 
 def trainable(named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> Named:
     """Those that require gradients, each once: modules that share one are the same parameter."""
@@ -44,7 +42,7 @@ def check_parameters(optimizer: torch.optim.Optimizer, named: Named) -> None:
 def check_momentum(optimizer: torch.optim.Optimizer, scheme: Scheme) -> None:
     """Refuse to apply momentum twice."""
     momentum = max((group.get("momentum") or 0 for group in optimizer.param_groups), default=0)
-    if momentum and scheme.part_names["memory"] in HELD_MOMENTUM:
+    if momentum and scheme.takes_momentum:
         raise InvalidArgument(f"scheme {scheme} holds the momentum: the optimizer's must be 0, got {momentum}. Write "
                               f"{scheme.name}:momentum={momentum} and give the optimizer none, or take memory=residual")
 

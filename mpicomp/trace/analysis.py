@@ -29,12 +29,6 @@ def phases(path) -> list[dict]:
         return phases_of(trace)
 
 
-def steps(path) -> dict:
-    """Durations of the steps: a step lasts as long as its slowest rank."""
-    with open_trace(path) as trace:
-        return _steps(trace)
-
-
 def traffic(path) -> dict:
     """Bytes that a rank sends in a step, and how much less that is than a dense all-reduce needs."""
     with open_trace(path) as trace:
@@ -106,11 +100,12 @@ def _summary(trace: Trace, by) -> list[dict]:
     rows = []
     for values, durations, nbytes in totals.rows():
         key = {name: names[name][value] if name in names else value for name, value in zip(by, values, strict=True)}
-        rows.append(key | _spread(durations) | nbytes)
+        rows.append(key | quantities(durations) | nbytes)
     return sorted(rows, key=lambda row: -row["total"])
 
 
-def _spread(duration: np.ndarray) -> dict:
+def quantities(duration: np.ndarray) -> dict:
+    """How many durations there are, their percentiles, least, greatest and sum, as all tables have them."""
     median, p90, p99 = (float(value) for value in np.percentile(duration, [50, 90, 99]))
     return {
         "count": len(duration),
@@ -129,7 +124,7 @@ def phases_of(trace: Trace) -> list[dict]:
     outermost = trace.table("steps")  # app and reducer may both mark a step: it is to count once
     for row in rows:
         if row["kind"] == "step" and len(outermost["step"]):
-            row |= _spread(outermost["t_end"] - outermost["t_start"])
+            row |= quantities(outermost["t_end"] - outermost["t_start"])
     whole = _rank_time(trace)
     rows = [row | {"share": row["total"] / whole if whole else 0.0} for row in rows]
     return sorted(rows, key=lambda row: -row["total"])
@@ -146,13 +141,14 @@ def _rank_time(trace: Trace) -> int:
 
 
 def _steps(trace: Trace) -> dict:
+    """Durations of the steps: a step lasts as long as its slowest rank."""
     table = trace.table("steps")
     order, starts = tables.blocks(table["step"])
     if not len(order):
         return {"count": 0}
     longest = np.maximum.reduceat((table["t_end"] - table["t_start"])[order], starts)
     first = {"first": int(longest[0])}  # kept apart: it pays for allocation and connections
-    return first | _spread(longest)
+    return first | quantities(longest)
 
 
 def traffic_of(trace: Trace) -> dict:

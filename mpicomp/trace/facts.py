@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .._version import __version__
+from ..partition import runs
 from . import clock
 
 # Only what explains performance is kept; everything else in the environment may be private.
@@ -62,13 +63,7 @@ def environment() -> dict[str, str]:
 
 def ranges(numbers: list[int]) -> str:
     """Ascending numbers as text: ``[0, 1, 2, 5]`` is ``0-2,5``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in runs)
+    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in runs(numbers))
 
 
 def some_ranges(numbers: list[int], most: int = 16) -> str:

@@ -244,8 +244,6 @@ def _of_expected_kind(dataset: h5py.Dataset, table: str, name: str) -> h5py.Data
     if not isinstance(dataset, h5py.Dataset):
         raise CorruptFile(f"/{table}/{name} is a group, expected a column")
     columns = schema.METRICS if table.startswith("metrics") else schema.TABLES.get(table, {})
-    if not isinstance(dataset, h5py.Dataset):
-        raise CorruptFile(f"/{table}/{name} is a group, expected a column")
     if name in columns:
         expected = "iu" if columns[name].dtype[0] in "iu" else columns[name].dtype[0]
         if dataset.dtype.kind not in expected or (dataset.dtype.itemsize > 8 and expected != "S"):

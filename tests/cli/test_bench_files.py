@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -377,7 +378,7 @@ def test_all_dtypes_are_those_that_the_rest_allows(given, dtypes):
     made = make_plan(**{"algorithm": ("native",), "scheme": (), "sizes": ("1K",), "min_bytes": None, "max_bytes": None,
                         "step_factor": 2.0, "dtype": "all", **given})  # fmt: skip
     assert [part.dtype for part in made.parts] == dtypes
-    assert all(part.with_(dtype="all") == made for part in made.parts)
+    assert all(replace(part, dtype="all") == made for part in made.parts)
 
 
 def test_integers_have_no_average():

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import mpicomp
+from mpicomp.bench import COLLECTIVES
 from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_names, split_schemes
 from mpicomp.cli import version
-from mpicomp.cli.bench import DEFAULT_ALGORITHMS, make_plan
+from mpicomp.cli.bench import make_plan
 from mpicomp.cli.console import Column, plain_line
 from mpicomp.cli.hints import rank_hint, size_hint
 from mpicomp.cli.root import COMMANDS, root
@@ -150,7 +151,7 @@ def plan(**given) -> Plan:
 
 def test_default_plan():
     default = plan()
-    assert default.algorithms == DEFAULT_ALGORITHMS
+    assert default.algorithms == COLLECTIVES["allreduce"].algorithms()
     assert default.algorithms[0] == "native"
     assert default.schemes == ()
     assert default.sizes == (1024, 2048, 4096)

@@ -8,9 +8,8 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ...partition import chunk_count
-from .base import chunk_indices, chunk_max
+from .base import Array, chunk_indices, chunk_max
 
-Array = np.ndarray
 Spans = list[tuple[int, int, int]]  # of each tensor: start, stop, elements a chunk
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InvalidArgument
+from .base import Array, index_dtype, require_count
 
-Array = np.ndarray
 MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 ROUNDS = 10
@@ -53,8 +53,6 @@ def random_strata(n: int, k: int, key: Key) -> Array:
 
     Part j is ``[j n div k, (j + 1) n div k)``; its index comes from word j of the stream.
     """
-    from .base import index_dtype, require_count
-
     require_count(k, n)
     j, parts = np.arange(k + 1, dtype=np.int64), max(1, k)
     bounds = j * (n // parts) + j * (n % parts) // parts  # j n div k, whose product may not fit

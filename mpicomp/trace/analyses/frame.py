@@ -25,7 +25,8 @@ CLASSES = {
 }  # fmt: skip
 CLASS_NAMES = ("other", *CLASSES)
 OTHER, COMPUTE, COMPRESSION, COMMUNICATION = range(4)
-_CLASS_OF = {kind: code for code, name in enumerate(CLASSES, 1) for kind in CLASSES[name].split()}
+#: The code of a kind's class; without one it is OTHER.
+CLASS_OF = {kind: code for code, name in enumerate(CLASSES, 1) for kind in CLASSES[name].split()}
 ALLREDUCE_KINDS = ("collective", "allreduce")  # kinds whose sizes are those of an all-reduce
 _BLOCK = 1 << 20  # events whose nesting is worked out at a time: bounds the memory
 
@@ -46,7 +47,7 @@ class Frame:
     def __init__(self, trace: Trace) -> None:
         self.trace, self.n_ranks = trace, trace.n_ranks
         self.kinds = trace.vocabulary("kind")
-        self.classes = np.array([_CLASS_OF.get(kind, OTHER) for kind in self.kinds], np.uint8)
+        self.classes = np.array([CLASS_OF.get(kind, OTHER) for kind in self.kinds], np.uint8)
 
     def column(self, name: str) -> np.ndarray:
         return self.trace.events(name)[name]

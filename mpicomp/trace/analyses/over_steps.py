@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import _spread
+from ..analysis import quantities
 from .frame import CLASS_NAMES, COMMUNICATION, Frame, choose, compact, grouped, median_of, opened, spread_of
 from .lateness import lateness_of_all
 
@@ -34,7 +34,7 @@ def steps(path: Any) -> dict:
         duration = table["duration"]
         return {
             "first": int(duration[0]),
-            **_spread(duration),
+            **quantities(duration),
             "spread": spread_of(duration),
             **_drift(duration),
             "steps": table | _classes(frame, table["step"]),

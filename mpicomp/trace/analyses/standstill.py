@@ -12,7 +12,7 @@ from ...errors import CorruptFile
 from ..journal import SUFFIX
 from ..merge import recover
 from ..read import Trace
-from .frame import _CLASS_OF, COMMUNICATION, Frame, opened
+from .frame import CLASS_OF, COMMUNICATION, Frame, opened
 from .lateness import worst_pair
 
 
@@ -109,7 +109,7 @@ def _doing(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _suspects(ranks: dict[str, np.ndarray]) -> tuple[list[int], str]:
-    waits = np.array([_CLASS_OF.get(kind, 0) == COMMUNICATION for kind in ranks["in"]])
+    waits = np.array([CLASS_OF.get(kind, 0) == COMMUNICATION for kind in ranks["in"]])
     if waits.any() and not waits.all():
         kinds = " and ".join(sorted(set(ranks["in"][waits].tolist())))
         return np.flatnonzero(~waits).tolist(), f"the others wait in {kinds}, which these ranks did not come to"
