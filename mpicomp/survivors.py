@@ -6,7 +6,8 @@ from there. A rank may be one step ahead, never more, so a job keeps its state o
 
 What was found with Open MPI 5.0.11, and decides how this is written: an error's class does not tell a failure from a
 bug, so MPI is asked who has failed; a rank may wait for one that has seen the failure and left, so in every process a
-thread looks, and revokes; MPI_Finalize and MPI_Abort may hang after a failure, so ranks leave by ``os._exit``.
+thread looks, and revokes; MPI_Finalize and MPI_Abort may hang after a failure, so ranks leave by ``os._exit``; a rank
+that MPI's detector holds for dead may only be stopped, and mpirun waits for it, so survivors on its host kill it.
 
 Reference: Bland et al., Post-failure recovery of MPI communication capability, IJHPCA 2013.
 """
@@ -15,9 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import socket
 import sys
 import threading
 import time
+import zlib
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -117,6 +122,9 @@ class Survivors:
         self._base = MPI.Intracomm(world).Dup()
         self._base.Set_errhandler(MPI.ERRORS_RETURN)
         self._world = world.Get_group()
+        own = identity(os.getpid())
+        self._identities = np.empty((world.Get_size(), len(own)), np.int64)
+        self._base.Allgather(np.array(own, np.int64), self._identities)
         self._made: list[Any] = []
         self._graves: list[Any] = []  # what a late message may still be written to
         self._lock = threading.Lock()
@@ -161,6 +169,7 @@ class Survivors:
                 continue
             now = self._ranks()
             lost = [rank for rank in before if rank not in now]
+            self._bury(lost)
             loss = Loss(lost, now, int(least[0]), time.monotonic() - start)
             self.losses.append(loss)
             return loss
@@ -182,6 +191,14 @@ class Survivors:
         group = self._base.Get_group()
         return MPI.Group.Translate_ranks(group, list(range(group.Get_size())), self._world)
 
+    def _bury(self, ranks: list[int]) -> None:
+        """Kill what is left of ``ranks`` on this host: stopped or late, they take part no more."""
+        for expected in self._identities[ranks].tolist():
+            pid = expected[1]
+            with contextlib.suppress(OSError):  # gone, as it should be
+                if identity(pid) == expected:
+                    os.kill(pid, signal.SIGKILL)
+
     def _note(self, comm: Any) -> None:
         with self._lock:
             self._made.append(comm)
@@ -200,6 +217,12 @@ class Survivors:
             with contextlib.suppress(MPI.Exception):
                 if comm != MPI.COMM_NULL and not comm.Is_revoked():
                     comm.Revoke()
+
+
+def identity(pid: int) -> list[int]:
+    """What tells process ``pid`` from all others: host, number, when it started; OSError where there is none."""
+    started = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]  # 22nd, in ticks
+    return [zlib.crc32(socket.gethostname().encode()), pid, int(started)]
 
 
 def failed(comm: MPI.Intracomm) -> bool:

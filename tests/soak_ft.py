@@ -1,10 +1,11 @@
 """Kill ranks of a training run in fault-tolerant mode again and again, and count how it ends.
 
-    python tests/soak_ft.py [--count 200] [--ranks 4] [--kills 1] [--seed N] [--json FILE]
+    python tests/soak_ft.py [--count 200] [--ranks 4] [--kills 1 [--at-once]] [--stop] [--seed N] [--json FILE]
 
 Each run trains on ``--ranks`` ranks under ``mpirun --with-ft ulfm`` with a scheme by turns, and loses random ranks at
-random times, by SIGKILL. Good: every survivor ends by itself with the same bits of the model and of what it says of the
-losses, all steps done, and the victims named. Hung: no end within the limit. Anything else is bad, and shown.
+random times, by SIGKILL; with ``--stop`` by SIGSTOP, which Open MPI's detector is to notice. Good: every survivor ends
+by itself with the same bits of the model and of what it says of the losses, all steps done, and the victims named.
+Hung: no end within the limit. Anything else is bad, and shown.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ RANK = Path(__file__).with_name("soak_ft_rank.py")
 SCHEMES = ("dense", "topk:density=0.1", "scalecom:chunk=10", "gtopk:density=0.1", "oktopk:density=0.1",
            "powersgd:rank=2", "onebit", "qsgd", "randomk:density=0.1")  # fmt: skip
 LIMIT_S = 90  # a run takes a few seconds on a machine that is not busy
+# A rank that is silent for so many seconds is held for dead; its heart beats in a thread, however busy the rank is.
+DETECTOR = {"mpi_ft_detector": "true", "mpi_ft_detector_thread": "true", "mpi_ft_detector_period": "1",
+            "mpi_ft_detector_timeout": "8"}  # fmt: skip
 
 
 def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[str, str]:
     """One training run: how it ended, and its output where that was not good."""
     ranks = options.ranks
     launcher, *rest = job_command(interpreter("openmpi"), ranks)
-    command = [launcher, "--with-ft", "ulfm", *rest, str(RANK), scheme, str(options.epochs)]
+    detector = [word for pair in DETECTOR.items() for word in ("--mca", *pair)] if options.stop else []
+    command = [launcher, "--with-ft", "ulfm", *detector, *rest, str(RANK), scheme, str(options.epochs)]
     job = subprocess.Popen(command, env=job_environment(PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)  # fmt: skip
     pids: dict[int, int] = {}
@@ -49,7 +54,7 @@ def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[s
                 break
         if len(pids) < ranks:
             return "did not start", "".join(lines)
-        killed = kill(pids, options.kills, rng)
+        killed = kill(pids, options, rng)
         lines.append(f"killed {killed}\n")
         lines.append(job.communicate(timeout=options.limit)[0])
     except subprocess.TimeoutExpired:
@@ -59,13 +64,14 @@ def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[s
     return verdict("".join(lines), set(killed), ranks)
 
 
-def kill(pids: dict[int, int], kills: int, rng: random.Random) -> list[int]:
-    """SIGKILL random ranks at random times; those that had not ended yet."""
-    victims, killed = rng.sample(sorted(pids), kills), []
-    for victim in victims:
-        time.sleep(rng.uniform(0, 1.5))
+def kill(pids: dict[int, int], options: argparse.Namespace, rng: random.Random) -> list[int]:
+    """End random ranks, at random times or all at one; those that had not ended yet."""
+    killed, number = [], signal.SIGSTOP if options.stop else signal.SIGKILL
+    for place, victim in enumerate(rng.sample(sorted(pids), options.kills)):
+        if not (place and options.at_once):
+            time.sleep(rng.uniform(0, 1.5))
         with suppress(ProcessLookupError):
-            os.kill(pids[victim], signal.SIGKILL)
+            os.kill(pids[victim], number)
             killed.append(victim)
     return killed
 
@@ -100,13 +106,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--kills", type=int, default=1, help="ranks lost in each run, one after the other")
+    parser.add_argument("--at-once", action="store_true", help="the ranks are lost at one time")
+    parser.add_argument("--stop", action="store_true", help="ranks are stopped instead of killed")
     parser.add_argument("--epochs", type=int, default=12, help="50 steps each")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds from a kill to the end of a run")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rng, outcomes = random.Random(options.seed), Counter()
-    print(f"seed {options.seed}, {options.ranks} ranks, {options.kills} kills a run", flush=True)
+    what = f"{options.kills} {'stopped' if options.stop else 'killed'} a run{' at once' * options.at_once}"
+    print(f"seed {options.seed}, {options.ranks} ranks, {what}", flush=True)
     for number in range(options.count):
         scheme = SCHEMES[number % len(SCHEMES)]
         outcome, text = run(scheme, options, rng)
@@ -120,7 +129,8 @@ def main() -> int:
 
 def report(outcomes: Counter, options: argparse.Namespace) -> int:
     runs = sum(outcomes.values())
-    counted: dict[str, Any] = {"ranks": options.ranks, "kills": options.kills, "runs": runs, **outcomes}
+    counted: dict[str, Any] = {"ranks": options.ranks, "kills": options.kills, "at_once": options.at_once,
+                               "stop": options.stop, "runs": runs, **outcomes}  # fmt: skip
     print(json.dumps(counted))
     if options.json:
         options.json.write_text(json.dumps(counted) + "\n")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
+import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import soak_ft
 from run_mpi import ROOT, interpreter, job_environment
 
 from mpicomp import node, survivors
@@ -70,6 +74,36 @@ def test_survivors_have_the_same_model():
     ends = re.findall(r"^END (\d) (\d+ \d+) \[1\]$", ended.stdout, re.M)
     assert [rank for rank, _ in sorted(ends)] == ["0", "2"], ended.stdout + ended.stderr
     assert len({steps_and_bits for _, steps_and_bits in ends}) == 1
+
+
+def test_one_is_left_of_those_killed_at_once():
+    options = Namespace(ranks=RANKS, kills=RANKS - 1, at_once=True, stop=False, epochs=12, limit=90)
+    assert soak_ft.run("topk:density=0.1", options, random.Random()) == ("good", "")
+
+
+def test_a_stopped_rank_is_left_behind_and_killed():
+    """With Open MPI's detector; the launcher would wait for the stopped process for ever."""
+    options = [word for pair in soak_ft.DETECTOR.items() for word in ("--mca", *pair)]
+    ended = job("openmpi", str(soak_ft.RANK), "onebit", "2", options=("--with-ft", "ulfm", *options),
+                MPICOMP_FAULT="stop:rank=0,call=60")  # fmt: skip
+    ends = re.findall(r"^END (\d) 100 (\d+) \[0\]$", ended.stdout, re.M)
+    assert sorted(rank for rank, _ in ends) == ["1", "2"], ended.stdout + ended.stderr
+    assert len({bits for _, bits in ends}) == 1
+
+
+def test_only_the_very_process_is_killed():
+    """Not another one with the number of a rank that is gone."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    group = object.__new__(survivors.Survivors)
+    right = survivors.identity(child.pid)
+    assert right != survivors.identity(os.getpid())
+    for field in range(len(right)):
+        group._identities = np.array([right, right])
+        group._identities[1, field] += 1
+        group._bury([1])
+        assert child.poll() is None
+    group._bury([0])
+    assert child.wait(20) == -signal.SIGKILL
 
 
 def test_refusals():

@@ -29,7 +29,7 @@ elif what == "compute":  # one rank comes too late
     call = lambda: (comm.Allreduce(MPI.IN_PLACE, x[:10]), time.sleep(30 * (comm.rank == 1)))  # noqa: E731
 else:
     reducer = mpicomp.Reducer(comm, what)
-    call = lambda: reducer.reduce(x)  # noqa: E731
+    call = lambda: reducer.reduce(x.reshape(20, 50))  # noqa: E731
 for _ in range(int(sys.argv[2])):
     call()
 print("END", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from conftest import ENVIRONMENTS
 
 from mpicomp.errors import InvalidArgument
+from mpicomp.exchanges import EXCHANGES
 from mpicomp.faults import Fault, parse
 
 CALL = [str(Path(__file__).resolve().parent / "faulty_call.py")]
@@ -137,6 +139,33 @@ def test_raise_ends_the_job(job):
     ended = job(CALL, "ring", "2000", MPICOMP_FAULT="raise:rank=1,call=6")
     assert ended.code == 1
     assert re.search(r"\[mpicomp\] rank 1 of .*InjectedFault: MPICOMP_FAULT: raise on rank 1 in call 6", ended.err)
+
+
+# exchange: a scheme with it, the collective in its first step and the message there before which rank 1 raises. Others
+# have sent or wait for what it would answer.
+INSIDE = {
+    "dense": ("half", 4, 3), "leader": ("scalecom:chunk=10", 5, 2), "gather": ("topk:density=0.1", 5, 2),
+    "merge": ("gtopk:density=0.1", 5, 1), "balanced": ("oktopk:density=0.1", 6, 2),
+    "agreed": ("arctopk:density=0.1,row=8,width=2", 5, 2), "low-rank": ("powersgd:rank=2", 5, 2),
+    "pieces": ("onebit:column=16", 5, 2), "sketch": ("sketchsgd:density=0.01,columns=64", 5, 2),
+}  # fmt: skip
+assert set(INSIDE) == set(EXCHANGES)
+CHOSEN = INSIDE if os.environ.get("MPICOMP_SOAK") == "1" else ("leader", "balanced", "pieces")  # a launch takes seconds
+
+
+@pytest.mark.parametrize(
+    ("exchange", "job"), [(name, ENVIRONMENTS[place % len(ENVIRONMENTS)]) for place, name in enumerate(CHOSEN)],
+    indirect=["job"],
+)  # fmt: skip
+def test_raise_between_two_messages_of_an_exchange(job, exchange):
+    scheme, call, message = INSIDE[exchange]
+    ended = job(CALL, scheme, "2000", MPICOMP_FAULT=f"raise:rank=1,call={call},message={message}",
+                MPICOMP_ALGORITHM="ring")  # fmt: skip
+    assert ended.code != 0 and "END" not in ended.out
+    who, why = rf"\[mpicomp\] rank 1 of {job.ranks} \(host .+, pid \d+\)", "MPICOMP_FAULT: raise on rank 1"
+    assert re.search(rf"{who}: InjectedFault: {why} in call {call} \(message {message}\)", ended.err), ended.err
+    assert "mpicomp/exchanges/" in ended.err  # the traceback goes through the exchange
+    assert ended.seconds < 40
 
 
 def test_nonsense_in_the_environment_is_refused(one_job):
