@@ -1,9 +1,9 @@
 """Kill ranks of a training run in fault-tolerant mode again and again, and count how it ends.
 
-    python tests/soak_ft.py [--count 200] [--ranks 4] [--kills 1] [--seed N] [--json FILE]
+    python tests/soak_ft.py [--count 200] [--ranks 4] [--kills 1] [--at-once] [--stop] [--seed N] [--json FILE]
 
 Each run trains on ``--ranks`` ranks under ``mpirun --with-ft ulfm`` with a scheme by turns, and loses random ranks at
-random times, by SIGKILL. Good: every survivor ends by itself with the same bits of the model and of what it says of the
+random times, by SIGKILL or (--stop, with the detector of Open MPI) SIGSTOP. Good: every survivor ends by itself with the same bits of the model and of what it says of the
 losses, all steps done, and the victims named. Hung: no end within the limit. Anything else is bad, and shown.
 """
 
@@ -35,7 +35,8 @@ def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[s
     """One training run: how it ended, and its output where that was not good."""
     ranks = options.ranks
     launcher, *rest = job_command(interpreter("openmpi"), ranks)
-    command = [launcher, "--with-ft", "ulfm", *rest, str(RANK), scheme, str(options.epochs)]
+    noticed = detector(8) if options.stop else []
+    command = [launcher, "--with-ft", "ulfm", *noticed, *rest, str(RANK), scheme, str(options.epochs)]
     job = subprocess.Popen(command, env=job_environment(PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)  # fmt: skip
     pids: dict[int, int] = {}
@@ -49,7 +50,7 @@ def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[s
                 break
         if len(pids) < ranks:
             return "did not start", "".join(lines)
-        killed = kill(pids, options.kills, rng)
+        killed = kill(pids, options, rng)
         lines.append(f"killed {killed}\n")
         lines.append(job.communicate(timeout=options.limit)[0])
     except subprocess.TimeoutExpired:
@@ -59,15 +60,21 @@ def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[s
     return verdict("".join(lines), set(killed), ranks)
 
 
-def kill(pids: dict[int, int], kills: int, rng: random.Random) -> list[int]:
-    """SIGKILL random ranks at random times; those that had not ended yet."""
-    victims, killed = rng.sample(sorted(pids), kills), []
-    for victim in victims:
-        time.sleep(rng.uniform(0, 1.5))
+def kill(pids: dict[int, int], options: argparse.Namespace, rng: random.Random) -> list[int]:
+    """SIGKILL (or SIGSTOP) random ranks at random times; those that had not ended yet."""
+    victims, killed = rng.sample(sorted(pids), options.kills), []
+    for number, victim in enumerate(victims):
+        time.sleep(rng.uniform(0, 1.5) if number == 0 or not options.at_once else 0)
         with suppress(ProcessLookupError):
-            os.kill(pids[victim], signal.SIGKILL)
+            os.kill(pids[victim], signal.SIGSTOP if options.stop else signal.SIGKILL)
             killed.append(victim)
     return killed
+
+
+def detector(seconds: int) -> list[str]:
+    """Options of mpirun that let Open MPI give up ranks that are silent for so long, not those that compute."""
+    settings = {"": "true", "_thread": "true", "_timeout": str(seconds), "_period": "1"}
+    return [word for name, value in settings.items() for word in ("--mca", f"mpi_ft_detector{name}", value)]
 
 
 def verdict(text: str, killed: set[int], ranks: int) -> tuple[str, str]:
@@ -100,6 +107,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--kills", type=int, default=1, help="ranks lost in each run, one after the other")
+    parser.add_argument("--at-once", action="store_true", help="all of them at the same time")
+    parser.add_argument("--stop", action="store_true", help="stop ranks instead of killing them: they seem to hang")
     parser.add_argument("--epochs", type=int, default=12, help="50 steps each")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds from a kill to the end of a run")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
@@ -120,7 +129,8 @@ def main() -> int:
 
 def report(outcomes: Counter, options: argparse.Namespace) -> int:
     runs = sum(outcomes.values())
-    counted: dict[str, Any] = {"ranks": options.ranks, "kills": options.kills, "runs": runs, **outcomes}
+    counted: dict[str, Any] = {"ranks": options.ranks, "kills": options.kills, "at_once": options.at_once,
+                               "stop": options.stop, "runs": runs, **outcomes}  # fmt: skip
     print(json.dumps(counted))
     if options.json:
         options.json.write_text(json.dumps(counted) + "\n")
