@@ -3,8 +3,9 @@
     python tests/soak_ft.py [--count 200] [--ranks 4] [--kills 1] [--at-once] [--stop] [--seed N] [--json FILE]
 
 Each run trains on ``--ranks`` ranks under ``mpirun --with-ft ulfm`` with a scheme by turns, and loses random ranks at
-random times, by SIGKILL or (--stop, with the detector of Open MPI) SIGSTOP. Good: every survivor ends by itself with the same bits of the model and of what it says of the
-losses, all steps done, and the victims named. Hung: no end within the limit. Anything else is bad, and shown.
+random times, by SIGKILL or (``--stop``, with the detector of Open MPI on) SIGSTOP. Good: every survivor ends by itself
+with the same bits of the model and of what it says of the losses, all steps done, and the victims named. Hung: no end
+within the limit. Anything else is bad, and shown.
 """
 
 from __future__ import annotations
