@@ -1,4 +1,4 @@
-"""What a scheme is allowed to do and hardly anybody wants, said when it is made, with what to do instead."""
+"""What parts cannot do together, which is refused, and what hardly anybody wants, which is said when a scheme is made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,31 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from .errors import SchemeWarning
+from .errors import InvalidArgument, SchemeWarning
+
+
+def check_fit(memory: Any, selector: Any, codec: Any, exchange: Any, schedule: Any) -> None:
+    """Refuse parts that cannot work together."""
+    fits = {
+        "any": not hasattr(selector, "sketch"), "all": selector.name == "all", "some": hasattr(selector, "wire_like"),
+        "counted": hasattr(selector, "counts"), "agreed": hasattr(selector, "sketch"),
+    }
+    if not fits[exchange.takes]:
+        possible = {"any": "one that chooses by itself", "all": "all", "some": "one that chooses some",
+                    "counted": "one that sends exactly k", "agreed": "one that can be agreed on"}
+        raise InvalidArgument(
+            f"exchange {exchange.name} takes as selector {possible[exchange.takes]}, got {selector.name}"
+        )
+    if (exchange.codecs == "addable" and not codec.addable) or (exchange.codecs == "float" and codec.name != "float"):
+        raise InvalidArgument(f"exchange {exchange.name} adds codes up, which {codec.name} does not allow; "
+                              "take exchange=gather or another codec")
+
+
+def check_threshold(codec: Any, selector: Any, options: dict[str, Any]) -> None:
+    """Refuse a codec that sends its selector's threshold with a selector that has none."""
+    if getattr(codec, "asks_threshold", False) and options["lam"] is None and not hasattr(selector, "threshold"):
+        raise InvalidArgument(f"codec {codec.name} sends the selector's threshold, which {selector.name} does not "
+                              "have: give lam, or take selector=threshold")
 
 
 def warn(scheme: Any, rank: int) -> None:

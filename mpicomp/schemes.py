@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .buckets import DENSE_RULES
-from .cautions import cautions
+from .cautions import cautions, check_fit, check_threshold
 from .codecs import CODECS
 from .errors import InvalidArgument
 from .exchanges import EXCHANGES
@@ -155,8 +155,8 @@ class Scheme:
         object.__setattr__(self, "options", resolve(declared, chosen, f"scheme {self.name}"))
         # As resolved: schemes are equal however a number was written.
         object.__setattr__(self, "given", {name: self.options[name] for name in self.given})
-        _check_fit(**classes)
-        _check_threshold(classes["codec"], classes["selector"], self.options)
+        check_fit(**classes)
+        check_threshold(classes["codec"], classes["selector"], self.options)
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows
 
     @classmethod
@@ -279,27 +279,3 @@ def _replacements() -> list[Option]:
     """The options that put another part in a part's place; registries may grow (registering.py)."""
     return [Option(kind, str, None, f"another {kind} than the scheme's own", choices=tuple(registry))
             for kind, registry in PARTS.items()]
-
-
-def _check_fit(memory: Class, selector: Class, codec: Class, exchange: Class, schedule: Class) -> None:
-    """Refuse parts that cannot work together."""
-    fits = {
-        "any": not hasattr(selector, "sketch"), "all": selector.name == "all", "some": hasattr(selector, "wire_like"),
-        "counted": hasattr(selector, "counts"), "agreed": hasattr(selector, "sketch"),
-    }
-    if not fits[exchange.takes]:
-        possible = {"any": "one that chooses by itself", "all": "all", "some": "one that chooses some",
-                    "counted": "one that sends exactly k", "agreed": "one that can be agreed on"}
-        raise InvalidArgument(
-            f"exchange {exchange.name} takes as selector {possible[exchange.takes]}, got {selector.name}"
-        )
-    if (exchange.codecs == "addable" and not codec.addable) or (exchange.codecs == "float" and codec.name != "float"):
-        raise InvalidArgument(f"exchange {exchange.name} adds codes up, which {codec.name} does not allow; "
-                              "take exchange=gather or another codec")
-
-
-def _check_threshold(codec: Class, selector: Class, options: dict[str, Any]) -> None:
-    """Refuse a codec that sends its selector's threshold with a selector that has none."""
-    if getattr(codec, "asks_threshold", False) and options["lam"] is None and not hasattr(selector, "threshold"):
-        raise InvalidArgument(f"codec {codec.name} sends the selector's threshold, which {selector.name} does not "
-                              "have: give lam, or take selector=threshold")

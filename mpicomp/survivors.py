@@ -6,8 +6,8 @@ from there. A rank may be one step ahead, never more, so a job keeps its state o
 
 What was found with Open MPI 5.0.11, and decides how this is written: an error's class does not tell a failure from a
 bug, so MPI is asked who has failed; a rank may wait for one that has seen the failure and left, so in every process a
-thread looks, and revokes; MPI_Finalize and MPI_Abort may hang after a failure, so ranks leave by ``os._exit``; a rank
-that MPI's detector holds for dead may only be stopped, and mpirun waits for it, so survivors on its host kill it.
+thread looks, and revokes; MPI_Finalize and MPI_Abort may hang after a failure, so ranks leave by ``os._exit``; a
+stopped process that MPI's detector has given up keeps the job from ending, so survivors on its node end it.
 
 Reference: Bland et al., Post-failure recovery of MPI communication capability, IJHPCA 2013.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -35,6 +34,7 @@ from .faults import TOLERANT
 from .job import library_name
 
 POLL_S = 0.01  # how often the thread asks who has failed
+DETECTOR = "OMPI_MCA_mpi_ft_detector"  # Open MPI's own, for ranks that hang: mpirun --mca mpi_ft_detector true
 PATIENCE_S = 5.0  # between an MPI error and MPI's knowledge that a rank has failed
 MOST_REPAIRS = 20  # in a row, without a step between
 
@@ -122,9 +122,8 @@ class Survivors:
         self._base = MPI.Intracomm(world).Dup()
         self._base.Set_errhandler(MPI.ERRORS_RETURN)
         self._world = world.Get_group()
-        own = identity(os.getpid())
-        self._identities = np.empty((world.Get_size(), len(own)), np.int64)
-        self._base.Allgather(np.array(own, np.int64), self._identities)
+        self._processes = np.empty((world.Get_size(), 3), np.int64)
+        self._base.Allgather(np.array(process(os.getpid()), np.int64), self._processes)
         self._made: list[Any] = []
         self._graves: list[Any] = []  # what a late message may still be written to
         self._lock = threading.Lock()
@@ -169,17 +168,19 @@ class Survivors:
                 continue
             now = self._ranks()
             lost = [rank for rank in before if rank not in now]
-            self._bury(lost)
+            self._end(lost)
             loss = Loss(lost, now, int(least[0]), time.monotonic() - start)
             self.losses.append(loss)
             return loss
         raise MpicompError("ranks died faster than the others could agree: restart from a checkpoint")
 
     def leave(self, code: int = 0) -> None:
-        """End this process with ``code`` where ranks were lost: MPI_Finalize might never return. Else do nothing."""
+        """End this process with ``code`` where MPI_Finalize might never return: ranks were lost, or Open MPI's detector
+        is on. Else do nothing.
+        """
         self._over.set()
         revoking.leave(self._note)
-        if not self.losses and not failed(self._base):
+        if not self.losses and not failed(self._base) and os.environ.get(DETECTOR, "false") in ("false", "0"):
             return
         with contextlib.suppress(MPI.Exception):
             self.comm.Barrier()
@@ -187,17 +188,16 @@ class Survivors:
         sys.stderr.flush()
         os._exit(code)
 
+    def _end(self, lost: list[int]) -> None:
+        """Of those that MPI has given up, kill the processes of this node: one that is only stopped would stay."""
+        for home, pid, began in self._processes[lost].tolist():
+            if pid > 0 and (home, pid, began) == process(pid):
+                with contextlib.suppress(OSError):  # it ends by itself at this moment
+                    os.kill(pid, signal.SIGKILL)
+
     def _ranks(self) -> list[int]:
         group = self._base.Get_group()
         return MPI.Group.Translate_ranks(group, list(range(group.Get_size())), self._world)
-
-    def _bury(self, ranks: list[int]) -> None:
-        """Kill what is left of ``ranks`` on this host: stopped or late, they take part no more."""
-        for expected in self._identities[ranks].tolist():
-            pid = expected[1]
-            with contextlib.suppress(OSError):  # gone, as it should be
-                if identity(pid) == expected:
-                    os.kill(pid, signal.SIGKILL)
 
     def _note(self, comm: Any) -> None:
         with self._lock:
@@ -219,12 +219,6 @@ class Survivors:
                     comm.Revoke()
 
 
-def identity(pid: int) -> list[int]:
-    """What tells process ``pid`` from all others: host, number, when it started; OSError where there is none."""
-    started = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]  # 22nd, in ticks
-    return [zlib.crc32(socket.gethostname().encode()), pid, int(started)]
-
-
 def failed(comm: MPI.Intracomm) -> bool:
     """Whether a rank of ``comm`` has failed, or another rank says so by having revoked it."""
     try:
@@ -236,3 +230,16 @@ def failed(comm: MPI.Intracomm) -> bool:
         return size > 0
     except MPI.Exception:
         return True
+
+
+def process(pid: int) -> tuple[int, int, int]:
+    """What tells a process from every other of the job: node and namespace of this one, its id, when it began.
+
+    Zeros where there is no such process, or no /proc to ask.
+    """
+    try:
+        home = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # from the third on
+    except OSError:
+        return 0, 0, 0
+    return zlib.crc32(home.encode()), pid, int(fields[19])

@@ -1,6 +1,6 @@
 """Very many steps and all-reduces: memory, communicators, requests and shared memory must not grow.
 
-    mpirun -n 2 python tests/soak.py [--steps 100000] [--minutes N] [--scheme NAME ...]
+    mpirun -n 2 python tests/soak.py [--steps 100000] [--length 5000] [--minutes N] [--scheme NAME ...]
 
 Every rank makes the steps of each scheme, by turns with small all-reduces of many lengths and some in flight; looks
 at itself after a tenth of them, when everything has been used, and at the end, which is earlier where ``--minutes``
@@ -71,7 +71,7 @@ def work(comm: Any, reducers: list[Any], gradient: np.ndarray, steps: range, par
 
 def run(comm: Any, reducers: list[Any], options: argparse.Namespace, parts: set[str]) -> tuple[int, dict, dict]:
     """Steps done, and what a rank saw of itself after a tenth of them and at the end."""
-    gradient = np.random.default_rng(comm.rank).standard_normal(5000).astype(np.float32)
+    gradient = np.random.default_rng(comm.rank).standard_normal(options.length).astype(np.float32)
     warm, done, before = max(1, options.steps // 10), 0, {}
     end = time.monotonic() + 60 * options.minutes
     while done < options.steps:
@@ -96,6 +96,7 @@ def speak_all_the_time(tick: float) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--length", type=int, default=5000, help="elements of a gradient")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so long, when warm")
     parser.add_argument("--scheme", action="append", help="by turns; may be repeated")
     parser.add_argument("--leave-out", action="append", default=[], choices=PARTS, help="to find out what leaks")

@@ -1,11 +1,11 @@
 """Kill ranks of a training run in fault-tolerant mode again and again, and count how it ends.
 
-    python tests/soak_ft.py [--count 200] [--ranks 4] [--kills 1 [--at-once]] [--stop] [--seed N] [--json FILE]
+    python tests/soak_ft.py [--count 200] [--ranks 4] [--kills 1] [--at-once] [--stop] [--seed N] [--json FILE]
 
 Each run trains on ``--ranks`` ranks under ``mpirun --with-ft ulfm`` with a scheme by turns, and loses random ranks at
-random times, by SIGKILL; with ``--stop`` by SIGSTOP, which Open MPI's detector is to notice. Good: every survivor ends
-by itself with the same bits of the model and of what it says of the losses, all steps done, and the victims named.
-Hung: no end within the limit. Anything else is bad, and shown.
+random times, by SIGKILL or (``--stop``, with the detector of Open MPI on) SIGSTOP. Good: every survivor ends by itself
+with the same bits of the model and of what it says of the losses, all steps done, and the victims named. Hung: no end
+within the limit. Anything else is bad, and shown.
 """
 
 from __future__ import annotations
@@ -30,17 +30,14 @@ RANK = Path(__file__).with_name("soak_ft_rank.py")
 SCHEMES = ("dense", "topk:density=0.1", "scalecom:chunk=10", "gtopk:density=0.1", "oktopk:density=0.1",
            "powersgd:rank=2", "onebit", "qsgd", "randomk:density=0.1")  # fmt: skip
 LIMIT_S = 90  # a run takes a few seconds on a machine that is not busy
-# A rank that is silent for so many seconds is held for dead; its heart beats in a thread, however busy the rank is.
-DETECTOR = {"mpi_ft_detector": "true", "mpi_ft_detector_thread": "true", "mpi_ft_detector_period": "1",
-            "mpi_ft_detector_timeout": "8"}  # fmt: skip
 
 
 def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[str, str]:
     """One training run: how it ended, and its output where that was not good."""
     ranks = options.ranks
     launcher, *rest = job_command(interpreter("openmpi"), ranks)
-    detector = [word for pair in DETECTOR.items() for word in ("--mca", *pair)] if options.stop else []
-    command = [launcher, "--with-ft", "ulfm", *detector, *rest, str(RANK), scheme, str(options.epochs)]
+    noticed = detector(8) if options.stop else []
+    command = [launcher, "--with-ft", "ulfm", *noticed, *rest, str(RANK), scheme, str(options.epochs)]
     job = subprocess.Popen(command, env=job_environment(PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)  # fmt: skip
     pids: dict[int, int] = {}
@@ -65,15 +62,20 @@ def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[s
 
 
 def kill(pids: dict[int, int], options: argparse.Namespace, rng: random.Random) -> list[int]:
-    """End random ranks, at random times or all at one; those that had not ended yet."""
-    killed, number = [], signal.SIGSTOP if options.stop else signal.SIGKILL
-    for place, victim in enumerate(rng.sample(sorted(pids), options.kills)):
-        if not (place and options.at_once):
-            time.sleep(rng.uniform(0, 1.5))
+    """SIGKILL (or SIGSTOP) random ranks at random times; those that had not ended yet."""
+    victims, killed = rng.sample(sorted(pids), options.kills), []
+    for number, victim in enumerate(victims):
+        time.sleep(rng.uniform(0, 1.5) if number == 0 or not options.at_once else 0)
         with suppress(ProcessLookupError):
-            os.kill(pids[victim], number)
+            os.kill(pids[victim], signal.SIGSTOP if options.stop else signal.SIGKILL)
             killed.append(victim)
     return killed
+
+
+def detector(seconds: int) -> list[str]:
+    """Options of mpirun that let Open MPI give up ranks that are silent for so long, not those that compute."""
+    settings = {"": "true", "_thread": "true", "_timeout": str(seconds), "_period": "1"}
+    return [word for name, value in settings.items() for word in ("--mca", f"mpi_ft_detector{name}", value)]
 
 
 def verdict(text: str, killed: set[int], ranks: int) -> tuple[str, str]:
@@ -106,16 +108,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--kills", type=int, default=1, help="ranks lost in each run, one after the other")
-    parser.add_argument("--at-once", action="store_true", help="the ranks are lost at one time")
-    parser.add_argument("--stop", action="store_true", help="ranks are stopped instead of killed")
+    parser.add_argument("--at-once", action="store_true", help="all of them at the same time")
+    parser.add_argument("--stop", action="store_true", help="stop ranks instead of killing them: they seem to hang")
     parser.add_argument("--epochs", type=int, default=12, help="50 steps each")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds from a kill to the end of a run")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rng, outcomes = random.Random(options.seed), Counter()
-    what = f"{options.kills} {'stopped' if options.stop else 'killed'} a run{' at once' * options.at_once}"
-    print(f"seed {options.seed}, {options.ranks} ranks, {what}", flush=True)
+    print(f"seed {options.seed}, {options.ranks} ranks, {options.kills} kills a run", flush=True)
     for number in range(options.count):
         scheme = SCHEMES[number % len(SCHEMES)]
         outcome, text = run(scheme, options, rng)

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import soak_ft
 from run_mpi import ROOT, interpreter, job_environment
+from soak_ft import detector, run
 
 from mpicomp import node, survivors
 from mpicomp.node import ORPHANED_S, SEARCH_S, remove_orphans
@@ -78,32 +78,45 @@ def test_survivors_have_the_same_model():
 
 def test_one_is_left_of_those_killed_at_once():
     options = Namespace(ranks=RANKS, kills=RANKS - 1, at_once=True, stop=False, epochs=12, limit=90)
-    assert soak_ft.run("topk:density=0.1", options, random.Random()) == ("good", "")
+    assert run("topk:density=0.1", options, random.Random()) == ("good", "")
 
 
-def test_a_stopped_rank_is_left_behind_and_killed():
-    """With Open MPI's detector; the launcher would wait for the stopped process for ever."""
-    options = [word for pair in soak_ft.DETECTOR.items() for word in ("--mca", *pair)]
-    ended = job("openmpi", str(soak_ft.RANK), "onebit", "2", options=("--with-ft", "ulfm", *options),
-                MPICOMP_FAULT="stop:rank=0,call=60")  # fmt: skip
-    ends = re.findall(r"^END (\d) 100 (\d+) \[0\]$", ended.stdout, re.M)
-    assert sorted(rank for rank, _ in ends) == ["1", "2"], ended.stdout + ended.stderr
-    assert len({bits for _, bits in ends}) == 1
+def test_a_stopped_rank_is_lost_where_the_detector_is_on_and_the_job_ends():
+    """A rank stopped by SIGSTOP stays a process, for which mpirun would wait."""
+    script = str(Path(__file__).with_name("soak_ft_rank.py"))
+    ended = job("openmpi", script, "topk:density=0.2", "1", options=("--with-ft", "ulfm", *detector(5)),
+                MPICOMP_FAULT="stop:rank=1,call=60")  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ends = re.findall(r"^END (\d) (\d+ \d+) \[1\]$", ended.stdout, re.M)
+    assert sorted(rank for rank, _ in ends) == ["0", "2"] and len({bits for _, bits in ends}) == 1, ended.stdout
 
 
-def test_only_the_very_process_is_killed():
-    """Not another one with the number of a rank that is gone."""
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    group = object.__new__(survivors.Survivors)
-    right = survivors.identity(child.pid)
-    assert right != survivors.identity(os.getpid())
-    for field in range(len(right)):
-        group._identities = np.array([right, right])
-        group._identities[1, field] += 1
-        group._bury([1])
-        assert child.poll() is None
-    group._bury([0])
-    assert child.wait(20) == -signal.SIGKILL
+def test_without_the_detector_the_watchdog_ends_the_job_of_a_stopped_rank():
+    script = str(Path(__file__).with_name("soak_ft_rank.py"))
+    ended = job("openmpi", script, "topk:density=0.2", "1", options=("--with-ft", "ulfm"), MPICOMP_TIMEOUT="4",
+                MPICOMP_FAULT="stop:rank=1,call=60")  # fmt: skip
+    assert ended.returncode == 70 and "END" not in ended.stdout, ended.stdout + ended.stderr
+    assert "rank 1: no answer: stopped, gone" in ended.stderr
+
+
+def test_only_the_very_process_is_ended():
+    """A number may have gone to another process since: one that began later is not the one that was lost."""
+    home, pid, began = survivors.process(os.getpid())
+    assert pid == os.getpid() and home > 0 and began > 0
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert survivors.process(gone.pid) == (0, 0, 0)
+    stopped, other = (subprocess.Popen([sys.executable, "-c", "import time; time.sleep(90)"]) for _ in range(2))
+    stopped.send_signal(signal.SIGSTOP)
+    table = [survivors.process(stopped.pid), survivors.process(other.pid)]
+    table[1] = (*table[1][:2], table[1][2] - 1)
+    survivors.Survivors._end(SimpleNamespace(_processes=np.array([*table, (home, 0, 0)], np.int64)), [0, 1, 2])
+    try:
+        assert stopped.wait(30) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_refusals():
