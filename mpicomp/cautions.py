@@ -1,4 +1,4 @@
-"""What parts cannot do together, which is refused, and what hardly anybody wants, which is said when a scheme is made."""
+"""Parts that cannot work together are refused; what hardly anybody wants is said when a scheme is made."""
 
 from __future__ import annotations
 
