@@ -8,7 +8,7 @@ from typing import Any
 
 from ..bench import check, probe
 from ..simulate import Place, machine, program_of, replay
-from ..simulate.ghost import STEP
+from ..simulate.ghost_ops import STEP
 from ..simulate.models import named
 
 
