@@ -19,7 +19,7 @@ from .predict import Prediction, mean_times, overlap, predict
 from .program import Program, program_of
 
 DENSE = ("ring", "halving_doubling")
-SCHEMES = ("scalecom", "topk-global", "dgc", "powersgd", "half", "signsgd", "onebit:exchange=gather", "qsgd")
+SCHEMES = ("scalecom", "topk-global", "oktopk", "dgc", "powersgd", "half", "signsgd", "onebit", "qsgd")
 WORTH = 1.05  # a step must be so many times as fast to be worth what compression may cost in fidelity
 FACTORS = (1e-6, 1e6)  # of the bandwidth, between which breaking even is looked for
 HALVINGS = 20

@@ -39,11 +39,6 @@ class Script:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Script) and (self.tape.events, self.calls) == (other.tape.events, other.calls)
 
-    def clear(self) -> None:
-        """Forget all that was done."""
-        del self.tape.events[:]
-        self.calls.clear()
-
     def play(self, link: RecordingLink) -> None:
         """Put all onto the tape of ``link``."""
         begin = 0

@@ -36,6 +36,9 @@ class Spread(NamedTuple):
 
     def cut(self, first: int, last: int) -> Spread:
         """The part of the list from position ``first`` to before ``last``."""
+        if len(self.counts) == 2:  # most lists lie evenly, and are cut for every rank
+            start, count = int(self.places[0]), max(1, int(self.counts[1]))
+            return Spread.even(start + first * self.width // count, start + last * self.width // count, last - first)
         inside = np.flatnonzero((self.counts > first) & (self.counts < last))
         counts = np.array([first, *self.counts[inside], last])
         ends = self.at(counts[[0, -1]])
@@ -53,8 +56,8 @@ class Spread(NamedTuple):
 
 def between(x: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Linear interpolation in whole numbers, rounded down; beyond the ends as there."""
-    x = np.clip(x, known[0], known[-1])
-    at = np.clip(np.searchsorted(known, x, "right") - 1, 0, len(known) - 2)
+    x = np.minimum(np.maximum(x, known[0]), known[-1])
+    at = np.minimum(np.searchsorted(known, x, "right") - 1, len(known) - 2)
     width = np.maximum(known[at + 1] - known[at], 1)
     return values[at] + (x - known[at]) * (values[at + 1] - values[at]) // width
 

@@ -45,13 +45,22 @@ class Rehearsal:
         arrays = {f"{at} {name}": np.empty(shape, FLOAT) for at, (name, shape, _) in enumerate(model.layers)}
         self.layout = Bucket(arrays, 1, scheme.options["dense"])  # which looks at shapes and names alone
         self.passing = _passing(scheme, max(1, self.layout.n))
+        self._found: dict[str, np.ndarray] | None = None
 
     def script(self, rank: int, number: int, like: Script | None = None) -> Script:
-        """What a rank does in a step; after a first one, where later ones follow from what that found out.
+        """What a rank does in a step; it draws the conclusions that the rank of the script ``like`` drew."""
+        parts = self.scheme.parts(1)
+        if parts.exchange.name == "balanced" and number:
+            if self._found is None:  # by all ranks alike, in the step in which thresholds and regions are estimated
+                first = self.scheme.parts(1)
+                self._run(first, 0, 0, None)
+                self._found = first.exchange.state(None)
+            parts.exchange.load(self._found)
+        return self._run(parts, rank, number, like)
 
-        It draws the conclusions that the rank of the script ``like`` drew.
-        """
-        script, parts, layout = Script(), self.scheme.parts(1), self.layout
+    def _run(self, parts: Any, rank: int, number: int, like: Script | None) -> Script:
+        """The step as a reducer does it: what a rank does alone, the agreement, what follows."""
+        script, layout = Script(), self.layout
         comm = RecordingComm(script, rank, self.size, like and like.sums)
         ops = GhostOps(script.tape.work, layout.n, self.passing)
         step = self._template.on_rank(comm, parts)
@@ -61,14 +70,12 @@ class Rehearsal:
         gradient = [Ghost(ops, layout.total, FLOAT)]
         _settle(parts, bucket, len(spans))
         pipeline = Pipeline(parts, step, check_finite=True)
-        for now in dict.fromkeys((0, number) if parts.exchange.name == "balanced" else (number,)):
-            script.clear()
-            ops.work(STEP, 1)
-            step.begin(now, bucket, spans, [None] * len(spans))
-            workers, _ = pipeline.select(gradient)
-            if not pipeline.silent(now):
-                comm.agree()
-            pipeline.run(gradient, workers)
+        ops.work(STEP, 1)
+        step.begin(number, bucket, spans, [None] * len(spans))
+        workers, _ = pipeline.select(gradient)
+        if not pipeline.silent(number):
+            comm.agree()
+        pipeline.run(gradient, workers)
         return script
 
 
