@@ -54,7 +54,7 @@ class PointToPoint:
 
     @logged
     def swap_lengths(self, lengths: list[int]) -> list[int]:
-        """Tell every rank its one of ``lengths``; what each rank tells this one (by MPI's own all-to-all)."""
+        """Tell every rank its one of ``lengths``, itself too; what each tells this one (by MPI's own all-to-all)."""
         link = self._link or self._open()
         self._verify("swap_lengths")
         theirs = np.empty(link.size, np.int64)

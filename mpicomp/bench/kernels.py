@@ -12,6 +12,8 @@ from ..ops import ops_for
 CHUNK = 112
 MATRIX_RANK = 4
 BUCKET = 512
+BIN = 500
+ROW, WIDTH, SKETCH_ROWS = 64, 4, 5
 Case = tuple[str, Callable[[], Any], int]  # name, call, elements
 
 
@@ -22,7 +24,7 @@ def cases(n: int) -> list[Case]:
     memory, gradient = generator.standard_normal((2, n), dtype=np.float32)
     ops = ops_for(gradient)
     return [*passes(ops, memory, gradient), *selections(ops, memory, gradient), *lists(ops, n, generator),
-            *codes(ops, gradient), *products(ops, memory, gradient)]
+            *codes(ops, gradient), *products(ops, memory, gradient), *sketches(ops, memory, gradient)]
 
 
 def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
@@ -37,6 +39,7 @@ def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
         ("dense_update", lambda: ops.dense_update(other, gradient, gradient, 0.1), n),
         ("count_nonfinite", lambda: ops.count_nonfinite(gradient), n),
         ("squared_norm", lambda: ops.squared_norm(gradient), n),
+        ("moments", lambda: ops.moments(memory, gradient, 0.0), n),
         ("narrow", lambda: ops.narrow(half, gradient, "float16"), n),
         ("widen", lambda: ops.widen(other, half, "float16"), n),
         ("add_widened", lambda: ops.add_widened(other, half, "float16"), n),
@@ -56,6 +59,7 @@ def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
         ("chunk_indices", lambda: ops.chunk_indices(positions, CHUNK, n, indices), n // CHUNK),
         ("threshold", lambda: ops.threshold(memory, gradient, 3.64), n),  # passed by 1 % of a variance of 2
         ("top_k", lambda: ops.top_k(memory, gradient, n // 100), n),
+        ("bin_select", lambda: ops.bin_select(memory, gradient, BIN), n),
         ("sample", lambda: ops.sample(memory, gradient, 0, 101, sampled), sampled.size),
         ("random_strata", lambda: ops.random_strata(n, n // 100, ops.Key(1, 1, 1)), n // 100),
         ("gather", lambda: ops.gather(memory, gradient, indices, values), indices.size),
@@ -77,6 +81,7 @@ def lists(ops: Any, n: int, generator: np.random.Generator) -> list[Case]:
     ops.pack_bitmap(few, n, bitmap)
     return [
         ("union", lambda: ops.union([few, other], n), few.size + other.size),
+        ("common", lambda: ops.common(few, other), few.size + other.size),
         ("largest_gap", lambda: ops.largest_gap(few), few.size),
         ("pack_gaps", lambda: ops.pack_gaps(few, width, packed), few.size),
         ("unpack_gaps", lambda: ops.unpack_gaps(packed, width, n, back), few.size),
@@ -116,4 +121,19 @@ def products(ops: Any, memory: Any, gradient: Any) -> list[Case]:
         ("project_back", lambda: ops.project_back(memory, gradient, rows, p, q), n),
         ("low_rank_product", lambda: ops.low_rank_product(p, q, rows, out), n),
         ("orthogonalise", lambda: ops.orthogonalise(p, rows), p.size),
+    ]
+
+
+def sketches(ops: Any, memory: Any, gradient: Any) -> list[Case]:
+    """By the elements of the vector times the passes that an obvious loop would make over it; these take long."""
+    memory, gradient = memory[: memory.size // 8], gradient[: gradient.size // 8]
+    n, columns = gradient.size, 1 << (gradient.size // 1000 * 8).bit_length()
+    table, out = np.zeros(SKETCH_ROWS * columns, np.float32), np.empty(n, np.float32)
+    rows = -(-n // ROW)
+    products, few = np.empty(rows * WIDTH, np.float32), np.arange(0, rows, 100, dtype=np.int32)
+    return [
+        ("count_sketch", lambda: ops.count_sketch(memory, gradient, SKETCH_ROWS, columns, 1, table), SKETCH_ROWS * n),
+        ("sketch_estimate", lambda: ops.sketch_estimate(table, SKETCH_ROWS, columns, 1, out), SKETCH_ROWS * n),
+        ("project_rows", lambda: ops.project_rows(memory, gradient, ROW, WIDTH, 1, products), WIDTH * n),
+        ("expand_rows", lambda: ops.expand_rows(few, ROW, n), ROW * few.size),
     ]

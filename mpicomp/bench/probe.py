@@ -145,7 +145,7 @@ def kernels(comm: Any, say: Callable[[float], None], n: int = KERNEL_ELEMENTS) -
         say(number / len(every))
         comm.Barrier()
         calls, seconds, start = 0, 0.0, time.perf_counter()
-        while calls < CALLS[0] or seconds < ROUND_S / 4:
+        while calls < CALLS[0] or seconds < ROUND_S / 5:
             call()
             calls, seconds = calls + 1, time.perf_counter() - start
         measured[name] = comm.allreduce(seconds / calls / elements) / comm.size

@@ -117,15 +117,16 @@ class Pieces:
 
     def _swap(self, workers: int, step: Any) -> dict[int, Array]:
         """Codes to their owners; the messages with the codes of this rank's piece, by rank."""
-        pieces = _cut(step)
+        pieces, me, size = _cut(step), step.comm.rank, step.comm.size
         messages = {rank: _pack(self._codes[at :: len(pieces)], step.ops) for at, (rank, _, _) in enumerate(pieces)}
-        me = step.comm.rank
-        here = {me: messages.pop(me)} if me in messages else {}
-        lengths = [messages[rank].size if rank in messages else 0 for rank in range(step.comm.size)]
-        theirs = step.comm.swap_lengths(lengths)
+        theirs = step.comm.swap_lengths([messages[rank].size if rank in messages else 0 for rank in range(size)])
         _checked.counts(theirs, max(step.workers) * _checked.longest(step), "bytes")
-        incoming = {rank: length for rank, length in enumerate(theirs) if length}
-        there: dict[int, Array] = step.comm.send_and_receive(messages, incoming, step.ops.empty(0, step.dtype))
+        after = [(me + distance) % size for distance in range(1, size)]  # so that not all send to one rank at once
+        outgoing = {rank: messages[rank] for rank in after if rank in messages}
+        incoming = {rank: theirs[rank] for rank in reversed(after) if theirs[rank]}
+        like = messages.get(me, step.ops.empty(0, BYTE))
+        here = {me: like} if me in messages else {}
+        there: dict[int, Array] = step.comm.send_and_receive(outgoing, incoming, like)
         return here | there
 
     def _average(self, messages: dict[int, Array], step: Any) -> Array:

@@ -25,6 +25,7 @@ from .tape import Tape
 
 BYTE = np.dtype(np.uint8)
 AGREEMENT = 2  # int64 that the agreement before a step reduces
+PAIRWISE = 8  # ranks, up to which MPI libraries send a length to each other rank directly
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Script:
 
     tape: Tape = field(default_factory=Tape)
     calls: list[tuple[int, Callable[..., None], tuple]] = field(default_factory=list)  # after so many numbers of tape
+    sums: list[np.ndarray] = field(default_factory=list)  # over all ranks, of arrays whose elements are known
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Script) and (self.tape.events, self.calls) == (other.tape.events, other.calls)
@@ -42,7 +44,8 @@ class Script:
         begin = 0
         for end, verb, arguments in [*self.calls, (len(self.tape.events), _nothing, ())]:
             link.tape.events.extend(self.tape.events[begin:end] if end > begin else array("q"))
-            link.tape.phase()
+            if verb is not _messages:  # which is no collective: some ranks may not take part
+                link.tape.phase()
             verb(link, *arguments)
             begin = end
 
@@ -52,12 +55,18 @@ class Script:
 
 
 class RecordingComm:
-    """The verbs that exchanges can be simulated with; all ranks are taken to send equally long messages."""
+    """The verbs that exchanges can be simulated with.
+
+    Other ranks are taken to do as this one: they send equally long messages to all, and to each owner of a part
+    of the vector what this rank would. What is known of an array is the same on all of them; so that they also draw the
+    same conclusions from sums of it, a rank may be given the ``sums`` that another one found.
+    """
 
     log = recorder = None
 
-    def __init__(self, script: Script, rank: int, size: int) -> None:
-        self._script, self.rank, self.size = script, rank, size
+    def __init__(self, script: Script, rank: int, size: int, sums: list[np.ndarray] | None = None) -> None:
+        self._script, self.rank, self.size, self._sums = script, rank, size, sums
+        self._to_owners: list[int] | None = None
 
     def _call(self, verb: Callable[..., None], *arguments: Any) -> None:
         self._script.calls.append((len(self._script.tape.events), verb, arguments))
@@ -67,18 +76,41 @@ class RecordingComm:
 
     def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
         self._call(_allreduce, x.size, np.dtype(x.dtype), algorithm, op, kind)
+        if isinstance(x, np.ndarray) and op == "sum":
+            x[:] = x * x.dtype.type(self.size) if self._sums is None else self._sums[len(self._script.sums)]
+            self._script.sums.append(x.copy())
 
     def broadcast(self, x: Any, root: int) -> None:
         self._call(_broadcast, x.nbytes, root)
 
     def lengths_of_all(self, length: int) -> list[int]:
+        """Owners, once they were sent their parts, have as much to tell all, but for what is the same for each."""
         self._call(_gather, 8)
-        return [length] * self.size
+        if self._to_owners is None:
+            return [length] * self.size
+        more = length - self._to_owners[self.rank]
+        return [max(1, part + more) if part else 0 for part in self._to_owners]
 
     def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:
         counts = counts or self.lengths_of_all(x.size)
-        self._call(_gather, x.nbytes)
-        return Tiled(x, self.size), counts
+        if min(counts) == max(counts):
+            self._call(_gather, x.nbytes)
+            return Tiled(x, self.size), counts
+        self._call(_gather, *(count * x.itemsize for count in counts))
+        return Ghost(x.ops, sum(counts), x.dtype), counts
+
+    def swap_lengths(self, lengths: list[int]) -> list[int]:
+        self._to_owners = lengths
+        self._call(_all_to_all, 8)
+        return [lengths[self.rank]] * self.size
+
+    def send_and_receive(self, outgoing: dict[int, Any], incoming: dict[int, int], like: Any) -> dict[int, Any]:
+        """What comes is known as far as ``like`` is, where that is as long."""
+        ahead = lambda rank: (rank - self.rank) % self.size  # noqa: E731
+        self._call(_messages, tuple((ahead(rank), x.nbytes) for rank, x in outgoing.items()),
+                   tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items()))
+        return {rank: Ghost(like.ops, nbytes, BYTE, like.head if nbytes == like.nbytes else None)
+                for rank, nbytes in incoming.items()}
 
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
         return self._script.tape.meanwhile(work)
@@ -122,7 +154,28 @@ def _broadcast(link: RecordingLink, nbytes: int, root: int) -> None:
     broadcast(link, Ghost(link.ops, nbytes, BYTE), root)
 
 
-def _gather(link: RecordingLink, nbytes: int) -> None:
-    """As many bytes from every rank."""
-    ops, size = link.ops, link.size
-    gather_to_all(link, Ghost(ops, nbytes, BYTE), Ghost(ops, nbytes * size, BYTE), [nbytes] * size)
+def _gather(link: RecordingLink, *nbytes: int) -> None:
+    """Of every rank so many bytes, all as many where one number is given."""
+    ops, counts = link.ops, list(nbytes) * (link.size if len(nbytes) == 1 else 1)
+    gather_to_all(link, Ghost(ops, counts[link.rank], BYTE), Ghost(ops, sum(counts), BYTE), counts)
+
+
+def _all_to_all(link: RecordingLink, nbytes: int) -> None:
+    """MPI's own, of so many bytes for each other rank: in pairs, or by Bruck's algorithm."""
+    distance = 1
+    while distance < link.size:
+        blocks = 1 if link.size <= PAIRWISE else sum(1 for block in range(link.size) if block & distance)
+        message = Ghost(link.ops, blocks * nbytes, BYTE)
+        link.sendrecv(message, (link.rank + distance) % link.size, message, (link.rank - distance) % link.size)
+        distance = distance + 1 if link.size <= PAIRWISE else 2 * distance
+
+
+def _messages(link: RecordingLink, outgoing: tuple[tuple[int, int], ...], incoming: tuple[tuple[int, int], ...]
+              ) -> None:
+    """Sent and received all at once; ranks are counted from this one on."""
+    requests = [link.irecv(Ghost(link.ops, nbytes, BYTE), (link.rank + ahead) % link.size)
+                for ahead, nbytes in incoming]
+    requests += [link.isend(Ghost(link.ops, nbytes, BYTE), (link.rank + ahead) % link.size)
+                 for ahead, nbytes in outgoing]
+    for request in requests:
+        link.wait(request)

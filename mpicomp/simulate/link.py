@@ -12,7 +12,8 @@ import numpy as np
 from ..allreduce import halving_doubling
 from ..allreduce.table import built_in
 from ..partition import partition
-from .ghost import Ghost, GhostOps
+from .ghost import Ghost
+from .ghost_ops import GhostOps
 from .tape import Tape
 
 DOUBLING_BYTES = 10 << 10  # up to which MPI libraries send the whole vector in log2(p) steps

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument
-from .ghost import KERNELS, STEP
+from .ghost_ops import KERNELS, STEP
 
 FORMAT, VERSION = "mpicomp-machine", 1
 DISTRIBUTIONS = ("none", "gaussian", "exponential")

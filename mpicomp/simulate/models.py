@@ -49,7 +49,8 @@ class Model:
         missing = -self.n % size
         if not 0 < missing <= most * self.n:
             return self
-        return Model(self.name, (*self.layers, ("padding", (missing,), 0.0)))
+        *others, last = self.layers  # which stays the last, as a scheme may treat that in its own way
+        return Model(self.name, (*others, ("padding", (missing,), 0.0), last))
 
     def compute_time(self, batch: int, flops_per_second: float) -> float:
         """Seconds of a training step of ``batch`` samples a rank."""

@@ -49,21 +49,34 @@ class Prediction:
 def predict(program: Program, machine: Machine, compute: float, steps: int = JITTERED_STEPS) -> Prediction:
     """What ``program`` takes on ``machine`` beside ``compute`` seconds a step; with jitter the mean of ``steps``."""
     begun = time.monotonic()
-    quiet = replay(program, machine)
-    exchange, local = float(quiet.finish.max()), float(quiet.local.max())
+    exchange, local = mean_times(program, machine)
     step = compute + exchange
     if machine.jitter.distribution != "none":
-        step = float(np.mean([one.finish.max() for one in jittered(program, machine, compute, steps)]))
+        step = _mean(program, lambda one: np.mean([play.finish.max()
+                                                   for play in jittered(one, machine, compute, steps)]))
     return Prediction(
         what=program.name, ranks=program.place.size, nodes=program.place.nodes, compute=compute, exchange=exchange,
         local=local, step=step, overlapped=overlap(compute, exchange, local),
-        bytes_sent=int(program.bytes_sent.max()), messages=int(program.messages.max()), recorded=program.how,
+        bytes_sent=round(_mean(program, lambda one: one.bytes_sent.max())),
+        messages=round(_mean(program, lambda one: one.messages.max())), recorded=program.how,
         replayed_in=time.monotonic() - begun, notes=tuple(program.notes),
     )
 
 
+def mean_times(program: Program, machine: Machine) -> tuple[float, float]:
+    """Seconds until the last rank is through, and of the busiest rank's own work, without jitter."""
+    plays = {id(one): replay(one, machine) for one in (program, *program.mixed)}
+    return (_mean(program, lambda one: plays[id(one)].finish.max()),
+            _mean(program, lambda one: plays[id(one)].local.max()))
+
+
+def _mean(program: Program, of: Callable[[Program], float]) -> float:
+    """Over all kinds of steps of a program."""
+    return float(sum(one.share * of(one) for one in (program, *program.mixed)))
+
+
 def jittered(program: Program, machine: Machine, compute: float, steps: int) -> list[Times]:
-    """Plays of a step on ranks that computed ``compute`` seconds and a delay of their own."""
+    """Plays of a step like the program itself on ranks that computed ``compute`` seconds and a delay of their own."""
     delays = machine.jitter.delays(steps, program.place.size)
     return [replay(program, machine, np.maximum(0.0, compute + one)) for one in delays]
 

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from .. import allreduce
 from ..errors import InvalidArgument
-from ..pipeline import Pipeline
 from ..schemes import Scheme
-from ..step import Step
 from .comm import RecordingComm, Script
-from .ghost import STEP, Ghost, GhostOps, Unknown
+from .ghost import Ghost, Unknown
+from .ghost_ops import GhostOps
 from .link import Place, RecordingLink
 from .models import Model
+from .steps import FLOAT, Rehearsal, assumed, evened, kinds
 from .tape import RECEIVED, SEND, XOR, Tape
 
 FEW = 64  # ranks, up to which every one is recorded in any case
 MOST_EVENTS = 60_000_000  # 32 bytes each, and as much again while they are put in order
 PADDING = 0.01  # of a vector, at most, for the sake of equal blocks
 SAMPLE = 8  # ranks looked at to see whether all are alike
-FLOAT = np.dtype(np.float32)
-EXCHANGES = ("dense", "leader", "gather", "agreed", "low-rank")
-MEMORIES = ("none", "residual", "momentum-corrected")
 
 Run = Callable[[Place, Tape], None]
 
@@ -44,6 +40,8 @@ class Program:
         Of each table's rank.
     how : str
         Which ranks were recorded.
+    share : float
+        Of all steps, those that are like this one; ``mixed`` are the programs of the others.
     """
 
     place: Place
@@ -54,6 +52,9 @@ class Program:
     name: str = ""
     linked: Any = field(default=None, repr=False)  # kept by the replay
     notes: list[str] = field(default_factory=list)
+    schedules: set[str] = field(default_factory=set)  # the dense ones that run
+    share: float = 1.0
+    mixed: list[Program] = field(default_factory=list)
 
     @property
     def alike(self) -> bool:
@@ -85,35 +86,42 @@ def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT) -> Program
 
 
 def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "auto") -> Program:
-    """One step of a scheme on a model's gradients, one worker a rank: the leader, where there is one, is rank 0.
+    """Steps of a scheme on a model's gradients, one worker a rank: the most frequent kind, the others mixed in.
 
     Of many ranks, what all but rank 0 do between messages is recorded once, if it is the same on a sample of them.
     """
     scheme = Scheme.parse(text)
-    check(scheme)
     allreduce.check_name(algorithm)
-    template = Step(SimpleNamespace(rank=0), [1] * place.size, scheme.parts(1), 0, algorithm, None)
-
-    def script(rank: int) -> Script:
-        made = Script()
-        ops = GhostOps(made.tape.work, model.n, _passing(scheme, model.n))
-        _step(scheme, model, RecordingComm(made, rank, place.size), ops, template)
-        return made
-
+    if model.n < place.size and scheme.part_names["exchange"] == "pieces":
+        raise InvalidArgument(f"{scheme} on {place.size} ranks needs as many elements, got {model.n}")
+    even, notes = evened(scheme, model.n, place.size) if place.size > FEW else (scheme, [])
+    rehearsal = Rehearsal(even, model, place.size, algorithm)
     try:
-        first = script(0)
-        others = [script(rank) for rank in _sample(place.size)] if place.size > FEW else []
+        first, *others = (_of_step(rehearsal, number, share, place) for number, share in kinds(scheme))
     except Unknown as error:
-        raise InvalidArgument(f"{scheme} cannot be simulated: {error}; {supported()}") from error
+        raise InvalidArgument(f"{scheme} cannot be simulated: {error}; what parts of your own may use stands in "
+                              "docs/simulate.md") from error
+    first.name, first.mixed = str(scheme), others
+    first.notes = [*_notes({name for one in (first, *others) for name in one.schedules}, algorithm),
+                   *assumed(scheme, place.size), *notes, *first.notes]
+    return first
+
+
+def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place) -> Program:
+    """A step of this number."""
+    n, first = rehearsal.layout.total, rehearsal.script(0, number)
+    others = []
+    if place.size > FEW:
+        ranks = sorted({*_sample(place.size), number % place.size} - {0})  # the second leads, where a rank does
+        others = [rehearsal.script(rank, number, first) for rank in ranks]
     common = others[0] if others and all(one == others[0] for one in others) else None
 
     def run(place: Place, tape: Tape) -> None:
-        own = first if place.rank == 0 else common or script(place.rank)
-        own.play(_link(place, tape, model.n))
+        own = first if place.rank == 0 else common or rehearsal.script(place.rank, number, first)
+        own.play(_link(place, tape, n))
 
     program = record(run, place)
-    program.name = str(scheme)
-    program.notes = _notes(first.schedules(_link(place, Tape(), model.n)), algorithm) + _assumed(scheme)
+    program.share, program.schedules = share, first.schedules(_link(place, Tape(), n))
     if common is not None:
         program.notes.append(f"own work: recorded on rank 0 and {len(others)} others, which were found alike")
     return program
@@ -121,34 +129,6 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
 
 def _link(place: Place, tape: Tape, n: int) -> RecordingLink:
     return RecordingLink(tape, place, GhostOps(tape.work, n))
-
-
-def check(scheme: Scheme) -> None:
-    """Refuse what cannot be simulated, as far as it shows in the parts' names."""
-    parts = scheme.part_names
-    if parts["exchange"] not in EXCHANGES or parts["memory"] not in MEMORIES:
-        raise InvalidArgument(f"{scheme} cannot be simulated: its messages depend on the data; {supported()}")
-
-
-def supported() -> str:
-    return (f"simulated are schemes with exchange {', '.join(EXCHANGES)} and memory {', '.join(MEMORIES)}, for "
-            "example scalecom, topk, dgc, randomk, powersgd, qsgd, signsgd, onebit:exchange=gather")
-
-
-def _step(scheme: Scheme, model: Model, comm: RecordingComm, ops: GhostOps, template: Step) -> None:
-    """Run a step as a reducer does: what a rank does alone, the agreement, what follows."""
-    ops.work(STEP, 1)
-    parts = scheme.parts(1)
-    step = template.on_rank(comm, parts)
-    whole = [(0, model.n)]
-    spans = [tensor[:2] for tensor in model.tensors] if scheme.options["layers"] == "per-tensor" else whole
-    bucket = SimpleNamespace(ops=ops, n=model.n, compute=FLOAT, tensors=model.tensors)
-    step.begin(0, bucket, spans, [None] * len(spans))
-    pipeline = Pipeline(parts, step, check_finite=True)
-    gradient = [Ghost(ops, model.n, FLOAT)]
-    workers, _ = pipeline.select(gradient)
-    comm.agree()
-    pipeline.run(gradient, workers)
 
 
 def record(run: Run, place: Place) -> Program:
@@ -210,25 +190,10 @@ def _sample(size: int) -> list[int]:
     return sorted({1, 2, size // 2, size - 2, size - 1, *drawn})
 
 
-def _passing(scheme: Scheme, n: int) -> float:
-    """The fraction of the elements that passes a threshold, where there is one."""
-    k = scheme.options.get("k")
-    return k / n if k else scheme.options.get("density", 1.0)
-
-
 def _notes(choices: set[str], asked: str) -> list[str]:
     notes = []
     if asked == "auto" and choices - {"native"}:
         notes.append(f"auto took {', '.join(sorted(choices))}")
     if "native" in choices:
         notes.append("MPI's own all-reduce is taken for recursive doubling (to 10 KiB) or halving-doubling")
-    return notes
-
-
-def _assumed(scheme: Scheme) -> list[str]:
-    notes = []
-    if scheme.part_names["exchange"] == "gather" and scheme.part_names["selector"] != "all":
-        notes.append("ranks are taken to choose independently, and equally many")
-    if scheme.part_names["selector"] == "threshold":
-        notes.append(f"the threshold is taken to let {scheme.options['density']:g} of the elements pass")
     return notes

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from .ghost import KERNELS
+from .ghost_ops import KERNELS
 
 SEND, SENT, RECEIVED, WORK, POOL, DRAIN, SYNC = range(7)
 XOR = 8  # added to the kind of a message whose peer is counted as what differs in the bits (see ``program``)

@@ -163,7 +163,7 @@ def test_the_command_prints_a_table(tmp_path):
 @pytest.mark.parametrize(("arguments", "text"), [
     (("--model", "resnet19"), "no model 'resnet19': expected one of resnet18"),
     (("--model", "1M", "-n", "4,x"), "--ranks takes numbers"),
-    (("--model", "1M", "-s", "oktopk"), "cannot be simulated"),
+    (("--model", "3", "-s", "onebit"), "needs as many elements, got 3"),
     (("--model", "1M", "--jitter", "gauss"), "--jitter takes gaussian:SECONDS"),
     (("--model", "1M", "--tflops", "1"), "give --compute-time"),
     (("--model", "1M", "-a", "rng"), "unknown algorithm 'rng'"),

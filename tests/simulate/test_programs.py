@@ -10,9 +10,10 @@ from mpicomp.errors import InvalidArgument
 from mpicomp.simulate import Machine, Place, Wire, program_of, replay
 from mpicomp.simulate import program as programs
 from mpicomp.simulate.comm import RecordingComm, Script
-from mpicomp.simulate.ghost import Ghost, GhostOps
+from mpicomp.simulate.ghost import Ghost
+from mpicomp.simulate.ghost_ops import GhostOps
 from mpicomp.simulate.link import RecordingLink
-from mpicomp.simulate.models import Model, named
+from mpicomp.simulate.models import named
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 33)
 SCHEDULES = ("ring", "halving_doubling", "direct")
@@ -121,30 +122,6 @@ def test_what_cannot_be_recorded_is_refused(monkeypatch):
     monkeypatch.setattr(programs, "MOST_EVENTS", 1000)
     with pytest.raises(InvalidArgument, match=r"million events of 128 ranks .* take fewer ranks"):
         program_of("scalecom", named("12800"), Place(0, 128, 1))
-
-
-REFUSED = ("oktopk", "gtopk", "sketchsgd", "onebit", "localsgd", "arctopk", "topk:memory=shifted")
-
-
-@pytest.mark.parametrize("text", REFUSED)
-def test_schemes_that_depend_on_data_are_refused_in_one_sentence(text):
-    with pytest.raises(InvalidArgument, match=r"cannot be simulated: .*; simulated are schemes with exchange dense"):
-        programs.of_scheme(text, named("1000"), Place(0, 4, 1))
-
-
-SCHEMES = ("scalecom", "scalecom:beta=0.1,values=float16", "topk", "topk-global:density=0.05", "topk:codec=sign",
-           "randomk", "dgc", "powersgd:rank=2", "half", "qsgd", "terngrad", "signsgd", "onebit:exchange=gather",
-           "natural", "threshold", "dense", "scaled-integer", "scalecom:layers=per-tensor")  # fmt: skip
-
-
-@pytest.mark.parametrize("text", SCHEMES)
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_schemes_run_to_their_end(text, size):
-    model = Model("two", (("matrix", (60, 50), 1.0), ("vector", (77,), 0.0)))
-    program = programs.of_scheme(text, model, Place(0, size, 1))
-    times = replay(program, machine(1e-3, 1e6, copy=1e-6))
-    assert np.all(times.finish >= times.local) and np.all(times.local > 0)
-    assert np.all(program.bytes_sent > 0) == (size > 1)
 
 
 def test_a_leader_sends_its_selection_and_everyone_the_values():

@@ -1,0 +1,192 @@
+"""Operations on arrays without elements, which only write down what they would cost.
+
+What depends on the elements themselves is assumed, and said: see ``GhostOps``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..ops.reference import PIECE, Key, index_dtype
+from .ghost import Ghost, Unknown
+from .spread import Spread, joined, union
+
+# What operations count by: the elements of the largest argument, or of the one at this place.
+IN_PLACE = {
+    "add": None, "multiply": None, "minimum": None, "maximum": None, "scale": None, "widen": None, "narrow": None,
+    "add_widened": None, "chunk_max": None, "chunk_indices": None, "scatter": 1, "clear": 1,
+    "masked_update": None, "dense_update": None, "axpby": None, "sample": 4, "group_norms": 0, "group_means": 0,
+    "pack_signs": None, "unpack_signs": 4, "pack_levels": 0, "unpack_levels": 5, "quantise": 0,
+    "dequantise": None, "pack_gaps": 0, "unpack_gaps": 3, "pack_bitmap": 0, "unpack_bitmap": 2, "pack_natural": None,
+    "unpack_natural": None, "project": 1, "project_back": 1, "low_rank_product": 3, "orthogonalise": None,
+}  # fmt: skip
+STEP = "step"  # what a step of a scheme costs whatever its length: counted once a step
+KERNELS = (
+    "copy", *IN_PLACE, "count_nonfinite", "squared_norm", "threshold", "top_k", "union", "largest_gap", "random_strata",
+    STEP, "gather", "scatter_add", "common", "moments", "bin_select", "count_sketch", "sketch_estimate", "project_rows",
+    "expand_rows",
+)  # fmt: skip
+BIN = 5  # pass of AdaComp's bins in the long run: 4 to 8 of 50 or 500 random gradients, however they were drawn
+
+
+class GhostOps:
+    """The operations of ``mpicomp.ops`` on ghosts: what each passes over goes to ``work(kernel, elements)``.
+
+    Assumed, where it depends on elements: a threshold lets ``passing`` of the places through that its elements were
+    chosen from, so of sums as many as of each rank's own; ranks choose independently of each other, which gives the
+    length of unions and of what two lists have in common; gaps between indices are those of a random choice; indices
+    lie evenly over what they were chosen from; of every bin BIN pass; magnitudes are those of normal deviates;
+    everything is finite, and nothing zero.
+
+    Parameters
+    ----------
+    work : callable
+        ``(kernel, elements)``.
+    n : int
+        Elements of the whole vector.
+    """
+
+    PIECE, Key = PIECE, Key
+    index_dtype = staticmethod(index_dtype)
+
+    def __init__(self, work: Callable[[str, int], None], n: int, passing: float = 1.0) -> None:
+        self.work, self.n, self.passing = work, n, passing
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in IN_PLACE:
+            raise Unknown(f"the cost of {name} is not known to the simulation")
+        place = IN_PLACE[name]
+
+        def run(*arguments: Any) -> None:
+            if place is None:
+                self.work(name, max([one.size for one in arguments if hasattr(one, "size")]))
+            else:
+                self.work(name, arguments[place].size)
+
+        setattr(self, name, run)  # found at once next time
+        return run
+
+    def copied(self, ghost: Any) -> Any:
+        self.work("copy", ghost.size)
+        return ghost
+
+    # -- arrays
+
+    def empty(self, n: int, dtype: Any) -> Ghost:
+        return Ghost(self, n, dtype)
+
+    zeros = empty
+
+    def arange(self, n: int) -> Ghost:
+        return self._indices(n, n, n)
+
+    def _indices(self, n: int, count: int, of: int) -> Ghost:
+        """So many indices, evenly out of ``n``, of the type that a vector of ``of`` elements needs."""
+        return Ghost(self, count, index_dtype(of), spread=Spread.even(0, n, count))
+
+    def to_host(self, x: Any) -> np.ndarray:
+        if not isinstance(x, Ghost):
+            return x
+        return x.head if x.head is not None and x.head.size == x.size else np.ones(x.size, x.dtype)
+
+    def from_host(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def concatenate(self, arrays: list[Any], dtype: Any) -> Ghost:
+        head = arrays[0] if arrays and isinstance(arrays[0], np.ndarray) else None
+        spread = joined([getattr(one, "spread", None) for one in arrays if one.size])
+        return self.copied(Ghost(self, sum(one.size for one in arrays), dtype, head, spread))
+
+    def positions_of(self, indices: Any, bounds: list[int]) -> list[int]:
+        return (indices.spread or Spread.even(0, self.n, indices.size)).below(bounds)
+
+    def gather(self, memory: Any, grad: Any, indices: Any, values: Any) -> None:
+        self.work("gather", indices.size)
+        values.spread = indices.spread
+
+    def scatter_add(self, dst: Any, indices: Any, values: Any) -> None:
+        self.work("scatter_add", indices.size)
+        if indices.lists:  # positions in a list, at whose places dst's elements stand
+            dst.spread = indices.lists[0].spread
+
+    # -- what is chosen
+
+    def chunk_max_spans(self, memory: Any, grad: Any, spans: list[tuple[int, int, int]], positions: Any) -> None:
+        self.work("chunk_max", grad.size)
+
+    def chunk_indices_spans(self, positions: Any, spans: list[tuple[int, int, int]], n: int, indices: Any) -> None:
+        self.work("chunk_indices", positions.size)
+
+    def threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:
+        self.work("threshold", grad.size)
+        places = grad.spread.width if grad.spread else grad.size
+        return self._indices(grad.size, min(grad.size, max(1, round(self.passing * places))), grad.size)
+
+    def top_k(self, memory: Any, grad: Any, k: int) -> Ghost:
+        self.work("top_k", grad.size)
+        return self._indices(grad.size, k, grad.size)
+
+    def bin_select(self, memory: Any, grad: Any, length: int) -> Ghost:
+        self.work("bin_select", grad.size)
+        return self._indices(grad.size, min(grad.size, BIN * -(-grad.size // length)), grad.size)
+
+    def random_strata(self, n: int, k: int, key: Key) -> Ghost:
+        self.work("random_strata", k)
+        return self._indices(n, k, n)
+
+    def expand_rows(self, rows: Any, row: int, n: int) -> Ghost:
+        count = min(n, rows.size * row)
+        self.work("expand_rows", count)
+        return self._indices(n, count, n)
+
+    def union(self, lists: list[Any], n: int) -> Ghost:
+        sizes = [one.size for one in lists]
+        self.work("union", sum(sizes))
+        spread = union([one.spread for one in lists], sizes, n)
+        return Ghost(self, int(spread.counts[-1]), index_dtype(n), spread=spread, lists=tuple(lists))
+
+    def common(self, a: Any, b: Any) -> tuple[Ghost, Ghost]:
+        """As many as chance gives; all of a list, where the other is a union of it and more."""
+        self.work("common", a.size + b.size)
+        contained = any(one is a for one in b.lists)
+        count = a.size if contained else min(a.size, b.size, round(a.size * b.size / self.n))
+        return tuple(Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count), lists=(one,))
+                     for one in (a, b))
+
+    # -- sketches: a pass over the vector for each of their rows, or columns of random signs
+
+    def count_sketch(self, memory: Any, grad: Any, rows: int, columns: int, seed: int, table: Any) -> None:
+        self.work("count_sketch", rows * grad.size)
+
+    def sketch_estimate(self, table: Any, rows: int, columns: int, seed: int, out: Any) -> None:
+        self.work("sketch_estimate", rows * out.size)
+
+    def project_rows(self, memory: Any, grad: Any, row: int, width: int, seed: int, out: Any) -> None:
+        self.work("project_rows", width * grad.size)
+
+    # -- what is measured
+
+    def ascends(self, indices: Any, n: int) -> bool:
+        self.work("largest_gap", indices.size)  # one pass over the list, too
+        return True
+
+    def largest_gap(self, indices: Any) -> int:
+        self.work("largest_gap", indices.size)
+        return max(1, min(self.n, round(self.n / max(1, indices.size) * math.log(max(2, indices.size)))))
+
+    def count_nonfinite(self, x: Any) -> tuple[int, int]:
+        self.work("count_nonfinite", x.size)
+        return 0, -1
+
+    def squared_norm(self, x: Any) -> float:
+        self.work("squared_norm", x.size)
+        return 1.0
+
+    def moments(self, memory: Any, grad: Any, floor: float) -> tuple[int, float, float, float]:
+        """Of normal deviates, all of which count."""
+        self.work("moments", grad.size)
+        return grad.size, 0.0, math.sqrt(2 / math.pi) * grad.size, float(grad.size)

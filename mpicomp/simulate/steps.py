@@ -1,0 +1,140 @@
+"""A step of a scheme on one simulated rank: which kinds of steps there are, what each does, what is assumed of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..buckets import Bucket
+from ..pipeline import Pipeline
+from ..schemes import Scheme
+from ..step import Step
+from .comm import PAIRWISE, RecordingComm, Script
+from .ghost import Ghost
+from .ghost_ops import BIN, STEP, GhostOps
+from .models import Model
+
+FLOAT = np.dtype(np.float32)
+NEVER = 1 << 62  # steps
+MOST_MORE = 0.05  # of the elements sent, for the sake of equal regions
+
+
+def kinds(scheme: Scheme) -> list[tuple[int, float]]:
+    """A step's number and which share of all steps are as it is, the most frequent kind first."""
+    estimates = scheme.part_names["exchange"] == "balanced"  # thresholds and regions, in the first step of a period
+    resets = scheme.part_names["memory"] == "error-reset"  # in the last one
+    period = scheme.options["period"] if estimates or resets else 1
+    numbers = [0, 1, period - 1] if period > 2 else range(period)
+    kind_of = {number: (estimates and number == 0, resets and number == period - 1) for number in numbers}
+    counts = Counter(kind_of.values())
+    counts[kind_of[min(1, period - 1)]] += period - len(kind_of)
+    first = {kind: number for number, kind in reversed(kind_of.items())}
+    return [(first[kind], count / period) for kind, count in counts.most_common()]
+
+
+class Rehearsal:
+    """Steps of a scheme on a model's gradients, one worker a rank, as many ranks as asked for."""
+
+    def __init__(self, scheme: Scheme, model: Model, size: int, algorithm: str) -> None:
+        self.scheme, self.size = _warmed_up(scheme), size
+        self._template = Step(SimpleNamespace(rank=0), [1] * size, self.scheme.parts(1), scheme.options["seed"],
+                              algorithm, None)
+        arrays = {f"{at} {name}": np.empty(shape, FLOAT) for at, (name, shape, _) in enumerate(model.layers)}
+        self.layout = Bucket(arrays, 1, scheme.options["dense"])  # which looks at shapes and names alone
+        self.passing = _passing(scheme, max(1, self.layout.n))
+        self._found: dict[str, np.ndarray] | None = None
+
+    def script(self, rank: int, number: int, like: Script | None = None) -> Script:
+        """What a rank does in a step; it draws the conclusions that the rank of the script ``like`` drew."""
+        parts = self.scheme.parts(1)
+        if parts.exchange.name == "balanced" and number:
+            if self._found is None:  # by all ranks alike, in the step in which thresholds and regions are estimated
+                first = self.scheme.parts(1)
+                self._run(first, 0, 0, None)
+                self._found = first.exchange.state(None)
+            parts.exchange.load(self._found)
+        return self._run(parts, rank, number, like)
+
+    def _run(self, parts: Any, rank: int, number: int, like: Script | None) -> Script:
+        """The step as a reducer does it: what a rank does alone, the agreement, what follows."""
+        script, layout = Script(), self.layout
+        comm = RecordingComm(script, rank, self.size, like and like.sums)
+        ops = GhostOps(script.tape.work, layout.n, self.passing)
+        step = self._template.on_rank(comm, parts)
+        spans = [tensor[:2] for tensor in layout.tensors]
+        spans = spans if self.scheme.options["layers"] == "per-tensor" else [(0, layout.n)]
+        bucket = SimpleNamespace(ops=ops, n=layout.n, compute=FLOAT, tensors=layout.tensors)
+        gradient = [Ghost(ops, layout.total, FLOAT)]
+        _settle(parts, bucket, len(spans))
+        pipeline = Pipeline(parts, step, check_finite=True)
+        ops.work(STEP, 1)
+        step.begin(number, bucket, spans, [None] * len(spans))
+        workers, _ = pipeline.select(gradient)
+        if not pipeline.silent(number):
+            comm.agree()
+        pipeline.run(gradient, workers)
+        return script
+
+
+def evened(scheme: Scheme, n: int, size: int) -> tuple[Scheme, list[str]]:
+    """The scheme with a few more elements sent, so that the regions of all ranks hold as many; what to say of that."""
+    if scheme.part_names["exchange"] != "balanced" or scheme.options["layers"] != "whole" or n < size:
+        return scheme, []
+    wanted = max(1, round(_passing(scheme, n) * n))
+    k = min(n // size, -(-wanted // size)) * size
+    if k == wanted or abs(k - wanted) > MOST_MORE * wanted:
+        return scheme, []
+    return scheme.replace(k=k), [f"{k} elements sent instead of {wanted}: so all ranks have regions of one length"]
+
+
+def _warmed_up(scheme: Scheme) -> Scheme:
+    """The scheme as it is after its warm-up."""
+    return scheme.replace(warmup=0) if scheme.options.get("warmup") else scheme
+
+
+def _settle(parts: Any, bucket: Any, spans: int) -> None:
+    """Give parts the state that is assumed of the steps that are simulated."""
+    if parts.schedule.name == "accordion":
+        parts.schedule.load({"critical": np.zeros(spans, bool), "due": NEVER})
+    if parts.memories[0].name == "shifted":
+        parts.memories[0].set_shift(*(Ghost(bucket.ops, bucket.n, FLOAT) for _ in range(2)))
+
+
+def _passing(scheme: Scheme, n: int) -> float:
+    """The fraction of the elements that passes a threshold, where there is one."""
+    k = scheme.options.get("k")
+    return min(1.0, k / n) if k else scheme.options.get("density", 1.0)
+
+
+def assumed(scheme: Scheme, size: int) -> list[str]:
+    """What is taken for granted of the elements, a sentence each."""
+    parts, options = scheme.part_names, scheme.options
+    exchange, selector = parts["exchange"], parts["selector"]
+    notes = []
+    if exchange in ("gather", "merge", "balanced") and selector != "all":
+        notes.append("ranks are taken to choose independently, and equally many")
+    if exchange == "balanced":
+        notes.append("regions are taken to hold equally many, and known thresholds to let k pass; thresholds and "
+                     f"regions are estimated anew in one step of {options['period']}, which counts in the mean")
+    if exchange in ("balanced", "pieces"):
+        how = "Bruck's" if size > PAIRWISE else "one in pairs"
+        notes.append(f"MPI's own all-to-all, of lengths, is taken for {how}")
+    if selector == "threshold":
+        passing = f"{options['density']:g} of the" if options["k"] is None else options["k"]
+        notes.append(f"the threshold is taken to let {passing} elements pass")
+    if selector in ("gaussian", "sidco"):
+        notes.append("the first threshold is taken to let the target pass")
+    if selector == "bins":
+        notes.append(f"of every bin {BIN} elements are taken to be sent")
+    if parts["codec"] == "stochastic":
+        notes.append("the largest magnitude is taken to be 1")
+    if parts["schedule"] == "accordion":
+        notes.append("no array is taken to be in its critical regime")
+    if options.get("warmup"):
+        notes.append("a step after the warm-up")
+    if parts["memory"] == "error-reset":
+        notes.append(f"the mean of a period of {options['period']} steps")
+    return notes

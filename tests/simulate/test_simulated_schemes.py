@@ -1,0 +1,183 @@
+"""Every scheme runs on arrays without elements; what is assumed of their elements adds up, and is said."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mpicomp import schemes
+from mpicomp.errors import InvalidArgument
+from mpicomp.exchanges import EXCHANGES
+from mpicomp.memories import MEMORIES
+from mpicomp.schemes import Scheme
+from mpicomp.simulate import Machine, Place, Wire, predict, program_of, replay, steps
+from mpicomp.simulate import program as programs
+from mpicomp.simulate.ghost import Unknown
+from mpicomp.simulate.ghost_ops import GhostOps
+from mpicomp.simulate.models import Model, named
+from mpicomp.simulate.spread import Spread, joined, union
+
+MODEL = Model("three", (("matrix", (60, 50), 1.0), ("norm", (77,), 0.0), ("matrix", (40, 20), 1.0)))
+VARIANTS = ("scalecom:beta=0.1,values=float16", "scalecom:layers=per-tensor", "topk-global:density=0.05",
+            "topk:codec=sign", "topk:warmup=10", "topk:memory=shifted", "topk:memory=update", "onebit:exchange=gather",
+            "oktopk:layers=per-tensor", "oktopk:period=1", "oktopk:memory=error-reset", "gtopk:values=float16",
+            "gtopk:layers=per-tensor,memory=none", "sketchsgd:columns=16", "onebit:codec=levels", "dgc:dense=norm+last",
+            "scalecom:memory=error-reset", "localsgd:period=1", "localsgd:period=2")  # fmt: skip
+PACE = Machine(Wire(1e-3, 1e6), Wire(1e-3, 1e6), 1, {"copy": 1e-6, "step": 1e-6})
+
+
+def program(text, model=MODEL, size=4, algorithm="auto"):
+    return program_of(text, model, Place(0, size, 1), algorithm)
+
+
+@pytest.mark.parametrize("text", [*schemes.names(), *VARIANTS])
+def test_every_scheme_runs_to_its_end(text):
+    for size in (1, random.choice((2, 3, 4, 5, 7))):
+        mixed = program(text, size=size)
+        kinds = [mixed, *mixed.mixed]
+        assert sum(one.share for one in kinds) == pytest.approx(1) and mixed.name == text
+        for one in kinds:
+            times = replay(one, PACE)
+            assert np.all(times.finish >= times.local) and np.all(times.local > 0)
+        assert max(one.bytes_sent.min() for one in kinds) > 0 or size == 1
+
+
+def test_every_part_is_among_those_that_ran():
+    ran = [Scheme.parse(text).part_names for text in [*schemes.names(), *VARIANTS]]
+    for kind, registry in (("exchange", EXCHANGES), ("memory", MEMORIES)):
+        assert {names[kind] for names in ran} == set(registry)
+
+
+def test_a_merge_sends_k_pairs_up_the_tree_and_down():
+    k, size = 100, random.choice((5, 8, 11))
+    sent = program(f"gtopk:k={k}", named("10000"), size).bytes_sent
+    agreement = program_of("native", named("4"), Place(0, size, 1)).bytes_sent  # 16 bytes
+    assert (sent - agreement).sum() == 2 * (size - 1) * 8 * k
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_owners_of_regions_get_and_give_k_pairs_in_all(size):
+    k, pair = 50 * size, 8
+    mixed = program(f"oktopk:k={k},period=10", named(str(1000 * size)), size, "ring")
+    agreement = program_of("native", named("4"), Place(0, size, 1)).bytes_sent
+    both_ways = 2 * (k - k // size) * pair
+    lengths, counts = 16 * (size - 1), program_of("native", named("6"), Place(0, size, 1)).bytes_sent
+    assert (mixed.bytes_sent - agreement - counts - lengths == both_ways).all() and mixed.share == 0.9
+    (estimating,) = mixed.mixed
+    assert estimating.messages[0] > 30 * (size.bit_length() - 1) + mixed.messages[0]  # a count for each bit
+    assert estimating.bytes_sent[0] < mixed.bytes_sent[0] + 200 * 8 * size
+
+
+def test_a_prediction_is_the_mean_over_a_period():
+    """Local SGD sends once in so many steps, and then as a dense all-reduce does."""
+    model, period = named("100000"), random.randint(3, 40)
+    local = predict(program(f"localsgd:period={period}", model), PACE, 1.0)
+    each, dense = (predict(program(text, model), PACE, 1.0) for text in ("localsgd:period=1", "dense"))
+    assert local.bytes_sent == round(each.bytes_sent / period) and each.bytes_sent == dense.bytes_sent
+    assert dense.exchange / period < local.exchange < dense.exchange / period + 2 * local.local
+    assert any(f"a period of {period} steps" in note for note in local.notes)
+
+
+def test_steps_after_a_warm_up_and_outside_of_critical_regimes():
+    plain = program("topk").bytes_sent.tolist()
+    assert program("topk:warmup=100").bytes_sent.tolist() == plain == program("accordion").bytes_sent.tolist()
+
+
+def test_arrays_that_go_dense_are_added_as_they_are():
+    """Of a bucket's layout, as a reducer has it: 77 elements of the norm by an all-reduce of their own."""
+    size = 4
+    sent, dense = (program(f"randomk:k=20,dense={rule}", size=size, algorithm="ring").bytes_sent
+                   for rule in ("none", "norm"))
+    tail = program_of("ring", named("77"), Place(0, size, 1)).bytes_sent
+    assert (dense - sent).tolist() == tail.tolist()
+
+
+@pytest.mark.parametrize(("text", "note"), [
+    ("oktopk", "known thresholds to let k pass"), ("gtopk", "choose independently"), ("onebit", "all-to-all"),
+    ("sidco", "first threshold"), ("adacomp", "of every bin 5"), ("accordion", "critical"),
+    ("stochastic-rounding", "largest magnitude"), ("threshold:k=7", "let 7 elements pass"),
+    ("topk:warmup=9", "warm-up"),
+])  # fmt: skip
+def test_what_is_assumed_is_said(text, note):
+    assert any(note in one for one in program(text).notes)
+
+
+def test_of_many_ranks_one_stands_for_all_where_regions_are_equal(monkeypatch):
+    model, size = named("8000"), 8
+    each = program("oktopk:k=96", model, size)
+    monkeypatch.setattr(programs, "FEW", 2)
+    one = program("oktopk:k=94", model, size)
+    assert one.alike and not each.alike and one.name == "oktopk:k=94"
+    assert any("96 elements sent instead of 94" in note for note in one.notes)
+    assert one.bytes_sent[0] == each.bytes_sent[0]
+    np.testing.assert_allclose(replay(one, PACE).finish, replay(each, PACE).finish)
+
+
+def test_a_leader_that_is_not_rank_0_is_seen_among_many(monkeypatch):
+    text, size = "scalecom:memory=error-reset,period=12,chunk=8", 16
+    each = program(text, named("1600"), size)
+    monkeypatch.setattr(programs, "FEW", 2)
+    monkeypatch.setattr(programs, "_sample", lambda size: [1, 2])
+    shared = program(text, named("1600"), size)
+    for a, b in zip([each, *each.mixed], [shared, *shared.mixed], strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a.tables, b.tables, strict=True))
+
+
+def test_a_part_of_ones_own_that_asks_for_more_is_refused_in_one_sentence(monkeypatch):
+    def select(self, u, step):
+        return step.ops.fancy(u.gradient)
+
+    monkeypatch.setattr("mpicomp.selectors.top_k.TopK.select", select)
+    with pytest.raises(InvalidArgument, match=r"topk cannot be simulated: the cost of fancy .* docs/simulate.md"):
+        program("topk")
+
+
+# ---- how lists lie
+
+def lists(n, counts, seed):
+    """Lists of random places, each a union of even parts; and as they are told of."""
+    generator = np.random.default_rng(seed)
+    cuts = np.linspace(0, n, len(counts) + 1).astype(int)
+    parts = list(zip(cuts[:-1], cuts[1:], counts, strict=True))
+    places = [np.sort(generator.choice(np.arange(a, b), c, replace=False)) for a, b, c in parts]
+    return np.concatenate(places), joined([Spread.even(*part) for part in parts])
+
+
+def test_a_spread_tells_of_random_lists_what_numpy_finds():
+    n, seed = 60_000, random.randrange(1 << 30)
+    (a, told_a), (b, told_b) = lists(n, (3000, 200, 900), seed), lists(n, (1500, 1500), seed + 1)
+    bounds = [0, n // 7, n // 2, n]
+    np.testing.assert_allclose(told_a.below(bounds), np.searchsorted(a, bounds), atol=80)
+    np.testing.assert_allclose(told_a.at(np.array([10, 2000, 3500])), a[[10, 2000, 3500]], atol=1500)
+    both = np.union1d(a, b)
+    got = union([told_a, told_b], [a.size, b.size], n)
+    assert got.counts[-1] == pytest.approx(both.size, rel=0.02)
+    np.testing.assert_allclose(got.below(bounds), np.searchsorted(both, bounds), atol=120)
+    part = told_a.cut(100, 3100)
+    assert part.counts[-1] == 3000 and part.width == pytest.approx(np.ptp(a[100:3100]), abs=1500)
+    chosen = told_a.chosen(Spread.even(0, a.size, 410))
+    np.testing.assert_allclose(chosen.below(bounds), np.searchsorted(a[::10], bounds), atol=12)
+    assert joined([told_a, None]) is None and joined([told_a, told_a]) is None  # which does not ascend
+
+
+def test_two_lists_have_in_common_what_chance_gives_or_all():
+    ops = GhostOps(lambda kernel, elements: None, 10_000)
+    a, b = (ops.top_k(None, SimpleNamespace(size=10_000), k) for k in (500, 400))
+    together = ops.union([a, b], 10_000)
+    assert together.size == 10_000 - 10_000 * 95 * 96 // 10_000 == 880
+    assert [one.size for one in ops.common(a, b)] == [20, 20]
+    assert [one.size for one in ops.common(a, together)] == [500, 500]
+
+
+def test_an_unknown_element_is_never_made_up():
+    ops = GhostOps(lambda kernel, elements: None, 10)
+    with pytest.raises(Unknown, match="an element is asked for"):
+        ops.empty(10, np.float32)[3]
+
+
+def test_kinds_of_steps_add_up_to_a_period():
+    for text, expected in (("oktopk", [(1, 31 / 32), (0, 1 / 32)]), ("oktopk:period=1", [(0, 1.0)]),
+                           ("topk", [(0, 1.0)]), ("localsgd:period=5", [(0, 0.8), (4, 0.2)]),
+                           ("oktopk:memory=error-reset,period=4", [(1, 0.5), (0, 0.25), (3, 0.25)])):
+        assert steps.kinds(Scheme.parse(text)) == expected
