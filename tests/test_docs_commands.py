@@ -99,3 +99,12 @@ def test_the_check_refuses_what_there_is_not():
         with pytest.raises(AssertionError, match=r"there is no command|has no"):
             check(wrong)
     check("train logreg --data x --checkpoint y > out.json  # and so on --nonsense")
+
+
+def test_every_variable_that_is_read_is_in_the_table():
+    files = [path for ending in ("py", "cpp", "h") for path in (ROOT / "mpicomp").rglob(f"*.{ending}")]
+    sources = [path.read_text() for path in [*files, *(ROOT / "apps").glob("*.py")]]
+    read = set(re.findall(r"[\"'](MPICOMP_[A-Z_]+)[\"']", "".join(sources)))
+    table = set(re.findall(r"^\| `(MPICOMP_[A-Z_]+)", (ROOT / "docs" / "usage.md").read_text(), re.MULTILINE))
+    assert read - table == {"MPICOMP_MAX_COUNT"}, "its only use are tests"
+    assert table <= read

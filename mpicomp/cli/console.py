@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "srun")
 PLAIN_PROGRESS_S = 30.0  # without a terminal, progress is a line in a log: rare
+NARROWEST = 10  # characters of a column of words
 BAR = 20  # characters of a progress bar
 
 
@@ -62,22 +63,33 @@ def print_json(document: Any) -> None:
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """The whole table at once."""
-    width = width_of(sys.stdout)
-    if width is None:
-        widths = [max(len(cell) for cell in cells) for cells in zip([c.title for c in columns], *rows, strict=True)]
-        if title:
-            print(f"# {title}")
-        print(plain_line([c.title for c in columns], columns, widths))
-        for row in rows:
-            print(plain_line(row, columns, widths))
+    """The whole table at once; as plain lines where there is no terminal, or one too narrow for the numbers."""
+    width, cells = width_of(sys.stdout), [*zip(*rows, strict=True)] or [()] * len(columns)
+    natural = [max(map(len, (column.title, *cells))) for column, cells in zip(columns, cells, strict=True)]
+    least = [min(most, NARROWEST) if column.left else max(map(len, (*column.title.split(), *cells)))
+             for column, most, cells in zip(columns, natural, cells, strict=True)]  # fmt: skip
+    if width is not None and sum(least) + len(least) <= width:
+        _print_rich(columns, rows, title, least, width, narrow=sum(natural) + 2 * len(natural) > width)
         return
+    if title:
+        print(f"# {title}")
+    print(plain_line([column.title for column in columns], columns, natural))
+    for row in rows:
+        print(plain_line(row, columns, natural))
+
+
+def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str, least: Sequence[int], width: int,
+                narrow: bool) -> None:
+    """In colours. ``narrow``: close together, the titles of numbers in several lines, words folded."""
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.title, justify="left" if column.left else "right", overflow="fold",
-                         no_wrap=not column.left)
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold",
+                  padding=(0, 1 if narrow else 2, 0, 0))
+    for column, room in zip(columns, least, strict=True):
+        if column.left:
+            table.add_column(column.title, overflow="fold", min_width=room)
+        else:
+            table.add_column(column.title.replace(" ", "\n") if narrow else column.title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(_escaped(cell) for cell in row), style="red" if ALARM & set(row) else None)
     rich_console(width).print(table)

@@ -502,6 +502,17 @@ def test_no_color(monkeypatch, capsys, no_color, red):
     assert ("\x1b[31m" in capsys.readouterr().out) == red
 
 
+@pytest.mark.parametrize("width", [None, 30, 45, 80])
+def test_no_terminal_is_too_narrow_for_a_table(monkeypatch, capsys, width):
+    monkeypatch.setattr(console, "width_of", lambda stream: width)
+    titles = ("ranks", "algorithm or scheme", "not computing")
+    columns = [console.Column(title, left=title.startswith("algorithm")) for title in titles]
+    console.print_table(columns, [["65536", "halving_doubling", "123.456789 %"]])
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert "65536" in shown and "123.456789 %" in shown and "halving_do" in shown and "…" not in shown
+    assert width in (None, 30) or max(map(len, shown.splitlines())) <= width
+
+
 def test_progress_is_a_bar_on_a_terminal_only(monkeypatch, capsys):
     monkeypatch.setattr(console, "width_of", lambda stream: 60)
     console.Progress()("allreduce 4 KiB", 0.25)
