@@ -10,10 +10,12 @@ import torch
 from ..comm import Comm
 from ..device import device_of
 from ..errors import InvalidArgument, NonFiniteGradient
+from ..exchanges import Stateless
 from ..inflight import Pending, Worker, threads_allowed
 from ..inflight import run as run_into
 from ..ops import ops_for
 from ..reducer import Reducer
+from ..schedules import WarmUp
 from ..schemes import Scheme
 from .flat import FlatBucket, Named, as_array, plan
 
@@ -239,8 +241,8 @@ def scheme_for(scheme: Scheme, i: int, names: list[str], named: Named) -> Scheme
 
 def remembers(scheme: Scheme) -> bool:
     """Whether a step leaves something behind that the next one reads."""
-    parts = scheme.part_names
-    return parts["memory"] != "none" or parts["schedule"] == "accordion" or parts["exchange"] == "low-rank"
+    memories, _, _, exchange, schedule = scheme.parts(1)
+    return memories[0].remembers or not isinstance(exchange, Stateless) or not isinstance(schedule, WarmUp)
 
 
 def sends_all(scheme: Scheme) -> bool:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import needs_torch  # noqa: F401
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -93,6 +94,25 @@ def test_skip_leaves_everything_as_it_was(comm, way, scheme):
     assert optimizer.skipped
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert states == [reducer.memory_norm() for reducer in optimizer._exchange.reducers]
+
+
+@pytest.mark.parametrize("scheme", ["onebit:memory=none", "powersgd:memory=none", "accordion:memory=none"])
+def test_skip_leaves_what_no_memory_keeps(comm, scheme):
+    """An exchange's or a schedule's own state stays, too, of buckets that come before the bad one."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters(), comm, scheme,
+                                     nonfinite="skip", bucket_bytes=100)  # fmt: skip
+    reducers = optimizer._exchange.reducers
+    assert len(reducers) > 1
+    backward(model, torch.randn(5, 6))
+    optimizer.step()
+    before = [reducer.state_dict() for reducer in reducers]
+    optimizer.zero_grad()
+    model[0].weight.register_hook(lambda gradient: gradient * torch.nan)  # the last to come
+    backward(model, torch.randn(5, 6))
+    optimizer.step()
+    assert optimizer.skipped
+    np.testing.assert_equal([reducer.state_dict() for reducer in reducers], before)
 
 
 def test_changed_models(made):
