@@ -58,7 +58,7 @@ def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[s
         lines.append(f"killed {killed}\n")
         lines.append(job.communicate(timeout=options.limit)[0])
     except subprocess.TimeoutExpired:
-        return "hung", "".join(lines)
+        return "hung", "".join(lines) + where(job, pids)
     finally:
         end(job, pids)
     return verdict("".join(lines), set(killed), ranks)
@@ -74,6 +74,16 @@ def kill(pids: dict[int, int], options: argparse.Namespace, rng: random.Random) 
             os.kill(pids[victim], number)
             killed.append(victim)
     return killed
+
+
+def where(job: subprocess.Popen, pids: dict[int, int]) -> str:
+    """Where the ranks hang: their stacks, which they write when they are asked to, also inside MPI."""
+    for pid in pids.values():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+    time.sleep(2)
+    end(job, pids)
+    return job.communicate()[0]
 
 
 def verdict(text: str, killed: set[int], ranks: int) -> tuple[str, str]:

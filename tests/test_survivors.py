@@ -20,6 +20,7 @@ import soak_ft
 from run_mpi import ROOT, interpreter, job_environment
 
 from mpicomp import node, survivors
+from mpicomp.faults import DETECTOR_THREAD, finalize_hangs
 from mpicomp.node import ORPHANED_S, SEARCH_S, remove_orphans
 from mpicomp.trace import open_trace
 
@@ -89,6 +90,23 @@ def test_a_stopped_rank_is_left_behind_and_killed():
     ends = re.findall(r"^END (\d) 100 (\d+) \[0\]$", ended.stdout, re.M)
     assert sorted(rank for rank, _ in ends) == ["1", "2"], ended.stdout + ended.stderr
     assert len({bits for _, bits in ends}) == 1
+
+
+def test_the_detector_does_not_keep_a_job_that_fails():
+    """Its thread lets MPI_Finalize wait for ever."""
+    options = [word for pair in soak_ft.DETECTOR.items() for word in ("--mca", *pair)]
+    ended = train("--eval-every", "0", options=("--with-ft", "ulfm", *options))
+    assert ended.returncode not in (0, 124) and "Error: " in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "hangs"), [(None, False), ("", False), ("False", False), ("0", False), ("true", True), ("1", True)]
+)
+def test_whether_the_detector_is_a_thread(monkeypatch, value, hangs):
+    monkeypatch.delenv(DETECTOR_THREAD, raising=False)
+    if value is not None:
+        monkeypatch.setenv(DETECTOR_THREAD, value)
+    assert finalize_hangs() == hangs
 
 
 def test_only_the_very_process_is_killed():
