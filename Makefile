@@ -21,7 +21,7 @@ EXTRA_openmpi := $(comma)torch-test$(comma)docs
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
-        soak soak-ft soak-trace fidelity gpu-check docs test-packaging lint clean
+        soak soak-ft soak-faults soak-trace fidelity gpu-check docs test-packaging lint clean
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
@@ -100,6 +100,8 @@ soak: $(call environment,openmpi)
 	$(LAUNCH:%mpicomp=%python) tests/soak.py --steps $(STEPS)
 soak-ft: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/soak_ft.py --count $(KILLS)
+soak-faults: $(call environment,openmpi) $(call environment,mpich)
+	MPICOMP_SOAK=1 .venv/openmpi/bin/python -m pytest -q tests/cli/test_cli_faults.py -k two_messages
 soak-trace: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/soak_trace.py --count $(KILLS)
 
@@ -108,7 +110,7 @@ soak-trace: $(call environment,openmpi)
 gpu-check:
 	$(PYTHON) tests/gpu_check.py
 
-# More than 2^31 elements in one all-reduce, on two ranks of both MPIs: 5 GB of memory a rank.
+# More than 2^31 elements in one all-reduce, on two ranks of both MPIs: 3 GB of memory a rank.
 test-large: $(call environment,openmpi) $(call environment,mpich)
 	$(subst -n $(RANKS),-n 2,$(LAUNCH:%mpicomp=%python)) tests/large.py
 	.venv/mpich/bin/mpiexec -n 2 .venv/mpich/bin/python tests/large.py

@@ -6,8 +6,9 @@ from there. A rank may be one step ahead, never more, so a job keeps its state o
 
 What was found with Open MPI 5.0.11, and decides how this is written: an error's class does not tell a failure from a
 bug, so MPI is asked who has failed; a rank may wait for one that has seen the failure and left, so in every process a
-thread looks, and revokes; MPI_Finalize and MPI_Abort may hang after a failure, so ranks leave by ``os._exit``; a
-stopped process that MPI's detector has given up keeps the job from ending, so survivors on its node end it.
+thread looks, and revokes; MPI_Finalize and MPI_Abort may hang after a failure, and the first always does where a thread
+is Open MPI's detector, so ranks leave by ``os._exit``; a stopped process that the detector has given up keeps the job
+from ending, so survivors on its node end it.
 
 Reference: Bland et al., Post-failure recovery of MPI communication capability, IJHPCA 2013.
 """
@@ -30,11 +31,10 @@ from mpi4py import MPI
 from . import revoking
 from .comm import Comm
 from .errors import MpicompError, RankLeft
-from .faults import TOLERANT
+from .faults import TOLERANT, finalize_hangs
 from .job import library_name
 
 POLL_S = 0.01  # how often the thread asks who has failed
-DETECTOR = "OMPI_MCA_mpi_ft_detector"  # Open MPI's own, for ranks that hang: mpirun --mca mpi_ft_detector true
 PATIENCE_S = 5.0  # between an MPI error and MPI's knowledge that a rank has failed
 MOST_REPAIRS = 20  # in a row, without a step between
 
@@ -176,11 +176,11 @@ class Survivors:
 
     def leave(self, code: int = 0) -> None:
         """End this process with ``code`` where MPI_Finalize might never return: ranks were lost, or Open MPI's detector
-        is on. Else do nothing.
+        is a thread. Else do nothing.
         """
         self._over.set()
         revoking.leave(self._note)
-        if not self.losses and not failed(self._base) and os.environ.get(DETECTOR, "false") in ("false", "0"):
+        if not (self.losses or finalize_hangs() or failed(self._base)):
             return
         with contextlib.suppress(MPI.Exception):
             self.comm.Barrier()

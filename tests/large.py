@@ -1,4 +1,4 @@
-"""More than 2^31 elements in one all-reduce: what MPI's counts cannot say. ``make test-large``: two ranks, 5 GB each.
+"""More than 2^31 elements in one all-reduce: what MPI's counts cannot say. ``make test-large``: two ranks, 3 GB each.
 
 Every element of a rank is a small number that depends on its place; the whole vector of sums is looked at.
 """

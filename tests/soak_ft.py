@@ -55,7 +55,7 @@ def run(scheme: str, options: argparse.Namespace, rng: random.Random) -> tuple[s
         lines.append(f"killed {killed}\n")
         lines.append(job.communicate(timeout=options.limit)[0])
     except subprocess.TimeoutExpired:
-        return "hung", "".join(lines)
+        return "hung", "".join(lines) + where(job, pids)
     finally:
         end(job, pids)
     return verdict("".join(lines), set(killed), ranks)
@@ -76,6 +76,16 @@ def detector(seconds: int) -> list[str]:
     """Options of mpirun that let Open MPI give up ranks that are silent for so long, not those that compute."""
     settings = {"": "true", "_thread": "true", "_timeout": str(seconds), "_period": "1"}
     return [word for name, value in settings.items() for word in ("--mca", f"mpi_ft_detector{name}", value)]
+
+
+def where(job: subprocess.Popen, pids: dict[int, int]) -> str:
+    """Where the ranks hang: their stacks, which they write when they are asked to, also inside MPI."""
+    for pid in pids.values():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+    time.sleep(2)
+    end(job, pids)
+    return job.communicate()[0]
 
 
 def verdict(text: str, killed: set[int], ranks: int) -> tuple[str, str]:

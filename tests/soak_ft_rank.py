@@ -1,7 +1,9 @@
 """One rank of tests/soak_ft.py: logistic regression that may lose ranks; says READY, and END with what it has."""
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import zlib
 
@@ -22,6 +24,7 @@ class Told(Training):
         super().begin(comm, loss)
 
 
+faulthandler.register(signal.SIGUSR1)  # where it hangs, for whoever asks
 world = MPI.COMM_WORLD
 settings = Settings(scheme=sys.argv[1], workers=8, epochs=int(sys.argv[2]))
 job = Told("synthetic:n=400,d=100,seed=1", None, settings, world.size, NullRecorder())

@@ -20,6 +20,7 @@ from run_mpi import ROOT, interpreter, job_environment
 from soak_ft import detector, run
 
 from mpicomp import node, survivors
+from mpicomp.faults import DETECTOR_THREAD, finalize_hangs
 from mpicomp.node import ORPHANED_S, SEARCH_S, remove_orphans
 from mpicomp.trace import open_trace
 
@@ -89,6 +90,22 @@ def test_a_stopped_rank_is_lost_where_the_detector_is_on_and_the_job_ends():
     assert ended.returncode == 0, ended.stdout + ended.stderr
     ends = re.findall(r"^END (\d) (\d+ \d+) \[1\]$", ended.stdout, re.M)
     assert sorted(rank for rank, _ in ends) == ["0", "2"] and len({bits for _, bits in ends}) == 1, ended.stdout
+
+
+def test_the_detector_does_not_keep_a_job_that_fails():
+    """Its thread lets MPI_Finalize wait for ever."""
+    ended = train("--eval-every", "0", options=("--with-ft", "ulfm", *detector(8)))
+    assert ended.returncode not in (0, 124) and "Error: " in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "hangs"), [(None, False), ("", False), ("False", False), ("0", False), ("true", True), ("1", True)]
+)
+def test_whether_the_detector_is_a_thread(monkeypatch, value, hangs):
+    monkeypatch.delenv(DETECTOR_THREAD, raising=False)
+    if value is not None:
+        monkeypatch.setenv(DETECTOR_THREAD, value)
+    assert finalize_hangs() == hangs
 
 
 def test_without_the_detector_the_watchdog_ends_the_job_of_a_stopped_rank():

@@ -27,7 +27,7 @@ from typing import Any
 import click
 
 from ..errors import InvalidArgument, MissingExtra, MpicompError, SchemeWarning
-from ..faults import TOLERANT
+from ..faults import TOLERANT, finalize_hangs
 from . import hints
 
 LEFT_EARLY = 73  # exit code when a rank is through and others go on
@@ -60,10 +60,14 @@ def run(root: click.Group, args: list[str]) -> int:
     warnings.formatwarning = _one_line
     outcome = outcome_of(lambda: root.main(args, prog_name="mpicomp", standalone_mode=False, obj=guard))
     try:
-        return guard.finish(outcome)
+        code = guard.finish(outcome)
     except Interrupted as interrupted:  # while waiting for the others, which may never come
         guard.abort(Outcome(_exit_code(interrupted), INTERRUPTED))
         raise
+    if "mpi4py.MPI" in sys.modules and finalize_hangs():
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 def _one_line(message: Any, category: type, *place: Any, format: Any = warnings.formatwarning, **line: Any) -> str:
