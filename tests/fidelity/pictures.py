@@ -37,7 +37,8 @@ def networks(figure, raw):
     lines(error, raw, "step", "total_error", "step", "total error")
     metric.set_xscale("log")
     error.set_yscale("log")
-    metric.legend(frameon=False, fontsize=7)
+    handles = metric.get_legend_handles_labels()  # below all: six lines leave no room in between
+    figure.legend(*handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
 def memories(figure, raw):
