@@ -28,7 +28,7 @@ from . import logistic
 from .data import Dataset, fingerprint, read_once
 from .keeper import Keeper, Snapshot
 from .logreg_result import Evaluation, Problem, Result
-from .settings import Settings
+from .settings import Settings, known
 from .shards import Shards
 
 ON_GRADIENTS_SCALE = ("lam", "unit", "clip")  # options of schemes that are compared with magnitudes
@@ -69,7 +69,7 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
     solved = time.perf_counter() - start
     run = kind(comm, data, settings, problem, trace or NullRecorder())
     f_start = keeper.saved.common["progress"]["f_start"] if keeper.saved else run.evaluate().gap + problem.f_star
-    run.result = result = Result(settings, _describe(data, settings.workers, comm.size), problem, f_start)
+    run.result = result = Result(settings, _describe(data, known(settings.workers), comm.size), problem, f_start)
     if keeper.saved is not None:
         run.restore(keeper.saved)
         keeper.resumed()
@@ -149,7 +149,7 @@ class Run:
     scheme_options: ClassVar[dict[str, Any]] = {}  # what the app adds to the scheme
 
     def __init__(self, comm: Any, data: Dataset, settings: Settings, problem: Problem, trace: Any) -> None:
-        workers = settings.workers
+        workers = known(settings.workers)
         self.comm, self.problem, self.trace = comm, problem, trace
         self._rows, self._workers = data.labels.size, workers
         self.shards = Shards(comm.rank, comm.size, data, workers, settings.seed)
@@ -242,7 +242,8 @@ class Run:
         return float(self._over_ranks(self._sums[:1])[0]) / self._workers
 
     def mean_bytes_sent(self) -> float:
-        return float(self._over_ranks(np.array([float(self._bytes_sent)]))[0]) / self.comm.size
+        mean: float = float(self._over_ranks(np.array([float(self._bytes_sent)]))[0]) / self.comm.size
+        return mean
 
     def evaluate(self) -> Evaluation:
         """Measure here and now (collective); every rank computes the losses of its own rows."""

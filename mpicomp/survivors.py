@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -88,7 +88,8 @@ def run(world: MPI.Intracomm, job: Job) -> Survivors:
     text = problem()
     if text:
         raise MpicompError(text)
-    group, loss, repairs = Survivors(world), None, 0
+    group, repairs = Survivors(world), 0
+    loss: Loss | None = None
     while True:
         try:
             job.begin(group.make(), loss)
@@ -104,8 +105,8 @@ def run(world: MPI.Intracomm, job: Job) -> Survivors:
                 raise
             group.keep(error)
             untold = loss.ranks if loss else []  # more ranks died before the job had begun again
-            loss = group.repair(job.step)
-            loss = loss._replace(ranks=[*untold, *loss.ranks])
+            found = group.repair(job.step)
+            loss = found._replace(ranks=[*untold, *found.ranks])
 
 
 class Survivors:
@@ -126,8 +127,8 @@ class Survivors:
 
     def make(self) -> Comm:
         """A communicator of those who live (collective)."""
-        self.comm = Comm(self._base)
-        return self.comm
+        comm = self.comm = Comm(self._base)
+        return comm
 
     def lost_somebody(self, error: Exception) -> bool:
         """Whether ranks have failed. An error of MPI's may come before the news."""
@@ -150,7 +151,7 @@ class Survivors:
             with self._lock:
                 self._revoke()
             try:
-                base = self._base.Shrink()
+                base = cast("MPI.Intracomm", self._base.Shrink())
                 base.Set_errhandler(MPI.ERRORS_RETURN)
                 with self._lock:
                     self._graves += [self._base, self.comm, *self._made]

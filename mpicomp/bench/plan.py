@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import InvalidArgument
 from .collectives import COLLECTIVES, Collective
@@ -114,7 +115,7 @@ class Plan:
         """Elements of a vector, or of one rank's block, in (about) ``nbytes`` over ``size`` ranks; at least one."""
         return max(1, nbytes // self.itemsize // (size if self.what.blocks else 1))
 
-    def with_(self, **changes: object) -> Plan:
+    def with_(self, **changes: Any) -> Plan:
         return replace(self, **changes)
 
 

@@ -106,7 +106,8 @@ def break_even(scheme: Program, dense: Sequence[Program], machine: Machine) -> f
 
     def gain(factor: float) -> float:
         on = machine.faster(factor)
-        return min(replay(one, on).finish.max() for one in dense) - replay(scheme, on).finish.max()
+        saved: float = min(replay(one, on).finish.max() for one in dense) - replay(scheme, on).finish.max()
+        return saved
 
     low, high = FACTORS
     if gain(high) > 0:
@@ -150,7 +151,9 @@ def published(scheme: str) -> tuple[str, ...]:
 
 def results() -> dict[str, Any]:
     """The table of published results."""
-    return json.loads(resources.files(__package__).joinpath("published.json").read_text(encoding="utf-8"))
+    text = resources.files(__package__).joinpath("published.json").read_text(encoding="utf-8")
+    published: dict[str, Any] = json.loads(text)
+    return published
 
 
 def _sentence(row: dict[str, Any], sources: dict[str, str]) -> str:

@@ -32,7 +32,7 @@ class Script:
     """What a rank does in a step: its own work, and between its events the calls that send messages."""
 
     tape: Tape = field(default_factory=Tape)
-    calls: list[tuple[int, Callable[..., None], tuple]] = field(default_factory=list)  # after so many numbers of tape
+    calls: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)  # at so many numbers
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Script) and (self.tape.events, self.calls) == (other.tape.events, other.calls)

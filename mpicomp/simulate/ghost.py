@@ -72,14 +72,16 @@ class Ghost:
         self.ops.copied(self if key is ... else self[key])
 
     def _same(self, *_: Any) -> Ghost:
-        return self.ops.copied(Ghost(self.ops, self.size, self.dtype))
+        copied: Ghost = self.ops.copied(Ghost(self.ops, self.size, self.dtype))
+        return copied
 
     copy = __add__ = __sub__ = __iadd__ = __abs__ = _same
 
     def astype(self, dtype: Any, copy: bool = True) -> Ghost:
         if not copy and np.dtype(dtype) == self.dtype:
             return self
-        return self.ops.copied(Ghost(self.ops, self.size, dtype))
+        copied: Ghost = self.ops.copied(Ghost(self.ops, self.size, dtype))
+        return copied
 
     def view(self, dtype: Any) -> Ghost:
         if np.dtype(dtype) == self.dtype:
@@ -166,7 +168,8 @@ class GhostOps:
 
     def concatenate(self, arrays: list[Any], dtype: Any) -> Ghost:
         head = arrays[0] if arrays and isinstance(arrays[0], np.ndarray) else None
-        return self.copied(Ghost(self, sum(one.size for one in arrays), dtype, head))
+        joined: Ghost = self.copied(Ghost(self, sum(one.size for one in arrays), dtype, head))
+        return joined
 
     def positions_of(self, indices: Any, bounds: list[int]) -> list[int]:
         return [min(indices.size, indices.size * bound // self.n) for bound in bounds]

@@ -74,7 +74,8 @@ def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT) -> Program
     """The all-reduce of ``n`` elements by a schedule of ``mpicomp.allreduce``, or ``auto``."""
     allreduce.check_name(name)
     script = Script()
-    RecordingComm(script, 0, place.size).allreduce_in_place(Ghost(None, n, dtype), name)
+    vector = Ghost(GhostOps(lambda kernel, count: None, n), n, dtype)
+    RecordingComm(script, 0, place.size).allreduce_in_place(vector, name)
 
     def run(place: Place, tape: Tape) -> None:
         script.play(_link(place, tape, n))
@@ -213,7 +214,8 @@ def _sample(size: int) -> list[int]:
 def _passing(scheme: Scheme, n: int) -> float:
     """The fraction of the elements that passes a threshold, where there is one."""
     k = scheme.options.get("k")
-    return k / n if k else scheme.options.get("density", 1.0)
+    density: float = k / n if k else scheme.options.get("density", 1.0)
+    return density
 
 
 def _notes(choices: set[str], asked: str) -> list[str]:
