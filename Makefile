@@ -131,7 +131,7 @@ docs: $(call environment,openmpi)
 	@echo out/docs/index.html
 
 lint: $(call environment,openmpi)
-	.venv/openmpi/bin/ruff check .
+	.venv/openmpi/bin/python tests/run_all.py lint types
 
 clean:
 	rm -rf .venv build out .cache *.egg-info mpicomp/ops/*.so

@@ -93,7 +93,7 @@ setup(
     package_dir={"mpicomp.apps": "apps", "mpicomp.slurm": "slurm"},
     package_data={
         "mpicomp": ["py.typed"],
-        "mpicomp.ops": ["cuda/*.cu", "cuda/*.cuh", "cpu/*.h"],
+        "mpicomp.ops": ["*.pyi", "cuda/*.cu", "cuda/*.cuh", "cpu/*.h"],
         "mpicomp.simulate": ["published.json"],
         "mpicomp.slurm": ["*.sbatch", "env.sh"],
     },
@@ -113,7 +113,7 @@ setup(
         "docs": [*DOCS, *PLOT, "pandas>=2"],
         "test": [*TEST, *PLOT, *CUDA_COMPILER],
         "dev": [*TEST, *PLOT, *PARQUET, *XARRAY, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12", "build>=1.2",
-                "mypy>=1.11"],
+                "mypy>=2.4"],
     },
     entry_points={"console_scripts": ["mpicomp = mpicomp.cli:main"]},
     classifiers=[

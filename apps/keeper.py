@@ -31,7 +31,10 @@ class Run(Protocol):
     """What an app's run must have to be saved."""
 
     steps: int  # done
-    fixed: Mapping[str, Any]  # what a run that resumes must have in common with it
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        """What a run that resumes must have in common with it."""
 
     def snapshot(self) -> Snapshot: ...
 
@@ -70,12 +73,14 @@ class Keeper:
         On every rank: the folder holds checkpoints, and ``resume`` was not asked for.
     """
 
-    def __init__(self, comm: Any, folder: str | os.PathLike | None = None, *, every: int | None = None,
+    def __init__(self, comm: Any, folder: str | os.PathLike[str] | None = None, *, every: int | None = None,
                  resume: bool = False, keep: int = 2, asked: Callable[[], bool] = lambda: False,
                  say: Callable[[str], None] = lambda text: None) -> None:
         self._comm, self._folder, self._every, self._keep = comm, folder, every, keep
         self._asked, self._say = asked, say
-        self.stopped, self.path, self.saved = False, None, None
+        self.stopped = False
+        self.path: Path | None = None
+        self.saved: checkpoint.Checkpoint | None = None
         comm.fail_together(_impossible(folder, every, resume))
         if folder is not None:
             self._open(Path(folder), resume)
@@ -91,6 +96,7 @@ class Keeper:
 
     def resumed(self) -> None:
         """The app has restored itself: say from where, and what was out of the ordinary."""
+        assert self.saved is not None, "there is something to resume from"
         for note in self.saved.notes:
             self._say(note)
         self._say(f"resumed after step {self.saved.step} from {self.saved.path}")
@@ -107,13 +113,13 @@ class Keeper:
         self._comm.allreduce_in_place(flag, "native", "max")
         self.stopped = bool(flag[0])
         if self.stopped or (self._every and run.steps % self._every == 0):
-            self._save(run, complete=False)
+            self._save(self._folder, run, complete=False)
         return self.stopped
 
     def end(self, run: Run) -> None:
         """The run is over: its last checkpoint says so."""
         if self._folder is not None and not (self.saved and self.saved.complete and self.saved.step == run.steps):
-            self._save(run, complete=True)
+            self._save(self._folder, run, complete=True)
 
     def best(self, step: int, parameters: Mapping[str, Any]) -> None:
         """Keep the model that is the best so far, in ``best.h5``: rank 0's."""
@@ -121,11 +127,11 @@ class Keeper:
             state = {"model": parameters, "about": {"step": step}}
             checkpoint.save_arrays(self._comm, Path(self._folder) / BEST, state)
 
-    def _save(self, run: Run, complete: bool) -> None:
+    def _save(self, folder: str | os.PathLike[str], run: Run, complete: bool) -> None:
         now = run.snapshot()
         try:
             self.path = checkpoint.save(
-                self._comm, self._folder, run.steps, common=now.common, own=now.own, reducers=now.reducers,
+                self._comm, folder, run.steps, common=now.common, own=now.own, reducers=now.reducers,
                 settings=run.fixed, keep=self._keep, complete=complete,
             )  # fmt: skip
         except MpicompError as error:

@@ -28,7 +28,7 @@ from . import logistic
 from .data import Dataset, fingerprint, read_once
 from .keeper import Keeper, Snapshot, check_ranks
 from .logreg_result import Evaluation, Problem, Result
-from .settings import Settings
+from .settings import Settings, known
 from .shards import Shards
 
 ON_GRADIENTS_SCALE = ("lam", "unit", "clip")  # options of schemes that are compared with magnitudes
@@ -154,7 +154,7 @@ class Run:
     scheme_options: ClassVar[dict[str, Any]] = {}  # what the app adds to the scheme
 
     def __init__(self, comm: Any, data: Dataset, settings: Settings, problem: Problem, trace: Any) -> None:
-        workers = settings.workers
+        workers = known(settings.workers)
         self.comm, self.problem, self.trace = comm, problem, trace
         self._rows, self._workers = data.labels.size, workers
         self.shards = Shards(comm.rank, comm.size, data, workers, settings.seed)

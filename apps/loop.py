@@ -41,6 +41,7 @@ from mpicomp.trace import NullRecorder
 from .batches import Batches
 from .keeper import Keeper, Snapshot, check_ranks
 from .loop_settings import LoopSettings, Point, Report
+from .settings import known
 
 Array = Any
 Watcher = Callable[[Point, int], None]  # gets every evaluation and the number of steps of the run
@@ -66,11 +67,12 @@ def check(comm: Any, task: Task, settings: LoopSettings, keeper: Keeper) -> Loop
     error = None
     try:
         workers = keeper.workers(settings.workers)
-        settings = replace(settings, workers=comm.size if workers is None else workers)
+        workers = comm.size if workers is None else workers
+        settings = replace(settings, workers=workers)
         settings.check(comm.size, task.rows)
-        steps_per_epoch = task.rows // (settings.workers * settings.batch)
-        settings = settings.resolved(settings.workers, steps_per_epoch)
-        optim.make(settings.optimizer, {})
+        steps_per_epoch = task.rows // (workers * settings.batch)
+        settings = settings.resolved(workers, steps_per_epoch)
+        optim.make(known(settings.optimizer), {})
         _rate(settings, steps_per_epoch)
     except InvalidArgument as caught:
         error = caught
@@ -132,7 +134,7 @@ def _descend(run: LoopRun, watch: Watcher, keeper: Keeper) -> None:
 
 def _rate(settings: LoopSettings, steps_per_epoch: int) -> rates.Rate:
     return rates.make(settings.schedule, settings.lr, steps_per_epoch, settings.epochs, settings.warmup,
-                      settings.lr / settings.workers)  # fmt: skip
+                      settings.lr / known(settings.workers))  # fmt: skip
 
 
 class LoopRun:
@@ -140,12 +142,12 @@ class LoopRun:
 
     def __init__(self, comm: Any, task: Task, settings: LoopSettings, trace: Any) -> None:
         self.comm, self.task, self.settings, self.trace = comm, task, settings, trace
-        dealt = comm.rank, comm.size, task.rows, settings.workers, settings.batch, settings.seed
+        dealt = comm.rank, comm.size, task.rows, known(settings.workers), settings.batch, settings.seed
         self.batches: Batches = getattr(task, "batches", Batches)(*dealt)
         self.total_steps = max(1, round(settings.epochs * self.batches.steps_per_epoch))
         self._count = len(self.batches.own)
         self._reducer = Reducer(comm, settings.scheme, workers=self._count, algorithm=settings.algorithm, trace=trace)
-        self._optimizer = optim.make(settings.optimizer, task.parameters)
+        self._optimizer = optim.make(known(settings.optimizer), task.parameters)
         self._rate = _rate(settings, self.batches.steps_per_epoch)
         self._sam = optim.SAM(task.parameters, settings.sam) if settings.sam else None
         self.steps = 0
@@ -186,7 +188,7 @@ class LoopRun:
             _, gradients = self.task.gradients(rows)
             self._sam.descend()
         if self.settings.clip:
-            _clip(gradients, self.settings.clip * self.settings.workers**-0.5)
+            _clip(gradients, self.settings.clip * known(self.settings.workers)**-0.5)
         return loss, gradients
 
     def evaluate(self) -> bool:

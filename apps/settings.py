@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mpicomp import Scheme
 from mpicomp.errors import InvalidArgument
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -61,3 +64,9 @@ def at_least(name: str, value: int | None, low: int) -> None:
 def _positive(name: str, value: float | None) -> None:
     if value is not None and not 0 < value < math.inf:
         raise InvalidArgument(f"{name} must be positive and finite, got {value}")
+
+
+def known(value: Value | None) -> Value:
+    """A setting that has a default which depends on the job, once that is filled in."""
+    assert value is not None, "settings are checked, and so written out, before they are used"
+    return value

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Callable
+from typing import Any
 from zlib import crc32
 
 from . import errors
@@ -30,7 +31,8 @@ class Agreement:
         Bytes of this rank -> the list of every rank's bytes.
     """
 
-    def __init__(self, rank: int, extremes: Callable, gather: Callable[[bytes], list[bytes]]):
+    def __init__(self, rank: int, extremes: Callable[[int, bool], tuple[int, int]],
+                 gather: Callable[[bytes], list[bytes]]) -> None:
         self.rank, self.extremes, self.gather = rank, extremes, gather
 
     def check(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
@@ -62,7 +64,7 @@ def read_text(text: bytes) -> dict[str, str]:
     return {"signature": f"(an unreadable text of {len(text)} bytes)"}
 
 
-def joint_error(said: list[dict], failed: list[int]) -> Exception:
+def joint_error(said: list[dict[str, Any]], failed: list[int]) -> Exception:
     """The error of the lowest failing rank, in its class, naming the other ranks that failed."""
     first = said[failed[0]]
     text = f"rank {failed[0]}: {first['text']}"

@@ -29,7 +29,7 @@ class Call(NamedTuple):
             return "native"
         return schedule(self.target, self.op, default if self.algorithm == "auto" else self.algorithm, link)
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """What ``signature`` tells, cheaper."""
         if self.target is None:
             return self.op, "by MPI's own call"

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
 
 from .agreement import Agreement
 from .calls import Calls
 from .errors import InvalidArgument
 from .ops.shared import PlainCalls
 
+if TYPE_CHECKING:
+    from .link import Link
+    from .reduction import Reduction
+
 CHECKED_CALLS = 64  # so many first calls are all checked for agreement, then one in as many
 KNOWN = 1024  # different calls remembered: the first of each kind is checked
 
 
-class Checks:
+class Opened:
+    """What ``Comm`` is mixed of and has: its private side, made on first use."""
+
+    _link: Link | None = None
+    _plain: PlainCalls  # which also numbers the calls; one is checked for agreement when ``number & mask`` is 0
+    _reduction: Reduction
+    _default: str  # algorithm
+
+    @abstractmethod
+    def _open(self) -> Link:
+        """Make the private side; collective."""
+
+
+class Checks(Opened):
     """Mixed into ``Comm``."""
 
     _agreement: Agreement
     _log: Calls | None = None
-    _plain: PlainCalls  # which also numbers the calls; one is checked for agreement when ``number & mask`` is 0
     _later_mask = 0
     _known: set[tuple[Any, ...]]  # keys of calls that ranks have agreed on: the same set on all of them
 

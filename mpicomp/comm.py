@@ -35,7 +35,7 @@ IN_PLACE = MPI.IN_PLACE
 _native_allreduce = MPI.Intracomm.Allreduce
 
 
-class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
+class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # Iallreduce gives a request of our own
     """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py
@@ -74,7 +74,6 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
     """
 
     recorder: Any = None
-    _link: Link | None = None
     _plain = PlainCalls(_native_allreduce, IN_PLACE)  # of communicators without a private side: lets none pass
     _watched: Watched | None = None
 
@@ -175,10 +174,12 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
 
     def _checked_allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:
         checked, plain = self._next_call(), self._plain
-        call = key = error = None
+        call: Call | None = None
+        key: tuple[Any, ...] | None = None
+        error: Exception | None = None
         try:
             call = resolve(sendbuf, recvbuf, op, algorithm)
-            if self._link.reproducible:
+            if self.reproducible:
                 check_covered(call)
             key = call.key()
             checked = checked or (plain.mask != -1 and key not in self._known)
@@ -192,6 +193,8 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
             described = call.signature() if call else "refused"
             with self.recorder.region("agree") if self.recorder else nullcontext():  # ranks wait here, too
                 self._compare(f"Allreduce call {plain.calls}: {described}", error)
+        assert call is not None and key is not None, "else it has been refused"
+        if checked:
             self._learn(key)
         if self.recorder is None:
             self._run(call, sendbuf, recvbuf, op)
@@ -203,7 +206,7 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
         self._record(call, start, self.traffic - before)
 
     def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:
-        source, target, link = call.source, call.target, self._link
+        source, target, link = call.source, call.target, self._link or self._open()
         schedule = call.schedule(self._default, link)
         if target is None:
             _native_allreduce(self, sendbuf, recvbuf, op)
@@ -217,7 +220,7 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
     def _record(self, call: Call, start: int, used: Traffic) -> None:
         array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")
         self.recorder.event(
-            "collective", start, algo=call.schedule(self._default, self._link), op=call.op, dtype=dtype,
+            "collective", start, algo=call.schedule(self._default, self._link or self._open()), op=call.op, dtype=dtype,
             nelem=array.size, nbytes_dense=array.nbytes,
             nbytes_sent=used.bytes_sent, nbytes_recv=used.bytes_received,
         )  # fmt: skip
@@ -237,7 +240,9 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
         MpicompError
             On every rank: some node does not have so much memory to share.
         """
-        link, array, error = self._link or self._open(), None, None
+        link = self._link or self._open()
+        array: np.ndarray | None = None
+        error: MpicompError | None = None
         try:
             nbytes = bytes_of(shape, dtype)
         except InvalidArgument as caught:
@@ -250,6 +255,7 @@ class Comm(Checks, Verbs, InFlight, PointToPoint, Inherited):
         except MpicompError as caught:
             error = caught
         self.fail_together(error)
+        assert array is not None, "else an error was raised"
         return array
 
     @property

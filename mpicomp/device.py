@@ -7,7 +7,7 @@ memory, so that everything above runs without a GPU.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +41,9 @@ class Device(Protocol):
     def wait(self, copy: Any) -> None: ...
 
     def empty(self, n: int, like: Any) -> Any: ...
+
+    def aside(self, array: Any) -> AbstractContextManager[None]:
+        """Within the block, work on the array is queued beside other work; at its end it is done."""
 
 
 class CuPy:

@@ -17,6 +17,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .call import resolve
+from .checks import Opened
 
 
 class Pending:
@@ -71,7 +72,7 @@ class Worker:
     """A thread that runs calls one after the other, in the order in which they were started."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         # Not the object itself: the thread must not keep it alive.
         self._thread = threading.Thread(target=work_off, args=(self._calls,), name="mpicomp", daemon=True)
         self._thread.start()
@@ -91,7 +92,8 @@ class Worker:
 
 def threads_allowed(comm: MPI.Intracomm) -> bool:
     """Whether MPI may be called from any thread, on every rank (collective)."""
-    return MPI.Intracomm.allreduce(comm, MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
+    everywhere: bool = MPI.Intracomm.allreduce(comm, MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
+    return everywhere
 
 
 class Helper:
@@ -133,11 +135,9 @@ class Helper:
         self.comm.Free()
 
 
-class InFlight:
+class InFlight(Opened):
     """All-reduces beside the caller, as methods of ``Comm``."""
 
-    _link: Any
-    _plain: Any
     _helper: Helper | None = None
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, algorithm: str = "auto") -> Pending:
@@ -167,7 +167,9 @@ class InFlight:
         """Who does them; the first use is collective."""
         link = self._link or self._open()
         if self._helper is None:
-            self._helper = Helper(type(self)(MPI.Intracomm(self), self.reproducible), threads_allowed(link.comm))
+            comm: Any = self  # mixed into Comm
+            twin = type(comm)
+            self._helper = Helper(twin(MPI.Intracomm(comm), comm.reproducible), threads_allowed(link.comm))
         return self._helper
 
     def hand_over(self, nbytes: int) -> None:
@@ -175,7 +177,7 @@ class InFlight:
         self._plain.handed_over += nbytes
 
 
-def work_off(calls: queue.SimpleQueue) -> None:
+def work_off(calls: queue.SimpleQueue[Any]) -> None:
     """What the thread does, until it finds None in the queue."""
     for call in iter(calls.get, None):
         run(*call)

@@ -68,7 +68,8 @@ def numpy_dtype(datatype: MPI.Datatype | str) -> np.dtype | None:
 
 def raw_bytes(obj: Any) -> memoryview:
     """The memory of anything mpi4py takes as a buffer; needs no dtype, and keeps nothing of the object's protocol."""
-    return memoryview(MPI.buffer(obj))
+    memory: Any = MPI.buffer(obj)  # has the buffer protocol, which its stub says for Python 3.12 on
+    return memoryview(memory)
 
 
 def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int]:
@@ -150,7 +151,7 @@ class Link:
         """
         if self._crosses is None:
             self._crosses = self.node.rank < self.owners
-            comm = self.comm.Split(self.node.rank if self._crosses else MPI.UNDEFINED, self.rank)
+            comm = cast("MPI.Intracomm", self.comm.Split(self.node.rank if self._crosses else MPI.UNDEFINED, self.rank))
             if self._crosses:
                 self._across = Link(made(comm))
                 self._across.log, self._across.patient = self.log, self.patient

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -53,7 +53,7 @@ class Node:
         self.problem: str | None = None
         self._segments: dict[int, Segment] = {}
         self._made = 0
-        self._arrays: dict[int, weakref.ref[np.ndarray]] = {}  # by segment: who holds this rank's part of it
+        self._arrays: dict[int, weakref.ref[Part]] = {}  # by segment: who holds this rank's part of it
         control = round_up(LINE_BYTES * self.size, PAGE)
         slots = DEPTH * SLOT_BYTES
         try:
@@ -177,10 +177,10 @@ class Part:
 
 def split_node(comm: MPI.Intracomm, limit: int) -> MPI.Intracomm:
     """The ranks of ``comm`` that share memory with this one, in groups of at most ``limit`` (0: all of them)."""
-    node: MPI.Intracomm = made(comm.Split_type(MPI.COMM_TYPE_SHARED))
+    node = cast("MPI.Intracomm", made(comm.Split_type(MPI.COMM_TYPE_SHARED)))
     if limit == 0:
         return node
-    part: MPI.Intracomm = made(node.Split(node.Get_rank() // limit))
+    part = cast("MPI.Intracomm", made(node.Split(node.Get_rank() // limit)))
     node.Free()
     return part
 

@@ -9,12 +9,13 @@ import numpy as np
 
 from .buffers import check_flat
 from .calls import logged
+from .checks import Checks
 from .device import device_of
 from .job import gpu_path
 from .ops import ops_for
 
 
-class PointToPoint:
+class PointToPoint(Checks):
     """Verbs for exchanges whose schedule is their own; mixed into ``Comm``."""
 
     @logged
@@ -45,7 +46,7 @@ class PointToPoint:
         requests += [link.isend(x, rank) for rank, x in outward.items()]
         for request in requests:
             link.wait(request)
-        if not stage:
+        if stage is None or device is None:
             return received
         on_device = {rank: device.empty(x.size, like.view(np.uint8)) for rank, x in received.items()}
         for rank, x in received.items():
@@ -60,7 +61,8 @@ class PointToPoint:
         theirs = np.empty(link.size, np.int64)
         link.comm.Alltoall(np.array(lengths, np.int64), theirs)
         link.count_modelled(8 * (link.size - 1))
-        return theirs.tolist()
+        told: list[int] = theirs.tolist()
+        return told
 
     @logged
     def lengths_of_all(self, length: int) -> list[int]:

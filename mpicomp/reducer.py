@@ -98,13 +98,13 @@ class Reducer:
         The mean in the structure, shapes and dtype of ``grads``: fresh arrays, or ``out``.
         """
         mean = self._run(grads, out)
-        target = None if out is None else self._bucket.flat_view(out)
+        target = None if out is None else self._laid_out.flat_view(out)
         dense = mean.dense(self._step.ops, target)
         if target is not None:
             return out
         if out is None and mean.indices is None:
             dense = dense.copy()  # these values belong to the reducer
-        return self._bucket.unflatten(dense, out)
+        return self._laid_out.unflatten(dense, out)
 
     def reduce_sparse(self, grads: Arrays) -> Mean:
         """The mean as ``(indices, values, n)`` over the flattened arrays (collective).
@@ -126,12 +126,12 @@ class Reducer:
         arrays : like the gradients passed to ``reduce``
             For each of this rank's workers its own, for example its gradient at the optimum; copied.
         """
-        error, flat = None, []
+        error: Exception | None = None
+        flat: list[Array] = []
         try:
             if not hasattr(self._pipeline.memories[0], "set_shift"):
                 raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
-            self._begin(arrays)
-            flat = self._bucket.flatten(arrays, self._step.scratch)
+            flat = self._begin(arrays).flatten(arrays, self._step.scratch)
         except (InvalidArgument, BufferRefused) as caught:
             error = caught
         self.comm.agree(f"shift of step {self.step} for {self._known}", error)
@@ -199,7 +199,7 @@ class Reducer:
         with step.timed("agree"):
             finite = self._agree(error)
         measured = finite and self._measures.begin(workers)
-        result = self._pipeline.run(flat, workers) if finite else self._pipeline.nothing(self._bucket.total)
+        result = self._pipeline.run(flat, workers) if finite else self._pipeline.nothing(self._laid_out.total)
         self._account(result, before, start, skipped=not finite)
         if measured:
             self.stats.measures = self._measures.end(result.sent, self.stats)
@@ -242,6 +242,11 @@ class Reducer:
             return False
         return True
 
+    @property
+    def _laid_out(self) -> Bucket:
+        assert self._bucket is not None, "a step has begun"
+        return self._bucket
+
     def _layout(self, grads: Arrays, out: Arrays | None) -> Bucket:
         bucket = self._bucket
         if bucket is None:
@@ -253,9 +258,8 @@ class Reducer:
                 raise InvalidArgument(f"arrays cannot go dense where {self._text} sends nothing in some steps; "
                                       "expected dense=none and no density of 1, or between=gradient")
         elif not bucket.fits(grads):
-            raise InvalidArgument(
-                f"this reducer's error memory is for {bucket.signature}; make another Reducer for other arrays"
-            )
+            raise InvalidArgument(f"this reducer's error memory is for {bucket.signature}; make another Reducer for "
+                                  "other arrays")
         if out is not None:
             bucket.check_out(out)
         return bucket
@@ -267,21 +271,17 @@ class Reducer:
         counts = [dense + (self._step.n if sent.indices is None else sent.indices.size) for sent in result.sent]
         self.stats = StepStats(
             step=self.step,
-            bytes_sent=now.bytes_sent - before.bytes_sent,
-            bytes_received=now.bytes_received - before.bytes_received,
+            bytes_sent=now.bytes_sent - before.bytes_sent, bytes_received=now.bytes_received - before.bytes_received,
             density=sum(counts) / len(counts) / mean.n if mean.n and counts else 0.0,
-            leader=result.leader,
-            payload_bits=result.payload_bits,
-            skipped=skipped,
-            seconds=self._step.seconds,
+            leader=result.leader, payload_bits=result.payload_bits, skipped=skipped, seconds=self._step.seconds,
         )
         if self._step.trace is not None:
             stop = time.monotonic_ns()
             self._step.record()
             self._step.trace.event(
-                "step", start, stop, step=self.step, scheme=self._text, dtype=self._bucket.dtype_name,
-                nbytes_dense=mean.n * self._bucket.dtype.itemsize, nbytes_sent=self.stats.bytes_sent,
-                nbytes_recv=self.stats.bytes_received, nelem=mean.n,
+                "step", start, stop, step=self.step, scheme=self._text, dtype=self._laid_out.dtype_name, nelem=mean.n,
+                nbytes_dense=mean.n * self._laid_out.dtype.itemsize,
+                nbytes_sent=self.stats.bytes_sent, nbytes_recv=self.stats.bytes_received,
             )
         self.step += 1
 

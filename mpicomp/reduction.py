@@ -25,17 +25,16 @@ class Reduction:
 
     def run(self, source: Vector | None, target: Vector, op: str, algorithm: str) -> None:
         """Reduce ``source`` into ``target``, or ``target`` in place."""
-        separate = source is not None
-        if separate and not (algorithm in allreduce.OUT_OF_PLACE and target.device is None):
+        if source is not None and not (algorithm in allreduce.OUT_OF_PLACE and target.device is None):
             target.array[...] = source.array
-            separate = False
+            source = None
         if self._link.size == 1 or target.array.size == 0:
-            if separate:
+            if source is not None:
                 target.array[...] = source.array
         elif algorithm == nccl.NAME:
             self._by_nccl(target, op)
         elif target.device is None or gpu_path()[0] == "direct":
-            options = {"source": source.array} if separate else {}
+            options = {} if source is None else {"source": source.array}
             self._here(target.array, target.kind, op, algorithm, **options)
         else:
             stage = self.stage(target.device)
@@ -74,4 +73,5 @@ class Reduction:
         path, reason = gpu_path()
         if path == "none":
             raise BufferRefused(reason)
-        return self._scratch.setdefault(("stage", id(device)), Stage(device))
+        stage: Stage = self._scratch.setdefault(("stage", id(device)), Stage(device))
+        return stage

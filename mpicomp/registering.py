@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from . import schemes
 from .errors import InvalidArgument
@@ -62,9 +62,10 @@ def register_part(kind: str) -> Callable[[Part], Part]:
         missing = [name for name in wanted if not hasattr(part, name)]
         if missing:
             raise InvalidArgument(f"a {kind} needs {', '.join(wanted)}; {part.__name__} has no {', '.join(missing)}")
-        if not all(isinstance(option, Option) for option in part.options):
+        declared: Any = part  # it has what is wanted
+        if not all(isinstance(option, Option) for option in declared.options):
             raise InvalidArgument(f"options of {part.__name__} must be a tuple of mpicomp.options.Option")
-        _add(schemes.PARTS[kind], part.name, part, kind)
+        _add(schemes.PARTS[kind], declared.name, part, kind)
         return part
 
     return register
@@ -96,7 +97,7 @@ def _verbs(kind: str, part: type) -> tuple[str, ...]:
     return NEEDED[kind]
 
 
-def _add(registry: dict, name: str, thing: object, what: str) -> None:
+def _add(registry: dict[str, Any], name: str, thing: object, what: str) -> None:
     if not name or set(name) & set(":,= "):
         raise InvalidArgument(f"the name of a {what} must hold none of ':', ',', '=' and blanks, got {name!r}")
     if name in registry:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
 
 _listeners: list[Callable[[Any], None]] = []
 
 
-def made(comm: Any) -> Any:
+def made(comm: Made) -> Made:
     """``comm``, of which those who are to know have been told."""
     for listener in _listeners:
         listener(comm)

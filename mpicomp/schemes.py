@@ -262,9 +262,9 @@ def _described(option: Option, defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _classes(line: Composition, options: dict[str, Any]) -> dict[str, Class]:
-    """The classes of a composition's parts, with those that options put in their place."""
+    """The classes of a composition's parts, with those that options put in their place, where these exist."""
     return {
-        kind: registry.get(options.get(kind), registry[getattr(line, kind)])  # a wrong name is refused with the options
+        kind: registry.get(options.get(kind) or "", registry[getattr(line, kind)])
         for kind, registry in PARTS.items()
     }
 

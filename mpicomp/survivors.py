@@ -93,7 +93,8 @@ def run(world: MPI.Intracomm, job: Job) -> Survivors:
     text = problem()
     if text:
         raise MpicompError(text)
-    group, loss, repairs = Survivors(world), None, 0
+    group, repairs = Survivors(world), 0
+    loss: Loss | None = None
     while True:
         try:
             job.begin(group.make(), loss)
@@ -109,8 +110,8 @@ def run(world: MPI.Intracomm, job: Job) -> Survivors:
                 raise
             group.keep(error)
             untold = loss.ranks if loss else []  # more ranks died before the job had begun again
-            loss = group.repair(job.step)
-            loss = loss._replace(ranks=[*untold, *loss.ranks])
+            found = group.repair(job.step)
+            loss = found._replace(ranks=[*untold, *found.ranks])
 
 
 class Survivors:
@@ -133,8 +134,8 @@ class Survivors:
 
     def make(self) -> Comm:
         """A communicator of those who live (collective)."""
-        self.comm = Comm(self._base)
-        return self.comm
+        comm = self.comm = Comm(self._base)
+        return comm
 
     def lost_somebody(self, error: Exception) -> bool:
         """Whether ranks have failed. An error of MPI's may come before the news."""
@@ -157,7 +158,7 @@ class Survivors:
             with self._lock:
                 self._revoke()
             try:
-                base = self._base.Shrink()
+                base = cast("MPI.Intracomm", self._base.Shrink())
                 base.Set_errhandler(MPI.ERRORS_RETURN)
                 with self._lock:
                     self._graves += [self._base, self.comm, *self._made]

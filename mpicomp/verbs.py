@@ -13,6 +13,7 @@ from .allreduce.choice import schedule
 from .broadcast import broadcast
 from .buffers import Vector, check_flat, typed
 from .calls import logged
+from .checks import Checks
 from .device import device_of
 from .errors import BufferRefused, InvalidArgument
 from .gather_to_all import gather_to_all
@@ -20,7 +21,7 @@ from .job import gpu_path
 from .ops import ops_for
 
 
-class Verbs:
+class Verbs(Checks):
     """Flat contiguous arrays; no copy of MPI's names needed. Mixed into ``Comm``."""
 
     @logged

@@ -98,7 +98,7 @@ class Watched:
         self.calls, self._comm, self._watchdog = calls, comm, watchdog
         self._told: list[Any] = []  # sends to the other ranks, never waited for
         self._states: dict[int, str] = {}  # where the ranks are that have said so
-        self._seen: tuple = ()  # what the calls looked like when they last moved
+        self._seen: tuple[Any, ...] = ()  # what the calls looked like when they last moved
         self._moved = 0.0
 
     def leave(self) -> None:
@@ -185,7 +185,7 @@ def log_for(comm: MPI.Intracomm) -> tuple[Calls | None, Watched | None]:
     global _watchdog
     seconds, fault = timeout(), os.environ.get(FAULT)
     calls = _faulty(fault) if fault else Calls() if seconds else None
-    if not seconds:
+    if calls is None or not seconds:
         return calls, None
     if _watchdog is None or _watchdog.seconds != seconds:
         _watchdog = Watchdog(seconds)

@@ -22,6 +22,7 @@ APART = ("mpi", "cluster", "browser", "pytorch", "typed")  # folders that are no
 # name -> (what it shows, command, time limit in seconds)
 STAGES = {
     "lint": ("ruff", [PYTHON, "-m", "ruff", "check", "."], 60),
+    "types": ("mypy --strict over the whole package", [PYTHON, "tests/check_types.py"], 600),
     "unit": (
         "operations, schemes, trace, command line; CUDA sources compiled and executed on the CPU",
         [PYTHON, "-m", "pytest", "-q", "tests", *(f"--ignore=tests/{name}" for name in APART),

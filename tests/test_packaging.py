@@ -80,7 +80,7 @@ def test_everything_the_package_reads_is_packed(said):
     packed = {path for package, patterns in said["package_data"].items() for pattern in patterns
               for path in folders[package].glob(pattern)}
     there = {path for folder in folders.values() for path in folder.rglob("*")
-             if path.suffix in (".cu", ".cuh", ".json", ".sbatch", ".typed", ".sh")}
+             if path.suffix in (".cu", ".cuh", ".json", ".pyi", ".sbatch", ".typed", ".sh")}
     assert there and there <= packed
     assert {path.parent for path in (ROOT / "mpicomp").rglob("__init__.py")} <= set(folders.values())
 

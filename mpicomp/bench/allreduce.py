@@ -19,9 +19,13 @@ __all__ = ["PERIOD", "Compressed", "Dense", "Vectors", "implementations", "noise
 
 def implementations(comm: Any, plan: Plan, n: int) -> list[Dense | Compressed]:
     """Everything in ``plan``, on vectors of ``n`` elements."""
-    made: list[Dense | Compressed] = data.dense(comm, plan, Vectors(comm, plan, n)) if plan.algorithms else []
-    gradient = noise(comm.rank, plan, n) if plan.schemes else None
-    return [*made, *(Compressed(comm, scheme, gradient, plan.device) for scheme in plan.schemes)]
+    made: list[Dense | Compressed] = []
+    if plan.algorithms:
+        made += data.dense(comm, plan, Vectors(comm, plan, n))
+    if plan.schemes:
+        gradient = noise(comm.rank, plan, n)
+        made += [Compressed(comm, scheme, gradient, plan.device) for scheme in plan.schemes]
+    return made
 
 
 class Vectors(data.Vectors):
@@ -34,7 +38,7 @@ class Vectors(data.Vectors):
     def __init__(self, comm: Any, plan: Plan, n: int) -> None:
         super().__init__(comm, plan, n)
         self._op, self._total = MPI_OPS[data.summed(plan.op)], self.periods.reduced()
-        self._mpi = super(Comm, comm).Allreduce
+        self._mpi = super(Comm, comm).Allreduce  # type: ignore[misc]  # mypy knows this form for methods of Comm only
         self._direct = not self.on_device and n <= MAX_COUNT
 
     def begin(self, place: str) -> None:

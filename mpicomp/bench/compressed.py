@@ -91,7 +91,7 @@ class Compressed:
         if kept is None or reducer.scheme.part_names["memory"] != "residual":
             exact = reducer.scheme.part_names["codec"] == "float" and reducer.stats.density == 1
             return self.gradient.astype(np.float64) if exact else None
-        sent = self.gradient.astype(np.float64) - kept.astype(np.float64) / options["beta"]
+        sent: np.ndarray = self.gradient.astype(np.float64) - kept.astype(np.float64) / options["beta"]
         if "exchange/residual" in state:
             second, start = state["exchange/residual"], int(state["exchange/start"])
             sent[start : start + second.size] -= self.comm.size * second.astype(np.float64)
@@ -104,7 +104,8 @@ class Compressed:
         eps = [float(np.finfo(self.gradient.dtype).eps)]
         if values != "same":
             eps.append(2.0**-7 if values == "bfloat16" else float(np.finfo(values).eps))
-        return SLACK * max(eps) * float(np.abs(self.gradient).max()) / options.get("beta", 1.0)
+        allowed: float = SLACK * max(eps) * float(np.abs(self.gradient).max()) / options.get("beta", 1.0)
+        return allowed
 
     @staticmethod
     def _far(mean: np.ndarray, expected: np.ndarray, tolerance: float) -> int:
@@ -112,7 +113,7 @@ class Compressed:
         return int(np.count_nonzero(~(np.abs(mean - expected) <= tolerance)))
 
     def _same_bits(self, mean: np.ndarray) -> bool:
-        return len(set(self.comm.allgather(zlib.crc32(mean.view(np.uint8))))) == 1
+        return len(set(self.comm.allgather(zlib.crc32(mean.view(np.uint8).data)))) == 1
 
 
 class Alone(Compressed):

@@ -116,7 +116,8 @@ def _as_now(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
 
 
 def _read_csv(path: Path) -> dict[str, Any]:
@@ -146,7 +147,8 @@ def _read_hdf5(path: Path) -> dict[str, Any]:
     if child.returncode:
         lines = child.stderr.decode(errors="replace").strip().splitlines()
         raise ValueError(lines[-1] if lines else f"its reader ended with {child.returncode}")
-    return json.loads(child.stdout)
+    document: dict[str, Any] = json.loads(child.stdout)
+    return document
 
 
 _READERS = {".json": _read_json, ".csv": _read_csv, ".h5": _read_hdf5, ".hdf5": _read_hdf5}

@@ -85,13 +85,13 @@ class Noise:
     def __init__(self) -> None:
         self._busy, self._own, self._start = _busy_seconds(), _own_seconds(), time.monotonic()
 
-    def share(self, comm: Any) -> float | None:
-        """The worst node's share; None where the system does not say (collective)."""
+    def share(self, comm: Any) -> float:
+        """The worst node's share (collective)."""
         own, busy = _own_seconds() - self._own, _busy_seconds() - self._busy
         elapsed = time.monotonic() - self._start
         everyone = comm.allgather((socket.gethostname(), own, busy, elapsed))
         hosts = {host for host, *_ in everyone}
-        return max((self._of_node([one for one in everyone if one[0] == host]) for host in hosts), default=None)
+        return max(self._of_node([one for one in everyone if one[0] == host]) for host in hosts)
 
     @staticmethod
     def _of_node(here: list[tuple[str, float, float, float]]) -> float:

@@ -26,8 +26,12 @@ def measure(comm: Any, plan: Plan, progress: Callable[..., None]) -> Iterator[Ro
             for n in dict.fromkeys(part.count(nbytes, comm.size) for nbytes in plan.sizes)]  # fmt: skip
     with Watchdog(comm, plan.timeout) as watchdog:
         for index, (cycle, part, n) in enumerate(work):
-            rows = _Size(comm, part, n, watchdog, lambda text, i=index: progress(text, i / len(work))).rows()
+            rows = _Size(comm, part, n, watchdog, _at(progress, index / len(work))).rows()
             yield [{**one, "cycle": cycle if plan.cycles > 1 else None} for one in rows]
+
+
+def _at(progress: Callable[..., None], done: float) -> Callable[[str], None]:
+    return lambda text: progress(text, done)
 
 
 class _Size:

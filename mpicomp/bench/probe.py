@@ -125,7 +125,8 @@ def timed(call: Callable[[], Any], comm: Any) -> float:
     comm.Barrier()
     start = time.perf_counter()
     call()
-    return comm.allreduce(time.perf_counter() - start, max_of)
+    slowest: float = comm.allreduce(time.perf_counter() - start, max_of)
+    return slowest
 
 
 def max_of(a: Any, b: Any, _type: Any = None) -> Any:

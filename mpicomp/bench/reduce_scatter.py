@@ -45,7 +45,9 @@ class Blocks(Vectors):
         yield Part(0, self.n, np.roll(self._total, -(self.comm.rank * self.n % self._total.size)))
 
     def modelled(self, algorithm: str) -> int:
-        return (self.comm.size - 1) * self.n * self.plan.itemsize
+        expected: int = (self.comm.size - 1) * self.n * self.plan.itemsize
+        return expected
 
     def nbytes(self) -> int:
-        return self.comm.size * super().nbytes()
+        whole: int = self.comm.size * super().nbytes()
+        return whole

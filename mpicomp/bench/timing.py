@@ -68,7 +68,7 @@ class Timer:
         from ..inherited import Inherited  # MPI: not for --help
 
         self.comm, self.implementations, self.watch, self.steps = comm, implementations, watch, steps
-        self._barrier = super(Inherited, comm).Barrier  # MPI's own: what Comm notes down about its own takes time
+        self._barrier = super(Inherited, comm).Barrier  # type: ignore[misc]  # MPI's own: what Comm notes down about its own takes time
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
         self._sent = np.zeros((len(implementations), 2))
         self._local = np.zeros(len(implementations))  # seconds of this rank, all rounds together
@@ -102,7 +102,8 @@ class Timer:
         """In which order implementations run in round ``i``: nobody always runs behind the same neighbour."""
         n = len(self.implementations)
         if self._random is not None:
-            return self._random.permutation(n).tolist()
+            order: list[int] = self._random.permutation(n).tolist()
+            return order
         return [(position + i) % n for position in range(n)]
 
     def _once(self, j: int) -> float:
@@ -159,7 +160,8 @@ class Timer:
 def _enough(plan: Plan, seconds: np.ndarray) -> bool:
     """Whether every implementation (a column) has been timed for as long, or is known as well, as is asked for."""
     if plan.target_ci is None:
-        return seconds.sum(axis=0).min() >= plan.min_time
+        enough: bool = seconds.sum(axis=0).min() >= plan.min_time
+        return enough
     for one in seconds.T:
         low, high = median_interval(one)
         if high - low > 2 * plan.target_ci / 100 * float(np.median(one)):

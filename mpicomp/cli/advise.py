@@ -123,7 +123,8 @@ def break_even(line: Line) -> float | str | None:
     """Bytes a second; in words where there is no such bandwidth, since JSON has no infinity."""
     if line.dense:
         return None
-    return {0.0: "slower on any", float("inf"): "faster on any"}.get(line.break_even, line.break_even)
+    words: dict[float | None, str] = {0.0: "slower on any", float("inf"): "faster on any"}
+    return words.get(line.break_even, line.break_even)
 
 
 def report(advice: Advice, model: Model, compute: float, measured: dict[str, float], note: str) -> None:

@@ -44,6 +44,12 @@ class RunCommand(click.Command):
         formatter.write_usage(name, "merge [OPTIONS] FILE FILE ...", prefix="       ")
 
 
+class OfflineCommand(click.Command):
+    """Runs without MPI."""
+
+    offline = True
+
+
 @click.group(cls=BenchGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def bench() -> None:
     """Measure collectives, dense and compressed."""
@@ -107,7 +113,7 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     _end(document, before, prints=comm.rank == 0)
 
 
-@bench.command()
+@bench.command(cls=OfflineCommand)
 @click.argument("files", nargs=-1, required=True, type=bench_options.PATH, metavar="FILE FILE ...")
 @bench_options.results
 def merge(files: tuple[str, ...], layout: str, as_json: bool, output: str | None, picture: str | None, force: bool,
@@ -132,9 +138,6 @@ def merge(files: tuple[str, ...], layout: str, as_json: bool, output: str | None
         file.write(lambda path: documents.write(path, document, suffix))
         drawing.write(lambda path: plot(path, document, drawn))
     _end(document, before, prints=True)
-
-
-merge.offline = True
 
 
 def _end(document: dict[str, Any], before: Any, prints: bool) -> None:

@@ -16,7 +16,7 @@ PATH = click.Path()  # for completion; what is wrong with a file is said where i
 FORMATS = ("table", "csv", "jsonl", "json", "nccl", "osu")
 
 
-class Listed(click.ParamType):
+class Listed(click.ParamType):  # type: ignore[type-arg]  # older ones of click cannot be subscripted
     """A comma-separated list, completed name by name."""
 
     name = "list"
@@ -29,7 +29,7 @@ class Listed(click.ParamType):
         return [CompletionItem(before + comma + name) for name in self._names() if name.startswith(last)]
 
 
-class What(click.Choice):
+class What(click.Choice):  # type: ignore[type-arg]  # as above
     """The collectives; completion also offers the subcommand."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

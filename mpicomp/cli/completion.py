@@ -24,6 +24,8 @@ def completion(shell: str) -> None:
     """
     from .root import root
 
-    script = get_completion_class(shell)(root, {}, "mpicomp", "_MPICOMP_COMPLETE")
+    found = get_completion_class(shell)
+    assert found is not None, "click knows the shells of INSTALL"
+    script = found(root, {}, "mpicomp", "_MPICOMP_COMPLETE")
     click.echo(f"# To install: {INSTALL[shell]}")
     click.echo(script.source())

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from ..errors import InvalidArgument, MissingExtra, MpicompError
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 VARIABLE = "MPICOMP_CONFIG"
 _FOUND = "mpicomp.config"  # in click's meta: (path, tables)
 
 
-def config_option(callback: Any) -> Any:
+def config_option(callback: Callable[[click.Context, str], None]) -> Callable[[Command], Command]:
     """The option ``--config``; ``callback(ctx, path)`` is called before the other options are looked at."""
 
     def given(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
@@ -36,7 +39,7 @@ def for_commands(ctx: click.Context, path: str) -> None:
     ctx.meta[_FOUND] = (path, read(path))
 
 
-def for_this(name: str) -> Any:
+def for_this(name: str) -> Callable[[click.Context, str], None]:
     """``mpicomp NAME --config FILE``: the table is this command's own."""
 
     def apply(ctx: click.Context, path: str) -> None:

@@ -176,7 +176,8 @@ class Guard:
         from mpi4py import MPI
 
         try:
-            return request.Test()
+            there: bool = request.Test()
+            return there
         except MPI.Exception:
             return False
 

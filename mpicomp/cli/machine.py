@@ -25,7 +25,9 @@ def this_machine(comm: Any, say: Callable[[str, float], None], source: str) -> m
     found = machine.load(probe.machine(comm, say), source)
     what, n = probe.SHORT_SCHEME, probe.SHORT
     seconds = check.steps(comm, [what], [("short", (n,), 0.0)])[what]
+    model = named(str(n))
+    assert model is not None, "a number is a model"
     place = Place(0, comm.size, found.ranks_per_node)
-    explained = float(replay(program_of(what, named(str(n)), place), found).finish.max())
+    explained = float(replay(program_of(what, model, place), found).finish.max())
     step = found.kernels[STEP] + max(0.0, seconds - explained)
     return replace(found, kernels={**found.kernels, STEP: step})

@@ -38,7 +38,7 @@ class OutputFile:
             with suppress(OSError):
                 _part(self._path).unlink(missing_ok=True)
 
-    def write(self, writer: Callable[[Path], None]) -> None:
+    def write(self, writer: Callable[[Path], object]) -> None:
         """Let ``writer`` write the whole file, aside, and put it in its place (rank 0)."""
         if self._path is None:
             return

@@ -46,7 +46,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module, _, attribute = entry.target.partition(":")
-        command = getattr(import_module(module), attribute)
+        command: click.Command = getattr(import_module(module), attribute)
         config.apply(ctx, name, command)
         guard = ctx.find_object(Guard)
         if entry.mpi and guard is not None:
@@ -76,6 +76,8 @@ def _start_mpi_first(command: click.Command, guard: Guard) -> None:
             _start_mpi_first(child, guard)
         return
     body = command.callback
+    if body is None:
+        return
 
     def started(*args: Any, **kwargs: Any) -> Any:
         config.record(click.get_current_context())

@@ -68,7 +68,7 @@ def simulate(
     sizes, model, machine = inputs.rank_numbers(ranks), inputs.model(model_name), inputs.machine(machine_file)
     machine = replace(machine, jitter=_jitter(jitter, seed) if jitter else machine.jitter)
     compute = inputs.compute_time(model, compute_time, tflops, batch)
-    suffix = check_plot(picture) if picture else None
+    suffix = check_plot(picture) if picture else ""
     with OutputFile(None, picture, force) as file:
         progress = Progress(quiet)
         found = scaling(model, machine, sizes, whats, compute, adds_by, steps, progress)
@@ -113,7 +113,7 @@ def document(machine: Machine, model: Any, compute: float, found: Sequence[Predi
 
 def report(found: Sequence[Prediction], title: str) -> None:
     """A table; then what was recorded and assumed, each remark once."""
-    first = {}
+    first: dict[int, float] = {}
     for one in found:
         first.setdefault(one.ranks, one.step)
     print_table(COLUMNS, [cells(one, first[one.ranks]) for one in found], title)

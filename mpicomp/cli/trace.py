@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import click
 from rich import box
@@ -169,7 +170,7 @@ def _console() -> Console:
     return Console(highlight=False, width=200 if piped else None)
 
 
-def _print_json(value) -> None:
+def _print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
@@ -194,7 +195,7 @@ def _show_fact(console: Console, name: str, value: object) -> None:
         console.print(Text.assemble((f"{head:<15}", "bold"), line), soft_wrap=True)
 
 
-def _show_card(console: Console, file: Path, card: dict) -> None:
+def _show_card(console: Console, file: Path, card: dict[str, Any]) -> None:
     _show_fact(console, "trace", file)
     if card.get("title"):
         _show_fact(console, "title", card["title"])
@@ -211,7 +212,7 @@ def _show_card(console: Console, file: Path, card: dict) -> None:
         console.print(Text(f"{_count(card['n_backwards'], 'event')} end before they begin", style="bold red"))
 
 
-def _warn_ranks(console: Console, not_closed: dict, n_dropped: int) -> None:
+def _warn_ranks(console: Console, not_closed: dict[int, str], n_dropped: int) -> None:
     by_state: dict[str, list[int]] = {}
     for rank, state in not_closed.items():
         by_state.setdefault(state, []).append(int(rank))
@@ -224,7 +225,7 @@ def _warn_ranks(console: Console, not_closed: dict, n_dropped: int) -> None:
         console.print(Text(f"{_count(n_dropped, 'event')} dropped: the disk was full", style="bold red"))
 
 
-def _summary_table(keys: list[str], rows: list[dict]) -> Table:
+def _summary_table(keys: list[str], rows: list[dict[str, Any]]) -> Table:
     heads = ["size" if key == "size_bin" else key for key in keys]
     table = _table(_console(), *heads, "count", "median", "p99", "total", "sent", left=len(keys))
     for row in rows:
@@ -234,7 +235,7 @@ def _summary_table(keys: list[str], rows: list[dict]) -> Table:
     return table
 
 
-def _show_phases(console: Console, result: dict) -> None:
+def _show_phases(console: Console, result: dict[str, Any]) -> None:
     console.print()
     table = _table(console, "phase", "count", "median", "p99", "total", "share", "sent")
     for row in result["phases"]:
@@ -244,15 +245,15 @@ def _show_phases(console: Console, result: dict) -> None:
     console.print()
     steps, traffic = result["steps"], result["traffic"]
     if steps["count"]:
-        times = ", ".join(f"{name} {duration(steps[name])}" for name in ("median", "p99", "first"))
-        _show_fact(console, "steps", f"{steps['count']}: {times}")
+        shown = ", ".join(f"{name} {duration(steps[name])}" for name in ("median", "p99", "first"))
+        _show_fact(console, "steps", f"{steps['count']}: {shown}")
     if traffic["kind"]:
         sent = f"{nbytes(traffic['nbytes_sent_per_rank_and_step'])} per rank and step"
         rate = traffic["compression_rate"]
         _show_fact(console, "sent", sent + (f", {_compared(rate)} a dense all-reduce" if rate else ""))
 
 
-def _show_imbalance(console: Console, imbalance: dict) -> None:
+def _show_imbalance(console: Console, imbalance: dict[str, Any]) -> None:
     if not imbalance["kind"]:
         return
     uncertainty = imbalance["clock_uncertainty"]
@@ -267,7 +268,7 @@ def _show_imbalance(console: Console, imbalance: dict) -> None:
     _show_fact(console, "", f"median lateness of rank {said}")
 
 
-def _show_metrics(console: Console, metrics: dict[str, dict]) -> None:
+def _show_metrics(console: Console, metrics: dict[str, dict[str, Any]]) -> None:
     if not metrics:
         return
     console.print()

@@ -54,7 +54,7 @@ class _Files:
     def __init__(self, *names: str) -> None:
         self.names = names
 
-    def apply(self, run: Callable) -> Callable:
+    def apply(self, run: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(self.names):
             run = click.argument(name, type=click.Path(path_type=Path))(run)
         return run

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import string
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from .trace import _show_fact, duration, nbytes
+from ..trace.units import duration, nbytes
+from .trace import _show_fact
 from .trace_views import _clocks
 
 DRAWN = ("heatmap", "matrix", "timeline")
@@ -17,7 +19,7 @@ _MOST_ROWS, _LABEL = 64, 8
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
-def heatmap(console: Console, result: dict) -> None:
+def heatmap(console: Console, result: dict[str, Any]) -> None:
     values = result["matrix"]
     show = nbytes if result["units"] == "byte" else duration
     if not np.isfinite(values).any():
@@ -36,7 +38,7 @@ def heatmap(console: Console, result: dict) -> None:
     _clocks(console, result)
 
 
-def matrix(console: Console, result: dict) -> None:
+def matrix(console: Console, result: dict[str, Any]) -> None:
     values, total = result["matrix"], result["attributed"] + result["unattributed"]
     _show_fact(console, "bytes", f"{nbytes(total)} sent; {nbytes(result['attributed'])} of them by schedules that say "
                "to whom")  # fmt: skip
@@ -73,7 +75,7 @@ def _shaded(console: Console, values: np.ndarray, low: float, high: float) -> li
     return ["".join(row) for row in np.where(np.isnan(values), "?", letters)]
 
 
-def timeline(console: Console, result: dict) -> None:
+def timeline(console: Console, result: dict[str, Any]) -> None:
     from ..trace.analyses.picture import paint
 
     spans, width = result["spans"], max(16, console.width - _LABEL - 3)

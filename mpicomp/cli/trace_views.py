@@ -9,7 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from .trace import _count, _show_fact, _table, duration, nbytes, sparkline
+from ..trace.units import duration, nbytes, sparkline
+from .trace import _count, _show_fact, _table
 
 _MOST_ROWS = 20
 Columns = Sequence[tuple[str, str, Callable[[Any], str]]]
@@ -35,7 +36,7 @@ def _maybe(value: float | None, show: Callable[[float], str] = _percent) -> str:
     return "not known" if value is None else show(value)
 
 
-def _rows(console: Console, table: dict, columns: Columns, left: int = 1, rows: Any = None) -> None:
+def _rows(console: Console, table: dict[str, Any], columns: Columns, left: int = 1, rows: Any = None) -> None:
     """Columns (title, name, format) of a table; at most twenty of the given ``rows``, and how many are left out."""
     shown = np.arange(len(table[columns[0][1]])) if rows is None else np.asarray(rows, np.int64)
     printed = _table(console, *(title for title, _, _ in columns), left=left)
@@ -46,7 +47,7 @@ def _rows(console: Console, table: dict, columns: Columns, left: int = 1, rows: 
         console.print(f"... and {len(shown) - _MOST_ROWS} more (--json has all)", markup=False)
 
 
-def _clocks(console: Console, result: dict) -> None:
+def _clocks(console: Console, result: dict[str, Any]) -> None:
     doubt = result.get("clock_uncertainty")
     if doubt is None:
         said = "not compared: every time is of one rank's own clock"
@@ -55,7 +56,7 @@ def _clocks(console: Console, result: dict) -> None:
     _show_fact(console, "clocks", said)
 
 
-def steps(console: Console, result: dict) -> None:
+def steps(console: Console, result: dict[str, Any]) -> None:
     if not result["count"]:
         _show_fact(console, "steps", "none recorded")
         return
@@ -76,7 +77,7 @@ def steps(console: Console, result: dict) -> None:
     _clocks(console, result)
 
 
-def breakdown(console: Console, result: dict) -> None:
+def breakdown(console: Console, result: dict[str, Any]) -> None:
     _rows(console, result["overall"], [("phase", "kind", str), ("class", "class", str), ("share", "share", _percent),
           ("total", "time", _time), ("mean rank", "mean", _time), ("least", "min", _time), ("most", "max", _time),
           ("of rank", "slowest_rank", str), ("cv", "cv", _percent)], left=2)  # fmt: skip
@@ -89,7 +90,7 @@ def breakdown(console: Console, result: dict) -> None:
     _clocks(console, result)
 
 
-def overlap(console: Console, result: dict) -> None:
+def overlap(console: Console, result: dict[str, Any]) -> None:
     if result["share"] is None:
         _show_fact(console, "overlap", "no communication was recorded")
         return
@@ -109,7 +110,7 @@ def overlap(console: Console, result: dict) -> None:
     _clocks(console, result)
 
 
-def collectives(console: Console, result: dict) -> None:
+def collectives(console: Console, result: dict[str, Any]) -> None:
     table = result["collectives"]
     if not table:
         _show_fact(console, "collectives", "none recorded")
@@ -121,7 +122,7 @@ def collectives(console: Console, result: dict) -> None:
     _clocks(console, result)
 
 
-def stragglers(console: Console, result: dict) -> None:
+def stragglers(console: Console, result: dict[str, Any]) -> None:
     if result["kind"] is None:
         _show_fact(console, "stragglers", "no communication of several ranks was recorded")
         return
@@ -148,7 +149,7 @@ def _ranges(ranks: list[int]) -> str:
     return some_ranges(ranks)
 
 
-def spikes(console: Console, result: dict) -> None:
+def spikes(console: Console, result: dict[str, Any]) -> None:
     if not result["count"]:
         _show_fact(console, "spikes", f"none in {_count(result['steps'], 'step')}")
         return
@@ -179,7 +180,7 @@ _CODEC = (
 )  # fmt: skip
 
 
-def codec(console: Console, result: dict) -> None:
+def codec(console: Console, result: dict[str, Any]) -> None:
     table = result["schemes"]
     if table:
         quantities = _table(console, "a rank and step", *table["scheme"])
@@ -191,7 +192,7 @@ def codec(console: Console, result: dict) -> None:
     _clocks(console, result)
 
 
-def measures(console: Console, result: dict) -> None:
+def measures(console: Console, result: dict[str, Any]) -> None:
     if result["metrics"]:
         table = result["metrics"]
         courses = [[None if x != x else x for x in result["steps"][name].tolist()] for name in table["metric"]]
@@ -204,7 +205,7 @@ def measures(console: Console, result: dict) -> None:
         _show_fact(console, "note", remark)
 
 
-def bandwidth(console: Console, result: dict) -> None:
+def bandwidth(console: Console, result: dict[str, Any]) -> None:
     table = result["bandwidth"]
     if not len(table["algo"]):
         _show_fact(console, "bandwidth", "no dense all-reduce with its size was recorded")
@@ -228,7 +229,7 @@ _POP = (
 )
 
 
-def efficiency(console: Console, result: dict) -> None:
+def efficiency(console: Console, result: dict[str, Any]) -> None:
     if not result["steps"]:
         _show_fact(console, "efficiency", result["reason"])
         return
@@ -244,7 +245,7 @@ def efficiency(console: Console, result: dict) -> None:
     _clocks(console, result)
 
 
-def diff(console: Console, result: dict) -> None:
+def diff(console: Console, result: dict[str, Any]) -> None:
     _show_fact(console, "steps", f"{result['steps_a']} in A, {result['steps_b']} in B")
     sent = f"{nbytes(result['bytes_a'])} in A, {nbytes(result['bytes_b'])} in B, per rank and step"
     _show_fact(console, "sent", sent)
@@ -259,7 +260,7 @@ def diff(console: Console, result: dict) -> None:
     _clocks(console, result)
 
 
-def hang(console: Console, result: dict) -> None:
+def hang(console: Console, result: dict[str, Any]) -> None:
     table = result["ranks"]
     if result["suspects"]:
         console.print(Text(f"SUSPECT        rank {_ranges(result['suspects'])}: {result['why']}", style="bold red"))

@@ -44,7 +44,7 @@ def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkp
     return 0
 
 
-def _say(losses: list[dict]) -> None:
+def _say(losses: list[dict[str, Any]]) -> None:
     for loss in losses:
         ranks = ", ".join(map(str, loss["ranks"]))
         click.echo(f"lost rank {ranks} before step {loss['step']}, and error memory of norm {loss['memory_norm']:.4g} "

@@ -11,6 +11,7 @@ from .guard import world
 from .train_options import Session, exit_code, recorder, recording, session, training
 
 if TYPE_CHECKING:
+    from ..apps.logreg import Run
     from ..apps.logreg_result import Evaluation, Result
     from ..apps.settings import Settings
 
@@ -48,7 +49,7 @@ def logreg(ft: bool, **options: Any) -> int:
     return run_logreg(None, **options)
 
 
-def run_logreg(kind: type | None, *, source: str, rows: int | None, trace: str | None, force: bool,
+def run_logreg(kind: type[Run] | None, *, source: str, rows: int | None, trace: str | None, force: bool,
                checkpoint: str | None, checkpoint_every: int | None, resume: bool, as_json: bool,
                **options: Any) -> int:
     """Train with steps of a ``kind`` (None: the app's own) and report; the exit code (collective)."""
@@ -73,11 +74,11 @@ def show(result: Result, trace: str | None, as_json: bool, app: str = "logreg", 
         _print(result, trace)
 
 
-def _name(kind: type | None) -> str:
+def _name(kind: type[Run] | None) -> str:
     return "logreg" if kind is None else kind.app
 
 
-def _train(comm: Any, kind: type | None, source: str, rows: int | None, settings: Settings, trace: str | None,
+def _train(comm: Any, kind: type[Run] | None, source: str, rows: int | None, settings: Settings, trace: str | None,
            force: bool, running: Session) -> Result:  # fmt: skip
     from ..apps.data import share
     from ..apps.logreg import check

@@ -112,7 +112,8 @@ def earlier_table(comm: Any, path: str, force: bool) -> Table:
             table = load(Path(path).read_text(), path, list(allreduce.ALGORITHMS))
         except OSError as error:
             raise MpicompError(f"{path}: {error.strerror}") from error
-        if table.has(*layout, "cpu") and not force:
+        ranks_per_node, nodes = layout
+        if table.has(ranks_per_node, nodes, "cpu") and not force:
             raise RefusedOverwrite(
                 f"{path} has a row for {layout[0]} ranks on each of {layout[1]} nodes already: "
                 "choose another file, or --force to replace the row"

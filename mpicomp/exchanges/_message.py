@@ -24,7 +24,7 @@ BYTE = np.dtype(np.uint8)
 class Part(NamedTuple):
     """What one worker sends."""
 
-    count: int  # of values
+    length: int  # of the values
     form: str
     width: int  # bits a gap
     indices: Array  # written in this form, as bytes
@@ -64,7 +64,7 @@ def part(indices: Array | None, own: Array | None, codes: Array, count: int, wan
 
 def pack(parts: list[Part], ops: Any) -> Array:
     """All of a rank's parts as one array of bytes."""
-    headers = [(one.count, FORMS.index(one.form) + (one.width << 8), one.indices.nbytes, one.codes.nbytes)
+    headers = [(one.length, FORMS.index(one.form) + (one.width << 8), one.indices.nbytes, one.codes.nbytes)
                for one in parts]
     arrays = [ops.from_host(np.array(headers, np.int64).ravel().view(BYTE))]
     for one in parts:

@@ -149,7 +149,9 @@ def published(scheme: str) -> tuple[str, ...]:
 
 def results() -> dict[str, Any]:
     """The table of published results."""
-    return json.loads(resources.files(__package__).joinpath("published.json").read_text(encoding="utf-8"))
+    text = resources.files(__package__).joinpath("published.json").read_text(encoding="utf-8")
+    published: dict[str, Any] = json.loads(text)
+    return published
 
 
 def _sentence(row: dict[str, Any], sources: dict[str, str]) -> str:

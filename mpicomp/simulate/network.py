@@ -56,8 +56,8 @@ def serve(free: np.ndarray, where: np.ndarray, ready: np.ndarray, seconds: np.nd
     """
     if single:
         end = free[where] = np.maximum(free[where], ready - rest) + seconds
-        through: np.ndarray = np.maximum(end, ready)
-        return through
+        early: np.ndarray = np.maximum(end, ready)
+        return early
     order = np.lexsort((ready, where))
     group = where[order]
     numbers = np.arange(len(group))

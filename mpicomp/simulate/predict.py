@@ -90,7 +90,7 @@ def scaling(model: Model, machine: Machine, ranks: Sequence[int], whats: Sequenc
             algorithm: str = "auto", steps: int = JITTERED_STEPS,
             progress: Callable[[str, float], None] = lambda text, done: None) -> list[Prediction]:
     """A prediction of everything in ``whats`` on every number of ranks."""
-    found = []
+    found: list[Prediction] = []
     for size in ranks:
         for what in whats:
             progress(f"{what} on {size} ranks", len(found) / (len(ranks) * len(whats)))

@@ -75,7 +75,8 @@ def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT) -> Program
     """The all-reduce of ``n`` elements by a schedule of ``mpicomp.allreduce``, or ``auto``."""
     allreduce.check_name(name)
     script = Script()
-    RecordingComm(script, 0, place.size).allreduce_in_place(Ghost(None, n, dtype), name)
+    vector = Ghost(GhostOps(lambda kernel, count: None, n), n, dtype)
+    RecordingComm(script, 0, place.size).allreduce_in_place(vector, name)
 
     def run(place: Place, tape: Tape) -> None:
         script.play(_link(place, tape, n))

@@ -17,6 +17,8 @@ from .network import Network, Route
 from .program import Program
 from .tape import DRAIN, POOL, RECEIVED, SEND, SENT, SYNC, WORK, XOR
 
+GONE = np.empty(0)  # in the place of times that are not needed any more: the memory of many ranks
+
 NOTHING = -1
 
 
@@ -92,7 +94,7 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
             on_the_way[peer, which] = arrived[sender]
         elif kind == SENT:
             clocks.wait(everyone, left[which])
-            left[which] = None
+            left[which] = GONE
         elif kind in (RECEIVED, RECEIVED + XOR):
             back = (size - who) % size if kind == RECEIVED else who + XOR * size
             clocks.wait(everyone, on_the_way.pop((back, which)))

@@ -58,8 +58,9 @@ class DDPHook:
             self.comm.wait_patiently()
         self.__name__ = self.__qualname__ = "ddp_hook"  # DDP looks at a hook's name
 
-    def __call__(self, state, bucket):  # DDP refuses annotations but its own
-        flat, future = bucket.buffer(), torch.futures.Future()
+    def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations but its own
+        flat = bucket.buffer()
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
         arguments = bucket.index(), flat, bucket.parameters(), self._first, event, future
         self._first = self._first and not bucket.is_last()
@@ -70,12 +71,12 @@ class DDPHook:
         return future
 
     def _answer(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any,
-                future: torch.futures.Future) -> None:
+                future: torch.futures.Future[torch.Tensor]) -> None:
         """Average a bucket and tell DDP, which raises what went wrong."""
         try:
             self._average(index, flat, parameters, first, event)
         except Exception as error:
-            future.set_exception(error)
+            future.set_exception(error)  # type: ignore[arg-type]  # PyTorch says a result where it means an error
         else:
             future.set_result(flat)
 
@@ -84,9 +85,10 @@ class DDPHook:
             raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {flat.dtype}")
         work = flat.to(COMPUTE[flat.dtype])  # itself, but for half precision
         names = [self._names.get(parameter, f"bucket {index} gradient {i}") for i, parameter in enumerate(parameters)]
-        if event is not None:
+        device = device_of(work)
+        if event is not None and device is not None:
             event.synchronize()
-            with device_of(work).aside(as_array(work)):
+            with device.aside(as_array(work)):
                 self._reduce(index, names, parameters, work, first)
         else:
             self._reduce(index, names, parameters, work, first)

@@ -86,7 +86,9 @@ class Exchange:
         if self._there[i][at]:
             raise InvalidArgument(TWICE.format(bucket.names[at]))
         self._there[i][at] = True
-        bucket.put(at, parameter.grad.detach(), factor)
+        gradient = parameter.grad
+        assert gradient is not None, "PyTorch calls when it has accumulated"
+        bucket.put(at, gradient.detach(), factor)
         self._missing[i] -= 1
         if self._worker is not None:
             self._start_full()
@@ -176,11 +178,12 @@ class Exchange:
             return
         arrays = self.buckets[i].arrays
         try:
-            if event is None:
+            device = device_of(self.buckets[i].flat)
+            if event is None or device is None:
                 self.reducers[i].reduce(arrays, out=arrays)
                 return
             event.synchronize()  # the gradients are there
-            with device_of(self.buckets[i].flat).aside(as_array(self.buckets[i].flat)):
+            with device.aside(as_array(self.buckets[i].flat)):
                 self.reducers[i].reduce(arrays, out=arrays)
         except BaseException:
             self._failed = True

@@ -13,6 +13,7 @@ import torch
 from ..comm import Comm
 from ..errors import InvalidArgument, MpicompError
 from ..schemes import Scheme
+from ..together import together
 from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe
 from .exchange import Alone, Exchange, sends_all
 from .flat import bucket_size
@@ -70,42 +71,43 @@ class DistributedOptimizer(torch.optim.Optimizer):
         comm = comm if isinstance(comm, Comm) else Comm(comm)
         self.optimizer, self._scaler = optimizer, grad_scaler if grad_scaler and grad_scaler.is_enabled() else None
         named = trainable(named_parameters)
-        error = None
-        try:
-            scheme = Scheme.parse(scheme)
+
+        def checked() -> tuple[Scheme, int]:
+            parsed = Scheme.parse(scheme)
             check_parameters(optimizer, named)
-            check_momentum(optimizer, scheme)
+            check_momentum(optimizer, parsed)
             check_nonfinite(nonfinite)
-            bucket_bytes = bucket_size(named, bucket_bytes)
-        except InvalidArgument as caught:
-            error = caught
-        comm.fail_together(error)
+            return parsed, bucket_size(named, bucket_bytes)
+
+        parsed, nbytes = together(comm, checked)
         check_alike(comm, [describe(name, parameter) for name, parameter in named])
-        comm.agree(f"DistributedOptimizer bucket_bytes={bucket_bytes} overlap={overlap} broadcast={broadcast}")
+        comm.agree(f"DistributedOptimizer bucket_bytes={nbytes} overlap={overlap} broadcast={broadcast}")
         if broadcast:
             broadcast_parameters(named, comm)
             broadcast_optimizer_state(optimizer, comm)
         if self._scaler is not None and nonfinite == "raise":
             nonfinite = "skip"
         self.comm, self._lock, self._phase, self._accumulating = comm, threading.Lock(), FRESH, False
-        alone = comm.size == 1 and sends_all(scheme) and not options
+        alone = comm.size == 1 and sends_all(parsed) and not options
         self._exchange = (Alone(named, nonfinite) if alone else
-                          Exchange(named, comm, scheme, bucket_bytes, overlap, nonfinite, options))
+                          Exchange(named, comm, parsed, nbytes, overlap, nonfinite, options))
         self._mine = {parameter for _, parameter in named}
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived) for _, parameter in named]
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+                       for _, parameter in named]  # PyTorch gives that method no types
 
     # -- the wrapped optimizer's own
 
+    # They are to be read only, which PyTorch's class does not say of them.
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         return self.optimizer.param_groups
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Any:  # type: ignore[override]
         return self.optimizer.state
 
     @property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
         return self.optimizer.defaults
 
     def __getattr__(self, name: str) -> Any:
@@ -163,7 +165,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return self.optimizer.step(self._averaged(closure))
         return None if self.skipped else self.optimizer.step()
 
-    def _averaged(self, closure: Callable[[], Any]) -> Callable[[], torch.Tensor]:
+    def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaged() -> torch.Tensor:
             self._phase = FRESH
             with torch.enable_grad():

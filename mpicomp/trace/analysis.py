@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from . import schema, tables
-from .read import Trace, open_trace
+from .read import Source, Trace, open_trace
 from .totals import BYTES, Totals
 
 
-def info(path) -> dict:
+def info(path: Source) -> dict[str, Any]:
     """The run card: who ran what, how much was recorded, and what is missing."""
     with open_trace(path) as trace:
         return _info(trace)
 
 
-def summary(path, by=("kind", "algo", "scheme", "size_bin")) -> list[dict]:
+def summary(path: Source, by: Sequence[str] = ("kind", "algo", "scheme", "size_bin")) -> list[dict[str, Any]]:
     """Time and bytes for each combination of the columns in ``by``, longest total first."""
     with open_trace(path) as trace:
         return _summary(trace, by)
 
 
-def phases(path) -> list[dict]:
+def phases(path: Source) -> list[dict[str, Any]]:
     """Time of each kind of event and its share of the time that the ranks recorded."""
     with open_trace(path) as trace:
         return phases_of(trace)
@@ -35,19 +37,19 @@ def traffic(path) -> dict:
         return traffic_of(trace)
 
 
-def imbalance(path) -> dict:
+def imbalance(path: Source) -> dict[str, Any]:
     """How late each rank comes to the collectives, against the median rank."""
     with open_trace(path) as trace:
         return _imbalance(trace)
 
 
-def metrics(path) -> dict[str, dict]:
+def metrics(path: Source) -> dict[str, dict[str, Any]]:
     """Each metric: first, last, least, and its course as the mean over ranks at each step."""
     with open_trace(path) as trace:
         return _metrics(trace)
 
 
-def report(path) -> dict:
+def report(path: Source) -> dict[str, Any]:
     """All of the above in one dict, as ``mpicomp trace report --json`` prints it."""
     with open_trace(path) as trace:
         return {
@@ -60,7 +62,7 @@ def report(path) -> dict:
         }
 
 
-def _info(trace: Trace) -> dict:
+def _info(trace: Trace) -> dict[str, Any]:
     ranks = trace.table("ranks", ["n_events", "n_dropped"])
     status = trace.status()
     begin, end, n_backwards = _extent(trace)
@@ -90,7 +92,7 @@ def _extent(trace: Trace) -> tuple[int, int, int]:
     return min(begins, default=0), max(ends, default=0), n_backwards
 
 
-def _summary(trace: Trace, by) -> list[dict]:
+def _summary(trace: Trace, by: Sequence[str]) -> list[dict[str, Any]]:
     by = tuple(by)
     wanted = {"t_start", "t_end", *BYTES, *by} - {"size_bin"}
     totals = Totals()
@@ -118,7 +120,7 @@ def quantities(duration: np.ndarray) -> dict:
     }
 
 
-def phases_of(trace: Trace) -> list[dict]:
+def phases_of(trace: Trace) -> list[dict[str, Any]]:
     """Phases inside another (an all-reduce inside an exchange) count in both: shares need not add up to 1."""
     rows = _summary(trace, ("kind",))
     outermost = trace.table("steps")  # app and reducer may both mark a step: it is to count once
@@ -151,7 +153,7 @@ def _steps(trace: Trace) -> dict:
     return first | quantities(longest)
 
 
-def traffic_of(trace: Trace) -> dict:
+def traffic_of(trace: Trace) -> dict[str, Any]:
     """Counted on the outermost kind that carries bytes, so that nested events do not count twice."""
     kinds = [kind for kind in ("step", *schema.COLLECTIVE_KINDS) if trace.code("kind", kind) >= 0]
     found: dict[str, list[tuple[int, int, np.ndarray]]] = {kind: [] for kind in kinds}
@@ -161,15 +163,15 @@ def traffic_of(trace: Trace) -> dict:
             rows = np.flatnonzero(events["kind"] == trace.code("kind", kind))
             if len(rows):
                 found[kind].append(_sent(events, rows))
-    kind = next((kind for kind in kinds if any(sent for sent, _, _ in found[kind])), None)
-    if kind is None:
+    outermost = next((kind for kind in kinds if any(sent for sent, _, _ in found[kind])), None)
+    if outermost is None:
         return {"kind": None}
-    sent, dense = (sum(part[place] for part in found[kind]) for place in (0, 1))
+    sent, dense = (sum(part[place] for part in found[outermost]) for place in (0, 1))
     share = 2 * (trace.n_ranks - 1) / trace.n_ranks  # what a bandwidth-optimal all-reduce sends of each dense byte
     return {
-        "kind": kind,
+        "kind": outermost,
         "nbytes_sent": sent,
-        "nbytes_sent_per_rank_and_step": float(np.median(np.concatenate([each for _, _, each in found[kind]]))),
+        "nbytes_sent_per_rank_and_step": float(np.median(np.concatenate([each for _, _, each in found[outermost]]))),
         "nbytes_dense": dense,
         "compression_rate": share * dense / sent if share * dense else None,
     }
@@ -182,7 +184,7 @@ def _sent(events: dict[str, np.ndarray], rows: np.ndarray) -> tuple[int, int, np
     return int(sent.sum()), int(events["nbytes_dense"][rows].sum()), np.add.reduceat(sent[order], starts)
 
 
-def _imbalance(trace: Trace) -> dict:
+def _imbalance(trace: Trace) -> dict[str, Any]:
     kind = next((kind for kind in schema.COLLECTIVE_KINDS if trace.code("kind", kind) >= 0), None)
     if kind is None or trace.n_ranks < 2:
         return {"kind": None}
@@ -228,11 +230,11 @@ def _median(values: np.ndarray) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _metrics(trace: Trace) -> dict[str, dict]:
+def _metrics(trace: Trace) -> dict[str, dict[str, Any]]:
     return {name: _course(table) for name, table in trace.metrics().items() if len(table["step"])}
 
 
-def _course(table: dict[str, np.ndarray]) -> dict:
+def _course(table: dict[str, np.ndarray]) -> dict[str, Any]:
     order, starts = tables.blocks(table["step"])
     counts = np.diff(np.append(starts, len(order)))
     values = np.add.reduceat(table["value"][order], starts) / counts

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from . import schema
-from .read import Trace, open_trace, plain, reading
+from .read import Source, Trace, open_trace, plain, reading
 
 _ATTRIBUTES = ("Conventions", "title", "creator", "created", "n_ranks", "n_nodes", "command_line", "complete")
 
 
-def validate(path) -> list[str]:
+def validate(path: Source) -> list[str]:
     """Everything in which the file departs from the format, in words; empty if nothing does.
 
     Raises ``CorruptFile`` where the file cannot be read at all.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from ..errors import CorruptFile, MpicompError
 from ..together import together
@@ -11,7 +12,9 @@ from . import journal, messages
 from .spool import Spool
 
 
-def merge_over_ranks(comm, spool: Spool, run_id: str, path: Path, force: bool, max_events=None) -> None:
+def merge_over_ranks(
+    comm: Any, spool: Spool, run_id: str, path: Path, force: bool, max_events: int | None = None
+) -> None:
     """Merge into ``path`` and remove the journals. Collective; on failure they stay, and every rank raises."""
     own, nbytes = spool.writer.path, spool.writer.size
     facts = {"path": str(own), "size": nbytes, "truncated": spool.truncated, "n_dropped": spool.n_dropped}
@@ -27,7 +30,7 @@ def merge_over_ranks(comm, spool: Spool, run_id: str, path: Path, force: bool, m
     own.unlink(missing_ok=True)
 
 
-def recover_together(comm, folder: Path, path: Path, force: bool) -> None:
+def recover_together(comm: Any, folder: Path, path: Path, force: bool) -> None:
     """Make the file from the journals in a folder that rank 0 sees, and remove them. Collective."""
     from . import merge
 
@@ -41,7 +44,7 @@ def recover_together(comm, folder: Path, path: Path, force: bool) -> None:
     together(comm, recover, comm.rank == 0)
 
 
-def is_visible(facts: dict, run_id: str) -> bool:
+def is_visible(facts: dict[str, Any], run_id: str) -> bool:
     """Whether this process reads the very file that the rank wrote, and all of it.
 
     On another host a file of the same name may be an earlier run's, or a network file system may show an old size.
@@ -54,7 +57,7 @@ def is_visible(facts: dict, run_id: str) -> bool:
 
 
 def _merge_here(
-    comm, folder: Path, everyone: list, unseen: list, path: Path, force: bool, max_events: int | None
+    comm: Any, folder: Path, everyone: list[Any], unseen: list[int], path: Path, force: bool, max_events: int | None
 ) -> Exception | None:
     from . import merge
 
@@ -78,7 +81,7 @@ def _merge_here(
     return None
 
 
-def _note_losses(journals: list[journal.Journal], everyone: list[dict]) -> None:
+def _note_losses(journals: list[journal.Journal], everyone: list[dict[str, Any]]) -> None:
     """A disk that was too full for the events may have been too full for the note about it."""
     for rank, (own, facts) in enumerate(zip(journals, everyone, strict=True)):
         if own.rank != rank:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import h5py
 import numpy as np
 
@@ -12,7 +14,8 @@ _CHUNK = 65_536  # rows; large enough to compress well, small enough to read a p
 
 
 def write_table(
-    parent: h5py.Group, name: str, columns: dict, values: dict, scale: str = "row", types=None
+    parent: h5py.Group, name: str, columns: dict[str, Any], values: dict[str, Any], scale: str = "row",
+    types: dict[str, Any] | None = None,
 ) -> h5py.Group:
     """A group of columns; its first dimension is the column ``scale``, or else one of row numbers made here."""
     group = parent.create_group(name)
@@ -30,7 +33,7 @@ def write_scale(group: h5py.Group, name: str, column: Column, values: np.ndarray
     group[name].make_scale(name)
 
 
-def write_column(group: h5py.Group, name: str, column: Column, values: np.ndarray, dtype=None) -> None:
+def write_column(group: h5py.Group, name: str, column: Column, values: np.ndarray, dtype: Any = None) -> None:
     values = values.astype(column.dtype)
     if values.dtype.kind == "S":  # as wide as the longest string, not as the format allows: tools print the padding
         dtype = f"S{max(1, max(map(len, values), default=1))}"
@@ -39,7 +42,7 @@ def write_column(group: h5py.Group, name: str, column: Column, values: np.ndarra
         dataset[:] = values
 
 
-def create_column(group: h5py.Group, name: str, column: Column, length: int, dtype=None) -> h5py.Dataset:
+def create_column(group: h5py.Group, name: str, column: Column, length: int, dtype: Any = None) -> h5py.Dataset:
     dataset = group.create_dataset(
         name,
         shape=(length,),
@@ -55,7 +58,7 @@ def create_column(group: h5py.Group, name: str, column: Column, length: int, dty
     return dataset
 
 
-def describe(item: h5py.HLObject, **attributes) -> None:
+def describe(item: h5py.HLObject, **attributes: Any) -> None:
     """Set attributes, texts as strings of fixed length.
 
     HDF5 keeps those in the item's header, under its checksum. Strings of variable length lie in a heap without one,

@@ -7,7 +7,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import numpy as np
 
@@ -23,7 +23,8 @@ _NS_PER_US = 1000
 Batch = dict[str, np.ndarray]
 
 
-def export(path, output, format: str, *, ranks: Sequence[int] | None = None, steps=None, force: bool = False) -> int:
+def export(path: Source, output: Source, format: str, *, ranks: Sequence[int] | None = None,
+           steps: tuple[int, int] | None = None, force: bool = False) -> int:
     """Write the events of a trace to ``output``; how many there were.
 
     Parameters
@@ -63,13 +64,13 @@ def export(path, output, format: str, *, ranks: Sequence[int] | None = None, ste
     return written[0]
 
 
-def _text_file(raw) -> TextIO:
+def _text_file(raw: IO[bytes]) -> TextIO:
     import io
 
     return io.TextIOWrapper(raw, encoding="utf-8", newline="")
 
 
-def _batches(trace: Trace, ranks, steps) -> Iterator[Batch]:
+def _batches(trace: Trace, ranks: Sequence[int] | None, steps: tuple[int, int] | None) -> Iterator[Batch]:
     """The chosen events of one rank after the other; codes as names, and times on the reference clock beside them."""
     names = {field: np.array(trace.vocabulary(field), object) for field in schema.LABEL_FIELDS}
     for part in trace.parts():
@@ -87,7 +88,7 @@ def _batches(trace: Trace, ranks, steps) -> Iterator[Batch]:
             yield batch | {field: names[field][batch[field]] for field in names}
 
 
-def _rows(batch: Batch) -> Iterable[tuple]:
+def _rows(batch: Batch) -> Iterable[tuple[Any, ...]]:
     return zip(*(batch[name].tolist() for name in COLUMNS), strict=True)
 
 
@@ -120,7 +121,7 @@ def _write_chrome(file: TextIO, trace: Trace, batches: Iterator[Batch]) -> None:
     file.write("\n]}\n")
 
 
-def _chrome_events(batch: Batch, hosts: list[str], first: int) -> Iterator[dict]:
+def _chrome_events(batch: Batch, hosts: list[str], first: int) -> Iterator[dict[str, Any]]:
     rank = int(batch["rank"][0])
     own = {"pid": rank, "tid": 0}
     yield {"ph": "M", "name": "process_name", **own, "args": {"name": f"rank {rank} on {hosts[rank]}"}}

@@ -9,6 +9,7 @@ import uuid
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from .._version import __version__
 from ..partition import runs
@@ -23,7 +24,7 @@ _NAMES = (
 _LONGEST = 256
 
 
-def run_facts(title: str, n_ranks: int) -> dict:
+def run_facts(title: str, n_ranks: int) -> dict[str, Any]:
     """What is the same for all ranks."""
     return {
         "run_id": uuid.uuid4().hex,
@@ -41,7 +42,7 @@ def run_facts(title: str, n_ranks: int) -> dict:
     }
 
 
-def rank_facts(rank: int) -> dict:
+def rank_facts(rank: int) -> dict[str, Any]:
     """What each rank has of its own."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return {

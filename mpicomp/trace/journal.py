@@ -54,7 +54,7 @@ def json_frame(tag: bytes, value: Any) -> bytes:
 class JournalWriter:
     """Creates a journal and appends frames to it, each batch with one write."""
 
-    def __init__(self, path: str | Path, head: dict) -> None:
+    def __init__(self, path: str | Path, head: dict[str, Any]) -> None:
         self.path = Path(path)
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -95,7 +95,7 @@ class JournalWriter:
         self.path.unlink(missing_ok=True)
 
 
-def _record_types() -> dict:
+def _record_types() -> dict[str, Any]:
     return {"EVNT": schema.EVENT.descr, "METR": schema.METRIC.descr}
 
 
@@ -109,9 +109,9 @@ class Journal:
         self.path = Path(path)
         self.labels: dict[int, tuple[str, ...]] = {}
         self.names: dict[int, str] = {}
-        self.clock: list[dict] = []
-        self.open: dict | None = None
-        self.done: dict | None = None
+        self.clock: list[dict[str, Any]] = []
+        self.open: dict[str, Any] | None = None
+        self.done: dict[str, Any] | None = None
         self.damage = ""
         self.n_events = 0
         self.n_metrics = 0
@@ -126,11 +126,13 @@ class Journal:
 
     @property
     def rank(self) -> int:
-        return self.head["rank"]["rank"]
+        rank: int = self.head["rank"]["rank"]
+        return rank
 
     @property
     def run_id(self) -> str:
-        return self.head["run"]["run_id"]
+        name: str = self.head["run"]["run_id"]
+        return name
 
     @property
     def status(self) -> str:
@@ -199,11 +201,11 @@ class Journal:
         payload = file.read(length)
         return payload if zlib.crc32(payload, zlib.crc32(header[:8])) == crc else None
 
-    def _read_head(self, frames: Iterator[tuple[bytes, bytes]]) -> dict:
+    def _read_head(self, frames: Iterator[tuple[bytes, bytes]]) -> dict[str, Any]:
         tag, payload = next(frames, (b"", b""))
         if tag != b"HEAD":
             raise CorruptFile(f"{self.path}: the journal's head is missing or {self.damage or 'out of place'}")
-        head = json.loads(payload)
+        head: dict[str, Any] = json.loads(payload)
         if head["records"] != json.loads(json.dumps(_record_types())):
             raise CorruptFile(f"{self.path}: written by another version of mpicomp ({head['run'].get('creator')})")
         payloads.head(head)

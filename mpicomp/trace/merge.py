@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import CorruptFile, InvalidArgument
 from . import journal, write
 from .aside import check_trace, write_trace_aside
 from .journal import Journal
+from .read import Source
 
 
 class Merged(NamedTuple):
@@ -27,7 +29,8 @@ class Merged(NamedTuple):
 MAX_EVENTS = 200_000_000  # of one file, some 5 GB; beyond it a trace is a folder of files
 
 
-def recover(spool, output, *, force: bool = False, max_events: int = MAX_EVENTS) -> Merged:
+def recover(spool: Source | Sequence[Source], output: Source, *, force: bool = False,
+            max_events: int = MAX_EVENTS) -> Merged:
     """Build the trace from the journals that a killed run left behind. The journals are kept.
 
     Parameters
@@ -85,13 +88,14 @@ def _by_rank(journals: list[Journal], n_ranks: int) -> list[Journal | None]:
     for own in journals:
         if not 0 <= own.rank < n_ranks:
             raise CorruptFile(f"{own.path} claims to be of rank {own.rank} of {n_ranks}")
-        if by_rank[own.rank] is not None:
-            raise CorruptFile(f"two journals of rank {own.rank}: {by_rank[own.rank].path} and {own.path}")
+        other = by_rank[own.rank]
+        if other is not None:
+            raise CorruptFile(f"two journals of rank {own.rank}: {other.path} and {own.path}")
         by_rank[own.rank] = own
     return by_rank
 
 
-def _find(folders) -> list[Path]:
+def _find(folders: Iterable[Source]) -> list[Path]:
     found: list[Path] = []
     for folder in map(Path, folders):
         if not folder.exists():
@@ -114,11 +118,12 @@ def _read_all(paths: list[Path]) -> tuple[list[Journal], dict[str, str]]:
     return journals, unreadable
 
 
-def _one_run(journals: list[Journal]) -> dict:
+def _one_run(journals: list[Journal]) -> dict[str, Any]:
     runs: dict[str, list[str]] = {}
     for own in journals:
         runs.setdefault(own.run_id, []).append(own.path.name)
     if len(runs) > 1:
         several = "; ".join(f"run {run_id[:8]}: {', '.join(names)}" for run_id, names in runs.items())
         raise CorruptFile(f"the journals belong to different runs, recover one at a time: {several}")
-    return journals[0].head["run"]
+    run: dict[str, Any] = journals[0].head["run"]
+    return run

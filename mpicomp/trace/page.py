@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from . import analysis, pictures
 from .analyses.frame import Frame
 from .analyses.standstill import hang
 from .aside import check_output, write_aside
 from .facts import some_ranges
-from .read import Trace, open_trace
+from .read import Source, Trace, open_trace
 from .sections import Grid, Section, sections
 from .units import duration
 
@@ -44,7 +45,7 @@ svg { width: 100%; height: auto; color: CanvasText; }
 """
 
 
-def write_page(path, output, *, force: bool = False) -> dict:
+def write_page(path: Source, output: Source, *, force: bool = False) -> dict[str, Any]:
     """Write the report of a trace to ``output``, with pictures; the report as a dict."""
     output = Path(output).absolute()
     check_output(output, force)  # before the work, too
@@ -60,7 +61,7 @@ def _create(part: Path, text: str) -> None:
         file.write(text)
 
 
-def _page(run: dict, trace: Trace) -> str:
+def _page(run: dict[str, Any], trace: Trace) -> str:
     title = escape(f"Trace: {run.get('title') or run.get('run_id')}")
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     warnings = _warnings(run) + ([f"It stands still: {hang(trace)['why']}"] if run["ranks_not_closed"] else [])
@@ -79,7 +80,7 @@ def _page(run: dict, trace: Trace) -> str:
     ])  # fmt: skip
 
 
-def _line(run: dict) -> str:
+def _line(run: dict[str, Any]) -> str:
     """The run in a sentence."""
     hosts = ", ".join(run["hosts"][:4]) + (" ..." if len(run["hosts"]) > 4 else "")
     counts = {noun: run.get(f"n_{noun}s") for noun in ("rank", "node", "event")}
@@ -87,7 +88,7 @@ def _line(run: dict) -> str:
     return f"{ranks} on {nodes} ({hosts}), {events} in {duration(run['duration'])}, recorded {run.get('created')}"
 
 
-def _tail(run: dict) -> list[list[str]]:
+def _tail(run: dict[str, Any]) -> list[list[str]]:
     return [
         ["duration", duration(run["duration"])],
         ["clock uncertainty", duration(run["clock_uncertainty"]) if run["clock_uncertainty"] else "0: one clock"],
@@ -105,7 +106,7 @@ def _section(place: int, section: Section) -> Iterator[str]:
         yield f"<figure>{caption}{pictures.svg(f'p{place}-{index}', picture)}</figure>"
 
 
-def _warnings(run: dict) -> list[str]:
+def _warnings(run: dict[str, Any]) -> list[str]:
     states: dict[str, list[int]] = {}
     for rank, state in run["ranks_not_closed"].items():
         states.setdefault(state, []).append(int(rank))

@@ -11,7 +11,7 @@ _INT64 = 1 << 63
 _RANK_TEXTS = ("hostname", "cpus", "clock")
 
 
-def head(value: Any) -> dict:
+def head(value: dict[str, Any]) -> dict[str, Any]:
     """Facts of the run and of the rank."""
     run, rank = value["run"], value["rank"]
     _whole(run["n_ranks"], "n_ranks")
@@ -49,7 +49,7 @@ def unfinished(entry: Any) -> dict[str, Any]:
             **{name: _whole(entry[name], name) for name in ("step", "t_start", "t")}}
 
 
-def ending(value: Any) -> dict:
+def ending(value: dict[str, Any]) -> dict[str, Any]:
     """Why a rank stopped recording."""
     if value["reason"] not in schema.STATUS:
         raise ValueError(f"reason is {value['reason']!r}")

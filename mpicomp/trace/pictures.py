@@ -37,7 +37,7 @@ class Picture(NamedTuple):
     height: float = 2.8  # inches
 
 
-def breakdown(result: dict) -> Picture:
+def breakdown(result: dict[str, Any]) -> Picture:
     """The result of ``mpicomp.trace.breakdown``."""
     ranks = result["ranks"]
     names = [name for name in (*CLASS_NAMES[1:], "other", "unrecorded") if ranks[name].any()]
@@ -61,7 +61,7 @@ def breakdown(result: dict) -> Picture:
     return Picture("What each rank did with its time", draw)
 
 
-def course(steps: dict, spikes: dict) -> Picture:
+def course(steps: dict[str, Any], spikes: dict[str, Any]) -> Picture:
     """The tables of ``mpicomp.trace.steps`` and the result of ``spikes``."""
 
     def draw(figure: Any, axes: Any) -> None:
@@ -78,7 +78,7 @@ def course(steps: dict, spikes: dict) -> Picture:
     return Picture("Duration of the steps (slowest rank)", draw)
 
 
-def lateness(found: dict) -> Picture:
+def lateness(found: dict[str, Any]) -> Picture:
     """The result of ``mpicomp.trace.stragglers``."""
     table = found["ranks"]
 
@@ -96,19 +96,19 @@ def lateness(found: dict) -> Picture:
     return Picture("Lateness by rank: how long after the median rank it comes to the communications", draw)
 
 
-def heatmap(cells: dict) -> Picture:
+def heatmap(cells: dict[str, Any]) -> Picture:
     caption = "Duration of each rank's steps"
     return Picture(caption, lambda figure, axes: plots.draw("heatmap", figure, axes, cells), 3.4)
 
 
-def gantt(step: dict) -> Picture:
+def gantt(step: dict[str, Any]) -> Picture:
     """The result of ``mpicomp.trace.timeline``."""
     caption = f"The median step, {step['step']}, as the ranks went through it"
     height = min(10.0, 1.6 + 0.2 * len(step["ranks"]))
     return Picture(caption, lambda figure, axes: plots.draw("timeline", figure, axes, step), height)
 
 
-def bandwidth(measured: dict) -> Picture:
+def bandwidth(measured: dict[str, Any]) -> Picture:
     """The result of ``mpicomp.trace.bandwidth``."""
     return Picture("Bus bandwidth of dense all-reduces by size",
                    lambda figure, axes: plots.draw("bandwidth", figure, axes, measured), 3.4)  # fmt: skip

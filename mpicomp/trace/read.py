@@ -7,10 +7,12 @@ kilobyte. None of that is in an honest trace, so all of it is refused.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -19,6 +21,7 @@ from ..errors import CorruptFile
 from . import clock, schema, tables
 from .aside import PART_FILES, folder_of
 
+Source = str | os.PathLike[str]  # of a trace: a file, or the folder of its parts
 _LARGE = 4 << 30  # bytes a dataset may claim without having them stored
 _MAX_RATIO = 1000
 _MAX_DEPTH = 3  # / -> group -> dataset, and one level for additions to come
@@ -28,7 +31,7 @@ _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FL
 
 
 @contextmanager
-def open_trace(path) -> Iterator[Trace]:
+def open_trace(path: Source) -> Iterator[Trace]:
     """Open a trace for reading, a file or a folder of its parts; what is wrong with it is raised as ``CorruptFile``."""
     path = Path(path)
     with ExitStack() as stack:
@@ -123,7 +126,7 @@ class Trace:
             return f"part {part + 1} of {n_parts}: events of ranks {first}-{last} only; give the folder to see all"
 
     @cached_property
-    def attributes(self) -> dict:
+    def attributes(self) -> dict[str, Any]:
         """Attributes of the file; those that hold JSON are unpacked."""
         with reading(self.path):
             facts = {_text(name): plain(value) for name, value in self.file.attrs.items()}
@@ -251,14 +254,14 @@ def _of_expected_kind(dataset: h5py.Dataset, table: str, name: str) -> h5py.Data
     return dataset
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """An attribute as Python has it."""
     if isinstance(value, (bytes, str)):
         return _text(value)
     return value.item() if isinstance(value, np.generic) else value.tolist()
 
 
-def _text(value) -> str:
+def _text(value: str | bytes) -> str:
     """Text that is safe to print: a hostile file cannot drive the terminal."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -66,7 +66,7 @@ def _known(value: float | None) -> bool:
     return value is not None and not math.isnan(value)
 
 
-def _head(table: dict, order: Any = None) -> dict[str, np.ndarray]:
+def _head(table: dict[str, Any], order: Any = None) -> dict[str, np.ndarray]:
     """The rows that a page shows of a table."""
     return {name: np.asarray(column)[slice(None) if order is None else order][:_MOST_ROWS]
             for name, column in table.items()}  # fmt: skip
@@ -88,7 +88,7 @@ def _time(frame: Frame) -> Section:
     return Section("Where did the time go?", facts, [grid] if len(table["kind"]) else [], drawn)
 
 
-def _of_steps(course: dict) -> list[str]:
+def _of_steps(course: dict[str, Any]) -> list[str]:
     if not course["count"]:
         return ["No step was recorded."]
     facts = [f"{course['count']} steps: median {duration(course['median'])}, 99th percentile "
@@ -99,14 +99,14 @@ def _of_steps(course: dict) -> list[str]:
     return facts
 
 
-def _of_overlap(result: dict) -> list[str]:
+def _of_overlap(result: dict[str, Any]) -> list[str]:
     if result["share"] is None:
         return ["No communication was recorded."]
     return [f"{result['share']:.1%} of the communication is hidden under work; {duration(result['exposed'])} in all "
             "ranks are waited for."]  # fmt: skip
 
 
-def _of_efficiency(result: dict) -> list[str]:
+def _of_efficiency(result: dict[str, Any]) -> list[str]:
     if not result["steps"]:
         return []
     whole, balance, speaking = (percent(result[name]) for name in
@@ -137,7 +137,7 @@ def _late(frame: Frame) -> Section:
     return Section("Who was late?", facts, grids, drawn)
 
 
-def _of_lateness(found: dict) -> list[str]:
+def _of_lateness(found: dict[str, Any]) -> list[str]:
     doubt = found["clock_uncertainty"]
     clocks = f"clocks are known to {duration(doubt)}" if doubt else "all ranks read one clock"
     late = f"Late: rank {some_ranges(found['late_ranks'])}" if found["late_ranks"] else "No rank is late"
@@ -146,7 +146,7 @@ def _of_lateness(found: dict) -> list[str]:
     return facts + ([f"Rank {some_ranges(found['absent'])} never came to one."] if found["absent"] else [])
 
 
-def _latest(table: dict) -> Grid:
+def _latest(table: dict[str, Any]) -> Grid:
     doubt = np.maximum(table["uncertainty"], table["noise"])
     rows = _head({**table, "doubt": doubt}, np.lexsort((-table["lateness"], ~table["significant"])))
     return Grid([Column("rank", rows["rank"]), Column("node", rows["node"]),
@@ -155,7 +155,7 @@ def _latest(table: dict) -> Grid:
                  Column("delayed all by", rows["caused"], time_of)], 1, "mpicomp trace stragglers")  # fmt: skip
 
 
-def _spikes(table: dict) -> Grid:
+def _spikes(table: dict[str, Any]) -> Grid:
     rows = _head(table)
     who = [f"rank {rank}" if cause == "rank" else f"{ranks} ranks" if cause == "ranks" else cause
            for cause, rank, ranks in zip(rows["cause"], rows["rank"], rows["ranks"], strict=True)]  # fmt: skip
@@ -192,7 +192,7 @@ def _worth(frame: Frame) -> Section:
     return Section("Was compression worth it?", facts, grids, drawn)
 
 
-def _verdicts(schemes: dict) -> list[str]:
+def _verdicts(schemes: dict[str, Any]) -> list[str]:
     facts = []
     for row, name in enumerate(schemes.get("scheme", ())):
         worth, speedup, basis = (schemes[key][row] for key in ("worth", "speedup", "basis"))
@@ -203,7 +203,7 @@ def _verdicts(schemes: dict) -> list[str]:
     return facts
 
 
-def _of_traffic(sent: dict) -> list[str]:
+def _of_traffic(sent: dict[str, Any]) -> list[str]:
     if not sent["kind"]:
         return []
     rate = sent["compression_rate"]
@@ -211,7 +211,7 @@ def _of_traffic(sent: dict) -> list[str]:
     return [f"A rank sends {nbytes(sent['nbytes_sent_per_rank_and_step'])} in a step{less}."]
 
 
-def _calls(rows: dict) -> Grid:
+def _calls(rows: dict[str, Any]) -> Grid:
     texts = [Column(name, rows[name]) for name in ("kind", "algo", "scheme")]
     return Grid([*texts, Column("size", rows["size_bin"], nbytes), Column("calls", rows["calls"]),
                  Column("time", rows["time"], time_of), Column("wait", rows["wait"], time_of),

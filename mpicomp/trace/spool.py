@@ -24,6 +24,8 @@ _MAX_LABELS = 1 << 16  # a label's code is 16 bits wide
 _LONGEST_NAME = 64
 _OTHER = ("other", "", "", "", "")
 
+Doing = Callable[[], tuple[Any, ...] | None]  # what the rank is in: kind, step, start
+
 log = logging.getLogger("mpicomp.trace")
 
 
@@ -39,10 +41,10 @@ def interrupted() -> None:
 class Spool:
     """Pending records of one rank, their vocabulary, and the thread that writes both to the journal."""
 
-    def __init__(self, writer: journal.JournalWriter, doing: Callable[[], tuple | None] = lambda: None) -> None:
+    def __init__(self, writer: journal.JournalWriter, doing: Doing = lambda: None) -> None:
         self.rows: list[bytes] = []
         self.metrics: list[bytes] = []
-        self.labels: dict[tuple, int] = {}
+        self.labels: dict[tuple[Any, ...], int] = {}
         self.names: dict[str, int] = {}
         self.writer = writer
         self.truncated = False
@@ -60,7 +62,7 @@ class Spool:
         atexit.register(self.flush)
         _recording.add(self)
 
-    def new_label(self, label: tuple) -> int:
+    def new_label(self, label: tuple[Any, ...]) -> int:
         """The code of a label not seen before. Should there ever be too many, the rest share one."""
         with self._naming:
             if label in self.labels:
@@ -78,7 +80,7 @@ class Spool:
                 self.names[name] = len(self.names)
             return self.names[name]
 
-    def note_clock(self, comparison: dict) -> None:
+    def note_clock(self, comparison: dict[str, Any]) -> None:
         with self._naming:
             self._news.append((b"CLCK", comparison))
 
@@ -118,12 +120,14 @@ class Spool:
         self.writer.close()
 
     def _flush_loop(self) -> None:
-        seen = noted = None
+        seen: tuple[Any, ...] | None = None
+        noted: tuple[Any, ...] | None = None
         while not self._stopped:
             idle = not self._wake.wait(_INTERVAL)
             self._wake.clear()
             seen, before = self._doing(), seen
-            if idle and seen is before and seen is not noted:  # for a whole interval: perhaps for ever
+            # For a whole interval: perhaps for ever.
+            if idle and seen is not None and seen is before and seen is not noted:
                 self._note_open(*seen)
                 noted = seen
             self.flush()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -26,7 +28,7 @@ Ranks = list[Journal | None]
 class Run:
     """A run to be written: what is known of it, and the ranks whose events each file gets."""
 
-    def __init__(self, facts: dict, journals: Ranks, status: list[str], parts: list[range]) -> None:
+    def __init__(self, facts: dict[str, Any], journals: Ranks, status: list[str], parts: list[range]) -> None:
         self.facts, self.journals, self.status, self.parts = facts, journals, status, parts
         self.vocabulary = _Vocabulary(journals)  # of all ranks, so that codes mean the same in every part
 
@@ -75,7 +77,8 @@ class _Vocabulary:
         names = self.names[schema.LABEL_FIELDS.index(field)]
         if sum(len(name) + 8 for name in names) > _LONGEST_ENUM:
             return np.dtype("<u2")  # /vocab still tells the names
-        return h5py.enum_dtype(names, basetype="<u2")
+        coded: np.dtype = h5py.enum_dtype(names, basetype="<u2")
+        return coded
 
     def write(self, group: h5py.Group) -> None:
         for field, names in zip(schema.LABEL_FIELDS, self.names, strict=True):
@@ -91,7 +94,7 @@ class _Vocabulary:
         return codes
 
 
-def _write_attributes(file: h5py.File, run: dict, journals: Ranks) -> None:
+def _write_attributes(file: h5py.File, run: dict[str, Any], journals: Ranks) -> None:
     facts = {name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in run.items()}
     describe(
         file,
@@ -165,17 +168,19 @@ def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, bef
     write_table(file, "summary", schema.SUMMARY, _summary(totals, vocabulary))
 
 
-def _unfinished(journals: Ranks) -> dict[str, list]:
+def _unfinished(journals: Ranks) -> dict[str, list[Any]]:
     """What each rank was last seen in, unless it recorded something later or closed."""
-    found = [own for own in journals if own and own.open and not own.done and _is_current(own)]
-    return {"rank": [own.rank for own in found]} | {
-        name: [own.open[name].encode() if name == "kind" else own.open[name] for own in found]
+    found = [(own.rank, own.open) for own in journals
+             if own and own.open and not own.done and _is_current(own, own.open)]
+    return {"rank": [rank for rank, _ in found]} | {
+        name: [seen[name].encode() if name == "kind" else seen[name] for _, seen in found]
         for name in ("kind", "step", "t_start", "t")
     }
 
 
-def _is_current(own: Journal) -> bool:
-    return own.open["t"] > own.events()["t_end"].max(initial=own.open["t_start"])
+def _is_current(own: Journal, seen: dict[str, Any]) -> bool:
+    late: bool = seen["t"] > own.events()["t_end"].max(initial=seen["t_start"])
+    return late
 
 
 def _event_columns(own: Journal, vocabulary: _Vocabulary, first: int) -> dict[str, np.ndarray]:
@@ -184,7 +189,7 @@ def _event_columns(own: Journal, vocabulary: _Vocabulary, first: int) -> dict[st
     if len(records) and records["label"].max() >= len(known):
         raise CorruptFile(f"{own.path}: events with labels that the journal does not name")
     codes = known[records["label"]]
-    columns = {name: records[name] for name in records.dtype.names if name != "label"}
+    columns = {name: records[name] for name in records.dtype.names or () if name != "label"}
     columns |= {field: codes[:, index] for index, field in enumerate(schema.LABEL_FIELDS)}
     columns["event"] = np.arange(first, first + len(records))
     columns["rank"] = np.full(len(records), own.rank)
@@ -207,8 +212,8 @@ def _steps_of(events: dict[str, np.ndarray], step_kind: int) -> dict[str, np.nda
     }
 
 
-def _summary(totals: Totals, vocabulary: _Vocabulary) -> dict[str, list]:
-    summary: dict[str, list] = {name: [] for name in schema.SUMMARY}
+def _summary(totals: Totals, vocabulary: _Vocabulary) -> dict[str, list[Any]]:
+    summary: dict[str, list[Any]] = {name: [] for name in schema.SUMMARY}
     names = [np.array(list(vocabulary.names[field]), "S") for field in range(3)]
     for (kind, algo, scheme, size), durations, nbytes in totals.rows():
         median, p90, p99 = np.percentile(durations, [50, 90, 99])
@@ -244,5 +249,5 @@ def _link_name(name: str, group: h5py.Group) -> str:
     return link
 
 
-def _concatenated(parts: list[dict], columns) -> dict[str, np.ndarray]:
+def _concatenated(parts: list[dict[str, Any]], columns: Iterable[str]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([np.asarray(part[name]) for part in parts] or [np.empty(0)]) for name in columns}

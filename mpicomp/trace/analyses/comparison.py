@@ -13,7 +13,7 @@ _BLOCKS = 10
 _SURE = 3.0  # standard errors
 
 
-def diff(a: Any, b: Any, skip: int = 1) -> dict:
+def diff(a: Any, b: Any, skip: int = 1) -> dict[str, Any]:
     """Compare two traces phase by phase: time a rank spends on it in a step, in medians over steps.
 
     The noise is three standard errors of the difference, from the medians of ten blocks of consecutive steps of each
@@ -58,7 +58,7 @@ def diff(a: Any, b: Any, skip: int = 1) -> dict:
     }
 
 
-def _per_step(frame: Frame, skip: int) -> dict:
+def _per_step(frame: Frame, skip: int) -> dict[str, Any]:
     """ns a rank (mean over those that recorded), one number a step, for each kind."""
     table = step_table(frame)
     numbers, ranks = table["step"][skip:], table["ranks"][skip:]
@@ -80,7 +80,7 @@ def _per_step(frame: Frame, skip: int) -> dict:
             "facts": frame.trace.attributes}  # fmt: skip
 
 
-def _compared(a: np.ndarray | None, b: np.ndarray | None) -> dict:
+def _compared(a: np.ndarray | None, b: np.ndarray | None) -> dict[str, Any]:
     before, after = (0.0 if values is None else float(np.median(values)) for values in (a, b))
     noise = np.nan
     if a is None or b is None:
@@ -97,10 +97,11 @@ def _compared(a: np.ndarray | None, b: np.ndarray | None) -> dict:
 def _error(values: np.ndarray) -> float:
     """Standard error of the median, from those of blocks of steps that follow each other."""
     medians = np.array([np.median(block) for block in np.array_split(values, _BLOCKS)])
-    return max(spread_of(medians), float(medians.std(ddof=1))) / np.sqrt(_BLOCKS)
+    error: float = max(spread_of(medians), float(medians.std(ddof=1))) / np.sqrt(_BLOCKS)
+    return error
 
 
-def _different(a: dict, b: dict) -> dict[str, list]:
+def _different(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
     names = ("n_ranks", "n_nodes", "command_line", "mpi_library", "mpi4py_version", "numpy_version", "cupy_version",
              "python_version", "creator", "git_revision", "environment", "complete")  # fmt: skip
     return {name: [a.get(name), b.get(name)] for name in names if a.get(name) != b.get(name)}

@@ -16,7 +16,7 @@ _EVEN = 0.05  # gains below this part are called even
 _CANNOT = "no dense all-reduce of such a size in this trace: give the network's busbw, as `mpicomp bench` measures it"
 
 
-def codec(path: Any, busbw: float | None = None) -> dict:
+def codec(path: Any, busbw: float | None = None) -> dict[str, Any]:
     """What each scheme saved and what it cost, and on which networks that pays.
 
     Compression of a step costs the time of the slowest rank outside of communication; what is done while values
@@ -125,7 +125,7 @@ def _density(frame: Frame, step: np.ndarray, group: np.ndarray, n_schemes: int) 
     return result
 
 
-def _dense_times(frame: Frame, table: dict, busbw: float | None) -> tuple[np.ndarray, np.ndarray]:
+def _dense_times(frame: Frame, table: dict[str, Any], busbw: float | None) -> tuple[np.ndarray, np.ndarray]:
     """ns that a dense all-reduce of each scheme's vector takes, NaN where that is not known, and who says so."""
     share = 2 * (table["n_ranks"] - 1) / table["n_ranks"]
     if busbw is not None:
@@ -148,7 +148,7 @@ def _dense_times(frame: Frame, table: dict, busbw: float | None) -> tuple[np.nda
     return result, basis.astype(str)
 
 
-def measures(path: Any) -> dict:
+def measures(path: Any) -> dict[str, Any]:
     """What was measured of the training at each step, side by side: ``Reducer(measures=N)`` and ``recorder.metric``.
 
     Returns
@@ -179,7 +179,7 @@ def measures(path: Any) -> dict:
         }
 
 
-def _course(values: np.ndarray) -> dict:
+def _course(values: np.ndarray) -> dict[str, Any]:
     known = values[~np.isnan(values)]
     if not len(known):
         return {"steps": 0, **dict.fromkeys(("first", "last", "least", "greatest", "change"), np.nan)}

@@ -69,7 +69,8 @@ class Frame:
 
     @property
     def duration(self) -> np.ndarray:
-        return np.maximum(self.column("t_end") - self.column("t_start"), 0)
+        spans: np.ndarray = np.maximum(self.column("t_end") - self.column("t_start"), 0)
+        return spans
 
     @cached_property
     def steps(self) -> dict[str, np.ndarray]:
@@ -141,11 +142,13 @@ class Frame:
     def enclosed(self) -> np.ndarray:
         """Pieces of communication recorded wholly inside a computation: hidden only if the calls do not block."""
         inside = self._inside(COMPUTE, COMMUNICATION)
-        return inside[self.pieces.event]
+        own: np.ndarray = inside[self.pieces.event]
+        return own
 
     def outermost(self, of_class: int) -> np.ndarray:
         """Events of a class that no other event of it encloses."""
-        return (self.classes[self.kind] == of_class) & ~self._inside(of_class, of_class)
+        found: np.ndarray = (self.classes[self.kind] == of_class) & ~self._inside(of_class, of_class)
+        return found
 
     def _inside(self, outer: int, inner: int) -> np.ndarray:
         """Events of class ``inner`` that lie in an event of class ``outer`` of an earlier row."""
@@ -164,7 +167,7 @@ class Frame:
         """
         top = self.classes[self.kind[self.pieces.event]]
         computing = (self.pieces.mask >> COMPUTE & 1).astype(bool)
-        found = self.open_communication & (computing | (top == COMPRESSION))
+        found: np.ndarray = self.open_communication & (computing | (top == COMPRESSION))
         return found if enclosed else found & ~self.enclosed
 
     def by_rank(self, weights: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -197,11 +200,13 @@ class Frame:
     def span(self) -> np.ndarray:
         """ns from the first begin to the last end of each rank."""
         first, last = self._extent
-        return last - first
+        spans: np.ndarray = last - first
+        return spans
 
     def on_axis(self, rank: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Local times of all ranks on one axis, one rank's after the other's: to be sorted and searched in one go."""
-        return rank.astype(np.int64) * (int(self.span.max(initial=0)) + 1) + (t - self._extent[0][rank])
+        places: np.ndarray = rank.astype(np.int64) * (int(self.span.max(initial=0)) + 1) + (t - self._extent[0][rank])
+        return places
 
 
 def grouped(key: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:

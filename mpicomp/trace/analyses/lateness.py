@@ -54,7 +54,7 @@ def lateness_of_all(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
     return rows[order], late[order]
 
 
-def stragglers(path: Any, kind: str | None = None) -> dict:
+def stragglers(path: Any, kind: str | None = None) -> dict[str, Any]:
     """Which ranks come late to a communication, how late, how often, and what it costs the others.
 
     The measure is a rank's median lateness against the median arrival of each call: who comes last most often is found
@@ -119,7 +119,7 @@ def _waits(call: np.ndarray, late: np.ndarray) -> np.ndarray:
     return ordered[np.append(starts[1:], len(ordered)) - 1] if len(starts) else np.empty(0)
 
 
-def _ranks(frame: Frame, rows: np.ndarray, call: np.ndarray, arrival: np.ndarray, late: np.ndarray) -> dict:
+def _ranks(frame: Frame, rows: np.ndarray, call: np.ndarray, arrival: np.ndarray, late: np.ndarray) -> dict[str, Any]:
     rank = frame.rank[rows]
     present, (middle, p90) = quantiles(rank, late, 0.5, 0.9)
     place = np.searchsorted(present, rank)
@@ -147,7 +147,7 @@ def _ranks(frame: Frame, rows: np.ndarray, call: np.ndarray, arrival: np.ndarray
     }
 
 
-def _nodes(ranks: dict) -> dict[str, np.ndarray]:
+def _nodes(ranks: dict[str, Any]) -> dict[str, np.ndarray]:
     """Is it a node rather than a rank? The median over each node's ranks, and how many of these are late."""
     node, middle = median_of(ranks["node"], ranks["lateness"])
     place = np.searchsorted(node, ranks["node"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ _BLOCKS = 10  # of consecutive steps, whose medians tell a drift from noise
 _SURE = 3.0  # standard errors
 
 
-def steps(path: Any) -> dict:
+def steps(path: Any) -> dict[str, Any]:
     """Durations of the steps, their course, and what each was spent on.
 
     A step lasts as long as its slowest rank. The drift compares the first third of the steps with the last; it is
@@ -70,7 +71,7 @@ def _classes(frame: Frame, numbers: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(CLASS_NAMES, sums.reshape(-1, len(CLASS_NAMES)).T / frame.n_ranks, strict=True))
 
 
-def _drift(duration: np.ndarray) -> dict:
+def _drift(duration: np.ndarray) -> dict[str, Any]:
     if len(duration) < 3 * _BLOCKS:
         return {"drift": None, "drift_noise": None, "drifts": False}
     medians = np.array([np.median(block) for block in np.array_split(duration, _BLOCKS)])
@@ -82,7 +83,7 @@ def _drift(duration: np.ndarray) -> dict:
     return {"drift": float(drift), "drift_noise": float(noise), "drifts": bool(abs(drift) > noise)}
 
 
-def spikes(path: Any, threshold: float = 1.5) -> dict:
+def spikes(path: Any, threshold: float = 1.5) -> dict[str, Any]:
     """Steps that took much longer than the median one, and who made them so.
 
     The culprit is the rank and phase (communication aside, in which the others only wait) with the greatest time above
@@ -125,7 +126,8 @@ def spikes(path: Any, threshold: float = 1.5) -> dict:
         }  # fmt: skip
 
 
-def _excesses(frame: Frame, table: dict, found: np.ndarray, middle: float):
+def _excesses(frame: Frame, table: dict[str, Any], found: np.ndarray,
+              middle: float) -> Iterator[tuple[Any, ...]]:
     """For each spike: its excess, and rank, kind name, class and excess over the median step of all its phases."""
     if not len(found):
         return
@@ -142,7 +144,7 @@ def _excesses(frame: Frame, table: dict, found: np.ndarray, middle: float):
         yield table["duration"][row] - middle, ranks[rows], names[kinds[rows]], frame.classes[kinds[rows]], excess
 
 
-def _blamed(whole: float, rank: np.ndarray, phase: np.ndarray, cls: np.ndarray, excess: np.ndarray) -> dict:
+def _blamed(whole: float, rank: np.ndarray, phase: np.ndarray, cls: np.ndarray, excess: np.ndarray) -> dict[str, Any]:
     local = np.flatnonzero(cls != COMMUNICATION)
     if len(local):
         worst = local[np.argmax(excess[local])]
@@ -159,7 +161,7 @@ def _blamed(whole: float, rank: np.ndarray, phase: np.ndarray, cls: np.ndarray, 
     return {"cause": "unknown", "rank": -1, "phase": "", "phase_excess": 0.0, "ranks": 0}
 
 
-def heatmap(path: Any, value: str = "duration", max_ranks: int = 4096, max_steps: int = 4096) -> dict:
+def heatmap(path: Any, value: str = "duration", max_ranks: int = 4096, max_steps: int = 4096) -> dict[str, Any]:
     """An array (ranks, steps) of what each rank spent in each step; large runs are averaged into bins.
 
     Parameters

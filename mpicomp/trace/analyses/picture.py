@@ -15,7 +15,7 @@ from .over_steps import step_table
 _MOST_RANKS = 64
 
 
-def timeline(path: Any, step: int | str = "median", ranks: list[int] | None = None) -> dict:
+def timeline(path: Any, step: int | str = "median", ranks: list[int] | None = None) -> dict[str, Any]:
     """The events of one step on all ranks; of those open at a time the one that began last is seen.
 
     Times count from the first begin, on the reference rank's clock: two ranks compare to ``clock_uncertainty``.

@@ -9,7 +9,7 @@ import numpy as np
 from .frame import CLASS_NAMES, COMMUNICATION, COMPRESSION, Frame, opened
 
 
-def breakdown(path: Any) -> dict:
+def breakdown(path: Any) -> dict[str, Any]:
     """Time of each kind of event on each rank, every instant counted once: shares add up to 1.
 
     An instant belongs to the event that began last, so a broadcast inside a compression is taken out of it, and
@@ -62,7 +62,7 @@ def _overall(frame: Frame, time: np.ndarray, present: np.ndarray, whole: float) 
     }
 
 
-def overlap(path: Any, enclosed: bool = True) -> dict:
+def overlap(path: Any, enclosed: bool = True) -> dict[str, Any]:
     """How much communication was hidden under work of the same rank, and how much of it was waited for.
 
     Hidden is the time in which a communication is open and the rank computes, or compresses in the time it waits
@@ -105,10 +105,11 @@ def overlap(path: Any, enclosed: bool = True) -> dict:
 
 def _ratio(columns: dict[str, np.ndarray]) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
-        return columns["hidden"] / columns["communication"]
+        shares: np.ndarray = columns["hidden"] / columns["communication"]
+        return shares
 
 
-def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict:
+def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict[str, Any]:
     """The POP efficiencies of the steps: products of factors in [0, 1] that say what was lost and to what.
 
     With U_r the useful time of rank r (all but exposed communication; what was not recorded counts as useful), T the
@@ -182,7 +183,8 @@ def _window(frame: Frame, skip: int) -> tuple[np.ndarray, np.ndarray, int]:
 
 def _inside(frame: Frame, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     rank = frame.rank[frame.pieces.event]
-    return (frame.pieces.begin >= first[rank]) & (frame.pieces.end <= last[rank])
+    whole: np.ndarray = (frame.pieces.begin >= first[rank]) & (frame.pieces.end <= last[rank])
+    return whole
 
 
 def _ideal(frame: Frame, first: np.ndarray, last: np.ndarray, inside: np.ndarray,

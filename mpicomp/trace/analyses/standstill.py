@@ -16,7 +16,7 @@ from .frame import CLASS_OF, COMMUNICATION, Frame, opened
 from .lateness import worst_pair
 
 
-def hang(path: Any) -> dict:
+def hang(path: Any) -> dict[str, Any]:
     """Where each rank of an unfinished run stood, and which ranks the others waited for.
 
     A recorder writes down what its rank is in once that has lasted longer than a second. Ranks in a communication
@@ -53,7 +53,7 @@ def _is_spool(path: Path) -> bool:
     return path.is_dir() or path.suffix == SUFFIX
 
 
-def _stand(frame: Frame) -> dict:
+def _stand(frame: Frame) -> dict[str, Any]:
     ranks = _ranks(frame)
     steps = ranks["step"]
     finished = all(status == "closed" for status in ranks["status"])

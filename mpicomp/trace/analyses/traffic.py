@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from .lateness import lateness_of, worst_pair
 _LARGEST_MATRIX = 4096  # rows; beyond it the matrix is of nodes
 
 
-def collectives(path: Any) -> dict:
+def collectives(path: Any) -> dict[str, Any]:
     """Each kind of communication by algorithm, scheme and size: how often, how long, how fast.
 
     Of each call that ranks made together, ``time`` is the shortest rank's: it came last and waited for nobody.
@@ -102,7 +103,7 @@ def _rate(nbytes: np.ndarray, ns: np.ndarray) -> np.ndarray:
         return np.where((nbytes > 0) & (ns > 0), nbytes / ns, np.nan)
 
 
-def bandwidth(path: Any) -> dict:
+def bandwidth(path: Any) -> dict[str, Any]:
     """Bus bandwidth of the all-reduces by algorithm and size, and the latency and bandwidth that explain them.
 
     A call's time is its shortest rank's, as in ``collectives``, so no clocks are compared. The model is
@@ -137,7 +138,7 @@ def bandwidth(path: Any) -> dict:
         }
 
 
-def _model(name: str, nbytes: np.ndarray, time: np.ndarray, share: float) -> dict:
+def _model(name: str, nbytes: np.ndarray, time: np.ndarray, share: float) -> dict[str, Any]:
     result = {"algo": name, "latency": np.nan, "busbw": np.nan, "half_size": np.nan}
     if len(nbytes) < 3:
         return result
@@ -150,7 +151,7 @@ def _model(name: str, nbytes: np.ndarray, time: np.ndarray, share: float) -> dic
     return result
 
 
-def matrix(path: Any, by: str = "auto") -> dict:
+def matrix(path: Any, by: str = "auto") -> dict[str, Any]:
     """Bytes between ranks or nodes, by the schedules of ring, halving_doubling and direct all-reduces.
 
     The trace knows how much a rank sent, and the algorithm to whom: what is given here follows from the latter.
@@ -195,7 +196,7 @@ def matrix(path: Any, by: str = "auto") -> dict:
         }
 
 
-def _messages(frame: Frame):
+def _messages(frame: Frame) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """For each algorithm with a known schedule: senders, receivers and bytes of all its messages together."""
     algo = frame.column("algo")
     made = np.isin(frame.kind, [frame.code(kind) for kind in ALLREDUCE_KINDS if frame.code(kind) >= 0])
