@@ -14,7 +14,6 @@ from .agreement import Agreement
 from .buffers import bytes_of
 from .call import Call, check_covered, plain_signature, resolve
 from .calls import Calls, logged
-from .checks import Checks
 from .cost import least_bytes
 from .errors import InvalidArgument, MpicompError
 from .inflight import InFlight

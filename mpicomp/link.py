@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import add, sub
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI

@@ -23,7 +23,7 @@ import threading
 import time
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from mpi4py import MPI

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..errors import InvalidArgument
 from .collectives import COLLECTIVES, Collective

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import InvalidArgument, MissingExtra
 from . import schema
 from .aside import check_output, write_aside
-from .read import Trace, open_trace
+from .read import Source, Trace, open_trace
 
 COLUMNS = (*(name for name in schema.EVENTS if name != "event"), "t_reference")
 _COUNTERS = ("nbytes_sent", "nbytes_recv")
