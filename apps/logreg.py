@@ -69,7 +69,7 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
     solved = time.perf_counter() - start
     run = kind(comm, data, settings, problem, trace or NullRecorder())
     f_start = keeper.saved.common["progress"]["f_start"] if keeper.saved else run.evaluate().gap + problem.f_star
-    run.result = result = Result(settings, describe(data, settings.workers, comm.size), problem, f_start)
+    run.result = result = Result(settings, describe(data, known(settings.workers), comm.size), problem, f_start)
     if keeper.saved is not None:
         run.restore(keeper.saved)
         keeper.resumed()

@@ -27,13 +27,15 @@ BYTE = np.dtype(np.uint8)
 AGREEMENT = 2  # int64 that the agreement before a step reduces
 PAIRWISE = 8  # ranks, up to which MPI libraries send a length to each other rank directly
 
+Verb = Callable[..., None]  # of a link and what the call was given
+
 
 @dataclass
 class Script:
     """What a rank does in a step: its own work, and between its events the calls that send messages."""
 
     tape: Tape = field(default_factory=Tape)
-    calls: list[tuple[int, Callable[..., None], tuple]] = field(default_factory=list)  # after so many numbers of tape
+    calls: list[tuple[int, Verb, tuple[Any, ...]]] = field(default_factory=list)  # after so many numbers of the tape
     sums: list[np.ndarray] = field(default_factory=list)  # over all ranks, of arrays whose elements are known
 
     def __eq__(self, other: object) -> bool:
@@ -42,7 +44,8 @@ class Script:
     def play(self, link: RecordingLink) -> None:
         """Put all onto the tape of ``link``."""
         begin = 0
-        for end, verb, arguments in [*self.calls, (len(self.tape.events), _nothing, ())]:
+        end_of_it: tuple[int, Verb, tuple[Any, ...]] = (len(self.tape.events), _nothing, ())
+        for end, verb, arguments in [*self.calls, end_of_it]:
             link.tape.events.extend(self.tape.events[begin:end] if end > begin else array("q"))
             if verb is not _messages:  # which is no collective: some ranks may not take part
                 link.tape.phase()
@@ -106,7 +109,9 @@ class RecordingComm:
 
     def send_and_receive(self, outgoing: dict[int, Any], incoming: dict[int, int], like: Any) -> dict[int, Any]:
         """What comes is known as far as ``like`` is, where that is as long."""
-        ahead = lambda rank: (rank - self.rank) % self.size  # noqa: E731
+        def ahead(rank: int) -> int:
+            return (rank - self.rank) % self.size
+
         self._call(_messages, tuple((ahead(rank), x.nbytes) for rank, x in outgoing.items()),
                    tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items()))
         return {rank: Ghost(like.ops, nbytes, BYTE, like.head if nbytes == like.nbytes else None)

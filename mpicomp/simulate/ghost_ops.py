@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.reference import PIECE, Key, index_dtype
+from ..ops.reference import PIECE, index_dtype
+from ..ops.reference import Key as RandomKey
 from .ghost import Ghost, Unknown
 from .spread import Spread, joined, union
 
@@ -50,7 +51,7 @@ class GhostOps:
         Elements of the whole vector.
     """
 
-    PIECE, Key = PIECE, Key
+    PIECE, Key = PIECE, RandomKey
     index_dtype = staticmethod(index_dtype)
 
     def __init__(self, work: Callable[[str, int], None], n: int, passing: float = 1.0) -> None:
@@ -134,7 +135,7 @@ class GhostOps:
         self.work("bin_select", grad.size)
         return self._indices(grad.size, min(grad.size, BIN * -(-grad.size // length)), grad.size)
 
-    def random_strata(self, n: int, k: int, key: Key) -> Ghost:
+    def random_strata(self, n: int, k: int, key: RandomKey) -> Ghost:
         self.work("random_strata", k)
         return self._indices(n, k, n)
 
@@ -154,8 +155,10 @@ class GhostOps:
         self.work("common", a.size + b.size)
         contained = any(one is a for one in b.lists)
         count = a.size if contained else min(a.size, b.size, round(a.size * b.size / self.n))
-        return tuple(Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count), lists=(one,))
-                     for one in (a, b))
+        def places(one: Any) -> Ghost:
+            return Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count), lists=(one,))
+
+        return places(a), places(b)
 
     # -- sketches: a pass over the vector for each of their rows, or columns of random signs
 

@@ -61,7 +61,7 @@ class Rehearsal:
     def _run(self, parts: Any, rank: int, number: int, like: Script | None) -> Script:
         """The step as a reducer does it: what a rank does alone, the agreement, what follows."""
         script, layout = Script(), self.layout
-        comm = RecordingComm(script, rank, self.size, like and like.sums)
+        comm = RecordingComm(script, rank, self.size, None if like is None else like.sums)
         ops = GhostOps(script.tape.work, layout.n, self.passing)
         step = self._template.on_rank(comm, parts)
         spans = [tensor[:2] for tensor in layout.tensors]

@@ -205,7 +205,7 @@ class Alone:
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """Look for NaN and infinity while backward has left the gradient in the cache."""
-        self._finite[parameter] = self._nonfinite == "allow" or is_finite(parameter.grad)
+        self._finite[parameter] = self._nonfinite == "allow" or parameter.grad is None or is_finite(parameter.grad)
 
     def finish(self, factor: float) -> set[torch.nn.Parameter]:
         """Look at gradients that only an earlier backward, within ``no_sync``, has added to; judge them all."""

@@ -31,7 +31,7 @@ def phases(path: Source) -> list[dict[str, Any]]:
         return phases_of(trace)
 
 
-def traffic(path) -> dict:
+def traffic(path: Source) -> dict[str, Any]:
     """Bytes that a rank sends in a step, and how much less that is than a dense all-reduce needs."""
     with open_trace(path) as trace:
         return traffic_of(trace)
@@ -106,7 +106,7 @@ def _summary(trace: Trace, by: Sequence[str]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["total"])
 
 
-def quantities(duration: np.ndarray) -> dict:
+def quantities(duration: np.ndarray) -> dict[str, Any]:
     """How many durations there are, their percentiles, least, greatest and sum, as all tables have them."""
     median, p90, p99 = (float(value) for value in np.percentile(duration, [50, 90, 99]))
     return {
@@ -142,7 +142,7 @@ def _rank_time(trace: Trace) -> int:
     return whole
 
 
-def _steps(trace: Trace) -> dict:
+def _steps(trace: Trace) -> dict[str, Any]:
     """Durations of the steps: a step lasts as long as its slowest rank."""
     table = trace.table("steps")
     order, starts = tables.blocks(table["step"])
