@@ -60,9 +60,10 @@ class Node:
             segment = self._segment(control + 2 * slots if self.rank == 0 else slots)
         except OSError as error:
             self.problem = str(error)
-        problems = [text for text in comm.allgather(self.problem) if text]
-        if problems:
-            self.problem = problems[0]
+        broken = np.array([self.problem is not None], np.int8)
+        comm.Allreduce(MPI.IN_PLACE, broken, MPI.MAX)
+        if broken[0]:  # only now a list of all ranks
+            self.problem = next(text for text in comm.allgather(self.problem) if text)
             return
         spins = SPINS if self.size <= len(set().union(*self.comm.allgather(os.sched_getaffinity(0)))) else 0
         self._window = NodeWindow(

@@ -61,7 +61,8 @@ def simulate(
     mpicomp simulate --machine machine.json --model resnet50 --scheme scalecom --ranks 8,64,512 --tflops 30
     mpicomp simulate --machine machine.toml --model 25M -a ring,halving_doubling --jitter exponential:0.002
 
-    Starts no MPI. What is sent is exact; times are as good as the machine's description. See docs/simulate.md.
+    Starts no MPI. What is sent is exact where data has no say; what is assumed of data is said below the table. Times
+    are as good as the machine's description. See docs/simulate.md.
     """
     allreduce.check_name(adds_by)
     whats = _whats(algorithm, scheme)

@@ -21,8 +21,8 @@ def test_advises_about_a_described_machine(job, command, tmp_path):
 
 
 def test_bad_input_is_one_error(job, command):
-    ended = job(command, "advise", "--model", "100K", "-s", "oktopk")
-    assert ended.code == 1 and ended.err.count("oktopk cannot be simulated") == 1
+    ended = job(command, "advise", "--model", "100K", "-s", "okaytopk")
+    assert ended.code == 1 and ended.err.count("unknown scheme 'okaytopk'") == 1
     assert "Traceback" not in ended.err
 
 
