@@ -1,4 +1,4 @@
-"""One rank of tests/soak_ft.py: logistic regression that may lose ranks; says READY, and END with what it has."""
+"""One rank of tests/soak_ft.py: logistic regression that may lose ranks; says READY, STEP, and END with what it has."""
 
 import faulthandler
 import json
@@ -16,12 +16,17 @@ from mpicomp.trace import NullRecorder
 
 
 class Told(Training):
-    """Says that it is ready when it begins for the first time."""
+    """Says that it is ready when it begins for the first time, and that it gets on."""
 
     def begin(self, comm, loss):
         if loss is None:
             print("READY", world.rank, os.getpid(), flush=True)
         super().begin(comm, loss)
+
+    def advance(self):
+        super().advance()
+        if self.step % 10 == 0:
+            print("STEP", world.rank, self.step, flush=True)
 
 
 faulthandler.register(signal.SIGUSR1)  # where it hangs, for whoever asks
