@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -24,7 +23,7 @@ from .ops.shared import PlainCalls
 from .point_to_point import PointToPoint
 from .reduction import Reduction
 from .revoking import made
-from .tuning import reproducible_for
+from .tuning import job_settings, reproducible_for
 from .verbs import Verbs
 from .watchdog import Watched, log_for
 
@@ -105,11 +104,12 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         self._reduction = Reduction(link, self._scratch)
         self._forget_calls()
         self._agreement = Agreement(link.rank, link.extremes, self._gather_bytes)
-        self._default = allreduce.check_name(os.environ.get("MPICOMP_ALGORITHM", "auto"))
+        algorithm, check = job_settings(link.comm)
+        self._default = allreduce.check_name(algorithm)
         if self._default == "auto" and not link.reproducible and (self._log is None or self._log.plain_calls):
             # An array of so many bytes is in no case too long for one call of MPI's.
             plain.limit = min(link.rows["cpu"].native_limit(), link.max_count)
-        self._set_checks(os.environ.get("MPICOMP_CHECK", "auto"), link.size)
+        self._set_checks(check, link.size)
         return link
 
     def Free(self) -> None:

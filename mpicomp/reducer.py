@@ -72,6 +72,9 @@ class Reducer:
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
                    f"measures={measures}", error)
         self._text = str(self.scheme)
+        # In what ranks compare: two reducers of one scheme for equal arrays must not be taken for each other.
+        comm.reducers = number = getattr(comm, "reducers", 0) + 1  # on this communicator; ranks agree on each
+        self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
         cautions.warn(self.scheme, comm.rank)
         parts = self.scheme.parts(workers)
         trace = trace if trace is not None and trace.enabled else None
@@ -134,12 +137,12 @@ class Reducer:
             flat = self._begin(arrays).flatten(arrays, self._step.scratch)
         except (InvalidArgument, BufferRefused) as caught:
             error = caught
-        self.comm.agree(f"shift of step {self.step} for {self._known}", error)
+        self.comm.agree(f"shift of step {self.step} of {self._which} for {self._known}", error)
         self._pipeline.set_shift(flat)
 
     def learning_rate_dropped(self) -> None:
         """Tell the schedule of densities that training has come to another phase (collective; see ``accordion``)."""
-        self.comm.agree(f"the learning rate drops before step {self.step}")
+        self.comm.agree(f"the learning rate drops before step {self.step} of {self._which}")
         self._pipeline.schedule.learning_rate_dropped()
 
     def state_dict(self) -> dict[str, Any]:
@@ -235,7 +238,7 @@ class Reducer:
         error, self._untold = error or self._untold, None
         patient = self._step.n >= LONG  # then the leader takes milliseconds to select
         try:
-            self.comm.agree(f"step {self.step} of {self._text} for {self._known}", error, patient)
+            self.comm.agree(f"step {self.step} of {self._which} for {self._known}", error, patient)
         except NonFiniteGradient:
             if self.nonfinite == "raise":
                 raise

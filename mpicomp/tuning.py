@@ -15,6 +15,8 @@ from .errors import InvalidArgument
 VARIABLE = "MPICOMP_TUNING"
 REPRODUCIBLE_VARIABLE = "MPICOMP_REPRODUCIBLE"
 NODE_VARIABLE = "MPICOMP_RANKS_PER_NODE"
+ALGORITHM_VARIABLE = "MPICOMP_ALGORITHM"
+CHECK_VARIABLE = "MPICOMP_CHECK"
 
 
 def shared_table(comm: MPI.Intracomm) -> Table:
@@ -40,6 +42,15 @@ def node_limit(comm: MPI.Intracomm) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise InvalidArgument(f"{NODE_VARIABLE} must be a number of ranks, 1 or more, got {text!r}: set or unset it")
     return int(text)
+
+
+def job_settings(comm: MPI.Intracomm) -> tuple[str, str]:
+    """Rank 0's ``MPICOMP_ALGORITHM`` and ``MPICOMP_CHECK``, on all ranks (collective).
+
+    Launchers do not pass every variable to every host: ranks that went by their own would wait for each other.
+    """
+    wanted = os.environ.get(ALGORITHM_VARIABLE, "auto"), os.environ.get(CHECK_VARIABLE, "auto")
+    return MPI.Intracomm.bcast(comm, wanted)
 
 
 def reproducible_for(comm: MPI.Intracomm, wanted: bool | None) -> bool:

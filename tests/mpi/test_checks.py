@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import Comm
+from mpicomp import Comm, Reducer
 from mpicomp.checks import CHECKED_CALLS
 from mpicomp.errors import Disagreement
 
@@ -142,3 +143,38 @@ def test_nonsense_is_refused(world, monkeypatch, check):
     monkeypatch.setitem(os.environ, "MPICOMP_CHECK", check)
     with pytest.raises(ValueError, match="MPICOMP_CHECK must be 0, 1 or auto, got"):
         Comm(world)
+
+
+def test_two_reducers_of_one_scheme_are_told_apart(several):
+    """Two networks of one shape, stepped in another order on one rank: else the mean of gradients of both."""
+    comm = Comm(several)
+    one, other = Reducer(comm, "dense"), Reducer(comm, "dense")
+    first, second = (one, other) if comm.rank else (other, one)
+    for reducer in (first, second):
+        with pytest.raises(Disagreement, match=r"step 0 of dense \(reducer 2\) for float32") as caught:
+            reducer.reduce(np.full(4, 1, np.float32))
+        assert len(texts_of_all(comm, caught.value)) == 1
+    assert (other.reduce(np.full(4, comm.rank, np.float32)) == (comm.size - 1) / 2).all()
+    assert (one.reduce(np.full(4, 1, np.float32)) == 1).all()
+    comm.Free()
+
+
+def test_the_environment_of_rank_0_decides(world, monkeypatch):
+    """Launchers do not pass on every variable: ranks that went by their own would wait for each other."""
+    if world.rank == 0:
+        monkeypatch.setenv("MPICOMP_ALGORITHM", "ring")
+        monkeypatch.setenv("MPICOMP_CHECK", "1")
+    else:
+        monkeypatch.setenv("MPICOMP_ALGORITHM", "perhaps")
+        monkeypatch.setenv("MPICOMP_CHECK", "0")
+    comm = Comm(world)
+    before = comm.traffic
+    for _ in range(CHECKED_CALLS + 2):
+        x = np.ones(1000)
+        comm.Allreduce(MPI.IN_PLACE, x)
+        assert (x == comm.size).all()
+    if world.size > 1:
+        assert (comm.traffic - before).messages > 0  # the ring's own; none where MPI does it
+    with pytest.raises(Disagreement) if world.size > 1 else nullcontext():
+        comm.broadcast(np.ones(4 + (comm.rank == 0)), 0)
+    comm.Free()
