@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from .calls import Calls
 from .device import ready
+from .job import gpu_path
 from .node import Node, split_node
 from .partition import pieces
 from .revoking import made
@@ -149,6 +150,8 @@ class Link:
         if self._node is None:
             self._node = Node(self.comm, self.progress, self._node_limit, self.owners)
         return self._node
+
+    takes_devices = property(lambda self: gpu_path()[0] == "direct", doc="Whether MPI reads and writes device memory.")
 
     @property
     def across(self) -> Link | None:
