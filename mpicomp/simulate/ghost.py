@@ -14,6 +14,14 @@ import numpy as np
 
 from ..errors import MpicompError
 from ..ops.reference import PIECE, Key, index_dtype
+from ..ops.reference.low_rank import (
+    Matrices,
+    low_rank_product_each,
+    orthogonalise_each,
+    project_back_each,
+    project_each,
+)
+from ..ops.reference.many import top_k_in
 
 # What operations count by: the elements of the largest argument, or of the one at this place.
 IN_PLACE = {
@@ -179,6 +187,28 @@ class GhostOps:
     def chunk_indices_spans(self, positions: Any, spans: list[tuple[int, int, int]], n: int, indices: Any) -> None:
         self.work("chunk_indices", positions.size)
 
+    # -- many arrays, one after the other
+
+    def pack(self, arrays: list[Any], flat: Any) -> None:
+        self.work("copy", flat.size)
+
+    def unpack(self, flat: Any, arrays: list[Any]) -> None:
+        self.work("copy", flat.size)
+
+    def project_all(self, memory: Any, grad: Any, matrices: Matrices, q: Any, p: Any) -> None:
+        project_each(self.project, memory, grad, matrices, q, p)
+
+    def project_back_all(self, memory: Any, grad: Any, matrices: Matrices, p: Any, q: Any) -> None:
+        project_back_each(self.project_back, memory, grad, matrices, p, q)
+
+    def low_rank_product_all(self, p: Any, q: Any, matrices: Matrices, out: Any) -> None:
+        low_rank_product_each(self.low_rank_product, p, q, matrices, out)
+
+    def orthogonalise_all(self, p: Any, matrices: Matrices) -> None:
+        orthogonalise_each(self.orthogonalise, p, matrices)
+
+    # -- what is chosen by values
+
     def threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:
         self.work("threshold", grad.size)
         return Ghost(self, min(grad.size, max(1, round(self.passing * grad.size))), index_dtype(grad.size))
@@ -186,6 +216,9 @@ class GhostOps:
     def top_k(self, memory: Any, grad: Any, k: int) -> Ghost:
         self.work("top_k", grad.size)
         return Ghost(self, k, index_dtype(grad.size))
+
+    def top_k_spans(self, memory: Any, grad: Any, spans: list[tuple[int, int]], counts: list[int]) -> Ghost:
+        return top_k_in(self.top_k, self.concatenate, memory, grad, spans, counts)
 
     def random_strata(self, n: int, k: int, key: Key) -> Ghost:
         self.work("random_strata", k)
