@@ -16,6 +16,7 @@ from mpi4py import MPI
 from .calls import Calls
 from .cost import least_bytes
 from .device import ready
+from .job import gpu_path
 from .node import Node, split_node
 from .partition import pieces
 from .revoking import made
@@ -142,6 +143,8 @@ class Link:
         if self._node is None:
             self._node = Node(self.comm, self.progress, self._node_limit, self.owners)
         return self._node
+
+    takes_devices = property(lambda self: gpu_path()[0] == "direct", doc="Whether MPI reads and writes device memory.")
 
     @property
     def across(self) -> Link | None:

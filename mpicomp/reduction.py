@@ -33,7 +33,7 @@ class Reduction:
                 target.array[...] = source.array
         elif algorithm == nccl.NAME:
             self._by_nccl(target, op)
-        elif target.device is None or gpu_path()[0] == "direct":
+        elif target.device is None or (gpu_path()[0] == "direct" and algorithm not in allreduce.ON_HOSTS):
             options = {} if source is None else {"source": source.array}
             self._here(target.array, target.kind, op, algorithm, **options)
         else:

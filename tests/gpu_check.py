@@ -96,6 +96,7 @@ def parts() -> list[Part]:
         Part("kernels against the oracle", [*tests, KERNEL_TESTS], 150, ("cupy", "pytest", "compiled")),
         Part("benchmarks", [python, "tests/gpu/bench.py"], 120, ("cupy",)),
         *ranks,
+        Part("PowerSGD beside PyTorch's", [python, "tests/gpu/powersgd.py"], 60, ("cupy", "compiled", "mpi", "torch")),
         Part("PyTorch", [python, "tests/gpu/torch_steps.py"], 60, ("cupy", "compiled", "mpi", "torch")),
         *(Part(tool, [*under, tool, *tests, SMALL_TESTS], 60, ("cupy", "pytest", "compiled", "compute-sanitizer"))
           for tool in ("memcheck", "racecheck")),

@@ -21,6 +21,8 @@ ALGORITHMS = {
 }
 # For arrays on a device alone, and only where they are asked for: not among the names that run everywhere.
 ON_DEVICES = frozenset({"nccl"})
+# In memory that ranks share, which a device's is not: device arrays go through the host, also where MPI takes them.
+ON_HOSTS = frozenset({"node_shared"})
 # Schedules that take the vector to reduce and the one for the result; the others work in place.
 OUT_OF_PLACE = frozenset({"node_shared"})
 # The array operation that combines two operands, by the name of the reduction.

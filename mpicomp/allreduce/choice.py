@@ -2,7 +2,7 @@
 
 ``target`` tells of the vector: ``array`` (size, nbytes, dtype), ``kind`` (of half precision, else None), ``name`` (of
 its type) and ``device`` (None: the host). ``link`` tells of the ranks: ``size``, ``rows``, ``one_node``,
-``ranks_per_node``, ``reproducible`` and ``node.problem``.
+``ranks_per_node``, ``reproducible``, ``node.problem`` and ``takes_devices`` (MPI reads and writes device memory).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops.shared import has_kernel
-from . import ON_DEVICES, VERBS
+from . import ON_DEVICES, ON_HOSTS, VERBS
 
 
 def schedule(target: Any, op: str, algorithm: str, link: Any) -> str:
@@ -44,13 +44,15 @@ def in_rank_order(target: Any, op: str, link: Any) -> str:
 
 
 def automatic(target: Any, link: Any) -> str:
+    on_device = target.device is not None
+    direct = on_device and link.takes_devices  # then no detour through the host
     if target.kind:
-        shared = link.size > 1 if link.one_node else link.ranks_per_node > 1 and target.device is None
-        return "node_shared" if shared else "direct"
+        shared = link.size > 1 if link.one_node else link.ranks_per_node > 1 and not on_device
+        return "node_shared" if shared and not direct else "direct"
     if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
         return "native"  # what overflow does is MPI's choice, and must not depend on the length
-    name: str = link.rows["cpu" if target.device is None else "gpu"].pick(target.array.nbytes)
-    return name
+    chosen: str = link.rows["gpu" if on_device else "cpu"].pick(target.array.nbytes)
+    return "ring" if direct and chosen in ON_HOSTS else chosen
 
 
 def shares_memory(target: Any, op: str, link: Any) -> bool:

@@ -16,8 +16,9 @@ Schedule      The vector is cut into one slice a rank of the node, every slice i
 Cost          On a node 2 copies and one addition of n bytes a rank, of which main memory sees 2 n (read once, written
               once), and no message. Between m nodes with q slices 2(m-1) steps, 2(m-1)/(m q) n bytes sent by
               a rank that has one.
-Restrictions  host memory; logical and bitwise operations of integers only. Half precision is added in float32 and
-              rounded once a node, and once between nodes. On one node the sum is taken in rank order.
+Restrictions  host memory, through which device arrays are staged; logical and bitwise operations of integers only.
+              Half precision is added in float32 and rounded once a node, and once between nodes. On one node the sum
+              is taken in rank order.
 Reference     Jain et al., "Framework for scalable intra-node collective operations using shared memory", SC 2018;
               Parsons and Pai, "Accelerating MPI collective communications through hierarchical algorithms without
               sacrificing inter-node communication flexibility", IPDPS 2014.

@@ -13,23 +13,32 @@ from ..values import Array, Compensated, Exchanged, Mean, Sent
 
 
 class Matrix(NamedTuple):
-    """A tensor treated as a matrix, and its places in the vector and in the packed P and Q."""
+    """A tensor treated as a matrix: where it lies in the vector, and the columns of its P and Q."""
 
     start: int
     stop: int
     rows: int
-    p: slice
-    q: slice
+    rank: int
+
+    @property
+    def columns(self) -> int:
+        return (self.stop - self.start) // self.rows
 
 
 class Layout(NamedTuple):
-    """Which tensors are matrices and which parts of the vector go dense; sizes of the packed P and Q."""
+    """Which tensors are matrices and which parts of the vector go dense."""
 
     matrices: list[Matrix]
-    shapes: list[tuple[int, int]]  # of each matrix' Q: columns, rank
     dense: list[tuple[int, int]]
-    p_size: int
-    q_size: int
+
+    @property
+    def p_size(self) -> int:
+        """Elements of all P, which are packed one behind another."""
+        return sum(one.rows * one.rank for one in self.matrices)
+
+    @property
+    def q_size(self) -> int:
+        return sum(one.columns * one.rank for one in self.matrices)
 
 
 class LowRank:
@@ -81,52 +90,56 @@ class LowRank:
     def _matrices(self, workers: list[Compensated], mean: Array, step: Any) -> float:
         """Write the matrices' means; the bits that travelled."""
         ops, layout = step.ops, self._layout
-        q = self._first_guess(step)
-        p = self._sum(workers, q, layout.p_size, _project, step)
+        p = self._sum(workers, ops.project_all, self._first_guess(step), layout.p_size, step)
         p, p_bits = _mean(p, step)
-        for one in layout.matrices:
-            ops.orthogonalise(p[one.p], one.rows)
-        q = self._sum(workers, p, layout.q_size, _project_back, step)
+        ops.orthogonalise_all(p, layout.matrices)
+        q = self._sum(workers, ops.project_back_all, p, layout.q_size, step)
         q, q_bits = _mean(q, step)
-        for one in layout.matrices:
-            ops.low_rank_product(p[one.p], q[one.q], one.rows, mean[one.start : one.stop])
+        ops.low_rank_product_all(p, q, layout.matrices, mean)
         if self.warm and not ops.count_nonfinite(q)[0]:  # else the step is refused, or all is lost
             self._q, self._loaded = q, None
         return p_bits + q_bits
 
-    def _sum(self, workers: list[Compensated], factor: Array, size: int, product: Any, step: Any) -> Array:
+    def _sum(self, workers: list[Compensated], product: Any, factor: Array, size: int, step: Any) -> Array:
         """The products of all matrices with their factors, packed, added up over this rank's workers."""
         total = step.ops.empty(size, step.dtype)
         for worker, u in enumerate(workers):
             target = step.ops.empty(size, step.dtype) if worker else total
-            for one in self._layout.matrices:
-                product(one, u.span(one.start, one.stop), factor, target, step.ops)
+            product(*u, self._layout.matrices, factor, target)
             if worker:
                 step.ops.add(total, target)
         return total
 
     def _dense(self, workers: list[Compensated], mean: Array, step: Any) -> tuple[list[Array], float]:
         """Write the mean of what goes dense; what each worker sent of it, as decoded, and its bits."""
-        parts, ops = self._layout.dense, step.ops
-        own = [ops.concatenate([u.span(*part).at(None, ops) for part in parts], step.dtype) for u in workers]
+        own = [self._pack(u, step) for u in workers]
         places = [step.place(worker, None)._replace(stop=own[0].size) for worker in range(len(workers))]
         codes = step.encode_together(own, places)
         own = [step.codec.decode(code, place, step) for code, place in zip(codes, places, strict=True)]
-        self._unpack(step.mean_of(codes, places[0]), mean)
+        self._unpack(step.mean_of(codes, places[0]), mean, step.ops)
         return own, 8.0 * codes[0].nbytes
 
     def _sent(self, mean: Array, own: Array, step: Any) -> Sent:
         """What a worker sent: of matrices the mean, so that its memory keeps what that misses; else its own values."""
         values = mean.copy()
-        self._unpack(own, values)
+        self._unpack(own, values, step.ops)
         return Sent(None, values)
 
-    def _unpack(self, packed: Array, vector: Array) -> None:
+    def _pack(self, u: Compensated, step: Any) -> Array:
+        """The parts of u that go dense, one behind another."""
+        packed = self._packed(u.gradient, step)
+        if u.memory is not None:
+            step.ops.add(packed, self._packed(u.memory, step))
+        return packed
+
+    def _packed(self, vector: Array, step: Any) -> Array:
+        packed = step.ops.empty(sum(stop - start for start, stop in self._layout.dense), step.dtype)
+        step.ops.pack([vector[start:stop] for start, stop in self._layout.dense], packed)
+        return packed
+
+    def _unpack(self, packed: Array, vector: Array, ops: Any) -> None:
         """Write the parts that go dense to their places."""
-        at = 0
-        for start, stop in self._layout.dense:
-            vector[start:stop] = packed[at : at + stop - start]
-            at += stop - start
+        ops.unpack(packed, [vector[start:stop] for start, stop in self._layout.dense])
 
     def _first_guess(self, step: Any) -> Array:
         """The Q to start from: the last step's, a loaded one, or one that all ranks draw alike."""
@@ -138,8 +151,8 @@ class LowRank:
         if self._q is not None:
             return self._q
         seed = [step.key(0).seed, *([] if self.warm else [step.number])]
-        drawn = [np.random.default_rng([*seed, tensor]).standard_normal(shape)
-                 for tensor, shape in enumerate(self._layout.shapes)]
+        drawn = [np.random.default_rng([*seed, number]).standard_normal((one.columns, one.rank))
+                 for number, one in enumerate(self._layout.matrices)]
         return step.ops.from_host(np.concatenate([one.ravel() for one in drawn]).astype(step.dtype))
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
@@ -152,26 +165,15 @@ class LowRank:
 
 def lay_out(tensors: list[tuple[int, int, tuple[int, ...]]], rank: int) -> Layout:
     """Which tensors are worth a product of two thin matrices, and where everything lies."""
-    matrices, shapes, dense, p_at, q_at = [], [], [], 0, 0
+    matrices, dense = [], []
     for start, stop, shape in tensors:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, stop - start)
         r = min(rank, rows, columns)
         if r * (rows + columns) >= rows * columns:
             dense += [(start, stop)] if stop > start else []
             continue
-        p, q = slice(p_at, p_at + rows * r), slice(q_at, q_at + columns * r)
-        matrices.append(Matrix(start, stop, rows, p, q))
-        shapes.append((columns, r))
-        p_at, q_at = p.stop, q.stop
-    return Layout(matrices, shapes, dense, p_at, q_at)
-
-
-def _project(one: Matrix, u: Compensated, q: Array, p: Array, ops: Any) -> None:
-    ops.project(*u, one.rows, q[one.q], p[one.p])
-
-
-def _project_back(one: Matrix, u: Compensated, p: Array, q: Array, ops: Any) -> None:
-    ops.project_back(*u, one.rows, p[one.p], q[one.q])
+        matrices.append(Matrix(start, stop, rows, r))
+    return Layout(matrices, dense)
 
 
 def _mean(total: Array, step: Any) -> tuple[Array, float]:

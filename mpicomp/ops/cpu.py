@@ -79,7 +79,14 @@ from .reference import (
     unpack,
     zeros,
 )
-from .reference.many import Spans, chunk_indices_in, chunk_max_in
+from .reference.low_rank import (
+    Matrices,
+    low_rank_product_each,
+    orthogonalise_each,
+    project_back_each,
+    project_each,
+)
+from .reference.many import Spans, chunk_indices_in, chunk_max_in, top_k_in
 
 __all__ = [
     "PIECE",
@@ -111,6 +118,7 @@ __all__ = [
     "isa",
     "largest_gap",
     "low_rank_product",
+    "low_rank_product_all",
     "masked_update",
     "maximum",
     "minimum",
@@ -118,6 +126,7 @@ __all__ = [
     "multiply",
     "narrow",
     "orthogonalise",
+    "orthogonalise_all",
     "pack",
     "pack_bitmap",
     "pack_gaps",
@@ -126,7 +135,9 @@ __all__ = [
     "pack_signs",
     "positions_of",
     "project",
+    "project_all",
     "project_back",
+    "project_back_all",
     "project_rows",
     "quantise",
     "random_strata",
@@ -140,6 +151,7 @@ __all__ = [
     "threshold",
     "to_host",
     "top_k",
+    "top_k_spans",
     "uniform",
     "union",
     "unpack",
@@ -167,3 +179,30 @@ def chunk_max_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Spans, p
 def chunk_indices_spans(positions: np.ndarray, spans: Spans, n: int, indices: np.ndarray) -> None:
     """As ``chunk_indices`` in each of ``spans``, into the whole vector."""
     chunk_indices_in(chunk_indices, positions, spans, indices)
+
+
+def top_k_spans(memory: np.ndarray | None, grad: np.ndarray, spans: list[tuple[int, int]],
+                counts: list[int]) -> np.ndarray:
+    """``top_k`` in each of ``spans``, as indices into the whole vector."""
+    return top_k_in(top_k, concatenate, memory, grad, spans, counts)
+
+
+def project_all(memory: np.ndarray | None, grad: np.ndarray, matrices: Matrices, q: np.ndarray, p: np.ndarray) -> None:
+    """``project`` of each of ``matrices``."""
+    project_each(project, memory, grad, matrices, q, p)
+
+
+def project_back_all(memory: np.ndarray | None, grad: np.ndarray, matrices: Matrices, p: np.ndarray,
+                     q: np.ndarray) -> None:
+    """``project_back`` of each of ``matrices``."""
+    project_back_each(project_back, memory, grad, matrices, p, q)
+
+
+def low_rank_product_all(p: np.ndarray, q: np.ndarray, matrices: Matrices, out: np.ndarray) -> None:
+    """``low_rank_product`` of each of ``matrices``."""
+    low_rank_product_each(low_rank_product, p, q, matrices, out)
+
+
+def orthogonalise_all(p: np.ndarray, matrices: Matrices) -> None:
+    """``orthogonalise`` of each matrix' p."""
+    orthogonalise_each(orthogonalise, p, matrices)

@@ -25,7 +25,11 @@ TILE_BYTES = 16 * 4 * THREADS  # of a vector, for one block of collect.cu: `roun
 PACK_BYTES = 16  # what one access moves: `Pack` in common.cuh
 PIECE = 4096  # elements for one block: `update_piece` in update.cu, `list_piece` in many.cu
 DIGIT_BITS = 11  # `digit_bits` in top_k.cu
+DIGIT_PIECE = 65536  # `digit_piece` there
 GROUP_PIECE = 16384  # `piece` in norms.cu
+RANKS = (2, 4, 8, 16)  # columns of PowerSGD's kernels; others are filled up, and more go to CuPy's libraries
+PANEL = 2048  # `panel` in low_rank.cu
+LONGEST = 8192  # `longest` in low_rank.cu
 SKETCH_ROWS = (1, 3, 5, 7)  # medians of so many keep to registers; 0 stands for any other number
 
 REAL = {"float32": "float", "float64": "double"}
@@ -61,8 +65,8 @@ def _kernel_names() -> dict[str, list[str]]:
             *(f"chunk_max{of}<{t}, {p}>" for of in ("", "_spans") for t in real for p in position),
             *(f"chunk_indices{of}<{p}, {i}>" for of in ("", "_spans") for p in position for i in index),
         ],
-        "collect": [f"select<{ti}>" for ti in real_index],
-        "top_k": [*(f"count_digits<{t}>" for t in real), "choose_digit"],
+        "collect": [f"select<{ti}, {many}>" for ti in real_index for many in ("false", "true")],
+        "top_k": [*(f"count_digits{of}<{t}>" for of in ("", "_spans") for t in real), "choose_digit"],
         "many": [f"move_arrays<{word}, {into}>" for word in WORD.values() for into in ("true", "false")],
         "gather": [
             *(f"{name}<{ti}>" for name in ("gather", "scatter", "scatter_add", "clear") for ti in real_index),
@@ -78,15 +82,18 @@ def _kernel_names() -> dict[str, list[str]]:
         ],
         "measure": [f"{name}<{t}>" for name in ("count_nonfinite", "squared_norm") for t in real],
         "moments": [f"{name}<{t}>" for name in ("moments", "sample") for t in real],
-        "bin_select": [
-            *(f"bin_peaks<{t}>" for t in real),
-            *(f"write_bins<{ti}>" for ti in real_index),
-        ],
+        "bin_select": [*(f"bin_peaks<{t}>" for t in real), *(f"write_bins<{ti}>" for ti in real_index)],
         "lists": [
             *(f"{name}<{i}>" for name in ("measure_gaps", "pack_gaps", "set_bits", "write_bits") for i in index),
             "read_gaps",
             "count_bits",
         ],
+        "low_rank": [
+            *(f"{name}<{t}, {rank}>" for name in ("project", "project_back", "low_rank_product") for t in real
+              for rank in RANKS),
+            *(f"add_parts<{t}>" for t in real),
+        ],
+        "orthogonalise": [f"orthogonalise<{t}, {rank}>" for t in real for rank in RANKS],
         "random": [
             *(f"numbers<{t}>" for t in ("unsigned int", "float")),
             *(f"random_strata<{i}>" for i in index),

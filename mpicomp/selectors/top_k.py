@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..values import Array, Compensated
-from ._by_span import DENSITY, Counted, K, select_by_span
+from ._by_span import DENSITY, Counted, K
 
 
 class TopK(Counted):
@@ -19,7 +19,7 @@ class TopK(Counted):
     reference = "Aji and Heafield 2017; Stich et al. 2018"
 
     def select(self, u: Compensated, step: Any) -> Array:
-        return select_by_span(u, step, lambda u, span: step.ops.top_k(*u, self.count(step, span)))
+        return step.ops.top_k_spans(*u, step.spans, self.counts(step))
 
     def wire_like(self, step: Any) -> Array:
         return step.ops.empty(sum(self.counts(step)), step.ops.index_dtype(step.n))

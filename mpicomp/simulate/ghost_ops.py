@@ -13,6 +13,14 @@ import numpy as np
 
 from ..ops.reference import PIECE, index_dtype
 from ..ops.reference import Key as RandomKey
+from ..ops.reference.low_rank import (
+    Matrices,
+    low_rank_product_each,
+    orthogonalise_each,
+    project_back_each,
+    project_each,
+)
+from ..ops.reference.many import top_k_in
 from .ghost import Ghost, Unknown
 from .spread import Spread, joined, union
 
@@ -113,6 +121,29 @@ class GhostOps:
         self.work("scatter_add", indices.size)
         if indices.lists:  # positions in a list, at whose places dst's elements stand
             dst.spread = indices.lists[0].spread
+
+    # -- many arrays, one after the other
+
+    def pack(self, arrays: list[Any], flat: Any) -> None:
+        self.work("copy", flat.size)
+
+    def unpack(self, flat: Any, arrays: list[Any]) -> None:
+        self.work("copy", flat.size)
+
+    def project_all(self, memory: Any, grad: Any, matrices: Matrices, q: Any, p: Any) -> None:
+        project_each(self.project, memory, grad, matrices, q, p)
+
+    def project_back_all(self, memory: Any, grad: Any, matrices: Matrices, p: Any, q: Any) -> None:
+        project_back_each(self.project_back, memory, grad, matrices, p, q)
+
+    def low_rank_product_all(self, p: Any, q: Any, matrices: Matrices, out: Any) -> None:
+        low_rank_product_each(self.low_rank_product, p, q, matrices, out)
+
+    def orthogonalise_all(self, p: Any, matrices: Matrices) -> None:
+        orthogonalise_each(self.orthogonalise, p, matrices)
+
+    def top_k_spans(self, memory: Any, grad: Any, spans: list[tuple[int, int]], counts: list[int]) -> Ghost:
+        return top_k_in(self.top_k, self.concatenate, memory, grad, spans, counts)
 
     # -- what is chosen
 

@@ -9,10 +9,15 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from fake_device import FakeDevice
+
+from mpicomp import device as device_module
+from mpicomp import ops
+from mpicomp.ops import cuda_runtime, gpu
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ops"))
 from cuda_on_cpu import EmulatedRuntime
@@ -146,3 +151,19 @@ def on_device(array):
 
 def on_host(array):
     return np.array(_host(array))
+
+
+@contextmanager
+def emulate():
+    """Within the block, kernels run on the CPU and `DeviceArray`s are a device's; gives that device."""
+    homes, runtime, fake = dict(ops._HOMES), cuda_runtime.use(CountingRuntime()), EmulatedGPU()
+    ops.register("emulatedgpu", gpu)
+    device_module.register(fake)
+    try:
+        yield fake
+    finally:
+        device_module.unregister(fake)
+        cuda_runtime.use(runtime)
+        ops._HOMES.clear()
+        ops._HOMES.update(homes)
+        ops._FOUND.clear()

@@ -9,6 +9,8 @@ from mpi4py import MPI
 
 from mpicomp import device as device_module
 from mpicomp import job, staging
+from mpicomp.allreduce.choice import schedule
+from mpicomp.buffers import Vector
 from mpicomp.errors import BufferRefused, InvalidArgument
 
 
@@ -107,6 +109,47 @@ def test_direct_waits_for_the_device_each_time(own, device, monkeypatch):
     messages = own.traffic.messages - before.messages
     assert device.log.count("synchronize") >= 1 + messages or own.size == 1
     assert "to_host" not in device.log
+
+
+@pytest.fixture
+def direct(device, monkeypatch):
+    """An MPI that says that it takes the device's memory."""
+    monkeypatch.setenv("MPICOMP_GPU_PATH", "direct")
+    monkeypatch.setattr(job, "cuda_aware", lambda: (True, "pretended"))
+    return device
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_memory_that_a_node_shares_is_the_hosts(own, direct, dtype):
+    """Even where MPI takes device memory: no rank could read another's there."""
+    x = FakeArray(np.full(1000, own.rank + 1, dtype))
+    own.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
+    np.testing.assert_array_equal(x.memory, np.full(1000, own.size * (own.size + 1) / 2, dtype))
+    assert ("to_host" in direct.log) == (own.size > 1)
+
+
+def test_sums_in_rank_order_of_memory_that_mpi_takes(world, direct):
+    from mpicomp import Comm
+
+    own = Comm(world, reproducible=True)
+    x = FakeArray(np.array([2.0**24 if own.rank == 0 else 1.0], np.float32))
+    own.Allreduce(MPI.IN_PLACE, x)
+    assert x.memory[0] == 2.0**24  # each 1 is rounded away; added among themselves first they would not be
+    own.Free()
+
+
+@pytest.mark.parametrize("kind", [None, "float16"])
+def test_auto_leaves_memory_that_mpi_takes_on_the_device(own, direct, monkeypatch, kind):
+    """Where MPI takes it, the vector does not go through the host unless it was asked for."""
+    if own.size == 1:
+        pytest.skip("nothing is sent")
+    link = own._link or own._open()
+    x = FakeArray(np.zeros((64 << 20) // 4, np.uint16 if kind else np.float32))
+    target = Vector(x, kind, direct)
+    monkeypatch.setattr(link, "one_node", True)
+    assert schedule(target, "sum", "auto", link) == ("direct" if kind else "ring")
+    monkeypatch.setenv("MPICOMP_GPU_PATH", "staged")
+    assert schedule(target, "sum", "auto", link) == "node_shared"
 
 
 def test_direct_is_refused_when_mpi_does_not_say_it_can(own, device, monkeypatch):

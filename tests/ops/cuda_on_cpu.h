@@ -1,12 +1,14 @@
 // Runs CUDA kernels on the CPU: what a .cu file needs of CUDA, defined for g++.
 //
-// Blocks run one after the other; each thread of a block is a fibre (ucontext). A fibre runs until it has to wait
-// at a barrier, then the next one runs, in turn. Warp exchanges write to a slot, wait for the warp, read, and wait
-// again. Threads that have returned no longer count at a barrier. A round in which nobody gets further is a
-// deadlock in the kernel (a barrier that not all threads reach) and ends the process with a message.
+// Blocks run one after the other; each thread of a block is a fibre. A fibre runs until it has to wait at a barrier, then
+// the next one runs, in turn: ucontext gives it a stack, _setjmp and _longjmp switch, which ask nothing of the system.
+// Warp exchanges write to a slot, wait for the warp, read, and wait again. Threads that have returned no longer count at
+// a barrier. A round in which nobody gets further is a deadlock in the kernel (a barrier that not all threads reach) and
+// ends the process with a message.
 #pragma once
 
 #include <math.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -42,15 +44,16 @@ struct Barrier {
 
 struct Fibre {
     ucontext_t context;
+    jmp_buf place;  // where it waits
     std::vector<char> stack;
-    bool done = false;
+    bool begun = false, done = false;
 };
 
 static std::vector<Fibre> fibres;
 static std::vector<Barrier> warps;
 static std::vector<unsigned long long> slots;  // one a thread, for warp exchanges
 static Barrier block;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static unsigned current;
 static bool progress;
 static unsigned first_block = 0, most_blocks = ~0u;  // of a grid, those that are run
@@ -68,7 +71,8 @@ inline void wait(Barrier& barrier) {
     const long mine = barrier.generation;
     ++barrier.arrived;
     release_if_full(barrier);
-    while (barrier.generation == mine) swapcontext(&fibres[current].context, &scheduler);
+    while (barrier.generation == mine)
+        if (_setjmp(fibres[current].place) == 0) _longjmp(scheduler, 1);
 }
 
 inline Barrier& warp() { return warps[current / lanes]; }
@@ -90,6 +94,15 @@ inline void run_fibre() {
         --barrier->members;
         release_if_full(*barrier);
     }
+    _longjmp(scheduler, 1);
+}
+
+// Let a fibre run until it waits or is done.
+inline void resume(Fibre& fibre) {
+    if (_setjmp(scheduler) != 0) return;
+    if (fibre.begun) _longjmp(fibre.place, 1);
+    fibre.begun = true;
+    setcontext(&fibre.context);
 }
 
 inline void run_block(unsigned n) {
@@ -100,11 +113,11 @@ inline void run_block(unsigned n) {
     for (unsigned t = 0; t < n; ++t) {
         Fibre& fibre = fibres[t];
         fibre.stack.resize(stack_bytes);
-        fibre.done = false;
+        fibre.begun = fibre.done = false;
         getcontext(&fibre.context);
         fibre.context.uc_stack.ss_sp = fibre.stack.data();
         fibre.context.uc_stack.ss_size = stack_bytes;
-        fibre.context.uc_link = &scheduler;
+        fibre.context.uc_link = nullptr;  // it never returns
         makecontext(&fibre.context, run_fibre, 0);
         ++block.members;
         ++warps[t / lanes].members;
@@ -115,7 +128,7 @@ inline void run_block(unsigned n) {
             if (fibres[t].done) continue;
             current = t;
             threadIdx = {t, 0, 0};
-            swapcontext(&scheduler, &fibres[t].context);
+            resume(fibres[t]);
         }
     } while (progress);
     if (block.members == 0) return;
@@ -185,6 +198,16 @@ T __shfl_down_sync(unsigned, T value, unsigned offset, int width = emulator::lan
 template <class T>
 T __shfl_up_sync(unsigned, T value, unsigned offset) {
     const unsigned lane = threadIdx.x % emulator::lanes, source = lane >= offset ? lane - offset : lane;
+    unsigned long long wide = 0;
+    std::memcpy(&wide, &value, sizeof value);
+    wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });
+    std::memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned, T value, unsigned mask) {
+    const unsigned source = threadIdx.x % emulator::lanes ^ mask;
     unsigned long long wide = 0;
     std::memcpy(&wide, &value, sizeof value);
     wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });

@@ -26,7 +26,10 @@ def test_compiles_without_spills(family, architecture):
 
 @pytest.mark.parametrize(
     ("family", "kernel", "reads"),
-    [("chunk_max", "chunk_max<float, unsigned char>", 2), ("collect", "select<float, int>", 2),
+    [("chunk_max", "chunk_max<float, unsigned char>", 2), ("collect", "select<float, int, false>", 2),
+     ("quantise", "pack_signs<float>", 2), ("quantise", "pack_levels<float>", 1),
+     ("sketch", "count_sketch<float>", 2), ("low_rank", "project<float, 4>", 2),
+     ("low_rank", "project_back<float, 4>", 2), ("top_k", "count_digits_spans<float>", 2),
      ("top_k", "count_digits<float>", 2), ("update", "masked_update<float, int>", 2),
      ("update", "dense_update<double>", 3), ("reduce", "combine<Add, float>", 2),
      ("measure", "count_nonfinite<float>", 1), ("moments", "moments<float>", 2)],

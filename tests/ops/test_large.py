@@ -73,6 +73,7 @@ def calls(n):
     values, indices = Huge(k), Huge(k, reference.index_dtype(n))
     positions = Huge(-(-n // 112), np.uint8)
     spans = [(0, n // 2, 112), (n // 2, n, 112)]
+    matrices = [(1, 1 + n // 8 * 7, 7, 4)], Huge(n // 8 * 4), Huge(28)
     return {
         "add": (lambda: gpu.add(x, y), n),
         "scale": (lambda: gpu.scale(x, 0.5), n),
@@ -84,6 +85,8 @@ def calls(n):
         "chunk_indices": (lambda: gpu.chunk_indices(positions, 112, n, Huge(positions.size, np.int64)), n),
         "threshold": (lambda: gpu.threshold(x, y, 1.0), n),
         "top_k": (lambda: gpu.top_k(x, y, k), n),
+        "top_k_spans": (lambda: gpu.top_k_spans(x, y, [(0, n // 2), (n // 2, n)], [k, k]), None),
+        "project_all": (lambda: gpu.project_all(x, y, *matrices), None),
         "gather": (lambda: gpu.gather(x, y, indices, values), k),
         "scatter": (lambda: gpu.scatter(x, indices, values), k),
         "masked_update": (lambda: gpu.masked_update(x, y, indices, values, 0.1), n),
@@ -243,9 +246,10 @@ def test_the_last_tile_of_a_cut(runtime, sparse, rng):
     before = running[tiles - 1 - first] + counted[tiles - first : tiles - 1].sum(axis=0)
     room, key = before[0] + TAIL + before[1], np.float32(1).view(np.int32)
     indices, totals = sparse(int(room), np.int64), np.zeros(2, np.int64)
-    scalars = np.int64(N), np.int32(key), np.int64(N), np.uintp(0), board, np.int64(tiles), np.int64(room)
-    args = np.uintp(0), whole, *scalars, indices, totals
-    runtime.kernel("collect", "select<float, long long>")((1,), (THREADS,), args)
+    scalars = np.int64(N), np.int32(key), np.int64(N), np.uintp(0), np.uintp(0), np.int64(0)
+    space = board, np.int64(tiles), np.int64(room)
+    args = np.uintp(0), whole, *scalars, *space, indices, totals
+    runtime.kernel("collect", "select<float, long long, false>")((1,), (THREADS,), args)
     expected = reference.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
     assert totals.sum() == before.sum() + expected.size
     assert_same(indices[before.sum() : totals.sum()], expected)

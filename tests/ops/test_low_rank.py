@@ -119,6 +119,66 @@ def test_low_rank_product_refuses(ops):
     refuse(lambda *a: ops.low_rank_product(*a[:2], 5, a[2]), p, q, out, match="p must be a matrix of 5 rows")
 
 
+# ---- many matrices in one vector
+
+def some_matrices(rng, most):
+    """Matrices with gaps between them, of ranks up to ``most``; how long the vector is, and all p and q."""
+    found, at = [], int(rng.integers(3))
+    for rows, columns in (*SHAPES, (600, 20), (40, 130), (1, 9001)):
+        rank = int(rng.integers(1, min(most, rows) + 1))
+        found.append((at, at + rows * columns, rows, rank))
+        at += rows * columns + int(rng.integers(3)) * 4 + int(rng.integers(2))
+    sizes = [sum(rows * rank for *_, rows, rank in found), sum((stop - start) // rows * rank
+                                                                for start, stop, rows, rank in found)]
+    return found, at, *sizes
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("most", [1, 3, 8, 16, 20])
+def test_products_of_many_matrices(ops, rng, dtype, most):
+    found, n, of_p, of_q = some_matrices(rng, most)
+    grad, memory, p, q = (integers(rng, size, dtype) for size in (n, n, of_p, of_q))
+    for m in (None, memory):
+        results = []
+        for one in (ops, reference):
+            left, right, out = np.full_like(p, 7), np.full_like(q, 7), np.full_like(grad, 7)
+            one.project_all(m, grad, found, q, left)
+            one.project_back_all(m, grad, found, p, right)
+            one.low_rank_product_all(p, q, found, out)  # between the matrices it stays 7
+            results.append((left, right, out))
+        for actual, expected in zip(*results, strict=True):
+            assert_same(actual, expected)
+
+
+@pytest.mark.parametrize("most", [2, 16, 20])
+def test_many_matrices_become_orthonormal_as_each_alone(ops, rng, most):
+    found, _, of_p, _ = some_matrices(rng, most)
+    p = rng.standard_normal(of_p)
+    together, at = p.copy(), 0
+    ops.orthogonalise_all(together, found)
+    for *_, rows, rank in found:
+        here = slice(at, at + rows * rank)
+        np.testing.assert_allclose(together[here].reshape(rows, rank), orthonormal(ops, p[here].reshape(rows, rank)),
+                                   rtol=0, atol=1e-12 * np.linalg.cond(p[here].reshape(rows, rank)) ** 2)
+        assert_orthonormal(together[here].reshape(rows, rank))
+        at += rows * rank
+
+
+def test_many_matrices_refuse(ops):
+    grad, p, q = (np.ones(n, np.float32) for n in (12, 6, 8))
+    for matrix in ((0, 13, 1, 1), (5, 4, 1, 1), (-1, 11, 3, 2), (0, 12, 0, 2), (0, 12, 3, 0), (0, 11, 3, 2)):
+        refuse(lambda g, p, q, m=matrix: ops.project_all(None, g, [m], q, p), grad, p, q, match="matrices must lie in")
+    whole = [(0, 12, 3, 2)]
+    for call in (lambda g, p, q: ops.project_all(None, g, whole, q, p),
+                 lambda g, p, q: ops.project_back_all(None, g, whole, p, q),
+                 lambda g, p, q: ops.low_rank_product_all(p, q, whole, g)):
+        refuse(call, grad, p[:5], q, match="p must have 6 elements, got 5")
+        refuse(call, grad, p, q[:7], match="q must have 8 elements, got 7")
+    refuse(lambda p: ops.orthogonalise_all(p, whole), p[:5], match="p must have 6 elements, got 5")
+    refuse(lambda p: ops.orthogonalise_all(p, [(0, 3, 1, 2)]), p[:2], match="at most as many columns as rows")
+    ops.orthogonalise_all(p[:0], [])  # no matrices, nothing to do
+
+
 # ---- orthonormal columns
 
 ROWS = (1, 2, 15, 16, 17, 64, 333)

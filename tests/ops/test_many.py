@@ -51,6 +51,36 @@ def test_one_span_is_the_whole_vector(ops, rng):
     assert_same(positions, expected)
 
 
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_top_k_of_spans(ops, rng, dtype, has_memory):
+    """Tiles restart at each span, whatever it begins at; ties go to the lowest index of each."""
+    for n in (0, 17, 30_000):
+        grad = with_specials(rng, vector(rng, n, dtype))
+        memory = vector(rng, n, dtype) if has_memory else None
+        spans = [(start, stop) for start, stop, _ in some_spans(rng, n)]
+        counts = [int(rng.integers(0, min(stop - start, 300) + 1)) for start, stop in spans]
+        found = ops.top_k_spans(memory, grad, spans, counts)
+        assert_same(found, reference.top_k_spans(memory, grad, spans, counts))
+    assert_same(ops.top_k_spans(memory, grad, [(0, n)], [70]), reference.top_k(memory, grad, 70))
+
+
+def test_top_k_of_spans_longer_than_a_piece(ops, rng):
+    """Of the digits' counts, of the tiles that look back; equal magnitudes in every tile."""
+    grad = rng.integers(-3, 4, 150_000).astype(np.float32)
+    spans, counts = [(0, 5), (5, 140_001), (140_001, 150_000)], [2, 70_000, 9_999]
+    assert_same(ops.top_k_spans(None, grad, spans, counts), reference.top_k_spans(None, grad, spans, counts))
+
+
+def test_top_k_of_spans_refuses(ops):
+    grad = np.ones(10, np.float32)
+    for spans, counts, match in (([(0, 11)], [1], "spans must lie in"),
+                                 ([(0, 4)], [5], r"k must be in \[0, 4\], got 5"),
+                                 ([(0, 4)], [1, 2], "a count for each of 1 spans, got 2")):
+        with pytest.raises(InvalidArgument, match=match):
+            ops.top_k_spans(None, grad, spans, counts)
+
+
 @pytest.mark.parametrize("bad", [[100, 0, 0], [0, 12, 0], [0, 0, 250]])
 def test_positions_of_spans_from_the_wire(ops, bad):
     spans = [(0, 112, 100), (200, 300, 100)]  # chunks of 100, 12 and 100 elements

@@ -3,6 +3,7 @@
 // tiles before it hold, and writes its indices to their place (Merrill and Garland, Single-pass parallel prefix scan with
 // decoupled look-back, NVIDIA 2016). What is written does not depend on the order in which blocks run.
 #include "common.cuh"
+#include "groups.cuh"
 
 constexpr int rounds = 4;  // packs of 16 bytes that a thread looks at
 template <typename T> constexpr int tile = threads * rounds * Pack<T>::size;
@@ -40,15 +41,15 @@ __device__ inline long long warp_total(long long value) {
     return __shfl_sync(all_lanes, value, 0);
 }
 
-// The counts of all tiles before tile t, which one warp adds up, 32 tiles at a time, back to one that knows its sum.
-__device__ inline Count count_before(const Board& board, long long t) {
+// The counts of all tiles from `first` to before tile t, which one warp adds up, 32 at a time, back to one that knows its sum.
+__device__ inline Count count_before(const Board& board, long long first, long long t) {
     const int lane = threadIdx.x % warp_size;
     Count before = {0, 0};
-    for (long long last = t - 1; last >= 0; last -= warp_size) {
+    for (long long last = t - 1; last >= first; last -= warp_size) {
         const long long other = last - lane;
         int told = running_count;  // in front of the first tile
         Count count = {0, 0};
-        if (other >= 0) {
+        if (other >= first) {
             do told = board.told[other];
             while (told == nothing);
             __threadfence();
@@ -67,20 +68,29 @@ __device__ inline Count count_before(const Board& board, long long t) {
 
 // indices: at least as many as `capacity`; further ones are only counted. totals = how many are above the key, and how many
 // equal it, in all of n elements. cut (may be null): key and ties as top_k.cu leaves them, in the place of these.
-template <typename T, typename I>
+// Where `many` is set, of `count` spans of the vector, with a cut each: spans has of each the number of its first tile
+// (`count` + 1 of them), then where each begins, where each ends, and where its indices begin in the list.
+template <typename T, typename I, bool many>
 __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key, long long ties, const long long* cut,
-                       char* board_memory, long long tiles, long long capacity, I* indices, long long* totals) {
+                       const long long* spans, long long count, char* board_memory, long long tiles, long long capacity,
+                       I* indices, long long* totals) {
     constexpr int size = Pack<T>::size, warps = threads / warp_size;
     __shared__ long long taken;
     __shared__ int of_warp[rounds * warps];  // above and equal, 16 bits each, as `mine` below
     __shared__ Count before;
     const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
     const Board board = board_at(board_memory, tiles);
-    if (cut) key = (Bits<T>)cut[0], ties = cut[1];
-
     if (threadIdx.x == 0) taken = atomicAdd((int*)board.ticket, 1);
     __syncthreads();
-    const long long t = taken, begin = t * tile<T>;
+    const long long t = taken;
+    long long first = 0, start = 0;  // of the span: its first tile and element
+    if constexpr (many) {
+        const long long s = group_of(spans, count, t), *of = spans + count + 1 + s;
+        first = spans[s], start = of[0], n = of[count] - start, indices += of[2 * count];
+        grad += start, memory = memory ? memory + start : memory, cut += 2 * s;
+    }
+    if (cut) key = (Bits<T>)cut[0], ties = cut[1];
+    const long long begin = (t - first) * tile<T>;
 
     // Pack `round * threads + thread` of the tile is this thread's: which of its elements are above and equal.
     unsigned above = 0, equal = 0;
@@ -122,12 +132,12 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
         const int all = __shfl_sync(all_lanes, sum, warp_size - 1);
         const Count count = {all & 0xffff, all >> 16};
         if (lane == 0) tell(board.own, board.told, t, count, own_count);
-        const Count earlier = count_before(board, t);
+        const Count earlier = count_before(board, first, t);
         if (lane == 0) {
             const Count sums = {earlier.above + count.above, earlier.equal + count.equal};
             tell(board.running, board.told, t, sums, running_count);
             before = earlier;
-            if (t == tiles - 1) totals[0] = sums.above, totals[1] = sums.equal;
+            if (!many && t == tiles - 1) totals[0] = sums.above, totals[1] = sums.equal;
         }
     }
     __syncthreads();
@@ -142,7 +152,7 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
             const bool is_above = above >> (round * size + j) & 1, is_equal = equal >> (round * size + j) & 1;
             const long long place = larger + min(same, ties);
             if ((is_above || (is_equal && same < ties)) && place < capacity)
-                indices[place] = (I)(begin + (round * threads + threadIdx.x) * size + j);
+                indices[place] = (I)(start + begin + (round * threads + threadIdx.x) * size + j);
             larger += is_above;
             same += is_equal;
         }

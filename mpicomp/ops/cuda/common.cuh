@@ -80,20 +80,26 @@ __device__ inline void transform(long long first, long long step, long long n, F
     for (long long i = done + first; i < n; i += step) out[i] = f(in[i]...);
 }
 
-// f(i, u[i]) for n elements, spread over the grid; 16 bytes at a time where the arrays allow it. In no order.
+// f(i, u[i]) for n elements, by threads `first`, first + step, ...: 16 bytes at a time where the arrays allow it. In no order.
 template <typename T, typename F>
-__device__ inline void visit(const T* memory, const T* grad, long long n, F f) {
+__device__ inline void visit_by(long long first, long long step, const T* memory, const T* grad, long long n, F f) {
     long long done = 0;
     if (aligned(memory, grad)) {
         const long long packs = n / Pack<T>::size;
-        for (long long v = grid_index(); v < packs; v += grid_size()) {
+        for (long long v = first; v < packs; v += step) {
             const Pack<T> u = compensated_pack(memory, grad, v);
 #pragma unroll
             for (int j = 0; j < Pack<T>::size; ++j) f(v * Pack<T>::size + j, u.at[j]);
         }
         done = packs * Pack<T>::size;
     }
-    for (long long i = done + grid_index(); i < n; i += grid_size()) f(i, compensated(memory, grad, i));
+    for (long long i = done + first; i < n; i += step) f(i, compensated(memory, grad, i));
+}
+
+// The same, spread over the grid.
+template <typename T, typename F>
+__device__ inline void visit(const T* memory, const T* grad, long long n, F f) {
+    visit_by(grid_index(), grid_size(), memory, grad, n, f);
 }
 
 // Sum over the block, the same order every time; the result is right in thread 0. All threads must call it.

@@ -18,13 +18,12 @@ __device__ inline unsigned long long hash(unsigned long long i, unsigned long lo
 template <typename T>
 __global__ void count_sketch(const T* memory, const T* grad, long long n, int rows, long long columns,
                              unsigned long long seed, T* table) {
-    for (long long i = grid_index(); i < n; i += grid_size()) {
-        const T u = compensated(memory, grad, i);
+    visit(memory, grad, n, [=](long long i, T u) {
         for (int row = 0; row < rows; ++row) {
             const unsigned long long h = hash(i, seed, row);
             atomicAdd(&table[row * columns + (long long)(h & (columns - 1))], h >> 63 ? -u : u);
         }
-    }
+    });
 }
 
 // Is a before b? NaN comes last.

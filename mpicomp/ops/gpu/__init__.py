@@ -30,6 +30,7 @@ from .base import (
     squared_norm,
     threshold,
     top_k,
+    top_k_spans,
     union,
     widen,
     zeros,
@@ -51,9 +52,13 @@ from .lists import (
 )
 from .low_rank import (
     low_rank_product,
+    low_rank_product_all,
     orthogonalise,
+    orthogonalise_all,
     project,
+    project_all,
     project_back,
+    project_back_all,
 )
 from .many import pack, unpack
 from .quantise import (
@@ -112,6 +117,7 @@ __all__ = [
     "index_dtype",
     "largest_gap",
     "low_rank_product",
+    "low_rank_product_all",
     "masked_update",
     "maximum",
     "minimum",
@@ -119,6 +125,7 @@ __all__ = [
     "multiply",
     "narrow",
     "orthogonalise",
+    "orthogonalise_all",
     "pack",
     "pack_bitmap",
     "pack_gaps",
@@ -127,7 +134,9 @@ __all__ = [
     "pack_signs",
     "positions_of",
     "project",
+    "project_all",
     "project_back",
+    "project_back_all",
     "project_rows",
     "quantise",
     "random_strata",
@@ -141,6 +150,7 @@ __all__ = [
     "threshold",
     "to_host",
     "top_k",
+    "top_k_spans",
     "uniform",
     "union",
     "unpack",

@@ -7,6 +7,7 @@ refuse an index list waits for the device, unless the list was made or examined 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,9 @@ from ..cuda_runtime import (
 )
 from ..cuda_runtime import PIECE as PIECE_OF_BLOCK
 from ..reference import index_dtype
+from ..reference.many import require_counts
 from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
-from .collect import collect, largest
+from .collect import collect, largest, largest_of_spans
 
 PIECE = 1 << 40  # kernels run beside the host anyhow: a pass is one piece
 
@@ -109,6 +111,17 @@ def top_k(memory: Array | None, grad: Array, k: int) -> Array:
     if not 0 <= k <= grad.size:
         raise InvalidArgument(f"k must be in [0, {grad.size}], got {k}")
     return largest(memory_or_null(memory, grad), grad, k)
+
+
+@on_device
+def top_k_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:
+    kind_of(grad, "grad", REAL)
+    require_counts(spans, counts, grad.size)
+    if len(spans) == 1 and spans[0] == (0, grad.size):
+        return top_k(memory, grad, counts[0])
+    indices = largest_of_spans(memory_or_null(memory, grad), grad, spans, counts)
+    ascend = all(last[1] <= start for last, (start, _) in pairwise(spans))
+    return vouch(indices, grad.size if ascend else None)
 
 
 # ---- reading and writing at indices: one index a thread

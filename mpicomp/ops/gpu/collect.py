@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
-from ..cuda_runtime import DIGIT_BITS, INDEX, REAL, TILE_BYTES, Array, blocks_for, launch, packs, to_host, xp
+from ..cuda_runtime import (
+    DIGIT_BITS,
+    DIGIT_PIECE,
+    INDEX,
+    MAX_BLOCKS,
+    REAL,
+    TILE_BYTES,
+    Array,
+    blocks_for,
+    launch,
+    packs,
+    to_host,
+    xp,
+)
 from ..reference import index_dtype
 from .arguments import bits_dtype, vouch
 
 NO_CUT = np.uintp(0)
+MOST_SPANS = 1024  # whose digits are counted at once: 16 MiB
 GUESS = 32  # a list of unknown length gets room for every so many-th element, and a second pass if it is longer
 
 
@@ -40,8 +56,8 @@ def _select(m: Array, grad: Array, key: int, ties: int, cut: Array, room: int) -
     indices, totals = xp().empty(room, index_dtype(n)), xp().empty(2, np.int64)
     scalars = np.int64(n), bits.type(key), np.int64(ties)
     space = board, np.int64(tiles), np.int64(room)
-    name = f"select<{t}, {INDEX[indices.dtype.name]}>"
-    launch("collect", name, tiles, m, grad, *scalars, cut, *space, indices, totals)
+    name = f"select<{t}, {INDEX[indices.dtype.name]}, false>"
+    launch("collect", name, tiles, m, grad, *scalars, cut, NO_CUT, np.int64(0), *space, indices, totals)
     return indices, totals
 
 
@@ -54,8 +70,52 @@ def _radix_select(m: Array, grad: Array, k: int) -> Array:
     """The k-th largest magnitude, and how many that equal it belong to the k largest, as an array on the device."""
     t, bits = REAL[grad.dtype.name], bits_dtype(grad)
     cut, counts = xp().asarray(np.array([0, k], np.int64)), xp().zeros(1 << DIGIT_BITS, np.uint64)
-    for shift in range((8 * bits.itemsize - 1) // DIGIT_BITS * DIGIT_BITS, -1, -DIGIT_BITS):
+    for shift in _shifts(bits):
         scalars = np.int64(grad.size), np.int32(shift)
         launch("top_k", f"count_digits<{t}>", blocks_for(packs(grad)), m, grad, *scalars, cut, counts)
         launch("top_k", "choose_digit", 1, cut, counts)
     return cut
+
+
+def _shifts(bits: np.dtype) -> range:
+    """Where the digits of a magnitude begin, the highest first."""
+    return range((8 * bits.itemsize - 1) // DIGIT_BITS * DIGIT_BITS, -1, -DIGIT_BITS)
+
+
+# ---- the same in many spans, each with a cut of its own
+
+def largest_of_spans(m: Array, grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:
+    """Ascending indices of the ``counts`` largest magnitudes of each span, span after span. Only queues."""
+    indices = xp().empty(sum(counts), index_dtype(grad.size))
+    at = 0
+    for begin in range(0, len(spans), MOST_SPANS):
+        some, wanted = tuple(spans[begin : begin + MOST_SPANS]), counts[begin : begin + MOST_SPANS]
+        _select_spans(m, grad, some, wanted, indices[at : at + sum(wanted)])
+        at += sum(wanted)
+    return indices
+
+
+def _select_spans(m: Array, grad: Array, spans: tuple[tuple[int, int], ...], counts: list[int], indices: Array) -> None:
+    t, bits, count = REAL[grad.dtype.name], bits_dtype(grad), np.int64(len(spans))
+    where = xp(), str(getattr(grad, "device", ""))
+    cuts = xp().asarray(np.array([[0, k] for k in counts], np.int64).ravel())
+    digits, (pieces, table) = xp().zeros(len(spans) << DIGIT_BITS, np.uint64), _table(spans, DIGIT_PIECE, (), *where)
+    for shift in _shifts(bits):
+        name, blocks = f"count_digits_spans<{t}>", min(MAX_BLOCKS, pieces)
+        launch("top_k", name, blocks, m, grad, table, count, np.int32(shift), cuts, digits)
+        launch("top_k", "choose_digit", len(spans), cuts, digits)
+    tiles, table = _table(spans, TILE_BYTES // grad.dtype.itemsize, tuple(counts), *where)
+    scalars, board = (np.int64(0), bits.type(0), np.int64(0)), xp().zeros(board_bytes(tiles), np.uint8)
+    space = board, np.int64(tiles), np.int64(indices.size)
+    name = f"select<{t}, {INDEX[indices.dtype.name]}, true>"
+    launch("collect", name, tiles, m, grad, *scalars, cuts, table, count, *space, indices, NO_CUT)
+
+
+@lru_cache(maxsize=64)  # spans are those of a model: the tables are copied to the device once
+def _table(spans: tuple[tuple[int, int], ...], length: int, counts: tuple[int, ...], module: object,
+           device: str) -> tuple[int, Array]:
+    """Pieces of ``length`` in all spans; on the device the first of each, starts, stops, and where lists begin."""
+    starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
+    first = np.concatenate([[0], np.cumsum(-(-(stops - starts) // length))])
+    lists = np.concatenate([[0], np.cumsum(counts)])[:-1] if counts else []
+    return int(first[-1]), xp().asarray(np.concatenate([first, starts, stops, lists]).astype(np.int64))

@@ -17,6 +17,7 @@ from .random import stream
 
 TERM = {"l2": "Square", "mean": "Magnitude"}
 UNIT = 4  # `unit` in quantise.cu
+CODE_PIECE = 4096  # `code_piece` there
 
 
 # ---- one number a group
@@ -102,7 +103,7 @@ def unpack_signs(packed: Array, bounds: Array, negative: Array, positive: Array,
     check(negative, "negative", out.dtype, groups)
     check(positive, "positive", out.dtype, groups)
     arguments = np.int64(groups), negative, positive, np.int64(out.size), out
-    launch("quantise", f"unpack_signs<{t}>", blocks_for(nbytes), packed, bounds, *arguments)
+    launch("quantise", f"unpack_signs<{t}>", blocks_for(out.size, CODE_PIECE), packed, bounds, *arguments)
 
 
 # ---- levels of a group's scale
@@ -116,7 +117,7 @@ def pack_levels(x: Array, bounds: Array, scales: Array, levels: int, width: int,
     groups = _groups(bounds, x.size)
     check(scales, "scales", x.dtype, groups)
     arguments = np.int64(groups), scales, np.int32(levels), np.int32(width), *stream(first, key), out
-    launch("quantise", f"pack_levels<{t}>", _units(x.size), x, np.int64(x.size), bounds, *arguments)
+    launch("quantise", f"pack_levels<{t}>", blocks_for(x.size, CODE_PIECE), x, np.int64(x.size), bounds, *arguments)
 
 
 @on_device
@@ -127,7 +128,7 @@ def unpack_levels(packed: Array, bounds: Array, scales: Array, levels: int, widt
     groups = _groups(bounds, out.size)
     check(scales, "scales", out.dtype, groups)
     arguments = np.int64(groups), scales, np.int32(levels), np.int32(width), np.int64(out.size), out
-    launch("quantise", f"unpack_levels<{t}>", _units(out.size), packed, bounds, *arguments)
+    launch("quantise", f"unpack_levels<{t}>", blocks_for(out.size, CODE_PIECE), packed, bounds, *arguments)
 
 
 def _units(n: int) -> int:
@@ -159,7 +160,7 @@ def dequantise(codes: Array, unit: float, out: Array) -> None:
     check(codes, "codes", codes.dtype, out.size)
     with np.errstate(over="ignore", under="ignore"):
         factor = out.dtype.type(unit)
-    launch("quantise", f"dequantise<{t}, {c}>", blocks_for(out.size), codes, np.int64(out.size), factor, out)
+    launch("quantise", f"dequantise<{t}, {c}>", _units(out.size), codes, np.int64(out.size), factor, out)
 
 
 @on_device
@@ -179,4 +180,4 @@ def unpack_natural(packed: Array, top: int, out: Array) -> None:
     t = kind_of(out, "out", REAL)
     require_top(top, out)
     check(packed, "packed", np.dtype(np.uint8), out.size)
-    launch("quantise", f"unpack_natural<{t}>", blocks_for(out.size), packed, np.int32(top), np.int64(out.size), out)
+    launch("quantise", f"unpack_natural<{t}>", _units(out.size), packed, np.int32(top), np.int64(out.size), out)

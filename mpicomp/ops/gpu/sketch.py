@@ -20,6 +20,7 @@ from ..cuda_runtime import (
     blocks_for,
     launch,
     on_device,
+    packs,
     to_host,
     xp,
 )
@@ -45,7 +46,7 @@ def count_sketch(memory: Array | None, grad: Array, rows: int, columns: int, see
     _check_sketch(rows, columns, table, grad.dtype)
     table.fill(0)
     scalars = np.int64(grad.size), np.int32(rows), np.int64(columns), _bits(seed)
-    launch("sketch", f"count_sketch<{t}>", blocks_for(grad.size), m, grad, *scalars, table)
+    launch("sketch", f"count_sketch<{t}>", blocks_for(packs(grad)), m, grad, *scalars, table)
 
 
 @on_device

@@ -49,14 +49,19 @@ from .lists import (
 )
 from .low_rank import (
     low_rank_product,
+    low_rank_product_all,
     orthogonalise,
+    orthogonalise_all,
     project,
+    project_all,
     project_back,
+    project_back_all,
 )
 from .many import (
     chunk_indices_spans,
     chunk_max_spans,
     pack,
+    top_k_spans,
     unpack,
 )
 from .quantise import (
@@ -120,6 +125,7 @@ __all__ = [
     "index_dtype",
     "largest_gap",
     "low_rank_product",
+    "low_rank_product_all",
     "masked_update",
     "maximum",
     "minimum",
@@ -127,6 +133,7 @@ __all__ = [
     "multiply",
     "narrow",
     "orthogonalise",
+    "orthogonalise_all",
     "pack",
     "pack_bitmap",
     "pack_gaps",
@@ -135,7 +142,9 @@ __all__ = [
     "pack_signs",
     "positions_of",
     "project",
+    "project_all",
     "project_back",
+    "project_back_all",
     "project_rows",
     "quantise",
     "random_strata",
@@ -149,6 +158,7 @@ __all__ = [
     "threshold",
     "to_host",
     "top_k",
+    "top_k_spans",
     "uniform",
     "union",
     "unpack",

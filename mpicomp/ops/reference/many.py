@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ...partition import chunk_count
-from .base import Array, chunk_indices, chunk_max
+from .base import Array, chunk_indices, chunk_max, concatenate, index_dtype, top_k
 
 Spans = list[tuple[int, int, int]]  # of each tensor: start, stop, elements a chunk
 
@@ -21,6 +21,11 @@ def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: 
 def chunk_indices_spans(positions: Array, spans: Spans, n: int, indices: Array) -> None:
     """Indices into all ``n`` elements of ``positions`` in the chunks of ``spans``."""
     chunk_indices_in(chunk_indices, positions, spans, indices)
+
+
+def top_k_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:
+    """``top_k`` of ``counts`` elements in each of ``spans`` (start, stop), as indices into all of ``grad``."""
+    return top_k_in(top_k, concatenate, memory, grad, spans, counts)
 
 
 def pack(arrays: list[Array], flat: Array) -> None:
@@ -68,6 +73,27 @@ def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, i
         if start:
             target += start
         at += part.size
+
+
+def top_k_in(one: Callable[..., Array], concatenate: Callable[..., Array], memory: Array | None, grad: Array,
+             spans: list[tuple[int, int]], counts: list[int]) -> Array:
+    require_counts(spans, counts, grad.size)
+    found, dtype = [], index_dtype(grad.size)
+    for (start, stop), k in zip(spans, counts, strict=True):
+        part = one(None if memory is None else memory[start:stop], grad[start:stop], k).astype(dtype, copy=False)
+        found.append(part + start if start else part)
+    return found[0] if len(found) == 1 else concatenate(found, dtype)
+
+
+def require_counts(spans: list[tuple[int, int]], counts: list[int], n: int) -> None:
+    """Refuse spans that do not lie in a vector of ``n``, or of which more is wanted than there is."""
+    if len(spans) != len(counts):
+        raise InvalidArgument(f"there must be a count for each of {len(spans)} spans, got {len(counts)}")
+    for (start, stop), k in zip(spans, counts, strict=True):
+        if not 0 <= start <= stop <= n:
+            raise InvalidArgument(f"spans must lie in [0, {n}), got {start} to {stop}")
+        if not 0 <= k <= stop - start:
+            raise InvalidArgument(f"k must be in [0, {stop - start}], got {k}")
 
 
 def _parts(spans: Spans, positions: Array) -> Iterator[tuple[int, int, int, Array]]:
