@@ -117,5 +117,5 @@ def _table(spans: tuple[tuple[int, int], ...], length: int, counts: tuple[int, .
     """Pieces of ``length`` in all spans; on the device the first of each, starts, stops, and where lists begin."""
     starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
     first = np.concatenate([[0], np.cumsum(-(-(stops - starts) // length))])
-    lists = np.concatenate([[0], np.cumsum(counts)])[:-1] if counts else []
+    lists = np.cumsum((0, *counts[:-1])) if counts else np.empty(0, np.int64)
     return int(first[-1]), xp().asarray(np.concatenate([first, starts, stops, lists]).astype(np.int64))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -75,8 +76,8 @@ def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, i
         at += part.size
 
 
-def top_k_in(one: Callable[..., Array], concatenate: Callable[..., Array], memory: Array | None, grad: Array,
-             spans: list[tuple[int, int]], counts: list[int]) -> Array:
+def top_k_in(one: Callable[..., Any], concatenate: Callable[..., Any], memory: Any, grad: Any,
+             spans: list[tuple[int, int]], counts: list[int]) -> Any:
     require_counts(spans, counts, grad.size)
     found, dtype = [], index_dtype(grad.size)
     for (start, stop), k in zip(spans, counts, strict=True):
