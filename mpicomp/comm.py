@@ -72,9 +72,9 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
     """
 
     recorder: Any = None
+    reducers = 0  # made on it so far
     _plain = PlainCalls(_native_allreduce, IN_PLACE)  # of communicators without a private side: lets none pass
     _watched: Watched | None = None
-
     _reproducible: bool | None = None
 
     def __new__(cls, comm: MPI.Comm | None = None, reproducible: bool | None = None) -> Comm:

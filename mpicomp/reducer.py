@@ -72,9 +72,8 @@ class Reducer:
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
                    f"measures={measures}", error)
         self._text = str(self.scheme)
-        # In what ranks compare: two reducers of one scheme for equal arrays must not be taken for each other.
-        comm.reducers = number = getattr(comm, "reducers", 0) + 1  # on this communicator; ranks agree on each
-        self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
+        comm.reducers += 1  # where ranks compare, two of one scheme for equal arrays must not be taken for each other
+        self._which = self._text if comm.reducers == 1 else f"{self._text} (reducer {comm.reducers})"
         cautions.warn(self.scheme, comm.rank)
         parts = self.scheme.parts(workers)
         trace = trace if trace is not None and trace.enabled else None
@@ -83,8 +82,7 @@ class Reducer:
         self._measures = Measures(measures, self._step, parts.memories)
         self._bucket: Bucket | None = None
         self._untold: MpicompError | None = None  # of a silent step
-        self.step = 0
-        self.stats = StepStats()
+        self.step, self.stats = 0, StepStats()
 
     def reduce(self, grads: Arrays, out: Arrays | None = None) -> Arrays:
         """The mean over all workers of all ranks, dense (collective).
@@ -236,14 +234,13 @@ class Reducer:
             self._untold = self._untold or (error if self.nonfinite == "raise" else None)
             return True
         error, self._untold = error or self._untold, None
-        patient = self._step.n >= LONG  # then the leader takes milliseconds to select
-        try:
-            self.comm.agree(f"step {self.step} of {self._which} for {self._known}", error, patient)
+        try:  # patiently where the leader takes milliseconds to select
+            self.comm.agree(f"step {self.step} of {self._which} for {self._known}", error, self._step.n >= LONG)
+            return True
         except NonFiniteGradient:
             if self.nonfinite == "raise":
                 raise
             return False
-        return True
 
     @property
     def _laid_out(self) -> Bucket:
