@@ -11,7 +11,7 @@ from mpicomp.errors import NonFiniteGradient
 STEPS = 6
 SHAPES = {"w": (4, 5), "none": (0,), "b": (1,), "kernel": (3, 2, 2, 2), "v": (31,)}
 # Options sized for a few hundred elements and a few steps.
-SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "4", "period": "2"}
+SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
 
 
 def small(name):
