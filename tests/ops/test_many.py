@@ -72,6 +72,14 @@ def test_top_k_of_spans_longer_than_a_piece(ops, rng):
     assert_same(ops.top_k_spans(None, grad, spans, counts), reference.top_k_spans(None, grad, spans, counts))
 
 
+def test_no_element_of_a_span_is_wanted(ops, rng):
+    """The selection of the span before it ends where the list does, and nothing is written behind it."""
+    grad = vector(rng, 9000, np.float32)
+    found = ops.top_k_spans(None, grad, [(0, 4000), (4000, 9000)], [7, 0])
+    assert_same(found, reference.top_k(None, grad[:4000], 7))
+    assert ops.top_k_spans(None, grad, [(0, 4000), (4000, 9000)], [0, 0]).size == 0
+
+
 def test_top_k_of_spans_refuses(ops):
     grad = np.ones(10, np.float32)
     for spans, counts, match in (([(0, 11)], [1], "spans must lie in"),

@@ -87,15 +87,17 @@ def _shifts(bits: np.dtype) -> range:
 def largest_of_spans(m: Array, grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:
     """Ascending indices of the ``counts`` largest magnitudes of each span, span after span. Only queues."""
     indices = xp().empty(sum(counts), index_dtype(grad.size))
+    wanted = [(span, k) for span, k in zip(spans, counts, strict=True) if k]  # of none there is no smallest: no cut
     at = 0
-    for begin in range(0, len(spans), MOST_SPANS):
-        some, wanted = tuple(spans[begin : begin + MOST_SPANS]), counts[begin : begin + MOST_SPANS]
-        _select_spans(m, grad, some, wanted, indices[at : at + sum(wanted)])
-        at += sum(wanted)
+    for begin in range(0, len(wanted), MOST_SPANS):
+        some, of_each = zip(*wanted[begin : begin + MOST_SPANS], strict=True)
+        _select_spans(m, grad, some, of_each, indices[at : at + sum(of_each)])
+        at += sum(of_each)
     return indices
 
 
-def _select_spans(m: Array, grad: Array, spans: tuple[tuple[int, int], ...], counts: list[int], indices: Array) -> None:
+def _select_spans(m: Array, grad: Array, spans: tuple[tuple[int, int], ...], counts: tuple[int, ...],
+                  indices: Array) -> None:
     t, bits, count = REAL[grad.dtype.name], bits_dtype(grad), np.int64(len(spans))
     where = xp(), str(getattr(grad, "device", ""))
     cuts = xp().asarray(np.array([[0, k] for k in counts], np.int64).ravel())
@@ -104,7 +106,7 @@ def _select_spans(m: Array, grad: Array, spans: tuple[tuple[int, int], ...], cou
         name, blocks = f"count_digits_spans<{t}>", min(MAX_BLOCKS, pieces)
         launch("top_k", name, blocks, m, grad, table, count, np.int32(shift), cuts, digits)
         launch("top_k", "choose_digit", len(spans), cuts, digits)
-    tiles, table = _table(spans, TILE_BYTES // grad.dtype.itemsize, tuple(counts), *where)
+    tiles, table = _table(spans, TILE_BYTES // grad.dtype.itemsize, counts, *where)
     scalars, board = (np.int64(0), bits.type(0), np.int64(0)), xp().zeros(board_bytes(tiles), np.uint8)
     space = board, np.int64(tiles), np.int64(indices.size)
     name = f"select<{t}, {INDEX[indices.dtype.name]}, true>"
