@@ -57,7 +57,8 @@ def bounds_by(name: Any, starts: Callable[[], np.ndarray], place: Place, step: A
     if place.indices is not None:
         return step.ops.from_host(of_list(place.indices, step.tensors, step.ops))
     key = ("groups", name, place.start, place.stop)
-    return step.kept(key, lambda: step.ops.from_host(within(starts(), place.start, place.stop)))
+    everywhere = step.kept(("starts", name), starts)  # once for the places of all pieces
+    return step.kept(key, lambda: step.ops.from_host(within(everywhere, place.start, place.stop)))
 
 
 def bounds_by_tensor(place: Place, step: Any) -> Array:
