@@ -8,6 +8,8 @@ import pytest
 import mpicomp
 from mpicomp.errors import BufferRefused, InvalidArgument
 
+pytestmark = pytest.mark.filterwarnings("ignore:the matrix subclass")  # an odd array, and NumPy says so
+
 N = 12
 SCHEMES = ["dense", "half", "topk:density=0.5"]
 
