@@ -14,7 +14,7 @@ from .errors import BufferRefused, InvalidArgument, MpicompError, NonFiniteGradi
 from .measures import Measures
 from .pipeline import Pipeline
 from .schemes import Scheme
-from .step import Step, workers_of_all
+from .step import Step, numbered, workers_of_all
 from .values import Array, Compensated, Exchanged, Mean, StepStats
 
 LONG = 1 << 20  # elements
@@ -71,10 +71,7 @@ class Reducer:
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
                    f"measures={measures}", error)
-        self._text = str(self.scheme)
-        # In what ranks compare: two reducers of one scheme for equal arrays must not be taken for each other.
-        comm.reducers = number = getattr(comm, "reducers", 0) + 1  # on this communicator; ranks agree on each
-        self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
+        self._text, self._which = str(self.scheme), numbered(comm, self.scheme)
         cautions.warn(self.scheme, comm.rank)
         parts = self.scheme.parts(workers)
         trace = trace if trace is not None and trace.enabled else None

@@ -255,6 +255,12 @@ class Step:
         return total
 
 
+def numbered(comm: Any, text: object) -> str:
+    """What ranks compare: two reducers of one scheme for equal arrays must not be taken for each other."""
+    comm.reducers = number = getattr(comm, "reducers", 0) + 1  # on this communicator; ranks agree on each
+    return str(text) if number == 1 else f"{text} (reducer {number})"
+
+
 def workers_of_all(comm: Any, workers: int) -> list[int]:
     """How many virtual workers each rank holds (collective)."""
     flat, _ = comm.gather_to_all(np.array([workers], np.int64))
