@@ -47,3 +47,7 @@ class SchemeWarning(UserWarning):
 
 class InjectedFault(MpicompError, RuntimeError):
     """Raised because ``MPICOMP_FAULT`` asked for it."""
+
+
+# What h5py and json raise for files that are damaged, or made to harm; a reader tells its callers CorruptFile.
+DAMAGE = (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, OverflowError, MemoryError)

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import CorruptFile, InvalidArgument
+from ..errors import DAMAGE, CorruptFile, InvalidArgument
 from .rows import FIELDS, full
 
 FORMAT = "mpicomp-bench"
@@ -80,8 +80,7 @@ def read(path: str | Path) -> dict[str, Any]:
         document = _READERS[suffix](Path(path))
         rows = [_checked(full(row)) for row in document["rows"]]
         _check_head(document)
-    except (ValueError, KeyError, TypeError, OSError, AttributeError, RecursionError, RuntimeError, OverflowError,
-            MemoryError) as error:  # fmt: skip
+    except DAMAGE as error:
         raise CorruptFile(f"{path} holds no result of mpicomp bench: {error}") from error
     if document.get("format") != FORMAT or any(not (row["t_med_us"] and row["nbytes"]) for row in rows):
         raise CorruptFile(f"{path} holds no result of mpicomp bench: expected format {FORMAT!r} and rows with times")

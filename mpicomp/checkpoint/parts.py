@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 
 from ..durable import fsync
-from ..errors import CorruptFile, InvalidArgument, MpicompError
+from ..errors import DAMAGE, CorruptFile, InvalidArgument, MpicompError
 from ..ops import ops_for
 
 State = Mapping[str, Mapping[str, Any]]
@@ -162,7 +162,7 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except CorruptFile:
         raise
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, MemoryError) as error:
+    except DAMAGE as error:
         raise CorruptFile(f"{path} is no state of a checkpoint: {' '.join(str(error).split())}") from error
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..errors import CorruptFile
+from ..errors import DAMAGE, CorruptFile
 from . import clock, schema, tables
 from .aside import PART_FILES, folder_of
 
@@ -71,7 +71,7 @@ def reading(path: Path) -> Iterator[None]:
         raise CorruptFile(f"{path}: {error}") from None
     except PermissionError:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
+    except DAMAGE as error:
         raise CorruptFile(f"{path}: not a readable trace: {_text(str(error))}") from error
 
 
