@@ -22,7 +22,7 @@ from .partition import pieces
 from .revoking import made
 from .tuning import node_limit, rows_for
 
-# MPI libraries of the 3.1 standard take counts below 2**31 only; tests lower the limit by MPICOMP_MAX_COUNT.
+# MPI libraries of the 3.1 standard take counts below 2**31 only.
 MAX_COUNT = 2**30
 TAG = 1
 AGREEMENT_TAG = 3  # 2 is the watchdogs'
@@ -128,7 +128,7 @@ class Link:
         self._node: Node | None = None
         self._across: Link | None = None
         self._crosses: bool | None = None  # whether there is one; None: not known yet
-        self.max_count = int(os.environ.get("MPICOMP_MAX_COUNT", MAX_COUNT))
+        self.max_count = MAX_COUNT
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
         self._meanwhile: Iterator[None] | None = None
         self.log: Calls | None = None  # is told of messages

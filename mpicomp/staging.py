@@ -9,10 +9,20 @@ from typing import Any
 import numpy as np
 
 from .device import Device, ready
+from .errors import InvalidArgument
 from .partition import pieces
 
-PIECE_BYTES = 4 << 20  # unless MPICOMP_STAGE_BYTES says otherwise
+PIECE_BYTES = 4 << 20  # unless VARIABLE says otherwise
+VARIABLE = "MPICOMP_STAGE_BYTES"
 DEPTH = 3  # buffers: one is filled, one is with MPI, one is emptied
+
+
+def piece_bytes() -> int:
+    """Length of a piece by the environment, which must be the same on all ranks."""
+    text = os.environ.get(VARIABLE, str(PIECE_BYTES))
+    if not text.isdecimal() or int(text) == 0:
+        raise InvalidArgument(f"{VARIABLE} must be a number of bytes, 1 or more, got {text!r}: set or unset it")
+    return int(text)
 
 
 class Stage:
@@ -20,7 +30,7 @@ class Stage:
 
     def __init__(self, device: Device):
         self.device = device
-        self.piece_bytes = int(os.environ.get("MPICOMP_STAGE_BYTES", PIECE_BYTES))
+        self.piece_bytes = piece_bytes()
         self._pinned: list[np.ndarray] = []
 
     def run(

@@ -76,6 +76,13 @@ def test_copies_overlap_the_reduction(own, device, monkeypatch):
     assert set(pending[1:-1]) == {2}
 
 
+@pytest.mark.parametrize("text", ["4M", "-1", "0", ""])
+def test_a_length_of_pieces_that_is_none_is_refused(device, monkeypatch, text):
+    monkeypatch.setenv("MPICOMP_STAGE_BYTES", text)
+    with pytest.raises(InvalidArgument, match="MPICOMP_STAGE_BYTES must be a number of bytes"):
+        staging.Stage(device)
+
+
 def test_half_precision_on_the_device(own, device):
     x = FakeArray(np.full(100, 2048 if own.rank == 0 else 1, np.float16))
     own.Allreduce(MPI.IN_PLACE, x)
