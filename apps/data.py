@@ -67,8 +67,7 @@ def share(comm: Any, source: str, rows: int | None = None) -> Dataset:
 
 def read_once(comm: Any, read: Callable[[], Read]) -> Read:
     """The named tuple that ``read()`` gives on rank 0, or the error it raises there, on every rank (collective)."""
-    shared: Read = broadcast(comm, together(comm, read, comm.rank == 0))
-    return shared
+    return broadcast(comm, together(comm, read, comm.rank == 0))
 
 
 def broadcast(comm: Any, value: Any) -> Any:

@@ -26,14 +26,12 @@ class Optimum(NamedTuple):
 
 def losses(margins: np.ndarray) -> np.ndarray:
     """log(1 + exp(-margin)) without overflow."""
-    each: np.ndarray = np.logaddexp(0.0, -margins)
-    return each
+    return np.logaddexp(0.0, -margins)
 
 
 def slopes(margins: np.ndarray) -> np.ndarray:
     """Minus the derivative of ``losses``: 1 / (1 + exp(margin)) without overflow."""
-    each: np.ndarray = np.exp(-np.logaddexp(0.0, margins))
-    return each
+    return np.exp(-np.logaddexp(0.0, margins))
 
 
 def objective(features: Matrix, labels: np.ndarray, l2: float, x: np.ndarray) -> float:
@@ -44,8 +42,7 @@ def objective(features: Matrix, labels: np.ndarray, l2: float, x: np.ndarray) ->
 def gradient(features: Matrix, labels: np.ndarray, l2: float, x: np.ndarray) -> np.ndarray:
     """The gradient of f at x."""
     weights = labels * slopes(labels * features.times(x)) / labels.size
-    total: np.ndarray = l2 * x - features.transposed_times(weights)
-    return total
+    return l2 * x - features.transposed_times(weights)
 
 
 def smoothness(features: Matrix) -> float:

@@ -28,26 +28,22 @@ class Dense(NamedTuple):
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """A x."""
-        product: np.ndarray = self.values @ x
-        return product
+        return self.values @ x
 
     def transposed_times(self, r: np.ndarray) -> np.ndarray:
         """A^T r."""
-        product: np.ndarray = self.values.T @ r
-        return product
+        return self.values.T @ r
 
     def gram(self, weights: np.ndarray) -> np.ndarray:
         """A^T diag(weights) A, shape (d, d)."""
-        product: np.ndarray = (self.values.T * weights) @ self.values
-        return product
+        return (self.values.T * weights) @ self.values
 
     def take(self, rows: np.ndarray) -> Dense:
         return Dense(self.values[rows])
 
     def dense_rows(self, rows: np.ndarray) -> np.ndarray:
         """A copy of some rows, shape (rows, d)."""
-        copied: np.ndarray = self.values[rows]
-        return copied
+        return self.values[rows]
 
 
 class Sparse(NamedTuple):

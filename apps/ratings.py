@@ -144,8 +144,7 @@ def _sound(columns: np.ndarray) -> np.ndarray:
     """Which rows have identifiers that are whole numbers, and finite ratings and times."""
     ids, rest = columns[:, :2], columns[:, 2:]
     whole = (ids >= 0) & (ids < _LARGEST_ID) & (ids == np.floor(ids))
-    sound: np.ndarray = whole.all(axis=1) & np.isfinite(rest).all(axis=1)
-    return sound
+    return whole.all(axis=1) & np.isfinite(rest).all(axis=1)
 
 
 def _first_fault(body: bytes, separator: bytes, first: int, name: str) -> CorruptFile:

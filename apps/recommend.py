@@ -68,8 +68,7 @@ class NCF(nn.Module):
         if self.layered:
             both = torch.cat([self.user_inputs(users), self.item_inputs(items)], dim=-1)
             features.append(self.tower(both))
-        logits: torch.Tensor = self.output(torch.cat(features, dim=-1)).squeeze(-1)
-        return logits
+        return self.output(torch.cat(features, dim=-1)).squeeze(-1)
 
 
 def _embedding(n: int, width: int) -> nn.Embedding:
@@ -150,14 +149,12 @@ class Recommend(TorchModel):
     def _answers(self, users: np.ndarray, items: np.ndarray) -> torch.Tensor:
         """Logits of users, shape (n,), with items, shape (n, m)."""
         every = torch.from_numpy(users)[:, None].expand(items.shape)
-        logits: torch.Tensor = self.network(every, torch.from_numpy(items))
-        return logits
+        return self.network(every, torch.from_numpy(items))
 
 
 def place_of_first(answers: np.ndarray) -> np.ndarray:
     """How many others in a row are at least as high as the first: a network that answers all alike finds nothing."""
-    places: np.ndarray = (answers[:, 1:] >= answers[:, :1]).sum(axis=1)
-    return places
+    return (answers[:, 1:] >= answers[:, :1]).sum(axis=1)
 
 
 class Unrated:
@@ -192,8 +189,7 @@ class Unrated:
     def _has(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         pairs = users * self._items + items
         places = np.searchsorted(self._rated, pairs)
-        rated: np.ndarray = self._rated[np.minimum(places, self._rated.size - 1)] == pairs
-        return rated
+        return self._rated[np.minimum(places, self._rated.size - 1)] == pairs
 
 
 def check(network: str, factors: int, layers: tuple[int, ...], dropout: float, negatives: int) -> None:

@@ -135,8 +135,7 @@ class Vision(TorchModel):
     def _answers(self, images: np.ndarray) -> torch.Tensor:
         """The network's output for images, each channel scaled to mean 0 and deviation 1 over the training set."""
         scaled = (torch.from_numpy(images.astype(np.float32)) - self._centre) / self._spread
-        answers: torch.Tensor = self.network(scaled)
-        return answers
+        return self.network(scaled)
 
 
 def moments(images: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

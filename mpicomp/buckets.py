@@ -204,8 +204,7 @@ def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
 
 
 def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    return array.__array_interface__["data"][0]
 
 
 def _check_kind(name: str, array: Array) -> None:

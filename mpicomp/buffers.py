@@ -190,8 +190,7 @@ def bytes_of(shape: Any, dtype: Any) -> int:
         raise InvalidArgument(f"expected a shape of whole numbers and a dtype, got {shape!r}, {dtype!r}") from error
     if min(lengths, default=0) < 0 or dtype.hasobject or dtype.itemsize == 0:
         raise InvalidArgument(f"expected lengths from 0 and a dtype of plain values, got {shape!r}, {dtype}")
-    nbytes: int = prod(lengths) * dtype.itemsize
-    return nbytes
+    return prod(lengths) * dtype.itemsize
 
 
 def check_flat(x: Any, name: str) -> Any:

@@ -92,8 +92,7 @@ class Worker:
 
 def threads_allowed(comm: MPI.Intracomm) -> bool:
     """Whether MPI may be called from any thread, on every rank (collective)."""
-    everywhere: bool = MPI.Intracomm.allreduce(comm, MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
-    return everywhere
+    return MPI.Intracomm.allreduce(comm, MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
 
 
 class Helper:

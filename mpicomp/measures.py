@@ -104,8 +104,7 @@ class Measures:
         return (total - 2 * both) / total if total else 0.0
 
     def _count(self, indices: Array | None) -> int:
-        count: int = self._step.n if indices is None else indices.size
-        return count
+        return self._step.n if indices is None else indices.size
 
     def _cosine(self) -> float:
         """From the sum s of all w unit vectors: ||s||^2 = w + the sum of the cosines of all ordered pairs."""
@@ -134,8 +133,7 @@ class Measures:
                 ones[:] = 1
                 step.ops.scatter(marks, one.indices, ones)
         step.comm.allreduce_in_place(marks, step.algorithm, "max")
-        count: float = step.ops.squared_norm(marks)
-        return count
+        return step.ops.squared_norm(marks)
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
         return {"total_error": np.array(self._total_error)} if self._interval else {}

@@ -92,8 +92,7 @@ class Node:
 
         Empty where this rank owns none.
         """
-        own: slice = self._window.slice(array.size, array.itemsize)
-        return own
+        return self._window.slice(array.size, array.itemsize)
 
     def _place(self, array: np.ndarray) -> tuple[int, int]:
         """Segment and offset of an array that lies in shared memory; NOWHERE for one in private memory."""

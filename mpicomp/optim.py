@@ -109,8 +109,7 @@ class Optimizer(ABC):
 
     def _exempt(self, w: Array) -> bool:
         """Whether a parameter is neither decayed nor scaled by norms."""
-        exempt: bool = self.settings["skip"] == "1d" and w.ndim <= 1
-        return exempt
+        return self.settings["skip"] == "1d" and w.ndim <= 1
 
 
 class SGD(Optimizer):

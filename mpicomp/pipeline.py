@@ -27,8 +27,7 @@ class Pipeline:
 
     def silent(self, number: int) -> bool:
         """Whether a step sends nothing at all; the memories are of one kind and know the step's number."""
-        silent: bool = self.memories[0].silent(number)
-        return silent
+        return self.memories[0].silent(number)
 
     def select(self, flat: list[Array]) -> tuple[list[Compensated], list[int]]:
         """All that a rank does by itself: compensated gradients, what it selects, how many are not finite."""

@@ -61,13 +61,11 @@ class PointToPoint(Checks):
         theirs = np.empty(link.size, np.int64)
         link.comm.Alltoall(np.array(lengths, np.int64), theirs)
         link.count_modelled(8 * (link.size - 1))
-        told: list[int] = theirs.tolist()
-        return told
+        return theirs.tolist()
 
     @logged
     def lengths_of_all(self, length: int) -> list[int]:
         """The ``length`` of every rank."""
         link = self._link or self._open()
         self._verify("lengths_of_all")
-        lengths: list[int] = link.gather_lengths(length)
-        return lengths
+        return link.gather_lengths(length)

@@ -73,5 +73,4 @@ class Reduction:
         path, reason = gpu_path()
         if path == "none":
             raise BufferRefused(reason)
-        stage: Stage = self._scratch.setdefault(("stage", id(device)), Stage(device))
-        return stage
+        return self._scratch.setdefault(("stage", id(device)), Stage(device))

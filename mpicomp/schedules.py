@@ -42,8 +42,7 @@ class WarmUp:
         if number >= self.warmup or target >= self.first:
             return target
         stage = self.stages * number // self.warmup
-        density: float = self.first * (target / self.first) ** (stage / self.stages)
-        return density
+        return self.first * (target / self.first) ** (stage / self.stages)
 
     def observe(self, mean: Mean, step: Any) -> None:
         """The density depends on the step's number alone."""

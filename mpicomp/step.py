@@ -83,8 +83,7 @@ class Step:
     def density(self, target: float, span: int) -> float:
         """The density of a span in this step, where ``target`` is the scheme's: by the caller's wish, the schedule."""
         own = self._densities[span]
-        density: float = self.schedule.density(target if own is None else own, span, self.number)
-        return density
+        return self.schedule.density(target if own is None else own, span, self.number)
 
     def owner(self, worker: int) -> tuple[int, int]:
         """The rank that holds a worker, and the worker's place there."""
@@ -263,5 +262,4 @@ class Step:
 def workers_of_all(comm: Any, workers: int) -> list[int]:
     """How many virtual workers each rank holds (collective)."""
     flat, _ = comm.gather_to_all(np.array([workers], np.int64))
-    numbers: list[int] = flat.tolist()
-    return numbers
+    return flat.tolist()

@@ -19,8 +19,7 @@ class Compensated(NamedTuple):
 
     @property
     def n(self) -> int:
-        size: int = self.gradient.size
-        return size
+        return self.gradient.size
 
     def span(self, start: int, stop: int) -> Compensated:
         """The part of u in ``[start, stop)``, without a copy."""

@@ -60,8 +60,7 @@ def get(name: str) -> Callable[..., None]:
     """The schedule called ``name``."""
     if name not in ALGORITHMS:
         raise InvalidArgument(f"unknown algorithm {name!r}: choose one of {', '.join(ALGORITHMS)}")
-    schedule: Callable[..., None] = import_module(ALGORITHMS[name]).allreduce
-    return schedule
+    return import_module(ALGORITHMS[name]).allreduce
 
 
 def combiner(ops: Any, op: str) -> Callable[[Any, Any], None]:
@@ -71,5 +70,4 @@ def combiner(ops: Any, op: str) -> Callable[[Any, Any], None]:
         return lambda dst, src: function(dst, src, out=dst)
     if op not in VERBS:
         raise InvalidArgument(f"unknown reduction {op!r}: choose one of {', '.join([*VERBS, *LOGIC])}")
-    verb: Callable[[Any, Any], None] = getattr(ops, VERBS[op])
-    return verb
+    return getattr(ops, VERBS[op])

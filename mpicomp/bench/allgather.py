@@ -46,5 +46,4 @@ class Blocks(Vectors):
         return (self.comm.size - 1) * self.n * self.plan.itemsize if algorithm == "native" else 0
 
     def nbytes(self) -> int:
-        nbytes_of_all: int = self.comm.size * super().nbytes()
-        return nbytes_of_all
+        return self.comm.size * super().nbytes()

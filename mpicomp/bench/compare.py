@@ -81,11 +81,9 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _low(row: dict[str, Any]) -> float:
     ends = (row["t_low_us"], row["ci_low_us"], row["t_min_us"], row["t_med_us"])
-    first: float = next(end for end in ends if end is not None)
-    return first
+    return next(end for end in ends if end is not None)
 
 
 def _high(row: dict[str, Any]) -> float:
     ends = (row["t_high_us"], row["ci_high_us"], row["t_p90_us"], row["t_med_us"])
-    first: float = next(end for end in ends if end is not None)
-    return first
+    return next(end for end in ends if end is not None)

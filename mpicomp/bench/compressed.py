@@ -104,8 +104,7 @@ class Compressed:
         eps = [float(np.finfo(self.gradient.dtype).eps)]
         if values != "same":
             eps.append(2.0**-7 if values == "bfloat16" else float(np.finfo(values).eps))
-        allowed: float = SLACK * max(eps) * float(np.abs(self.gradient).max()) / options.get("beta", 1.0)
-        return allowed
+        return SLACK * max(eps) * float(np.abs(self.gradient).max()) / options.get("beta", 1.0)
 
     @staticmethod
     def _far(mean: np.ndarray, expected: np.ndarray, tolerance: float) -> int:

@@ -22,8 +22,7 @@ def choose_device(comm: Any) -> int:
         runtime.setDevice(chosen)
         return chosen
 
-    device: int = together(comm, choose)
-    return device
+    return together(comm, choose)
 
 
 def to_device(host: Any, device: str) -> Any:

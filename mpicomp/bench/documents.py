@@ -115,8 +115,7 @@ def _as_now(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(path.read_text())
-    return document
+    return json.loads(path.read_text())
 
 
 def _read_csv(path: Path) -> dict[str, Any]:
@@ -146,8 +145,7 @@ def _read_hdf5(path: Path) -> dict[str, Any]:
     if child.returncode:
         lines = child.stderr.decode(errors="replace").strip().splitlines()
         raise ValueError(lines[-1] if lines else f"its reader ended with {child.returncode}")
-    document: dict[str, Any] = json.loads(child.stdout)
-    return document
+    return json.loads(child.stdout)
 
 
 _READERS = {".json": _read_json, ".csv": _read_csv, ".h5": _read_hdf5, ".hdf5": _read_hdf5}

@@ -125,8 +125,7 @@ def timed(call: Callable[[], Any], comm: Any) -> float:
     comm.Barrier()
     start = time.perf_counter()
     call()
-    slowest: float = comm.allreduce(time.perf_counter() - start, max_of)
-    return slowest
+    return comm.allreduce(time.perf_counter() - start, max_of)
 
 
 def max_of(a: Any, b: Any, _type: Any = None) -> Any:

@@ -45,9 +45,7 @@ class Blocks(Vectors):
         yield Part(0, self.n, np.roll(self._total, -(self.comm.rank * self.n % self._total.size)))
 
     def modelled(self, algorithm: str) -> int:
-        expected: int = (self.comm.size - 1) * self.n * self.plan.itemsize
-        return expected
+        return (self.comm.size - 1) * self.n * self.plan.itemsize
 
     def nbytes(self) -> int:
-        whole: int = self.comm.size * super().nbytes()
-        return whole
+        return self.comm.size * super().nbytes()

@@ -102,8 +102,7 @@ class Timer:
         """In which order implementations run in round ``i``: nobody always runs behind the same neighbour."""
         n = len(self.implementations)
         if self._random is not None:
-            order: list[int] = self._random.permutation(n).tolist()
-            return order
+            return self._random.permutation(n).tolist()
         return [(position + i) % n for position in range(n)]
 
     def _once(self, j: int) -> float:
@@ -160,8 +159,7 @@ class Timer:
 def _enough(plan: Plan, seconds: np.ndarray) -> bool:
     """Whether every implementation (a column) has been timed for as long, or is known as well, as is asked for."""
     if plan.target_ci is None:
-        enough: bool = seconds.sum(axis=0).min() >= plan.min_time
-        return enough
+        return seconds.sum(axis=0).min() >= plan.min_time
     for one in seconds.T:
         low, high = median_interval(one)
         if high - low > 2 * plan.target_ci / 100 * float(np.median(one)):

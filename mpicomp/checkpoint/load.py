@@ -51,8 +51,7 @@ class Checkpoint:
     @property
     def same_ranks(self) -> bool:
         """Whether this job has as many ranks as the one that saved."""
-        same: bool = self.ranks == self._comm.size
-        return same
+        return self.ranks == self._comm.size
 
     def check_settings(self, **now: Any) -> None:
         """Refuse, on every rank, to go on with settings other than the saved ones (collective).

@@ -134,8 +134,7 @@ def common_result(reducer: Any) -> bool:
 def _over_ranks(comm: Any, values: list[int]) -> np.ndarray:
     """A few integers of every rank, one row a rank."""
     flat, _ = comm.gather_to_all(np.array(values, np.int64), [len(values)] * comm.size)
-    rows: np.ndarray = flat.reshape(comm.size, len(values))
-    return rows
+    return flat.reshape(comm.size, len(values))
 
 
 @contextmanager

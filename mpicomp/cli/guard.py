@@ -176,8 +176,7 @@ class Guard:
         from mpi4py import MPI
 
         try:
-            there: bool = request.Test()
-            return there
+            return request.Test()
         except MPI.Exception:
             return False
 

@@ -35,8 +35,7 @@ class TraceGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         name = ALIASES.get(name, name)
         if name in ANALYSES:
-            command: click.Command = import_module("mpicomp.cli.trace_analyses").COMMANDS[name]
-            return command
+            return import_module("mpicomp.cli.trace_analyses").COMMANDS[name]
         return super().get_command(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -58,8 +58,7 @@ class Induced(SelfContained):
     def _count(self, place: Place, step: Any) -> int:
         """How many of a place's values are sent exactly: at least one of any that there are."""
         target = self.density if self.k is None else min(1.0, self.k / max(1, step.n))
-        count: int = min(place.size, max(1, round(step.density(target, 0) * place.size)))
-        return count
+        return min(place.size, max(1, round(step.density(target, 0) * place.size)))
 
 
 def _width(nbytes: int, k: int) -> int:

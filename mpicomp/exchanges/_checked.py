@@ -38,8 +38,7 @@ def counts(numbers: Iterable[int], most: int, what: str) -> None:
 
 def longest(step: Any) -> int:
     """Bytes that no message of one worker's whole vector exceeds."""
-    nbytes: int = BYTES_A_VALUE * (step.n + len(step.tensors) + 64)
-    return nbytes
+    return BYTES_A_VALUE * (step.n + len(step.tensors) + 64)
 
 
 def lengths_at_head(message: Array, workers: int, fields: int, ops: Any) -> list[list[int]]:

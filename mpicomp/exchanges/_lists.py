@@ -25,8 +25,7 @@ class Pairs(NamedTuple):
 
     @property
     def size(self) -> int:
-        size: int = self.indices.size
-        return size
+        return self.indices.size
 
     def at(self, positions: Array | slice) -> Pairs:
         """The pairs at some positions of the list; fresh arrays where ``positions`` is one."""
@@ -79,8 +78,7 @@ def largest(pairs: Pairs, counts: list[int], step: Any) -> Array | None:
 
 def narrows(step: Any) -> bool:
     """Whether a value may change on the wire."""
-    may: bool = step.codec.may_overflow(step.dtype)
-    return may
+    return step.codec.may_overflow(step.dtype)
 
 
 def rounded(pairs: Pairs, step: Any) -> Pairs:
@@ -93,8 +91,7 @@ def rounded(pairs: Pairs, step: Any) -> Pairs:
 
 def pair_bytes(step: Any) -> int:
     """Bytes of one pair on the wire."""
-    nbytes: int = step.ops.index_dtype(step.n).itemsize + step.codec.dtype(step.dtype).itemsize
-    return nbytes
+    return step.ops.index_dtype(step.n).itemsize + step.codec.dtype(step.dtype).itemsize
 
 
 def write(pairs: Pairs, step: Any, length: int | None = None) -> Array:

@@ -33,8 +33,7 @@ class Part(NamedTuple):
     @property
     def bits(self) -> float:
         """The worker's own bits, without the header."""
-        bits: float = 8.0 * (self.indices.nbytes + self.codes.nbytes)
-        return bits
+        return 8.0 * (self.indices.nbytes + self.codes.nbytes)
 
 
 def part(indices: Array | None, own: Array | None, codes: Array, count: int, wanted: str, step: Any) -> Part:
@@ -109,8 +108,7 @@ def _written_bytes(form: str, width: int, count: int, step: Any) -> int:
         return 0 if count == step.n else -1
     if form == "own":
         like = step.selector.wire_like(step) if hasattr(step.selector, "wire_like") else None
-        nbytes: int = -1 if like is None else like.nbytes
-        return nbytes
+        return -1 if like is None else like.nbytes
     return _sizes(count, width, step)[form]
 
 

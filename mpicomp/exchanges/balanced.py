@@ -144,8 +144,7 @@ class Balanced:
             step.comm.allreduce_in_place(passed, "native")
             low = np.where(passed >= self._counts, middle, low)
             high = np.where(passed >= self._counts, high, middle)
-        magnitudes: np.ndarray = low.view(step.dtype).astype(np.float64)
-        return magnitudes
+        return low.view(step.dtype).astype(np.float64)
 
     def _to_all(self, survivors: Pairs, step: Any) -> Pairs:
         """All owners' survivors; regions ascend with the rank."""

@@ -57,8 +57,7 @@ class Leader(Stateless):
         self._indices = step.selector.expand(self._selection, step)
         self._values = u.at(self._indices, step.ops)
         seen = self._values if step.selector.finds_nonfinite else u.gradient
-        count: int = step.ops.count_nonfinite(seen)[0]
-        return count
+        return step.ops.count_nonfinite(seen)[0]
 
     def _broadcast(self, step: Any) -> Array:
         """The leader's indices on every rank; its selection travels in the selector's compact form."""

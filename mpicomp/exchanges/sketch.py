@@ -87,5 +87,4 @@ class Sketch(Stateless):
 
     def _seed(self, step: Any) -> int:
         """Of this step's hashes; row r takes seed + r, so that steps share none."""
-        seed: int = step.key(0).seed + step.number * self.rows
-        return seed
+        return step.key(0).seed + step.number * self.rows

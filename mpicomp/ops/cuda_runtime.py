@@ -136,16 +136,13 @@ class Runtime:
         return cupy
 
     def device(self, array: Array) -> AbstractContextManager[Any]:
-        device: AbstractContextManager[Any] = array.device
-        return device
+        return array.device
 
     def to_host(self, array: Array) -> np.ndarray:
-        copied: np.ndarray = self.xp.asnumpy(array)
-        return copied
+        return self.xp.asnumpy(array)
 
     def address(self, array: Array) -> int:
-        pointer: int = array.data.ptr
-        return pointer
+        return array.data.ptr
 
     def kernel(self, family: str, name: str) -> Any:
         return self._module(family, self.xp.cuda.runtime.getDevice()).get_function(name)
@@ -215,5 +212,4 @@ def blocks_for(work: SupportsInt, of_block: int = THREADS) -> int:
 
 def packs(x: Array) -> int:
     """Threads for a pass over ``x`` that reads 16 bytes at a time."""
-    threads: int = -(-x.size * x.dtype.itemsize // PACK_BYTES)
-    return threads
+    return -(-x.size * x.dtype.itemsize // PACK_BYTES)

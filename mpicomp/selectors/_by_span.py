@@ -31,8 +31,7 @@ class Targeted:
         start, stop = step.spans[span]
         n = stop - start
         target = self.density if self.k is None else min(1.0, self.k / max(1, n))
-        count: int = min(n, max(1, round(step.density(target, span) * n)))
-        return count
+        return min(n, max(1, round(step.density(target, span) * n)))
 
 
 class Listed:

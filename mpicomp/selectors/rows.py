@@ -76,5 +76,4 @@ class Rows(Targeted):
 def _seed(step: Any) -> int:
     """Of the random signs: the scheme's seed and the step, the same on all ranks."""
     key = step.key(0)
-    seed: int = (key.seed * 2**32 + key.step) % 2**63
-    return seed
+    return (key.seed * 2**32 + key.step) % 2**63

@@ -54,5 +54,4 @@ def next_threshold(u: Compensated, target: int, lam: float, ops: Any) -> float:
     """Where the exponential through the magnitudes of u, all of which exceed ``lam``, leaves the next stage's part."""
     _, _, magnitudes, _ = ops.moments(*u, 0.0)
     ratio = min(1.0, max(RATIO, target / u.n))
-    further: float = lam + log(1 / ratio) * (magnitudes / u.n - lam)
-    return further
+    return lam + log(1 / ratio) * (magnitudes / u.n - lam)

@@ -30,8 +30,7 @@ class Threshold(Listed):
         if self.lam is not None:
             return self.lam
         k: float = self.k or max(1.0, step.density(self.density, 0) * step.n)
-        lam: float = 0.5 * k**-0.5
-        return lam
+        return 0.5 * k**-0.5
 
     def select(self, u: Compensated, step: Any) -> Array:
         return step.ops.threshold(*u, self.threshold(step))

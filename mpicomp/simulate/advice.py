@@ -150,8 +150,7 @@ def published(scheme: str) -> tuple[str, ...]:
 def results() -> dict[str, Any]:
     """The table of published results."""
     text = resources.files(__package__).joinpath("published.json").read_text(encoding="utf-8")
-    published: dict[str, Any] = json.loads(text)
-    return published
+    return json.loads(text)
 
 
 def _sentence(row: dict[str, Any], sources: dict[str, str]) -> str:

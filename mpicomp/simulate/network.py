@@ -56,8 +56,7 @@ def serve(free: np.ndarray, where: np.ndarray, ready: np.ndarray, seconds: np.nd
     """
     if single:
         end = free[where] = np.maximum(free[where], ready - rest) + seconds
-        early: np.ndarray = np.maximum(end, ready)
-        return early
+        return np.maximum(end, ready)
     order = np.lexsort((ready, where))
     group = where[order]
     numbers = np.arange(len(group))
@@ -67,5 +66,4 @@ def serve(free: np.ndarray, where: np.ndarray, ready: np.ndarray, seconds: np.nd
     for number in range(turn.max() + 1):  # the first request of every resource, then the second, ...
         at = order[turn == number]
         end[at] = free[where[at]] = np.maximum(free[where[at]], ready[at] - rest) + seconds[at]
-    through: np.ndarray = np.maximum(end, ready)
-    return through
+    return np.maximum(end, ready)

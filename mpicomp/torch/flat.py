@@ -61,8 +61,7 @@ class FlatBucket:
 
     def mean_of(self, index: int) -> torch.Tensor:
         """A parameter's mean gradient in its own dtype: its place itself, or in half precision a copy."""
-        mean: torch.Tensor = self.views[index].to(self.parameters[index].dtype)
-        return mean
+        return self.views[index].to(self.parameters[index].dtype)
 
     def _unlike(self, index: int, gradient: torch.Tensor) -> str:
         view, name = self.views[index], self.names[index]

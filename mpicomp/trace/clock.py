@@ -70,8 +70,7 @@ def corrected(t: np.ndarray, samples: dict[str, np.ndarray]) -> np.ndarray:
     origin = samples["t_local"][order[0]]  # int64 ns exceed the 53 bits of a float: interpolate small differences
     base = samples["offset"][order[0]]
     shift = np.interp(t - origin, samples["t_local"][order] - origin, samples["offset"][order] - base)
-    reference: np.ndarray = t + base + np.rint(shift).astype(np.int64)
-    return reference
+    return t + base + np.rint(shift).astype(np.int64)
 
 
 def uncertainty(samples: dict[str, np.ndarray]) -> int:

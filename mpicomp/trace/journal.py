@@ -126,13 +126,11 @@ class Journal:
 
     @property
     def rank(self) -> int:
-        rank: int = self.head["rank"]["rank"]
-        return rank
+        return self.head["rank"]["rank"]
 
     @property
     def run_id(self) -> str:
-        name: str = self.head["run"]["run_id"]
-        return name
+        return self.head["run"]["run_id"]
 
     @property
     def status(self) -> str:

@@ -125,5 +125,4 @@ def _one_run(journals: list[Journal]) -> dict[str, Any]:
     if len(runs) > 1:
         several = "; ".join(f"run {run_id[:8]}: {', '.join(names)}" for run_id, names in runs.items())
         raise CorruptFile(f"the journals belong to different runs, recover one at a time: {several}")
-    run: dict[str, Any] = journals[0].head["run"]
-    return run
+    return journals[0].head["run"]

@@ -77,8 +77,7 @@ class _Vocabulary:
         names = self.names[schema.LABEL_FIELDS.index(field)]
         if sum(len(name) + 8 for name in names) > _LONGEST_ENUM:
             return np.dtype("<u2")  # /vocab still tells the names
-        coded: np.dtype = h5py.enum_dtype(names, basetype="<u2")
-        return coded
+        return h5py.enum_dtype(names, basetype="<u2")
 
     def write(self, group: h5py.Group) -> None:
         for field, names in zip(schema.LABEL_FIELDS, self.names, strict=True):
@@ -179,8 +178,7 @@ def _unfinished(journals: Ranks) -> dict[str, list[Any]]:
 
 
 def _is_current(own: Journal, seen: dict[str, Any]) -> bool:
-    late: bool = seen["t"] > own.events()["t_end"].max(initial=seen["t_start"])
-    return late
+    return seen["t"] > own.events()["t_end"].max(initial=seen["t_start"])
 
 
 def _event_columns(own: Journal, vocabulary: _Vocabulary, first: int) -> dict[str, np.ndarray]:

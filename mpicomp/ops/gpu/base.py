@@ -218,8 +218,7 @@ def positions_of(indices: Array, bounds: list[int]) -> list[int]:
     below = known_of(indices)
     if below is not None and all(bound == 0 or bound >= below for bound in bounds):
         return [indices.size if bound else 0 for bound in bounds]
-    below_each: list[int] = to_host(xp().searchsorted(indices, xp().asarray(bounds))).tolist()
-    return below_each
+    return to_host(xp().searchsorted(indices, xp().asarray(bounds))).tolist()
 
 
 def union(lists: list[Array], n: int) -> Array:

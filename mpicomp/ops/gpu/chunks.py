@@ -49,8 +49,7 @@ def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -
 def _lanes(chunk: int, grad: Array) -> int:
     """Threads that share a chunk, a power of two up to a warp: one of 112 float32 is read by 28, 16 bytes each."""
     reads = max(1, -(-chunk * grad.dtype.itemsize // PACK_BYTES))
-    lanes: int = min(WARP, 1 << (reads - 1).bit_length())
-    return lanes
+    return min(WARP, 1 << (reads - 1).bit_length())
 
 
 @on_device

@@ -66,8 +66,7 @@ def _rank(p: Array, rows: int) -> int:
         raise InvalidArgument(f"rows must be at least 1, got {rows}")
     if p.size % rows or not p.size:
         raise InvalidArgument(f"p must be a matrix of {rows} rows with at least one column, got {p.size} elements")
-    columns: int = p.size // rows
-    return columns
+    return p.size // rows
 
 
 def _single(memory: Array | None, whole: Array, name: str, rows: int, p: Array, q: Array) -> Matrices:

@@ -204,8 +204,7 @@ def union(lists: list[Array], n: int) -> Array:
 
 def positions_of(indices: Array, bounds: list[int]) -> list[int]:
     """How many of ``indices`` (ascending) are below each of ``bounds``."""
-    below: list[int] = np.searchsorted(indices, bounds).tolist()
-    return below
+    return np.searchsorted(indices, bounds).tolist()
 
 
 def index_dtype(n: int) -> np.dtype:
@@ -223,8 +222,7 @@ def compensated(memory: Array | None, grad: Array) -> Array:
 def magnitude_bits(u: Array) -> Array:
     """``|u|`` as integers that order it, all NaN alike and largest."""
     infinity = np.array(np.inf, u.dtype).view(f"i{u.itemsize}")
-    bits: Array = np.minimum(np.abs(u).view(infinity.dtype), infinity + 1)
-    return bits
+    return np.minimum(np.abs(u).view(infinity.dtype), infinity + 1)
 
 
 def to_indices(found: Array, n: int) -> Array:

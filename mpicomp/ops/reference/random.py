@@ -58,8 +58,7 @@ def random_strata(n: int, k: int, key: Key) -> Array:
     bounds = j * (n // parts) + j * (n % parts) // parts  # j n div k, whose product may not fit
     words, sizes = random_words(k, 0, key).astype(np.uint64), np.diff(bounds).astype(np.uint64)
     steps = words * (sizes >> np.uint64(32)) + _high(words * (sizes & np.uint64(0xFFFFFFFF)))
-    drawn: Array = (bounds[:-1] + steps.astype(np.int64)).astype(index_dtype(n))
-    return drawn
+    return (bounds[:-1] + steps.astype(np.int64)).astype(index_dtype(n))
 
 
 def checked_key(key: Key) -> Key:

@@ -17,8 +17,7 @@ def mix(x: Array) -> Array:
     """The finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014): 64 bits in, 64 well mixed bits out."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Array = x ^ (x >> np.uint64(31))
-    return mixed
+    return x ^ (x >> np.uint64(31))
 
 
 def count_sketch(memory: Array | None, grad: Array, rows: int, columns: int, seed: int, table: Array) -> None:

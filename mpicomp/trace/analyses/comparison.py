@@ -97,8 +97,7 @@ def _compared(a: np.ndarray | None, b: np.ndarray | None) -> dict[str, Any]:
 def _error(values: np.ndarray) -> float:
     """Standard error of the median, from those of blocks of steps that follow each other."""
     medians = np.array([np.median(block) for block in np.array_split(values, _BLOCKS)])
-    error: float = max(spread_of(medians), float(medians.std(ddof=1))) / np.sqrt(_BLOCKS)
-    return error
+    return max(spread_of(medians), float(medians.std(ddof=1))) / np.sqrt(_BLOCKS)
 
 
 def _different(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:

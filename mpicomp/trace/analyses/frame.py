@@ -69,8 +69,7 @@ class Frame:
 
     @property
     def duration(self) -> np.ndarray:
-        spans: np.ndarray = np.maximum(self.column("t_end") - self.column("t_start"), 0)
-        return spans
+        return np.maximum(self.column("t_end") - self.column("t_start"), 0)
 
     @cached_property
     def steps(self) -> dict[str, np.ndarray]:
@@ -142,13 +141,11 @@ class Frame:
     def enclosed(self) -> np.ndarray:
         """Pieces of communication recorded wholly inside a computation: hidden only if the calls do not block."""
         inside = self._inside(COMPUTE, COMMUNICATION)
-        own: np.ndarray = inside[self.pieces.event]
-        return own
+        return inside[self.pieces.event]
 
     def outermost(self, of_class: int) -> np.ndarray:
         """Events of a class that no other event of it encloses."""
-        found: np.ndarray = (self.classes[self.kind] == of_class) & ~self._inside(of_class, of_class)
-        return found
+        return (self.classes[self.kind] == of_class) & ~self._inside(of_class, of_class)
 
     def _inside(self, outer: int, inner: int) -> np.ndarray:
         """Events of class ``inner`` that lie in an event of class ``outer`` of an earlier row."""
@@ -200,13 +197,11 @@ class Frame:
     def span(self) -> np.ndarray:
         """ns from the first begin to the last end of each rank."""
         first, last = self._extent
-        spans: np.ndarray = last - first
-        return spans
+        return last - first
 
     def on_axis(self, rank: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Local times of all ranks on one axis, one rank's after the other's: to be sorted and searched in one go."""
-        places: np.ndarray = rank.astype(np.int64) * (int(self.span.max(initial=0)) + 1) + (t - self._extent[0][rank])
-        return places
+        return rank.astype(np.int64) * (int(self.span.max(initial=0)) + 1) + (t - self._extent[0][rank])
 
 
 def grouped(key: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:

@@ -20,8 +20,7 @@ class Pieces(NamedTuple):
 
     @property
     def own(self) -> np.ndarray:
-        own: np.ndarray = self.end - self.begin
-        return own
+        return self.end - self.begin
 
 
 def cut(rank: np.ndarray, begin: np.ndarray, end: np.ndarray, bits: np.ndarray) -> Pieces:

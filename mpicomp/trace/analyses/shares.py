@@ -105,8 +105,7 @@ def overlap(path: Any, enclosed: bool = True) -> dict[str, Any]:
 
 def _ratio(columns: dict[str, np.ndarray]) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
-        shares: np.ndarray = columns["hidden"] / columns["communication"]
-        return shares
+        return columns["hidden"] / columns["communication"]
 
 
 def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict[str, Any]:
@@ -183,8 +182,7 @@ def _window(frame: Frame, skip: int) -> tuple[np.ndarray, np.ndarray, int]:
 
 def _inside(frame: Frame, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     rank = frame.rank[frame.pieces.event]
-    whole: np.ndarray = (frame.pieces.begin >= first[rank]) & (frame.pieces.end <= last[rank])
-    return whole
+    return (frame.pieces.begin >= first[rank]) & (frame.pieces.end <= last[rank])
 
 
 def _ideal(frame: Frame, first: np.ndarray, last: np.ndarray, inside: np.ndarray,
