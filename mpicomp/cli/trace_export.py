@@ -18,7 +18,7 @@ SUFFIXES = {"perfetto": ".perfetto.json.gz", "chrome": ".chrome.json", "csv": ".
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("-f", "--format", "form", required=True, type=click.Choice(list(SUFFIXES)), help="What to write.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="By default FILE with the format's ending.")
-@click.option("--ranks", help="Only these ranks, as 0-7,12.")
+@click.option("--ranks", help="Only these ranks, as 0-3,8.")
 @click.option("--steps", help="Only these steps, first and last, as 10:12.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: path, format and number of events.")
@@ -52,7 +52,7 @@ def ranks_in(text: str) -> list[int]:
     except ValueError:
         runs = []
     if not runs or any(run[0] > run[-1] or run[-1] >= 1 << 24 for run in runs):
-        raise click.BadParameter(f"expected ranks as 0-7,12, got {text!r}", param_hint="--ranks")
+        raise click.BadParameter(f"expected ranks as 0-3,8, got {text!r}", param_hint="--ranks")
     return [rank for run in runs for rank in range(run[0], run[-1] + 1)]
 
 
