@@ -58,7 +58,7 @@ TARGET = 0.85  # test accuracy
 TRAINED = {
     "dense": [],
     "ScaleCom 100x": ["--scheme", "scalecom:chunk=100,beta=0.1", "--compress-warmup", "1"],
-    "DGC 0.1 %": ["--scheme", "dgc:density=0.001", "--compress-warmup", "1"],
+    "DGC 0.1 %": ["--scheme", "dgc:density=0.001,layers=whole", "--compress-warmup", "1"],
 }
 
 
