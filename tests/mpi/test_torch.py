@@ -19,7 +19,7 @@ from mpicomp.torch import SAM, DistributedOptimizer, broadcast_parameters, ddp_h
 torch.set_num_threads(1)
 ROWS = 4  # of a rank's batch
 LOCAL = {"localsgd", "error-reset"}  # ranks get different means, by design
-SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "4", "period": "2"}
+SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
 STATEFUL = ["topk:density=0.2", "powersgd:rank=1", "dgc:density=0.1", "sketchsgd:density=0.2,columns=64"]
 
 
