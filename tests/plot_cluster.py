@@ -60,6 +60,7 @@ def accuracy(figures, path):
 
 if __name__ == "__main__":
     found, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
     for kind, draw in (("steps", steps), ("accuracy", accuracy)):
         if any(name.startswith(f"cluster-{kind}-") for name in found):
             draw(found, folder / f"cluster-{kind}.png")
