@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "mpicomp" / "ops" / "cpu"
 BIND = re.compile(r"^void (bind_\w+)\(py::module_& m\) \{", re.M)
 SYSTEM = re.compile(r"^#include <.*>$", re.M)
+# Asked for here and not by the threads that build: in Python 3.11 the first two to ask at once may get None.
+SUFFIX, INCLUDE = sysconfig.get_config_var("EXT_SUFFIX"), sysconfig.get_paths()["include"]
 APART = ("isa", "module", "multi_reduce", "random")  # they define what headers declare
 
 COMMON = ["-std=c++17", "-O0", "-g1", "-fno-omit-frame-pointer", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC",
@@ -108,8 +110,8 @@ def build(name: str, folder: Path) -> Path:
     shutil.copytree(ROOT / "apps", target / "apps", ignore=shutil.ignore_patterns("__pycache__"))
     source = folder / "all.cpp"
     source.write_text(all_in_one())
-    places = [SOURCES, pybind11.get_include(), sysconfig.get_paths()["include"]]
-    library = target / "ops" / f"_cpu{sysconfig.get_config_var('EXT_SUFFIX')}"
+    places = [SOURCES, pybind11.get_include(), INCLUDE]
+    library = target / "ops" / f"_cpu{SUFFIX}"
     print(f"== {name}: compiling", flush=True)
     subprocess.run(["g++", *COMMON, *FLAGS[name], *(f"-I{place}" for place in places), source, "-o", library],
                    check=True)  # fmt: skip
