@@ -35,7 +35,7 @@ def main(path: str) -> None:
         arrays = read(path)
     except Refused as error:
         sys.exit(str(error))
-    except NotImplementedError:
+    except NotImplementedError:  # SciPy's word for this version, which is HDF5
         sys.exit("a MATLAB 7.3 file; save it with: save('-v7', ...)")
     except Exception as error:  # SciPy raises whatever its parser runs into
         sys.exit(f"no readable MATLAB file: {error}")

@@ -10,7 +10,8 @@ import click
 
 from . import trace_charts as charts
 from . import trace_views as views
-from .trace import _as_json, _console, _errors, _print_json, _trace_file
+from .console import print_json
+from .trace_console import as_json, errors, roomy_console, trace_file
 from .trace_export import ranks_in
 from .trace_group import ANALYSES
 
@@ -25,7 +26,7 @@ def _analysis(name: str, more: str, *options: Any) -> click.Command:
     show = getattr(charts if name in charts.DRAWN else views, name)
 
     def run(as_json: bool, png: Path | None = None, force: bool = False, **given: Any) -> None:
-        with _errors():
+        with errors():
             from .. import trace
             from ..trace.analyses import frame, plots
 
@@ -38,14 +39,14 @@ def _analysis(name: str, more: str, *options: Any) -> click.Command:
             if png:
                 plots.save(name, result, png, force)
         if as_json:
-            _print_json(frame.plain(result))
+            print_json(frame.plain(result))
         else:
-            show(_console(), result)
+            show(roomy_console(), result)
 
     run.__doc__ = f"{ANALYSES[name]}\n\n{more}"
-    for option in reversed(options if any(isinstance(o, _Files) for o in options) else (_trace_file, *options)):
+    for option in reversed(options if any(isinstance(o, _Files) for o in options) else (trace_file, *options)):
         run = option.apply(run) if isinstance(option, _Files) else option(run)
-    return click.command(name, short_help=ANALYSES[name])(_as_json(run))
+    return click.command(name, short_help=ANALYSES[name])(as_json(run))
 
 
 class _Files:

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..trace.units import duration, nbytes
-from .trace import _show_fact
-from .trace_views import _clocks
+from .trace_console import show_clocks, show_fact
 
 DRAWN = ("heatmap", "matrix", "timeline")
 _SHADES = {True: " ░▒▓█", False: " .:-=+*#%@"}  # where the terminal writes UTF-8, and elsewhere
@@ -23,30 +22,30 @@ def heatmap(console: Console, result: dict[str, Any]) -> None:
     values = result["matrix"]
     show = nbytes if result["units"] == "byte" else duration
     if not np.isfinite(values).any():
-        _show_fact(console, "heatmap", f"no {result['value']} was recorded in a step")
+        show_fact(console, "heatmap", f"no {result['value']} was recorded in a step")
         return
     small = _binned(values, min(len(values), _MOST_ROWS), min(values.shape[1], max(8, console.width - _LABEL - 2)))
     low, high = float(np.nanmin(small)), float(np.nanmax(small))
-    _show_fact(console, "value", f"{result['value']} by rank (down) and step (across)")
-    _show_fact(console, "shades", f"from {show(low)} to {show(high)}; ? nothing recorded")
+    show_fact(console, "value", f"{result['value']} by rank (down) and step (across)")
+    show_fact(console, "shades", f"from {show(low)} to {show(high)}; ? nothing recorded")
     console.print()
     first = result["rank"][-(-np.arange(len(small)) * len(values) // len(small))]
     for rank, row in zip(first, _shaded(console, small, low, high), strict=True):
         console.print(Text(f"{rank:>{_LABEL}}  {row}"), soft_wrap=True)
     ends = f"{result['step'][0]}", f"{result['step'][-1]}"
     console.print(Text(" " * (_LABEL + 2) + ends[0] + ends[1].rjust(max(1, small.shape[1] - len(ends[0])))))
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 def matrix(console: Console, result: dict[str, Any]) -> None:
     values, total = result["matrix"], result["attributed"] + result["unattributed"]
-    _show_fact(console, "bytes", f"{nbytes(total)} sent; {nbytes(result['attributed'])} of them by schedules that say "
+    show_fact(console, "bytes", f"{nbytes(total)} sent; {nbytes(result['attributed'])} of them by schedules that say "
                "to whom")  # fmt: skip
     if result["between_nodes"] is not None:
-        _show_fact(console, "between nodes", f"{result['between_nodes']:.1%} of these")
+        show_fact(console, "between nodes", f"{result['between_nodes']:.1%} of these")
     if not values.any():
         return
-    _show_fact(console, "shades", f"bytes from {result['by']} (down) to {result['by']} (across), up to "
+    show_fact(console, "shades", f"bytes from {result['by']} (down) to {result['by']} (across), up to "
                f"{nbytes(float(values.max()))}")  # fmt: skip
     console.print()
     edge = min(len(values), _MOST_ROWS, max(8, console.width - _LABEL - 2))
@@ -54,7 +53,7 @@ def matrix(console: Console, result: dict[str, Any]) -> None:
     first = -(-np.arange(edge) * len(values) // edge)
     for place, row in zip(first, _shaded(console, small, 0.0, float(small.max())), strict=True):
         console.print(Text(f"{place:>{_LABEL}}  {row}"), soft_wrap=True)
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 def _binned(values: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -80,12 +79,12 @@ def timeline(console: Console, result: dict[str, Any]) -> None:
 
     spans, width = result["spans"], max(16, console.width - _LABEL - 3)
     lasted, column = duration(result["duration"]), duration(result["duration"] / width)
-    _show_fact(console, "step", f"{result['step']}: {lasted} from the first begin to the last end, {column} a column")
+    show_fact(console, "step", f"{result['step']}: {lasted} from the first begin to the last end, {column} a column")
     kinds = [kind for kind in dict.fromkeys(spans["kind"].tolist()) if kind != "step"]
     marks = _marks(kinds) | {"step": "."}
     styles = {kind: _COLOURS[number % len(_COLOURS)] for number, kind in enumerate(kinds)}
     legend = ", ".join(f"{marks[kind]} {kind}" for kind in kinds)
-    _show_fact(console, "legend", (f"{legend}, " if legend else "") + ". in the step, nothing recorded")
+    show_fact(console, "legend", (f"{legend}, " if legend else "") + ". in the step, nothing recorded")
     console.print()
     for rank, cells in zip(result["ranks"], paint(spans, result["ranks"], result["duration"], width), strict=True):
         line = Text(f"{rank:>{_LABEL}} |")
@@ -93,7 +92,7 @@ def timeline(console: Console, result: dict[str, Any]) -> None:
             kind = spans["kind"][cell] if cell >= 0 else ""
             line.append(marks.get(kind, " "), style=styles.get(kind, ""))
         console.print(line, soft_wrap=True)
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 def _marks(kinds: list[str]) -> dict[str, str]:

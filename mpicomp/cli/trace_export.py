@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from ..errors import MpicompError
+from .console import print_json
+from .trace_console import errors
 
 # What a format's file is called by default. Written down here so that --help imports no HDF5.
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "chrome": ".chrome.json", "csv": ".csv", "parquet": ".parquet",
@@ -33,14 +33,12 @@ def export(file: Path, form: str, output: Path | None, ranks: str, steps: str, f
     chosen = ranks_in(ranks) if ranks else None
     span = _steps(steps) if steps else None
     output = output or file.with_name(file.name.removesuffix(".d").removesuffix(".h5") + SUFFIXES[form])
-    try:
+    with errors():
         from ..trace import export
 
         written = export(file, output, form, ranks=chosen, steps=span, force=force)
-    except (MpicompError, OSError) as error:
-        raise click.ClickException(str(error)) from error
     if as_json:
-        click.echo(json.dumps({"path": str(output), "format": form, "n_events": written}))
+        print_json({"path": str(output), "format": form, "n_events": written})
     else:
         click.echo(f"{output}: {written} events")
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..trace.units import duration, nbytes, sparkline
-from .trace import _count, _show_fact, _table
+from .trace_console import count, new_table, show_clocks, show_fact
 
 _MOST_ROWS = 20
 Columns = Sequence[tuple[str, str, Callable[[Any], str]]]
@@ -39,7 +39,7 @@ def _maybe(value: float | None, show: Callable[[float], str] = _percent) -> str:
 def _rows(console: Console, table: dict[str, Any], columns: Columns, left: int = 1, rows: Any = None) -> None:
     """Columns (title, name, format) of a table; at most twenty of the given ``rows``, and how many are left out."""
     shown = np.arange(len(table[columns[0][1]])) if rows is None else np.asarray(rows, np.int64)
-    printed = _table(console, *(title for title, _, _ in columns), left=left)
+    printed = new_table(console, *(title for title, _, _ in columns), left=left)
     for row in shown[:_MOST_ROWS]:
         printed.add_row(*(Text(str(show(table[name][row]))) for _, name, show in columns))
     console.print(printed)
@@ -47,34 +47,25 @@ def _rows(console: Console, table: dict[str, Any], columns: Columns, left: int =
         console.print(f"... and {len(shown) - _MOST_ROWS} more (--json has all)", markup=False)
 
 
-def _clocks(console: Console, result: dict[str, Any]) -> None:
-    doubt = result.get("clock_uncertainty")
-    if doubt is None:
-        said = "not compared: every time is of one rank's own clock"
-    else:
-        said = f"of two ranks are known to {duration(doubt)}; less is not claimed" if doubt else "all ranks read one"
-    _show_fact(console, "clocks", said)
-
-
 def steps(console: Console, result: dict[str, Any]) -> None:
     if not result["count"]:
-        _show_fact(console, "steps", "none recorded")
+        show_fact(console, "steps", "none recorded")
         return
     facts = ", ".join(f"{name} {duration(result[name])}" for name in ("median", "p99", "max", "first"))
-    _show_fact(console, "steps", f"{result['count']}: {facts}")
+    show_fact(console, "steps", f"{result['count']}: {facts}")
     if result["drift"] is not None:
         noise = f"noise {result['drift_noise']:.1%}"
         course = f"{result['drift']:+.1%} from the first third to the last ({noise})"
-        _show_fact(console, "drift", course if result["drifts"] else f"none beyond the noise: {course}")
+        show_fact(console, "drift", course if result["drifts"] else f"none beyond the noise: {course}")
     if console.encoding.startswith("utf"):
-        _show_fact(console, "course", sparkline(result["steps"]["duration"].tolist()))
+        show_fact(console, "course", sparkline(result["steps"]["duration"].tolist()))
     table = result["steps"]
     columns = [(name, name, _time) for name in ("compute", "compression", "communication", "other")]
     longest = np.argsort(-table["duration"], kind="stable")[:_MOST_ROWS]
     console.print()
     _rows(console, table, [("longest steps", "step", str), ("duration", "duration", _time),
           ("median rank", "median_rank", _time), ("slowest", "slowest_rank", str), *columns], rows=longest)  # fmt: skip
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 def breakdown(console: Console, result: dict[str, Any]) -> None:
@@ -87,50 +78,50 @@ def breakdown(console: Console, result: dict[str, Any]) -> None:
     shares = {name: table[name] / span for name in names}
     _rows(console, {**table, **shares}, [("rank", "rank", str), ("recorded", "span", _time),
           *((name, name, _percent) for name in names)])  # fmt: skip
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 def overlap(console: Console, result: dict[str, Any]) -> None:
     if result["share"] is None:
-        _show_fact(console, "overlap", "no communication was recorded")
+        show_fact(console, "overlap", "no communication was recorded")
         return
     whole, hidden, exposed = (duration(result[name]) for name in ("communication", "hidden", "exposed"))
     said = f"{result['share']:.1%} of the communication is hidden: {hidden} of {whole}; {exposed} are waited for"
-    _show_fact(console, "overlap", said)
+    show_fact(console, "overlap", said)
     if result["enclosed"]:
         counted = "hidden" if result["enclosed_counts_as_hidden"] else "exposed"
         right = "right only if those calls " + ("do not block" if counted == "hidden" else "block")
         inside = duration(result["enclosed"])
-        _show_fact(console, "", f"{inside} lie wholly inside a computation and count as {counted}: {right}")
+        show_fact(console, "", f"{inside} lie wholly inside a computation and count as {counted}: {right}")
     console.print()
     table = result["ranks"]
     times = [(name, name, _time) for name in ("communication", "hidden", "exposed", "enclosed")]
     _rows(console, table, [("rank", "rank", str), *times, ("hidden", "share", _percent)],
           rows=np.argsort(-table["exposed"], kind="stable"))  # fmt: skip
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 def collectives(console: Console, result: dict[str, Any]) -> None:
     table = result["collectives"]
     if not table:
-        _show_fact(console, "collectives", "none recorded")
+        show_fact(console, "collectives", "none recorded")
         return
     labels = [(name, name, str) for name in ("kind", "algo", "scheme")]
     _rows(console, table, [*labels, ("size", "size_bin", nbytes), ("calls", "calls", str), ("time", "time", _time),
           ("p90", "p90", _time), ("slowest", "slowest", _time), ("wait", "wait", _time), ("sent", "sent", nbytes),
           ("algbw", "algbw", _gbs), ("busbw", "busbw", _gbs)], left=3)  # fmt: skip
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 def stragglers(console: Console, result: dict[str, Any]) -> None:
     if result["kind"] is None:
-        _show_fact(console, "stragglers", "no communication of several ranks was recorded")
+        show_fact(console, "stragglers", "no communication of several ranks was recorded")
         return
     table, late = result["ranks"], result["late_ranks"]
-    _show_fact(console, "measured at", f"{_count(result['calls'], 'call')} of {result['kind']}")
+    show_fact(console, "measured at", f"{count(result['calls'], 'call')} of {result['kind']}")
     if result["absent"]:
-        _show_fact(console, "absent", f"rank {_ranges(result['absent'])} never came")
-    _show_fact(console, "late", f"rank {_ranges(late)}" if late else "no rank, beyond clocks and noise")
+        show_fact(console, "absent", f"rank {_ranges(result['absent'])} never came")
+    show_fact(console, "late", f"rank {_ranges(late)}" if late else "no rank, beyond clocks and noise")
     console.print()
     doubt = np.maximum(table["uncertainty"], table["noise"])
     _rows(console, {**table, "doubt": doubt}, [("rank", "rank", str), ("node", "node", str),
@@ -140,7 +131,7 @@ def stragglers(console: Console, result: dict[str, Any]) -> None:
     console.print()
     _rows(console, result["kinds"], [("kind", "kind", str), ("calls", "calls", str), ("median wait", "wait", _time),
                                      ("all waits", "total_wait", _time)])  # fmt: skip
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 def _ranges(ranks: list[int]) -> str:
@@ -151,9 +142,9 @@ def _ranges(ranks: list[int]) -> str:
 
 def spikes(console: Console, result: dict[str, Any]) -> None:
     if not result["count"]:
-        _show_fact(console, "spikes", f"none in {_count(result['steps'], 'step')}")
+        show_fact(console, "spikes", f"none in {count(result['steps'], 'step')}")
         return
-    _show_fact(console, "spikes", f"{result['count']} of {_count(result['steps'], 'step')} above "
+    show_fact(console, "spikes", f"{result['count']} of {count(result['steps'], 'step')} above "
                f"{duration(result['limit'])}; median {duration(result['median'])}")  # fmt: skip
     console.print()
     table = result["spikes"]
@@ -161,7 +152,7 @@ def spikes(console: Console, result: dict[str, Any]) -> None:
     _rows(console, {**table, "who": who}, [("step", "step", str), ("who", "who", str), ("phase", "phase", str),
           ("duration", "duration", _time), ("x median", "ratio", _gbs), ("excess", "excess", _time),
           ("of the phase", "phase_excess", _time)], left=3)  # fmt: skip
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 def _culprit(cause: str, rank: int, ranks: int) -> str:
@@ -183,13 +174,13 @@ _CODEC = (
 def codec(console: Console, result: dict[str, Any]) -> None:
     table = result["schemes"]
     if table:
-        quantities = _table(console, "a rank and step", *table["scheme"])
+        quantities = new_table(console, "a rank and step", *table["scheme"])
         for title, name, show in _CODEC:
             quantities.add_row(title, *(show(value) for value in table[name]))
         console.print(quantities)
     if result["reason"]:
-        _show_fact(console, "note", result["reason"])
-    _clocks(console, result)
+        show_fact(console, "note", result["reason"])
+    show_clocks(console, result)
 
 
 def measures(console: Console, result: dict[str, Any]) -> None:
@@ -202,13 +193,13 @@ def measures(console: Console, result: dict[str, Any]) -> None:
         _rows(console, {**table, "course": drawn}, [("metric", "metric", str), ("steps", "steps", str), *numbers,
               ("change", "change", _percent), ("course", "course", str)])  # fmt: skip
     for remark in result["remarks"]:
-        _show_fact(console, "note", remark)
+        show_fact(console, "note", remark)
 
 
 def bandwidth(console: Console, result: dict[str, Any]) -> None:
     table = result["bandwidth"]
     if not len(table["algo"]):
-        _show_fact(console, "bandwidth", "no dense all-reduce with its size was recorded")
+        show_fact(console, "bandwidth", "no dense all-reduce with its size was recorded")
         return
     _rows(console, table, [("algorithm", "algo", str), ("size", "nbytes", nbytes), ("calls", "calls", str),
           ("time", "time", _time), ("p10 GB/s", "p10", _gbs), ("median", "median", _gbs),
@@ -216,7 +207,7 @@ def bandwidth(console: Console, result: dict[str, Any]) -> None:
     console.print()
     _rows(console, result["model"], [("model", "algo", str), ("latency", "latency", _time), ("busbw", "busbw", _gbs),
           ("half of it at", "half_size", lambda size: nbytes(size) if size == size else "-")])  # fmt: skip
-    _clocks(console, result)
+    show_clocks(console, result)
 
 
 _POP = (
@@ -231,33 +222,33 @@ _POP = (
 
 def efficiency(console: Console, result: dict[str, Any]) -> None:
     if not result["steps"]:
-        _show_fact(console, "efficiency", result["reason"])
+        show_fact(console, "efficiency", result["reason"])
         return
-    _show_fact(console, "run time", f"{duration(result['time'])} of {_count(result['steps'], 'step')} on "
-               f"{_count(len(result['ranks']['rank']), 'rank')}")  # fmt: skip
+    show_fact(console, "run time", f"{duration(result['time'])} of {count(result['steps'], 'step')} on "
+               f"{count(len(result['ranks']['rank']), 'rank')}")  # fmt: skip
     console.print()
     table = {"name": ["  " * depth + title for title, _, depth, _ in _POP], "says": [says for *_, says in _POP],
              "value": [_maybe(result[name]) for _, name, _, _ in _POP]}  # fmt: skip
     _rows(console, table, [("metric", "name", str), ("value", "value", str), ("meaning", "says", str)],
           left=3)  # fmt: skip
     if result["reason"]:
-        _show_fact(console, "note", result["reason"])
-    _clocks(console, result)
+        show_fact(console, "note", result["reason"])
+    show_clocks(console, result)
 
 
 def diff(console: Console, result: dict[str, Any]) -> None:
-    _show_fact(console, "steps", f"{result['steps_a']} in A, {result['steps_b']} in B")
+    show_fact(console, "steps", f"{result['steps_a']} in A, {result['steps_b']} in B")
     sent = f"{nbytes(result['bytes_a'])} in A, {nbytes(result['bytes_b'])} in B, per rank and step"
-    _show_fact(console, "sent", sent)
+    show_fact(console, "sent", sent)
     for name, (a, b) in result["different"].items():
-        _show_fact(console, "differs", f"{name}: A {a}, B {b}")
+        show_fact(console, "differs", f"{name}: A {a}, B {b}")
     console.print()
     if result["phases"]:
         _rows(console, result["phases"], [("phase", "kind", str), ("B is", "verdict", str), ("A", "a", _time),
               ("B", "b", _time), ("B - A", "change", _time), ("noise", "noise", _time), ("B / A", "ratio", _gbs)],
               left=2)  # fmt: skip
-    _show_fact(console, "note", "one launch each says little of the next: noise within these launches only")
-    _clocks(console, result)
+    show_fact(console, "note", "one launch each says little of the next: noise within these launches only")
+    show_clocks(console, result)
 
 
 def hang(console: Console, result: dict[str, Any]) -> None:
@@ -265,8 +256,8 @@ def hang(console: Console, result: dict[str, Any]) -> None:
     if result["suspects"]:
         console.print(Text(f"SUSPECT        rank {_ranges(result['suspects'])}: {result['why']}", style="bold red"))
     else:
-        _show_fact(console, "hang", result["why"])
-    _show_fact(console, "last step", f"{result['last_step']} finished by all ranks, {result['furthest_step']} by some")
+        show_fact(console, "hang", result["why"])
+    show_fact(console, "last step", f"{result['last_step']} finished by all ranks, {result['furthest_step']} by some")
     suspect = np.isin(table["rank"], result["suspects"])
     doing = [f"{kind} of step {step}" if kind and step >= 0 else kind or "not known"
              for kind, step in zip(table["in"], table["in_step"], strict=True)]  # fmt: skip
@@ -275,4 +266,4 @@ def hang(console: Console, result: dict[str, Any]) -> None:
           ("status", "status", str), ("last step", "step", str), ("last event", "last", str), ("calls", "calls", str),
           ("last record", "behind", lambda ns: f"{duration(ns)} before the last of all" if ns == ns else "none")],
           left=7, rows=np.lexsort((table["rank"], ~suspect)))  # fmt: skip
-    _clocks(console, result)
+    show_clocks(console, result)

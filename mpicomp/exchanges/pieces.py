@@ -126,8 +126,7 @@ class Pieces:
         incoming = {rank: theirs[rank] for rank in reversed(after) if theirs[rank]}
         like = messages.get(me, step.ops.empty(0, BYTE))
         here = {me: like} if me in messages else {}
-        there: dict[int, Array] = step.comm.send_and_receive(outgoing, incoming, like)
-        return here | there
+        return here | step.comm.send_and_receive(outgoing, incoming, like)
 
     def _average(self, messages: dict[int, Array], step: Any) -> Array:
         """The mean of this rank's piece over all workers, added in their order."""

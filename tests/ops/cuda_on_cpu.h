@@ -174,6 +174,16 @@ To bits(From value) {
     return result;
 }
 
+// What another lane of the warp brought.
+template <class T>
+T from_lane(unsigned source, T value) {
+    unsigned long long wide = 0;
+    std::memcpy(&wide, &value, sizeof value);
+    wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });
+    std::memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
 }  // namespace emulator
 
 // Of the next grids run only these blocks: what a huge grid does at its end, without what comes before.
@@ -188,40 +198,24 @@ template <class T>
 T __shfl_down_sync(unsigned, T value, unsigned offset, int width = emulator::lanes) {
     const unsigned lane = threadIdx.x % emulator::lanes;
     const unsigned source = lane % width + offset < static_cast<unsigned>(width) ? lane + offset : lane;
-    unsigned long long wide = 0;
-    std::memcpy(&wide, &value, sizeof value);
-    wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });
-    std::memcpy(&value, &wide, sizeof value);
-    return value;
+    return emulator::from_lane(source, value);
 }
 
 template <class T>
 T __shfl_up_sync(unsigned, T value, unsigned offset) {
     const unsigned lane = threadIdx.x % emulator::lanes, source = lane >= offset ? lane - offset : lane;
-    unsigned long long wide = 0;
-    std::memcpy(&wide, &value, sizeof value);
-    wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });
-    std::memcpy(&value, &wide, sizeof value);
-    return value;
+    return emulator::from_lane(source, value);
 }
 
 template <class T>
 T __shfl_xor_sync(unsigned, T value, unsigned mask) {
     const unsigned source = threadIdx.x % emulator::lanes ^ mask;
-    unsigned long long wide = 0;
-    std::memcpy(&wide, &value, sizeof value);
-    wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });
-    std::memcpy(&value, &wide, sizeof value);
-    return value;
+    return emulator::from_lane(source, value);
 }
 
 template <class T>
 T __shfl_sync(unsigned, T value, unsigned source) {
-    unsigned long long wide = 0;
-    std::memcpy(&wide, &value, sizeof value);
-    wide = emulator::exchange(wide, [source](const unsigned long long* slots) { return slots[source]; });
-    std::memcpy(&value, &wide, sizeof value);
-    return value;
+    return emulator::from_lane(source, value);
 }
 
 inline unsigned __ballot_sync(unsigned, bool flag) {

@@ -7,7 +7,8 @@ import h5py
 import pytest
 from click.testing import CliRunner
 
-from mpicomp.cli.trace import duration, nbytes, sparkline, trace
+from mpicomp.cli.trace import trace
+from mpicomp.trace.units import duration, nbytes, sparkline
 
 
 def run(*arguments, **environment):

@@ -1,0 +1,106 @@
+"""What ``mpicomp trace info``, ``summary`` and ``report`` show: the run's card, phases, imbalance and metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..trace.units import duration, nbytes, sparkline
+from .trace_console import count, new_table, roomy_console, show_fact
+
+_MOST_RANKS = 16  # the latest ranks are named, no more
+
+
+def show_card(console: Console, file: Path, card: dict[str, Any]) -> None:
+    show_fact(console, "trace", file)
+    if card.get("title"):
+        show_fact(console, "title", card["title"])
+    hosts = card["hosts"]
+    shown = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    show_fact(console, "ranks", f"{card.get('n_ranks')} on {count(len(hosts), 'node')} ({shown})")
+    show_fact(console, "recorded", f"{count(card['n_events'], 'event')} in {duration(card['duration'])}")
+    show_fact(console, "created", f"{card.get('created')} by {card.get('creator')}")
+    show_fact(console, "command", " ".join(card["command_line"]))
+    warn_ranks(console, card["ranks_not_closed"], card["n_dropped"])
+    if card["missing_parts"]:
+        console.print(Text(f"INCOMPLETE     {card['missing_parts']}", style="bold red"))
+    if card["n_backwards"]:
+        console.print(Text(f"{count(card['n_backwards'], 'event')} end before they begin", style="bold red"))
+
+
+def warn_ranks(console: Console, not_closed: dict[int, str], n_dropped: int) -> None:
+    by_state: dict[str, list[int]] = {}
+    for rank, state in not_closed.items():
+        by_state.setdefault(state, []).append(int(rank))
+    if by_state:
+        from ..trace.facts import some_ranges
+
+        said = "; ".join(f"{state}: rank {some_ranges(ranks)}" for state, ranks in by_state.items())
+        console.print(Text(f"INCOMPLETE     {said}", style="bold red"))
+    if n_dropped:
+        console.print(Text(f"{count(n_dropped, 'event')} dropped: the disk was full", style="bold red"))
+
+
+def summary_table(keys: list[str], rows: list[dict[str, Any]]) -> Table:
+    heads = ["size" if key == "size_bin" else key for key in keys]
+    table = new_table(roomy_console(), *heads, "count", "median", "p99", "total", "sent", left=len(keys))
+    for row in rows:
+        cells = [nbytes(row[key]) if key == "size_bin" else str(row[key]) for key in keys]
+        times = [duration(row[name]) for name in ("median", "p99", "total")]
+        table.add_row(*(Text(cell) for cell in cells), str(row["count"]), *times, nbytes(row["nbytes_sent"]))
+    return table
+
+
+def show_phases(console: Console, result: dict[str, Any]) -> None:
+    console.print()
+    table = new_table(console, "phase", "count", "median", "p99", "total", "share", "sent")
+    for row in result["phases"]:
+        times = [duration(row[name]) for name in ("median", "p99", "total")]
+        table.add_row(Text(row["kind"]), str(row["count"]), *times, f"{row['share']:.1%}", nbytes(row["nbytes_sent"]))
+    console.print(table)
+    console.print()
+    steps, traffic = result["steps"], result["traffic"]
+    if steps["count"]:
+        shown = ", ".join(f"{name} {duration(steps[name])}" for name in ("median", "p99", "first"))
+        show_fact(console, "steps", f"{steps['count']}: {shown}")
+    if traffic["kind"]:
+        sent = f"{nbytes(traffic['nbytes_sent_per_rank_and_step'])} per rank and step"
+        rate = traffic["compression_rate"]
+        show_fact(console, "sent", sent + (f", {_compared(rate)} a dense all-reduce" if rate else ""))
+
+
+def show_imbalance(console: Console, imbalance: dict[str, Any]) -> None:
+    if not imbalance["kind"]:
+        return
+    uncertainty = imbalance["clock_uncertainty"]
+    known = f"clocks known to {duration(uncertainty)}" if uncertainty else "all ranks read one clock"
+    wait = f"the last rank comes {duration(imbalance['median_wait'])} after the median one"
+    show_fact(console, "imbalance", f"at {imbalance['kind']} {wait} ({known})")
+    if not imbalance["significant"]:
+        show_fact(console, "", "no rank is later than the others by more than the clocks can tell")
+        return
+    late = [(value, rank) for rank, value in enumerate(imbalance["lateness"]) if value is not None]
+    said = ", ".join(f"{rank}: {duration(value)}" for value, rank in sorted(late, reverse=True)[:_MOST_RANKS])
+    show_fact(console, "", f"median lateness of rank {said}")
+
+
+def show_metrics(console: Console, metrics: dict[str, dict[str, Any]]) -> None:
+    if not metrics:
+        return
+    console.print()
+    table = new_table(console, "metric", "steps", "first", "last", "min", "course")
+    for name, course in metrics.items():
+        numbers = ["-" if course[key] is None else f"{course[key]:.5g}" for key in ("first", "last", "min")]
+        spark = sparkline(course["values"]) if console.encoding.startswith("utf") else ""
+        table.add_row(Text(name), str(len(course["steps"])), *numbers, spark)
+    console.print(table)
+
+
+def _compared(rate: float) -> str:
+    if 0.99 < rate < 1.01:
+        return "as much as"
+    return f"{rate:.3g} x less than" if rate > 1 else f"{1 / rate:.3g} x more than"
