@@ -4,70 +4,92 @@ Schedule      Each rank sends piece b of its vector to rank b, which adds the p 
               the ranks (a half-precision piece is widened to float32, and the sum is rounded once at the end).
               Then every rank sends its finished block to all others. Pieces travel in segments.
 Cost          2 steps of p-1 messages a segment; 2(p-1)/p n bytes sent a rank; (p-1)/p n additions.
-Restrictions  p-1 messages at a time, so for tens of ranks, not thousands; scratch of 2 p segments.
+Restrictions  p-1 messages at a time, so for tens of ranks, not thousands; scratch of 2 p segments, on a slow
+              network of 16 p short ones.
               ``kind`` "float16" or "bfloat16" says what a uint16 vector holds.
 Reference     the "pairwise" reduce-scatter of Thakur, Rabenseifner, Gropp 2005, all partners at once.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from ..partition import chunk_count, partition
 from . import combiner
+from .segments import segments
 
 SEGMENT_BYTES = 1 << 18
+WINDOW = 2  # segments of each rank in flight: one is received while the other is added
 
 
 def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any, kind: str | None = None) -> None:
     if link.size == 1 or work.size == 0:
         return
-    reduce_own_block(link, work, Summation(op, ops, scratch, kind), scratch)
-    share_own_blocks(link, work)
+    blocks = Blocks(link, work)
+    blocks.reduce_own(Summation(op, ops, scratch, kind), scratch)
+    blocks.share_own()
 
 
-def reduce_own_block(link: Any, work: Any, summation: Summation, scratch: Any) -> None:
-    rank, size = link.rank, link.size
-    counts, displs = partition(work.size, size)
-    length = max(1, min(counts[0], SEGMENT_BYTES // work.itemsize))
-    n_segments = chunk_count(counts[0], length)
-    peers = [(rank + shift) % size for shift in range(1, size)]
-    slots = scratch(2 * size * length)  # two sets: one is received while the other is added
+class Blocks:
+    """The block of a vector that each rank sums, and its way there and back."""
 
-    def segment(block: int, index: int) -> Any:
-        begin = displs[block] + index * length
-        return work[begin : max(begin, min(begin + length, displs[block] + counts[block]))]
+    def __init__(self, link: Any, work: Any) -> None:
+        self.link, self.work = link, work
+        self.counts, self.displs = partition(work.size, link.size)
+        self.peers = [(link.rank + shift) % link.size for shift in range(1, link.size)]
 
-    def slot(source: int, index: int) -> Any:
-        begin = ((index % 2) * size + source) * length
-        return slots[begin : begin + segment(rank, index).size]
+    def _cut(self, nbytes: int, window: int) -> tuple[int, range, int]:
+        """Elements of a segment, the numbers of a block's, and how many are in flight, where so are usual."""
+        longest, itemsize = self.counts[0], self.work.itemsize
+        nbytes, window = segments(self.link, self.work, longest * itemsize, (nbytes, window))
+        length = max(1, min(longest, nbytes // itemsize))
+        return length, range(chunk_count(longest, length)), window
 
-    def start(index: int) -> tuple[list[Any], list[Any]]:
-        received = [link.irecv(slot(source, index), source) for source in reversed(peers)]
-        return received, [link.isend(segment(peer, index), peer) for peer in peers]
+    def _segment(self, block: int, index: int, length: int) -> Any:
+        begin = self.displs[block] + index * length
+        return self.work[begin : max(begin, min(begin + length, self.displs[block] + self.counts[block]))]
 
-    started = start(0)
-    for index in range(n_segments):
-        received, sent = started
-        if index + 1 < n_segments:
-            started = start(index + 1)
-        for request in received:
-            link.wait(request)
-        own = segment(rank, index)
-        summation.run([own if source == rank else slot(source, index) for source in range(size)], own)
-        for request in sent:
-            link.wait(request)
+    def reduce_own(self, summation: Summation, scratch: Any) -> None:
+        link, rank, size = self.link, self.link.rank, self.link.size
+        length, indices, window = self._cut(SEGMENT_BYTES, WINDOW)
+        slots = scratch(window * size * length)
 
+        def slot(source: int, index: int) -> Any:
+            begin = ((index % window) * size + source) * length
+            return slots[begin : begin + self._segment(rank, index, length).size]
 
-def share_own_blocks(link: Any, work: Any) -> None:
-    rank, size = link.rank, link.size
-    counts, displs = partition(work.size, size)
-    blocks = [work[displs[block] : displs[block] + counts[block]] for block in range(size)]
-    peers = [(rank + shift) % size for shift in range(1, size)]
-    requests = [link.irecv(blocks[source], source) for source in reversed(peers)]
-    requests += [link.isend(blocks[rank], peer) for peer in peers]
-    for request in requests:
-        link.wait(request)
+        def start(index: int) -> tuple[list[Any], list[Any]]:
+            received = [link.irecv(slot(source, index), source) for source in reversed(self.peers)]
+            return received, [link.isend(self._segment(peer, index, length), peer) for peer in self.peers]
+
+        started = deque(start(index) for index in indices[: window - 1])
+        for index in indices:
+            if index + window - 1 in indices:
+                started.append(start(index + window - 1))
+            received, sent = started.popleft()
+            for request in received:
+                link.wait(request)
+            own = self._segment(rank, index, length)
+            summation.run([own if source == rank else slot(source, index) for source in range(size)], own)
+            for request in sent:
+                link.wait(request)
+
+    def share_own(self) -> None:
+        link = self.link
+        length, indices, window = self._cut(self.work.nbytes, 1)
+
+        def start(index: int) -> list[Any]:
+            received = [link.irecv(self._segment(source, index, length), source) for source in reversed(self.peers)]
+            own = self._segment(link.rank, index, length)
+            return received + [link.isend(own, peer) for peer in self.peers]
+
+        started = deque(start(index) for index in indices[:window])
+        for index in indices:
+            for request in started.popleft():
+                link.wait(request)
+            if index + window in indices:
+                started.append(start(index + window))
 
 
 class Summation:

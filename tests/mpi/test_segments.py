@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm
-from mpicomp.allreduce import halving_doubling, ring, segments
+from mpicomp.allreduce import direct, halving_doubling, ring, segments
 
 USUAL = 1 << 20, 4
 
@@ -48,9 +48,9 @@ def test_short_messages_and_one_node_need_no_measuring(scattered, world, monkeyp
     near.Free()
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling"])
+@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "direct"])
 def test_the_bits_do_not_depend_on_it(scattered, algorithm, monkeypatch):
-    module = {"ring": ring, "halving_doubling": halving_doubling}[algorithm]
+    module = {"ring": ring, "halving_doubling": halving_doubling, "direct": direct}[algorithm]
     monkeypatch.setattr(segments, "EAGER_BYTES", 1000)
     monkeypatch.setattr(segments, "LEAST_BYTES", 2000)
     monkeypatch.setattr(module, "SEGMENT_BYTES", 7000)
