@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from .agreement import Agreement
-from .calls import Calls
+from .calls import Calls, logged
 from .errors import InvalidArgument
 from .ops.shared import PlainCalls
 
@@ -54,6 +54,11 @@ class Checks(Opened):
         if self._link is None:
             self._open()
         self._compare(signature, error, patient)
+
+    @logged
+    def extremes(self, number: int) -> tuple[int, int]:
+        """The least and the greatest ``number`` of all ranks: log2(size) messages of 16 bytes, not in `traffic`."""
+        return (self._link or self._open()).extremes(number, False)
 
     def fail_together(self, error: Exception | None) -> None:
         """Raise on every rank the error that any of them has."""

@@ -14,8 +14,9 @@ from .errors import BufferRefused, InvalidArgument, MpicompError, NonFiniteGradi
 from .measures import Measures
 from .pipeline import Pipeline
 from .schemes import Scheme
-from .step import Step, workers_of_all
+from .step import Step
 from .values import Array, Compensated, Exchanged, Mean, StepStats
+from .workers import Workers
 
 LONG = 1 << 20  # elements
 NONFINITE = ("raise", "skip", "allow")
@@ -77,7 +78,7 @@ class Reducer:
         cautions.warn(self.scheme, comm.rank)
         parts = self.scheme.parts(workers)
         trace = trace if trace is not None and trace.enabled else None
-        self._step = Step(comm, workers_of_all(comm, workers), parts, self.scheme.options["seed"], algorithm, trace)
+        self._step = Step(comm, Workers.of_all(comm, workers), parts, self.scheme.options["seed"], algorithm, trace)
         self._pipeline = Pipeline(parts, self._step, check_finite=nonfinite != "allow")
         self._measures = Measures(measures, self._step, parts.memories)
         self._bucket: Bucket | None = None
@@ -172,8 +173,7 @@ class Reducer:
             part.load({key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)})
 
     def _state_error(self, state: dict[str, Any]) -> InvalidArgument | None:
-        mine = {"scheme": str(self.scheme), "workers": self.workers}
-        for key, expected in mine.items():
+        for key, expected in {"scheme": str(self.scheme), "workers": self.workers}.items():
             if state.get(key) != expected:
                 return InvalidArgument(f"the state must have {key}={expected}, got {state.get(key)}")
         sizes = {value.size for key, value in state.items() if key.startswith("memory/")}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from .partition import chunk_count, pieces
 from .values import Array, Compensated, Place
+from .workers import Workers
 
 # A dense vector on the host goes in equal parts of at most about so many bytes, each an all-reduce of its own: long
 # enough for a ring over hosts to be near its best, short enough that copies hide. They begin at multiples of ALIGNED.
@@ -37,8 +36,8 @@ class Step:
         The parts a selector treats separately.
     tensors : list of (int, int, shape)
         Where each array lies in the vector, whether or not they are treated separately.
-    workers : list of int
-        Virtual workers on each rank; ``first_worker`` is the number of this rank's first.
+    workers : Workers
+        Virtual workers of all ranks; ``first_worker`` is the number of this rank's first.
     selector, codec
         Parts of the scheme that its exchange asks.
     remembers : bool
@@ -47,14 +46,12 @@ class Step:
         Seconds of each phase of the step so far.
     """
 
-    def __init__(self, comm: Any, workers: list[int], parts: Any, seed: int, algorithm: str, trace: Any) -> None:
+    def __init__(self, comm: Any, workers: Workers, parts: Any, seed: int, algorithm: str, trace: Any) -> None:
         self.comm, self.algorithm, self.trace = comm, algorithm, trace
         self.selector, self.codec, self.schedule = parts.selector, parts.codec, parts.schedule
         self.remembers = any(memory.remembers for memory in parts.memories)
         self.workers = workers
-        self.total_workers = sum(workers)
-        self._ends = list(accumulate(workers))
-        self.first_worker = self._ends[comm.rank] - workers[comm.rank]
+        self.total_workers, self.first_worker = workers.total, workers.first(comm.rank)
         self._seed = seed
         self._scratch: dict[str, Array] = {}
         self._phases: list[tuple[str, int, int]] = []
@@ -84,11 +81,6 @@ class Step:
         """The density of a span in this step, where ``target`` is the scheme's: by the caller's wish, the schedule."""
         own = self._densities[span]
         return self.schedule.density(target if own is None else own, span, self.number)
-
-    def owner(self, worker: int) -> tuple[int, int]:
-        """The rank that holds a worker, and the worker's place there."""
-        rank = bisect_right(self._ends, worker)
-        return rank, worker - (self._ends[rank] - self.workers[rank])
 
     def place(self, local: int, indices: Array | None) -> Place:
         """Where the values of one of this rank's workers stand."""
@@ -257,9 +249,3 @@ class Step:
         """A sum over all workers turned into their mean, in place."""
         self.ops.scale(total, 1.0 / self.total_workers)
         return total
-
-
-def workers_of_all(comm: Any, workers: int) -> list[int]:
-    """How many virtual workers each rank holds (collective)."""
-    flat, _ = comm.gather_to_all(np.array([workers], np.int64))
-    return flat.tolist()

@@ -17,6 +17,7 @@ from mpicomp.schemes import Scheme
 from mpicomp.step import Step
 from mpicomp.trace import journal
 from mpicomp.values import Compensated
+from mpicomp.workers import Workers
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "reference" / "wire-formats.md").read_text()
 VECTOR = np.array([0, 3, -1, 0.5, 0, -2, 0, 0, 0.25, 0, 0, 4], np.float32)  # that of the page
@@ -45,7 +46,7 @@ def shown():
 def step_of(text, gradient):
     """The first step of a scheme on one vector of one worker, and its exchange."""
     parts, bucket = Scheme.parse(text).parts(1), Bucket([gradient], 1)
-    step = Step(OneRank(), [1], parts, 0, "native", None)
+    step = Step(OneRank(), Workers.equal(1, 1), parts, 0, "native", None)
     step.begin(0, bucket, [(0, gradient.size)], [None])
     return step, parts.exchange
 

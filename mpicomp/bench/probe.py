@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from . import environment
 from .kernels import cases
 
 LONG_S = 0.02  # a message that takes so long is long enough to tell a bandwidth
@@ -29,9 +28,7 @@ def machine(comm: Any, say: Callable[[str, float], None] = lambda text, done: No
     from ..comm import Comm
 
     per_node, nodes = comm.layout
-    places = node_of_ranks(comm)
-    node = places[comm.rank]
-    place = [rank for rank in range(comm.size) if places[rank] == node].index(comm.rank)
+    node, place = own_node(comm)
     document: dict[str, Any] = {"ranks_per_node": per_node}
     say("messages", 0.0)
     for name, group, other in (("within", node, place), ("between", place, node)):
@@ -52,12 +49,14 @@ def machine(comm: Any, say: Callable[[str, float], None] = lambda text, done: No
     return document
 
 
-def node_of_ranks(comm: Any) -> list[int]:
-    """The node of every rank, by host and the number of ranks that count as one node."""
-    limit = comm.layout[0]
-    keys = [(one["host"], one["local_rank"] // limit) for one in environment.ranks(comm)]
-    order = list(dict.fromkeys(keys))
-    return [order.index(key) for key in keys]
+def own_node(comm: Any) -> tuple[int, int]:
+    """The lowest rank of this rank's node, which stands for the node, and this rank's place on it (collective)."""
+    from ..node import split_node
+
+    ranks = split_node(comm, comm.layout[0])
+    node, place = ranks.bcast(comm.rank), ranks.rank
+    ranks.Free()
+    return node, place
 
 
 def wire(part: Any, everyone: Any) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -18,8 +19,9 @@ from ..simulate.advice import advise as ask
 from ..simulate.models import Model
 from ..together import together
 from . import guard, inputs
-from .console import Column, Progress, print_json, print_table
+from .console import Column, Progress, print_json, print_table, width_of
 from .machine import this_machine
+from .simulate import SENT
 
 COLUMNS = [Column("algorithm or scheme", left=True),
            *map(Column, ("step ms", "overlapped", "exchange", "of it local", "sent", "speed-up", "break-even"))]
@@ -129,12 +131,14 @@ def break_even(line: Line) -> float | str | None:
 
 def report(advice: Advice, model: Model, compute: float, measured: dict[str, float], note: str) -> None:
     first = advice.lines[0].prediction
-    print_table(COLUMNS, [cells(line, advice.best(dense=True)) for line in advice.lines],
+    columns = COLUMNS if first.nodes > 1 else COLUMNS[:-1]  # one node has no link to break even on
+    print_table(columns, [cells(line, advice.best(dense=True))[: len(columns)] for line in advice.lines],
                 f"{model.name}: {model.n} elements, {first.ranks} ranks on "
                 f"{first.nodes} node{'s' * (first.nodes > 1)}, "
                 f"{1e3 * compute:.4g} ms of computing a step")
-    click.echo("times in ms; overlapped: exchanged beside the backward pass; break-even: the bandwidth of a node's "
-               "link above which dense is faster")
+    click.echo(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
+    if first.nodes > 1:
+        click.echo("break-even: the bandwidth of a node's link above which dense is faster")
     for remark in (note, *advice.left_out):
         click.echo(remark)
     for what, seconds in measured.items():
@@ -143,7 +147,8 @@ def report(advice: Advice, model: Model, compute: float, measured: dict[str, flo
                    f"({predicted / seconds - 1:+.0%})")
     for text in advice.best(dense=False).published:
         click.echo(f"published with {advice.best(dense=False).what}: {text}")
-    click.secho(advice.verdict, bold=True)
+    # Under a launcher standard output always looks like a terminal to click.
+    click.echo(advice.verdict if width_of(sys.stdout) is None else click.style(advice.verdict, bold=True))
 
 
 def cells(line: Line, dense: Line) -> list[str]:
@@ -151,6 +156,6 @@ def cells(line: Line, dense: Line) -> list[str]:
     times = (one.step, one.overlapped, one.exchange, one.local)
     even = break_even(line)
     rate = "-" if even is None else f"{8 * even / 1e9:.3g} Gbit/s" if isinstance(even, float) else even
-    return [one.what, *(f"{1e3 * seconds:.4g}" for seconds in times), plan.show_size(one.bytes_sent),
+    return [one.what, *(f"{1e3 * seconds:.4g}" for seconds in times), plan.show_size(one.bytes_sent + one.bytes_shared),
             f"{dense.prediction.step / one.step:.2f}", rate]
 

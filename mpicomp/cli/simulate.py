@@ -24,6 +24,7 @@ from .output import OutputFile
 
 MODELS = f"{', '.join(BUILT_IN)}, a number of elements (25M), a file, or module:factory."
 BASELINE = "halving_doubling"
+SENT = "sent: by the busiest rank in a step, in messages and through memory that a node's ranks share"
 COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
            *map(Column, ("step ms", "overlapped", "exchange", "of it local", "not computing", "sent", "speed-up"))]
 
@@ -118,7 +119,7 @@ def report(found: Sequence[Prediction], title: str) -> None:
     for one in found:
         first.setdefault(one.ranks, one.step)
     print_table(COLUMNS, [cells(one, first[one.ranks]) for one in found], title)
-    click.echo("times in ms; overlapped: exchanged beside the backward pass; sent: by the busiest rank in a step")
+    click.echo(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
     remarks = [(f"{one.what}, {one.ranks} ranks", (f"recorded: {one.recorded}", *one.notes)) for one in found]
     for text in dict.fromkeys(note for _, notes in remarks for note in notes):
         where = [name for name, notes in remarks if text in notes]
@@ -128,4 +129,4 @@ def report(found: Sequence[Prediction], title: str) -> None:
 def cells(one: Prediction, dense: float) -> list[str]:
     times = (one.step, one.overlapped, one.exchange, one.local)
     return [str(one.ranks), one.what, *(f"{1e3 * seconds:.4g}" for seconds in times), f"{one.share:.1%}",
-            plan.show_size(one.bytes_sent), f"{dense / one.step:.2f}" if one.step else "-"]
+            plan.show_size(one.bytes_sent + one.bytes_shared), f"{dense / one.step:.2f}" if one.step else "-"]

@@ -59,7 +59,7 @@ class Gather(Stateless):
         message = _message.pack(self._parts, step.ops)
         bits = sum(part.bits for part in self._parts) / len(self._parts)
         lengths = step.comm.lengths_of_all(message.size)
-        _checked.counts(lengths, max(step.workers) * _checked.longest(step), "bytes")
+        _checked.counts(lengths, step.workers.most * _checked.longest(step), "bytes")
         if self.switch == "auto" and sum(lengths) > 2 * step.n * step.dtype.itemsize:
             return Exchanged(self._dense(sent, step), sent, 8.0 * step.n * step.dtype.itemsize)
         flat, _ = step.comm.gather_to_all(message, lengths)
@@ -68,8 +68,8 @@ class Gather(Stateless):
     def _sum(self, flat: Array, lengths: list[int], step: Any) -> Mean:
         """The mean of all workers' decoded messages."""
         total, lists, at, worker = step.zeroed("gather-total", step.n, step.dtype), [], 0, 0
-        for workers, length in zip(step.workers, lengths, strict=True):
-            for indices, codes in _message.unpack(flat[at : at + length], workers, step):
+        for rank, length in enumerate(lengths):
+            for indices, codes in _message.unpack(flat[at : at + length], step.workers.on(rank), step):
                 place = Place(worker, indices, 0, step.n)
                 step.add_at(total, indices, step.codec.decode(codes, place, step))
                 lists.append(indices)

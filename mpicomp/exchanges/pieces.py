@@ -120,7 +120,7 @@ class Pieces:
         pieces, me, size = _cut(step), step.comm.rank, step.comm.size
         messages = {rank: _pack(self._codes[at :: len(pieces)], step.ops) for at, (rank, _, _) in enumerate(pieces)}
         theirs = step.comm.swap_lengths([messages[rank].size if rank in messages else 0 for rank in range(size)])
-        _checked.counts(theirs, max(step.workers) * _checked.longest(step), "bytes")
+        _checked.counts(theirs, step.workers.most * _checked.longest(step), "bytes")
         after = [(me + distance) % size for distance in range(1, size)]  # so that not all send to one rank at once
         outgoing = {rank: messages[rank] for rank in after if rank in messages}
         incoming = {rank: theirs[rank] for rank in reversed(after) if theirs[rank]}
@@ -133,7 +133,7 @@ class Pieces:
         start, stop = self._piece(step)
         total, worker = step.ops.zeros(stop - start, step.dtype), 0
         for rank in sorted(messages):
-            for codes in _unpack(messages[rank], step.workers[rank], step.ops):
+            for codes in _unpack(messages[rank], step.workers.on(rank), step.ops):
                 step.ops.add(total, step.codec.decode(codes, Place(worker, None, start, stop), step))
                 worker += 1
         return step.scale(total)

@@ -52,6 +52,19 @@ class Script:
             verb(link, *arguments)
             begin = end
 
+    def stretched(self, size: int, most: float) -> tuple[Script, dict[int, int]]:
+        """With all-reduces longer by up to the fraction ``most``, so that ``size`` ranks have blocks of one length.
+
+        As it is where something is sent from a root: ranks differ then. Also gives which lengths are taken for which.
+        """
+        if any(verb is _broadcast for _, verb, _ in self.calls):
+            return self, {}
+        lengths = {given[0]: given[0] + -given[0] % size for _, verb, given in self.calls if verb is _allreduce}
+        longer = {n: more for n, more in lengths.items() if n < more <= (1 + most) * n}
+        calls = [(at, verb, (longer.get(given[0], given[0]), *given[1:]) if verb is _allreduce else given)
+                 for at, verb, given in self.calls]
+        return Script(self.tape, calls, self.sums), longer
+
     def schedules(self, link: RecordingLink) -> set[str]:
         """The dense schedules that run."""
         return {_chosen(link, *arguments) for _, verb, arguments in self.calls if verb is _allreduce}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .ghost_ops import GhostOps
 
 DTYPES = {type(np.dtype(name)) for name in "?bBhHiIlLqQefd"}  # what np.dtype need not look at again
+NO_LISTS: frozenset[Any] = frozenset()
 
 
 class Unknown(MpicompError):
@@ -26,14 +27,16 @@ class Ghost:
     """Length and type of a flat array.
 
     What may be known all the same: ``head``, leading elements; ``spread``, how a list of indices lies over the vector,
-    or where in it an array's elements stand; ``lists``, what a list is the union of, or points into.
+    or where in it an array's elements stand; ``lists``, what it is the union of; ``into``, the list of positions.
     """
 
-    __slots__ = ("dtype", "head", "lists", "ops", "size", "spread")
+    __slots__ = ("dtype", "head", "into", "lists", "ops", "size", "spread")
 
     def __init__(self, ops: GhostOps, size: int, dtype: Any, head: np.ndarray | None = None,
-                 spread: Spread | None = None, lists: tuple[Ghost, ...] = ()) -> None:
-        self.ops, self.size, self.head, self.spread, self.lists = ops, size, head, spread, lists
+                 spread: Spread | None = None) -> None:
+        self.ops, self.size, self.head, self.spread = ops, size, head, spread
+        self.lists: frozenset[Ghost] = NO_LISTS
+        self.into: Ghost | None = None
         self.dtype = dtype if dtype.__class__ in DTYPES else np.dtype(dtype)
 
     @property

@@ -119,8 +119,8 @@ class GhostOps:
 
     def scatter_add(self, dst: Any, indices: Any, values: Any) -> None:
         self.work("scatter_add", indices.size)
-        if indices.lists:  # positions in a list, at whose places dst's elements stand
-            dst.spread = indices.lists[0].spread
+        if indices.into is not None:  # at the places of that list dst's elements stand
+            dst.spread = indices.into.spread
 
     # -- many arrays, one after the other
 
@@ -179,15 +179,19 @@ class GhostOps:
         sizes = [one.size for one in lists]
         self.work("union", sum(sizes))
         spread = union([one.spread for one in lists], sizes, n)
-        return Ghost(self, int(spread.counts[-1]), index_dtype(n), spread=spread, lists=tuple(lists))
+        found = Ghost(self, int(spread.counts[-1]), index_dtype(n), spread=spread)
+        found.lists = frozenset(lists)
+        return found
 
     def common(self, a: Any, b: Any) -> tuple[Ghost, Ghost]:
         """As many as chance gives; all of a list, where the other is a union of it and more."""
         self.work("common", a.size + b.size)
-        contained = any(one is a for one in b.lists)
-        count = a.size if contained else min(a.size, b.size, round(a.size * b.size / self.n))
+        count = a.size if a in b.lists else min(a.size, b.size, round(a.size * b.size / self.n))
+
         def places(one: Any) -> Ghost:
-            return Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count), lists=(one,))
+            found = Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count))
+            found.into = one
+            return found
 
         return places(a), places(b)
 

@@ -124,14 +124,16 @@ class RecordingNode:
 
     def run(self, verb: str, send: Any, receive: Any, op: str, kind: str, stream: bool = False) -> None:
         """Every rank copies in; adds its slice of all, and all ranks' slices are copied out, as the verb asks."""
-        work, sync, n = self._link.ops.work, self._link.tape.sync, receive.size
+        work, tape, n = self._link.ops.work, self._link.tape, receive.size
         if verb != "all_gather":
             work("copy", n)
-            sync()
+            tape.bytes_shared += receive.nbytes
+            tape.sync()
             if self.rank < self._link.owners:
                 work("add", n * (self.size - 1) // self._link.owners)
         if verb != "reduce_scatter":
-            sync()
+            tape.bytes_shared += receive[self.slice(receive)].nbytes
+            tape.sync()
             work("copy", n)
 
     def slice(self, array: Any) -> slice:

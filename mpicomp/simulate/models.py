@@ -164,7 +164,7 @@ def named(text: str) -> Model | None:
         return None
     if not (1 <= n < 2**53 and n == int(n)):
         raise InvalidArgument(f"a model of so many elements must have a whole number of them, got {text!r}")
-    return Model(f"{text} elements", (("vector", (int(n),), 0.0),))
+    return Model(text, (("vector", (int(n),), 0.0),))
 
 
 def from_document(document: Any, source: str) -> Model:

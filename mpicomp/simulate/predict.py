@@ -31,8 +31,9 @@ class Prediction:
     local: float  # of the exchange: copies, additions and compression on the busiest rank
     step: float  # computing, then exchanging, with jitter
     overlapped: float  # where all but the forward pass is exchanged beside computing, as far as one device does both
-    bytes_sent: int
+    bytes_sent: int  # in messages
     messages: int
+    bytes_shared: int  # written into memory that the ranks of a node share
     recorded: str
     replayed_in: float
     notes: tuple[str, ...]
@@ -58,7 +59,8 @@ def predict(program: Program, machine: Machine, compute: float, steps: int = JIT
         what=program.name, ranks=program.place.size, nodes=program.place.nodes, compute=compute, exchange=exchange,
         local=local, step=step, overlapped=overlap(compute, exchange, local),
         bytes_sent=round(_mean(program, lambda one: one.bytes_sent.max())),
-        messages=round(_mean(program, lambda one: one.messages.max())), recorded=program.how,
+        messages=round(_mean(program, lambda one: one.messages.max())),
+        bytes_shared=round(_mean(program, lambda one: one.bytes_shared.max())), recorded=program.how,
         replayed_in=time.monotonic() - begun, notes=tuple(program.notes),
     )
 

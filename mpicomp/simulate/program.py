@@ -11,18 +11,18 @@ import numpy as np
 from .. import allreduce
 from ..errors import InvalidArgument
 from ..schemes import Scheme
+from . import roles
 from .comm import RecordingComm, Script
 from .ghost import Ghost, Unknown
 from .ghost_ops import GhostOps
 from .link import Place, RecordingLink
 from .models import Model
-from .steps import FLOAT, Rehearsal, assumed, evened, kinds
+from .steps import FLOAT, MOST_MORE, Rehearsal, assumed, evened, kinds
 from .tape import RECEIVED, SEND, XOR, Tape
 
 FEW = 64  # ranks, up to which every one is recorded in any case
 MOST_EVENTS = 60_000_000  # 32 bytes each, and as much again while they are put in order
 PADDING = 0.01  # of a vector, at most, for the sake of equal blocks
-SAMPLE = 8  # ranks looked at to see whether all are alike
 
 Run = Callable[[Place, Tape], None]
 
@@ -36,8 +36,8 @@ class Program:
     tables : list of array
         Events of each rank, see ``Tape``; where all ranks do the same, one table alone, with peers counted from the
         rank on, or, in events with XOR, as the bits in which the two ranks' numbers differ.
-    bytes_sent, messages : array
-        Of each table's rank.
+    bytes_sent, messages, bytes_shared : array
+        Of each table's rank; the last, what it wrote for others into memory that they share.
     how : str
         Which ranks were recorded.
     share : float
@@ -48,6 +48,7 @@ class Program:
     tables: list[np.ndarray]
     bytes_sent: np.ndarray
     messages: np.ndarray
+    bytes_shared: np.ndarray
     how: str
     name: str = ""
     linked: Any = field(default=None, repr=False)  # kept by the replay
@@ -110,21 +111,22 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
 
 def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place) -> Program:
     """A step of this number."""
-    n, first = rehearsal.layout.total, rehearsal.script(0, number)
-    others = []
-    if place.size > FEW:
-        ranks = sorted({*_sample(place.size), number % place.size} - {0})  # the second leads, where a rank does
-        others = [rehearsal.script(rank, number, first) for rank in ranks]
-    common = others[0] if others and all(one == others[0] for one in others) else None
+    n, first, size = rehearsal.layout.total, rehearsal.script(0, number), place.size
 
-    def run(place: Place, tape: Tape) -> None:
-        own = first if place.rank == 0 else common or rehearsal.script(place.rank, number, first)
-        own.play(_link(place, tape, n))
+    def script_of(rank: int) -> Script:
+        return rehearsal.script(rank, number, first) if rank else first
 
-    program = record(run, place)
+    leader = number % size  # where a rank leads
+    script, how = roles.scripts(script_of, size, {0, leader}) if size > FEW else (script_of, None)
+    notes = [f"own work: recorded on {how}"] if how else []
+    if how and all(script(rank) == first for rank in (1, leader, size - 1)):
+        longer, stretched = first.stretched(size, MOST_MORE)
+        script = lambda rank: longer  # noqa: E731
+        notes += [f"an all-reduce of {length} elements is taken for one of {more}: so all blocks are of one length"
+                  for length, more in stretched.items()]
+    program = record(lambda place, tape: script(place.rank).play(_link(place, tape, n)), place)
     program.share, program.schedules = share, first.schedules(_link(place, Tape(), n))
-    if common is not None:
-        program.notes.append(f"own work: recorded on rank 0 and {len(others)} others, which were found alike")
+    program.notes += notes
     return program
 
 
@@ -135,13 +137,13 @@ def _link(place: Place, tape: Tape, n: int) -> RecordingLink:
 def record(run: Run, place: Place) -> Program:
     """Record every rank; where that is too much, one that stands for all, if a sample of them is found alike."""
     first, size = _tape(run, place, 0), place.size
-    events = len(first.table()) * size
     if size > FEW:
         alike = _alike(run, place, first)
         if alike:
             table, ranks = alike
             how = f"{len(ranks)} of {size} ranks, found alike, stand for all"
-            return Program(place, [table], np.array([first.bytes_sent]), np.array([first.messages]), how)
+            return Program(place, [table], *_sent([first]), how)
+        events = size * np.mean([len(_tape(run, place, rank).table()) for rank in (1, 2, size // 2, size - 1)])
         if events > MOST_EVENTS:
             raise InvalidArgument(
                 f"about {events / 1e6:.0f} million events of {size} ranks that do not all do the same would be too "
@@ -149,9 +151,11 @@ def record(run: Run, place: Place) -> Program:
                 "number of elements that is a multiple of the number of ranks"
             )
     tapes = [first, *(_tape(run, place, rank) for rank in range(1, size))]
-    sent = np.array([tape.bytes_sent for tape in tapes])
-    messages = np.array([tape.messages for tape in tapes])
-    return Program(place, [tape.table() for tape in tapes], sent, messages, f"all {size} ranks")
+    return Program(place, [tape.table() for tape in tapes], *_sent(tapes), f"all {size} ranks")
+
+
+def _sent(tapes: list[Tape]) -> np.ndarray:
+    return np.array([(tape.bytes_sent, tape.messages, tape.bytes_shared) for tape in tapes]).T
 
 
 def _tape(run: Run, place: Place, rank: int) -> Tape:
@@ -170,7 +174,7 @@ def _alike(run: Run, place: Place, first: Tape) -> tuple[np.ndarray, list[int]] 
     messages = np.flatnonzero((table[:, 0] == SEND) | (table[:, 0] == RECEIVED))
     peers = table[messages, 1]
     shifts, bits = np.full(len(messages), True), np.full(len(messages), size & (size - 1) == 0)
-    ranks = _sample(size)
+    ranks = roles.sample(size)
     for rank in ranks:
         other = _tape(run, place, rank).table().copy()
         if len(other) != len(table):
@@ -183,12 +187,6 @@ def _alike(run: Run, place: Place, first: Tape) -> tuple[np.ndarray, list[int]] 
             return None
     table[messages[~shifts], 0] += XOR
     return table, [0, *ranks]
-
-
-def _sample(size: int) -> list[int]:
-    """Ranks to look at, beside rank 0, to see whether all are alike."""
-    drawn = np.random.default_rng(size).integers(1, size, SAMPLE).tolist()
-    return sorted({1, 2, size // 2, size - 2, size - 1, *drawn})
 
 
 def _notes(choices: set[str], asked: str) -> list[str]:

@@ -86,9 +86,9 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
         elif kind in (SEND, SEND + XOR):
             peer = who + (kind & XOR) * size
             if peer not in routes:
-                routes[peer] = _route_of(program, who, kind == SEND + XOR, lanes)
-            route, cost, sender = routes[peer]
-            clocks.now += cost * machine.between.overhead + (1 - cost) * machine.within.overhead
+                routes[peer] = _route_of(program, machine, who, kind == SEND + XOR, lanes)
+            route, overhead, sender = routes[peer]
+            clocks.now += overhead
             out, arrived = network.send(route, np.full(lanes, float(amount)), clocks.now)
             left[len(left)] = out
             on_the_way[peer, which] = arrived[sender]
@@ -98,9 +98,8 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
         elif kind in (RECEIVED, RECEIVED + XOR):
             back = (size - who) % size if kind == RECEIVED else who + XOR * size
             clocks.wait(everyone, on_the_way.pop((back, which)))
-            _, cost, sender = routes[back]
-            cost = cost[sender]
-            clocks.now += cost * machine.between.overhead + (1 - cost) * machine.within.overhead
+            _, overhead, sender = routes[back]
+            clocks.now += overhead[sender]
         elif kind == POOL:
             clocks.store(everyone, who, amount)
         elif kind == DRAIN:
@@ -120,8 +119,9 @@ def _keeps_nodes(program: Program) -> bool:
     return per_node & (per_node - 1) == 0 or not np.any(program.tables[0][:, 0] & XOR)
 
 
-def _route_of(program: Program, peer: int, xor: bool, lanes: int) -> tuple[Route, np.ndarray, np.ndarray]:
-    """Where messages to a peer go, 1 for each that leaves its node, and each lane's sender."""
+def _route_of(program: Program, machine: Machine, peer: int, xor: bool, lanes: int
+              ) -> tuple[Route, np.ndarray, np.ndarray]:
+    """Where messages to a peer go, what each costs its two ranks of their own time, and each lane's sender."""
     source, size, per_node = np.arange(lanes), program.place.size, program.place.ranks_per_node
     target = source ^ peer if xor else (source + peer) % size
     outside = target // per_node != source // per_node
@@ -129,7 +129,11 @@ def _route_of(program: Program, peer: int, xor: bool, lanes: int) -> tuple[Route
     leaves, enters = source[outside] // per_node, target[outside] // per_node
     single = len(np.unique(leaves)) == len(leaves) and len(np.unique(enters)) == len(enters)
     route = Route(source, np.flatnonzero(outside), np.flatnonzero(~outside), leaves, enters, single)
-    return route, outside * 1.0, np.argsort(target)
+    return route, _overhead(machine, outside), np.argsort(target)
+
+
+def _overhead(machine: Machine, outside: np.ndarray) -> np.ndarray:
+    return np.where(outside, machine.between.overhead, machine.within.overhead)
 
 
 # ---- every rank for itself
@@ -215,7 +219,7 @@ class _Each:
         at = self.next[ranks]
         target, numbers = self.events.who[at], self.events.number[at]
         outside = self.node[ranks] != self.node[target]
-        self.clocks.now[ranks] += self._overhead(outside)
+        self.clocks.now[ranks] += _overhead(self.machine, outside)
         route = Route(ranks, np.flatnonzero(outside), np.flatnonzero(~outside), self.node[ranks[outside]],
                       self.node[target[outside]], len(ranks) == 1)
         nbytes = self.events.amount[at].astype(float)
@@ -237,7 +241,7 @@ class _Each:
         self.waits_for[ranks[blocked]] = numbers[blocked]
         ranks, here = ranks[~blocked], at[~blocked]
         self.clocks.wait(ranks, arrived[~blocked])
-        self.clocks.now[ranks] += self._overhead(self.node[self.events.who[here]] != self.node[ranks])
+        self.clocks.now[ranks] += _overhead(self.machine, self.node[self.events.who[here]] != self.node[ranks])
         return self._done(ranks)
 
     def _sync(self, ranks: np.ndarray) -> np.ndarray:
@@ -249,9 +253,6 @@ class _Each:
         self.clocks.wait(together, self.latest[self.node[together]])
         self.synced[full], self.latest[full] = 0, -np.inf
         return self._done(together)
-
-    def _overhead(self, outside: np.ndarray) -> np.ndarray:
-        return np.where(outside, self.machine.between.overhead, self.machine.within.overhead)
 
     def _done(self, ranks: np.ndarray) -> np.ndarray:
         self.next[ranks] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -80,12 +81,14 @@ def union(spreads: list[Spread | None], sizes: list[int], n: int) -> Spread:
     """
     model = next((one for one in spreads if one is not None and one.counts[-1]), Spread.even(0, n, 1))
     own = [one or Spread(model.places, model.counts) for one in spreads]
-    places = np.unique(np.concatenate([one.places for one in {id(one.places): one for one in own}.values()]))
+    groups = defaultdict(list)
+    for one, size in zip(own, sizes, strict=True):
+        groups[id(one.places), id(one.counts), size].append(one)
+    places = np.unique(np.concatenate([ones[0].places for ones in groups.values()]))
     widths = np.maximum(np.diff(places), 1)
     missing = np.ones(len(widths))
-    for one, size in zip(own, sizes, strict=True):
-        share = size / max(1, one.counts[-1])
-        chosen = share * np.diff(np.interp(places, one.places, one.counts))
-        missing *= np.maximum(1 - chosen / widths, 0)
+    for (_, _, size), (one, *others) in groups.items():
+        chosen = size / max(1, one.counts[-1]) * np.diff(np.interp(places, one.places, one.counts))
+        missing *= np.maximum(1 - chosen / widths, 0) ** (1 + len(others))
     counts = np.rint(np.cumsum([0, *(widths * (1 - missing))])).astype(np.int64)
     return Spread(places, counts)

@@ -12,6 +12,7 @@ from ..buckets import Bucket
 from ..pipeline import Pipeline
 from ..schemes import Scheme
 from ..step import Step
+from ..workers import Workers
 from .comm import PAIRWISE, RecordingComm, Script
 from .ghost import Ghost
 from .ghost_ops import BIN, STEP, GhostOps
@@ -40,8 +41,8 @@ class Rehearsal:
 
     def __init__(self, scheme: Scheme, model: Model, size: int, algorithm: str) -> None:
         self.scheme, self.size = _warmed_up(scheme), size
-        self._template = Step(SimpleNamespace(rank=0), [1] * size, self.scheme.parts(1), scheme.options["seed"],
-                              algorithm, None)
+        self._template = Step(SimpleNamespace(rank=0), Workers.equal(1, size), self.scheme.parts(1),
+                              scheme.options["seed"], algorithm, None)
         arrays = {f"{at} {name}": np.empty(shape, FLOAT) for at, (name, shape, _) in enumerate(model.layers)}
         self.layout = Bucket(arrays, 1, scheme.options["dense"])  # which looks at shapes and names alone
         self.passing = _passing(scheme, max(1, self.layout.n))

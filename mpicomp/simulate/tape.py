@@ -30,11 +30,12 @@ class Tape:
     SYNC      wait for the ranks of this node
 
     Messages between two ranks are numbered anew in every collective, with which all ranks begin a ``phase``.
+    ``bytes_shared`` are those that this rank wrote into the memory of its node for others to read.
     """
 
     def __init__(self) -> None:
         self.events = array("q")
-        self.bytes_sent = self.messages = self._first = 0
+        self.bytes_sent = self.bytes_shared = self.messages = self._first = 0
         self._to: dict[int, int] = defaultdict(int)
         self._from: dict[int, int] = defaultdict(int)
         self._work = WORK

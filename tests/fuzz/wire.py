@@ -18,6 +18,7 @@ from mpicomp.options import resolve
 from mpicomp.schemes import Scheme
 from mpicomp.step import Step
 from mpicomp.values import Compensated, Place
+from mpicomp.workers import Workers
 
 BYTE = np.dtype(np.uint8)
 Read = Callable[[bytes], None]
@@ -49,7 +50,7 @@ def step_of(text: str, rng: np.random.Generator, workers: int = 1) -> tuple[Step
     grads = [np.asarray(g, dtype) for g in grads]
     scheme = Scheme.parse(text)
     parts, bucket = scheme.parts(workers), Bucket(grads, workers)
-    step = Step(OneRank(), [workers], parts, 0, "native", None)
+    step = Step(OneRank(), Workers.equal(workers, 1), parts, 0, "native", None)
     whole = scheme.options["layers"] == "whole"
     spans = [(0, bucket.n)] if whole else [tensor[:2] for tensor in bucket.tensors]
     step.begin(0, bucket, spans, [None] * len(spans))

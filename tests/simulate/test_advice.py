@@ -59,6 +59,13 @@ def test_one_node_has_no_link_to_break_even_on():
     assert "node_shared" in [line.what for line in advice.lines]
 
 
+def test_what_goes_through_the_memory_of_a_node_is_counted():
+    dense, half = (predict(program_of(what, named("1M"), Place(0, 4, 4)), machine(1e9, 4), 0.0)
+                   for what in ("node_shared", "half"))
+    assert dense.bytes_sent == 0 < half.bytes_sent < 100  # ranks of a step agree by messages
+    assert dense.bytes_shared == 2 * half.bytes_shared == 4_000_000 * (1 + 1 / 4)  # vector, slice of the sum
+
+
 def test_a_scheme_that_cannot_be_recorded_is_left_out_with_the_reason(monkeypatch):
     monkeypatch.setattr(programs, "FEW", 2)
     monkeypatch.setattr(programs, "MOST_EVENTS", 100)

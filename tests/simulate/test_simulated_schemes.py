@@ -11,8 +11,9 @@ from mpicomp.errors import InvalidArgument
 from mpicomp.exchanges import EXCHANGES
 from mpicomp.memories import MEMORIES
 from mpicomp.schemes import Scheme
-from mpicomp.simulate import Machine, Place, Wire, predict, program_of, replay, steps
+from mpicomp.simulate import Machine, Place, Wire, predict, program_of, replay, roles, steps
 from mpicomp.simulate import program as programs
+from mpicomp.simulate.comm import Script
 from mpicomp.simulate.ghost import Unknown
 from mpicomp.simulate.ghost_ops import GhostOps
 from mpicomp.simulate.models import Model, named
@@ -118,10 +119,43 @@ def test_a_leader_that_is_not_rank_0_is_seen_among_many(monkeypatch):
     text, size = "scalecom:memory=error-reset,period=12,chunk=8", 16
     each = program(text, named("1600"), size)
     monkeypatch.setattr(programs, "FEW", 2)
-    monkeypatch.setattr(programs, "_sample", lambda size: [1, 2])
+    monkeypatch.setattr(roles, "sample", lambda size: [1, 2])
     shared = program(text, named("1600"), size)
     for a, b in zip([each, *each.mixed], [shared, *shared.mixed], strict=True):
         assert all(np.array_equal(x, y) for x, y in zip(a.tables, b.tables, strict=True))
+
+
+@pytest.mark.parametrize("size", [16, 21])
+@pytest.mark.parametrize("text", ["gtopk:k=40", "gtopk:k=30,layers=per-tensor"])
+def test_of_many_ranks_some_stand_for_those_in_their_place_of_a_tree(monkeypatch, text, size):
+    each = program(text, named("4032"), size)
+    monkeypatch.setattr(programs, "FEW", 2)
+    shared = program(text, named("4032"), size)
+    assert any("places of a binomial tree" in note for note in shared.notes)
+    assert all(np.array_equal(x, y) for x, y in zip(each.tables, shared.tables, strict=True))
+
+
+def test_ranks_that_only_seem_to_be_in_one_place_are_recorded_one_by_one():
+    def record(rank):
+        script = Script()
+        script.tape.work("copy", 1 + (rank % 5 == 3))
+        return script
+
+    script, how = roles.scripts(record, 100, {0})
+    assert how is None and all(script(rank) == record(rank) for rank in range(100))
+
+
+@pytest.mark.parametrize("text", ["sketchsgd:k=503", "randomk:k=503"])
+def test_all_reduces_of_many_ranks_are_taken_for_slightly_longer_ones(monkeypatch, text):
+    model, size = named("80000"), 8
+    each = program(text, model, size)
+    monkeypatch.setattr(programs, "FEW", 2)
+    one = program(text, model, size)
+    assert one.alike and not each.alike
+    assert any("is taken for one of" in note for note in one.notes)
+    for kind in ("finish", "local"):
+        exact, stretched = (getattr(replay(program, PACE), kind).max() for program in (each, one))
+        assert exact <= stretched <= (1 + steps.MOST_MORE) * exact
 
 
 def test_a_part_of_ones_own_that_asks_for_more_is_refused_in_one_sentence(monkeypatch):

@@ -1,0 +1,73 @@
+"""A set-up on 65 536 ranks, of which this process is one and passes for the others: its calls and its memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import setup_calls
+from mpi4py import MPI
+from setup_calls import Counted
+
+import mpicomp
+from mpicomp.workers import Workers
+
+FEW, MANY = 8, 65_536
+SLACK = 2048  # bytes: numbers of other lengths
+
+
+class Passing(Counted):
+    """Rank 0 of ``ranks``, a node each; what the others would say is what it says itself."""
+
+    ranks = FEW
+
+    def Get_size(self):
+        return self.ranks
+
+    def Split_type(self, *arguments):
+        self.note("Split_type")
+        return MPI.Intracomm(MPI.COMM_SELF.Dup())
+
+    def Allreduce(self, send, receive, op):
+        Counted.note("Allreduce", receive.nbytes)
+        if op == MPI.SUM:
+            receive *= Passing.ranks
+
+    def allgather(self, value):
+        raise AssertionError("a list of all ranks")
+
+    Allgather = allgather
+
+    def Sendrecv(self, outgoing, dest, sendtag, incoming, source, recvtag):
+        assert 0 < dest < self.ranks > source > 0
+        Counted.note("Sendrecv", outgoing[0].nbytes)
+        incoming[0][:] = outgoing[0]
+
+
+def set_up(monkeypatch, ranks):
+    """Bytes that a Comm and a Reducer keep and take at most, of Python's and NumPy's memory."""
+    Passing.ranks = ranks
+    monkeypatch.setattr(mpicomp.Comm, "size", property(lambda self: ranks), raising=False)
+    with monkeypatch.context() as inside:
+        counted = setup_calls.counting(inside, Passing)
+        tracemalloc.start()
+        comm = mpicomp.Comm(Passing(MPI.COMM_SELF))
+        reducer = mpicomp.Reducer(comm, "scalecom:chunk=8")
+        found = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    setup_calls.check(counted, ranks)
+    assert comm.layout == (1, ranks) and reducer._step.total_workers == ranks
+    comm.Free()
+    return found
+
+
+def test_a_set_up_takes_no_more_memory_on_65536_ranks_than_on_8(monkeypatch):
+    set_up(monkeypatch, FEW)  # imports, caches
+    few, many = set_up(monkeypatch, FEW), set_up(monkeypatch, MANY)
+    print(f"kept and most at once: {few} bytes on {FEW} ranks, {many} on {MANY}")
+    assert max(b - a for a, b in zip(few, many, strict=True)) < SLACK
+
+
+def test_workers_of_many_ranks_take_no_list():
+    workers = Workers.equal(3, MANY)
+    assert (workers.total, workers.most, workers.on(MANY - 1), workers.first(5)) == (3 * MANY, 3, 3, 15)
+    assert workers.owner(0) == (0, 0) and workers.owner(3 * MANY - 1) == (MANY - 1, 2) and workers.owner(7) == (2, 1)
