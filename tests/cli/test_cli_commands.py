@@ -56,6 +56,12 @@ def test_unknown_command():
     assert "No such command 'bnech'" in result.output
 
 
+def test_bench_points_to_its_own_help():
+    result = invoke("bench", "--nonsense")
+    assert result.exit_code == 2
+    assert " bench --help' for help." in result.output
+
+
 def test_schemes_lists_every_scheme():
     rows = json.loads(invoke("schemes", "--json").output)["schemes"]
     assert [row["name"] for row in rows] == names()
