@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +72,8 @@ class Keeper:
     ------
     RefusedOverwrite
         On every rank: the folder holds checkpoints, and ``resume`` was not asked for.
+    MpicompError
+        On every rank: nothing can be written into the folder.
     """
 
     def __init__(self, comm: Any, folder: str | os.PathLike[str] | None = None, *, every: int | None = None,
@@ -86,10 +89,7 @@ class Keeper:
             self._open(Path(folder), resume)
 
     def _open(self, folder: Path, resume: bool) -> None:
-        there = checkpoint.steps(folder) if self._comm.rank == 0 and not resume else []
-        self._comm.fail_together(RefusedOverwrite(
-            f"{folder} holds checkpoints up to step {there[-1]}: resume to go on from them, or choose another folder"
-        ) if there else None)  # fmt: skip
+        self._comm.fail_together(_unusable(folder, resume) if self._comm.rank == 0 else None)
         self.saved = checkpoint.load(self._comm, folder) if resume else None
         if self.saved is None and resume:
             self._say(f"no checkpoint in {folder} yet: beginning")
@@ -142,7 +142,7 @@ class Keeper:
 
 def _impossible(folder: Any, every: int | None, resume: bool) -> InvalidArgument | None:
     if folder is None and (every is not None or resume):
-        return InvalidArgument("resume and checkpoint_every need a folder of checkpoints: give checkpoint")
+        return InvalidArgument("--resume and --checkpoint-every need a folder of checkpoints: give --checkpoint DIR")
     if every is not None and every < 1:
         return InvalidArgument(f"checkpoint_every must be at least 1, got {every}")
     return None
@@ -153,3 +153,19 @@ def check_ranks(comm: Any, saved: Any, reducer: Any) -> None:
     comm.fail_together(None if checkpoint.common_result(reducer) or saved.same_ranks else InvalidArgument(
         f"with {saved.settings['scheme']} each rank has a model of its own: resume on {saved.ranks} ranks"
     ))  # fmt: skip
+
+
+def _unusable(folder: Path, resume: bool) -> MpicompError | None:
+    """Why no checkpoints can go into ``folder``, which is made: to be told before the training, not at its end."""
+    there = [] if resume else checkpoint.steps(folder)
+    if there:
+        return RefusedOverwrite(
+            f"{folder} holds checkpoints up to step {there[-1]}: --resume to go on from them, or choose another folder"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        reason = "it is a file" if folder.is_file() else error.strerror
+        return MpicompError(f"cannot write checkpoints into {folder}: {reason}; choose another folder")

@@ -48,7 +48,8 @@ class Settings:
 
 def check_workers(workers: int, ranks: int) -> None:
     if workers < ranks:
-        raise InvalidArgument(f"workers must be at least {ranks} (one a rank), got {workers}: start fewer ranks")
+        what_to_do = ": start fewer ranks" if workers > 0 else ""
+        raise InvalidArgument(f"workers must be at least {ranks} (one a rank), got {workers}{what_to_do}")
 
 
 def _check_shards(workers: int, rows: int) -> None:

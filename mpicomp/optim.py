@@ -162,9 +162,9 @@ class Adam(Optimizer):
 
 
 class LARS(Optimizer):
-    """Layer-wise rates: v <- momentum v + lr r d, with r = trust |w| / (|g| + weight_decay |w|); w <- w - v.
+    """Layer-wise rates: v <- momentum v + lr r d; w <- w - v.
 
-    r is 1 where a norm is 0, and for the arrays that ``skip`` names.
+    r = trust_coefficient |w| / (|g| + weight_decay |w|); 1 where a norm is 0, and for the arrays that ``skip`` names.
 
     Reference: You et al., Large batch training of convolutional networks, 2017, algorithm 1 (r: equation 6).
     """
@@ -172,7 +172,8 @@ class LARS(Optimizer):
     name = "lars"
     options = (
         Option("momentum", float, 0.9, "of the velocity", low=0, high=1), WEIGHT_DECAY,
-        Option("trust", float, 0.001, "how far a layer may move in proportion to its norm", low=0, open_low=True),
+        Option("trust_coefficient", float, 0.001, "how far a layer may move in proportion to its norm", low=0,
+               open_low=True),
         SKIP_1D,
     )
     slots = ("velocity",)
@@ -182,7 +183,7 @@ class LARS(Optimizer):
         decay, rate = (0.0 if self._exempt(w) else self.settings["weight_decay"]), 1.0
         size, slope = norm(w), norm(g)
         if size and slope and not self._exempt(w):
-            rate = self.settings["trust"] * size / (slope + decay * size)
+            rate = self.settings["trust_coefficient"] * size / (slope + decay * size)
         v *= self.settings["momentum"]
         v += (lr * rate) * (g + decay * w if decay else g)
         w -= v

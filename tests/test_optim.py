@@ -101,6 +101,7 @@ CASES = {
     "adam:beta1=0.25,beta2=0.5,weight_decay=0.1": adam(0.25, 0.5, 1e-8, 0.1, False),
     "adam:weight_decay=0.1,decoupled=yes": adam(0.9, 0.999, 1e-8, 0.1, True),
     "lars:weight_decay=0.01": lars(0.9, 0.01, 0.001),
+    "lars:trust_coefficient=0.02": lars(0.9, 0, 0.02),
     "lamb:weight_decay=0.01": lamb(0.9, 0.999, 1e-6, 0.01),
 }
 

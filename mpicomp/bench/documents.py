@@ -81,7 +81,8 @@ def read(path: str | Path) -> dict[str, Any]:
         rows = [_checked(full(row)) for row in document["rows"]]
         _check_head(document)
     except DAMAGE as error:
-        raise CorruptFile(f"{path} holds no result of mpicomp bench: {error}") from error
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise CorruptFile(f"{path} holds no result of mpicomp bench: {what}") from error
     if document.get("format") != FORMAT or any(not (row["t_med_us"] and row["nbytes"]) for row in rows):
         raise CorruptFile(f"{path} holds no result of mpicomp bench: expected format {FORMAT!r} and rows with times")
     return {**document, "rows": [_as_now(row) for row in rows]}

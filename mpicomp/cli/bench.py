@@ -29,8 +29,18 @@ class BenchGroup(click.Group):
         return super().parse_args(ctx, args if args[:1] == ["merge"] else ["run", *args])
 
 
+class GroupsContext(click.Context):
+    """Says of itself what its group says: the command's own name is not for typing."""
+
+    @property
+    def command_path(self) -> str:
+        return self.parent.command_path if self.parent else "mpicomp bench"
+
+
 class RunCommand(click.Command):
-    """Shows itself as its group: its own name is not for typing."""
+    """Shows itself as its group."""
+
+    context_class = GroupsContext
 
     def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None,
                      **extra: Any) -> click.Context:  # fmt: skip
@@ -39,9 +49,8 @@ class RunCommand(click.Command):
         return super().make_context("", args, parent, **extra)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        name = ctx.parent.command_path if ctx.parent else "mpicomp bench"
-        formatter.write_usage(name, "[OPTIONS] [COLLECTIVE]")
-        formatter.write_usage(name, "merge [OPTIONS] FILE FILE ...", prefix="       ")
+        formatter.write_usage(ctx.command_path, "[OPTIONS] [COLLECTIVE]")
+        formatter.write_usage(ctx.command_path, "merge [OPTIONS] FILE FILE ...", prefix="       ")
 
 
 class OfflineCommand(click.Command):

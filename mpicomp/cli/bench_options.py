@@ -44,7 +44,7 @@ def _schemes() -> list[str]:
 
 
 what_to_measure = all_of(
-    click.argument("collective", type=What(list(COLLECTIVES)), default="allreduce"),
+    click.argument("collective", type=What(list(COLLECTIVES)), default="allreduce", metavar="COLLECTIVE"),
     click.option("-a", "--algorithm", multiple=True, metavar="NAME,...", type=Listed(allreduce.names),
                  help="Algorithms; the first is the baseline of the ratio.  [default: all there are]"),
     click.option("-s", "--scheme", multiple=True, metavar="SCHEME,...", type=Listed(_schemes),

@@ -94,10 +94,17 @@ def outcome_of(call: Callable[[], Any]) -> Outcome:
         return Outcome(1)
     except (MpicompError, OSError) as error:  # what the user can mend needs no traceback
         debug = f"{traceback.format_exc()}\n" if os.environ.get("MPICOMP_DEBUG") else ""
-        return Outcome(1, f"{debug}Error: {error}")
+        return Outcome(1, f"{debug}Error: {_words(error)}")
     except BaseException as error:  # a bug; its text may show data, which differ between ranks
         where = traceback.extract_tb(error.__traceback__)[-1]
         return Outcome(1, traceback.format_exc().rstrip(), cause=f"{type(error)} {where.filename} {where.lineno}")
+
+
+def _words(error: Exception) -> str:
+    """What the user is told: of the system's errors the file and the reason, without the number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _exit_code(error: BaseException) -> int:

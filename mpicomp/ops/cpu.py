@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from . import built  # noqa: F401  (before what it looks for)
 from ._cpu import (
     add,
     add_widened,

@@ -4,6 +4,7 @@ the short way of small all-reduces.
 
 from __future__ import annotations
 
+from . import built  # noqa: F401  (before what it looks for)
 from ._cpu import LINE_BYTES, NodeWindow, PlainCalls, has_kernel, plain_nbytes
 
 __all__ = ["LINE_BYTES", "NodeWindow", "PlainCalls", "has_kernel", "plain_nbytes"]

@@ -28,7 +28,7 @@ def check_output(path: Path, force: bool) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give a file name")
     if os.path.lexists(path) and not force:
-        raise RefusedOverwrite(f"{path} exists already: give another path, or force to replace it")
+        raise RefusedOverwrite(f"{path} exists already: give another path, or --force (force=True) to replace it")
     try:  # permissions do not tell: root has all of them, also where a file system takes no files
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
@@ -42,7 +42,7 @@ def check_trace(path: Path, force: bool) -> None:
     if not os.path.lexists(folder):
         return
     if not force:
-        raise RefusedOverwrite(f"{folder} exists already: give another path, or force to replace it")
+        raise RefusedOverwrite(f"{folder} exists already: give another path, or --force (force=True) to replace it")
     if not folder.is_dir() or {*folder.iterdir()} - {*folder.glob(PART_FILES)}:
         raise RefusedOverwrite(f"{folder} holds more than a trace: remove it yourself, or give another path")
 
@@ -119,7 +119,7 @@ def _not_written(path: Path, error: OSError) -> OSError:
 
 
 def _refusal(output: Path) -> RefusedOverwrite:
-    return RefusedOverwrite(f"{output} exists already: give another path, or force to replace it")
+    return RefusedOverwrite(f"{output} exists already: give another path, or --force (force=True) to replace it")
 
 
 def _remove(path: Path) -> None:

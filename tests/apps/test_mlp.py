@@ -9,7 +9,7 @@ from mpicomp.apps import images, loop, plots
 from mpicomp.apps.keeper import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.mlp import MLP
-from mpicomp.errors import InvalidArgument, NonFiniteGradient, RefusedOverwrite
+from mpicomp.errors import InvalidArgument, MpicompError, NonFiniteGradient, RefusedOverwrite
 
 DATA = images.load("synthetic:train=200,test=80,seed=1")
 
@@ -178,6 +178,16 @@ def test_the_folder_of_checkpoints(alone, tmp_path):
     for arguments, text in (({"resume": True}, "need a folder"), ({"folder": tmp_path, "every": 0}, "at least 1")):
         with pytest.raises(InvalidArgument, match=text):
             Keeper(alone, **arguments)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_training(alone, tmp_path):
+    """Not at its end, when hours of work would be lost."""
+    (tmp_path / "file").write_text("mine")
+    for folder, why in ((tmp_path / "file", "it is a file"), (tmp_path / "file" / "below", "Not a directory")):
+        for resume in (False, True):
+            with pytest.raises(MpicompError, match=f"cannot write checkpoints into {folder}: {why}; choose another"):
+                Keeper(alone, folder, resume=resume)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_picture(alone, tmp_path):

@@ -15,6 +15,7 @@ from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_na
 from mpicomp.cli import version
 from mpicomp.cli.bench import make_plan
 from mpicomp.cli.console import Column, plain_line
+from mpicomp.cli.guard import Outcome, outcome_of
 from mpicomp.cli.hints import rank_hint, size_hint
 from mpicomp.cli.root import COMMANDS, root
 from mpicomp.errors import InvalidArgument, MpicompError
@@ -54,6 +55,17 @@ def test_unknown_command():
     result = invoke("bnech")
     assert result.exit_code == 2
     assert "No such command 'bnech'" in result.output
+
+
+def test_bench_points_to_its_own_help():
+    result = invoke("bench", "--nonsense")
+    assert result.exit_code == 2
+    assert " bench --help' for help." in result.output
+
+
+def test_errors_of_the_system_name_the_file_and_the_reason(tmp_path):
+    missing = tmp_path / "none.json"
+    assert outcome_of(missing.read_text) == Outcome(1, f"Error: {missing}: No such file or directory")
 
 
 def test_schemes_lists_every_scheme():

@@ -173,7 +173,7 @@ def algorithms(runs, seeds, quick):
 
 def large_batch(runs, seeds, quick):
     """8 workers x 256 rows: the rate scaled linearly with a warm-up of half an epoch, LARS and LAMB; dense and 1 %."""
-    optimizers = {"SGD": ("sgd:momentum=0.9", 0.4), "LARS": ("lars:momentum=0.9,trust=0.02", 1.0),
+    optimizers = {"SGD": ("sgd:momentum=0.9", 0.4), "LARS": ("lars:momentum=0.9,trust_coefficient=0.02", 1.0),
                   "LAMB": ("lamb", 0.01)}  # fmt: skip
     compressed = "scalecom:selector=top-k,density=0.01,beta=0.1,warmup=9,warmup_density=1,stages=1"
     common = {"batch": 256, "warmup": 0.5}

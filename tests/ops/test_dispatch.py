@@ -2,9 +2,11 @@
 
 import inspect
 import os
+import shutil
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +56,14 @@ def test_gpu_takes_the_same_arguments_as_the_reference():
     for name in NAMES:
         expected, actual = (list(inspect.signature(getattr(m, name)).parameters) for m in (reference, gpu))
         assert actual == expected, name
+
+
+def test_a_clone_that_was_not_compiled_says_so(tmp_path):
+    there = tmp_path / "mpicomp"
+    shutil.copytree(Path(package.__file__).parents[1], there, ignore=shutil.ignore_patterns("*.so", "apps"))
+    first = f"import sys; sys.path[0] = {str(tmp_path)!r}; "
+    said = python(first + "import numpy, mpicomp.ops as o; o.ops_for(numpy.zeros(1))").stderr
+    assert f"MissingExtra: mpicomp was imported from {there}, where nothing is compiled for Python" in said
 
 
 def test_environment_chooses_the_oracle():
