@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from selecting import AGREED, BOTH, ESTIMATED, PAST_FLOAT32, WITH_A_TARGET, draw, fake_step, make, select
+from selecting import AGREED, BOTH, ESTIMATED, KINDS, PAST_FLOAT32, WITH_A_TARGET, draw, fake_step, make, select
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.schemes import Scheme
@@ -23,6 +23,20 @@ def test_spans_are_treated_by_themselves(name):
     parts = [start + select(name, x[start:stop], density=0.05, bin=50, row=8, width=64)
              for start, stop in pairwise(ends)]
     np.testing.assert_array_equal(found, np.concatenate(parts))
+
+
+@BOTH
+def test_a_sample_estimates_for_every_span(ops):
+    """Spans that keep their threshold, lower it, let too many pass, or are selected exactly: as each by itself."""
+    rng, lengths = np.random.default_rng(), [5000, 1, 800, 9000, 2000, 0, 7000, 3, 12_000]
+    kinds = [rng.choice(KINDS) for _ in lengths]
+    parts = [draw(kind, n, int(rng.integers(2**31))) for kind, n in zip(kinds, lengths, strict=True)]
+    x, ends = np.concatenate(parts), np.cumsum(lengths)
+    for density, number in ((0.1, 0), (0.03, int(rng.integers(100))), (1.0, 5), (0.3, 1)):
+        found = select("sampled", x, ops, cuts=ends[:-1].tolist(), number=number, density=density)
+        each = [end - n + select("sampled", part, ops, number=number, density=density)
+                for part, end, n in zip(parts, ends, lengths, strict=True)]
+        np.testing.assert_array_equal(found, np.concatenate(each), err_msg=f"{kinds}")
 
 
 def test_random_k_draws_anew_in_every_span_and_step():

@@ -87,7 +87,19 @@ from .reference.low_rank import (
     project_back_each,
     project_each,
 )
-from .reference.many import Spans, chunk_indices_in, chunk_max_in, top_k_in
+from .reference.many import (
+    Bounds,
+    Samples,
+    Spans,
+    bin_select_in,
+    chunk_indices_in,
+    chunk_max_in,
+    random_strata_in,
+    require_counts,
+    sample_in,
+    threshold_in,
+    top_k_in,
+)
 
 __all__ = [
     "PIECE",
@@ -98,6 +110,7 @@ __all__ = [
     "ascends",
     "axpby",
     "bin_select",
+    "bin_select_spans",
     "chunk_indices",
     "chunk_indices_spans",
     "chunk_max",
@@ -117,6 +130,7 @@ __all__ = [
     "group_norms",
     "index_dtype",
     "isa",
+    "kth_largest_spans",
     "largest_gap",
     "low_rank_product",
     "low_rank_product_all",
@@ -142,14 +156,17 @@ __all__ = [
     "project_rows",
     "quantise",
     "random_strata",
+    "random_strata_spans",
     "random_words",
     "sample",
+    "sample_spans",
     "scale",
     "scatter",
     "scatter_add",
     "sketch_estimate",
     "squared_norm",
     "threshold",
+    "threshold_spans",
     "to_host",
     "top_k",
     "top_k_spans",
@@ -182,10 +199,37 @@ def chunk_indices_spans(positions: np.ndarray, spans: Spans, n: int, indices: np
     chunk_indices_in(chunk_indices, positions, spans, indices)
 
 
-def top_k_spans(memory: np.ndarray | None, grad: np.ndarray, spans: list[tuple[int, int]],
-                counts: list[int]) -> np.ndarray:
+def top_k_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, counts: list[int]) -> np.ndarray:
     """``top_k`` in each of ``spans``, as indices into the whole vector."""
     return top_k_in(top_k, concatenate, memory, grad, spans, counts)
+
+
+def threshold_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds,
+                    lams: list[float]) -> tuple[np.ndarray, list[int]]:
+    """``threshold`` in each of ``spans``, as indices into the whole vector, and how many each has."""
+    return threshold_in(threshold, concatenate, memory, grad, spans, lams)
+
+
+def bin_select_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int) -> np.ndarray:
+    """``bin_select`` in each of ``spans``, as indices into the whole vector."""
+    return bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+
+
+def sample_spans(memory: np.ndarray | None, grad: np.ndarray, samples: Samples, values: np.ndarray) -> None:
+    """``sample`` for each of ``samples``, one behind another."""
+    sample_in(sample, memory, grad, samples, values)
+
+
+def kth_largest_spans(x: np.ndarray, spans: Bounds, counts: list[int]) -> list[float]:
+    """The smallest magnitude that ``top_k`` selects in each of ``spans``."""
+    require_counts(spans, counts, x.size, least=1)
+    largest = [x[start:stop][top_k(None, x[start:stop], k)] for (start, stop), k in zip(spans, counts, strict=True)]
+    return [float(np.fmin.reduce(np.abs(one))) for one in largest]  # NaN only where nothing else is
+
+
+def random_strata_spans(n: int, spans: Bounds, counts: list[int], key: Key) -> np.ndarray:
+    """``random_strata`` in each of ``spans``, as indices into ``n`` elements."""
+    return random_strata_in(random_strata, concatenate, n, spans, counts, key)
 
 
 def project_all(memory: np.ndarray | None, grad: np.ndarray, matrices: Matrices, q: np.ndarray, p: np.ndarray) -> None:

@@ -144,8 +144,11 @@ class Runtime:
     def address(self, array: Array) -> int:
         return array.data.ptr
 
+    def current_device(self) -> int:
+        return self.xp.cuda.runtime.getDevice()
+
     def kernel(self, family: str, name: str) -> Any:
-        return self._module(family, self.xp.cuda.runtime.getDevice()).get_function(name)
+        return self._module(family, self.current_device()).get_function(name)
 
     @cache  # noqa: B019 (the one runtime lives as long as the process)
     def _module(self, family: str, device: int) -> Any:
@@ -176,6 +179,11 @@ def to_host(x: Array) -> np.ndarray:
 def addresses(arrays: Sequence[Array]) -> tuple[int, ...]:
     """Where the arrays begin in the device's memory."""
     return tuple(map(_runtime.address, arrays))
+
+
+def current_device() -> int:
+    """The number of the device that launches without array arguments go to."""
+    return _runtime.current_device()
 
 
 def on_device(op: Callable[Given, Result]) -> Callable[Given, Result]:

@@ -33,6 +33,10 @@ class Targeted:
         target = self.density if self.k is None else min(1.0, self.k / max(1, n))
         return min(n, max(1, round(step.density(target, span) * n)))
 
+    def targets(self, step: Any) -> list[int]:
+        """The counts of all spans."""
+        return [self.count(step, span) for span in range(len(step.spans))]
+
 
 class Listed:
     """A selector whose selection is the list of indices itself, NaN and infinity first among them."""
@@ -52,4 +56,4 @@ class Counted(Targeted, Listed):
 
     def counts(self, step: Any) -> list[int]:
         """The targets of all spans."""
-        return [self.count(step, span) for span in range(len(step.spans))]
+        return self.targets(step)

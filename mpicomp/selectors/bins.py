@@ -8,7 +8,7 @@ import numpy as np
 
 from ..options import Option
 from ..values import Array, Compensated
-from ._by_span import Listed, select_by_span
+from ._by_span import Listed
 
 
 class Bins(Listed):
@@ -29,9 +29,6 @@ class Bins(Listed):
         self.bin = bin
 
     def select(self, u: Compensated, step: Any) -> Array:
-        return select_by_span(u, step, lambda part, span: self._of_span(part, step.ops))
-
-    def _of_span(self, u: Compensated, ops: Any) -> Array:
-        passed = ops.bin_select(*u, self.bin)
+        passed = step.ops.bin_select_spans(*u, step.spans, self.bin)
         smallest = float(np.finfo(u.gradient.dtype).smallest_subnormal)
-        return passed[ops.threshold(None, u.at(passed, ops), smallest)]
+        return passed[step.ops.threshold(None, u.at(passed, step.ops), smallest)]

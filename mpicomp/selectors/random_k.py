@@ -29,9 +29,4 @@ class RandomK(Targeted):
 
     def pick(self, total: Array, step: Any) -> Array:
         """Ascending indices into the whole vector."""
-        ops, dtype, drawn = step.ops, step.ops.index_dtype(step.n), []
-        for span, (start, stop) in enumerate(step.spans):
-            key = step.key(SHARED + span)
-            indices = ops.random_strata(stop - start, self.count(step, span), key).astype(dtype, copy=False)
-            drawn.append(indices + start if start else indices)
-        return ops.concatenate(drawn, dtype)
+        return step.ops.random_strata_spans(step.n, step.spans, self.targets(step), step.key(SHARED))

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from math import isfinite
-from typing import Any
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+from math import inf
+from typing import Any, NamedTuple
 
 from ..options import Option
 from ..values import Array, Compensated
-from ._by_span import DENSITY, K
-from ._estimated import Estimated, largest_of, without_estimate
+from ._by_span import DENSITY, K, Listed, Targeted
 
 LOW, HIGH = 0.8, 1.3  # bounds on how many pass, in targets
 LOWERINGS = 5  # of the threshold, each to LOW of it
 ENOUGH = 32  # elements of the sample above the threshold: it is right within about 1/sqrt(32)
 
 
-class Sampled(Estimated):
-    """About as many as top-k sends, without sorting all: every ``1/sample``-th |u| gives the threshold.
+class Sampled(Targeted, Listed):
+    """About as many as top-k sends, without sorting all: every ``1/sample``-th |u| of a span gives its threshold.
 
     The smallest of the sample's own top-k is the threshold; the sample's offset goes on by one each step. Where more
     than 1.3 times the target pass, the exact top-k among them is taken; where fewer than 0.8 times, the threshold is
     lowered. So between 0.8 and 1.3 times the target are sent always (where lowering does not help, by an exact top-k of
     all). The sample is larger than asked for where it would hold fewer than 32 of the elements to be sent; small
-    targets, below 96, are selected exactly.
+    targets, below 96, are selected exactly. All spans are treated together, so that a device is asked as often for many
+    as for one.
 
     Reference: Lin et al., Deep Gradient Compression, ICLR 2018, section 3.1 and appendix.
     """
@@ -39,32 +41,99 @@ class Sampled(Estimated):
         super().__init__(density, k)
         self.sample = sample
 
-    def pick(self, u: Compensated, target: int, step: Any) -> Array:
-        ops = step.ops
-        lam = self._threshold(u, target, step)
-        if not isfinite(lam):
-            return without_estimate(u, target, ops)
-        for _ in range(LOWERINGS + 1 if lam else 0):  # 0 would let everything pass
-            passed = ops.threshold(*u, lam)
-            if passed.size > HIGH * target:
-                return largest_of(u, passed, target, ops)
-            if passed.size >= LOW * target:
-                return passed
-            lam *= LOW
-        return ops.top_k(*u, target)
+    def select(self, u: Compensated, step: Any) -> Array:
+        targets, found = self.targets(step), {}
+        left = self._thresholds(u, targets, step)
+        for _ in range(LOWERINGS + 1):
+            passed = _passed(u, left, step)
+            found |= {span: part for span, part in passed.items() if part.size >= LOW * targets[span]}
+            left = {span: LOW * lam for span, lam in left.items() if span not in found}
+        crowded = {span: found[span] for span in sorted(found) if found[span].size > HIGH * targets[span]}
+        found |= _largest_of(u, crowded, targets, step)
+        found |= _exactly(u, [span for span in range(len(targets)) if span not in found], targets, step)
+        return _joined([found[span] for span in range(len(targets))], step)
 
-    def _threshold(self, u: Compensated, target: int, step: Any) -> float:
-        """The smallest magnitude of the sample's own top-k; 0 where the sample would be everything."""
-        ops, stride = step.ops, self.stride(target)
-        if stride == 1:
-            return 0.0
-        first = step.number % stride
-        values = ops.empty(-(-(u.n - first) // stride), u.gradient.dtype)
-        ops.sample(*u, first, stride, values)
-        largest = ops.top_k(None, values, max(1, round(values.size * target / u.n)))
-        return float(abs(Compensated(None, values).at(largest, ops)).min())
+    def _thresholds(self, u: Compensated, targets: list[int], step: Any) -> dict[int, float]:
+        """By span, the smallest magnitude of its sample's own top-k; 0 where everything is to be sent.
+
+        Nothing where an exact selection is to be made: where the sample would be everything, or says 0, which would let
+        everything pass, or a number that is not finite.
+        """
+        whole, samples, places, counts, end = [], {}, [], [], 0
+        for span, ((start, stop), target) in enumerate(zip(step.spans, targets, strict=True)):
+            stride = self.stride(target)
+            if stride > 1 and target == stop - start:
+                whole.append(span)
+            elif stride > 1:
+                first = step.number % stride
+                size = -(-(stop - start - first) // stride)
+                samples[span] = start + first, stride, size
+                places.append((end, end + size))
+                counts.append(max(1, round(size * target / (stop - start))))
+                end += size
+        values = step.ops.empty(end, u.gradient.dtype)
+        step.ops.sample_spans(*u, list(samples.values()), values)
+        kth = step.ops.kth_largest_spans(values, places, counts)
+        lams = {span: lam for span, lam in zip(samples, kth, strict=True) if 0 < lam < inf}
+        return {span: lams.get(span, 0.0) for span in sorted([*lams, *whole])}
 
     def stride(self, target: int) -> int:
         """Elements between two of the sample; odd, so as not to keep in step with rows of 2^m elements."""
         longest = min(1 / self.sample, target / ENOUGH)
         return max(1, int(longest) - 1 | 1)
+
+
+class Part(NamedTuple):
+    """Of a list of selected indices, those in one span."""
+
+    indices: Array
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+def _parts(indices: Array, spans: Iterable[int], counts: list[int]) -> dict[int, Part]:
+    """By span, a list that holds ``counts`` indices of each."""
+    bounds = pairwise([0, *accumulate(counts)])
+    return {span: Part(indices, *bound) for span, bound in zip(spans, bounds, strict=True)}
+
+
+def _joined(parts: list[Part], step: Any) -> Array:
+    """All in one list; neighbours in a list stay together."""
+    runs: list[Part] = []
+    for part in parts:
+        if runs and runs[-1].indices is part.indices and runs[-1].end == part.begin:
+            runs[-1] = runs[-1]._replace(end=part.end)
+        else:
+            runs.append(part)
+    lists = [one.indices if one.size == one.indices.size else one.indices[one.begin : one.end] for one in runs]
+    return lists[0] if len(lists) == 1 else step.ops.concatenate(lists, step.ops.index_dtype(step.n))
+
+
+def _passed(u: Compensated, lams: dict[int, float], step: Any) -> dict[int, Part]:
+    """By span, all that reach its threshold."""
+    if not lams:
+        return {}
+    indices, counts = step.ops.threshold_spans(*u, [step.spans[span] for span in lams], list(lams.values()))
+    return _parts(indices, lams, counts)
+
+
+def _exactly(u: Compensated, spans: list[int], targets: list[int], step: Any) -> dict[int, Part]:
+    """By span, its largest."""
+    if not spans:
+        return {}
+    counts = [targets[span] for span in spans]
+    return _parts(step.ops.top_k_spans(*u, [step.spans[span] for span in spans], counts), spans, counts)
+
+
+def _largest_of(u: Compensated, passed: dict[int, Part], targets: list[int], step: Any) -> dict[int, Part]:
+    """By span, its largest, which are among those that passed."""
+    if not passed:
+        return {}
+    candidates, counts = _joined(list(passed.values()), step), [targets[span] for span in passed]
+    bounds = list(pairwise([0, *accumulate(part.size for part in passed.values())]))
+    largest = step.ops.top_k_spans(None, u.at(candidates, step.ops), bounds, counts)
+    return _parts(candidates[largest], passed, counts)

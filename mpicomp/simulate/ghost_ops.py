@@ -20,7 +20,7 @@ from ..ops.reference.low_rank import (
     project_back_each,
     project_each,
 )
-from ..ops.reference.many import top_k_in
+from ..ops.reference.many import Bounds, Samples, bin_select_in, random_strata_in, sample_in, threshold_in, top_k_in
 from .ghost import Ghost, Unknown
 from .spread import Spread, joined, union
 
@@ -142,8 +142,26 @@ class GhostOps:
     def orthogonalise_all(self, p: Any, matrices: Matrices) -> None:
         orthogonalise_each(self.orthogonalise, p, matrices)
 
-    def top_k_spans(self, memory: Any, grad: Any, spans: list[tuple[int, int]], counts: list[int]) -> Ghost:
+    def top_k_spans(self, memory: Any, grad: Any, spans: Bounds, counts: list[int]) -> Ghost:
         return top_k_in(self.top_k, self.concatenate, memory, grad, spans, counts)
+
+    def threshold_spans(self, memory: Any, grad: Any, spans: Bounds, lams: list[float]) -> tuple[Ghost, list[int]]:
+        return threshold_in(self.threshold, self.concatenate, memory, grad, spans, lams)
+
+    def bin_select_spans(self, memory: Any, grad: Any, spans: Bounds, length: int) -> Ghost:
+        return bin_select_in(self.bin_select, self.concatenate, memory, grad, spans, length)
+
+    def random_strata_spans(self, n: int, spans: Bounds, counts: list[int], key: RandomKey) -> Ghost:
+        return random_strata_in(self.random_strata, self.concatenate, n, spans, counts, key)
+
+    def sample_spans(self, memory: Any, grad: Any, samples: Samples, values: Any) -> None:
+        sample_in(self.sample, memory, grad, samples, values)
+
+    def kth_largest_spans(self, x: Any, spans: Bounds, counts: list[int]) -> list[float]:
+        """Each the least of a selection, which is read."""
+        for (start, stop), k in zip(spans, counts, strict=True):
+            x[start:stop][self.top_k(None, x[start:stop], k)].copy()
+        return [1.0] * len(spans)
 
     # -- what is chosen
 

@@ -34,12 +34,23 @@ def test_a_scalecom_step_over_161_tensors(emulated, comm, seed, layers):
 
 
 @pytest.mark.parametrize("scheme", ["topk:density=0.01,layers=whole", "topk:density=0.01,layers=per-tensor",
-                                    "threshold:lam=40", "dense"])
+                                    "threshold:lam=40", "dense", "dgc:density=0.01", "adacomp:bin=100",
+                                    "randomk:layers=per-tensor"])
 def test_launches_do_not_grow_with_the_tensors(emulated, comm, seed, scheme):
     shapes = resnet50(64)
     many, few = steps_of(comm, scheme, seed, shapes), steps_of(comm, scheme, seed, shapes[:5])
     for what in ("kernels", "waits", "copies", "cupy"):  # lists of another density may be packed in another form
         assert many.get(what, 0) <= few.get(what, 0) + 2, (what, many, few)
+
+
+def test_a_dgc_step_that_estimates_thresholds(emulated, comm, seed):
+    """A sample and its cuts, all that pass once a lowering, the largest of what passed, the rest exactly."""
+    seen = steps_of(comm, "dgc:density=0.1,sample=0.1", seed, resnet50(32))
+    assert seen["kernel sample"] == 1, seen
+    assert seen["kernel count_digits_spans"] <= 9, seen  # three digits of the sample, of what passed, of small tensors
+    assert seen["kernel select"] <= 6 + 1 + 2, seen
+    assert seen["kernels"] <= 60, seen
+    assert seen["waits"] <= 16, seen
 
 
 def test_a_powersgd_step_over_161_tensors(emulated, comm, seed):

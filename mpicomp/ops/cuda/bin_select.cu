@@ -1,6 +1,19 @@
 // Selection by bins (AdaComp): every element that, with its gradient added once more, reaches its bin's maximum. A warp
 // takes a bin of `length` elements, the last of which may be short; its second reading comes from a cache.
 #include "common.cuh"
+#include "groups.cuh"
+
+// Bins begin anew in each of `count` spans. spans: of each the number of its first bin (`count` + 1 of them), then where
+// each begins, then where each ends.
+struct Bin {
+    long long begin, end;
+};
+
+__device__ inline Bin bin_of(const long long* spans, long long count, long long length, long long b) {
+    const long long s = group_of(spans, count, b), *starts = spans + count + 1;
+    const long long begin = starts[s] + (b - spans[s]) * length;
+    return {begin, min(begin + length, starts[count + s])};
+}
 
 template <typename T> __device__ inline Bits<T> ahead(const T* memory, const T* grad, long long i) {
     return magnitude(compensated(memory, grad, i) + grad[i]);
@@ -8,31 +21,31 @@ template <typename T> __device__ inline Bits<T> ahead(const T* memory, const T* 
 
 // peaks[b] = the largest |u| of bin b, counts[b] = how many |u + grad| are at least as large.
 template <typename T>
-__global__ void bin_peaks(const T* memory, const T* grad, long long n, long long length, Bits<T>* peaks,
-                          long long* counts) {
+__global__ void bin_peaks(const T* memory, const T* grad, const long long* spans, long long count, long long length,
+                          Bits<T>* peaks, long long* counts) {
     const int lane = threadIdx.x % warp_size;
-    for (long long b = grid_index() / warp_size; b * length < n; b += grid_size() / warp_size) {
-        const long long begin = b * length, end = min(begin + length, n);
+    for (long long b = grid_index() / warp_size; b < spans[count]; b += grid_size() / warp_size) {
+        const auto [begin, end] = bin_of(spans, count, length, b);
         Bits<T> peak = 0;
-        long long count = 0;
+        long long reaching = 0;
         for (long long i = begin + lane; i < end; i += warp_size)
             peak = max(peak, magnitude(compensated(memory, grad, i)));
         for (int offset = warp_size / 2; offset; offset /= 2)
             peak = max(peak, __shfl_down_sync(all_lanes, peak, offset));
         peak = __shfl_sync(all_lanes, peak, 0);
-        for (long long i = begin + lane; i < end; i += warp_size) count += ahead(memory, grad, i) >= peak;
-        for (int offset = warp_size / 2; offset; offset /= 2) count += __shfl_down_sync(all_lanes, count, offset);
-        if (lane == 0) peaks[b] = peak, counts[b] = count;
+        for (long long i = begin + lane; i < end; i += warp_size) reaching += ahead(memory, grad, i) >= peak;
+        for (int offset = warp_size / 2; offset; offset /= 2) reaching += __shfl_down_sync(all_lanes, reaching, offset);
+        if (lane == 0) peaks[b] = peak, counts[b] = reaching;
     }
 }
 
 // until: running sums of the counts, each bin's own included.
 template <typename T, typename I>
-__global__ void write_bins(const T* memory, const T* grad, long long n, long long length, const Bits<T>* peaks,
-                           const long long* until, I* indices) {
+__global__ void write_bins(const T* memory, const T* grad, const long long* spans, long long count, long long length,
+                           const Bits<T>* peaks, const long long* until, I* indices) {
     const int lane = threadIdx.x % warp_size;
-    for (long long b = grid_index() / warp_size; b * length < n; b += grid_size() / warp_size) {
-        const long long begin = b * length, end = min(begin + length, n);
+    for (long long b = grid_index() / warp_size; b < spans[count]; b += grid_size() / warp_size) {
+        const auto [begin, end] = bin_of(spans, count, length, b);
         long long place = b ? until[b - 1] : 0;
         for (long long first = begin; first < end && place < until[b]; first += warp_size) {
             const long long i = first + lane;

@@ -69,7 +69,8 @@ __device__ inline Count count_before(const Board& board, long long first, long l
 // indices: at least as many as `capacity`; further ones are only counted. totals = how many are above the key, and how many
 // equal it, in all of n elements. cut (may be null): key and ties as top_k.cu leaves them, in the place of these.
 // Where `many` is set, of `count` spans of the vector, with a cut each: spans has of each the number of its first tile
-// (`count` + 1 of them), then where each begins, where each ends, and where its indices begin in the list.
+// (`count` + 1 of them), then where each begins, where each ends, and where its indices begin in the list. Or, where totals is
+// given, one list goes on through all spans, whose cuts admit all that equal them: totals[s] = where that of span s ends.
 template <typename T, typename I, bool many>
 __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key, long long ties, const long long* cut,
                        const long long* spans, long long count, char* board_memory, long long tiles, long long capacity,
@@ -83,14 +84,17 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
     if (threadIdx.x == 0) taken = atomicAdd((int*)board.ticket, 1);
     __syncthreads();
     const long long t = taken;
-    long long first = 0, start = 0;  // of the span: its first tile and element
+    long long first = 0, start = 0, begin = t * tile<T>;  // the list's first tile; where the span begins, and in it the tile
     if constexpr (many) {
         const long long s = group_of(spans, count, t), *of = spans + count + 1 + s;
-        first = spans[s], start = of[0], n = of[count] - start, indices += of[2 * count];
+        start = of[0], n = of[count] - start, begin = (t - spans[s]) * tile<T>;
         grad += start, memory = memory ? memory + start : memory, cut += 2 * s;
+        if (!totals) first = spans[s], indices += of[2 * count];
+        else totals = t + 1 == spans[s + 1] ? totals + s : nullptr;
+    } else if (t + 1 < tiles) {
+        totals = nullptr;
     }
     if (cut) key = (Bits<T>)cut[0], ties = cut[1];
-    const long long begin = (t - first) * tile<T>;
 
     // Pack `round * threads + thread` of the tile is this thread's: which of its elements are above and equal.
     unsigned above = 0, equal = 0;
@@ -137,7 +141,8 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
             const Count sums = {earlier.above + count.above, earlier.equal + count.equal};
             tell(board.running, board.told, t, sums, running_count);
             before = earlier;
-            if (!many && t == tiles - 1) totals[0] = sums.above, totals[1] = sums.equal;
+            if (totals) totals[0] = many ? sums.above + sums.equal : sums.above;
+            if (totals && !many) totals[1] = sums.equal;
         }
     }
     __syncthreads();

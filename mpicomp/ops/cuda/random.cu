@@ -1,5 +1,6 @@
 // Words of a key's stream, uniform numbers, and one random index of each part of a vector.
 #include "common.cuh"
+#include "groups.cuh"
 #include "philox.cuh"
 
 template <typename T> __device__ T number_of(unsigned word);
@@ -17,17 +18,21 @@ __global__ void numbers(long long n, unsigned long long first, unsigned long lon
             out[i] = number_of<T>(stream.word(first + i));
 }
 
-// indices[j] = one of part j of n elements, [j n div k, (j + 1) n div k), from word j. One block of words a thread and
-// round.
+// In each of `count` spans, k indices, the j-th one of part j of its n elements, [j n div k, (j + 1) n div k), from word j
+// of the stream of worker + the span's number. spans: of each the number of its first block of four words (`count` + 1 of
+// them), then where each begins, its n, its k, and where its indices begin in the list. A block of words a thread and round.
 template <typename I>
-__global__ void random_strata(long long n, long long k, unsigned long long seed, unsigned step, unsigned worker,
-                              I* indices) {
-    Stream stream(seed, step, worker);
-    const unsigned long long part = n / k, rest = n % k;
-    for (long long b = grid_index(); 4 * b < k; b += grid_size())
-        for (long long j = 4 * b; j < min(4 * b + 4, k); ++j) {
+__global__ void random_strata(const long long* spans, long long count, unsigned long long seed, unsigned step,
+                              unsigned worker, I* indices) {
+    for (long long b = grid_index(); b < spans[count]; b += grid_size()) {
+        const long long s = group_of(spans, count, b), *of = spans + count + 1 + s;
+        const long long start = of[0], n = of[count], k = of[2 * count], list = of[3 * count], first = 4 * (b - spans[s]);
+        const unsigned long long part = n / k, rest = n % k;
+        Stream stream(seed, step, worker + (unsigned)s);
+        for (long long j = first; j < min(first + 4, k); ++j) {
             const unsigned long long u = j, begin = u * part + u * rest / k;
             const unsigned long long word = stream.word(j), size = (u + 1) * part + (u + 1) * rest / k - begin;
-            indices[j] = (I)(begin + word * (size >> 32) + (word * (size & 0xffffffff) >> 32));
+            indices[list + j] = (I)(start + begin + word * (size >> 32) + (word * (size & 0xffffffff) >> 32));
         }
+    }
 }

@@ -28,9 +28,9 @@ from ..cuda_runtime import (
 )
 from ..cuda_runtime import PIECE as PIECE_OF_BLOCK
 from ..reference import index_dtype
-from ..reference.many import require_counts
+from ..reference.many import require_counts, require_lams
 from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
-from .collect import collect, largest, largest_of_spans
+from .collect import collect, collect_spans, kth_keys, largest, largest_of_spans
 
 PIECE = 1 << 40  # kernels run beside the host anyhow: a pass is one piece
 
@@ -101,8 +101,12 @@ def threshold(memory: Array | None, grad: Array, lam: float) -> Array:
     kind_of(grad, "grad", REAL)
     if not lam >= 0:
         raise InvalidArgument(f"lam must be a number >= 0, got {lam}")
-    bits = np.abs(grad.dtype.type(lam)).view(bits_dtype(grad))
-    return collect(memory_or_null(memory, grad), grad, int(bits))
+    return collect(memory_or_null(memory, grad), grad, _key(lam, grad))
+
+
+def _key(lam: float, grad: Array) -> int:
+    """The bits of a magnitude."""
+    return int(np.abs(grad.dtype.type(lam)).view(bits_dtype(grad)))
 
 
 @on_device
@@ -119,9 +123,33 @@ def top_k_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]],
     require_counts(spans, counts, grad.size)
     if len(spans) == 1 and spans[0] == (0, grad.size):
         return top_k(memory, grad, counts[0])
-    indices = largest_of_spans(memory_or_null(memory, grad), grad, spans, counts)
+    return vouched(largest_of_spans(memory_or_null(memory, grad), grad, spans, counts), spans, grad.size)
+
+
+@on_device
+def threshold_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]],
+                    lams: list[float]) -> tuple[Array, list[int]]:
+    kind_of(grad, "grad", REAL)
+    require_lams(spans, lams, grad.size)
+    if len(spans) == 1 and spans[0] == (0, grad.size):
+        indices = threshold(memory, grad, lams[0])
+        return indices, [indices.size]
+    keys = [_key(lam, grad) for lam in lams]
+    indices, counts = collect_spans(memory_or_null(memory, grad), grad, spans, keys)
+    return vouched(indices, spans, grad.size), counts
+
+
+def vouched(indices: Array, spans: list[tuple[int, int]], n: int) -> Array:
+    """Selections of spans one behind another, vouched for where they ascend through all of them."""
     ascend = all(last[1] <= start for last, (start, _) in pairwise(spans))
-    return vouch(indices, grad.size if ascend else None)
+    return vouch(indices, n if ascend else None)
+
+
+@on_device
+def kth_largest_spans(x: Array, spans: list[tuple[int, int]], counts: list[int]) -> list[float]:
+    kind_of(x, "x", REAL)
+    require_counts(spans, counts, x.size, least=1)
+    return kth_keys(x, spans, counts).astype(bits_dtype(x)).view(x.dtype).tolist()
 
 
 # ---- reading and writing at indices: one index a thread

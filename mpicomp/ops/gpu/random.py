@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
-from ..cuda_runtime import INDEX, Array, blocks_for, launch, xp
+from ..cuda_runtime import INDEX, Array, blocks_for, current_device, launch, xp
 from ..reference import index_dtype
 from ..reference.base import require_count
+from ..reference.many import checked_streams, require_counts
 from ..reference.random import Key, checked_key, require_range
-from .arguments import vouch
+from .base import vouched
 
-__all__ = ["Key", "random_strata", "random_words", "stream", "uniform"]
+__all__ = ["Key", "random_strata", "random_strata_spans", "random_words", "stream", "uniform"]
 
 
 def stream(first: int, key: Key) -> tuple[np.generic, ...]:
@@ -39,8 +42,24 @@ def _numbers(t: str, dtype: type, n: int, first: int, key: Key) -> Array:
 
 def random_strata(n: int, k: int, key: Key) -> Array:
     require_count(k, n)
-    indices = xp().empty(k, index_dtype(n))
-    _, *arguments = stream(0, key)
-    name = f"random_strata<{INDEX[indices.dtype.name]}>"
-    launch("random", name, blocks_for((k + 3) // 4), np.int64(n), np.int64(k), *arguments, indices)
-    return vouch(indices, n)
+    return random_strata_spans(n, [(0, n)], [k], key)
+
+
+def random_strata_spans(n: int, spans: list[tuple[int, int]], counts: list[int], key: Key) -> Array:
+    require_counts(spans, counts, n)
+    key = checked_streams(key, len(spans))
+    indices = xp().empty(sum(counts), index_dtype(n))
+    if indices.size:
+        blocks, table = _table(tuple(spans), tuple(counts), xp(), current_device())
+        name, (_, *numbers) = f"random_strata<{INDEX[indices.dtype.name]}>", stream(0, key)
+        launch("random", name, blocks_for(blocks), table, np.int64(len(spans)), *numbers, indices)
+    return vouched(indices, spans, n)
+
+
+@lru_cache(maxsize=64)  # spans and counts are those of a model: the table is copied to the device once
+def _table(spans: tuple[tuple[int, int], ...], counts: tuple[int, ...], module: object,
+           device: int) -> tuple[int, Array]:
+    """Blocks of four words in all spans; on the device as `random_strata` in random.cu reads them."""
+    (starts, stops), ks = np.array(spans, np.int64).reshape(-1, 2).T, np.array(counts, np.int64)
+    first, lists = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in ((ks + 3) // 4, ks))
+    return int(first[-1]), xp().asarray(np.concatenate([first, starts, stops - starts, ks, lists[:-1]]))

@@ -7,8 +7,10 @@ import numpy as np
 from ...errors import InvalidArgument
 from ..cuda_runtime import INDEX, REAL, WARP, Array, blocks_for, launch, on_device, packs, to_host, xp
 from ..reference import index_dtype
+from ..reference.many import require_samples, require_spans
 from . import base
 from .arguments import bits_dtype, check, kind_of, memory_or_null, vouch
+from .collect import table_of, where
 
 
 @on_device
@@ -25,33 +27,44 @@ def moments(memory: Array | None, grad: Array, floor: float) -> tuple[int, float
 
 @on_device
 def sample(memory: Array | None, grad: Array, first: int, stride: int, values: Array) -> None:
-    t, m, k = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), values.size
+    sample_spans(memory, grad, [(first, stride, values.size)], values)
+
+
+@on_device
+def sample_spans(memory: Array | None, grad: Array, samples: list[tuple[int, int, int]], values: Array) -> None:
+    t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
     check(values, "values", grad.dtype)
-    if stride < 1 or first < 0 or (k and first + (k - 1) * stride >= grad.size):
-        got = f"{k} elements from {first} in steps of {stride}"
-        raise InvalidArgument(f"a sample must lie in [0, {grad.size}), got {got}")
-    scalars = np.int64(first), np.int64(stride), np.int64(k)
-    launch("moments", f"sample<{t}>", blocks_for(k), m, grad, *scalars, values)
+    require_samples(samples, grad.size, values.size)
+    if values.size:  # where samples begin changes from step to step: no use in keeping the table
+        first, stride, count = np.array(samples, np.int64).reshape(-1, 3).T
+        table = base.from_host(np.concatenate([[0], np.cumsum(count), first, stride]))
+        launch("moments", f"sample<{t}>", blocks_for(values.size), m, grad, table, np.int64(len(samples)), values)
 
 
 @on_device
 def bin_select(memory: Array | None, grad: Array, length: int) -> Array:
+    return bin_select_spans(memory, grad, [(0, grad.size)], length)
+
+
+@on_device
+def bin_select_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], length: int) -> Array:
     t, m, n = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), grad.size
     if length < 1:
         raise InvalidArgument(f"length must be at least 1, got {length}")
-    dtype = index_dtype(n)
-    if n == 0:
-        return base.empty(0, dtype)
+    require_spans(spans, n)
+    dtype, length = index_dtype(n), min(length, max(1, n))
+    bins, table = table_of(tuple(spans), length, (), xp(), where(grad))
+    if bins == 0:
+        return vouch(base.empty(0, dtype), 0)
     # One warp a bin, whose place in the result follows from the counts of the bins before it.
-    length = min(length, n)
-    bins, scalars = -(-n // length), (np.int64(n), np.int64(length))
+    scalars = table, np.int64(len(spans)), np.int64(length)
     peaks, counts = base.empty(bins, bits_dtype(grad)), base.empty(bins, np.int64)
     launch("bin_select", f"bin_peaks<{t}>", blocks_for(bins * WARP), m, grad, *scalars, peaks, counts)
     until = xp().cumsum(counts)
     indices = base.empty(int(until[-1]), dtype)
     name = f"write_bins<{t}, {INDEX[dtype.name]}>"
     launch("bin_select", name, blocks_for(bins * WARP), m, grad, *scalars, peaks, until, indices)
-    return vouch(indices, n)
+    return base.vouched(indices, spans, n)
 
 
 @on_device

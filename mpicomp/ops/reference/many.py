@@ -1,17 +1,21 @@
-"""What is done to many tensors at once, in one launch on a device: chunks that begin anew in each, and copies."""
+"""What is done to many tensors at once, in one launch on a device: selections that begin anew in each, and copies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument
 from ...partition import chunk_count
-from .base import Array, chunk_indices, chunk_max, concatenate, index_dtype, top_k
+from .base import Array, chunk_indices, chunk_max, concatenate, index_dtype, magnitude_bits, threshold, top_k
+from .random import Key, checked_key, random_strata
+from .selection import bin_select, sample
 
 Spans = list[tuple[int, int, int]]  # of each tensor: start, stop, elements a chunk
+Bounds = list[tuple[int, int]]  # of each tensor: start, stop
+Samples = list[tuple[int, int, int]]  # of each tensor: the first element that is read, the step to the next, how many
 
 
 def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
@@ -24,9 +28,39 @@ def chunk_indices_spans(positions: Array, spans: Spans, n: int, indices: Array) 
     chunk_indices_in(chunk_indices, positions, spans, indices)
 
 
-def top_k_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:
+def top_k_spans(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
     """``top_k`` of ``counts`` elements in each of ``spans`` (start, stop), as indices into all of ``grad``."""
     return top_k_in(top_k, concatenate, memory, grad, spans, counts)
+
+
+def threshold_spans(memory: Array | None, grad: Array, spans: Bounds, lams: list[float]) -> tuple[Array, list[int]]:
+    """``threshold`` by its own of ``lams`` in each of ``spans``, as indices into all; and how many each has."""
+    return threshold_in(threshold, concatenate, memory, grad, spans, lams)
+
+
+def bin_select_spans(memory: Array | None, grad: Array, spans: Bounds, length: int) -> Array:
+    """``bin_select`` in each of ``spans``, as indices into all of ``grad``."""
+    return bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+
+
+def sample_spans(memory: Array | None, grad: Array, samples: Samples, values: Array) -> None:
+    """``sample`` from each of ``samples`` (first, stride, count), one behind another."""
+    sample_in(sample, memory, grad, samples, values)
+
+
+def kth_largest_spans(x: Array, spans: Bounds, counts: list[int]) -> list[float]:
+    """The magnitude of the ``counts``-th largest, at least the first, in each of ``spans``; NaN counts as largest."""
+    require_counts(spans, counts, x.size, least=1)
+    sizes = [np.sort(magnitude_bits(x[start:stop])) for start, stop in spans]
+    return [float(size[-k].view(x.dtype)) for size, k in zip(sizes, counts, strict=True)]
+
+
+def random_strata_spans(n: int, spans: Bounds, counts: list[int], key: Key) -> Array:
+    """``random_strata`` of ``counts`` indices in each of ``spans``, as indices into ``n`` elements.
+
+    Span s draws from the key's worker + s.
+    """
+    return random_strata_in(random_strata, concatenate, n, spans, counts, key)
 
 
 def pack(arrays: list[Array], flat: Array) -> None:
@@ -76,25 +110,99 @@ def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, i
         at += part.size
 
 
-def top_k_in(one: Callable[..., Any], concatenate: Callable[..., Any], memory: Any, grad: Any,
-             spans: list[tuple[int, int]], counts: list[int]) -> Any:
+def top_k_in(one: Callable[..., Any], concatenate: Callable[..., Any], memory: Any, grad: Any, spans: Bounds,
+             counts: list[int]) -> Any:
     require_counts(spans, counts, grad.size)
-    found, dtype = [], index_dtype(grad.size)
-    for (start, stop), k in zip(spans, counts, strict=True):
-        part = one(None if memory is None else memory[start:stop], grad[start:stop], k).astype(dtype, copy=False)
-        found.append(part + start if start else part)
-    return found[0] if len(found) == 1 else concatenate(found, dtype)
+    return _joined(_selected(one, memory, grad, spans, counts), concatenate, grad.size)
 
 
-def require_counts(spans: list[tuple[int, int]], counts: list[int], n: int) -> None:
+def threshold_in(one: Callable[..., Any], concatenate: Callable[..., Any], memory: Any, grad: Any, spans: Bounds,
+                 lams: list[float]) -> tuple[Any, list[int]]:
+    require_lams(spans, lams, grad.size)
+    found = _selected(one, memory, grad, spans, lams)
+    return _joined(found, concatenate, grad.size), [part.size for part in found]
+
+
+def bin_select_in(one: Callable[..., Any], concatenate: Callable[..., Any], memory: Any, grad: Any, spans: Bounds,
+                  length: int) -> Any:
+    require_spans(spans, grad.size)
+    return _joined(_selected(one, memory, grad, spans, [length] * len(spans)), concatenate, grad.size)
+
+
+def sample_in(one: Callable[..., None], memory: Any, grad: Any, samples: Samples, values: Any) -> None:
+    require_samples(samples, grad.size, values.size)
+    at = 0
+    for first, stride, count in samples:
+        one(memory, grad, first, stride, values[at : at + count])
+        at += count
+
+
+def random_strata_in(one: Callable[..., Any], concatenate: Callable[..., Any], n: int, spans: Bounds, counts: list[int],
+                     key: Key) -> Any:
+    require_counts(spans, counts, n)
+    key = checked_streams(key, len(spans))
+    found = [one(stop - start, k, key._replace(worker=key.worker + number))
+             for number, ((start, stop), k) in enumerate(zip(spans, counts, strict=True))]
+    return _joined([_moved(part, start, n) for part, (start, _) in zip(found, spans, strict=True)], concatenate, n)
+
+
+def _selected(one: Callable[..., Any], memory: Any, grad: Any, spans: Bounds, arguments: Iterable[Any]) -> list[Any]:
+    """Of each span what ``one`` selects there with its argument, as indices into all of ``grad``."""
+    return [_moved(one(None if memory is None else memory[start:stop], grad[start:stop], argument), start, grad.size)
+            for (start, stop), argument in zip(spans, arguments, strict=True)]
+
+
+def _moved(indices: Any, start: int, n: int) -> Any:
+    indices = indices.astype(index_dtype(n), copy=False)
+    return indices + start if start else indices
+
+
+def _joined(found: list[Any], concatenate: Callable[..., Any], n: int) -> Any:
+    return found[0] if len(found) == 1 else concatenate(found, index_dtype(n))
+
+
+def require_spans(spans: Bounds, n: int) -> None:
+    """Refuse spans that do not lie in a vector of ``n``."""
+    for start, stop in spans:
+        if not 0 <= start <= stop <= n:
+            raise InvalidArgument(f"spans must lie in [0, {n}), got {start} to {stop}")
+
+
+def require_counts(spans: Bounds, counts: list[int], n: int, least: int = 0) -> None:
     """Refuse spans that do not lie in a vector of ``n``, or of which more is wanted than there is."""
     if len(spans) != len(counts):
         raise InvalidArgument(f"there must be a count for each of {len(spans)} spans, got {len(counts)}")
+    require_spans(spans, n)
     for (start, stop), k in zip(spans, counts, strict=True):
-        if not 0 <= start <= stop <= n:
-            raise InvalidArgument(f"spans must lie in [0, {n}), got {start} to {stop}")
-        if not 0 <= k <= stop - start:
-            raise InvalidArgument(f"k must be in [0, {stop - start}], got {k}")
+        if not least <= k <= stop - start:
+            raise InvalidArgument(f"k must be in [{least}, {stop - start}], got {k}")
+
+
+def require_lams(spans: Bounds, lams: list[float], n: int) -> None:
+    """Refuse spans that do not lie in a vector of ``n``, and thresholds that are none."""
+    if len(spans) != len(lams):
+        raise InvalidArgument(f"there must be a threshold for each of {len(spans)} spans, got {len(lams)}")
+    require_spans(spans, n)
+    for lam in lams:
+        if not lam >= 0:
+            raise InvalidArgument(f"lam must be a number >= 0, got {lam}")
+
+
+def require_samples(samples: Samples, n: int, room: int) -> None:
+    """Refuse samples that reach outside a vector of ``n``, or do not fill ``room`` elements."""
+    for first, stride, count in samples:
+        if stride < 1 or min(first, count) < 0 or (count and first + (count - 1) * stride >= n):
+            raise InvalidArgument(f"a sample must lie in [0, {n}), got {count} elements from {first} in steps of "
+                                  f"{stride}")
+    if (total := sum(count for *_, count in samples)) != room:
+        raise InvalidArgument(f"values must have {total} elements, got {room}")
+
+
+def checked_streams(key: Key, count: int) -> Key:
+    """``key``, where ``count`` workers from its own on have numbers, or InvalidArgument."""
+    key = checked_key(key)
+    checked_key(key._replace(worker=key.worker + max(0, count - 1)))
+    return key
 
 
 def _parts(spans: Spans, positions: Array) -> Iterator[tuple[int, int, int, Array]]:

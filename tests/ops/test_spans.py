@@ -1,0 +1,130 @@
+"""Selections that begin anew in each of many tensors, made in as many launches as for one."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from arrays import REALS, assert_same, vector, with_specials
+from test_refusals import refuse
+
+from mpicomp.errors import InvalidArgument
+from mpicomp.ops import cuda_runtime, reference
+from mpicomp.ops.reference import Key
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+LENGTHS = (0, 17, 9000)
+
+
+def cut(rng, n, count=12):
+    """Neighbouring spans of fresh lengths, some of them empty; they need not cover the vector."""
+    cuts = np.sort(rng.integers(0, n + 1, count))
+    cuts[5] = cuts[4]
+    return [(int(a), int(b)) for a, b in pairwise(cuts)]
+
+
+def fresh(rng, n, dtype, has_memory):
+    return vector(rng, n, dtype) if has_memory else None, with_specials(rng, vector(rng, n, dtype))
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_thresholds(ops, rng, dtype, has_memory):
+    """From none that pass to all, with NaN, infinities and ties."""
+    for n in LENGTHS:
+        memory, grad = fresh(rng, n, dtype, has_memory)
+        spans = cut(rng, n)
+        lams = rng.choice([0.0, 0.1, 1.0, 2.5, np.inf], len(spans)).tolist()
+        found, counts = ops.threshold_spans(memory, grad, spans, lams)
+        expected, of_each = reference.threshold_spans(memory, grad, spans, lams)
+        assert_same(found, expected)
+        assert counts == of_each
+    found, counts = ops.threshold_spans(memory, grad, [(0, n)], [1.0])
+    assert_same(found, reference.threshold(memory, grad, 1.0))
+    assert counts == [found.size]
+
+
+def test_thresholds_over_many_tiles(ops, rng):
+    """Tiles look back over the spans before theirs; few pass, or more than there is room for at first."""
+    n = 12 * cuda_runtime.TILE_BYTES // 4
+    grad = vector(rng, n, np.float32)
+    spans = [(3, 9), (9, n // 2 + 1), (n // 2 + 1, n // 2 + 1), (n // 2 + 1, n - 1)]
+    for lams in ([0.0, 3.5, 0.0, 3.0], [9.0, 0.0, 1.0, 0.5], [9.0] * 4):
+        found, counts = ops.threshold_spans(None, grad, spans, lams)
+        expected, of_each = reference.threshold_spans(None, grad, spans, lams)
+        assert_same(found, expected)
+        assert counts == of_each
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_kth_largest(ops, rng, dtype):
+    for n in (12, 3000):
+        x = with_specials(rng, vector(rng, n, dtype))
+        spans = [(start, stop) for start, stop in cut(rng, n) if stop > start]
+        counts = [int(rng.integers(1, stop - start + 1)) for start, stop in spans]
+        found, expected = ops.kth_largest_spans(x, spans, counts), reference.kth_largest_spans(x, spans, counts)
+        np.testing.assert_array_equal(found, expected)
+        for (start, stop), k, size in zip(spans, counts, found, strict=True):
+            least = np.abs(x[start:stop][reference.top_k(None, x[start:stop], k)])
+            assert size == np.fmin.reduce(least) or np.isnan(least).all()
+    assert ops.kth_largest_spans(x, [], []) == []
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_samples(ops, rng, dtype, has_memory):
+    for n in LENGTHS:
+        memory, grad = fresh(rng, n, dtype, has_memory)
+        samples = []
+        for start, stop in cut(rng, n):
+            stride, first = int(rng.integers(1, 50)), int(rng.integers(start, stop + 1))
+            samples.append((first, stride, -(-(stop - first) // stride)))
+        values, expected = np.full((2, sum(count for *_, count in samples)), 7, dtype)
+        ops.sample_spans(memory, grad, samples, values)
+        reference.sample_spans(memory, grad, samples, expected)
+        assert_same(values, expected)
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_bins(ops, rng, dtype, has_memory):
+    """They begin anew in each span, whose last may be short."""
+    for n in (0, 17, 3000):
+        memory, grad = fresh(rng, n, dtype, has_memory)
+        spans = cut(rng, n)
+        for length in (5, 50, 2**40):
+            found = ops.bin_select_spans(memory, grad, spans, length)
+            assert_same(found, reference.bin_select_spans(memory, grad, spans, length))
+
+
+def test_strata(ops, rng):
+    """A stream a span, as each would be drawn by itself."""
+    for n in (20, 5000, 2**33):
+        spans = cut(rng, n)
+        counts = [int(rng.integers(0, min(stop - start, 600) + 1)) for start, stop in spans]
+        key = Key(int(rng.integers(2**63)), int(rng.integers(2**32)), int(rng.integers(2**32 - 20)))
+        found = ops.random_strata_spans(n, spans, counts, key)
+        assert_same(found, reference.random_strata_spans(n, spans, counts, key))
+        each = [start + np.int64(reference.random_strata(stop - start, k, key._replace(worker=key.worker + number)))
+                for number, ((start, stop), k) in enumerate(zip(spans, counts, strict=True))]
+        np.testing.assert_array_equal(found, np.concatenate(each))
+
+
+def test_what_is_refused(ops):
+    grad, key = np.ones(10, np.float32), Key(1, 2, 2**32 - 1)
+    for module in (ops, reference):
+        for call, match in (
+            (lambda m: m.threshold_spans(None, grad, [(0, 11)], [1.0]), r"spans must lie in \[0, 10\), got 0 to 11"),
+            (lambda m: m.threshold_spans(None, grad, [(0, 4)], []), "a threshold for each of 1 spans, got 0"),
+            (lambda m: m.threshold_spans(None, grad, [(0, 4)], [float("nan")]), "lam must be a number >= 0, got nan"),
+            (lambda m: m.kth_largest_spans(grad, [(0, 4)], [0]), r"k must be in \[1, 4\], got 0"),
+            (lambda m: m.kth_largest_spans(grad, [(0, 4)], [5]), r"k must be in \[1, 4\], got 5"),
+            (lambda m: m.sample_spans(None, grad, [(0, 3, 5)], np.zeros(5, np.float32)), "a sample must lie in"),
+            (lambda m: m.sample_spans(None, grad, [(0, 3, 2)], np.zeros(5, np.float32)), "values must have 2 elem"),
+            (lambda m: m.bin_select_spans(None, grad, [(5, 4)], 3), r"spans must lie in \[0, 10\), got 5 to 4"),
+            (lambda m: m.bin_select_spans(None, grad, [(0, 4)], 0), "length must be at least 1, got 0"),
+            (lambda m: m.random_strata_spans(10, [(0, 4)], [5], key), r"k must be in \[0, 4\], got 5"),
+            (lambda m: m.random_strata_spans(10, [(0, 4), (4, 5)], [1, 1], key), r"worker below 2\^32\), got"),
+        ):
+            with pytest.raises(InvalidArgument, match=match):
+                call(module)
+    refuse(lambda g: ops.threshold_spans(None, g, [(0, 1)], [1.0]), np.int32([1]), match="grad must be of dtype float")
