@@ -23,7 +23,7 @@ WIDE_ONLY = ("p99 us", "spread", "rounds", "result")
 
 
 class Table:
-    """``names``: the implementations; ``compared``: whether there is a baseline; ``differ``: see ``rows.mixed``."""
+    """``names``: the implementations; ``compared``: whether there is a baseline; ``differ``: see ``rows.differing``."""
 
     def __init__(self, names: Sequence[str], compared: bool, differ: Sequence[str] = ()) -> None:
         self._width, self._differ = width_of(sys.stdout), differ

@@ -200,14 +200,15 @@ class Trace:
         result = np.array(t, np.int64)
         if samples["shared"].all():
             return result
-        order, starts = tables.blocks(rank)
-        for rows in np.split(order, starts[1:]) if len(order) else []:
-            chosen = samples["rank"] == rank[rows[0]]
+        order = np.argsort(samples["rank"], kind="stable")
+        bounds = np.searchsorted(samples["rank"][order], np.arange(self.n_ranks + 1))
+        for (own,), rows in tables.groups(rank):
+            chosen = order[bounds[own] : bounds[own + 1]]
             result[rows] = clock.corrected(result[rows], {name: column[chosen] for name, column in samples.items()})
         return result
 
     def clock_uncertainty(self) -> int:
-        """How far two corrected times of different ranks may be off, in ns."""
+        """ns by which any rank's corrected time may be off the reference rank's clock; of two ranks it may add up."""
         return clock.uncertainty(self.table("clock"))
 
 

@@ -20,12 +20,12 @@ from click.testing import CliRunner
 
 from mpicomp.bench import documents
 from mpicomp.bench.compare import Baseline
+from mpicomp.bench.confidence import median_interval
 from mpicomp.bench.environment import Noise
 from mpicomp.bench.merge import merge
 from mpicomp.bench.plan import DTYPES, size_range
 from mpicomp.bench.plot import check_plot, plot
 from mpicomp.bench.rows import FIELDS, compression, full
-from mpicomp.bench.statistics import median_interval
 from mpicomp.cli import config, console
 from mpicomp.cli.bench import make_plan
 from mpicomp.cli.root import root
