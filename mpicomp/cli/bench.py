@@ -9,6 +9,7 @@ import click
 
 from ..bench import COLLECTIVES, Plan, plan, run
 from ..errors import InvalidArgument, MpicompError
+from ..together import together
 from . import bench_options, guard
 from .output import OutputFile
 
@@ -107,9 +108,13 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
         for rows in run(comm, chosen, report.progress):
             report.add(rows)
         document = report.end(bench_report.head(comm, chosen))
-        if comm.rank == 0:
+
+        def keep() -> None:
             file.write(lambda path: documents.write(path, document, suffix))
             drawing.write(lambda path: plot(path, document, drawn))
+
+        # Ranks that left meanwhile, with the exit code of a wrong or slow result, would end the job before the files.
+        together(comm, keep, comm.rank == 0)
     _end(document, before, prints=comm.rank == 0)
 
 

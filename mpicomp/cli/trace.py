@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from ..trace.wording import settings
 from .console import print_json
-from .trace_card import show_card, show_imbalance, show_metrics, show_phases, summary_table, warn
+from .trace_card import show_card, show_imbalance, show_metrics, show_phases, show_summary, warn
 from .trace_console import as_json, errors, roomy_console, show_clocks, show_fact, shown_progress, trace_file
 from .trace_export import export
 from .trace_group import TraceGroup
@@ -38,6 +39,7 @@ def info(file: Path, as_json: bool) -> None:
     console = roomy_console()
     show_card(console, file, card)
     show_clocks(console, card["clock_uncertainty"])
+    show_fact(console, "settings", settings(card["configuration"]))
     for name in ("mpi_library", "python_version", "numpy_version", "cupy_version", "git_revision", "run_id"):
         if card.get(name):
             show_fact(console, name.replace("_", " "), card[name])
@@ -59,9 +61,7 @@ def summary(file: Path, by: str, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    console = roomy_console()
-    console.print(summary_table(keys, rows))
-    show_clocks(console, None)
+    show_summary(roomy_console(), keys, rows)
 
 
 @trace.command()

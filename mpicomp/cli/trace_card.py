@@ -11,9 +11,10 @@ from rich.text import Text
 
 from ..trace.units import count, duration, nbytes, number, sparkline
 from ..trace.wording import shortcomings
-from .trace_console import new_table, roomy_console, show_fact
+from .trace_console import new_table, roomy_console, show_clocks, show_fact
 
 _MOST_RANKS = 16  # the latest ranks are named, no more
+_MOST_ROWS = 100  # of a summary
 
 
 def show_card(console: Console, file: Path, card: dict[str, Any]) -> None:
@@ -35,7 +36,15 @@ def warn(console: Console, not_closed: dict[int, str], n_dropped: int, *more: An
         console.print(Text(line, style="bold red"), soft_wrap=True)
 
 
-def summary_table(keys: list[str], rows: list[dict[str, Any]]) -> Table:
+def show_summary(console: Console, keys: list[str], rows: list[dict[str, Any]]) -> None:
+    """Rows of ``mpicomp.trace.summary``: those with the longest total come first, and are enough to read."""
+    console.print(_summary_table(keys, rows[:_MOST_ROWS]))
+    if len(rows) > _MOST_ROWS:
+        console.print(f"... and {len(rows) - _MOST_ROWS} more (--json has all)", markup=False)
+    show_clocks(console, None)
+
+
+def _summary_table(keys: list[str], rows: list[dict[str, Any]]) -> Table:
     heads = ["size" if key == "size_bin" else key for key in keys]
     table = new_table(roomy_console(), *heads, "count", "median", "p99", "total", "sent", left=len(keys))
     for row in rows:

@@ -39,8 +39,8 @@ def heatmap(console: Console, result: dict[str, Any]) -> None:
 
 def matrix(console: Console, result: dict[str, Any]) -> None:
     values, total = result["matrix"], result["attributed"] + result["unattributed"]
-    show_fact(console, "bytes", f"{nbytes(total)} sent; {nbytes(result['attributed'])} of them by schedules that say "
-               "to whom")  # fmt: skip
+    known = nbytes(result["attributed"]) if result["attributed"] else "none"
+    show_fact(console, "bytes", f"{nbytes(total)} sent, {known} of them by schedules that say to whom")
     if result["between_nodes"] is not None:
         show_fact(console, "between nodes", f"{result['between_nodes']:.1%} of these")
     if not values.any():

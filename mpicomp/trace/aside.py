@@ -137,3 +137,13 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def on_files(action: Callable[[], None]) -> None:
+    """Run what begins a recording; an error of the file system says what to do."""
+    try:
+        action()
+    except OSError as error:
+        if error.errno is None:  # in words of ours, such as a refusal to overwrite
+            raise
+        raise type(error)(f"cannot record a trace: {error}; give another path or spool") from error

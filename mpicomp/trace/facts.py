@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
 import uuid
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +19,7 @@ from . import clock
 from .units import ranges
 
 
-def run_facts(title: str, n_ranks: int) -> dict[str, Any]:
+def run_facts(title: str, n_ranks: int, configuration: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What is the same for all ranks."""
     return {
         "run_id": uuid.uuid4().hex,
@@ -26,6 +28,7 @@ def run_facts(title: str, n_ranks: int) -> dict[str, Any]:
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "n_ranks": n_ranks,
         "command_line": sys.argv,
+        "configuration": json.loads(json.dumps(dict(configuration or {}), default=str)),
         "environment": variables.explaining(),
         "git_revision": git_revision(Path.cwd()),
         "slurm_job_id": os.environ.get("SLURM_JOB_ID", ""),

@@ -15,7 +15,7 @@ from .read import Source, Trace, open_trace
 from .saying import Progress, part_of, silent
 from .sections import Grid, Section, sections
 from .units import count, duration
-from .wording import shortcomings
+from .wording import settings, shortcomings
 
 _CARD = ("title", "created", "creator", "run_id", "n_ranks", "n_nodes", "files", "n_events", "n_dropped",
          "git_revision", "slurm_job_id", "mpi_library", "python_version",
@@ -93,6 +93,7 @@ def _tail(run: dict[str, Any]) -> list[list[str]]:
         ["duration", duration(run["duration"])],
         ["clock uncertainty", duration(run["clock_uncertainty"]) if run["clock_uncertainty"] else "0: one clock"],
         ["command", " ".join(run["command_line"])],
+        ["settings", settings(run["configuration"])],
         *([name, value] for name, value in run["environment"].items()),
     ]
 

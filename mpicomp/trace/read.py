@@ -133,6 +133,8 @@ class Trace:
             facts["command_line"] = [_text(word) for word in json.loads(facts.get("command_line", "[]"))]
             environment = json.loads(facts.get("environment", "{}"))
             facts["environment"] = {_text(name): _text(environment[name]) for name in environment}
+            facts["configuration"] = {_text(name): _clean(value) for name, value in
+                                      json.loads(facts.get("configuration", "{}")).items()}  # fmt: skip
             return facts
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -260,6 +262,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (bytes, str)):
         return _text(value)
     return value.item() if isinstance(value, np.generic) else value.tolist()
+
+
+def _clean(value: Any) -> Any:
+    """A value from JSON, its texts safe to print."""
+    if isinstance(value, (list, dict)):
+        return [_clean(one) for one in value] if isinstance(value, list) else _text(json.dumps(value))
+    return _text(value) if isinstance(value, str) else value
 
 
 def _text(value: str | bytes) -> str:

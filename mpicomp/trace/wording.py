@@ -13,7 +13,8 @@ SCHEME_ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("sent", "sent", nbytes), ("less by", "ratio", lambda x: f"{number(x)} x"), ("density", "density", number),
     ("time of the step", "time", time_of), ("compressing", "compression", time_of),
     ("compressing, hidden", "hidden", time_of), ("communicating", "communication", time_of),
-    ("both, without waiting", "cost", time_of), ("dense would take", "dense_time", time_of), ("says", "basis", str),
+    ("both, without waiting", "cost", time_of), ("dense would take", "dense_time", time_of),
+    ("says", "basis", lambda x: x or "-"),
     ("pays below", "break_even", lambda x: f"{number(x)} GB/s"),
 )  # fmt: skip
 
@@ -23,6 +24,13 @@ def culprit(cause: str, rank: int, ranks: int) -> str:
     if cause == "rank":
         return f"rank {rank}"
     return f"{ranks} ranks, most rank {rank}" if cause == "ranks" else cause
+
+
+def settings(configuration: dict[str, Any]) -> str:
+    """The configuration of a run in a line, without what was left open."""
+    said = {name: ",".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in configuration.items()}  # fmt: skip
+    return " ".join(f"{name}={value}" for name, value in said.items() if value not in (None, "", False)) or "-"
 
 
 def shortcomings(
