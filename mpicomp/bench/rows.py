@@ -10,7 +10,7 @@ import numpy as np
 
 from ..cost import least_bytes
 from .confidence import median_interval
-from .plan import Plan
+from .plan import Plan, show_size
 from .timing import Implementation, Sample
 
 
@@ -158,6 +158,19 @@ def differing(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """What rows of one implementation and size differ in, so that their names must tell."""
     dense = [row for row in rows if row["scheme"] is None] or rows  # a scheme's op is always the mean
     return tuple(name for name in TELLING if len({row[name] for row in (dense if name == "op" else rows)}) > 1)
+
+
+def in_short(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each dense implementation of several sizes: its time at the smallest, and its best bandwidth."""
+    differ, dense = differing(rows), [row for row in rows if row["busbw_gbs"] is not None]
+    lines = []
+    for name in dict.fromkeys(label(row, differ) for row in dense):
+        own = [row for row in dense if label(row, differ) == name]
+        least, best = min(own, key=lambda row: row["nbytes"]), max(own, key=lambda row: row["busbw_gbs"])
+        if len(own) > 1:
+            lines.append(f"{name}: {least['t_med_us']:.4g} us at {show_size(least['nbytes'])}, busbw up to "
+                         f"{best['busbw_gbs']:.3g} GB/s, at {show_size(best['nbytes'])}")
+    return lines
 
 
 def wrong_results(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -103,9 +103,10 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
         bench_report.dry_run(comm, chosen)
         return
     with OutputFile(comm, output, force) as file, OutputFile(comm, picture, force) as drawing:
-        report = bench_report.Report(comm, chosen, layout, Progress(quiet or comm.rank != 0), before)
+        progress = Progress(quiet or comm.rank != 0)
+        report = bench_report.Report(comm, chosen, layout, progress, before)
         report.begin()
-        for rows in run(comm, chosen, report.progress):
+        for rows in run(comm, chosen, progress):
             report.add(rows)
         document = report.end(bench_report.head(comm, chosen))
 

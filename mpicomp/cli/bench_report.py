@@ -68,9 +68,6 @@ class Report:
         self._noise = environment.Noise()
         self._rows: list[dict[str, Any]] = []
 
-    def progress(self, text: str, done: float | None = None) -> None:
-        self._progress(text, done)
-
     def begin(self) -> None:
         """The lines that say what is measured (collective)."""
         table = environment.ranks(self._comm)

@@ -27,10 +27,10 @@ def culprit(cause: str, rank: int, ranks: int) -> str:
 
 
 def settings(configuration: dict[str, Any]) -> str:
-    """The configuration of a run in a line, without what was left open."""
+    """The configuration of a run in a line, without what was left open or off."""
     said = {name: ",".join(map(str, value)) if isinstance(value, list) else value
-            for name, value in configuration.items()}  # fmt: skip
-    return " ".join(f"{name}={value}" for name, value in said.items() if value not in (None, "", False)) or "-"
+            for name, value in configuration.items() if value is not None and value is not False}  # fmt: skip
+    return " ".join(f"{name}={value}" for name, value in said.items() if value != "") or "-"
 
 
 def shortcomings(

@@ -271,6 +271,16 @@ def test_the_table_says_when_compression_pays(tmp_path):
     assert "3.217" in text and "never" in text and "break-even" in text
 
 
+def test_the_table_ends_with_the_least_time_and_the_best_bandwidth(tmp_path):
+    figures = ((64, 2.5, 0.1), (4096, 7.0, 3.25), (1 << 20, 900.0, 2.5))
+    rows = [row(algorithm="native", nbytes=n, t_med_us=time, busbw_gbs=rate) for n, time, rate in figures]
+    rows += [row(algorithm="ring", nbytes=64), scheme_row()]
+    text = shown(tmp_path, "table", *rows)
+    assert "# native: 2.5 us at 64 B, busbw up to 3.25 GB/s, at 4 KiB\n" in text
+    after = text.partition("# native: ")[2]  # one size says it itself; a scheme has no busbw
+    assert "# ring:" not in after and "# topk" not in after
+
+
 def test_break_even_bandwidth():
     """2 ranks, 1000 dense bytes to send, 100 sent, 3 us to compute them: below 900 bytes in 3 us."""
     phases = {"select": 1.0, "agree": 50.0, "compress": 11.0, "broadcast": 10.0, "update": 1.0, "exchange": 70.0}

@@ -20,7 +20,8 @@ from mpicomp.trace.wording import settings
 
 def test_everything_said_is_in_the_file(solo, tmp_path):
     path = tmp_path / "run.h5"
-    given = {"scheme": "topk\x1b[31m", "bits": (1e6, 2e6), "workers": None, "folder": tmp_path, "early": True}
+    given = {"scheme": "topk\x1b[31m", "bits": (1e6, 2e6), "workers": None, "folder": tmp_path, "early": True,
+             "force": False, "seed": 0}  # fmt: skip
     with Recorder(solo, path, title="a title", configuration=given) as recorder:
         with recorder.step(7):
             recorder.event(
@@ -45,7 +46,7 @@ def test_everything_said_is_in_the_file(solo, tmp_path):
         assert trace.attributes["configuration"] == {**given, "scheme": "topk?[31m", "bits": [1e6, 2e6],
                                                      "folder": str(tmp_path)}  # fmt: skip
         assert settings(trace.attributes["configuration"]) == (
-            f"scheme=topk?[31m bits=1000000.0,2000000.0 folder={tmp_path} early=True")  # fmt: skip
+            f"scheme=topk?[31m bits=1000000.0,2000000.0 folder={tmp_path} early=True seed=0")  # fmt: skip
     assert validate(path) == []
     assert os.listdir(tmp_path) == ["run.h5"]
 
