@@ -266,7 +266,7 @@ class Run:
 
     def _record(self, evaluation: Evaluation) -> None:
         if self.comm.rank == 0:
-            for name in ("gap", "bits", "density", "memory_norm"):
+            for name in ("gap", "bits", *["density"] * (evaluation.step > 0), "memory_norm"):  # no step has no density
                 self.trace.metric(name, evaluation.step, getattr(evaluation, name))
 
     def _over_ranks(self, values: np.ndarray) -> np.ndarray:

@@ -73,6 +73,15 @@ def raw_bytes(obj: Any) -> memoryview:
     return memoryview(memory)
 
 
+def specification(array: Any, count: int | None = None) -> tuple[MPI.buffer, int, MPI.Datatype]:
+    """``array`` as mpi4py takes it with least to ask: a bare array costs it about a microsecond more in every call.
+
+    ``count`` (all elements, by default) is that of one rank's block where an array holds one of every rank: an
+    all-gather's output, both arrays of a reduce-scatter of blocks. Nothing checks it against the array.
+    """
+    return MPI.buffer(array), array.size if count is None else count, MPI.Datatype.fromcode(array.dtype.char)
+
+
 def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int]:
     """Nodes, and the fewest and most ranks on one; by reductions, so that no rank keeps a list of all (collective)."""
     node = split_node(comm, limit)
@@ -134,7 +143,7 @@ class Link:
         self.log: Calls | None = None  # is told of messages
         self.slow: bool | None = None  # whether the network between nodes is, once it matters
         self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self._pair = [self._mine, 2, MPI.INT64_T], [self._theirs, 2, MPI.INT64_T]  # mpi4py need not look at the arrays
+        self._pair = specification(self._mine), specification(self._theirs)
         self.patient = False  # whether all waits leave the core to others after a while
 
     @property

@@ -23,7 +23,7 @@ MPI_GROUP = {
 # siblings that do not know each other. Keep in step with docs/architecture.md.
 LAYERS = (
     ({"_version", "calls", "cost", "durable", "errors", "faults", "options", "partition", "together",
-      "values"},),
+      "values", "variables"},),
     ({"ops"}, {"device"}),
     ({"allreduce"},),
     (MPI_GROUP,),
@@ -44,7 +44,6 @@ LIBRARIES = {
     "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
     "matplotlib": (
         "apps/plots.py", "mpicomp/bench/plot.py", "mpicomp/simulate/plot.py", "mpicomp/trace/analyses/plots.py",
-        "mpicomp/trace/pictures.py",
     ),
     "PIL": ("apps/cifar.py",),
     "pyarrow": ("mpicomp/trace/exporting.py",),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .data import Dense, Part, Vectors, dense
+from ..link import specification
+from .data import Dense, Part, Vectors, dense, mpis_own
 from .plan import Plan
 
 
@@ -32,11 +34,14 @@ class Blocks(Vectors):
             first = self.comm.rank * self.n
             self.receive[first : first + self.n] = self.send
 
-    def step(self, algorithm: str, place: str) -> None:
+    def call(self, algorithm: str, place: str) -> Callable[[], object]:
         if algorithm == "auto":
-            self.receive, _ = self.comm.gather_to_all(self.send, [self.n] * self.comm.size)
-        else:
-            self.comm.Allgather(None if place == "in" else self.send, self.receive)  # None: in place
+            return self._gather_to_all
+        send = None if place == "in" else specification(self.send)  # None: in place
+        return partial(mpis_own(self.comm, "Allgather"), send, specification(self.receive, self.n))
+
+    def _gather_to_all(self) -> None:
+        self.result, _ = self.comm.gather_to_all(self.send, [self.n] * self.comm.size)
 
     def expected(self, place: str) -> Iterator[Part]:
         for rank in range(self.comm.size):

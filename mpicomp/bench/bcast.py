@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from .data import Dense, Part, Vectors, dense
+from ..link import specification
+from .data import Dense, Part, Vectors, dense, mpis_own
 from .plan import Plan
 
 
@@ -26,11 +28,10 @@ class Copies(Vectors):
         if self._here:
             self.receive[:] = self.send
 
-    def step(self, algorithm: str, place: str) -> None:
+    def call(self, algorithm: str, place: str) -> Callable[[], object]:
         if algorithm == "auto":
-            self.comm.broadcast(self.receive, self.root)
-        else:
-            self.comm.Bcast(self.receive, self.root)
+            return partial(self.comm.broadcast, self.receive, self.root)
+        return partial(mpis_own(self.comm, "Bcast"), specification(self.receive), self.root)
 
     def expected(self, place: str) -> Iterator[Part]:
         yield Part(0, self.n, self.periods.of(self.root))

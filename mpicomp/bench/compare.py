@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from . import environment
-from .rows import KEY, label, mixed
+from .rows import KEY, differing, label
 
 
 class Baseline:
@@ -54,15 +54,14 @@ class Baseline:
             raise InvalidArgument(f"{self.name} has no row of this measurement: the same collective, sizes, dtype, op, "
                                   "place, number of ranks and implementations are compared")  # fmt: skip
         slower = [row for row in compared if row["regressed"]]
-        line = f"{len(compared)} of {len(rows)} rows compared with {self.name}: " + (
-            f"{len(slower)} slower by more than {self._percent:g} % and more than the noise"
-            if slower else f"none slower by more than {self._percent:g} % and more than the noise"
-        )  # fmt: skip
+        line = (f"{len(compared)} of {len(rows)} rows compared with {self.name}: {len(slower) or 'none'} slower by "
+                f"more than {self._percent:g} % and more than the noise")
         foreign = foreign_share(document)
         if foreign > environment.FOREIGN_LIMIT:
             line += f" (DOUBTFUL: other processes used {foreign:.0%} of the CPUs)"
+        differ = differing(rows)
         return line, [
-            f"{label(row, mixed(rows))} at {row['nbytes']} bytes: {row['t_med_us']:.4g} us, {row['change_pct']:+.0f} % "
+            f"{label(row, differ)} at {row['nbytes']} bytes: {row['t_med_us']:.4g} us, {row['change_pct']:+.0f} % "
             f"against {row['baseline_us']:.4g} us" for row in slower
         ]  # fmt: skip
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itruediv
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..device import device_of, ready
 from ..errors import BufferRefused
+from ..inherited import Inherited
 from ..job import gpu_path
 from ..ops import ops_for
 from ..partition import pieces
@@ -102,7 +104,9 @@ class Vectors(ABC):
     Attributes
     ----------
     send, receive : array
-        On the plan's device.
+        On the plan's device. They stay where they are: the calls hold specifications of their memory.
+    result : array
+        What the last step gave: ``receive``, except where a verb allocates what it returns.
     one_way : float
         The part of a step's time that counts.
     """
@@ -114,6 +118,7 @@ class Vectors(ABC):
         self.on_device = plan.device == "gpu"
         self.periods = Periods(plan, comm.size)
         self.send, self.receive = (to_device(one, plan.device) for one in (self.input(), self.output()))
+        self.result = self.receive
 
     def input(self) -> np.ndarray:
         return resized(self.periods.of(self.comm.rank), self.n)
@@ -122,32 +127,27 @@ class Vectors(ABC):
         return np.zeros(self.n, self.periods.dtype)
 
     def begin(self, place: str) -> None:  # noqa: B027 (a choice: most collectives leave their input alone)
-        """Put the input where ``step`` wants it."""
+        """Put the input where the collective wants it."""
 
     @abstractmethod
-    def step(self, algorithm: str, place: str) -> None:
-        """The collective."""
-
-    def bound(self, algorithm: str, place: str) -> Callable[[], object]:
-        """``step`` with its arguments, as the timed loop calls it again and again."""
-        return partial(self.step, algorithm, place)
+    def call(self, algorithm: str, place: str) -> Callable[[], object]:
+        """The collective with its arguments, so that a timed step is that call and as little of ours as can be."""
 
     @abstractmethod
     def expected(self, place: str) -> Iterator[Part]:
-        """What ``receive`` is to hold on this rank."""
+        """What ``result`` is to be on this rank."""
 
-    def divide(self, result: Any) -> None:
-        """The last part of ``step`` for an average, as a program does it: MPI has no such operation."""
-        if self.plan.op == "avg":
-            result /= self.comm.size
+    def averaged(self, call: Callable[[], object], result: Any) -> Callable[[], object]:
+        """``call``, and for an average a division of ``result``, as a program does it: MPI has no such operation."""
+        return then(call, partial(itruediv, result, self.comm.size)) if self.plan.op == "avg" else call
 
     def modelled(self, algorithm: str) -> int:
         """Bytes a step of MPI's own call sends, of the rank that sends most, where Comm does not see it."""
         return 0
 
     def wrong(self, place: str = "out") -> int:
-        """Elements of ``receive`` that are not what they are to be."""
-        return count_wrong(ops_for(self.receive).to_host(self.receive), self.expected(place))
+        """Elements of ``result`` that are not what they are to be."""
+        return count_wrong(ops_for(self.result).to_host(self.result), self.expected(place))
 
     def nbytes(self) -> int:
         """Bytes the bandwidths count."""
@@ -170,10 +170,11 @@ class Dense:
     def __init__(self, comm: Any, algorithm: str, vectors: Vectors, place: str) -> None:
         self.name, self.vectors, self.place, self.one_way = algorithm, vectors, place, vectors.one_way
         self.modelled = vectors.modelled(algorithm)
-        call = vectors.bound(algorithm, place)
-        self.step = then(call, lambda: ready(vectors.receive)) if vectors.on_device else call
+        call = vectors.call(algorithm, place)
+        self.step = then(call, lambda: ready(vectors.result)) if vectors.on_device else call
 
     def begin(self) -> None:
+        self.vectors.result = self.vectors.receive
         self.vectors.begin(self.place)
         if self.vectors.on_device:
             ready(self.vectors.receive)
@@ -189,6 +190,12 @@ class Dense:
 
     def facts(self, rounds: int) -> dict[str, Any]:
         return {"algorithm": self.name, "scheme": None, "part": self.part, "place": self.place}
+
+
+def mpis_own(comm: Any, name: str) -> Callable[..., None]:
+    """mpi4py's own method, as a program without this library calls it: not ours that hands over to it."""
+    method: Callable[..., None] = getattr(super(Inherited, comm), name)
+    return method
 
 
 def then(call: Callable[[], object], after: Callable[[], object]) -> Callable[[], None]:

@@ -15,9 +15,6 @@ from .._version import __version__
 
 PACKAGES = ("mpi4py", "numpy", "h5py", "click", "cupy-cuda12x", "cupy-cuda13x")
 FOREIGN_LIMIT = 0.05  # share of the CPUs used by others above which times are doubtful
-# Only these go into a file that people share: an environment may hold secrets.
-ALLOWED_PREFIXES = ("OMPI_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_", "FI_", "NCCL_", "MPICOMP_")
-ALLOWED_NAMES = ("SLURM_JOB_ID", "SLURM_NTASKS", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 def versions() -> dict[str, str | None]:
@@ -30,14 +27,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def allowed_environment() -> dict[str, str]:
-    """The environment variables that may change a measurement."""
-    return {
-        name: value for name, value in sorted(os.environ.items())
-        if name.startswith(ALLOWED_PREFIXES) or name in ALLOWED_NAMES
-    }  # fmt: skip
 
 
 def ranks(comm: Any) -> list[dict[str, Any]]:

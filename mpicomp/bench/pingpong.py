@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from .data import Dense, Part, Vectors, dense
+from ..link import specification
+from .data import Dense, Part, Vectors, dense, mpis_own, then
 from .plan import Plan
 
 TAG = 2
@@ -25,35 +27,31 @@ class Messages(Vectors):
 
     def __init__(self, comm: Any, plan: Plan, n: int) -> None:
         self._first, self._second = plan.root, (plan.root + comm.size // 2) % comm.size
+        self._other = {self._first: self._second, self._second: self._first}.get(comm.rank)
         super().__init__(comm, plan, n)
         for algorithm in plan.algorithms:
             self.refuse_unseen(algorithm)
 
-    def step(self, algorithm: str, place: str) -> None:
-        if self.comm.rank == self._first:
-            self._send(algorithm, self._second)
-            self._receive(algorithm, self._second)
-        elif self.comm.rank == self._second:
-            self._receive(algorithm, self._first)
-            self._send(algorithm, self._first)
+    def call(self, algorithm: str, place: str) -> Callable[[], object]:
+        if self._other is None:
+            return lambda: None
+        send, receive = (self._ours if algorithm == "auto" else self._mpis)(self._other)
+        return then(send, receive) if self.comm.rank == self._first else then(receive, send)
 
-    def _send(self, algorithm: str, to: int) -> None:
-        if algorithm == "auto":
-            self.comm.send_and_receive({to: self.send}, {}, self.send)
-        else:
-            self.comm.Send(self.send, to, TAG)
+    def _mpis(self, other: int) -> tuple[Callable[[], object], Callable[[], object]]:
+        return (partial(mpis_own(self.comm, "Send"), specification(self.send), other, TAG),
+                partial(mpis_own(self.comm, "Recv"), specification(self.receive), other, TAG))
 
-    def _receive(self, algorithm: str, source: int) -> None:
-        if algorithm == "auto":
-            arrived = self.comm.send_and_receive({}, {source: self.send.nbytes}, self.send)
-            self.receive = arrived[source].view(self.send.dtype)
-        else:
-            self.comm.Recv(self.receive, source, TAG)
+    def _ours(self, other: int) -> tuple[Callable[[], object], Callable[[], object]]:
+        def receive() -> None:
+            arrived = self.comm.send_and_receive({}, {other: self.send.nbytes}, self.send)
+            self.result = arrived[other].view(self.send.dtype)
+
+        return partial(self.comm.send_and_receive, {other: self.send}, {}, self.send), receive
 
     def expected(self, place: str) -> Iterator[Part]:
-        pair = {self._first: self._second, self._second: self._first}
-        if self.comm.rank in pair:
-            yield Part(0, self.n, self.periods.of(pair[self.comm.rank]))
+        if self._other is not None:
+            yield Part(0, self.n, self.periods.of(self._other))
 
     def modelled(self, algorithm: str) -> int:
         return self.n * self.plan.itemsize if algorithm == "native" else 0

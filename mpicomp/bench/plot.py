@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument, MissingExtra
-from .rows import label, mixed
+from .rows import differing, label
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MARKS = "os^vDP*X<>"
@@ -48,7 +48,7 @@ def plot(path: Path, document: dict[str, Any], suffix: str) -> None:
 
 def _lines(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The rows of each line, by its name."""
-    differ = mixed(rows)
+    differ = differing(rows)
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["nbytes"]):
         lines.setdefault(label(row, differ), []).append(row)

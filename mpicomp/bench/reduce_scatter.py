@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..link import MPI_OPS
-from .data import Dense, Part, Vectors, dense, resized, summed
+from ..link import MPI_OPS, specification
+from .data import Dense, Part, Vectors, dense, mpis_own, resized, summed
 from .plan import Plan
 
 
@@ -34,12 +35,10 @@ class Blocks(Vectors):
         if place == "in":
             self.receive[:] = self.send
 
-    def step(self, algorithm: str, place: str) -> None:
-        if place == "in":
-            self.comm.Reduce_scatter_block(None, self.receive, self._op)  # None: in place
-        else:
-            self.comm.Reduce_scatter_block(self.send, self.receive[: self.n], self._op)
-        self.divide(self.receive[: self.n])
+    def call(self, algorithm: str, place: str) -> Callable[[], object]:
+        send = None if place == "in" else specification(self.send, self.n)  # None: in place
+        call = partial(mpis_own(self.comm, "Reduce_scatter_block"), send, specification(self.receive, self.n), self._op)
+        return self.averaged(call, self.receive[: self.n])
 
     def expected(self, place: str) -> Iterator[Part]:
         yield Part(0, self.n, np.roll(self._total, -(self.comm.rank * self.n % self._total.size)))

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..cost import least_bytes
-from .plan import Plan
-from .statistics import median_interval
+from .confidence import median_interval
+from .plan import Plan, show_size
 from .timing import Implementation, Sample
 
 
@@ -63,7 +63,7 @@ FIELDS = {
 KEY = ("collective", "algorithm", "scheme", "part", "dtype", "op", "root", "place", "device", "nbytes", "n_ranks",
        "cycle")  # fmt: skip
 # Those of them that a row's name leaves out: it gets them in front where they differ among the rows of a table.
-MIXED = ("collective", "n_ranks", "device", "dtype", "op", "cycle")
+TELLING = ("collective", "n_ranks", "device", "dtype", "op", "cycle")
 
 
 def row(
@@ -143,26 +143,39 @@ def full(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row.get(name) for name in FIELDS}
 
 
-def label(row: dict[str, Any], mixed: Sequence[str] = ()) -> str:
-    """What a row is about, in one word; after what ``mixed`` tells it from others by."""
+def label(row: dict[str, Any], differ: Sequence[str] = ()) -> str:
+    """What a row is about, in one word; before it the fields that ``differ`` among the rows of its table."""
     name = row["algorithm"] or row["scheme"]
     name = f"{name} (local)" if row["part"] == "local" else f"{name} (in place)" if row["place"] == "in" else name
-    told = [_WORDS.get(field, "{}").format(row[field]) for field in mixed if row[field] is not None]
+    told = [_WORDS.get(field, "{}").format(row[field]) for field in differ if row[field] is not None]
     return " ".join([*told, name])
 
 
 _WORDS = {"n_ranks": "{} ranks", "cycle": "cycle {}"}
 
 
-def mixed(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def differing(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """What rows of one implementation and size differ in, so that their names must tell."""
     dense = [row for row in rows if row["scheme"] is None] or rows  # a scheme's op is always the mean
-    return tuple(name for name in MIXED if len({row[name] for row in (dense if name == "op" else rows)}) > 1)
+    return tuple(name for name in TELLING if len({row[name] for row in (dense if name == "op" else rows)}) > 1)
+
+
+def in_short(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each dense implementation of several sizes: its time at the smallest, and its best bandwidth."""
+    differ, dense = differing(rows), [row for row in rows if row["busbw_gbs"] is not None]
+    lines = []
+    for name in dict.fromkeys(label(row, differ) for row in dense):
+        own = [row for row in dense if label(row, differ) == name]
+        least, best = min(own, key=lambda row: row["nbytes"]), max(own, key=lambda row: row["busbw_gbs"])
+        if len(own) > 1:
+            lines.append(f"{name}: {least['t_med_us']:.4g} us at {show_size(least['nbytes'])}, busbw up to "
+                         f"{best['busbw_gbs']:.3g} GB/s, at {show_size(best['nbytes'])}")
+    return lines
 
 
 def wrong_results(rows: Sequence[dict[str, Any]]) -> list[str]:
     """One line for each row with wrong elements."""
     return [
-        f"{label(row, mixed(rows))} at {row['nbytes']} bytes: {row['n_wrong']} of {row['count']} elements are wrong"
+        f"{label(row, differing(rows))} at {row['nbytes']} bytes: {row['n_wrong']} of {row['count']} elements are wrong"
         for row in rows if row["ok"] is False
     ]  # fmt: skip

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .confidence import median_interval
 from .plan import Plan
-from .statistics import median_interval
 
 MIN_ROUNDS = 5  # timed, whatever max_time says
 MAX_ROUNDS = 1000  # enough for a p99
@@ -65,10 +65,10 @@ class Timer:
         self, comm: Any, implementations: Sequence[Implementation], watch: Callable[[str], None],
         shuffle: Sequence[int] | None = None, steps: int = 1,
     ) -> None:  # fmt: skip
-        from ..inherited import Inherited  # MPI: not for --help
+        from .data import mpis_own  # MPI: not for --help
 
         self.comm, self.implementations, self.watch, self.steps = comm, implementations, watch, steps
-        self._barrier = super(Inherited, comm).Barrier  # type: ignore[misc]  # MPI's own: what Comm notes down about its own takes time
+        self._barrier = mpis_own(comm, "Barrier")  # what Comm notes down about its own takes time
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
         self._sent = np.zeros((len(implementations), 2))
         self._local = np.zeros(len(implementations))  # seconds of this rank, all rounds together

@@ -9,6 +9,7 @@ import click
 
 from ..bench import COLLECTIVES, Plan, plan, run
 from ..errors import InvalidArgument, MpicompError
+from ..together import together
 from . import bench_options, guard
 from .output import OutputFile
 
@@ -111,14 +112,19 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
         bench_report.dry_run(comm, chosen)
         return
     with OutputFile(comm, output, force) as file, OutputFile(comm, picture, force) as drawing:
-        report = bench_report.Report(comm, chosen, layout, Progress(quiet or comm.rank != 0), before)
+        progress = Progress(quiet or comm.rank != 0)
+        report = bench_report.Report(comm, chosen, layout, progress, before)
         report.begin()
-        for rows in run(comm, chosen, report.progress):
+        for rows in run(comm, chosen, progress):
             report.add(rows)
         document = report.end(bench_report.head(comm, chosen))
-        if comm.rank == 0:
+
+        def keep() -> None:
             file.write(lambda path: documents.write(path, document, suffix))
             drawing.write(lambda path: plot(path, document, drawn))
+
+        # Ranks that left meanwhile, with the exit code of a wrong or slow result, would end the job before the files.
+        together(comm, keep, comm.rank == 0)
     _end(document, before, prints=comm.rank == 0)
 
 

@@ -105,9 +105,9 @@ class Nccl(_Tables):
             places = {row["place"] or "out": row for row in rows if row["nbytes"] == nbytes}
             click.echo(_nccl_line(places))
         wrong = sum(row["n_wrong"] or 0 for row in rows)
-        rates = [row["busbw_gbs"] or 0.0 for row in rows]
+        rates = [row["busbw_gbs"] for row in rows if row["busbw_gbs"] is not None]
         click.echo(f"# Out of bounds values : {wrong} {'OK' if not wrong else 'FAILED'}")
-        click.echo(f"# Avg bus bandwidth    : {sum(rates) / len(rates):g}")
+        click.echo(f"# Avg bus bandwidth    : {f'{sum(rates) / len(rates):g}' if rates else 'N/A'}")
 
 
 def _nccl_line(places: dict[str, Row]) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
+from .. import variables
 from .._version import __version__
 from ..bench import Plan, documents, environment
 from ..bench.plan import show_size
-from ..bench.rows import label, mixed
+from ..bench.rows import differing, label
 from . import config, guard
 from .bench_layouts import LAYOUTS
 from .console import Progress
@@ -38,7 +39,7 @@ def head(comm: Any, plan: Plan) -> dict[str, Any]:
         "mpi": guard.library(),
         "seed": plan.seed,
         "ranks": table,
-        "environment": environment.allowed_environment(),
+        "environment": variables.explaining(),
     }
 
 
@@ -66,9 +67,6 @@ class Report:
         self._prints = comm.rank == 0
         self._noise = environment.Noise()
         self._rows: list[dict[str, Any]] = []
-
-    def progress(self, text: str, done: float | None = None) -> None:
-        self._progress(text, done)
 
     def begin(self) -> None:
         """The lines that say what is measured (collective)."""
@@ -152,7 +150,7 @@ def _gpu_path() -> str:
 def show_merged(document: dict[str, Any], layout: str) -> None:
     """Print merged launches."""
     rows = document["rows"]
-    differ = mixed(rows)
+    differ = differing(rows)
     names = tuple(dict.fromkeys(label(row, differ) for row in rows))
     shown = LAYOUTS[layout](names, any(row["baseline_us"] is not None for row in rows), differ)
     ranks = " ".join(str(n) for n in dict.fromkeys(row["n_ranks"] for row in rows))

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..bench.plan import show_size
-from ..bench.rows import label
+from ..bench.rows import in_short, label
 from .console import Column, plain_line, print_table, width_of
 
 NARROW = 100  # columns of a terminal below which the table leaves out what is in the document anyway
@@ -23,7 +23,7 @@ WIDE_ONLY = ("p99 us", "spread", "rounds", "result")
 
 
 class Table:
-    """``names``: the implementations; ``compared``: whether there is a baseline; ``differ``: see ``rows.mixed``."""
+    """``names``: the implementations; ``compared``: whether there is a baseline; ``differ``: see ``rows.differing``."""
 
     def __init__(self, names: Sequence[str], compared: bool, differ: Sequence[str] = ()) -> None:
         self._width, self._differ = width_of(sys.stdout), differ
@@ -49,7 +49,7 @@ class Table:
         if self._width is not None:
             self._print_terminal(self._width)
         self._print_schemes()
-        for line in lines:
+        for line in (*in_short(self._rows), *lines):
             self._comment(line)
 
     def _comment(self, line: str) -> None:

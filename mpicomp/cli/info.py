@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from .. import variables
 from ..bench import environment
+from ..trace.units import count
 from . import guard, hints
 from .console import print_json
 
@@ -60,7 +62,7 @@ def _document(table: list[dict[str, Any]], findings: list[Finding]) -> dict[str,
         "mpi": guard.library(),
         "versions": environment.versions(),
         "ranks": table,
-        "environment": environment.allowed_environment(),
+        "environment": variables.explaining(),
     }
 
 
@@ -70,10 +72,10 @@ def _job(table: list[dict[str, Any]]) -> Iterator[Finding]:
     library = guard.library()
     yield Finding("MPI", f"{library['name']}, MPI {library['standard']}, mpi4py {environment.versions()['mpi4py']}")
     hosts = environment.nodes(table)
-    yield Finding("job", f"{_count(len(table), 'rank')} on {_count(len(hosts), 'node')}: {_some(hosts)}")
+    yield Finding("job", f"{count(len(table), 'rank')} on {count(len(hosts), 'node')}: {_some(hosts)}")
     problem = launcher_mismatch()
     started = hints.size_hint()
-    yield Finding("launcher", f"started {_count(started, 'process', 'es')}", problem or "")
+    yield Finding("launcher", f"started {count(started, 'process', 'es')}", problem or "")
     level = library["thread_level"]
     off = "" if level == "MULTIPLE" else "overlap and watchdog need MULTIPLE: unset MPI4PY_RC_THREAD_LEVEL"
     yield Finding("threads", f"MPI_THREAD_{level}", off)
@@ -141,7 +143,7 @@ def _devices(table: list[dict[str, Any]]) -> Iterator[Finding]:
 
 def _node(table: list[dict[str, Any]]) -> Iterator[Finding]:
     kind = environment.binding(table)
-    cpus = f"rank 0 may run on {_count(len(table[0]['cpus']), 'CPU')} of {os.cpu_count()}; binding: {kind}"
+    cpus = f"rank 0 may run on {count(len(table[0]['cpus']), 'CPU')} of {os.cpucount()}; binding: {kind}"
     bind = "bind each rank to CPUs of its own: mpirun --bind-to core ..., srun --cpu-bind=cores ..."
     crowded = environment.oversubscribed(table)
     free_to_move = kind == "none" and len(table) > len(environment.nodes(table)) and not crowded
@@ -165,7 +167,7 @@ def _here() -> Iterator[Finding]:
     advice = "" if os.access(folder, os.W_OK) else "give --trace and --output a folder that can be written"
     full = "little room for a trace (48 bytes an event and rank): write it elsewhere" if free < SHM_ENOUGH else ""
     yield Finding("folder", f"{folder}, {free / 2**30:.1f} GiB free", advice or full)
-    ours = {name: value for name, value in environment.allowed_environment().items() if name.startswith("MPICOMP_")}
+    ours = {name: value for name, value in variables.explaining().items() if name.startswith("MPICOMP_")}
     yield Finding("settings", ", ".join(f"{name}={value}" for name, value in ours.items()) or "no MPICOMP_ variable")
 
 
@@ -192,10 +194,6 @@ def _shm_free() -> int | None:
     except OSError:
         return None
     return status.f_bavail * status.f_frsize
-
-
-def _count(n: int, noun: str, plural: str = "s") -> str:
-    return f"{n} {noun}{'' if n == 1 else plural}"
 
 
 def _some(names: list[str], most: int = 4) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from ..trace.wording import settings
 from .console import print_json
-from .trace_card import show_card, show_imbalance, show_metrics, show_phases, summary_table, warn_ranks
-from .trace_console import as_json, errors, roomy_console, show_fact, trace_file
+from .trace_card import show_card, show_imbalance, show_metrics, show_phases, show_summary, warn
+from .trace_console import as_json, errors, roomy_console, show_clocks, show_fact, shown_progress, trace_file
 from .trace_export import export
 from .trace_group import TraceGroup
 
@@ -37,6 +38,8 @@ def info(file: Path, as_json: bool) -> None:
         return
     console = roomy_console()
     show_card(console, file, card)
+    show_clocks(console, card["clock_uncertainty"])
+    show_fact(console, "settings", settings(card["configuration"]))
     for name in ("mpi_library", "python_version", "numpy_version", "cupy_version", "git_revision", "run_id"):
         if card.get(name):
             show_fact(console, name.replace("_", " "), card[name])
@@ -57,8 +60,8 @@ def summary(file: Path, by: str, as_json: bool) -> None:
         rows = summary(file, keys)
     if as_json:
         print_json(rows)
-    else:
-        roomy_console().print(summary_table(keys, rows))
+        return
+    show_summary(roomy_console(), keys, rows)
 
 
 @trace.command()
@@ -68,10 +71,10 @@ def summary(file: Path, by: str, as_json: bool) -> None:
 @as_json
 def report(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
     """The run card, phases, steps, traffic, imbalance and metrics."""
-    with errors():
+    with errors(), shown_progress() as progress:
         from ..trace import report, write_page
 
-        result = write_page(file, output, force=force) if output else report(file)
+        result = write_page(file, output, force=force, progress=progress) if output else report(file)
     if as_json:
         print_json(result)
         return
@@ -98,16 +101,16 @@ def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int,
     SPOOL is the folder that the run left beside its output (NAME.h5.spool), or one folder a node. The journals
     are kept.
     """
-    with errors():
+    with errors(), shown_progress() as progress:
         from ..trace import recover
 
-        merged = recover(list(spool), output, force=force, max_events=max_events)
+        merged = recover(list(spool), output, force=force, max_events=max_events, progress=progress)
     if as_json:
         print_json({**merged._asdict(), "path": str(merged.path)})
         return
     console = roomy_console()
     console.print(f"{merged.path}: {merged.n_events} events of {merged.n_ranks} ranks", markup=False)
-    warn_ranks(console, merged.status, merged.n_dropped)
+    warn(console, merged.status, merged.n_dropped)
     for journal, damage in merged.damage.items():
         console.print(Text(f"{journal}: {damage}", style="yellow"))
 

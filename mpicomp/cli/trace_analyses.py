@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,19 @@ import click
 from . import trace_charts as charts
 from . import trace_views as views
 from .console import print_json
-from .trace_console import as_json, errors, roomy_console, trace_file
-from .trace_export import ranks_in
+from .options import all_of
+from .trace_console import as_json, chosen_ranks, errors, roomy_console
 from .trace_group import ANALYSES
 
 _enclosed = click.option("--enclosed", type=click.Choice(["hidden", "exposed"]), default="hidden", show_default=True,
+                         callback=lambda ctx, option, counted: counted == "hidden",
                          help="What communication recorded wholly inside a computation is: exposed if it blocks.")
 _png = click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file (needs the extra plot).")
 _force = click.option("--force", is_flag=True, help="Replace the picture if it exists.")
 
 
-def _analysis(name: str, more: str, *options: Any) -> click.Command:
-    """The command that calls ``mpicomp.trace.NAME`` with its options and prints the result."""
+def _analysis(name: str, more: str, *options: Any, files: tuple[str, ...] = ("file",)) -> click.Command:
+    """The command that calls ``mpicomp.trace.NAME`` with ``files`` and its options, and prints the result."""
     show = getattr(charts if name in charts.DRAWN else views, name)
 
     def run(as_json: bool, png: Path | None = None, force: bool = False, **given: Any) -> None:
@@ -32,10 +32,8 @@ def _analysis(name: str, more: str, *options: Any) -> click.Command:
 
             if png:
                 plots.check(png, force)
-            arguments = {"path": given.pop("file"), **given} if "file" in given else given
-            if "enclosed" in arguments:
-                arguments["enclosed"] = arguments["enclosed"] == "hidden"
-            result = getattr(trace, name)(**arguments)
+            paths = [given.pop(file) for file in files]
+            result = getattr(trace, name)(*paths, **given)
             if png:
                 plots.save(name, result, png, force)
         if as_json:
@@ -44,25 +42,8 @@ def _analysis(name: str, more: str, *options: Any) -> click.Command:
             show(roomy_console(), result)
 
     run.__doc__ = f"{ANALYSES[name]}\n\n{more}"
-    for option in reversed(options if any(isinstance(o, _Files) for o in options) else (trace_file, *options)):
-        run = option.apply(run) if isinstance(option, _Files) else option(run)
-    return click.command(name, short_help=ANALYSES[name])(as_json(run))
-
-
-class _Files:
-    """Arguments other than one trace file."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def apply(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed(self.names):
-            run = click.argument(name, type=click.Path(path_type=Path))(run)
-        return run
-
-
-def _ranks(ctx: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
-    return ranks_in(text) if text else None
+    arguments = (click.argument(file, type=click.Path(path_type=Path)) for file in files)
+    return click.command(name, short_help=ANALYSES[name])(all_of(*arguments, *options, as_json)(run))
 
 
 def _step(ctx: click.Context, option: click.Parameter, text: str) -> int | str:
@@ -95,14 +76,15 @@ _COMMANDS = (
     _analysis("timeline", "What every rank did when, on one clock.",
               click.option("--step", default="median", show_default=True, callback=_step,
                            help="Number of a step, median or slowest."),
-              click.option("--ranks", callback=_ranks, metavar="0-3,8", help="[default: the first 64]"), _png, _force),
+              click.option("--ranks", callback=chosen_ranks, metavar="0-3,8", help="[default: the first 64]"),
+              _png, _force),
     _analysis("efficiency", "Factors in [0, 1] of the POP methodology, from the first step to the last.",
               click.option("--skip", type=click.IntRange(0), default=0, show_default=True,
                            help="Leave out so many first steps."), _enclosed),
-    _analysis("diff", "Time a rank spends on each phase of a step, before (A) and after (B).", _Files("a", "b"),
+    _analysis("diff", "Time a rank spends on each phase of a step, before (A) and after (B).",
               click.option("--skip", type=click.IntRange(0), default=1, show_default=True,
-                           help="Leave out so many first steps.")),
+                           help="Leave out so many first steps."), files=("a", "b")),
     _analysis("hang", "PATH is the spool folder of a run that hangs or was killed, or a recovered trace.",
-              _Files("path")),
+              files=("path",)),
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _COMMANDS}

@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..trace.units import duration, nbytes, sparkline
-from .trace_console import count, new_table, roomy_console, show_fact
+from ..trace.units import count, duration, nbytes, number, sparkline
+from ..trace.wording import shortcomings
+from .trace_console import new_table, roomy_console, show_clocks, show_fact
 
 _MOST_RANKS = 16  # the latest ranks are named, no more
+_MOST_ROWS = 100  # of a summary
 
 
 def show_card(console: Console, file: Path, card: dict[str, Any]) -> None:
@@ -25,27 +27,24 @@ def show_card(console: Console, file: Path, card: dict[str, Any]) -> None:
     show_fact(console, "recorded", f"{count(card['n_events'], 'event')} in {duration(card['duration'])}")
     show_fact(console, "created", f"{card.get('created')} by {card.get('creator')}")
     show_fact(console, "command", " ".join(card["command_line"]))
-    warn_ranks(console, card["ranks_not_closed"], card["n_dropped"])
-    if card["missing_parts"]:
-        console.print(Text(f"INCOMPLETE     {card['missing_parts']}", style="bold red"))
-    if card["n_backwards"]:
-        console.print(Text(f"{count(card['n_backwards'], 'event')} end before they begin", style="bold red"))
+    warn(console, card["ranks_not_closed"], card["n_dropped"], card["missing_parts"], card["n_backwards"])
 
 
-def warn_ranks(console: Console, not_closed: dict[int, str], n_dropped: int) -> None:
-    by_state: dict[str, list[int]] = {}
-    for rank, state in not_closed.items():
-        by_state.setdefault(state, []).append(int(rank))
-    if by_state:
-        from ..trace.facts import some_ranges
-
-        said = "; ".join(f"{state}: rank {some_ranges(ranks)}" for state, ranks in by_state.items())
-        console.print(Text(f"INCOMPLETE     {said}", style="bold red"))
-    if n_dropped:
-        console.print(Text(f"{count(n_dropped, 'event')} dropped: the disk was full", style="bold red"))
+def warn(console: Console, not_closed: dict[int, str], n_dropped: int, *more: Any) -> None:
+    """``shortcomings`` in red."""
+    for line in shortcomings(not_closed, n_dropped, *more):
+        console.print(Text(line, style="bold red"), soft_wrap=True)
 
 
-def summary_table(keys: list[str], rows: list[dict[str, Any]]) -> Table:
+def show_summary(console: Console, keys: list[str], rows: list[dict[str, Any]]) -> None:
+    """Rows of ``mpicomp.trace.summary``: those with the longest total come first, and are enough to read."""
+    console.print(_summary_table(keys, rows[:_MOST_ROWS]))
+    if len(rows) > _MOST_ROWS:
+        console.print(f"... and {len(rows) - _MOST_ROWS} more (--json has all)", markup=False)
+    show_clocks(console, None)
+
+
+def _summary_table(keys: list[str], rows: list[dict[str, Any]]) -> Table:
     heads = ["size" if key == "size_bin" else key for key in keys]
     table = new_table(roomy_console(), *heads, "count", "median", "p99", "total", "sent", left=len(keys))
     for row in rows:
@@ -94,7 +93,7 @@ def show_metrics(console: Console, metrics: dict[str, dict[str, Any]]) -> None:
     console.print()
     table = new_table(console, "metric", "steps", "first", "last", "min", "course")
     for name, course in metrics.items():
-        numbers = ["-" if course[key] is None else f"{course[key]:.5g}" for key in ("first", "last", "min")]
+        numbers = [number(course[key], 5) for key in ("first", "last", "min")]
         spark = sparkline(course["values"]) if console.encoding.startswith("utf") else ""
         table.add_row(Text(name), str(len(course["steps"])), *numbers, spark)
     console.print(table)

@@ -34,13 +34,13 @@ def heatmap(console: Console, result: dict[str, Any]) -> None:
         console.print(Text(f"{rank:>{_LABEL}}  {row}"), soft_wrap=True)
     ends = f"{result['step'][0]}", f"{result['step'][-1]}"
     console.print(Text(" " * (_LABEL + 2) + ends[0] + ends[1].rjust(max(1, small.shape[1] - len(ends[0])))))
-    show_clocks(console, result)
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def matrix(console: Console, result: dict[str, Any]) -> None:
     values, total = result["matrix"], result["attributed"] + result["unattributed"]
-    show_fact(console, "bytes", f"{nbytes(total)} sent; {nbytes(result['attributed'])} of them by schedules that say "
-               "to whom")  # fmt: skip
+    known = nbytes(result["attributed"]) if result["attributed"] else "none"
+    show_fact(console, "bytes", f"{nbytes(total)} sent, {known} of them by schedules that say to whom")
     if result["between_nodes"] is not None:
         show_fact(console, "between nodes", f"{result['between_nodes']:.1%} of these")
     if not values.any():
@@ -53,7 +53,7 @@ def matrix(console: Console, result: dict[str, Any]) -> None:
     first = -(-np.arange(edge) * len(values) // edge)
     for place, row in zip(first, _shaded(console, small, 0.0, float(small.max())), strict=True):
         console.print(Text(f"{place:>{_LABEL}}  {row}"), soft_wrap=True)
-    show_clocks(console, result)
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def _binned(values: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -92,7 +92,7 @@ def timeline(console: Console, result: dict[str, Any]) -> None:
             kind = spans["kind"][cell] if cell >= 0 else ""
             line.append(marks.get(kind, " "), style=styles.get(kind, ""))
         console.print(line, soft_wrap=True)
-    show_clocks(console, result)
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def _marks(kinds: list[str]) -> dict[str, str]:

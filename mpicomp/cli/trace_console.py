@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import click
 from rich import box
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from ..errors import MpicompError
 from ..trace.units import duration
+from .console import Progress
 
 ROOMY = 100  # columns of a terminal from which on tables have frames and wide gaps
 
@@ -33,6 +33,29 @@ def errors() -> Iterator[None]:
         yield
     except (MpicompError, OSError) as error:
         raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def shown_progress() -> Iterator[Progress]:
+    """Of long work, on stderr."""
+    shown = Progress()
+    try:
+        yield shown
+    finally:
+        shown.clear()
+
+
+def chosen_ranks(ctx: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
+    """The callback of ``--ranks``: ``0-2,5`` as [0, 1, 2, 5]."""
+    if text is None:
+        return None
+    try:
+        runs = [[int(end) for end in run.split("-", 1)] for run in text.split(",")]
+    except ValueError:
+        runs = []
+    if not runs or any(run[0] > run[-1] or run[-1] >= 1 << 24 for run in runs):
+        raise click.BadParameter(f"expected ranks as 0-3,8, got {text!r}")
+    return [rank for run in runs for rank in range(run[0], run[-1] + 1)]
 
 
 def roomy_console() -> Console:
@@ -62,14 +85,10 @@ def show_fact(console: Console, name: str, value: object) -> None:
         console.print(Text.assemble((f"{head:<15}", "bold"), line), soft_wrap=True)
 
 
-def show_clocks(console: Console, result: dict[str, Any]) -> None:
-    doubt = result.get("clock_uncertainty")
+def show_clocks(console: Console, doubt: float | None) -> None:
+    """What the clocks allow to say: they are known to ``doubt`` ns, 0 where all ranks read one."""
     if doubt is None:
         said = "not compared: every time is of one rank's own clock"
     else:
-        said = f"of two ranks are known to {duration(doubt)}; less is not claimed" if doubt else "all ranks read one"
+        said = f"known to {duration(doubt)}; less is not claimed" if doubt else "all ranks read one"
     show_fact(console, "clocks", said)
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number != 1 else ''}"

@@ -9,31 +9,20 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ..trace.units import duration, nbytes, sparkline
-from .trace_console import count, new_table, show_clocks, show_fact
+from ..trace.units import count, duration, nbytes, number, percent, some_ranges, sparkline, time_of
+from ..trace.wording import SCHEME_ROWS, culprit
+from .trace_console import new_table, show_clocks, show_fact
 
 _MOST_ROWS = 20
 Columns = Sequence[tuple[str, str, Callable[[Any], str]]]
 
 
-def _percent(value: float) -> str:
-    return f"{value:.1%}" if value == value else "-"
-
-
-def _time(value: float) -> str:
-    return duration(value) if value == value else "-"
-
-
 def _gbs(value: float) -> str:
-    return f"{value:.3g}" if value == value else "-"
+    return number(value, 3)
 
 
 def _number(value: float) -> str:
-    return f"{value:.5g}" if value == value else "-"
-
-
-def _maybe(value: float | None, show: Callable[[float], str] = _percent) -> str:
-    return "not known" if value is None else show(value)
+    return number(value, 5)
 
 
 def _rows(console: Console, table: dict[str, Any], columns: Columns, left: int = 1, rows: Any = None) -> None:
@@ -60,25 +49,26 @@ def steps(console: Console, result: dict[str, Any]) -> None:
     if console.encoding.startswith("utf"):
         show_fact(console, "course", sparkline(result["steps"]["duration"].tolist()))
     table = result["steps"]
-    columns = [(name, name, _time) for name in ("compute", "compression", "communication", "other")]
+    columns = [(name, name, time_of) for name in ("compute", "compression", "communication", "other")]
     longest = np.argsort(-table["duration"], kind="stable")[:_MOST_ROWS]
     console.print()
-    _rows(console, table, [("longest steps", "step", str), ("duration", "duration", _time),
-          ("median rank", "median_rank", _time), ("slowest", "slowest_rank", str), *columns], rows=longest)  # fmt: skip
-    show_clocks(console, result)
+    _rows(console, table, [("longest steps", "step", str), ("duration", "duration", time_of),
+                           ("median rank", "median_rank", time_of), ("slowest", "slowest_rank", str), *columns],
+          rows=longest)  # fmt: skip
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def breakdown(console: Console, result: dict[str, Any]) -> None:
-    _rows(console, result["overall"], [("phase", "kind", str), ("class", "class", str), ("share", "share", _percent),
-          ("total", "time", _time), ("mean rank", "mean", _time), ("least", "min", _time), ("most", "max", _time),
-          ("of rank", "slowest_rank", str), ("cv", "cv", _percent)], left=2)  # fmt: skip
+    _rows(console, result["overall"], [("phase", "kind", str), ("class", "class", str), ("share", "share", percent),
+          ("total", "time", time_of), ("mean rank", "mean", time_of), ("least", "min", time_of),
+          ("most", "max", time_of), ("of rank", "slowest_rank", str), ("cv", "cv", percent)], left=2)  # fmt: skip
     console.print()
     table, span = result["ranks"], np.maximum(result["ranks"]["span"], 1)
     names = [name for name in table if name not in ("rank", "span")]
     shares = {name: table[name] / span for name in names}
-    _rows(console, {**table, **shares}, [("rank", "rank", str), ("recorded", "span", _time),
-          *((name, name, _percent) for name in names)])  # fmt: skip
-    show_clocks(console, result)
+    _rows(console, {**table, **shares}, [("rank", "rank", str), ("recorded", "span", time_of),
+          *((name, name, percent) for name in names)])  # fmt: skip
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def overlap(console: Console, result: dict[str, Any]) -> None:
@@ -95,10 +85,10 @@ def overlap(console: Console, result: dict[str, Any]) -> None:
         show_fact(console, "", f"{inside} lie wholly inside a computation and count as {counted}: {right}")
     console.print()
     table = result["ranks"]
-    times = [(name, name, _time) for name in ("communication", "hidden", "exposed", "enclosed")]
-    _rows(console, table, [("rank", "rank", str), *times, ("hidden", "share", _percent)],
+    times = [(name, name, time_of) for name in ("communication", "hidden", "exposed", "enclosed")]
+    _rows(console, table, [("rank", "rank", str), *times, ("hidden", "share", percent)],
           rows=np.argsort(-table["exposed"], kind="stable"))  # fmt: skip
-    show_clocks(console, result)
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def collectives(console: Console, result: dict[str, Any]) -> None:
@@ -107,10 +97,10 @@ def collectives(console: Console, result: dict[str, Any]) -> None:
         show_fact(console, "collectives", "none recorded")
         return
     labels = [(name, name, str) for name in ("kind", "algo", "scheme")]
-    _rows(console, table, [*labels, ("size", "size_bin", nbytes), ("calls", "calls", str), ("time", "time", _time),
-          ("p90", "p90", _time), ("slowest", "slowest", _time), ("wait", "wait", _time), ("sent", "sent", nbytes),
+    _rows(console, table, [*labels, ("size", "size_bin", nbytes), ("calls", "calls", str), ("time", "time", time_of),
+          ("p90", "p90", time_of), ("slowest", "slowest", time_of), ("wait", "wait", time_of), ("sent", "sent", nbytes),
           ("algbw", "algbw", _gbs), ("busbw", "busbw", _gbs)], left=3)  # fmt: skip
-    show_clocks(console, result)
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def stragglers(console: Console, result: dict[str, Any]) -> None:
@@ -120,24 +110,18 @@ def stragglers(console: Console, result: dict[str, Any]) -> None:
     table, late = result["ranks"], result["late_ranks"]
     show_fact(console, "measured at", f"{count(result['calls'], 'call')} of {result['kind']}")
     if result["absent"]:
-        show_fact(console, "absent", f"rank {_ranges(result['absent'])} never came")
-    show_fact(console, "late", f"rank {_ranges(late)}" if late else "no rank, beyond clocks and noise")
+        show_fact(console, "absent", f"rank {some_ranges(result['absent'])} never came")
+    show_fact(console, "late", f"rank {some_ranges(late)}" if late else "no rank, beyond clocks and noise")
     console.print()
     doubt = np.maximum(table["uncertainty"], table["noise"])
     _rows(console, {**table, "doubt": doubt}, [("rank", "rank", str), ("node", "node", str),
-          ("lateness", "lateness", _time), ("+-", "doubt", _time), ("p90", "p90", _time), ("late to", "late", _percent),
-          ("last at", "last", _percent), ("delayed all by", "caused", _time)],
+          ("lateness", "lateness", time_of), ("+-", "doubt", time_of), ("p90", "p90", time_of),
+          ("late to", "late", percent), ("last at", "last", percent), ("delayed all by", "caused", time_of)],
           rows=np.lexsort((-table["lateness"], ~table["significant"]))[:_MOST_ROWS])  # fmt: skip
     console.print()
-    _rows(console, result["kinds"], [("kind", "kind", str), ("calls", "calls", str), ("median wait", "wait", _time),
-                                     ("all waits", "total_wait", _time)])  # fmt: skip
-    show_clocks(console, result)
-
-
-def _ranges(ranks: list[int]) -> str:
-    from ..trace.facts import some_ranges
-
-    return some_ranges(ranks)
+    _rows(console, result["kinds"], [("kind", "kind", str), ("calls", "calls", str), ("median wait", "wait", time_of),
+                                     ("all waits", "total_wait", time_of)])  # fmt: skip
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def spikes(console: Console, result: dict[str, Any]) -> None:
@@ -148,39 +132,23 @@ def spikes(console: Console, result: dict[str, Any]) -> None:
                f"{duration(result['limit'])}; median {duration(result['median'])}")  # fmt: skip
     console.print()
     table = result["spikes"]
-    who = [_culprit(*row) for row in zip(table["cause"], table["rank"], table["ranks"], strict=True)]
+    who = [culprit(*row) for row in zip(table["cause"], table["rank"], table["ranks"], strict=True)]
     _rows(console, {**table, "who": who}, [("step", "step", str), ("who", "who", str), ("phase", "phase", str),
-          ("duration", "duration", _time), ("x median", "ratio", _gbs), ("excess", "excess", _time),
-          ("of the phase", "phase_excess", _time)], left=3)  # fmt: skip
-    show_clocks(console, result)
-
-
-def _culprit(cause: str, rank: int, ranks: int) -> str:
-    if cause == "rank":
-        return f"rank {rank}"
-    return f"{ranks} ranks, most rank {rank}" if cause == "ranks" else cause
-
-
-_CODEC = (
-    ("was it worth it", "worth", str), ("steps", "steps", str), ("dense bytes", "dense", nbytes),
-    ("sent", "sent", nbytes), ("less by", "ratio", lambda x: f"{_gbs(x)} x"), ("density", "density", _number),
-    ("time of the step", "time", _time), ("compressing", "compression", _time),
-    ("compressing, hidden", "hidden", _time), ("communicating", "communication", _time),
-    ("both, without waiting", "cost", _time), ("dense would take", "dense_time", _time), ("says", "basis", str),
-    ("pays below", "break_even", lambda x: f"{_gbs(x)} GB/s"),
-)  # fmt: skip
+          ("duration", "duration", time_of), ("x median", "ratio", _gbs), ("excess", "excess", time_of),
+          ("of the phase", "phase_excess", time_of)], left=3)  # fmt: skip
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def codec(console: Console, result: dict[str, Any]) -> None:
     table = result["schemes"]
     if table:
         quantities = new_table(console, "a rank and step", *table["scheme"])
-        for title, name, show in _CODEC:
+        for title, name, show in SCHEME_ROWS:
             quantities.add_row(title, *(show(value) for value in table[name]))
         console.print(quantities)
     if result["reason"]:
         show_fact(console, "note", result["reason"])
-    show_clocks(console, result)
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def measures(console: Console, result: dict[str, Any]) -> None:
@@ -191,9 +159,10 @@ def measures(console: Console, result: dict[str, Any]) -> None:
         drawn = drawn if console.encoding.startswith("utf") else [""] * len(drawn)
         numbers = [(name, name, _number) for name in ("first", "last", "least", "greatest")]
         _rows(console, {**table, "course": drawn}, [("metric", "metric", str), ("steps", "steps", str), *numbers,
-              ("change", "change", _percent), ("course", "course", str)])  # fmt: skip
+              ("change", "change", percent), ("course", "course", str)])  # fmt: skip
     for remark in result["remarks"]:
         show_fact(console, "note", remark)
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def bandwidth(console: Console, result: dict[str, Any]) -> None:
@@ -202,12 +171,12 @@ def bandwidth(console: Console, result: dict[str, Any]) -> None:
         show_fact(console, "bandwidth", "no dense all-reduce with its size was recorded")
         return
     _rows(console, table, [("algorithm", "algo", str), ("size", "nbytes", nbytes), ("calls", "calls", str),
-          ("time", "time", _time), ("p10 GB/s", "p10", _gbs), ("median", "median", _gbs),
+          ("time", "time", time_of), ("p10 GB/s", "p10", _gbs), ("median", "median", _gbs),
           ("p90", "p90", _gbs)])  # fmt: skip
     console.print()
-    _rows(console, result["model"], [("model", "algo", str), ("latency", "latency", _time), ("busbw", "busbw", _gbs),
-          ("half of it at", "half_size", lambda size: nbytes(size) if size == size else "-")])  # fmt: skip
-    show_clocks(console, result)
+    _rows(console, result["model"], [("model", "algo", str), ("latency", "latency", time_of), ("busbw", "busbw", _gbs),
+          ("half of it at", "half_size", nbytes)])  # fmt: skip
+    show_clocks(console, result["clock_uncertainty"])
 
 
 _POP = (
@@ -228,12 +197,12 @@ def efficiency(console: Console, result: dict[str, Any]) -> None:
                f"{count(len(result['ranks']['rank']), 'rank')}")  # fmt: skip
     console.print()
     table = {"name": ["  " * depth + title for title, _, depth, _ in _POP], "says": [says for *_, says in _POP],
-             "value": [_maybe(result[name]) for _, name, _, _ in _POP]}  # fmt: skip
+             "value": [percent(result[name]) for _, name, _, _ in _POP]}  # fmt: skip
     _rows(console, table, [("metric", "name", str), ("value", "value", str), ("meaning", "says", str)],
           left=3)  # fmt: skip
     if result["reason"]:
         show_fact(console, "note", result["reason"])
-    show_clocks(console, result)
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def diff(console: Console, result: dict[str, Any]) -> None:
@@ -244,17 +213,17 @@ def diff(console: Console, result: dict[str, Any]) -> None:
         show_fact(console, "differs", f"{name}: A {a}, B {b}")
     console.print()
     if result["phases"]:
-        _rows(console, result["phases"], [("phase", "kind", str), ("B is", "verdict", str), ("A", "a", _time),
-              ("B", "b", _time), ("B - A", "change", _time), ("noise", "noise", _time), ("B / A", "ratio", _gbs)],
+        _rows(console, result["phases"], [("phase", "kind", str), ("B is", "verdict", str), ("A", "a", time_of),
+              ("B", "b", time_of), ("B - A", "change", time_of), ("noise", "noise", time_of), ("B / A", "ratio", _gbs)],
               left=2)  # fmt: skip
     show_fact(console, "note", "one launch each says little of the next: noise within these launches only")
-    show_clocks(console, result)
+    show_clocks(console, result["clock_uncertainty"])
 
 
 def hang(console: Console, result: dict[str, Any]) -> None:
     table = result["ranks"]
     if result["suspects"]:
-        console.print(Text(f"SUSPECT        rank {_ranges(result['suspects'])}: {result['why']}", style="bold red"))
+        console.print(Text(f"SUSPECT        rank {some_ranges(result['suspects'])}: {result['why']}", style="bold red"))
     else:
         show_fact(console, "hang", result["why"])
     show_fact(console, "last step", f"{result['last_step']} finished by all ranks, {result['furthest_step']} by some")
@@ -266,4 +235,4 @@ def hang(console: Console, result: dict[str, Any]) -> None:
           ("status", "status", str), ("last step", "step", str), ("last event", "last", str), ("calls", "calls", str),
           ("last record", "behind", lambda ns: f"{duration(ns)} before the last of all" if ns == ns else "none")],
           left=7, rows=np.lexsort((table["rank"], ~suspect)))  # fmt: skip
-    show_clocks(console, result)
+    show_clocks(console, result["clock_uncertainty"])

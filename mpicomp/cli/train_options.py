@@ -111,7 +111,9 @@ def recorder(comm: Any, path: str | None, force: bool, title: str) -> Any:
     """The recorder of a trace, or of nothing; open it only when all settings are known to be good (collective)."""
     from ..trace import NullRecorder, Recorder
 
-    return NullRecorder() if path is None else Recorder(comm, path, force=force, title=title)
+    if path is None:
+        return NullRecorder()
+    return Recorder(comm, path, force=force, title=title, configuration=click.get_current_context().params)
 
 
 def exit_code(comm: Any, keeper: Keeper, signals: StopSignals) -> int:

@@ -70,6 +70,16 @@ def write_aside(output: Path, force: bool, fill: Callable[[Path], object]) -> No
         raise
 
 
+def write_content_aside(output: Path, force: bool, content: bytes) -> None:
+    """``write_aside`` for a file that is in memory."""
+
+    def create(part: Path) -> None:
+        with part.open("xb") as file:
+            file.write(content)
+
+    write_aside(output, force, create)
+
+
 def write_trace_aside(output: Path, force: bool, in_parts: bool, fill: Callable[[Path], object]) -> Path:
     """``write_aside`` for a trace; the path it was written to. With ``force`` the other form of it goes away."""
     check_trace(output, force)
@@ -127,3 +137,13 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def on_files(action: Callable[[], None]) -> None:
+    """Run what begins a recording; an error of the file system says what to do."""
+    try:
+        action()
+    except OSError as error:
+        if error.errno is None:  # in words of ours, such as a refusal to overwrite
+            raise
+        raise type(error)(f"cannot record a trace: {error}; give another path or spool") from error

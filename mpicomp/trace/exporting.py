@@ -15,6 +15,7 @@ from ..errors import InvalidArgument, MissingExtra
 from . import schema
 from .aside import check_output, write_aside
 from .read import Source, Trace, open_trace
+from .saying import Progress, silent
 
 COLUMNS = (*(name for name in schema.EVENTS if name != "event"), "t_reference")
 _COUNTERS = ("nbytes_sent", "nbytes_recv")
@@ -24,7 +25,7 @@ Batch = dict[str, np.ndarray]
 
 
 def export(path: Source, output: Source, format: str, *, ranks: Sequence[int] | None = None,
-           steps: tuple[int, int] | None = None, force: bool = False) -> int:
+           steps: tuple[int, int] | None = None, force: bool = False, progress: Progress = silent) -> int:
     """Write the events of a trace to ``output``; how many there were.
 
     Parameters
@@ -38,6 +39,8 @@ def export(path: Source, output: Source, format: str, *, ranks: Sequence[int] | 
         Only events of steps from the first to the last of these two, both included.
     force : bool
         Replace ``output`` if it exists.
+    progress : callable
+        Is told now and then what is being done, and which share is done, from 0 to 1.
     """
     if format not in FORMATS:
         raise InvalidArgument(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
@@ -50,6 +53,7 @@ def export(path: Source, output: Source, format: str, *, ranks: Sequence[int] | 
 
         def counted() -> Iterator[Batch]:
             for batch in _batches(trace, ranks, steps):
+                progress(f"rank {batch['rank'][0]} of {trace.n_ranks}", batch["rank"][0] / trace.n_ranks)
                 written[0] += len(batch["rank"])
                 yield batch
 

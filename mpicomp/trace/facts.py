@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
 import uuid
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .. import variables
 from .._version import __version__
-from ..partition import runs
 from . import clock
-
-# Only what explains performance is kept; everything else in the environment may be private.
-_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_", "FI_", "NCCL_", "MPICOMP_")
-_NAMES = (
-    "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
-    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-)  # fmt: skip
-_LONGEST = 256
+from .units import ranges
 
 
-def run_facts(title: str, n_ranks: int) -> dict[str, Any]:
+def run_facts(title: str, n_ranks: int, configuration: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What is the same for all ranks."""
     return {
         "run_id": uuid.uuid4().hex,
@@ -33,7 +28,8 @@ def run_facts(title: str, n_ranks: int) -> dict[str, Any]:
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "n_ranks": n_ranks,
         "command_line": sys.argv,
-        "environment": environment(),
+        "configuration": json.loads(json.dumps(dict(configuration or {}), default=str)),
+        "environment": variables.explaining(),
         "git_revision": git_revision(Path.cwd()),
         "slurm_job_id": os.environ.get("SLURM_JOB_ID", ""),
         "python_version": sys.version.split()[0],
@@ -52,26 +48,6 @@ def rank_facts(rank: int) -> dict[str, Any]:
         "cpus": ranges(cpus),
         "clock": clock.identity(),
     }
-
-
-def environment() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if (name.startswith(_PREFIXES) or name in _NAMES) and len(value) <= _LONGEST
-    }
-
-
-def ranges(numbers: list[int]) -> str:
-    """Ascending numbers as text: ``[0, 1, 2, 5]`` is ``0-2,5``."""
-    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in runs(numbers))
-
-
-def some_ranges(numbers: list[int], most: int = 16) -> str:
-    """The same for people: with many numbers the first, and how many more there are."""
-    if len(ranges(numbers).split(",")) <= most:
-        return ranges(numbers)
-    return f"{ranges(numbers[:most])} and {len(numbers) - most} more"
 
 
 def git_revision(folder: Path) -> str:

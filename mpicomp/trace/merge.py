@@ -12,6 +12,7 @@ from . import journal, write
 from .aside import check_trace, write_trace_aside
 from .journal import Journal
 from .read import Source
+from .saying import Progress, part_of, silent
 
 
 class Merged(NamedTuple):
@@ -30,7 +31,7 @@ MAX_EVENTS = 200_000_000  # of one file, some 5 GB; beyond it a trace is a folde
 
 
 def recover(spool: Source | Sequence[Source], output: Source, *, force: bool = False,
-            max_events: int = MAX_EVENTS) -> Merged:
+            max_events: int = MAX_EVENTS, progress: Progress = silent) -> Merged:
     """Build the trace from the journals that a killed run left behind. The journals are kept.
 
     Parameters
@@ -41,23 +42,26 @@ def recover(spool: Source | Sequence[Source], output: Source, *, force: bool = F
         The HDF5 file to write; it must not exist, unless ``force`` is given.
     max_events : int
         A run with more events becomes the folder ``OUTPUT.d`` of files that hold at most so many (or one rank).
+    progress : callable
+        Is told now and then what is being done, and which share is done, from 0 to 1.
     """
     folders = [spool] if isinstance(spool, (str, os.PathLike)) else spool
     check_trace(Path(output).absolute(), force)
-    journals, unreadable = _read_all(_find(folders))
-    return merge(journals, Path(output).absolute(), force=force, max_events=max_events, unreadable=unreadable)
+    journals, unreadable = _read_all(_find(folders), part_of(progress, 0.0, 0.2))
+    return merge(journals, Path(output).absolute(), force=force, max_events=max_events, unreadable=unreadable,
+                 progress=part_of(progress, 0.2, 1.0))
 
 
 def merge(
     journals: list[Journal], output: Path, *, force: bool, max_events: int = MAX_EVENTS,
-    unreadable: dict[str, str] | None = None,
+    unreadable: dict[str, str] | None = None, progress: Progress = silent,
 ) -> Merged:  # fmt: skip
     """Write ``output`` from journals: aside first, then renamed, so that it is whole or absent."""
     run = _one_run(journals)
     by_rank = _by_rank(journals, run["n_ranks"])
     status = [own.status if own else "missing" for own in by_rank]
     parts = split([own.n_events if own else 0 for own in by_rank], max_events)
-    whole = write.Run(run, by_rank, status, parts)
+    whole = write.Run(run, by_rank, status, parts, progress)
     path = write_trace_aside(output, force, len(parts) > 1, whole.write)
     return Merged(
         path=path,
@@ -106,9 +110,10 @@ def _find(folders: Iterable[Source]) -> list[Path]:
     return found
 
 
-def _read_all(paths: list[Path]) -> tuple[list[Journal], dict[str, str]]:
+def _read_all(paths: list[Path], progress: Progress) -> tuple[list[Journal], dict[str, str]]:
     journals, unreadable = [], {}
-    for path in paths:
+    for place, path in enumerate(paths):
+        progress(f"reading {path.name}", place / len(paths))
         try:
             journals.append(Journal(path))
         except CorruptFile as error:

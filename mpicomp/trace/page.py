@@ -10,11 +10,12 @@ from typing import Any
 from . import analysis, pictures
 from .analyses.frame import Frame
 from .analyses.standstill import hang
-from .aside import check_output, write_aside
-from .facts import some_ranges
+from .aside import check_output, write_content_aside
 from .read import Source, Trace, open_trace
+from .saying import Progress, part_of, silent
 from .sections import Grid, Section, sections
-from .units import duration
+from .units import count, duration
+from .wording import settings, shortcomings
 
 _CARD = ("title", "created", "creator", "run_id", "n_ranks", "n_nodes", "files", "n_events", "n_dropped",
          "git_revision", "slurm_job_id", "mpi_library", "python_version",
@@ -45,27 +46,27 @@ svg { width: 100%; height: auto; color: CanvasText; }
 """
 
 
-def write_page(path: Source, output: Source, *, force: bool = False) -> dict[str, Any]:
-    """Write the report of a trace to ``output``, with pictures; the report as a dict."""
+def write_page(path: Source, output: Source, *, force: bool = False, progress: Progress = silent) -> dict[str, Any]:
+    """Write the report of a trace to ``output``, with pictures; the report as a dict.
+
+    ``progress`` is told now and then what is being done, and which share is done, from 0 to 1.
+    """
     output = Path(output).absolute()
     check_output(output, force)  # before the work, too
+    progress("reading", 0.0)
     report = analysis.report(path)
     with open_trace(path) as trace:
-        text = _page(report["run"], trace)
-    write_aside(output, force, lambda part: _create(part, text))
+        text = _page(report["run"], trace, part_of(progress, 0.2, 1.0))
+    write_content_aside(output, force, text.encode())
     return report
 
 
-def _create(part: Path, text: str) -> None:
-    with part.open("x", encoding="utf-8") as file:
-        file.write(text)
-
-
-def _page(run: dict[str, Any], trace: Trace) -> str:
+def _page(run: dict[str, Any], trace: Trace, progress: Progress) -> str:
     title = escape(f"Trace: {run.get('title') or run.get('run_id')}")
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    warnings = _warnings(run) + ([f"It stands still: {hang(trace)['why']}"] if run["ranks_not_closed"] else [])
-    parts = sections(Frame(trace))
+    warnings = shortcomings(run["ranks_not_closed"], run["n_dropped"], run["missing_parts"], run["n_backwards"])
+    warnings += [f"It stands still: {hang(trace)['why']}"] if run["ranks_not_closed"] else []
+    parts = sections(Frame(trace), progress)
     links = (f'<a href="#s{place}">{escape(part.title)}</a>' for place, part in enumerate(parts))
     return "\n".join([
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
@@ -83,8 +84,7 @@ def _page(run: dict[str, Any], trace: Trace) -> str:
 def _line(run: dict[str, Any]) -> str:
     """The run in a sentence."""
     hosts = ", ".join(run["hosts"][:4]) + (" ..." if len(run["hosts"]) > 4 else "")
-    counts = {noun: run.get(f"n_{noun}s") for noun in ("rank", "node", "event")}
-    ranks, nodes, events = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+    ranks, nodes, events = (count(run[f"n_{noun}s"], noun) for noun in ("rank", "node", "event"))
     return f"{ranks} on {nodes} ({hosts}), {events} in {duration(run['duration'])}, recorded {run.get('created')}"
 
 
@@ -93,6 +93,7 @@ def _tail(run: dict[str, Any]) -> list[list[str]]:
         ["duration", duration(run["duration"])],
         ["clock uncertainty", duration(run["clock_uncertainty"]) if run["clock_uncertainty"] else "0: one clock"],
         ["command", " ".join(run["command_line"])],
+        ["settings", settings(run["configuration"])],
         *([name, value] for name, value in run["environment"].items()),
     ]
 
@@ -104,17 +105,6 @@ def _section(place: int, section: Section) -> Iterator[str]:
     for index, picture in enumerate(section.pictures):
         caption = f"<figcaption>{escape(picture.caption)}</figcaption>"
         yield f"<figure>{caption}{pictures.svg(f'p{place}-{index}', picture)}</figure>"
-
-
-def _warnings(run: dict[str, Any]) -> list[str]:
-    states: dict[str, list[int]] = {}
-    for rank, state in run["ranks_not_closed"].items():
-        states.setdefault(state, []).append(int(rank))
-    said = [f"{state}: rank {some_ranges(ranks)}" for state, ranks in states.items()]
-    lines = [f"INCOMPLETE: {'; '.join(said)}"] if said else []
-    lines += [f"INCOMPLETE: {run['missing_parts']}"] if run["missing_parts"] else []
-    lines += [f"{run['n_dropped']} events were dropped: the disk was full"] if run["n_dropped"] else []
-    return lines + ([f"{run['n_backwards']} events end before they begin"] if run["n_backwards"] else [])
 
 
 def _grid(grid: Grid) -> str:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import MissingExtra
 from .analyses import plots
 from .analyses.frame import CLASS_NAMES
 
@@ -130,7 +129,7 @@ def metric(name: str, step: np.ndarray, values: np.ndarray) -> Picture | None:
 
 def svg(prefix: str, picture: Picture) -> str:
     """One figure; its identifiers get a prefix, since several figures share a page."""
-    matplotlib, figure = _matplotlib()
+    matplotlib, figure = plots.load_matplotlib()
     text = io.StringIO()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE, "svg.hashsalt": prefix, "backend": "svg"}):
         drawn = figure.Figure(figsize=(_WIDTH, picture.height), layout="constrained")
@@ -141,12 +140,3 @@ def svg(prefix: str, picture: Picture) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
-
-
-def _matplotlib() -> tuple[Any, Any]:
-    try:
-        import matplotlib
-        from matplotlib import figure
-    except ImportError as error:
-        raise MissingExtra("pictures need matplotlib; install it with: pip install 'mpicomp[plot]'") from error
-    return matplotlib, figure

@@ -133,6 +133,8 @@ class Trace:
             facts["command_line"] = [_text(word) for word in json.loads(facts.get("command_line", "[]"))]
             environment = json.loads(facts.get("environment", "{}"))
             facts["environment"] = {_text(name): _text(environment[name]) for name in environment}
+            facts["configuration"] = {_text(name): _clean(value) for name, value in
+                                      json.loads(facts.get("configuration", "{}")).items()}  # fmt: skip
             return facts
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -200,14 +202,15 @@ class Trace:
         result = np.array(t, np.int64)
         if samples["shared"].all():
             return result
-        order, starts = tables.blocks(rank)
-        for rows in np.split(order, starts[1:]) if len(order) else []:
-            chosen = samples["rank"] == rank[rows[0]]
+        order = np.argsort(samples["rank"], kind="stable")
+        bounds = np.searchsorted(samples["rank"][order], np.arange(self.n_ranks + 1))
+        for (own,), rows in tables.groups(rank):
+            chosen = order[bounds[own] : bounds[own + 1]]
             result[rows] = clock.corrected(result[rows], {name: column[chosen] for name, column in samples.items()})
         return result
 
     def clock_uncertainty(self) -> int:
-        """How far two corrected times of different ranks may be off, in ns."""
+        """ns by which any rank's corrected time may be off the reference rank's clock; of two ranks it may add up."""
         return clock.uncertainty(self.table("clock"))
 
 
@@ -259,6 +262,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (bytes, str)):
         return _text(value)
     return value.item() if isinstance(value, np.generic) else value.tolist()
+
+
+def _clean(value: Any) -> Any:
+    """A value from JSON, its texts safe to print."""
+    if isinstance(value, (list, dict)):
+        return [_clean(one) for one in value] if isinstance(value, list) else _text(json.dumps(value))
+    return _text(value) if isinstance(value, str) else value
 
 
 def _text(value: str | bytes) -> str:

@@ -4,7 +4,7 @@ no file, no lock and no MPI are touched until the spool's thread writes a batch 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic_ns
@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import InvalidArgument
 from ..together import together
 from . import clock, facts, journal, schema
-from .aside import check_trace
+from .aside import check_trace, on_files
 from .messages import broadcast_json
 from .spool import BATCH, Spool, log
 
@@ -39,6 +39,8 @@ class Recorder:
         Free text, kept in the file.
     max_events : int, optional
         A run with more (by default 200 million events) becomes a folder ``PATH.d`` of files with so many each.
+    configuration : dict, optional
+        Settings of the run by name, kept in the file; the commands give all their options, defaults included.
 
     Raises
     ------
@@ -51,7 +53,8 @@ class Recorder:
     now = staticmethod(monotonic_ns)
 
     def __init__(self, comm: Any, path: str | Path, *, force: bool = False, spool: str | Path | None = None,
-                 title: str = "", max_events: int | None = None) -> None:  # fmt: skip
+                 title: str = "", max_events: int | None = None, configuration: Mapping[str, Any] | None = None,
+                 ) -> None:  # fmt: skip
         self.path = Path(path).absolute()
         self.spool = Path(spool).absolute() if spool else self.path.with_name(self.path.name + ".spool")
         self._comm = comm
@@ -60,8 +63,8 @@ class Recorder:
         self._closed = self._made_spool = False
         self._step = -1
         try:
-            together(comm, lambda: _on_files(lambda: self._claim(make_parents=spool is not None)))
-            self._run = broadcast_json(comm, facts.run_facts(title, comm.size))
+            together(comm, lambda: on_files(lambda: self._claim(make_parents=spool is not None)))
+            self._run = broadcast_json(comm, facts.run_facts(title, comm.size, configuration))
             comparison = clock.measure(comm)
             self._spool = Spool(self._create_journal(), lambda: self.doing)
         except Exception:
@@ -199,7 +202,7 @@ class Recorder:
             created.append(journal.JournalWriter(path, {"run": self._run, "rank": facts.rank_facts(rank)}))
 
         try:
-            together(self._comm, lambda: _on_files(create))
+            together(self._comm, lambda: on_files(create))
         except Exception:
             for writer in created:
                 writer.discard()
@@ -288,13 +291,3 @@ class _Step(_Region):
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
         self.recorder._step = self.outer
-
-
-def _on_files(action: Callable[[], None]) -> None:
-    """Run ``action``; an error of the file system says what to do."""
-    try:
-        action()
-    except OSError as error:
-        if error.errno is None:  # in words of ours, such as a refusal to overwrite
-            raise
-        raise type(error)(f"cannot record a trace: {error}; give another path or spool") from error

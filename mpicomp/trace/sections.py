@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,9 +11,10 @@ from . import analysis, pictures
 from .analyses import compression, lateness, over_steps, shares, traffic
 from .analyses.frame import Frame
 from .analyses.picture import timeline
-from .facts import some_ranges
 from .pictures import Picture
-from .units import duration, nbytes
+from .saying import Progress, silent
+from .units import duration, is_known, nbytes, number, percent, some_ranges, time_of
+from .wording import SCHEME_ROWS, culprit
 
 _MOST_ROWS = 12  # of a table; the commands named below it show more
 _MAP_RANKS, _MAP_STEPS = 256, 400  # cells of the heat map, at most
@@ -45,25 +45,13 @@ class Section(NamedTuple):
     pictures: list[Picture]
 
 
-def sections(frame: Frame) -> list[Section]:
+def sections(frame: Frame, progress: Progress = silent) -> list[Section]:
     """All sections of a trace that is open, in the order in which one asks."""
-    return [_time(frame), _late(frame), _worth(frame), _training(frame), _kinds(frame)]
-
-
-def time_of(value: float) -> str:
-    return duration(value) if _known(value) else "-"
-
-
-def percent(value: float | None) -> str:
-    return f"{value:.1%}" if _known(value) else "-"
-
-
-def number(value: float | None) -> str:
-    return f"{value:.4g}" if _known(value) else "-"
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and not math.isnan(value)
+    made, every = [], (_time, _late, _worth, _training, _kinds)
+    for place, section in enumerate(every):
+        progress(f"section {place + 1} of {len(every)}", place / len(every))
+        made.append(section(frame))
+    return made
 
 
 def _head(table: dict[str, Any], order: Any = None) -> dict[str, np.ndarray]:
@@ -157,29 +145,18 @@ def _latest(table: dict[str, Any]) -> Grid:
 
 def _spikes(table: dict[str, Any]) -> Grid:
     rows = _head(table)
-    who = [f"rank {rank}" if cause == "rank" else f"{ranks} ranks" if cause == "ranks" else cause
-           for cause, rank, ranks in zip(rows["cause"], rows["rank"], rows["ranks"], strict=True)]  # fmt: skip
+    who = [culprit(*row) for row in zip(rows["cause"], rows["rank"], rows["ranks"], strict=True)]
     return Grid([Column("spike: step", rows["step"]), Column("made by", who), Column("in phase", rows["phase"]),
                  Column("duration", rows["duration"], time_of), Column("x median", rows["ratio"], number),
                  Column("excess", rows["excess"], time_of)], 3, "mpicomp trace spikes")  # fmt: skip
-
-
-_SCHEME = (
-    ("was it worth it?", "worth", str), ("steps", "steps", str), ("dense bytes", "dense", nbytes),
-    ("sent", "sent", nbytes), ("less by", "ratio", lambda x: f"{number(x)} x"), ("density", "density", number),
-    ("time of a step", "time", time_of), ("compressing", "compression", time_of),
-    ("compressing, hidden", "hidden", time_of), ("communicating", "communication", time_of),
-    ("both, without waiting", "cost", time_of), ("dense would take", "dense_time", time_of),
-    ("pays below", "break_even", lambda x: f"{number(x)} GB/s"),
-)  # fmt: skip
 
 
 def _worth(frame: Frame) -> Section:
     found, calls = compression.codec(frame), traffic.collectives(frame)["collectives"]
     schemes, grids, drawn = found["schemes"], [], []
     if schemes:
-        columns = [[show(value) for value in schemes[name]] for _, name, show in _SCHEME]
-        grids.append(Grid([Column("a rank and step", [title for title, _, _ in _SCHEME]),
+        columns = [[show(value) for value in schemes[name]] for _, name, show in SCHEME_ROWS]
+        grids.append(Grid([Column("a rank and step", [title for title, _, _ in SCHEME_ROWS]),
                            *(Column(str(name), [cells[place] for cells in columns])
                              for place, name in enumerate(schemes["scheme"]))], 1, "mpicomp trace codec"))  # fmt: skip
     if calls:
@@ -197,7 +174,7 @@ def _verdicts(schemes: dict[str, Any]) -> list[str]:
     for row, name in enumerate(schemes.get("scheme", ())):
         worth, speedup, basis = (schemes[key][row] for key in ("worth", "speedup", "basis"))
         if basis != "itself dense":
-            against = f": {number(speedup)} times as fast as dense ({basis})" if _known(speedup) else ""
+            against = f": {number(speedup)} times as fast as dense ({basis})" if is_known(speedup) else ""
             pays = f"pays on links slower than {number(schemes['break_even'][row])} GB/s"
             facts.append(f"{name}: {worth}{against}; {pays}.")
     return facts

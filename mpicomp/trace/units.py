@@ -1,8 +1,11 @@
-"""Times, sizes and the course of a value as people read them."""
+"""Times, sizes, numbers, ranks and the course of a value as people read them; "-" is what is not known."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+
+from ..partition import runs
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 20
@@ -25,7 +28,47 @@ def nbytes(number: float) -> str:
     for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= scale:
             return f"{number / scale:.4g} {unit}"
-    return f"{number:.0f} B" if number else "-"
+    return f"{number:.0f} B" if number and is_known(number) else "-"
+
+
+def is_known(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)
+
+
+def time_of(ns: float) -> str:
+    return duration(ns) if is_known(ns) else "-"
+
+
+def percent(share: float | None) -> str:
+    return f"{share:.1%}" if is_known(share) else "-"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    return f"{value:.{digits}g}" if is_known(value) else "-"
+
+
+def count(n: int, noun: str, plural: str = "s") -> str:
+    """
+    >>> count(1, "process", "es"), count(2, "process", "es")
+    ('1 process', '2 processes')
+    """
+    return f"{n} {noun}{'' if n == 1 else plural}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """Ascending numbers in few words.
+
+    >>> ranges([0, 1, 2, 5])
+    '0-2,5'
+    """
+    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in runs(numbers))
+
+
+def some_ranges(numbers: list[int], most: int = 16) -> str:
+    """The same; of many numbers the first, and how many more there are."""
+    if len(ranges(numbers).split(",")) <= most:
+        return ranges(numbers)
+    return f"{ranges(numbers[:most])} and {len(numbers) - most} more"
 
 
 def sparkline(values: Iterable[float | None]) -> str:

@@ -14,6 +14,7 @@ from ..errors import CorruptFile
 from . import schema, tables
 from .columns import attach_scale, create_column, describe, describe_codes, write_scale, write_table
 from .journal import Journal
+from .saying import Progress, silent
 from .schema import Column
 from .totals import Totals
 
@@ -28,8 +29,9 @@ Ranks = list[Journal | None]
 class Run:
     """A run to be written: what is known of it, and the ranks whose events each file gets."""
 
-    def __init__(self, facts: dict[str, Any], journals: Ranks, status: list[str], parts: list[range]) -> None:
-        self.facts, self.journals, self.status, self.parts = facts, journals, status, parts
+    def __init__(self, facts: dict[str, Any], journals: Ranks, status: list[str], parts: list[range],
+                 progress: Progress = silent) -> None:  # fmt: skip
+        self.facts, self.journals, self.status, self.parts, self.progress = facts, journals, status, parts, progress
         self.vocabulary = _Vocabulary(journals)  # of all ranks, so that codes mean the same in every part
 
     def write(self, path: Path) -> None:
@@ -53,7 +55,7 @@ class Run:
             self.vocabulary.write(file.create_group("vocab"))
             here = [own if rank in ranks else None for rank, own in enumerate(self.journals)]
             before = sum(own.n_events for own in self.journals[: ranks.start] if own)
-            _write_events(file, here, self.vocabulary, before)
+            _write_events(file, here, self.vocabulary, before, self.progress)
             write_table(file, "open", schema.OPEN, _unfinished(here))
             _write_metrics(file.create_group("metrics"), here)
             file.attrs["complete"] = all(state == "closed" for state in self.status)
@@ -139,7 +141,7 @@ def _write_clock(file: h5py.File, journals: Ranks) -> None:
     describe(group, reference_rank=0, method="ping-pong with rank 0, shortest of 16 round trips")
 
 
-def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, before: int) -> None:
+def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, before: int, progress: Progress) -> None:
     """Fill /events rank by rank, so that one rank's events are in memory at a time; then what follows from them.
 
     ``before`` events stand in earlier parts of the trace.
@@ -156,6 +158,7 @@ def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, bef
     for rank, own in enumerate(journals):
         if own is None:
             continue
+        progress(f"writing rank {rank} of {len(journals)}", rank / len(journals))
         columns = _event_columns(own, vocabulary, before + int(offsets[rank]))
         for name, values in columns.items():
             datasets[name][offsets[rank] : offsets[rank + 1]] = values

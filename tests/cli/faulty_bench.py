@@ -1,13 +1,16 @@
-"""``mpicomp bench`` with two more algorithms, one wrong and one that hangs."""
+"""``mpicomp bench`` with two more algorithms, one wrong and one that hangs. SLOW_DISK: seconds that writing takes."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from mpicomp import allreduce
+from mpicomp.bench import documents
 from mpicomp.cli import main
 
 
@@ -28,7 +31,13 @@ def register(name: str, function: Any) -> None:
     allreduce.ALGORITHMS[name] = f"faulty_{name}"
 
 
+def write_slowly(path: Path, document: dict[str, Any], suffix: str, write: Any = documents.write) -> None:
+    time.sleep(float(os.environ.get("SLOW_DISK", "0")))
+    write(path, document, suffix)
+
+
 if __name__ == "__main__":
+    documents.write = write_slowly
     register("wrong", wrong)
     register("hang", hang)
     main(["bench", *sys.argv[1:]])

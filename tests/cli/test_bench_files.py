@@ -20,12 +20,12 @@ from click.testing import CliRunner
 
 from mpicomp.bench import documents
 from mpicomp.bench.compare import Baseline
+from mpicomp.bench.confidence import median_interval
 from mpicomp.bench.environment import Noise
 from mpicomp.bench.merge import merge
 from mpicomp.bench.plan import DTYPES, size_range
 from mpicomp.bench.plot import check_plot, plot
 from mpicomp.bench.rows import FIELDS, compression, full
-from mpicomp.bench.statistics import median_interval
 from mpicomp.cli import config, console
 from mpicomp.cli.bench import make_plan
 from mpicomp.cli.root import root
@@ -269,6 +269,16 @@ def test_layout_of_osu(tmp_path):
 def test_the_table_says_when_compression_pays(tmp_path):
     text = shown(tmp_path, "table", row(), scheme_row(break_even_gbs=3.217), scheme_row(break_even_gbs=0.0, nbytes=8))
     assert "3.217" in text and "never" in text and "break-even" in text
+
+
+def test_the_table_ends_with_the_least_time_and_the_best_bandwidth(tmp_path):
+    figures = ((64, 2.5, 0.1), (4096, 7.0, 3.25), (1 << 20, 900.0, 2.5))
+    rows = [row(algorithm="native", nbytes=n, t_med_us=time, busbw_gbs=rate) for n, time, rate in figures]
+    rows += [row(algorithm="ring", nbytes=64), scheme_row()]
+    text = shown(tmp_path, "table", *rows)
+    assert "# native: 2.5 us at 64 B, busbw up to 3.25 GB/s, at 4 KiB\n" in text
+    after = text.partition("# native: ")[2]  # one size says it itself; a scheme has no busbw
+    assert "# ring:" not in after and "# topk" not in after
 
 
 def test_break_even_bandwidth():

@@ -39,6 +39,14 @@ def test_wrong_result(job, faulty_bench):
     assert ended.err.count("Error: wrong at 1024 bytes: 1 of 256 elements are wrong") == 1
 
 
+def test_a_wrong_result_is_kept_however_long_writing_takes(one_job, faulty_bench, tmp_path):
+    """Ranks that have nothing to write must not leave meanwhile: with code 2 they would end the job before the file."""
+    file = tmp_path / "result.json"
+    ended = one_job(faulty_bench, "-a", "native,wrong", *QUICK, "--output", str(file), SLOW_DISK="2")
+    assert ended.code == 2 and "stopping all ranks" not in ended.err
+    assert [row["ok"] for row in json.loads(file.read_text())["rows"]] == [True, False] * 2
+
+
 def test_wrong_result_unseen_without_check(one_job, faulty_bench):
     ended = one_job(faulty_bench, "-a", "native,wrong", "--no-check", *QUICK)
     assert ended.code == 0

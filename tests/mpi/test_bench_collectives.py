@@ -153,7 +153,7 @@ def test_confidence_ends_the_rounds(comm):
     wide = rows_of(comm, "allreduce", iters=None, target_ci=1e6, algorithms=("native",), max_time=5.0)
     assert wide[0]["iters"] < 20  # known well enough as soon as an interval exists
     assert wide[0]["ci_low_us"] <= wide[0]["t_med_us"] <= wide[0]["ci_high_us"]
-    narrow = rows_of(comm, "allreduce", iters=None, target_ci=0.0, algorithms=("native",), max_time=0.3)
+    narrow = rows_of(comm, "allreduce", iters=None, target_ci=0.0, algorithms=("native",))
     assert narrow[0]["iters"] > wide[0]["iters"]
 
 

@@ -13,8 +13,7 @@ from planted_runs import Run
 
 import mpicomp.trace
 from mpicomp.cli.trace import trace as command
-from mpicomp.trace.facts import some_ranges
-from mpicomp.trace.units import duration, nbytes
+from mpicomp.trace.units import duration, nbytes, some_ranges
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'mpicomp[plot]')")
 

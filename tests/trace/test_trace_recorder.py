@@ -15,11 +15,14 @@ import pytest
 from mpicomp.errors import InvalidArgument, RefusedOverwrite
 from mpicomp.trace import NullRecorder, Recorder, open_trace, recover, schema, validate
 from mpicomp.trace.journal import Journal, journal_path
+from mpicomp.trace.wording import settings
 
 
 def test_everything_said_is_in_the_file(solo, tmp_path):
     path = tmp_path / "run.h5"
-    with Recorder(solo, path, title="a title") as recorder:
+    given = {"scheme": "topk\x1b[31m", "bits": (1e6, 2e6), "workers": None, "folder": tmp_path, "early": True,
+             "force": False, "seed": 0}  # fmt: skip
+    with Recorder(solo, path, title="a title", configuration=given) as recorder:
         with recorder.step(7):
             recorder.event(
                 "exchange", 10, 30, algo="ring", scheme="topk:k=3", dtype="float32", op="sum",
@@ -40,6 +43,10 @@ def test_everything_said_is_in_the_file(solo, tmp_path):
         assert trace.metrics()["loss"]["value"].tolist() == [0.5]
         assert trace.attributes["complete"] is True
         assert trace.attributes["title"] == "a title"
+        assert trace.attributes["configuration"] == {**given, "scheme": "topk?[31m", "bits": [1e6, 2e6],
+                                                     "folder": str(tmp_path)}  # fmt: skip
+        assert settings(trace.attributes["configuration"]) == (
+            f"scheme=topk?[31m bits=1000000.0,2000000.0 folder={tmp_path} early=True seed=0")  # fmt: skip
     assert validate(path) == []
     assert os.listdir(tmp_path) == ["run.h5"]
 

@@ -102,5 +102,13 @@ def _error(values: np.ndarray) -> float:
 
 def _different(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
     names = ("n_ranks", "n_nodes", "command_line", "mpi_library", "mpi4py_version", "numpy_version", "cupy_version",
-             "python_version", "creator", "git_revision", "environment", "complete")  # fmt: skip
-    return {name: [a.get(name), b.get(name)] for name in names if a.get(name) != b.get(name)}
+             "python_version", "creator", "git_revision", "complete")  # fmt: skip
+    facts = [{name: one.get(name) for name in names} | _named(one, "configuration") | _named(one, "environment")
+             for one in (a, b)]  # fmt: skip
+    return {name: [one.get(name) for one in facts] for name in {**facts[0], **facts[1]}
+            if facts[0].get(name) != facts[1].get(name)}  # fmt: skip
+
+
+def _named(facts: dict[str, Any], group: str) -> dict[str, Any]:
+    """Each entry of a group of facts as a fact of its own."""
+    return {f"{group} {name}": value for name, value in facts[group].items()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import CorruptFile, InvalidArgument
-from .. import clock, schema, tables
+from .. import schema, tables
 from ..read import Trace, open_trace
 from .nesting import Pieces, cut
 
@@ -89,17 +89,8 @@ class Frame:
     # -- clocks
 
     def corrected(self, rows: np.ndarray, column: str) -> np.ndarray:
-        """A time column of ascending ``rows`` on the reference rank's clock."""
-        rank, result = self.rank[rows], np.array(self.column(column)[rows], np.int64)
-        samples = self.trace.table("clock")
-        order = np.argsort(samples["rank"], kind="stable")
-        every = np.arange(self.n_ranks + 1)
-        mine, theirs = np.searchsorted(rank, every), np.searchsorted(samples["rank"][order], every)
-        for own in np.unique(rank):
-            part = slice(mine[own], mine[own + 1])
-            chosen = order[theirs[own] : theirs[own + 1]]
-            result[part] = clock.corrected(result[part], {name: values[chosen] for name, values in samples.items()})
-        return result
+        """A time column of some rows on the reference rank's clock."""
+        return self.trace.corrected(self.rank[rows], self.column(column)[rows])
 
     @cached_property
     def uncertainty(self) -> np.ndarray:

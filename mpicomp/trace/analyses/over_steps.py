@@ -9,7 +9,7 @@ import numpy as np
 
 from ..analysis import quantities
 from .frame import CLASS_NAMES, COMMUNICATION, Frame, choose, compact, grouped, median_of, opened, spread_of
-from .lateness import lateness_of_all
+from .lateness import lateness_of_all, worst_pair
 
 _BLOCKS = 10  # of consecutive steps, whose medians tell a drift from noise
 _SURE = 3.0  # standard errors
@@ -31,7 +31,7 @@ def steps(path: Any) -> dict[str, Any]:
     with opened(path) as frame:
         table = step_table(frame)
         if not len(table["step"]):
-            return {"count": 0}
+            return {"count": 0, "clock_uncertainty": None}
         duration = table["duration"]
         return {
             "first": int(duration[0]),
@@ -104,7 +104,7 @@ def spikes(path: Any, threshold: float = 1.5) -> dict[str, Any]:
     with opened(path) as frame:
         table = step_table(frame)
         if not len(table["step"]):
-            return {"steps": 0, "count": 0}
+            return {"steps": 0, "count": 0, "clock_uncertainty": None}
         middle = float(np.median(table["duration"]))
         limit = max(threshold * middle, middle + 5 * spread_of(table["duration"]))
         found = np.flatnonzero(table["duration"] > limit)
@@ -196,7 +196,7 @@ def heatmap(path: Any, value: str = "duration", max_ranks: int = 4096, max_steps
             "matrix": matrix.reshape(height, width),
             "rank": -(-np.arange(height) * frame.n_ranks // height),
             "step": numbers[-(-np.arange(width) * len(numbers) // width)] if width else numbers,
-            "clock_uncertainty": int(frame.uncertainty.max(initial=0)) if value == "lateness" else None,
+            "clock_uncertainty": worst_pair(frame) if value == "lateness" else None,
         }
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument, MissingExtra
-from ..aside import check_output
+from ..aside import check_output, write_content_aside
 
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -20,27 +19,16 @@ def check(path: Path, force: bool) -> None:
     if path.suffix.lower() not in _FORMATS:
         raise InvalidArgument(f"a picture's name must end in {', '.join(_FORMATS)}, got {path.name}")
     check_output(path.absolute(), force)
-    _matplotlib()
+    load_matplotlib()
 
 
 def save(name: str, result: dict[str, Any], path: Path, force: bool = False) -> None:
     """Draw the result of ``mpicomp.trace.NAME`` into ``path``; whole or not at all."""
     check(path, force)
-    plt = _matplotlib()
-    figure, axes = plt.subplots(figsize=(10, 5), layout="constrained")
-    try:
-        draw(name, figure, axes, result)
-        picture = io.BytesIO()
-        figure.savefig(picture, format=path.suffix[1:].lower(), dpi=120)
-    finally:
-        plt.close(figure)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(picture.getvalue())
-        check_output(path.absolute(), force)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    drawn, picture = load_matplotlib()[1].Figure(figsize=(10, 5), layout="constrained"), io.BytesIO()
+    draw(name, drawn, drawn.subplots(), result)
+    drawn.savefig(picture, format=path.suffix[1:].lower(), dpi=120)
+    write_content_aside(path.absolute(), force, picture.getvalue())
 
 
 def draw(name: str, figure: Any, axes: Any, result: dict[str, Any]) -> None:
@@ -48,15 +36,14 @@ def draw(name: str, figure: Any, axes: Any, result: dict[str, Any]) -> None:
     _DRAW[name](figure, axes, result)
 
 
-def _matplotlib() -> Any:
+def load_matplotlib() -> tuple[Any, Any]:
+    """matplotlib and its module of figures; pyplot, which would ask for a window system, is not needed."""
     try:
         import matplotlib
+        from matplotlib import figure
     except ImportError as error:
         raise MissingExtra("pictures need matplotlib; install it with: pip install 'mpicomp[plot]'") from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot
-
-    return matplotlib.pyplot
+    return matplotlib, figure
 
 
 def _heatmap(figure: Any, axes: Any, result: dict[str, Any]) -> None:
