@@ -11,7 +11,6 @@ from .allreduce.choice import schedule
 from .buffers import Vector, check_pair, vector
 from .device import device_of, ready
 from .errors import BufferRefused, InvalidArgument
-from .job import gpu_path
 from .link import MPI_OPS, Link, is_in_place, numpy_dtype, op_name, raw_bytes
 
 
@@ -61,7 +60,7 @@ def check_covered(call: Call) -> None:
         )
 
 
-def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
+def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str, gpu_path: tuple[str, str]) -> Call:
     """The call these arguments of ``Allreduce`` mean; raises what is wrong with them."""
     allreduce.check_asked(algorithm)
     name = op_name(op)
@@ -75,18 +74,18 @@ def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Call:
     if algorithm == nccl.NAME:
         nccl.check_vector(target, name)
     if target is None or name not in MPI_OPS:
-        prepare_for_mpi(sendbuf, recvbuf, name)
+        prepare_for_mpi(sendbuf, recvbuf, name, gpu_path)
         return Call(None, None, name, algorithm)
     return Call(source, target, name, algorithm)
 
 
-def prepare_for_mpi(sendbuf: Any, recvbuf: Any, op: str) -> None:
+def prepare_for_mpi(sendbuf: Any, recvbuf: Any, op: str, gpu_path: tuple[str, str]) -> None:
     """MPI's own call must not see device memory unless it is known to take it; there, the device is waited for."""
     for message in (sendbuf, recvbuf):
         array = message[0] if isinstance(message, (list, tuple)) and message else message
         if device_of(array) is None:
             continue
-        path, reason = gpu_path()
+        path, reason = gpu_path
         if path != "direct":
             raise BufferRefused(
                 f"op={op} on this datatype is MPI's own, and MPI may not see device memory ({reason}): "

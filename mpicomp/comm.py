@@ -23,7 +23,7 @@ from .ops.shared import PlainCalls
 from .point_to_point import PointToPoint
 from .reduction import Reduction
 from .revoking import made
-from .tuning import job_settings, reproducible_for
+from .tuning import job_settings
 from .verbs import Verbs
 from .watchdog import Watched, log_for
 
@@ -93,8 +93,8 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
 
     def _open(self) -> Link:
         """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
-        reproducible = reproducible_for(self, self._reproducible)
-        self._link = link = Link(made(MPI.Intracomm(self).Dup()), reproducible)
+        settings = job_settings(self, self._reproducible)
+        self._link = link = Link(made(MPI.Intracomm(self).Dup()), settings)
         self._log, self._watched = log_for(link.comm)
         link.log = self._log
         self._plain = plain = PlainCalls(_native_allreduce, IN_PLACE)
@@ -104,12 +104,11 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         self._reduction = Reduction(link, self._scratch)
         self._forget_calls()
         self._agreement = Agreement(link.rank, link.extremes, self._gather_bytes)
-        algorithm, check = job_settings(link.comm)
-        self._default = allreduce.check_name(algorithm)
+        self._default = allreduce.check_name(settings.algorithm)
         if self._default == "auto" and not link.reproducible and (self._log is None or self._log.plain_calls):
             # An array of so many bytes is in no case too long for one call of MPI's.
             plain.limit = min(link.rows["cpu"].native_limit(), link.max_count)
-        self._set_checks(check, link.size)
+        self._set_checks(settings.check, link.size)
         return link
 
     def Free(self) -> None:
@@ -177,7 +176,7 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         key: tuple[Any, ...] | None = None
         error: Exception | None = None
         try:
-            call = resolve(sendbuf, recvbuf, op, algorithm)
+            call = resolve(sendbuf, recvbuf, op, algorithm, self.gpu_path)
             if self.reproducible:
                 check_covered(call)
             key = call.key()
@@ -274,6 +273,11 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         """Ranks on the fullest node, and number of nodes, by which ``auto`` chooses from its table."""
         link = self._link or self._open()
         return link.ranks_per_node, link.nodes
+
+    @property
+    def gpu_path(self) -> tuple[str, str]:
+        """How arrays in device memory reach MPI on all ranks, and why: ``direct``, ``staged`` or ``none`` (refused)."""
+        return (self._link or self._open()).settings.gpu_path
 
     @property
     def traffic(self) -> Traffic:

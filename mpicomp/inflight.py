@@ -110,7 +110,7 @@ class Helper:
         arguments = sendbuf, recvbuf, op, algorithm
         if self._worker is not None:
             return self._worker.start(self.comm.Allreduce, *arguments)
-        target = resolve(*arguments).target
+        target = resolve(*arguments, self.comm.gpu_path).target
         simple = target is None or (target.device is None and not target.kind)
         if simple and not self.comm.reproducible:
             if target is not None:

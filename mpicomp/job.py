@@ -27,6 +27,7 @@ RANKS = (
     ("SLURM_PROCID", "Slurm's srun"),
     ("PMIX_RANK", "a PMIx launcher"),
 )
+GPU_VARIABLE = "MPICOMP_GPU_PATH"
 GPU_PATHS = ("auto", "direct", "staged")
 
 
@@ -101,15 +102,18 @@ def report_and_abort(kind: type[BaseException], error: BaseException, traceback:
         set_abort_status(error if isinstance(error, KeyboardInterrupt) else 1)
 
 
-def gpu_path() -> tuple[str, str]:
-    """How arrays in device memory reach MPI: ("direct" | "staged" | "none", reason).
+def gpu_path(wanted: str | None = None) -> tuple[str, str]:
+    """How arrays in device memory may reach this process's MPI: ("direct" | "staged" | "none", reason).
+
+    ``wanted`` is one of GPU_PATHS, by default what the environment says. A ``Comm`` has the ``gpu_path`` of all its
+    ranks.
 
     ``direct``: MPI reads and writes device memory. ``staged``: through pinned host buffers. ``none``: direct was asked
     for by ``MPICOMP_GPU_PATH`` and this MPI cannot, so device arrays are refused.
     """
-    wanted = os.environ.get("MPICOMP_GPU_PATH", "auto")
+    wanted = os.environ.get(GPU_VARIABLE, "auto") if wanted is None else wanted
     if wanted not in GPU_PATHS:
-        raise InvalidArgument(f"MPICOMP_GPU_PATH must be one of {', '.join(GPU_PATHS)}, got {wanted!r}")
+        raise InvalidArgument(f"{GPU_VARIABLE} must be one of {', '.join(GPU_PATHS)}, got {wanted!r}")
     if wanted == "staged":
         return "staged", "MPICOMP_GPU_PATH=staged"
     aware, reason = cuda_aware()

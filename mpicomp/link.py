@@ -16,11 +16,10 @@ from mpi4py import MPI
 from .calls import Calls
 from .cost import least_bytes
 from .device import ready
-from .job import gpu_path
 from .node import Node, split_node
 from .partition import pieces
 from .revoking import made
-from .tuning import node_limit, rows_for
+from .tuning import Settings
 
 # MPI libraries of the 3.1 standard take counts below 2**31 only.
 MAX_COUNT = 2**30
@@ -127,13 +126,13 @@ class Link:
     one: after a failed peer ``MPI_Waitall`` may leave requests of the others in an undefined state.
     """
 
-    def __init__(self, comm: MPI.Intracomm, reproducible: bool = False):
-        self.comm, self.reproducible = comm, reproducible
+    def __init__(self, comm: MPI.Intracomm, settings: Settings):
+        self.comm, self.settings, self.reproducible = comm, settings, settings.reproducible
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self._node_limit = node_limit(comm)
-        self.nodes, self.owners, self.ranks_per_node = layout_of(comm, self._node_limit)  # owners: on every node
+        self.nodes, self.owners, self.ranks_per_node = layout_of(comm, settings.node_limit)  # owners: on every node
         self.one_node = self.nodes == 1
-        self.rows = rows_for(comm, self.ranks_per_node, self.nodes)  # what ``auto`` goes by, a device each
+        self.rows = settings.rows(self.ranks_per_node, self.nodes)  # what ``auto`` goes by, a device each
+        self.takes_devices = settings.gpu_path[0] == "direct"  # whether MPI reads and writes device memory
         self._node: Node | None = None
         self._across: Link | None = None
         self._crosses: bool | None = None  # whether there is one; None: not known yet
@@ -150,10 +149,8 @@ class Link:
     def node(self) -> Node:
         """The ranks of this node and the memory they share; the first use is collective."""
         if self._node is None:
-            self._node = Node(self.comm, self.progress, self._node_limit, self.owners)
+            self._node = Node(self.comm, self.progress, self.settings.node_limit, self.owners)
         return self._node
-
-    takes_devices = property(lambda self: gpu_path()[0] == "direct", doc="Whether MPI reads and writes device memory.")
 
     @property
     def across(self) -> Link | None:
@@ -165,7 +162,7 @@ class Link:
             self._crosses = self.node.rank < self.owners
             comm = cast("MPI.Intracomm", self.comm.Split(self.node.rank if self._crosses else MPI.UNDEFINED, self.rank))
             if self._crosses:
-                self._across = Link(made(comm))
+                self._across = Link(made(comm), self.settings._replace(reproducible=False))
                 self._across.log, self._across.patient = self.log, self.patient
         return self._across
 

@@ -11,7 +11,6 @@ from .buffers import check_flat
 from .calls import logged
 from .checks import Checks
 from .device import device_of
-from .job import gpu_path
 from .ops import ops_for
 
 
@@ -36,7 +35,7 @@ class PointToPoint(Checks):
         dict of rank -> uint8 array
         """
         link, device = self._link or self._open(), device_of(like)
-        stage = self._reduction.stage(device) if device is not None and gpu_path()[0] != "direct" else None
+        stage = self._reduction.stage(device) if device is not None and not link.takes_devices else None
         outward = {rank: check_flat(x, "x").view(np.uint8) for rank, x in outgoing.items() if x.size}
         if stage:
             outward = {rank: stage.to_host(x) for rank, x in outward.items()}

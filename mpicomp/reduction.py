@@ -11,7 +11,6 @@ from . import allreduce, nccl
 from .buffers import Vector
 from .cost import least_bytes
 from .errors import BufferRefused
-from .job import gpu_path
 from .link import Link
 from .ops import ops_for
 from .staging import Stage
@@ -33,7 +32,7 @@ class Reduction:
                 target.array[...] = source.array
         elif algorithm == nccl.NAME:
             self._by_nccl(target, op)
-        elif target.device is None or (gpu_path()[0] == "direct" and algorithm not in allreduce.ON_HOSTS):
+        elif target.device is None or (self._link.takes_devices and algorithm not in allreduce.ON_HOSTS):
             options = {} if source is None else {"source": source.array}
             self._here(target.array, target.kind, op, algorithm, **options)
         else:
@@ -70,7 +69,7 @@ class Reduction:
         return scratch
 
     def stage(self, device: Any) -> Stage:
-        path, reason = gpu_path()
+        path, reason = self._link.settings.gpu_path
         if path == "none":
             raise BufferRefused(reason)
-        return self._scratch.setdefault(("stage", id(device)), Stage(device))
+        return self._scratch.setdefault(("stage", id(device)), Stage(device, self._link.settings.stage_bytes))

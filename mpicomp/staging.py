@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .device import Device, ready
-from .errors import InvalidArgument
 from .partition import pieces
 
-PIECE_BYTES = 4 << 20  # unless VARIABLE says otherwise
-VARIABLE = "MPICOMP_STAGE_BYTES"
+PIECE_BYTES = 4 << 20  # unless MPICOMP_STAGE_BYTES says otherwise
 DEPTH = 3  # buffers: one is filled, one is with MPI, one is emptied
 
 
-def piece_bytes() -> int:
-    """Length of a piece by the environment, which must be the same on all ranks."""
-    text = os.environ.get(VARIABLE, str(PIECE_BYTES))
-    if not text.isdecimal() or int(text) == 0:
-        raise InvalidArgument(f"{VARIABLE} must be a number of bytes, 1 or more, got {text!r}: set or unset it")
-    return int(text)
-
-
 class Stage:
-    """The pinned buffers of one device."""
+    """The pinned buffers of one device; pieces must be as long on all ranks, since each is a message of its own."""
 
-    def __init__(self, device: Device):
-        self.device = device
-        self.piece_bytes = piece_bytes()
+    def __init__(self, device: Device, piece_bytes: int = PIECE_BYTES):
+        self.device, self.piece_bytes = device, piece_bytes
         self._pinned: list[np.ndarray] = []
 
     def run(

@@ -8,7 +8,7 @@ What was found with Open MPI 5.0.11, and decides how this is written: an error's
 bug, so MPI is asked who has failed; a rank may wait for one that has seen the failure and left, so in every process a
 thread looks, and revokes; MPI_Finalize and MPI_Abort may hang after a failure, and the first always does where a thread
 is Open MPI's detector, so ranks leave by ``os._exit``; a stopped process that the detector has given up keeps the job
-from ending, so survivors on its node end it.
+from ending, so survivors on its node end it, and where there are none ``mpirun`` has to.
 
 Reference: Bland et al., Post-failure recovery of MPI communication capability, IJHPCA 2013.
 """
@@ -32,10 +32,12 @@ from . import revoking
 from .comm import Comm
 from .errors import MpicompError, RankLeft
 from .faults import TOLERANT, finalize_hangs
-from .job import library_name
+from .job import library_name, this_rank
 
 POLL_S = 0.01  # how often the thread asks who has failed
 PATIENCE_S = 5.0  # between an MPI error and MPI's knowledge that a rank has failed
+LEAVING_S = 1.0  # for the others to be through before mpirun ends all that is left
+OUT_OF_REACH = 76  # exit code: all is done, but a stopped process may be left where nobody lives
 MOST_REPAIRS = 20  # in a row, without a step between
 
 
@@ -178,6 +180,9 @@ class Survivors:
     def leave(self, code: int = 0) -> None:
         """End this process with ``code`` where MPI_Finalize might never return: ranks were lost, or Open MPI's detector
         is a thread. Else do nothing.
+
+        One process ends with OUT_OF_REACH instead of 0 where ``mpirun`` must kill what nobody else can: it ends the
+        whole job when a process ends with another code than 0, and only then.
         """
         self._over.set()
         revoking.leave(self._note)
@@ -185,9 +190,23 @@ class Survivors:
             return
         with contextlib.suppress(MPI.Exception):
             self.comm.Barrier()
+        away = self._out_of_reach()
+        if away and code == 0 and self.comm.Get_rank() == 0:
+            sys.stderr.write(f"{this_rank()}: ranks {away} were given up, and no rank of their nodes is left to end "
+                             f"them; leaving with exit code {OUT_OF_REACH}, so that mpirun does\n")  # fmt: skip
+            time.sleep(LEAVING_S)
+            code = OUT_OF_REACH
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+    def _out_of_reach(self) -> list[int]:
+        """Lost ranks that may still be processes, for which ``mpirun`` would wait: given up by the detector, on nodes
+        where nobody lives.
+        """
+        lost = [rank for loss in self.losses for rank in loss.ranks] if finalize_hangs() else []
+        homes = set(self._processes[self._ranks(), 0].tolist())
+        return [rank for rank in lost if self._processes[rank, 0] not in homes]
 
     def _end(self, lost: list[int]) -> None:
         """Of those that MPI has given up, kill the processes of this node: one that is only stopped would stay."""

@@ -1,75 +1,115 @@
-"""What a job's environment sets for ``Comm``: read by one rank, the same on all."""
+"""What a job's environment sets for ``Comm``: read by rank 0, the same on all."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
 
+from .agreement import sides
 from .allreduce import ALGORITHMS
 from .allreduce.table import Row, Table, built_in, load
 from .errors import InvalidArgument
+from .job import GPU_VARIABLE, gpu_path
+from .ops import ops_for
+from .staging import PIECE_BYTES
 
 VARIABLE = "MPICOMP_TUNING"
 REPRODUCIBLE_VARIABLE = "MPICOMP_REPRODUCIBLE"
 NODE_VARIABLE = "MPICOMP_RANKS_PER_NODE"
 ALGORITHM_VARIABLE = "MPICOMP_ALGORITHM"
 CHECK_VARIABLE = "MPICOMP_CHECK"
+STAGE_VARIABLE = "MPICOMP_STAGE_BYTES"
+DEFAULTS = {VARIABLE: "", REPRODUCIBLE_VARIABLE: "0", NODE_VARIABLE: None, ALGORITHM_VARIABLE: "auto",
+            CHECK_VARIABLE: "auto", STAGE_VARIABLE: str(PIECE_BYTES), GPU_VARIABLE: "auto"}  # fmt: skip
+MOST_DIGITS = 18
 
 
-def shared_table(comm: MPI.Intracomm) -> Table:
-    """The table in the file that rank 0's ``MPICOMP_TUNING`` names; the built-in one without it (collective)."""
-    text = error = None
-    path = os.environ.get(VARIABLE)
-    if comm.Get_rank() == 0 and path:
+class Settings(NamedTuple):
+    """What rank 0's environment says, the same on all ranks.
+
+    Launchers do not pass every variable to every host: ranks that went by their own would wait for each other, or send
+    what others do not expect.
+    """
+
+    table: Table
+    node_limit: int  # the most ranks that count as one node; 0: all that share memory
+    algorithm: str
+    check: str
+    reproducible: bool
+    stage_bytes: int  # of a piece of a device array on its way through the host
+    gpu_path: tuple[str, str]  # how device arrays reach MPI, and why
+
+    def rows(self, ranks_per_node: int, nodes: int) -> dict[str, Row]:
+        """By device, the row of the table that fits the job."""
+        return {device: self.table.row(ranks_per_node, nodes, device) for device in ("cpu", "gpu")}
+
+
+def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None) -> Settings:
+    """What rank 0's environment says; ``reproducible``, where it is not None, instead of a variable (collective).
+
+    Raises
+    ------
+    InvalidArgument
+        On every rank: a variable has a value that it cannot have, or names a table that rank 0 cannot read; or ranks
+        differ in what no rank can decide for others: ``reproducible``, and the operations they loaded.
+    """
+    mine = {name: os.environ.get(name, default) for name, default in DEFAULTS.items()}
+    content = error = None
+    if comm.Get_rank() == 0 and mine[VARIABLE]:
         try:
-            text = Path(path).read_text()
+            content = Path(mine[VARIABLE]).read_text()
         except (OSError, UnicodeDecodeError) as caught:
-            error = f"{VARIABLE}={path}: {getattr(caught, 'strerror', None) or caught}"
-    path, text, error = comm.bcast((path, text, error))
+            error = f"{VARIABLE}={mine[VARIABLE]}: {getattr(caught, 'strerror', None) or caught}"
+    texts, content, error = MPI.Intracomm.bcast(comm, (mine, content, error))
     if error:
         raise InvalidArgument(f"{error}: write a table with mpicomp tune, or unset {VARIABLE}")
-    return built_in() if text is None else load(text, str(path), list(ALGORITHMS))
+    if texts[REPRODUCIBLE_VARIABLE] not in ("0", "1"):
+        raise InvalidArgument(f"{REPRODUCIBLE_VARIABLE} must be 0 or 1, got {texts[REPRODUCIBLE_VARIABLE]!r}: "
+                              "set or unset it")  # fmt: skip
+    settings = Settings(
+        table=built_in() if content is None else load(content, texts[VARIABLE], list(ALGORITHMS)),
+        node_limit=0 if texts[NODE_VARIABLE] is None else number(texts, NODE_VARIABLE, "ranks"),
+        algorithm=texts[ALGORITHM_VARIABLE],
+        check=texts[CHECK_VARIABLE],
+        reproducible=texts[REPRODUCIBLE_VARIABLE] == "1" if reproducible is None else bool(reproducible),
+        stage_bytes=number(texts, STAGE_VARIABLE, "bytes"),
+        gpu_path=gpu_path(texts[GPU_VARIABLE]),
+    )
+    return settings._replace(gpu_path=settled(comm, settings.gpu_path, reproducible))
 
 
-def node_limit(comm: MPI.Intracomm) -> int:
-    """The most ranks that count as one node, by rank 0's ``MPICOMP_RANKS_PER_NODE``; 0 without it (collective)."""
-    text = comm.bcast(os.environ.get(NODE_VARIABLE))
-    if text is None:
-        return 0
-    if not text.isdecimal() or int(text) == 0:
-        raise InvalidArgument(f"{NODE_VARIABLE} must be a number of ranks, 1 or more, got {text!r}: set or unset it")
+def number(texts: dict[str, str], name: str, unit: str) -> int:
+    """The number that a variable gives; InvalidArgument for what is none, or 0."""
+    text = texts[name]
+    if not (text.isdecimal() and len(text) <= MOST_DIGITS and int(text)):
+        raise InvalidArgument(f"{name} must be a number of {unit}, 1 or more, got {text!r}: set or unset it")
     return int(text)
 
 
-def job_settings(comm: MPI.Intracomm) -> tuple[str, str]:
-    """Rank 0's ``MPICOMP_ALGORITHM`` and ``MPICOMP_CHECK``, on all ranks (collective).
+def settled(comm: MPI.Intracomm, path: tuple[str, str], reproducible: bool | None) -> tuple[str, str]:
+    """The ``job.gpu_path`` of all ranks, from that of each; what must not differ is compared (collective).
 
-    Launchers do not pass every variable to every host: ranks that went by their own would wait for each other.
+    Where one rank's MPI takes no device memory, none is given any: a schedule that sends the whole array does not meet
+    one that sends its pieces.
     """
-    wanted = os.environ.get(ALGORITHM_VARIABLE, "auto"), os.environ.get(CHECK_VARIABLE, "auto")
-    return MPI.Intracomm.bcast(comm, wanted)
-
-
-def reproducible_for(comm: MPI.Intracomm, wanted: bool | None) -> bool:
-    """Whether this communicator sums in rank order: as asked for, else by rank 0's environment (collective)."""
-    code = -1 if wanted is None else int(bool(wanted))
-    ends = np.array([code, -code], np.int64)
+    wanted = -1 if reproducible is None else int(bool(reproducible))
+    operations = ops_for(np.empty(0)).__name__
+    codes = np.array([wanted, crc32(operations.encode()), path[0] == "direct"], np.int64)
+    ends = np.concatenate([codes, -codes])
     MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, ends, MPI.MAX)
-    if ends[0] != -ends[1]:  # only now a list of all ranks
-        everyone = MPI.Intracomm.allgather(comm, wanted)
-        raise InvalidArgument(f"reproducible must be the same on all ranks, got {everyone} in the order of the ranks")
-    if wanted is not None:
-        return bool(wanted)
-    text: str = MPI.Intracomm.bcast(comm, os.environ.get(REPRODUCIBLE_VARIABLE, "0"))
-    if text not in ("0", "1"):
-        raise InvalidArgument(f"{REPRODUCIBLE_VARIABLE} must be 0 or 1, got {text!r}: set or unset it")
-    return text == "1"
-
-
-def rows_for(comm: MPI.Intracomm, ranks_per_node: int, nodes: int) -> dict[str, Row]:
-    """By device, the row of the table that fits the job (collective)."""
-    table = shared_table(comm)
-    return {device: table.row(ranks_per_node, nodes, device) for device in ("cpu", "gpu")}
+    if (ends[:3] == -ends[3:]).all():
+        return path
+    everyone = MPI.Intracomm.allgather(comm, (reproducible, operations, path))  # only now a list of all ranks
+    wishes, loaded, paths = zip(*everyone, strict=True)
+    if len(set(wishes)) > 1:
+        raise InvalidArgument(f"reproducible must be the same on all ranks, got {list(wishes)} in the order of the "
+                              "ranks")  # fmt: skip
+    if len(set(loaded)) > 1:  # sums of squares differ in their last bits, and models would
+        raise InvalidArgument(f"the operations must be the same on all ranks, got {'; '.join(sides(loaded))}: give all "
+                              "of them the same MPICOMP_OPS, or none")  # fmt: skip
+    return next((kind, f"on rank {rank} {reason}") for rank, (kind, reason) in enumerate(paths) if kind != "direct")

@@ -17,7 +17,6 @@ from .checks import Checks
 from .device import device_of
 from .errors import BufferRefused, InvalidArgument
 from .gather_to_all import gather_to_all
-from .job import gpu_path
 from .ops import ops_for
 
 
@@ -52,7 +51,7 @@ class Verbs(Checks):
         flat = check_flat(x, "x").view(np.uint8)
         self._verify(f"broadcast of {x.size} elements {x.dtype} from rank {root}")
         device = device_of(x)
-        if device is None or gpu_path()[0] == "direct" or link.size == 1:
+        if device is None or link.takes_devices or link.size == 1:
             broadcast(link, flat, root)
         else:
             here = link.rank == root
@@ -71,7 +70,7 @@ class Verbs(Checks):
 
     def _gather_to_all(self, link: Any, flat: Any, device: Any, counts: list[int] | None) -> tuple[Any, list[int]]:
         counts = counts or link.gather_lengths(flat.size)
-        staged = device is not None and gpu_path()[0] != "direct"
+        staged = device is not None and not link.takes_devices
         mine = self._reduction.stage(device).to_host(flat) if staged else flat
         gathered = ops_for(mine).empty(sum(counts), mine.dtype)
         gather_to_all(link, mine.view(np.uint8), gathered.view(np.uint8), [n * mine.itemsize for n in counts])

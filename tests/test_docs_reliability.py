@@ -38,3 +38,12 @@ def test_every_promise_says_who_keeps_it_and_which_test_shows_it():
         files = re.findall(r"mpicomp/\S+?(?=`)", kept)
         assert files and all((ROOT / file).exists() for file in files), kept
         assert re.search(r"tests/\S+\.py", tested)
+
+
+def test_every_variable_that_is_read_says_what_counts_where_ranks_differ():
+    said = TEXT.partition("**Ranks whose environments differ.**")[2].partition("\nBefore, ")[0]
+    sources = [*(ROOT / "mpicomp").rglob("*.py"), *(ROOT / "apps").rglob("*.py"), *(ROOT / "mpicomp").rglob("*.cpp")]
+    read = set(re.findall(r'"((?:MPICOMP_[A-Z_]+|NO_COLOR))"', "\n".join(path.read_text() for path in sources)))
+    assert len(read) > 12
+    assert read == set(re.findall(r"`([A-Z_]+)`", "\n".join(line.split("|")[1] for line in said.splitlines()
+                                                            if line.startswith("| `"))))  # fmt: skip

@@ -92,6 +92,32 @@ def test_a_stopped_rank_is_lost_where_the_detector_is_on_and_the_job_ends():
     assert sorted(rank for rank, _ in ends) == ["0", "2"] and len({bits for _, bits in ends}) == 1, ended.stdout
 
 
+ELSEWHERE = """
+import runpy, sys
+from mpi4py import MPI
+from mpicomp import survivors
+process = survivors.process
+survivors.process = lambda pid: (MPI.COMM_WORLD.rank + 1, *process(pid)[1:])
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_stopped_rank_that_no_survivor_can_end_is_left_to_mpirun():
+    """As if each rank had a node of its own: else the job stays for ever."""
+    script = str(Path(__file__).with_name("soak_ft_rank.py"))
+    ended = job("openmpi", "-c", ELSEWHERE, script, "topk:density=0.2", "1",
+                options=("--with-ft", "ulfm", *detector(5)), MPICOMP_FAULT="stop:rank=1,call=60")  # fmt: skip
+    assert ended.returncode == survivors.OUT_OF_REACH == 76, ended.stdout + ended.stderr
+    assert "ranks [1] were given up" in ended.stderr and "leaving with exit code 76" in ended.stderr
+    ends = re.findall(r"^END (\d) (\d+ \d+) \[1\]$", ended.stdout, re.M)
+    assert sorted(rank for rank, _ in ends) == ["0", "2"] and len({bits for _, bits in ends}) == 1, ended.stdout
+    stopped, deadline = int(re.search(r"READY 1 (\d+)", ended.stdout)[1]), time.monotonic() + 60
+    while survivors.process(stopped) != (0, 0, 0):  # killed, and not buried yet
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_the_detector_does_not_keep_a_job_that_fails():
     """Its thread lets MPI_Finalize wait for ever."""
     ended = train("--eval-every", "0", options=("--with-ft", "ulfm", *detector(8)))

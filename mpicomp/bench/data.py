@@ -17,7 +17,6 @@ import numpy as np
 from ..device import device_of, ready
 from ..errors import BufferRefused
 from ..inherited import Inherited
-from ..job import gpu_path
 from ..ops import ops_for
 from ..partition import pieces
 from .devices import to_device
@@ -155,10 +154,11 @@ class Vectors(ABC):
 
     def refuse_unseen(self, algorithm: str) -> None:
         """MPI's own calls beside all-reduce are handed device memory as it is: MPI must be known to take it."""
-        if algorithm == "native" and device_of(self.send) is not None and gpu_path()[0] != "direct":
+        if algorithm == "native" and device_of(self.send) is not None and self.comm.gpu_path[0] != "direct":
             raise BufferRefused(
                 f"{self.plan.collective} native on GPU arrays needs an MPI that takes device memory "
-                f"({gpu_path()[1]}): leave it out with --algorithm auto, where there is one, or use --device cpu"
+                f"({self.comm.gpu_path[1]}): leave it out with --algorithm auto, where there is one, or use --device "
+                "cpu"
             )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ..heaps import check_heaps
 from .rows import FIELDS, Field
 
 MOST_ROWS = 1 << 20  # of a result: sizes times implementations
@@ -51,7 +52,10 @@ def read(path: Path) -> dict[str, Any]:
     ------
     ValueError
         For columns that are not stored in the file itself, or too long for a result.
+    CorruptFile
+        For damaged texts with which HDF5 would not come to an end.
     """
+    check_heaps(path)
     with h5py.File(path, "r") as file:
         _check(file)
         head = json.loads(file.attrs["head"])

@@ -72,7 +72,7 @@ class Report:
         """The lines that say what is measured (collective)."""
         table = environment.ranks(self._comm)
         if self._prints:
-            self._layout.begin(header(self._plan, table))
+            self._layout.begin(header(self._plan, table, self._comm.gpu_path))
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
         if self._before is not None:
@@ -103,13 +103,13 @@ class Report:
         return {"foreign_cpu_share": foreign, "oversubscribed": crowded, "binding": binding, "text": text}
 
 
-def header(plan: Plan, table: list[dict[str, Any]]) -> list[str]:
+def header(plan: Plan, table: list[dict[str, Any]], gpu_path: tuple[str, str]) -> list[str]:
     """What the figures mean."""
     hosts = environment.nodes(table)
     lines = [
         f"mpicomp {__version__} bench {plan.collective}: {_data(plan)}",
         f"{len(table)} {'rank' if len(table) == 1 else 'ranks'} on {', '.join(hosts)}; {guard.library()['name']}"
-        + (f"; GPU arrays, {_gpu_path()}" if plan.device == "gpu" else ""),
+        + (f"; GPU arrays, {': '.join(gpu_path)}" if plan.device == "gpu" else ""),
         "time: median over rounds of the slowest rank's time, after a barrier; implementations take turns"
         + (f"; mean of {plan.steps_a_round} steps" if plan.steps_a_round > 1 else ""),
         "algbw, busbw: GB/s = 1e9 bytes/s; sent: bytes a rank sends in a step (~ by formula, inside MPI's own call)",
@@ -138,13 +138,6 @@ def _data(plan: Plan) -> str:
         data += f", root {plan.root}"
     places = {"in": ", in place", "out": ", out of place", "both": ", out of place and in place"}
     return data + (places[plan.place] if plan.what.in_place else "")
-
-
-def _gpu_path() -> str:
-    from ..comm import gpu_path
-
-    path, reason = gpu_path()
-    return f"{path}: {reason}"
 
 
 def show_merged(document: dict[str, Any], layout: str) -> None:

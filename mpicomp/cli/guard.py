@@ -28,7 +28,7 @@ import click
 
 from ..errors import InvalidArgument, MissingExtra, MpicompError, SchemeWarning
 from ..faults import TOLERANT, finalize_hangs
-from . import hints
+from . import alike, hints
 
 LEFT_EARLY = 73  # exit code when a rank is through and others go on
 LEAVE_S = 30.0  # a rank that is through waits this long for the others, unless MPICOMP_LEAVE says otherwise
@@ -123,8 +123,16 @@ class Guard:
         self._leave_s = LEAVE_S
         self._finishing = threading.Event()
 
-    def start(self) -> None:
-        """Start MPI, and with it the guard; collective."""
+    def start(self, command: list[str] | None = None) -> None:
+        """Start MPI, and with it the guard; collective.
+
+        ``command`` is what this rank was told to do, None where it has failed already.
+
+        Raises
+        ------
+        Disagreement
+            On every rank: they were told different things, such as by a configuration that not every host has.
+        """
         if self._comm is not None:
             return
         everyone = world()
@@ -133,6 +141,7 @@ class Guard:
         self._comm = everyone.Dup()
         _on_signals(self._stopped_while_blocked)
         self._leave_s = _leave_seconds()
+        alike.compare(self._comm, command)
 
     def finish(self, outcome: Outcome) -> int:
         """Tell the other ranks how the command ended here and print what is to be said, once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ def _start_mpi_first(command: click.Command, guard: Guard) -> None:
 
     def started(*args: Any, **kwargs: Any) -> Any:
         config.record(click.get_current_context())
-        guard.start()
+        guard.start(sys.argv[1:])
         return body(*args, **kwargs)
 
     command.callback = started

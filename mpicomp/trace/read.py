@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -18,15 +19,17 @@ import h5py
 import numpy as np
 
 from ..errors import DAMAGE, CorruptFile
+from ..heaps import check_heaps
 from . import clock, schema, tables
 from .aside import PART_FILES, folder_of
 
 Source = str | os.PathLike[str]  # of a trace: a file, or the folder of its parts
-_LARGE = 4 << 30  # bytes a dataset may claim without having them stored
-_MAX_RATIO = 1000
+_LARGE = 64 << 20  # bytes a dataset may claim without having them stored
+_MAX_RATIO = 1100  # deflate's best is 1032
 _MAX_DEPTH = 3  # / -> group -> dataset, and one level for additions to come
 _MAX_OBJECTS = 100_000
 _OF_SOME_RANKS = ("events", "open", "steps", "metrics", "summary")  # what each part has for its own ranks
+_PLAIN = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID, h5py.h5t.TypeStringID)
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 
 
@@ -58,7 +61,10 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         file = h5py.File(path, "r")
     with file:
         with reading(path):
-            _check_group(file, depth=0, seen=[0])
+            seen = Counter[str]()
+            _check_group(file, 0, seen)
+            if seen["texts in heaps"]:
+                _check_heaps(file, path)
         yield file
 
 
@@ -214,11 +220,14 @@ class Trace:
         return clock.uncertainty(self.table("clock"))
 
 
-def _check_group(group: h5py.Group, depth: int, seen: list[int]) -> None:
+def _check_group(group: h5py.Group, depth: int, seen: Counter[str]) -> None:
+    for name in group.attrs:
+        seen["objects"] += 1
+        _check_attribute(group, name, seen)
     for name in group:
-        seen[0] += 1
+        seen["objects"] += 1
         where = _text(f"{group.name.rstrip('/')}/{name}")
-        if depth >= _MAX_DEPTH or seen[0] > _MAX_OBJECTS:
+        if depth >= _MAX_DEPTH or seen["objects"] > _MAX_OBJECTS:
             raise CorruptFile(f"{where}: nested too deeply or too many objects for a trace")
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise CorruptFile(f"{where} is a link to somewhere else; a trace has none")
@@ -226,12 +235,29 @@ def _check_group(group: h5py.Group, depth: int, seen: list[int]) -> None:
         if isinstance(member, h5py.Group):
             _check_group(member, depth + 1, seen)
         elif isinstance(member, h5py.Dataset):
-            _check_dataset(member, where)
+            _check_dataset(member, where, seen)
         else:
             raise CorruptFile(f"{where} is neither group nor dataset")
 
 
-def _check_dataset(dataset: h5py.Dataset, where: str) -> None:
+def _check_attribute(item: h5py.HLObject, name: str, seen: Counter[str]) -> None:
+    """Refuse what is neither number nor text."""
+    kind = item.attrs.get_id(name).get_type()
+    if not isinstance(kind, _PLAIN):
+        raise CorruptFile(_text(f"attribute {name} of {item.name} is neither number nor text"))
+    seen["texts in heaps"] += isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str()
+
+
+def _check_heaps(file: h5py.File, path: Path) -> None:
+    """Before a text in one is read. Our own are not there, but a file may have been edited since."""
+    if file.id.get_create_plist().get_sizes() != (8, 8):
+        raise CorruptFile("addresses and lengths must have 8 bytes, as those of a trace have")
+    check_heaps(path)
+
+
+def _check_dataset(dataset: h5py.Dataset, where: str, seen: Counter[str]) -> None:
+    if "units" in dataset.attrs:
+        _check_attribute(dataset, "units", seen)
     created = dataset.id.get_create_plist()
     if created.get_external_count() or created.get_layout() == h5py.h5d.VIRTUAL:
         raise CorruptFile(f"{where} takes its data from other files; a trace has none")

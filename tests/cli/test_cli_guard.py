@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import run
 
 from mpicomp.trace import open_trace, recover
 
@@ -126,3 +128,13 @@ def test_info_explains_a_foreign_launcher(alone, command):
     ended = alone([*command], "info", PMI_RANK="0", PMI_SIZE="4")
     assert ended.code == 0
     assert "-> this process is rank 0 of 1" in ended.out
+
+
+def test_ranks_that_were_told_different_things_are_refused():
+    """Such as by a shell on each node, or a configuration that only some hosts name."""
+    start = [sys.executable, "-m", "mpicomp.cli", "bench", "-b", "8", "-e", "8", "--iters", "2"]
+    launcher = str(Path(sys.executable).parent / "mpiexec")
+    ended = run([launcher, "-n", "1", *start, ":", "-n", "1", *start, "--seed", "5"])
+    assert ended.code == 1 and "Traceback" not in ended.err, ended.err
+    assert ended.err.count("Error: the ranks were told to do different things") == 1, ended.err
+    assert "rank 0: bench -b 8 -e 8 --iters 2; rank 1: bench -b 8 -e 8 --iters 2 --seed 5." in ended.err

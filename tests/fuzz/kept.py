@@ -19,6 +19,7 @@ Read = Callable[[bytes], None]
 
 def written(folder: Path, name: str, content: bytes) -> Path:
     path = folder / name
+    path.unlink(missing_ok=True)  # what a library may still have open is another file
     path.write_bytes(content)
     return path
 
@@ -27,7 +28,8 @@ def arrays(folder: Path, rng: np.random.Generator) -> tuple[bytes, Read]:
     """A checkpoint's state in a file of its own, under a checksum."""
     path = folder / "state.h5"
     if not path.exists():
-        state = {"model": {"w": rng.standard_normal((3, 4)), "step": 7}, "own": {"b": np.arange(5)}}
+        own = np.random.default_rng(1)  # whichever case comes first
+        state = {"model": {"w": own.standard_normal((3, 4)), "step": 7}, "own": {"b": np.arange(5)}}
         parts.write(path, {**state, CHECKSUM: {"crc32": parts.digest(state)}})
     content = path.read_bytes()
 

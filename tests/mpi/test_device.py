@@ -7,8 +7,8 @@ import pytest
 from fake_device import FakeArray, FakeDevice
 from mpi4py import MPI
 
+from mpicomp import Comm, job, staging
 from mpicomp import device as device_module
-from mpicomp import job, staging
 from mpicomp.allreduce.choice import schedule
 from mpicomp.buffers import Vector
 from mpicomp.errors import BufferRefused, InvalidArgument
@@ -25,13 +25,24 @@ def device(world, monkeypatch):
 
 
 @pytest.fixture
-def own(world):
-    """A communicator of its own: the pinned buffers belong to one."""
-    from mpicomp import Comm
+def make(world, device, monkeypatch):
+    """Makes a communicator in an environment, which counts from then on; the pinned buffers belong to one, too."""
+    made = []
 
-    comm = Comm(world)
+    def comm(reproducible=None, **environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        made.append(Comm(world, reproducible))
+        return made[-1]
+
     yield comm
-    comm.Free()
+    for one in made:
+        one.Free()
+
+
+@pytest.fixture
+def own(make):
+    return make()
 
 
 def on_device(n, rank, dtype=np.float32):
@@ -43,8 +54,8 @@ def total(n, size, dtype=np.float32):
 
 
 @pytest.mark.parametrize("piece", [16, 1000, 1 << 20])
-def test_staged_allreduce(own, device, monkeypatch, piece):
-    monkeypatch.setenv("MPICOMP_STAGE_BYTES", str(piece))
+def test_staged_allreduce(make, device, piece):
+    own = make(MPICOMP_STAGE_BYTES=str(piece))
     for algorithm in ("auto", "ring", "native", "direct"):
         for n in (0, 1, 100, 501):
             x = on_device(n, own.rank)
@@ -65,22 +76,14 @@ def test_the_device_is_waited_for_before_anything_is_copied(own, device):
     assert copies == (["synchronize", "to_host", "to_device"] if own.size > 1 else [])
 
 
-def test_copies_overlap_the_reduction(own, device, monkeypatch):
+def test_copies_overlap_the_reduction(device):
     """Piece i+1 is on its way to the host, and piece i-1 on its way back, while piece i is reduced."""
-    monkeypatch.setenv("MPICOMP_STAGE_BYTES", "400")
     pending = []
-    stage = staging.Stage(device)
+    stage = staging.Stage(device, 400)
     stage.run(on_device(1000, 0), lambda host, begin: pending.append(device.pending))
     assert len(pending) == 10
     assert pending[0] == 1
     assert set(pending[1:-1]) == {2}
-
-
-@pytest.mark.parametrize("text", ["4M", "-1", "0", ""])
-def test_a_length_of_pieces_that_is_none_is_refused(device, monkeypatch, text):
-    monkeypatch.setenv("MPICOMP_STAGE_BYTES", text)
-    with pytest.raises(InvalidArgument, match="MPICOMP_STAGE_BYTES must be a number of bytes"):
-        staging.Stage(device)
 
 
 def test_half_precision_on_the_device(own, device):
@@ -90,8 +93,8 @@ def test_half_precision_on_the_device(own, device):
 
 
 @pytest.mark.parametrize("piece", [64, 1 << 20])
-def test_verbs_on_the_device(own, device, monkeypatch, piece):
-    monkeypatch.setenv("MPICOMP_STAGE_BYTES", str(piece))
+def test_verbs_on_the_device(make, device, piece):
+    own = make(MPICOMP_STAGE_BYTES=str(piece))
     x = on_device(300, own.rank)
     own.broadcast(x, own.size - 1)
     np.testing.assert_array_equal(x.memory, on_device(300, own.size - 1).memory)
@@ -104,10 +107,10 @@ def test_verbs_on_the_device(own, device, monkeypatch, piece):
     np.testing.assert_array_equal(x.memory, total(10, own.size))
 
 
-def test_direct_waits_for_the_device_each_time(own, device, monkeypatch):
-    monkeypatch.setenv("MPICOMP_GPU_PATH", "direct")
+def test_direct_waits_for_the_device_each_time(make, device, monkeypatch):
     monkeypatch.setattr(job, "cuda_aware", lambda: (True, "pretended"))
-    assert job.gpu_path() == ("direct", "pretended")
+    own = make(MPICOMP_GPU_PATH="direct")
+    assert own.gpu_path == job.gpu_path() == ("direct", "pretended")
     x = on_device(100, own.rank)
     own.Allreduce(MPI.IN_PLACE, x, algorithm="native")
     np.testing.assert_array_equal(x.memory, total(100, own.size))
@@ -127,42 +130,38 @@ def direct(device, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_memory_that_a_node_shares_is_the_hosts(own, direct, dtype):
+def test_memory_that_a_node_shares_is_the_hosts(direct, make, dtype):
     """Even where MPI takes device memory: no rank could read another's there."""
+    own = make()
     x = FakeArray(np.full(1000, own.rank + 1, dtype))
     own.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
     np.testing.assert_array_equal(x.memory, np.full(1000, own.size * (own.size + 1) / 2, dtype))
     assert ("to_host" in direct.log) == (own.size > 1)
 
 
-def test_sums_in_rank_order_of_memory_that_mpi_takes(world, direct):
-    from mpicomp import Comm
-
-    own = Comm(world, reproducible=True)
+def test_sums_in_rank_order_of_memory_that_mpi_takes(direct, make):
+    own = make(reproducible=True)
     x = FakeArray(np.array([2.0**24 if own.rank == 0 else 1.0], np.float32))
     own.Allreduce(MPI.IN_PLACE, x)
     assert x.memory[0] == 2.0**24  # each 1 is rounded away; added among themselves first they would not be
-    own.Free()
 
 
 @pytest.mark.parametrize("kind", [None, "float16"])
-def test_auto_leaves_memory_that_mpi_takes_on_the_device(own, direct, monkeypatch, kind):
+def test_auto_leaves_memory_that_mpi_takes_on_the_device(world, direct, make, monkeypatch, kind):
     """Where MPI takes it, the vector does not go through the host unless it was asked for."""
-    if own.size == 1:
+    if world.size == 1:
         pytest.skip("nothing is sent")
-    link = own._link or own._open()
     x = FakeArray(np.zeros((64 << 20) // 4, np.uint16 if kind else np.float32))
-    target = Vector(x, kind, direct)
-    monkeypatch.setattr(link, "one_node", True)
-    assert schedule(target, "sum", "auto", link) == ("direct" if kind else "ring")
-    monkeypatch.setenv("MPICOMP_GPU_PATH", "staged")
-    assert schedule(target, "sum", "auto", link) == "node_shared"
+    for path, expected in (("direct", "direct" if kind else "ring"), ("staged", "node_shared")):
+        link = make(MPICOMP_GPU_PATH=path)._link
+        monkeypatch.setattr(link, "one_node", True)
+        assert schedule(Vector(x, kind, direct), "sum", "auto", link) == expected
 
 
-def test_direct_is_refused_when_mpi_does_not_say_it_can(own, device, monkeypatch):
-    monkeypatch.setenv("MPICOMP_GPU_PATH", "direct")
+def test_direct_is_refused_when_mpi_does_not_say_it_can(make, device, monkeypatch):
     monkeypatch.setattr(job, "cuda_aware", lambda: (False, "this MPI says no"))
-    assert job.gpu_path()[0] == "none"
+    own = make(MPICOMP_GPU_PATH="direct")
+    assert own.gpu_path[0] == job.gpu_path()[0] == "none"
     if own.size == 1:
         return
     for call in (lambda x: own.Allreduce(MPI.IN_PLACE, x), lambda x: own.broadcast(x, 0), own.gather_to_all):

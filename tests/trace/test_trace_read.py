@@ -1,5 +1,6 @@
 """Reading with other tools, and reading files that mean harm."""
 
+import re
 import shutil
 import subprocess
 
@@ -147,6 +148,15 @@ def bomb(file, aside):
     replace(file, "events/kind", shape=(1 << 40,), dtype="u4", chunks=(1 << 16,), compression="gzip")
 
 
+def half_a_bomb(file, aside):
+    """A gigabyte a column without a byte of it stored: many such columns would fill the memory."""
+    replace(file, "events/kind", shape=(1 << 28,), dtype="u4", chunks=(1 << 16,), compression="gzip")
+
+
+def compound_attribute(file, aside):
+    file.attrs["title"] = np.zeros(1, [("a", "i4"), ("b", "f8")])
+
+
 def objects(file, aside):
     replace(file, "vocab/kind", data=["a", "b"], dtype=h5py.string_dtype())
 
@@ -205,7 +215,8 @@ def broken_json(file, aside):
 
 
 HOSTILE = [
-    external_link, soft_link, linked_group, external_storage, virtual, bomb, objects, references, compound,
+    external_link, soft_link, linked_group, external_storage, virtual, bomb, half_a_bomb,
+    compound_attribute, objects, references, compound,
     two_dimensional, foreign_filter, cycle, other_schema, next_major_version, no_ranks, ragged, wild_codes,
     wild_ranks, group_for_column, broken_json,
 ]  # fmt: skip
@@ -220,6 +231,32 @@ def test_hostile_files_are_refused(planted_trace, tmp_path, harm):
     with pytest.raises(CorruptFile) as caught:
         report(planted_trace)
     assert str(planted_trace) in str(caught.value) and SECRET.decode() not in str(caught.value)
+
+
+HEAP_HEADER = 16
+
+
+@pytest.mark.parametrize("where", ["/", "events/nelem"])
+def test_zeros_in_a_heap_of_texts_keep_nobody_waiting(planted_trace, where):
+    """An edited file may have texts of variable length, where HDF5 would search for ever."""
+    name = "title" if where == "/" else "units"
+    with h5py.File(planted_trace, "r+") as file:
+        file[where].attrs[name] = "1"
+    whole = planted_trace.read_bytes()
+    with open_trace(planted_trace) as trace:
+        assert trace.file[where].attrs[name] == "1"
+    heaps = [found.start() for found in re.finditer(b"GCOL", whole)]
+    assert heaps
+    rng = np.random.default_rng()
+    for at in heaps:
+        for damage in (bytes(16), b"\0\0" + rng.bytes(2) + bytes(12), b"\1\0" + bytes(6) + b"\xf0" + b"\xff" * 7):
+            first = at + HEAP_HEADER  # object
+            planted_trace.write_bytes(whole[:first] + damage + whole[first + HEAP_HEADER :])
+            with pytest.raises(CorruptFile, match=f"heap of texts at byte {at} is damaged"):
+                validate(planted_trace)
+    planted_trace.write_bytes(whole[: heaps[-1]] + whole[heaps[-1] :][:8] + bytes(8) + whole[heaps[-1] + 16 :])
+    with pytest.raises(CorruptFile, match=f"heap of texts at byte {heaps[-1]} is cut off"):
+        validate(planted_trace)
 
 
 @pytest.mark.parametrize("content", [b"", b"no HDF5 at all", b"\x89HDF\r\n\x1a\n" + bytes(100)])
