@@ -19,14 +19,18 @@ _LENGTH = struct.Struct("<8xQ")  # of a collection, behind its signature
 _OBJECT = struct.Struct("<HHIQ")  # index, references, nothing, bytes
 
 
-def check_heaps(path: Path) -> None:
+def check_heaps(path: Path, sizes: tuple[int, int] = (8, 8)) -> None:
     """Refuse a file that has a heap whose objects do not follow each other up to its end.
+
+    ``sizes`` are the bytes of an address and of a length in it: 8 unless somebody chose others.
 
     Raises
     ------
     CorruptFile
-        There is such a heap.
+        There is such a heap, or the sizes are others.
     """
+    if sizes != (8, 8):
+        raise CorruptFile("addresses and lengths must have 8 bytes")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(_START)
         while at >= 0:

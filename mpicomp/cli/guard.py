@@ -8,19 +8,16 @@ as usual, with one exit code. Where some rank does not arrive in time, this rank
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-import traceback
 import warnings
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -29,29 +26,13 @@ import click
 from ..errors import InvalidArgument, MissingExtra, MpicompError, SchemeWarning
 from ..faults import TOLERANT, finalize_hangs
 from . import alike, hints
+from .outcome import INTERRUPTED, SIGNAL_GRACE_S, Interrupted, Outcome, exit_code, outcome_of
 
 LEFT_EARLY = 73  # exit code when a rank is through and others go on
 LEAVE_S = 30.0  # a rank that is through waits this long for the others, unless MPICOMP_LEAVE says otherwise
-FAILURE_GRACE_S = 1.0  # a failed rank waits this long for the others to fail the same way
-SIGNAL_GRACE_S = 0.3  # an interrupted rank waits this long
 LAUNCHER_KILLS_S = 1.0  # mpirun kills the ranks by itself, in less than this, when it was interrupted
 POLL_S = 0.002
 FORWARD_S = 0.1  # the launcher forwards what was printed; an abort right behind it would overtake the text
-INTERRUPTED = "Interrupted; all ranks stop."
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How the command ended on this rank: the exit code, and what is to be said about it ("" : nothing)."""
-
-    code: int
-    text: str = ""
-    patience_s: float = FAILURE_GRACE_S  # how long the other ranks may take to end too
-    cause: str = ""  # ranks with the same cause have one thing to say; without one the text counts
-
-
-class Interrupted(SystemExit):
-    """SIGINT or SIGTERM arrived; passes through click and through ``except Exception``."""
 
 
 def run(root: click.Group, args: list[str]) -> int:
@@ -62,7 +43,7 @@ def run(root: click.Group, args: list[str]) -> int:
     try:
         code = guard.finish(outcome)
     except Interrupted as interrupted:  # while waiting for the others, which may never come
-        guard.abort(Outcome(_exit_code(interrupted), INTERRUPTED))
+        guard.abort(Outcome(exit_code(interrupted), INTERRUPTED))
         raise
     if "mpi4py.MPI" in sys.modules and finalize_hangs():
         sys.stdout.flush()
@@ -73,44 +54,6 @@ def run(root: click.Group, args: list[str]) -> int:
 def _one_line(message: Any, category: type, *place: Any, format: Any = warnings.formatwarning, **line: Any) -> str:
     """What a scheme does is for the user to know, not where in our code that was noticed."""
     return f"Warning: {message}\n" if issubclass(category, SchemeWarning) else format(message, category, *place, **line)
-
-
-def outcome_of(call: Callable[[], Any]) -> Outcome:
-    """Run ``call``; what it returned or raised, as an outcome."""
-    try:
-        result = call()
-        sys.stdout.flush()
-        return Outcome(result if isinstance(result, int) else 0)
-    except (Interrupted, KeyboardInterrupt, click.Abort) as error:
-        return Outcome(_exit_code(error), INTERRUPTED, SIGNAL_GRACE_S)
-    except SystemExit as error:
-        return Outcome(_exit_code(error), error.code if isinstance(error.code, str) else "")
-    except click.ClickException as error:
-        text = io.StringIO()
-        error.show(file=text)
-        return Outcome(error.exit_code, text.getvalue().rstrip())
-    except BrokenPipeError:  # whoever read the output has seen enough, as in: mpicomp schemes | head -1
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Outcome(1)
-    except (MpicompError, OSError) as error:  # what the user can mend needs no traceback
-        debug = f"{traceback.format_exc()}\n" if os.environ.get("MPICOMP_DEBUG") else ""
-        return Outcome(1, f"{debug}Error: {_words(error)}")
-    except BaseException as error:  # a bug; its text may show data, which differ between ranks
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return Outcome(1, traceback.format_exc().rstrip(), cause=f"{type(error)} {where.filename} {where.lineno}")
-
-
-def _words(error: Exception) -> str:
-    """What the user is told: of the system's errors the file and the reason, without the number."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
-
-
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 130 if isinstance(error, (KeyboardInterrupt, click.Abort)) else 1
 
 
 class Guard:
@@ -200,8 +143,8 @@ class Guard:
         """Print each different outcome once, by the lowest rank that has it; the job's exit code."""
         digests = everyone[:, 1]
         if digests.tolist().index(digests[self._comm.rank]) == self._comm.rank:
-            alike = bool((digests == digests[0]).all())
-            _say(outcome.text if alike else self._signed(outcome.text))
+            same = bool((digests == digests[0]).all())
+            _say(outcome.text if same else self._signed(outcome.text))
         return int(everyone[:, 0].max())
 
     def _left_early(self) -> Outcome:

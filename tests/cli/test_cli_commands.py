@@ -15,8 +15,8 @@ from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_na
 from mpicomp.cli import version
 from mpicomp.cli.bench import make_plan
 from mpicomp.cli.console import Column, plain_line
-from mpicomp.cli.guard import Outcome, outcome_of
 from mpicomp.cli.hints import rank_hint, size_hint
+from mpicomp.cli.outcome import Outcome, outcome_of
 from mpicomp.cli.root import COMMANDS, root
 from mpicomp.errors import InvalidArgument, MpicompError
 from mpicomp.schemes import Scheme, names
