@@ -23,6 +23,7 @@ from .tape import RECEIVED, SEND, XOR, Tape
 FEW = 64  # ranks, up to which every one is recorded in any case
 MOST_EVENTS = 60_000_000  # 32 bytes each, and as much again while they are put in order
 PADDING = 0.01  # of a vector, at most, for the sake of equal blocks
+ROUGHLY = 1.0  # of an all-reduce of a scheme on very many ranks, at most: else each would have to be recorded
 
 Run = Callable[[Place, Tape], None]
 
@@ -120,7 +121,7 @@ def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place) -> P
     script, how = roles.scripts(script_of, size, {0, leader}) if size > FEW else (script_of, None)
     notes = [f"own work: recorded on {how}"] if how else []
     if how and all(script(rank) == first for rank in (1, leader, size - 1)):
-        longer, stretched = first.stretched(size, MOST_MORE)
+        longer, stretched = first.stretched(size, MOST_MORE if size <= roles.MANY else ROUGHLY)
         script = lambda rank: longer  # noqa: E731
         notes += [f"an all-reduce of {length} elements is taken for one of {more}: so all blocks are of one length"
                   for length, more in stretched.items()]
