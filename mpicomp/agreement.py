@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -92,7 +92,7 @@ def disagreement_text(signatures: list[str]) -> str:
     )
 
 
-def sides(texts: list[str]) -> list[str]:
+def sides(texts: Sequence[str]) -> list[str]:
     """Who said what, the largest group first."""
     groups: dict[str, list[int]] = {}
     for rank, text in enumerate(texts):

@@ -1,6 +1,6 @@
 """Does MPI take CUDA memory? Asked by doing it, in a process of its own: where it does not, that one crashes.
 
-``python -m mpicomp.probe`` is that process: a job of one rank, which reduces and sends to itself arrays in CUDA memory.
+``main`` is that process: a job of one rank, which reduces and sends to itself arrays in CUDA memory.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 
 from mpi4py import MPI
 
+from .children import python
 from .ops import cuda_runtime
 
 WRONG, NO_GPU = 3, 4  # exit codes of the child; 0: all is right
@@ -29,10 +30,11 @@ def probe(patience_s: float = 60.0) -> tuple[bool | None, str]:
         Seconds after which the child counts as hung, and is killed.
     """
     alone = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
+    child = python("from mpicomp.probe import main; sys.exit(main())")
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "mpicomp.probe"], env=alone, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, errors="replace", timeout=patience_s, check=False,
+            child, env=alone, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=patience_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return False, f"did not return within {patience_s:g} s"

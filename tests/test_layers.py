@@ -22,7 +22,7 @@ MPI_GROUP = {
 # From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are
 # siblings that do not know each other. Keep in step with docs/architecture.md.
 LAYERS = (
-    ({"_version", "calls", "cost", "durable", "errors", "faults", "heaps", "options", "partition", "together",
+    ({"_version", "calls", "children", "cost", "durable", "errors", "faults", "heaps", "options", "partition", "together",
       "values", "variables"},),
     ({"ops"}, {"device"}),
     ({"allreduce"},),

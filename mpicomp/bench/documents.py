@@ -9,12 +9,11 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from ..children import python
 from ..errors import DAMAGE, CorruptFile, InvalidArgument
 from .rows import FIELDS, full
 
@@ -137,10 +136,9 @@ def _value(name: str, text: str) -> Any:
 
 def _read_hdf5(path: Path) -> dict[str, Any]:
     """Read by a child process: HDF5 may crash on a damaged file, or never return."""
-    command = [sys.executable, "-c", "from mpicomp.bench import hdf5; hdf5.main()", str(path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [*python("from mpicomp.bench import hdf5; hdf5.main()"), str(path)]
     try:
-        child = subprocess.run(command, capture_output=True, timeout=READING_S, env=environment)
+        child = subprocess.run(command, capture_output=True, timeout=READING_S)
     except subprocess.TimeoutExpired:
         raise ValueError(f"HDF5 does not come to an end with it in {READING_S} s") from None
     if child.returncode:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-import sys
 from importlib import metadata
 
 import click
 
 from .._version import __version__
+from ..children import python
 
 PACKAGES = ("numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x", "cupy", "torch")
 ASK_S = 30.0  # a file system that is slow at its first look takes seconds
@@ -70,7 +70,7 @@ def installed() -> list[str]:
 def loaded() -> dict[str, str]:
     """What MPI, the extension and CUDA say of themselves when they are loaded."""
     try:
-        done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=ASK_S)
+        done = subprocess.run(python(ASK), capture_output=True, text=True, timeout=ASK_S)
     except subprocess.TimeoutExpired:
         return {"MPI": f"not loaded within {ASK_S:g} s"}
     try:

@@ -155,7 +155,7 @@ def record(run: Run, place: Place) -> Program:
     return Program(place, [tape.table() for tape in tapes], *_sent(tapes), f"all {size} ranks")
 
 
-def _sent(tapes: list[Tape]) -> np.ndarray:
+def _sent(tapes: list[Tape]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array([(tape.bytes_sent, tape.messages, tape.bytes_shared) for tape in tapes]).T
 
 

@@ -51,6 +51,13 @@ def test_version_says_what_an_mpi_that_cannot_be_loaded_did(monkeypatch):
         assert said in invoke("--version").output
 
 
+def test_children_find_what_this_process_finds_and_not_what_lies_in_their_folder(tmp_path, monkeypatch):
+    (tmp_path / "mpicomp").mkdir()
+    (tmp_path / "mpicomp" / "__init__.py").write_text("raise ImportError('a clone that is not compiled')")
+    monkeypatch.chdir(tmp_path)
+    assert "\nextension: compiled, " in invoke("--version").output
+
+
 def test_unknown_command():
     result = invoke("bnech")
     assert result.exit_code == 2
