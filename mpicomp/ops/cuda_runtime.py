@@ -1,11 +1,15 @@
-"""How the kernels in ``cuda/*.cu`` are found, compiled once a device through CuPy, and launched."""
+"""How the kernels in ``cuda/*.cu`` are found, compiled once a device by CuPy's compiler, and launched."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property, wraps
+from hashlib import sha256
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, ParamSpec, SupportsInt, TypeVar
 
 import numpy as np
@@ -148,12 +152,37 @@ class Runtime:
         return self.xp.cuda.runtime.getDevice()
 
     def kernel(self, family: str, name: str) -> Any:
-        return self._module(family, self.current_device()).get_function(name)
+        return self._functions(family, self.current_device())[name]
 
     @cache  # noqa: B019 (the one runtime lives as long as the process)
-    def _module(self, family: str, device: int) -> Any:
-        names = tuple(KERNELS[family])
-        return self.xp.RawModule(code=source(family), options=OPTIONS, name_expressions=names)
+    def _functions(self, family: str, device: int) -> dict[str, Any]:
+        from cupy.cuda import function
+
+        binary, names = self._compiled(family)
+        module = function.Module()
+        module.load(binary)
+        return {name: module.get_function(lowered) for name, lowered in names.items()}
+
+    def _compiled(self, family: str) -> tuple[bytes, dict[str, str]]:
+        """A .cu file's code for the current device, and its kernels' names there: from the cache, or compiled for it.
+
+        `cupy.RawModule` would do both, but puts ``-ftz=true`` behind all options: denormal float32 numbers become zero.
+        """
+        from cupy.cuda import Device, compiler, nvrtc
+
+        code, names = source(family), KERNELS[family]
+        key = repr((code, OPTIONS, names, Device().compute_capability, nvrtc.getVersion()))
+        folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+        path = folder / f"mpicomp-{family}-{sha256(key.encode()).hexdigest()[:32]}"
+        if path.exists():
+            head, _, binary = path.read_bytes().partition(b"\n")
+            return binary, json.loads(head)
+        binary, lowered = compiler.compile_using_nvrtc(code, OPTIONS, None, f"{family}.cu", tuple(names))
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder, delete=False) as file:  # other processes see all of it or nothing
+            file.write(json.dumps(lowered).encode() + b"\n" + binary)
+        Path(file.name).replace(path)
+        return binary, lowered
 
 
 _runtime = Runtime()

@@ -91,6 +91,53 @@ def test_missing_cupy_is_explained(monkeypatch):
         _ = cuda_runtime.Runtime().xp
 
 
+@pytest.fixture
+def compiler(monkeypatch, tmp_path):
+    """CuPy's modules that compile and load, without a device: what was compiled and with which options."""
+    compiled = []
+
+    def compile_using_nvrtc(code, options, arch, filename, names):
+        compiled.append((filename, options))
+        return b"\x7fELF\n" + filename.encode(), {name: f"_Z{number}" for number, name in enumerate(names)}
+
+    class Module:
+        def load(self, binary):
+            self.binary = binary
+
+        def get_function(self, name):
+            return self.binary, name
+
+    cuda = types.ModuleType("cupy.cuda")
+    cuda.Device = lambda: types.SimpleNamespace(compute_capability="90")
+    cuda.compiler = types.SimpleNamespace(compile_using_nvrtc=compile_using_nvrtc)
+    cuda.nvrtc = types.SimpleNamespace(getVersion=lambda: (13, 0))
+    cuda.function = types.SimpleNamespace(Module=Module)
+    cuda.runtime = types.SimpleNamespace(getDevice=lambda: 0)
+    cupy = types.ModuleType("cupy")
+    cupy.cuda = cuda
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "not there yet"))
+    return compiled
+
+
+def test_kernels_are_compiled_once_for_all_processes(compiler, tmp_path):
+    for _ in range(2):  # runtimes of two processes
+        runtime = cuda_runtime.Runtime()
+        for place, name in enumerate(cuda_runtime.KERNELS["moments"]):
+            assert runtime.kernel("moments", name) == (b"\x7fELF\nmoments.cu", f"_Z{place}")
+    assert compiler == [("moments.cu", cuda_runtime.OPTIONS)]
+    assert not any("ftz" in option for option in cuda_runtime.OPTIONS)  # denormal numbers stay, as NVRTC has them
+    assert len(list((tmp_path / "not there yet").iterdir())) == 1
+
+
+def test_other_options_are_compiled_anew(compiler, monkeypatch):
+    cuda_runtime.Runtime().kernel("moments", "sample<float>")
+    monkeypatch.setattr(cuda_runtime, "OPTIONS", ("--std=c++17",))
+    cuda_runtime.Runtime().kernel("moments", "sample<float>")
+    assert [options for _, options in compiler] == [("--std=c++17", "--fmad=false"), ("--std=c++17",)]
+
+
 def test_lock_is_released_during_kernels():
     """A second thread gets on while a kernel works (which, on one core, needs the lock to be free)."""
     import threading

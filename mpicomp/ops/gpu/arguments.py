@@ -39,24 +39,27 @@ def memory_or_null(memory: Array | None, grad: Array) -> Array:
     return memory
 
 
-# By id: an array that is still there, and what is known of it. Nothing in this package writes into an array once it
-# has been vouched for.
-_known: dict[int, tuple[weakref.ref[Any], Any]] = {}
+# By id, and what it is about: an array that is still there, and what is known of it. Nothing in this package writes
+# into an array once it has been vouched for.
+_known: dict[tuple[int, str], tuple[weakref.ref[Any], Any]] = {}
 
 
-def vouch(array: Array, what: Any) -> Array:
+def vouch(array: Array, what: Any, about: str = "bound") -> Array:
     """Remember ``what`` of an array made or examined here, so that nobody has to wait for the device to see it again.
 
-    Of a list of strictly ascending indices, none negative: a number that all are below. The array is handed back.
+    Of a list of strictly ascending indices, none negative: a number that all are below; about its ``gap``: the largest
+    between two. The array is handed back.
     """
-    key = id(array)
+    if about == "bound":
+        _known.pop((id(array), "gap"), None)  # of what it held before
+    key = id(array), about
     _known[key] = weakref.ref(array, lambda _: _known.pop(key, None)), what
     return array
 
 
-def known_of(array: Array) -> Any:
+def known_of(array: Array, about: str = "bound") -> Any:
     """What was remembered of this very array; None where nothing was."""
-    found = _known.get(id(array))
+    found = _known.get((id(array), about))
     return found[1] if found is not None and found[0]() is array else None
 
 

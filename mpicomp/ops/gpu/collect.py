@@ -154,6 +154,7 @@ def _launch_spans(m: Array, grad: Array, spans: tuple[tuple[int, int], ...], cou
 
 
 def where(array: Array) -> str:
+    """The array's device, as what tables are kept by."""
     return str(getattr(array, "device", ""))
 
 

@@ -42,7 +42,10 @@ def ascends(indices: Array, n: int) -> bool:
 @on_device
 def largest_gap(indices: Array) -> int:
     kind_of(indices, "indices", INDEX)
-    return _measure_gaps(indices)[0]
+    largest, descends = _measure_gaps(indices)
+    if not descends:
+        vouch(indices, largest, "gap")  # who asks is about to pack them
+    return largest
 
 
 def _measure_gaps(indices: Array) -> tuple[int, bool]:
@@ -57,7 +60,8 @@ def _measure_gaps(indices: Array) -> tuple[int, bool]:
 def pack_gaps(indices: Array, width: int, out: Array) -> None:
     i, k = kind_of(indices, "indices", INDEX), np.int64(indices.size)
     _check_packed(out, "out", k, width)
-    largest, descends = _measure_gaps(indices)
+    known = known_of(indices, "gap")
+    largest, descends = _measure_gaps(indices) if known is None else (known, False)
     if descends or largest >> width:
         raise InvalidArgument(f"indices must ascend with gaps below 2^{width}")
     # One byte a thread.
