@@ -143,7 +143,7 @@ def _devices(table: list[dict[str, Any]]) -> Iterator[Finding]:
 
 def _node(table: list[dict[str, Any]]) -> Iterator[Finding]:
     kind = environment.binding(table)
-    cpus = f"rank 0 may run on {count(len(table[0]['cpus']), 'CPU')} of {os.cpucount()}; binding: {kind}"
+    cpus = f"rank 0 may run on {count(len(table[0]['cpus']), 'CPU')} of {os.cpu_count()}; binding: {kind}"
     bind = "bind each rank to CPUs of its own: mpirun --bind-to core ..., srun --cpu-bind=cores ..."
     crowded = environment.oversubscribed(table)
     free_to_move = kind == "none" and len(table) > len(environment.nodes(table)) and not crowded

@@ -84,7 +84,7 @@ def _page(run: dict[str, Any], trace: Trace, progress: Progress) -> str:
 def _line(run: dict[str, Any]) -> str:
     """The run in a sentence."""
     hosts = ", ".join(run["hosts"][:4]) + (" ..." if len(run["hosts"]) > 4 else "")
-    ranks, nodes, events = (count(run[f"n_{noun}s"], noun) for noun in ("rank", "node", "event"))
+    ranks, nodes, events = (count(run.get(f"n_{noun}s", 0), noun) for noun in ("rank", "node", "event"))
     return f"{ranks} on {nodes} ({hosts}), {events} in {duration(run['duration'])}, recorded {run.get('created')}"
 
 
