@@ -22,8 +22,8 @@ MPI_GROUP = {
 # From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are
 # siblings that do not know each other. Keep in step with docs/architecture.md.
 LAYERS = (
-    ({"_version", "calls", "children", "cost", "durable", "errors", "faults", "heaps", "options", "partition", "together",
-      "values", "variables"},),
+    ({"_version", "calls", "children", "cost", "durable", "errors", "faults", "heaps", "options", "partition",
+      "together", "values", "variables"},),
     ({"ops"}, {"device"}),
     ({"allreduce"},),
     (MPI_GROUP,),

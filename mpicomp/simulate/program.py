@@ -156,7 +156,8 @@ def record(run: Run, place: Place) -> Program:
 
 
 def _sent(tapes: list[Tape]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return np.array([(tape.bytes_sent, tape.messages, tape.bytes_shared) for tape in tapes]).T
+    sent, messages, shared = zip(*((tape.bytes_sent, tape.messages, tape.bytes_shared) for tape in tapes), strict=True)
+    return np.array(sent), np.array(messages), np.array(shared)
 
 
 def _tape(run: Run, place: Place, rank: int) -> Tape:
