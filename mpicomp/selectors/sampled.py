@@ -42,7 +42,8 @@ class Sampled(Targeted, Listed):
         self.sample = sample
 
     def select(self, u: Compensated, step: Any) -> Array:
-        targets, found = self.targets(step), {}
+        targets = self.targets(step)
+        found: dict[int, Part] = {}
         left = self._thresholds(u, targets, step)
         for _ in range(LOWERINGS + 1):
             passed = _passed(u, left, step)
