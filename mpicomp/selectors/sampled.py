@@ -43,7 +43,7 @@ class Sampled(Targeted, Listed):
 
     def select(self, u: Compensated, step: Any) -> Array:
         targets = self.targets(step)
-        found: dict[int, Array] = {}
+        found: dict[int, Part] = {}
         left = self._thresholds(u, targets, step)
         for _ in range(LOWERINGS + 1):
             passed = _passed(u, left, step)
