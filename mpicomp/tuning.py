@@ -59,12 +59,14 @@ def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None) -> Setti
         differ in what no rank can decide for others: ``reproducible``, and the operations they loaded.
     """
     mine = {name: os.environ.get(name, default) for name, default in DEFAULTS.items()}
-    content = error = None
-    if comm.Get_rank() == 0 and mine[VARIABLE]:
+    path = os.environ.get(VARIABLE)
+    content: str | None = None
+    error: str | None = None
+    if comm.Get_rank() == 0 and path:
         try:
-            content = Path(mine[VARIABLE]).read_text()
+            content = Path(path).read_text()
         except (OSError, UnicodeDecodeError) as caught:
-            error = f"{VARIABLE}={mine[VARIABLE]}: {getattr(caught, 'strerror', None) or caught}"
+            error = f"{VARIABLE}={path}: {getattr(caught, 'strerror', None) or caught}"
     texts, content, error = MPI.Intracomm.bcast(comm, (mine, content, error))
     if error:
         raise InvalidArgument(f"{error}: write a table with mpicomp tune, or unset {VARIABLE}")

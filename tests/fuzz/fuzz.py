@@ -1,6 +1,6 @@
 """Bent inputs for every decoder of bytes that come from another rank or from a file.
 
-    python tests/fuzz/fuzz.py [--count 10000] [--only NAME] [--seed N] [--json FILE]
+    python tests/fuzz/fuzz.py [--count 10000] [--seconds 2400] [--only NAME] [--seed N] [--json FILE]
     python tests/fuzz/fuzz.py --only NAME --seed N --case I       one case again, with its traceback
 
 An input must be read, or refused by an error of ours. Everything else is a finding: another exception, a crash, more
@@ -67,7 +67,7 @@ def try_one(make: Callable, seed: int, name: str, case: int) -> tuple[bool, str]
     return True, way
 
 
-def inside(name: str, seed: int, first: int, count: int) -> dict[str, Any]:
+def inside(name: str, seed: int, first: int, count: int, seconds: float = LIMIT_S) -> dict[str, Any]:
     """Run cases here; the number of the case goes to the file MPICOMP_FUZZ_CASE before it is tried."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
@@ -78,7 +78,7 @@ def inside(name: str, seed: int, first: int, count: int) -> dict[str, Any]:
     note = os.open(os.environ.get("MPICOMP_FUZZ_CASE", os.devnull), os.O_RDWR | os.O_CREAT)
     for module, forks in files.FORKS.items():
         module.subprocess = forks
-    accepted, longest, findings = 0, 0.0, []
+    accepted, tried, longest, findings, end = 0, 0, 0.0, [], time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="mpicomp-fuzz-", dir=shared_memory()) as folder:
         make = decoders(Path(folder))[name]
         for case in range(first, first + count):
@@ -91,11 +91,13 @@ def inside(name: str, seed: int, first: int, count: int) -> dict[str, Any]:
             except Exception:
                 findings.append({"case": case, "said": traceback.format_exc()[-1500:]})
                 if len(findings) == 5:
-                    break
-            longest = max(longest, time.perf_counter() - start)
+                    end = 0
+            longest, tried = max(longest, time.perf_counter() - start), tried + 1
+            if time.monotonic() > end:
+                break
         signal.alarm(0)
         faulthandler.cancel_dump_traceback_later()
-    return {"inputs": count, "accepted": accepted, "refused": count - accepted - len(findings),
+    return {"inputs": tried, "accepted": accepted, "refused": tried - accepted - len(findings),
             "longest_s": round(longest, 3), "findings": findings}  # fmt: skip
 
 
@@ -108,11 +110,12 @@ def shared_memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def fuzz(name: str, seed: int, count: int) -> dict[str, Any]:
+def fuzz(name: str, seed: int, count: int, seconds: float) -> dict[str, Any]:
     """One decoder in a process of its own."""
     with tempfile.NamedTemporaryFile() as note:
         before = cpu_s()
-        command = [sys.executable, __file__, "--inside", "--only", name, "--seed", str(seed), "--count", str(count)]
+        command = [sys.executable, __file__, "--inside", "--only", name, "--seed", str(seed), "--count", str(count),
+                   "--seconds", str(seconds)]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S,
                               env={**os.environ, "MPICOMP_FUZZ_CASE": note.name})  # fmt: skip
         if done.returncode == 0:
@@ -128,6 +131,7 @@ def fuzz(name: str, seed: int, count: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=10000, help="inputs for each decoder")
+    parser.add_argument("--seconds", type=float, default=2400, help="no new input for a decoder after so long")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
     parser.add_argument("--only", action="append", help="a decoder by name; or the beginning of names")
     parser.add_argument("--case", type=int, help="try this case alone, and show what is said")
@@ -135,7 +139,7 @@ def main() -> int:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        print(json.dumps(inside(options.only[0], options.seed, 0, options.count)))
+        print(json.dumps(inside(options.only[0], options.seed, 0, options.count, options.seconds)))
         return 0
     if options.case is not None:
         with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +153,7 @@ def run(chosen: list[str], options: argparse.Namespace) -> int:
     print(f"seed {options.seed}, {options.count} inputs a decoder")
     for name in chosen:
         start = time.perf_counter()
-        row = table[name] = fuzz(name, options.seed, options.count)
+        row = table[name] = fuzz(name, options.seed, options.count, options.seconds)
         failed += bool(row["findings"])
         print(f"{name:36} {row['inputs']:>8} inputs {row['accepted']:>8} read {row['refused']:>8} refused "
               f"{len(row['findings'])} findings, longest {1e3 * row['longest_s']:.0f} ms, "
