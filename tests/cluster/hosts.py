@@ -151,7 +151,8 @@ class Hosts:
         if reason:
             raise Unavailable(reason)
         clean()
-        self._handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the first is ignored where a job runs in the background
+        self._handlers = {number: signal.signal(number, _leave) for number in ends}
         atexit.register(self.close)
         try:
             self._write_files()
