@@ -13,9 +13,9 @@ from mpicomp import comm, link, node, tuning
 
 # Of a Comm and then of a Reducer, on any number of ranks: calls of MPI, and bytes in all those of a name. Of the
 # messages of Sendrecv, 16 bytes each, there are ceil(log2 size) for each of the two things that a Reducer compares.
-COLLECTIVES = {"Dup": 2, "Split_type": 1, "Allreduce": 3, "bcast": 4}
+COLLECTIVES = {"Dup": 2, "Split_type": 1, "Allreduce": 3, "bcast": 1}
 COMPARED, MESSAGE_BYTES = 2, 16
-MOST_BYTES = 200  # of all collectives together: no list of ranks
+MOST_BYTES = 400  # of all collectives together: a handful of settings, no list of ranks
 
 
 class Counted(MPI.Intracomm):
@@ -74,5 +74,6 @@ def check(counted, size):
     rounds = COMPARED * (size - 1).bit_length()
     calls = dict(counted.calls)
     assert calls.pop("Sendrecv", 0) == rounds and counted.nbytes["Sendrecv"] == MESSAGE_BYTES * rounds
-    assert calls == COLLECTIVES
-    assert sum(counted.nbytes.values()) - counted.nbytes["Sendrecv"] <= MOST_BYTES
+    assert calls == COLLECTIVES, calls
+    nbytes = sum(counted.nbytes.values()) - counted.nbytes["Sendrecv"]
+    assert nbytes <= MOST_BYTES, nbytes

@@ -50,6 +50,9 @@ class Alone:
     def allreduce_in_place(self, x, algorithm="auto", op="sum", kind=None):
         pass
 
+    def extremes(self, number):
+        return number, number
+
     def lengths_of_all(self, length):
         return [length]
 

@@ -30,7 +30,7 @@ def instead_of_subprocess(main: Callable[[str], None]) -> Any:
     """What a module may have in place of ``subprocess``: ``run([..., file])`` calls ``main(file)`` in a fork."""
     fork = Fork(main)
 
-    def run(command: list[str], capture_output: bool, env: dict[str, str], timeout: float = LONGEST_S) -> Any:
+    def run(command: list[str], capture_output: bool, env: Any = None, timeout: float = LONGEST_S) -> Any:
         code = fork.read(command, timeout)
         if code is None and not fork.fresh:
             code = fork.read(command, timeout)
