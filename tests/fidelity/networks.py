@@ -41,6 +41,8 @@ OTHERS = {
     "CLT-k 0.1 %, beta 0.1": ({"scheme": "scalecom:selector=top-k,density=0.001,beta=0.1"}, "0.848"),
     "sign, one scale an array": ({"scheme": "signsgd"}, "0.77 to 0.82 with one scale for all"),
     "one bit, scale a column": ({"scheme": "onebit"}, "more than with one scale"),
+    "sign, one scale an array, rate 0.01": ({"scheme": "signsgd", "lr": 0.01}, ""),
+    "one bit, scale a column, rate 0.01": ({"scheme": "onebit", "lr": 0.01}, ""),
     "QSGD 7 levels": ({"scheme": "qsgd"}, ""),
     "TernGrad": ({"scheme": "terngrad"}, ""),
     "AdaComp": ({"scheme": "adacomp"}, ""),
