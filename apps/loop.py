@@ -224,7 +224,7 @@ class LoopRun:
     def _record(self, point: Point) -> None:
         if self.comm.rank == 0:
             for name, value in point._asdict().items():
-                if name not in ("step", "epoch") and (name != "density" or point.step):  # no step has no density
+                if name not in ("step", "epoch"):
                     self.trace.metric(self.task.metric if name == "metric" else name, point.step, value)
             for name, values in self.report.further.items():
                 self.trace.metric(name, point.step, values[-1])
