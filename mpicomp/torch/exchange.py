@@ -197,26 +197,20 @@ class Alone:
         self.reducers: list[Reducer] = []
         self.buckets: list[FlatBucket] = []
         self._named, self._nonfinite, self.skipped = named, nonfinite, False
-        self._finite: dict[torch.nn.Parameter, bool] = {}
 
     def begin(self) -> None:
-        """Forget what the last step found."""
-        self._finite = {}
+        """Nothing to prepare."""
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
-        """Look for NaN and infinity while backward has left the gradient in the cache."""
-        self._finite[parameter] = self._nonfinite == "allow" or parameter.grad is None or is_finite(parameter.grad)
+        """The gradient stays where it is."""
 
     def finish(self, factor: float) -> set[torch.nn.Parameter]:
-        """Look at gradients that only an earlier backward, within ``no_sync``, has added to; judge them all."""
-        graded = [(name, one) for name, one in self._named if one.grad is not None]
-        for _, one in graded:
-            if one not in self._finite:
-                self.put(one, factor)
-        wrong = [name for name, one in graded if not self._finite[one]]
+        """Look for NaN and infinity."""
+        gradients = [(name, one.grad) for name, one in self._named if one.grad is not None]
+        wrong = [] if self._nonfinite == "allow" else [name for name, one in gradients if not is_finite(one)]
         if wrong and self._nonfinite == "raise":
             raise NonFiniteGradient(f"the gradient of {wrong[-1]} holds NaN or infinity ({len(wrong)} of "
-                                    f"{len(graded)} do). nonfinite='skip' leaves out such steps on all ranks")
+                                    f"{len(gradients)} do). nonfinite='skip' leaves out such steps on all ranks")
         self.skipped = bool(wrong)
         return set()
 
@@ -228,7 +222,7 @@ def is_finite(gradient: torch.Tensor) -> bool:
     """Whether a tensor holds neither NaN nor infinity."""
     if gradient.is_cuda or not gradient.is_contiguous() or gradient.dtype not in (torch.float32, torch.float64):
         return bool(torch.isfinite(gradient).all())
-    return not ops_for(HOST).count_nonfinite(gradient.detach().view(-1).numpy())[0]
+    return not ops_for(HOST).count_nonfinite(gradient.detach().numpy().ravel())[0]
 
 
 def scheme_for(scheme: Scheme, i: int, names: list[str], named: Named) -> Scheme:
