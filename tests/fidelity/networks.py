@@ -93,6 +93,17 @@ def schemes(runs, seeds, quick):
     return accuracy_rows(found, settings), found, "the last column, where there is one: prototypes, 2 seeds"
 
 
+def powersgd(runs, seeds, quick):
+    """Which factor PowerSGD makes orthogonal: the app's weights are inputs x outputs, PyTorch's outputs x inputs."""
+    expected = {1: "0.827", 2: "0.867", 4: "0.876"}
+    settings = {"dense": GOALS["dense"]}
+    for rank, found in expected.items():
+        settings[f"rank {rank}, the inputs' factor"] = ({"scheme": f"powersgd:rank={rank}"}, found)
+        settings[f"rank {rank}, the outputs' factor"] = ({"scheme": f"powersgd:rank={rank},orthogonal=columns"}, found)
+    found = trained(runs, settings, seeds, quick)
+    return accuracy_rows(found, settings), found, "the last column: prototypes, 2 seeds"
+
+
 def low_pass(runs, seeds, quick):
     """The low-pass filter at two learning rates: accuracy, and how alike the workers' memories are."""
     settings = {f"lr {lr}, beta {beta}": ({"scheme": f"scalecom:selector=top-k,density=0.01,beta={beta}", "lr": lr,
@@ -187,7 +198,7 @@ def large_batch(runs, seeds, quick):
     return accuracy_rows(found, settings), found, expected
 
 
-ALL = (goals, falling_rate, inputs, build_up, low_pass, dgc, dgc_causes, dgc_longer, algorithms, accordion,
+ALL = (goals, falling_rate, inputs, powersgd, build_up, low_pass, dgc, dgc_causes, dgc_longer, algorithms, accordion,
        large_batch, schemes)  # fmt: skip
 EXPERIMENTS = {one.__name__: one for one in ALL}
 
