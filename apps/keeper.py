@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from mpicomp import checkpoint
 from mpicomp.errors import InvalidArgument, MpicompError, RefusedOverwrite
+from mpicomp.together import together
 
 BEST = "best.h5"
 
@@ -89,7 +89,7 @@ class Keeper:
             self._open(Path(folder), resume)
 
     def _open(self, folder: Path, resume: bool) -> None:
-        self._comm.fail_together(_unusable(folder, resume) if self._comm.rank == 0 else None)
+        together(self._comm, lambda: _prepare(folder, resume), self._comm.rank == 0)
         self.saved = checkpoint.load(self._comm, folder) if resume else None
         if self.saved is None and resume:
             self._say(f"no checkpoint in {folder} yet: beginning")
@@ -155,17 +155,11 @@ def check_ranks(comm: Any, saved: Any, reducer: Any) -> None:
     ))  # fmt: skip
 
 
-def _unusable(folder: Path, resume: bool) -> MpicompError | None:
-    """Why no checkpoints can go into ``folder``, which is made: to be told before the training, not at its end."""
+def _prepare(folder: Path, resume: bool) -> None:
+    """Refuse, before the training and not at its end, a folder that no checkpoints can go into; it is made."""
     there = [] if resume else checkpoint.steps(folder)
     if there:
-        return RefusedOverwrite(
+        raise RefusedOverwrite(
             f"{folder} holds checkpoints up to step {there[-1]}: --resume to go on from them, or choose another folder"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return None
-    except OSError as error:
-        reason = "it is a file" if folder.is_file() else error.strerror
-        return MpicompError(f"cannot write checkpoints into {folder}: {reason}; choose another folder")
+    checkpoint.check_folder(folder)

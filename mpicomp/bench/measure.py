@@ -18,10 +18,14 @@ Rows = list[dict[str, Any]]
 
 
 def measure(comm: Any, plan: Plan, progress: Callable[..., None]) -> Iterator[Rows]:
-    """The rows of each size, the same on every rank (collective)."""
+    """The rows of each size, the same on every rank (collective); refuses at once what cannot be measured."""
     plan.check_job(comm.size)
     if plan.device == "gpu":
         choose_device(comm)
+    return _each_size(comm, plan, progress)
+
+
+def _each_size(comm: Any, plan: Plan, progress: Callable[..., None]) -> Iterator[Rows]:
     work = [(cycle, part, n) for cycle in range(1, plan.cycles + 1) for part in plan.parts
             for n in dict.fromkeys(part.count(nbytes, comm.size) for nbytes in plan.sizes)]  # fmt: skip
     with Watchdog(comm, plan.timeout) as watchdog:

@@ -114,6 +114,13 @@ class Plan:
         """Elements of a vector, or of one rank's block, in (about) ``nbytes`` over ``size`` ranks; at least one."""
         return max(1, nbytes // self.itemsize // (size if self.what.blocks else 1))
 
+    def cut_sizes(self, size: int) -> dict[int, list[int]]:
+        """By size that is no whole number of elements (over ``size`` ranks), the sizes measured in its place."""
+        blocks = size if self.what.blocks else 1
+        found = {nbytes: sorted({part.count(nbytes, size) * part.itemsize * blocks for part in self.parts})
+                 for nbytes in self.sizes}  # fmt: skip
+        return {nbytes: measured for nbytes, measured in found.items() if measured != [nbytes]}
+
 
 def parse_size(text: str) -> int:
     """Bytes in ``64``, ``64K``, ``1.5M``, ``2GiB``: units are powers of 1024.

@@ -20,7 +20,8 @@ link and one disk queue; a thousand ranks would wait for it.) See :mod:`.folder`
 
 from __future__ import annotations
 
+from .folder import check_folder
 from .load import Checkpoint, load, load_arrays
 from .save import common_result, save, save_arrays, steps
 
-__all__ = ["Checkpoint", "common_result", "load", "load_arrays", "save", "save_arrays", "steps"]
+__all__ = ["Checkpoint", "check_folder", "common_result", "load", "load_arrays", "save", "save_arrays", "steps"]

@@ -12,6 +12,9 @@ import json
 import os
 import re
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -39,17 +42,37 @@ def steps_in(root: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
+def check_folder(root: str | os.PathLike[str]) -> None:
+    """Make the folder for checkpoints and try to write there: before a training, rather than at its end. Local.
+
+    Raises
+    ------
+    MpicompError
+        Nothing can be written into it.
+    """
+    with _made(Path(root)), tempfile.TemporaryFile(dir=root):
+        pass
+
+
 def begin(root: Path, step: int) -> Path:
     """Make the folder that the ranks write into; what a killed job left of the same step goes."""
     part = root / f"{name_of(step)}.part"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
+    with _made(root):
         if part.exists():
             shutil.rmtree(part)
         part.mkdir()
-    except OSError as error:
-        raise MpicompError(f"cannot write checkpoints into {root}: {error.strerror}; choose another folder") from None
     return part
+
+
+@contextmanager
+def _made(root: Path) -> Iterator[None]:
+    """Make the folder, if need be; what it refuses, then or later in the block, is one error."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        reason = "it is a file" if root.is_file() else error.strerror
+        raise MpicompError(f"cannot write checkpoints into {root}: {reason}; choose another folder") from None
 
 
 def finish(root: Path, step: int, facts: dict[str, Any], keep: int) -> Path:

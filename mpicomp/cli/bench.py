@@ -114,8 +114,9 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     with OutputFile(comm, output, force) as file, OutputFile(comm, picture, force) as drawing:
         progress = Progress(quiet or comm.rank != 0)
         report = bench_report.Report(comm, chosen, layout, progress, before)
+        measured = run(comm, chosen, progress)  # refuses a device that is not there, before the table's head
         report.begin()
-        for rows in run(comm, chosen, progress):
+        for rows in measured:
             report.add(rows)
         document = report.end(bench_report.head(comm, chosen))
 

@@ -19,6 +19,8 @@ from . import config, guard
 from .bench_layouts import LAYOUTS
 from .console import Progress
 
+MOST_CUT = 4  # sizes that a table's head tells of
+
 
 def head(comm: Any, plan: Plan) -> dict[str, Any]:
     """What the document says beside the rows (collective)."""
@@ -115,11 +117,20 @@ def header(plan: Plan, table: list[dict[str, Any]], gpu_path: tuple[str, str]) -
         "algbw, busbw: GB/s = 1e9 bytes/s; sent: bytes a rank sends in a step (~ by formula, inside MPI's own call)",
         f"vs: times as fast as {(*plan.algorithms, *plan.schemes)[0]}",
     ]
+    lines += _cut_sizes(plan, len(table))
     if plan.schemes:
         lines.append("schemes: one step of a constant gradient with error memory, returning the sparse mean")
     if plan.collective == "schemes":
         lines.append("local: the same step on every rank alone, all at once: compressing and decompressing, no network")
     return lines
+
+
+def _cut_sizes(plan: Plan, ranks: int) -> list[str]:
+    """What is measured where sizes are no whole elements."""
+    cut = [f"{show_size(nbytes)} is measured as {' or '.join(map(show_size, measured))}"
+           for nbytes, measured in plan.cut_sizes(ranks).items()]  # fmt: skip
+    some = ", ".join(cut[:MOST_CUT] + ["..."] * (len(cut) > MOST_CUT))
+    return [f"sizes: whole elements{' for each rank' * plan.what.blocks}, at least one: {some}"] if cut else []
 
 
 def _names(plan: Plan) -> list[str]:

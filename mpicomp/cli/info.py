@@ -12,7 +12,8 @@ import click
 
 from .. import variables
 from ..bench import environment
-from ..trace.units import count
+from ..errors import InvalidArgument
+from ..trace.units import count, some_ranges
 from . import guard, hints
 from .console import print_json
 
@@ -37,13 +38,15 @@ def info(as_json: bool, probe_gpu: bool) -> None:
     """
     world = guard.world()
     table = environment.ranks(world)
-    own = {"gpu": _own_gpu(table[world.rank]["local_rank"]), "shm_free": _shm_free()}
+    own = {"gpu": _own_gpu(table[world.rank]["local_rank"]), "shm_free": _shm_free(), "settings": _settings()}
+    path, reason = _gpu_path(world)
     for one, facts in zip(table, world.allgather(own), strict=True):
         one.update(facts)
     if world.rank != 0 or hints.rank_hint() != 0:
         return
-    probed = _probe() if probe_gpu else ()
-    findings = [*_job(table), *_gpu(), *probed, *_devices(table), *_node(table), *_here(), *_installation()]
+    probed = _probe(path) if probe_gpu else ()
+    findings = [*_job(table), *_gpu(path, reason), *probed, *_devices(table), *_node(table), *_here(table),
+                *_installation()]  # fmt: skip
     if as_json:
         print_json(_document(table, findings))
         return
@@ -81,10 +84,17 @@ def _job(table: list[dict[str, Any]]) -> Iterator[Finding]:
     yield Finding("threads", f"MPI_THREAD_{level}", off)
 
 
-def _gpu() -> Iterator[Finding]:
-    from ..comm import gpu_path
+def _gpu_path(world: Any) -> tuple[str, str]:
+    """How device memory reaches MPI, and why, as a ``Comm`` of all ranks has it (collective)."""
+    from ..tuning import job_settings
 
-    path, reason = gpu_path()
+    try:
+        return job_settings(world).gpu_path
+    except InvalidArgument as error:  # on every rank: they cannot have a Comm
+        return "none", str(error)
+
+
+def _gpu(path: str, reason: str) -> Iterator[Finding]:
     devices = sorted(glob("/dev/nvidia[0-9]*"))
     slower = path == "staged" and devices and os.environ.get("MPICOMP_GPU_PATH") != "staged"
     copies = "arrays are copied through host memory: an MPI built for CUDA saves that (try --probe-gpu)"
@@ -100,13 +110,11 @@ def _gpu() -> Iterator[Finding]:
     )
 
 
-def _probe() -> Iterator[Finding]:
+def _probe(path: str) -> Iterator[Finding]:
     """What happens when MPI is handed CUDA memory, on the node of rank 0."""
-    from ..comm import gpu_path
     from ..probe import probe
 
     right, seen = probe()
-    path = gpu_path()[0]
     if right is None:
         yield Finding("GPU probe", f"not possible here: {seen}", "run it on a node with a GPU and CuPy")
     elif right:
@@ -159,16 +167,31 @@ def _node(table: list[dict[str, Any]]) -> Iterator[Finding]:
         yield Finding("/dev/shm", text, small if least["shm_free"] < SHM_ENOUGH else "")
 
 
-def _here() -> Iterator[Finding]:
-    """Where results, and the journals of a trace beside it, are written; what the environment asks of us."""
+def _here(table: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Where results, and the journals of a trace beside it, are written; what rank 0's environment asks of us."""
     folder = os.getcwd()
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
     advice = "" if os.access(folder, os.W_OK) else "give --trace and --output a folder that can be written"
     full = "little room for a trace (48 bytes an event and rank): write it elsewhere" if free < SHM_ENOUGH else ""
     yield Finding("folder", f"{folder}, {free / 2**30:.1f} GiB free", advice or full)
-    ours = {name: value for name, value in variables.explaining().items() if name.startswith("MPICOMP_")}
-    yield Finding("settings", ", ".join(f"{name}={value}" for name, value in ours.items()) or "no MPICOMP_ variable")
+    settings = ", ".join(f"{name}={value}" for name, value in table[0]["settings"].items()) or "no MPICOMP_ variable"
+    yield Finding("settings", settings + _other_settings(table))
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in variables.explaining().items() if name.startswith("MPICOMP_")}
+
+
+def _other_settings(table: list[dict[str, Any]]) -> str:
+    """Which ranks have another environment than rank 0: launchers do not pass every variable to every host."""
+    first = table[0]["settings"]
+    others = [one for one in table if one["settings"] != first]
+    if not others:
+        return ""
+    names = sorted({name for one in others for name, _ in first.items() ^ one["settings"].items()})
+    ranks = some_ranges([one["rank"] for one in others])
+    return f"; rank {ranks}: other values of {', '.join(names)} (which count: docs/reliability.md, Variables)"
 
 
 def _installation() -> Iterator[Finding]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+
+import click
 
 Decorator = Callable[[Any], Any]
 
@@ -17,3 +20,10 @@ def all_of(*options: Decorator) -> Decorator:
         return command
 
     return decorate
+
+
+def as_typed(text: str, command: click.Command) -> str:
+    """An error about a setting, such as ``max_time must be ...``, in the word of the option that gave it."""
+    typed = {option.name: spelling for option in command.params for spelling in option.opts
+             if option.name and "_" in option.name and spelling == f"--{option.name.replace('_', '-')}"}  # fmt: skip
+    return re.sub(r"\b(\w+)(?= must )", lambda found: typed.get(found[1], found[1]), text)

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from ..errors import InvalidArgument
 from . import config
 from .guard import Guard
+from .options import as_typed
 
 
 class Entry(NamedTuple):
@@ -81,9 +83,14 @@ def _start_mpi_first(command: click.Command, guard: Guard) -> None:
         return
 
     def started(*args: Any, **kwargs: Any) -> Any:
-        config.record(click.get_current_context())
+        context = click.get_current_context()
+        config.record(context)
         guard.start(sys.argv[1:])
-        return body(*args, **kwargs)
+        try:
+            return body(*args, **kwargs)
+        except InvalidArgument as error:
+            error.args = (as_typed(str(error), context.command),)
+            raise
 
     command.callback = started
 

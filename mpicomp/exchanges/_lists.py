@@ -58,22 +58,18 @@ def add(lists: list[Pairs], step: Any) -> Pairs:
     return Pairs(union, total)
 
 
-def by_span(pairs: Pairs, step: Any) -> list[slice]:
-    """Which part of a list lies in each span."""
+def by_span(pairs: Pairs, step: Any) -> list[tuple[int, int]]:
+    """Where in a list the part of each span begins and ends."""
     ends = step.ops.positions_of(pairs.indices, [stop for _, stop in step.spans])
-    return [slice(start, stop) for start, stop in pairwise([0, *ends])]
+    return list(pairwise([0, *ends]))
 
 
 def largest(pairs: Pairs, counts: list[int], step: Any) -> Array | None:
     """Where in a list the ``counts`` largest of each span stand, ascending; None: nowhere are there more."""
     parts = by_span(pairs, step)
-    if all(part.stop - part.start <= count for part, count in zip(parts, counts, strict=True)):
-        return None
-    found = []
-    for part, count in zip(parts, counts, strict=True):
-        best = step.ops.top_k(None, pairs.values[part], min(count, part.stop - part.start))
-        found.append(best.astype(np.int64) + part.start)
-    return step.ops.concatenate(found, np.int64)
+    there = [stop - start for start, stop in parts]
+    wanted = [min(both) for both in zip(counts, there, strict=True)]
+    return None if wanted == there else step.ops.top_k_spans(None, pairs.values, parts, wanted)
 
 
 def narrows(step: Any) -> bool:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..options import Option
-from ..values import Array, Compensated, Exchanged, Mean, Sent
+from ..values import Compensated, Exchanged, Mean, Sent
 from . import _checked, _lists
 from ._lists import Ledger, Pairs
+
+Bounds = list[tuple[int, int]]  # of the parts of a list that lie in each span
 
 
 class Balanced:
@@ -60,7 +62,7 @@ class Balanced:
     def _choose(self, u: Compensated, lams: np.ndarray, step: Any) -> tuple[Pairs, list[float]]:
         """A worker's list, and the thresholds by which to choose it next time."""
         if np.all(lams >= 0):
-            indices = _reaching((u.span(*span) for span in step.spans), lams, step)
+            indices, _ = step.ops.threshold_spans(*u, step.spans, lams.tolist())
             own = Pairs(indices, u.at(indices, step.ops))
             if _in_band(_sizes(_lists.by_span(own, step)), self._counts):
                 positions = _lists.largest(own, self._counts, step)
@@ -68,7 +70,7 @@ class Balanced:
         own = _lists.choose([u], step)[0][0]
         positions = _lists.largest(own, self._counts, step)
         own = own if positions is None else own.at(positions)
-        return own, [_smallest(own.values[part]) for part in _lists.by_span(own, step)]
+        return own, _smallest(own, step)
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         self._own = [_lists.rounded(one, step) for one in self._own]
@@ -121,7 +123,7 @@ class Balanced:
         parts = _lists.by_span(sums, step)
         known = self._known(self._global, (len(parts),), step)
         if known is not None:
-            survivors = sums.at(_reaching_sums(sums, parts, known, step))
+            survivors = _reaching(sums, parts, known, step)
             here = _sizes(_lists.by_span(survivors, step)), _sizes(parts)
             counts = np.array([*here[0], *here[1], self._crowded], np.int64)
             step.comm.allreduce_in_place(counts, "native")
@@ -131,16 +133,16 @@ class Balanced:
             if _in_band(passed, np.minimum(self._counts, there)):
                 return survivors
         self._global = self._estimate(sums, parts, step)
-        return sums.at(_reaching_sums(sums, parts, self._global, step))
+        return _reaching(sums, parts, self._global, step)
 
-    def _estimate(self, sums: Pairs, parts: list[slice], step: Any) -> np.ndarray:
+    def _estimate(self, sums: Pairs, parts: Bounds, step: Any) -> np.ndarray:
         """The k-th largest magnitude of all owners' sums in each span (0: there are fewer), by bisection of bits."""
         low = np.zeros(len(parts), f"i{step.dtype.itemsize}")
         high = np.full(len(parts), np.inf, step.dtype).view(low.dtype) + 1
         while np.any(high - low > 1):  # at ``low`` k or more pass, or all there are; at ``high`` fewer
             middle = low + (high - low) // 2
-            passed = np.array([step.ops.threshold(None, sums.values[part], float(lam)).size
-                               for part, lam in zip(parts, middle.view(step.dtype), strict=True)], np.int64)
+            _, counts = step.ops.threshold_spans(None, sums.values, parts, middle.view(step.dtype).tolist())
+            passed = np.array(counts, np.int64)
             step.comm.allreduce_in_place(passed, "native")
             low = np.where(passed >= self._counts, middle, low)
             high = np.where(passed >= self._counts, high, middle)
@@ -172,17 +174,9 @@ class Balanced:
         self._local, self._global, self._bounds = (state.get(name) for name in ("local", "global", "bounds"))
 
 
-def _reaching(parts: Iterable[Compensated], lams: np.ndarray, step: Any) -> Array:
-    """Ascending indices of the elements of consecutive parts whose magnitude reaches the part's threshold."""
-    found, start, dtype = [], 0, step.ops.index_dtype(step.n)
-    for part, lam in zip(parts, lams.tolist(), strict=True):
-        found.append(step.ops.threshold(*part, lam).astype(dtype, copy=False) + dtype.type(start))
-        start += part.n
-    return step.ops.concatenate(found, dtype)
-
-
-def _reaching_sums(sums: Pairs, parts: list[slice], lams: np.ndarray, step: Any) -> Array:
-    return _reaching((Compensated(None, sums.values[part]) for part in parts), lams, step)
+def _reaching(sums: Pairs, parts: Bounds, lams: np.ndarray, step: Any) -> Pairs:
+    """The sums whose magnitude reaches the threshold of their part."""
+    return sums.at(step.ops.threshold_spans(None, sums.values, parts, lams.tolist())[0])
 
 
 def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
@@ -190,13 +184,13 @@ def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
     return all(2 * count <= 3 * got and 2 * got <= 3 * count for got, count in zip(passed, counts, strict=True))
 
 
-def _sizes(parts: list[slice]) -> list[int]:
-    return [part.stop - part.start for part in parts]
+def _sizes(parts: Bounds) -> list[int]:
+    return [stop - start for start, stop in parts]
 
 
-def _smallest(values: Array) -> float:
-    """The smallest magnitude: what next time's values are to reach; -1 where that is no number."""
-    if not values.size:
-        return 0.0
-    smallest = float(abs(values).min())
-    return smallest if smallest >= 0 else -1.0
+def _smallest(own: Pairs, step: Any) -> list[float]:
+    """The smallest magnitude in each span: what next time's values are to reach; 0 for a span that has none."""
+    parts = _lists.by_span(own, step)
+    filled = [(start, stop) for start, stop in parts if start < stop]
+    least = iter(step.ops.kth_largest_spans(own.values, filled, _sizes(filled)))
+    return [next(least) if start < stop else 0.0 for start, stop in parts]

@@ -79,11 +79,9 @@ class Sketch(Stateless):
         step.comm.allreduce_in_place(self._table, step.algorithm)
         estimates = step.scratch("sketch-estimates", step.n, step.dtype)
         ops.sketch_estimate(self._table, self.rows, self._columns, self._seed(step), estimates)
-        found, dtype = [], ops.index_dtype(step.n)
-        for (start, stop), count in zip(step.spans, self._counts, strict=True):
-            best = ops.top_k(None, estimates[start:stop], min(self.factor * count, stop - start))
-            found.append(best.astype(dtype, copy=False) + dtype.type(start))
-        return ops.concatenate(found, dtype)
+        asked = [min(self.factor * count, stop - start)
+                 for (start, stop), count in zip(step.spans, self._counts, strict=True)]  # fmt: skip
+        return ops.top_k_spans(None, estimates, step.spans, asked)
 
     def _seed(self, step: Any) -> int:
         """Of this step's hashes; row r takes seed + r, so that steps share none."""

@@ -13,9 +13,10 @@ import mpicomp
 from mpicomp.bench import COLLECTIVES
 from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_names, split_schemes
 from mpicomp.cli import version
-from mpicomp.cli.bench import make_plan
+from mpicomp.cli.bench import bench, make_plan
 from mpicomp.cli.console import Column, plain_line
 from mpicomp.cli.hints import rank_hint, size_hint
+from mpicomp.cli.options import as_typed
 from mpicomp.cli.outcome import Outcome, outcome_of
 from mpicomp.cli.root import COMMANDS, root
 from mpicomp.errors import InvalidArgument, MpicompError
@@ -197,6 +198,22 @@ def test_default_plan():
 def test_bad_plans(given, text):
     with pytest.raises(MpicompError, match=text):
         plan(**given)
+
+
+def test_sizes_that_are_no_whole_elements_are_told():
+    assert Plan((3, 8, 10), ("native",)).cut_sizes(3) == {3: [4], 10: [8]}
+    assert Plan((12, 1024), ("native",), collective="allgather").cut_sizes(3) == {1024: [1020]}
+    assert Plan((9,), ("native",), dtype="all").cut_sizes(1) == {9: [8]}
+    assert Plan((6,), ("native",), dtype="all").cut_sizes(1) == {6: [4, 6, 8]}
+
+
+def test_errors_name_the_option_that_was_given():
+    command = bench.default_command
+    assert as_typed("max_time must be a number", command) == "--max-time must be a number"
+    assert as_typed("rank 1: agg_iters must be above 0", command) == "rank 1: --agg-iters must be above 0"
+    assert as_typed("root must be a rank, not my_root; max_time too", command) == (
+        "root must be a rank, not my_root; max_time too"
+    )
 
 
 def test_hints(monkeypatch):

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from mpicomp.cli import info
+
 # Arrays that MPI can read, as those in CUDA memory are for an MPI that takes them.
 CUPY = """
 import os, numpy
@@ -29,6 +31,14 @@ def findings(start, command, tmp_path, text):
     document = json.loads(ended.out)
     assert document["format"] == "mpicomp-info"
     return document, {finding["name"]: finding["value"] for finding in document["findings"]}
+
+
+def test_settings_that_differ_between_ranks_are_told():
+    checked = {"MPICOMP_CHECK": "1"}
+    settings = checked, checked, {}, {**checked, "MPICOMP_OPS": "cpu"}
+    ranks = [{"rank": rank, "settings": own} for rank, own in enumerate(settings)]
+    assert info._other_settings(ranks[:2]) == ""
+    assert info._other_settings(ranks).startswith("; rank 2-3: other values of MPICOMP_CHECK, MPICOMP_OPS (")
 
 
 def test_of_a_job(job, command, tmp_path):

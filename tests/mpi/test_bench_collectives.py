@@ -211,5 +211,7 @@ def test_no_gpu_is_one_clear_error(comm):
     try:
         with pytest.raises(InvalidArgument, match="--device gpu: CUDA says no driver"):
             choose_device(comm)
+        with pytest.raises(InvalidArgument, match="no driver"):
+            bench.run(comm, plan("allreduce", device="gpu"))  # before rows are asked for, and a table's head printed
     finally:
         cuda_runtime.use(before)

@@ -13,6 +13,7 @@ import mpicomp
 from mpicomp import Comm, job, ops
 from mpicomp import device as device_module
 from mpicomp.allreduce.table import FORMAT, VERSION
+from mpicomp.cli import info
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import _cpu, reference
 
@@ -123,6 +124,9 @@ def test_nonsense_in_rank_0s_environment_is_refused_by_all(world, monkeypatch, n
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidArgument, match=text):
         Comm(world)
+    if name == "MPICOMP_GPU_PATH":
+        kind, why = info._gpu_path(world)
+        assert kind == "none" and text in why
 
 
 @pytest.mark.parametrize(("wanted", "path"), [("auto", "staged"), ("direct", "none")])
@@ -132,6 +136,7 @@ def test_device_memory_goes_to_mpi_only_where_every_ranks_mpi_takes_it(world, de
     monkeypatch.setenv("MPICOMP_GPU_PATH", wanted)
     comm = Comm(world)
     assert comm.gpu_path[0] == path and "so it says" in comm.gpu_path[1]
+    assert info._gpu_path(world) == comm.gpu_path
     assert (f"on rank {world.size - 1}" in comm.gpu_path[1]) == (world.size > 1)
     if path == "staged":
         exercise(comm)
