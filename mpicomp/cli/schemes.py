@@ -36,12 +36,12 @@ def schemes(names: tuple[str, ...], as_json: bool) -> None:
         if names and own:
             _print_options(own)
             click.echo()
-    click.echo("A rank sends so many bytes: p ranks, n elements, k of them sent, v and i bytes a value and an index.")
+    _say("A rank sends so many bytes: p ranks, n elements, k of them sent, v and i bytes a value and an index.")
     if names:
         click.echo("\nOptions of every scheme")
         _print_options(registry.common_options())
     else:
-        click.echo(f"Every scheme also takes: {', '.join(sorted(common))}; see mpicomp schemes NAME.")
+        _say(f"Every scheme also takes: {', '.join(sorted(common))}; see mpicomp schemes NAME.")
 
 
 def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
@@ -56,8 +56,13 @@ def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
 
 
 def _print_fact(name: str, text: str) -> None:
-    """On a terminal in lines that begin below each other, else in one."""
-    head, width = f"    {name:<10}", width_of(sys.stdout)
+    """On a terminal in lines that begin below each other."""
+    _say(text, f"    {name:<10}")
+
+
+def _say(text: str, head: str = "") -> None:
+    """Folded on a terminal, elsewhere one line."""
+    width = width_of(sys.stdout)
     click.echo(click.wrap_text(text, width, head, " " * len(head)) if width else head + text)
 
 
