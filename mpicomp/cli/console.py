@@ -58,6 +58,14 @@ def _launcher() -> int | None:
     return None
 
 
+def say(text: str, head: str = "") -> None:
+    """A sentence behind ``head``: folded on a terminal, in lines that begin below each other; elsewhere one line."""
+    import click
+
+    width = width_of(sys.stdout)
+    print(click.wrap_text(text, width, head, " " * len(head)) if width else head + text)
+
+
 def print_json(document: Any) -> None:
     print(json.dumps(document, indent=1))
 
