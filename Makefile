@@ -66,10 +66,10 @@ test-browser: $(call environment,openmpi)
 	.venv/openmpi/bin/python -m pytest -q tests/browser
 
 # What packagers build, from two clean checkouts of the last commit: complete, and the same bytes; what another
-# project's type checker sees of it.
+# project's type checker sees of it. KEEP=FOLDER, an empty one, keeps them in its one-dist.
 test-packaging: $(call environment,openmpi)
 	.venv/openmpi/bin/python -m pytest -q tests/typed
-	.venv/openmpi/bin/python tests/build_twice.py
+	.venv/openmpi/bin/python tests/build_twice.py $(KEEP:%=--keep %)
 
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine. A figure that is missed does not stop the others.
 figures: $(call environment,openmpi)

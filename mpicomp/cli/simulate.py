@@ -21,7 +21,7 @@ from ..simulate.models import BUILT_IN
 from ..simulate.on_simgrid import Platform
 from ..simulate.predict import JITTERED_STEPS, Player
 from . import inputs
-from .console import Column, Progress, print_json, print_table
+from .console import Column, Progress, print_json, print_table, say
 from .output import OutputFile
 
 MODELS = f"{', '.join(BUILT_IN)}, a number of elements (25M), a file, or module:factory."
@@ -139,11 +139,11 @@ def report(found: Sequence[Prediction], title: str) -> None:
     for one in found:
         first.setdefault(one.ranks, one.step)
     print_table(COLUMNS, [cells(one, first[one.ranks]) for one in found], title)
-    click.echo(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
+    say(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
     remarks = [(f"{one.what}, {one.ranks} ranks", (f"recorded: {one.recorded}", *one.notes)) for one in found]
     for text in dict.fromkeys(note for _, notes in remarks for note in notes):
         where = [name for name, notes in remarks if text in notes]
-        click.echo(f"{'; '.join(where) if len(where) < 4 else f'{len(where)} rows'}: {text}")
+        say(f"{'; '.join(where) if len(where) < 4 else f'{len(where)} rows'}: {text}")
 
 
 def cells(one: Prediction, dense: float) -> list[str]:
