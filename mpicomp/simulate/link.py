@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..allreduce import halving_doubling
+from ..allreduce.segments import SLOW
 from ..allreduce.table import built_in
 from ..partition import partition
 from .ghost import Ghost
@@ -26,6 +28,7 @@ class Place:
     rank: int
     size: int
     ranks_per_node: int
+    bandwidth: float = math.inf  # of a node's link, bytes a second: how long messages are cut depends on it
 
     @property
     def nodes(self) -> int:
@@ -53,12 +56,12 @@ class RecordingLink:
     reproducible = False
 
     def __init__(self, tape: Tape, place: Place, ops: GhostOps, peers: Callable[[int], int] = lambda rank: rank,
-                 size: int | None = None, rank: int | None = None) -> None:
+                 size: int | None = None, rank: int | None = None, beside: int = 1) -> None:
         self.tape, self.place, self.ops, self._peers = tape, place, ops, peers
         self.rank = place.rank if rank is None else rank
         self.size = place.size if size is None else size
         self.nodes, self.ranks_per_node = place.nodes, min(place.size, place.ranks_per_node)
-        self.slow = False  # segments as on a fast network: their length is no part of the model
+        self.slow = place.bandwidth / beside < SLOW  # as each of so many that send at once finds out for itself
         self.one_node, self.owners = place.nodes == 1, place.fewest
         table = built_in(self.nodes)
         self.rows = {device: table.row(self.ranks_per_node, self.nodes, device) for device in ("cpu", "gpu")}
@@ -72,7 +75,7 @@ class RecordingLink:
         if local >= self.owners:
             return None
         return RecordingLink(self.tape, self.place, self.ops, lambda node: node * per_node + local,
-                             self.place.nodes, self.rank // per_node)
+                             self.place.nodes, self.rank // per_node, beside=self.owners)
 
     def isend(self, array: Any, dest: int) -> Any:
         return (True, self.tape.send(self._peers(dest), array.nbytes), 0) if array.size else None

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import InvalidArgument
 from .ghost_ops import KERNELS, STEP
+from .link import Place
 
 FORMAT, VERSION = "mpicomp-machine", 1
 DISTRIBUTIONS = ("none", "gaussian", "exponential")
@@ -58,6 +59,10 @@ class Machine:
         """Seconds an element of every kernel there is; one that was not measured takes as long as a copy."""
         copy = self.kernels.get("copy", 0.0)
         return np.array([self.kernels.get(name, 0.0 if name == STEP else copy) for name in KERNELS])
+
+    def place(self, size: int) -> Place:
+        """Rank 0 of ``size`` ranks."""
+        return Place(0, size, self.ranks_per_node, self.between.bandwidth)
 
     def faster(self, factor: float) -> Machine:
         """The same machine with ``factor`` times the bandwidth between nodes."""
