@@ -182,7 +182,8 @@ def _lengths(link: RecordingLink) -> None:
     distance = 1
     while distance < link.size:
         known = Ghost(link.ops, LENGTH * min(distance, link.size - distance), BYTE)
-        link.sendrecv(known, (link.rank - distance) % link.size, known, (link.rank + distance) % link.size)
+        with link.tape.inside_mpi():
+            link.sendrecv(known, (link.rank - distance) % link.size, known, (link.rank + distance) % link.size)
         distance *= 2
 
 
@@ -198,7 +199,8 @@ def _all_to_all(link: RecordingLink, nbytes: int) -> None:
     while distance < link.size:
         blocks = 1 if link.size <= PAIRWISE else sum(1 for block in range(link.size) if block & distance)
         message = Ghost(link.ops, blocks * nbytes, BYTE)
-        link.sendrecv(message, (link.rank + distance) % link.size, message, (link.rank - distance) % link.size)
+        with link.tape.inside_mpi():
+            link.sendrecv(message, (link.rank + distance) % link.size, message, (link.rank - distance) % link.size)
         distance = distance + 1 if link.size <= PAIRWISE else 2 * distance
 
 

@@ -18,7 +18,10 @@ from .ghost import Ghost
 from .ghost_ops import GhostOps
 from .tape import Tape
 
-DOUBLING_BYTES = 10 << 10  # up to which MPI libraries send the whole vector in log2(p) steps
+# Ranks below which, and bytes below which MPI's all-reduce sends the whole vector in log2(p) steps, by Open MPI 5's own
+# rules (coll_tuned_decision_fixed.c), simplified: what else it does with short vectors takes about as many steps.
+DOUBLING = ((16, 8 << 10), (32, 4 << 10), (64, 128), (128, 256 << 10), (256, 256 << 10), (512, 4 << 10),
+            (4096, 16 << 10), (math.inf, 32 << 10))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Place:
         """The place on the node, and how many ranks the node has."""
         node, local = divmod(self.rank, self.ranks_per_node)
         return local, min(self.ranks_per_node, self.size - node * self.ranks_per_node)
+
+
+def doubling_bytes(size: int) -> int:
+    """From how many bytes on MPI's own all-reduce is taken for halving-doubling."""
+    return next(nbytes for ranks, nbytes in DOUBLING if size < ranks)
 
 
 class RecordingLink:
@@ -103,14 +111,15 @@ class RecordingLink:
         return self.tape.meanwhile(work)
 
     def native_allreduce(self, work: Any, op: str) -> None:
-        if self.size & (self.size - 1) or work.nbytes > DOUBLING_BYTES:
-            halving_doubling.allreduce(self, work, "sum", self.ops, self.scratch(work.dtype))
-            return
-        mask = 1
-        while mask < self.size:
-            self.sendrecv(work, self.rank ^ mask, work, self.rank ^ mask)
-            self.ops.add(work, work)
-            mask <<= 1
+        with self.tape.inside_mpi():
+            if self.size & (self.size - 1) or work.nbytes >= doubling_bytes(self.size):
+                halving_doubling.allreduce(self, work, "sum", self.ops, self.scratch(work.dtype))
+                return
+            mask = 1
+            while mask < self.size:
+                self.sendrecv(work, self.rank ^ mask, work, self.rank ^ mask)
+                self.ops.add(work, work)
+                mask <<= 1
 
     def scratch(self, like: np.dtype) -> Callable[..., Ghost]:
         return lambda n, dtype=like, slot="": Ghost(self.ops, n, dtype)
