@@ -200,5 +200,5 @@ def _notes(choices: set[str], asked: str) -> list[str]:
     if asked == "auto" and choices - {"native"}:
         notes.append(f"auto took {', '.join(sorted(choices))}")
     if "native" in choices:
-        notes.append("MPI's own all-reduce is taken for recursive doubling of short vectors, halving-doubling of others")
+        notes.append("MPI's own all-reduce is taken for recursive doubling (short vectors) or halving-doubling")
     return notes
