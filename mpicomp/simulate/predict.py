@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .link import Place
 from .machine import Machine
 from .models import Model
 from .program import Program, program_of
@@ -100,6 +99,6 @@ def scaling(model: Model, machine: Machine, ranks: Sequence[int], whats: Sequenc
     for size in ranks:
         for what in whats:
             progress(f"{what} on {size} ranks", len(found) / (len(ranks) * len(whats)))
-            program = program_of(what, model, Place(0, size, machine.ranks_per_node), algorithm)
+            program = program_of(what, model, machine.place(size), algorithm)
             found.append(predict(program, machine, compute, steps, play))
     return found
