@@ -132,10 +132,10 @@ class Job:
                 box.set_receiver(self._actors[who])  # so that it starts now, not when it is asked for
                 leaving.append(box.put_async(which, amount))
             elif kind == SENT:
-                own.wait(leaving[which].wait)
+                own.wait(leaving[which].wait, amount)
                 leaving[which] = None
             elif kind == RECEIVED:
-                own.wait(self._box(who, rank, which).get)
+                own.wait(self._box(who, rank, which).get, amount)
                 own.sleep(self._overhead(rank, who))
             elif kind == POOL:
                 own.pool += self._rates[who] * amount
@@ -171,10 +171,10 @@ class Clock:
         self.sleep(seconds)
         self._local[self._rank] += seconds
 
-    def wait(self, until_done: Any) -> None:
+    def wait(self, until_done: Any, idle: int = 0) -> None:
         begun = self.now
         until_done()
-        done = min(self.now - begun, self.pool)
+        done = 0.0 if idle else min(self.now - begun, self.pool)
         self.pool -= done
         self._local[self._rank] += done
 
