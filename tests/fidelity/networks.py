@@ -99,11 +99,11 @@ def schemes(runs, seeds, quick):
 
 def powersgd(runs, seeds, quick):
     """Which factor PowerSGD makes orthogonal: the app's weights are inputs x outputs, PyTorch's outputs x inputs."""
-    expected = {1: "0.827", 2: "0.867", 4: "0.876"}
     settings = {"dense": GOALS["dense"]}
-    for rank, found in expected.items():
-        settings[f"rank {rank}, the inputs' factor"] = ({"scheme": f"powersgd:rank={rank}"}, found)
-        settings[f"rank {rank}, the outputs' factor"] = ({"scheme": f"powersgd:rank={rank},orthogonal=columns"}, found)
+    for rank, expected in {1: "0.827", 2: "0.867", 4: "0.876"}.items():
+        scheme = f"powersgd:rank={rank}"
+        settings[f"rank {rank}, the inputs' factor"] = ({"scheme": scheme}, expected)
+        settings[f"rank {rank}, the outputs' factor"] = ({"scheme": f"{scheme},orthogonal=columns"}, expected)
     found = trained(runs, settings, seeds, quick)
     return accuracy_rows(found, settings), found, "the last column: prototypes, 2 seeds"
 
