@@ -55,7 +55,7 @@ class LowRank:
     gradient and the memory, one to write the mean.
     With ``orthogonal=columns`` every M is taken as its transpose: the columns' factor is made orthogonal. As published,
     and in PyTorch, it is that of the outputs: rows of weights stored outputs x inputs, columns of those stored inputs x
-    outputs. With few columns it can matter.
+    outputs. At rank 1 it can matter.
     Restrictions: keeps what the product misses only with a memory. A tensor of shape (a, b, c, ...) is a matrix of a
     rows. What follows the second all-reduce is computed by every rank for itself: the same bits where ranks run the
     same code on the same kind of processor.

@@ -77,14 +77,16 @@ class Training(loop.LoopRun):
     settings : LoopSettings
     measures : int
         Work out the reducer's measures every so many steps; 0 is never.
+    densities : mapping of name -> float, optional
+        Of single arrays, as a ``Reducer`` takes them.
     """
 
-    def __init__(self, task, settings, measures=0):
+    def __init__(self, task, settings, measures=0, densities=None):
         settings = loop.check(alone(), task, settings, Keeper(alone()))
         super().__init__(alone(), task, settings, NullRecorder())
-        # The app's own reducer, but for the measures, which the command has no option for.
+        # The app's own reducer, but for measures and densities, which the command has no options for.
         self.reducer = self._reducer = mpicomp.Reducer(
-            alone(), settings.scheme, workers=settings.workers, measures=measures
+            alone(), settings.scheme, workers=settings.workers, measures=measures, densities=densities
         )  # fmt: skip
         self.sent = self.total_error = 0.0
 
@@ -95,10 +97,10 @@ class Training(loop.LoopRun):
         self.total_error += self.reducer.memory_norm() ** 2 / self.settings.workers
 
 
-def mlp(data="fashion-mnist", measures=0, seed=0, per_pixel=False, deliver=False, **settings):
+def mlp(data="fashion-mnist", measures=0, seed=0, per_pixel=False, deliver=False, densities=None, **settings):
     """Train the perceptron on images."""
     task = (PerPixel if per_pixel else MLP)(pictures(data), seed)
-    return trained(task, LoopSettings(seed=seed, **settings), measures, deliver)
+    return trained(task, LoopSettings(seed=seed, **settings), measures, deliver, densities)
 
 
 # The apps that follow are imported where they run: PyTorch takes seconds, and is not needed by the others.
@@ -126,12 +128,12 @@ def vision(data="cifar-10/cifar10_jpeg_12000.npz", network="resnet8", seed=0, **
     return trained(Vision(pictures(data), seed, network), LoopSettings(seed=seed, **settings))
 
 
-def trained(task, settings, measures=0, deliver=False):
+def trained(task, settings, measures=0, deliver=False, densities=None):
     """Train; the curve of an epoch's thirds (of the run's, where that is shorter), and the measures asked for.
 
     With ``deliver`` what the memories still hold after the last step is applied before the last evaluation.
     """
-    run = Training(task, settings, measures)
+    run = Training(task, settings, measures, densities)
     every = max(1, min(run.batches.steps_per_epoch, run.total_steps) // EVALUATIONS)
     curve, measured, diverged = Curve(), Curve(), None
     try:

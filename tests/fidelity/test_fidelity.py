@@ -110,6 +110,8 @@ assert mine["curve"]["accuracy"][-1] == app.series[-1].metric > 0.2
 assert mine["curve"]["bits"][-1] == app.series[-1].bits > 0
 assert mine["curve"]["memory_norm"][-1] == app.series[-1].memory_norm > 0
 assert len(mine["measures"]["hamming"]) == 4 and mine["diverged"] is None
+more = mlp(data, densities={"weight3": 0.9}, **settings)["curve"]["density"][-1] - mine["curve"]["density"][-1]
+assert abs(more * mine["elements"] - 0.8 * 1280) < 3
 def first_step(scheme, deliver):
     run = jobs.Training(MLP(pictures(data), 0), LoopSettings(scheme=scheme, workers=2, lr=0.02))
     before = jobs.np.concatenate([w.ravel() for w in run.task.parameters.values()])
