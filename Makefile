@@ -48,10 +48,11 @@ bench: $(call environment,openmpi)
 	$(call say,where the time went)
 	@.venv/openmpi/bin/mpicomp trace report out/logreg.h5
 
-# Needs root and Debian's iproute2, slurm-wlm, munge and libpmix2, which it installs where CI=true or MPICOMP_APT=1
-# allow it; skips with the reason what cannot run.
+# Needs root and Debian's packages (tests/debian.py), which it installs where CI=true or MPICOMP_APT=1 allow it; skips
+# with the reason what cannot run.
 test-cluster: $(call environment,openmpi) $(call environment,mpich)
-	.venv/openmpi/bin/python tests/cluster/slurm.py install
+	.venv/openmpi/bin/python tests/debian.py slurm
+	.venv/openmpi/bin/python tests/debian.py simgrid
 	.venv/openmpi/bin/python -m pytest -q tests/cluster
 
 # 64 ranks, far more than cores: the collectives' tests, the memory of a communicator, a training. Minutes, some GB.
@@ -61,14 +62,14 @@ test-scale: $(call environment,openmpi)
 # The report page in a real browser: needs Debian's chromium, which it installs where CI=true or MPICOMP_APT=1 allow
 # it (as root); skips with the reason where there is none.
 test-browser: $(call environment,openmpi)
-	.venv/openmpi/bin/python tests/browser/chromium.py install
+	.venv/openmpi/bin/python tests/debian.py chromium
 	.venv/openmpi/bin/python -m pytest -q tests/browser
 
 # What packagers build, from two clean checkouts of the last commit: complete, and the same bytes; what another
-# project's type checker sees of it.
+# project's type checker sees of it. KEEP=FOLDER, an empty one, keeps them in its one-dist.
 test-packaging: $(call environment,openmpi)
 	.venv/openmpi/bin/python -m pytest -q tests/typed
-	.venv/openmpi/bin/python tests/build_twice.py
+	.venv/openmpi/bin/python tests/build_twice.py $(KEEP:%=--keep %)
 
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine. A figure that is missed does not stop the others.
 figures: $(call environment,openmpi)

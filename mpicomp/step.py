@@ -54,6 +54,7 @@ class Step:
         self.total_workers, self.first_worker = workers.total, workers.first(comm.rank)
         self._seed = seed
         self._scratch: dict[str, Array] = {}
+        self._layout: dict[Any, Any] = {}
         self._phases: list[tuple[str, int, int]] = []
         self._densities: list[float | None] = []
         self.number, self.n = -1, 0
@@ -64,7 +65,10 @@ class Step:
         self.dtype: Any = None
 
     def on_rank(self, comm: Any, parts: Any) -> Step:
-        """A fresh step of another rank with one worker, as all have: for simulations, which make very many."""
+        """A fresh step of another rank with one worker, as all have: for simulations, which make very many.
+
+        It shares what depends on the layout alone.
+        """
         other = copy(self)
         other.comm, other.first_worker = comm, comm.rank
         other.selector, other.codec, other.schedule = parts.selector, parts.codec, parts.schedule
@@ -102,9 +106,9 @@ class Step:
 
     def kept(self, key: Any, make: Any) -> Any:
         """What ``make()`` gave the first time; for what depends on the layout alone."""
-        if key not in self._scratch:
-            self._scratch[key] = make()
-        return self._scratch[key]
+        if key not in self._layout:
+            self._layout[key] = make()
+        return self._layout[key]
 
     def _kept(self, key: str, n: int, dtype: Any, make: Any) -> Array:
         array = self._scratch.get(key)

@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from figures import ALONE, MEASURE, MIB, VENV, Hosts, answer, main, ms, on_node
 
-from mpicomp.simulate import Place, program_of, replay
 from mpicomp.simulate import machine as machines
+from mpicomp.simulate import program_of, replay
 from mpicomp.simulate.models import named
 
 CLOSE = 0.15  # how far a prediction may be off
@@ -44,7 +44,7 @@ def described(run):
 
 
 def predicted(machine, what, n):
-    return float(replay(program_of(what, named(str(n)), Place(0, 4, machine.ranks_per_node)), machine).finish.max())
+    return float(replay(program_of(what, named(str(n)), machine.place(4)), machine).finish.max())
 
 
 def calibration(machine, measure, quick):

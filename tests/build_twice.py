@@ -14,6 +14,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +28,10 @@ USE = "from mpicomp.ops import _cpu; from mpicomp import _version; print(_versio
 
 
 def words(*command, **options):
-    return subprocess.run([*map(str, command)], check=True, capture_output=True, text=True, **options).stdout.strip()
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout.strip()
 
 
 def built(folder):
@@ -63,8 +67,9 @@ def main():
     parser.add_argument("--keep", type=Path, help="an empty folder for what is built, instead of a temporary one")
     keep = parser.parse_args().keep
     with tempfile.TemporaryDirectory() as temporary:
-        folder = keep or Path(temporary)
-        pairs = list(zip(built(folder / "one"), built(folder / "another-name"), strict=True))
+        folder = (keep or Path(temporary)).resolve()
+        with ThreadPool(2) as both:  # side by side: compilers of one keep a core busy while the other packs
+            pairs = list(zip(*both.map(built, (folder / "one", folder / "another-name")), strict=True))
         different = [a.name for a, b in pairs if a.read_bytes() != b.read_bytes()]
         for one, _ in pairs:
             lost = missing(one)

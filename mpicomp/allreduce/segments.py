@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..device import device_of
+
 EAGER_BYTES = 60_000  # goes without an answer over TCP: Open MPI's limit is 64 KiB with the header
 EAGER_WINDOW = 16  # such segments in flight in each direction
 SLOW = 0.3e9  # bytes a second, below which answers cost more than the many short messages
@@ -25,11 +27,16 @@ def segments(link: Any, work: Any, message: int, usual: tuple[int, int]) -> tupl
 
     ``usual`` on one node, on a fast network, for short messages and device memory; the same on all ranks.
     """
-    if message < LEAST_BYTES or link.nodes == 1 or not isinstance(work, np.ndarray):
+    if message < LEAST_BYTES or link.nodes == 1 or device_of(work) is not None:
         return usual
     if link.slow is None:
         link.slow = bandwidth(link) < SLOW
-    return (EAGER_BYTES, EAGER_WINDOW) if link.slow else usual
+    return on_network(link.slow, usual)
+
+
+def on_network(slow: bool, usual: tuple[int, int]) -> tuple[int, int]:
+    """Bytes of a segment of a long message on the host between nodes, and how many are in flight."""
+    return (EAGER_BYTES, EAGER_WINDOW) if slow else usual
 
 
 def bandwidth(link: Any) -> float:

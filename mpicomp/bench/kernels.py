@@ -10,6 +10,7 @@ import numpy as np
 from ..ops import ops_for
 
 CHUNK = 112
+SHORT, SAMPLED = 1 << 16, 4 << 16  # elements: of fewer than SAMPLED top_k takes no sample, which is a way of its own
 MATRIX_RANK = 4
 BUCKET = 512
 BIN = 500
@@ -59,6 +60,8 @@ def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
         ("chunk_indices", lambda: ops.chunk_indices(positions, CHUNK, n, indices), n // CHUNK),
         ("threshold", lambda: ops.threshold(memory, gradient, 3.64), n),  # passed by 1 % of a variance of 2
         ("top_k", lambda: ops.top_k(memory, gradient, n // 100), n),
+        ("top_k_short", lambda: ops.top_k(memory[:SHORT], gradient[:SHORT], SHORT // 100), min(n, SHORT)),
+        ("top_k_least", lambda: ops.top_k(memory[:SAMPLED], gradient[:SAMPLED], min(n, SAMPLED) // 100), 1),
         ("bin_select", lambda: ops.bin_select(memory, gradient, BIN), n),
         ("sample", lambda: ops.sample(memory, gradient, 0, 101, sampled), sampled.size),
         ("random_strata", lambda: ops.random_strata(n, n // 100, ops.Key(1, 1, 1)), n // 100),

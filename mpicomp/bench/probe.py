@@ -6,12 +6,16 @@ Everything is measured while all ranks do the same, as in a step: they share mem
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from ..allreduce import ring
+from ..allreduce.segments import SLOW, on_network
+from ..partition import pieces
 from .kernels import cases
 
 LONG_S = 0.02  # a message that takes so long is long enough to tell a bandwidth
@@ -36,7 +40,7 @@ def machine(comm: Any, say: Callable[[str, float], None] = lambda text, done: No
         if several > 1:
             part = comm.Split(group, other)
             private = Comm(part)
-            document[name] = wire(private, comm)
+            document[name] = wire(private, comm, per_node if name == "between" else 0)
             private.Free()
             part.Free()
     document.setdefault("between", document.get("within"))
@@ -59,19 +63,22 @@ def own_node(comm: Any) -> tuple[int, int]:
     return node, place
 
 
-def wire(part: Any, everyone: Any) -> dict[str, float]:
+def wire(part: Any, everyone: Any, beside: int) -> dict[str, float]:
     """Latency, overhead and bandwidth among the ranks of ``part``, the slowest of those in ``everyone``.
 
     A ring all-reduce of a few bytes has 2(p-1) messages one after the other, with all that a schedule does about each;
-    a shift of a long message to the next rank uses all links both ways.
+    a shift of a long message to the next rank uses all links both ways. It is cut as dense schedules cut theirs, which
+    goes by the rate of a link that ``beside`` ranks share; 0 stands for the memory of a node.
     """
     size = everyone.allreduce(part.size, max_of)  # a rank alone on its node takes part in what all do together
     tiny = np.ones(size, np.float32)
     step = typical(lambda: part.Allreduce(None, tiny, algorithm="ring"), everyone) / (2 * (size - 1))
-    nbytes, seconds = 1 << 16, 0.0
+    nbytes, seconds, usual = 1 << 16, 0.0, (ring.SEGMENT_BYTES, ring.WINDOW)
     while seconds < LONG_S and nbytes < MOST_BYTES:
         nbytes *= 2
-        seconds = typical(shift(part, nbytes), everyone)
+        seconds = typical(shift(part, nbytes, *usual), everyone)
+    if beside and beside * nbytes / seconds < SLOW:
+        seconds = typical(shift(part, nbytes, *on_network(True, usual)), everyone)
     overhead = everyone.allreduce(time_of_posting(part), max_of)
     return {
         "latency": max(LOST_LATENCY, step - 2 * overhead),
@@ -94,10 +101,26 @@ def own_time_of_step(comm: Any) -> float:
     return seconds
 
 
-def shift(part: Any, nbytes: int) -> Callable[[], None]:
-    """Every rank sends to the next and receives from the one before; one alone does so with itself."""
-    outgoing, size, rank = np.zeros(nbytes, np.uint8), part.size, part.rank
-    return lambda: part.send_and_receive({(rank + 1) % size: outgoing}, {(rank - 1) % size: nbytes}, outgoing)
+def shift(part: Any, nbytes: int, segment: int, window: int) -> Callable[[], None]:
+    """Every rank sends to the next and receives from the one before, ``window`` segments at a time each way.
+
+    One alone does so with itself.
+    """
+    outgoing, incoming = np.zeros((2, nbytes), np.uint8)
+    right, left = (part.rank + 1) % part.size, (part.rank - 1) % part.size
+
+    def run() -> None:
+        started: deque[Any] = deque()
+        for begin, end in pieces(0, nbytes, segment):
+            if len(started) == 2 * window:
+                started.popleft().Wait()
+                started.popleft().Wait()
+            started.append(part.Irecv(incoming[begin:end], left))
+            started.append(part.Isend(outgoing[begin:end], right))
+        for request in started:
+            request.Wait()
+
+    return run
 
 
 def time_of_posting(part: Any) -> float:

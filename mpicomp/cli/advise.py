@@ -19,7 +19,7 @@ from ..simulate.advice import advise as ask
 from ..simulate.models import Model
 from ..together import together
 from . import guard, inputs
-from .console import Column, Progress, print_json, print_table, width_of
+from .console import Column, Progress, print_json, print_table, say, width_of
 from .machine import this_machine
 from .simulate import SENT
 
@@ -136,19 +136,20 @@ def report(advice: Advice, model: Model, compute: float, measured: dict[str, flo
                 f"{model.name}: {model.n} elements, {first.ranks} ranks on "
                 f"{first.nodes} node{'s' * (first.nodes > 1)}, "
                 f"{1e3 * compute:.4g} ms of computing a step")
-    click.echo(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
+    say(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
     if first.nodes > 1:
-        click.echo("break-even: the bandwidth of a node's link above which dense is faster")
+        say("break-even: the bandwidth of a node's link above which dense is faster")
     for remark in (note, *advice.left_out):
-        click.echo(remark)
+        say(remark)
     for what, seconds in measured.items():
         predicted = next(line.prediction.exchange for line in advice.lines if line.what == what)
-        click.echo(f"checked: the exchange of {what} takes {1e3 * seconds:.4g} ms, predicted {1e3 * predicted:.4g} ms "
+        say(f"checked: the exchange of {what} takes {1e3 * seconds:.4g} ms, predicted {1e3 * predicted:.4g} ms "
                    f"({predicted / seconds - 1:+.0%})")
     for text in advice.best(dense=False).published:
-        click.echo(f"published with {advice.best(dense=False).what}: {text}")
+        say(f"published with {advice.best(dense=False).what}: {text}")
     # Under a launcher standard output always looks like a terminal to click.
-    click.echo(advice.verdict if width_of(sys.stdout) is None else click.style(advice.verdict, bold=True))
+    width = width_of(sys.stdout)
+    click.echo(click.style(click.wrap_text(advice.verdict, width), bold=True) if width else advice.verdict)
 
 
 def cells(line: Line, dense: Line) -> list[str]:

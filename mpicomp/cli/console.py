@@ -58,12 +58,23 @@ def _launcher() -> int | None:
     return None
 
 
+def say(text: str, head: str = "") -> None:
+    """A sentence behind ``head``: folded on a terminal, in lines that begin below each other; elsewhere one line."""
+    import click
+
+    width = width_of(sys.stdout)
+    print(click.wrap_text(text, width, head, " " * len(head)) if width else head + text)
+
+
 def print_json(document: Any) -> None:
     print(json.dumps(document, indent=1))
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """The whole table at once; as plain lines where there is no terminal, or one too narrow for the numbers."""
+    """The whole table at once; as plain lines where there is no terminal, or one too narrow for the numbers.
+
+    There columns that have no room go on below, under the first one again.
+    """
     width, cells = width_of(sys.stdout), [*zip(*rows, strict=True)] or [()] * len(columns)
     natural = [max(map(len, (column.title, *cells))) for column, cells in zip(columns, cells, strict=True)]
     least = [min(most, NARROWEST) if column.left else max(map(len, (*column.title.split(), *cells)))
@@ -73,9 +84,22 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
         return
     if title:
         print(f"# {title}")
-    print(plain_line([column.title for column in columns], columns, natural))
-    for row in rows:
-        print(plain_line(row, columns, natural))
+    for part in _parts(natural, width):
+        some, room = [columns[i] for i in part], [natural[i] for i in part]
+        print(plain_line([column.title for column in some], some, room))
+        for row in rows:
+            print(plain_line([row[i] for i in part], some, room))
+
+
+def _parts(natural: Sequence[int], width: int | None) -> list[list[int]]:
+    """Numbers of the columns that fit beside the first one, part by part."""
+    parts = [[0]]
+    for i in range(1, len(natural)):
+        taken = sum(natural[j] + 2 for j in parts[-1])
+        if width is not None and len(parts[-1]) > 1 and taken + natural[i] > width:
+            parts.append([0])
+        parts[-1].append(i)
+    return parts
 
 
 def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str, least: Sequence[int], width: int,

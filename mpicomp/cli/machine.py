@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..bench import check, probe
-from ..simulate import Place, machine, program_of, replay
+from ..simulate import machine, program_of, replay
 from ..simulate.ghost_ops import STEP
 from ..simulate.models import named
 
@@ -27,7 +27,6 @@ def this_machine(comm: Any, say: Callable[[str, float], None], source: str) -> m
     seconds = check.steps(comm, [what], [("short", (n,), 0.0)])[what]
     model = named(str(n))
     assert model is not None, "a number is a model"
-    place = Place(0, comm.size, found.ranks_per_node)
-    explained = float(replay(program_of(what, model, place), found).finish.max())
+    explained = float(replay(program_of(what, model, found.place(comm.size)), found).finish.max())
     step = found.kernels[STEP] + max(0.0, seconds - explained)
     return replace(found, kernels={**found.kernels, STEP: step})

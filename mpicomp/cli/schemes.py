@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from .. import schemes as registry
-from .console import Column, print_json, print_table, width_of
+from .console import Column, print_json, print_table, say, width_of
 
 OPTIONS = [Column(title, left=True) for title in ("option", "default", "range", "meaning")]
 CELL = 44  # characters of a range or a meaning in a line of a file
@@ -36,12 +36,12 @@ def schemes(names: tuple[str, ...], as_json: bool) -> None:
         if names and own:
             _print_options(own)
             click.echo()
-    click.echo("A rank sends so many bytes: p ranks, n elements, k of them sent, v and i bytes a value and an index.")
+    say("A rank sends so many bytes: p ranks, n elements, k of them sent, v and i bytes a value and an index.")
     if names:
         click.echo("\nOptions of every scheme")
         _print_options(registry.common_options())
     else:
-        click.echo(f"Every scheme also takes: {', '.join(sorted(common))}; see mpicomp schemes NAME.")
+        say(f"Every scheme also takes: {', '.join(sorted(common))}; see mpicomp schemes NAME.")
 
 
 def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
@@ -56,9 +56,7 @@ def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
 
 
 def _print_fact(name: str, text: str) -> None:
-    """On a terminal in lines that begin below each other, else in one."""
-    head, width = f"    {name:<10}", width_of(sys.stdout)
-    click.echo(click.wrap_text(text, width, head, " " * len(head)) if width else head + text)
+    say(text, f"    {name:<10}")
 
 
 def _print_options(options: list[dict[str, Any]]) -> None:

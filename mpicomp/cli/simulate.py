@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,13 +14,14 @@ from ..bench import plan
 from ..bench.plot import check_plot
 from ..errors import InvalidArgument
 from ..schemes import Scheme
-from ..simulate import Machine, Prediction, scaling
+from ..simulate import Machine, Prediction, replay, scaling
 from ..simulate import machine as machines
 from ..simulate.machine import DISTRIBUTIONS, Jitter
 from ..simulate.models import BUILT_IN
-from ..simulate.predict import JITTERED_STEPS
+from ..simulate.on_simgrid import Platform
+from ..simulate.predict import JITTERED_STEPS, Player
 from . import inputs
-from .console import Column, Progress, print_json, print_table
+from .console import Column, Progress, print_json, print_table, say
 from .output import OutputFile
 
 MODELS = f"{', '.join(BUILT_IN)}, a number of elements (25M), a file, or module:factory."
@@ -47,6 +49,10 @@ COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the delays.")
 @click.option("--steps", type=click.IntRange(1), default=JITTERED_STEPS, show_default=True,
               help="Steps that delays are drawn for.")
+@click.option("--platform", type=click.Path(), metavar="FILE",
+              help="XML of SimGrid, which then says when messages arrive: routes, shared links.")
+@click.option("--simgrid", "simgrid_options", multiple=True, metavar="NAME:VALUE",
+              help="Its options, such as network/model:SMPI.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--plot", "picture", type=click.Path(), metavar="FILE", help="Draw step time over ranks.")
 @click.option("--force", is_flag=True, help="Replace the picture if it is there already.")
@@ -54,7 +60,8 @@ COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
 def simulate(
     machine_file: str, model_name: str, ranks: str, algorithm: tuple[str, ...], scheme: tuple[str, ...], adds_by: str,
     compute_time: float | None, tflops: float | None, batch: int, jitter: str | None, seed: int, steps: int,
-    as_json: bool, picture: str | None, force: bool, quiet: bool,
+    platform: str | None, simgrid_options: tuple[str, ...], as_json: bool, picture: str | None, force: bool,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Predict training steps on a machine, from the schedules that the real algorithms execute.
 
@@ -70,21 +77,34 @@ def simulate(
     sizes, model, machine = inputs.rank_numbers(ranks), inputs.model(model_name), inputs.machine(machine_file)
     machine = replace(machine, jitter=_jitter(jitter, seed) if jitter else machine.jitter)
     compute = inputs.compute_time(model, compute_time, tflops, batch)
+    play = _player(platform, simgrid_options)
     suffix = check_plot(picture) if picture else ""
     with OutputFile(None, picture, force) as file:
         progress = Progress(quiet)
-        found = scaling(model, machine, sizes, whats, compute, adds_by, steps, progress)
+        found = scaling(model, machine, sizes, whats, compute, adds_by, steps, progress, play)
         progress.clear()
         if picture:
             from ..simulate.plot import plot
 
             file.write(lambda path: plot(path, found, f"{model.name}, {compute:g} s of computing a step", suffix))
     if as_json:
-        print_json(document(machine, model, compute, found))
+        on = None if platform is None else {"file": platform, "options": list(simgrid_options)}
+        print_json({**document(machine, model, compute, found), "platform": on})
         return
     if not machine.kernels:
         click.echo(f"{machine_file} gives no kernels: copies, additions and compression count nothing")
+    if platform:
+        click.echo(f"messages take the routes of {platform}, by SimGrid; latencies and bandwidths of {machine_file} do "
+                   "not count")
     report(found, f"{model.name}: {model.n} elements, {1e3 * compute:.4g} ms of computing a step")
+
+
+def _player(platform: str | None, options: tuple[str, ...]) -> Player:
+    if platform is not None:
+        return Platform(Path(platform), options)
+    if options:
+        raise InvalidArgument("--simgrid is for --platform FILE: give that, too, or leave it out")
+    return replay
 
 
 def _whats(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:
@@ -119,11 +139,11 @@ def report(found: Sequence[Prediction], title: str) -> None:
     for one in found:
         first.setdefault(one.ranks, one.step)
     print_table(COLUMNS, [cells(one, first[one.ranks]) for one in found], title)
-    click.echo(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
+    say(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
     remarks = [(f"{one.what}, {one.ranks} ranks", (f"recorded: {one.recorded}", *one.notes)) for one in found]
     for text in dict.fromkeys(note for _, notes in remarks for note in notes):
         where = [name for name, notes in remarks if text in notes]
-        click.echo(f"{'; '.join(where) if len(where) < 4 else f'{len(where)} rows'}: {text}")
+        say(f"{'; '.join(where) if len(where) < 4 else f'{len(where)} rows'}: {text}")
 
 
 def cells(one: Prediction, dense: float) -> list[str]:

@@ -35,8 +35,9 @@ def column_starts(tensors: Sequence[Tensor], longest: int) -> np.ndarray:
 
 
 def within(starts: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """The bounds that group beginnings (of the whole vector) make in ``[start, stop)``, counted from ``start``."""
-    inner = np.unique(starts[(starts > start) & (starts < stop)])
+    """The bounds that ascending group beginnings (of the whole vector) make in ``[start, stop)``, from ``start`` on."""
+    first, last = np.searchsorted(starts, start, "right"), np.searchsorted(starts, stop, "left")
+    inner = np.unique(starts[first:last])
     return np.concatenate([[start], inner, [stop]]).astype(np.int64) - start
 
 

@@ -40,6 +40,10 @@ class Layout(NamedTuple):
     def q_size(self) -> int:
         return sum(one.columns * one.rank for one in self.matrices)
 
+    def transposed(self) -> Layout:
+        """The same with rows for columns, as the factors see it; the elements in the vector stay where they are."""
+        return self._replace(matrices=[one._replace(rows=one.columns) for one in self.matrices])
+
 
 class LowRank:
     """The mean of every matrix M of at least two dimensions, as P Q^T with ``rank`` columns.
@@ -49,6 +53,9 @@ class LowRank:
     matrices for which P and Q would be no smaller, go dense in one more all-reduce. Workers of a rank add up first.
     Cost: 2 (p-1)/p bytes times r (rows + columns) of all matrices and the elements that go dense. Two passes over the
     gradient and the memory, one to write the mean.
+    With ``orthogonal=columns`` every M is taken as its transpose: the columns' factor is made orthogonal. As published,
+    and in PyTorch, it is that of the outputs: rows of weights stored outputs x inputs, columns of those stored inputs x
+    outputs. With few columns it can matter.
     Restrictions: keeps what the product misses only with a memory. A tensor of shape (a, b, c, ...) is a matrix of a
     rows. What follows the second all-reduce is computed by every rank for itself: the same bits where ranks run the
     same code on the same kind of processor.
@@ -59,14 +66,16 @@ class LowRank:
     options = (
         Option("rank", int, 4, "columns of P and Q: the rank of every matrix' mean", low=1),
         Option("warm", str, "yes", "start from the last step's Q", choices=("yes", "no")),
+        Option("orthogonal", str, "rows", "whose factor is made orthogonal; best the outputs'",
+               choices=("rows", "columns")),
     )
     reference = "Vogels et al. 2019 (PowerSGD)"
     takes = "all"
     codecs = "float"
     early = False
 
-    def __init__(self, rank: int, warm: str) -> None:
-        self.rank, self.warm = rank, warm == "yes"
+    def __init__(self, rank: int, warm: str, orthogonal: str) -> None:
+        self.rank, self.warm, self.transposed = rank, warm == "yes", orthogonal == "columns"
         self._q: Array | None = None  # all Q of the last step, packed
         self._loaded: np.ndarray | None = None
 
@@ -75,6 +84,7 @@ class LowRank:
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         self._layout = step.kept("low-rank-layout", lambda: lay_out(step.tensors, self.rank))
+        self._seen = step.kept("low-rank-seen", lambda: self._layout.transposed() if self.transposed else self._layout)
         return []
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
@@ -89,13 +99,16 @@ class LowRank:
 
     def _matrices(self, workers: list[Compensated], mean: Array, step: Any) -> float:
         """Write the matrices' means; the bits that travelled."""
-        ops, layout = step.ops, self._layout
-        p = self._sum(workers, ops.project_all, self._first_guess(step), layout.p_size, step)
+        ops, seen = step.ops, self._seen
+        there, back = ops.project_all, ops.project_back_all
+        if self.transposed:
+            there, back = back, there
+        p = self._sum(workers, there, self._first_guess(step), seen.p_size, step)
         p, p_bits = _mean(p, step)
-        ops.orthogonalise_all(p, layout.matrices)
-        q = self._sum(workers, ops.project_back_all, p, layout.q_size, step)
+        ops.orthogonalise_all(p, seen.matrices)
+        q = self._sum(workers, back, p, seen.q_size, step)
         q, q_bits = _mean(q, step)
-        ops.low_rank_product_all(p, q, layout.matrices, mean)
+        ops.low_rank_product_all(*((q, p) if self.transposed else (p, q)), self._layout.matrices, mean)
         if self.warm and not ops.count_nonfinite(q)[0]:  # else the step is refused, or all is lost
             self._q, self._loaded = q, None
         return p_bits + q_bits
@@ -144,15 +157,15 @@ class LowRank:
     def _first_guess(self, step: Any) -> Array:
         """The Q to start from: the last step's, a loaded one, or one that all ranks draw alike."""
         if self._loaded is not None:
-            if self._loaded.size != self._layout.q_size:
+            if self._loaded.size != self._seen.q_size:
                 raise InvalidArgument(f"the saved Q has {self._loaded.size} elements, the gradients' has "
-                                      f"{self._layout.q_size}: resume with arrays of the same shapes")
+                                      f"{self._seen.q_size}: resume with arrays of the same shapes")
             return step.ops.from_host(self._loaded.astype(step.dtype))
         if self._q is not None:
             return self._q
         seed = [step.key(0).seed, *([] if self.warm else [step.number])]
         drawn = [np.random.default_rng([*seed, number]).standard_normal((one.columns, one.rank))
-                 for number, one in enumerate(self._layout.matrices)]
+                 for number, one in enumerate(self._seen.matrices)]
         return step.ops.from_host(np.concatenate([one.ravel() for one in drawn]).astype(step.dtype))
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:

@@ -2,7 +2,8 @@
 
 Every rank's schedule runs on arrays without elements (``ghost``) over a link that writes down what it sends, awaits and
 computes (``link``, ``comm``, ``tape``); all ranks' tapes (``program``) are then played on a model of the machine
-(``replay``, ``network``, ``machine``), beside a model's computing (``models``, ``predict``). No MPI is started.
+(``replay``, ``network``, ``machine``) or a topology (``on_simgrid``), beside a model's computing (``models``,
+``predict``). No MPI is started.
 """
 
 from .link import Place

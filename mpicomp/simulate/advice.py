@@ -12,7 +12,6 @@ from importlib import resources
 from typing import Any
 
 from ..errors import InvalidArgument
-from .link import Place
 from .machine import Machine
 from .models import Model
 from .predict import Prediction, mean_times, overlap, predict
@@ -63,7 +62,7 @@ def advise(model: Model, machine: Machine, ranks: int, compute: float, schemes: 
     """
     if ranks < 2:
         raise InvalidArgument("one rank has nobody to exchange gradients with: start more, mpirun -n 4 mpicomp advise")
-    place, quiet = Place(0, ranks, machine.ranks_per_node), machine.quiet()
+    place, quiet = machine.place(ranks), machine.quiet()
     names = [*DENSE, *(("node_shared",) if machine.ranks_per_node > 1 and ranks % machine.ranks_per_node == 0 else ())]
     programs, left_out = {}, []
     for number, what in enumerate([*names, *schemes]):

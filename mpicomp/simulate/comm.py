@@ -24,7 +24,8 @@ from .link import RecordingLink
 from .tape import Tape
 
 BYTE = np.dtype(np.uint8)
-AGREEMENT = 2  # int64 that the agreement before a step reduces
+AGREEMENT = 2  # int64 that ranks tell each other in the agreement before a step
+LENGTH = 8  # bytes
 PAIRWISE = 8  # ranks, up to which MPI libraries send a length to each other rank directly
 
 Verb = Callable[..., None]  # of a link and what the call was given
@@ -101,7 +102,7 @@ class RecordingComm:
 
     def lengths_of_all(self, length: int) -> list[int]:
         """Owners, once they were sent their parts, have as much to tell all, but for what is the same for each."""
-        self._call(_gather, 8)
+        self._call(_lengths)
         if self._to_owners is None:
             return [length] * self.size
         more = length - self._to_owners[self.rank]
@@ -117,7 +118,7 @@ class RecordingComm:
 
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         self._to_owners = lengths
-        self._call(_all_to_all, 8)
+        self._call(_all_to_all, LENGTH)
         return [lengths[self.rank]] * self.size
 
     def send_and_receive(self, outgoing: dict[int, Any], incoming: dict[int, int], like: Any) -> dict[int, Any]:
@@ -144,7 +145,11 @@ def _nothing(link: RecordingLink) -> None:
 
 
 def _agreement(link: RecordingLink) -> None:
-    link.native_allreduce(Ghost(link.ops, AGREEMENT, np.int64), "min")
+    """By dissemination, see ``mpicomp.link.Link.extremes``."""
+    shift, numbers = 1, Ghost(link.ops, AGREEMENT, np.int64)
+    while shift < link.size:
+        link.sendrecv(numbers, (link.rank + shift) % link.size, numbers, (link.rank - shift) % link.size)
+        shift *= 2
 
 
 def _allreduce(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op: str, kind: str | None) -> None:
@@ -172,6 +177,16 @@ def _broadcast(link: RecordingLink, nbytes: int, root: int) -> None:
     broadcast(link, Ghost(link.ops, nbytes, BYTE), root)
 
 
+def _lengths(link: RecordingLink) -> None:
+    """MPI's own all-gather of a length of every rank, by Bruck's algorithm."""
+    distance = 1
+    while distance < link.size:
+        known = Ghost(link.ops, LENGTH * min(distance, link.size - distance), BYTE)
+        with link.tape.inside_mpi():
+            link.sendrecv(known, (link.rank - distance) % link.size, known, (link.rank + distance) % link.size)
+        distance *= 2
+
+
 def _gather(link: RecordingLink, *nbytes: int) -> None:
     """Of every rank so many bytes, all as many where one number is given."""
     ops, counts = link.ops, list(nbytes) * (link.size if len(nbytes) == 1 else 1)
@@ -184,7 +199,8 @@ def _all_to_all(link: RecordingLink, nbytes: int) -> None:
     while distance < link.size:
         blocks = 1 if link.size <= PAIRWISE else sum(1 for block in range(link.size) if block & distance)
         message = Ghost(link.ops, blocks * nbytes, BYTE)
-        link.sendrecv(message, (link.rank + distance) % link.size, message, (link.rank - distance) % link.size)
+        with link.tape.inside_mpi():
+            link.sendrecv(message, (link.rank + distance) % link.size, message, (link.rank - distance) % link.size)
         distance = distance + 1 if link.size <= PAIRWISE else 2 * distance
 
 

@@ -34,10 +34,12 @@ IN_PLACE = {
     "unpack_natural": None, "project": 1, "project_back": 1, "low_rank_product": 3, "orthogonalise": None,
 }  # fmt: skip
 STEP = "step"  # what a step of a scheme costs whatever its length: counted once a step
+SAMPLED = 4 << 16  # elements from which on top_k samples first (ops/cpu/top_k.cpp): other work, and a constant part
+TOP_K_SHORT, TOP_K_LEAST = "top_k_short", "top_k_least"  # an element of less; a whole call on so many elements
 KERNELS = (
     "copy", *IN_PLACE, "count_nonfinite", "squared_norm", "threshold", "top_k", "union", "largest_gap", "random_strata",
     STEP, "gather", "scatter_add", "common", "moments", "bin_select", "count_sketch", "sketch_estimate", "project_rows",
-    "expand_rows",
+    "expand_rows", TOP_K_SHORT, TOP_K_LEAST,
 )  # fmt: skip
 BIN = 5  # pass of AdaComp's bins in the long run: 4 to 8 of 50 or 500 random gradients, however they were drawn
 
@@ -177,7 +179,11 @@ class GhostOps:
         return self._indices(grad.size, min(grad.size, max(1, round(self.passing * places))), grad.size)
 
     def top_k(self, memory: Any, grad: Any, k: int) -> Ghost:
-        self.work("top_k", grad.size)
+        if grad.size < SAMPLED:
+            self.work(TOP_K_SHORT, grad.size)
+        else:
+            self.work(TOP_K_LEAST, 1)
+            self.work("top_k", grad.size - SAMPLED)
         return self._indices(grad.size, k, grad.size)
 
     def bin_select(self, memory: Any, grad: Any, length: int) -> Ghost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,13 +11,17 @@ from typing import Any
 import numpy as np
 
 from ..allreduce import halving_doubling
+from ..allreduce.segments import SLOW
 from ..allreduce.table import built_in
 from ..partition import partition
 from .ghost import Ghost
 from .ghost_ops import GhostOps
 from .tape import Tape
 
-DOUBLING_BYTES = 10 << 10  # up to which MPI libraries send the whole vector in log2(p) steps
+# Ranks below which, and bytes below which MPI's all-reduce sends the whole vector in log2(p) steps, by Open MPI 5's own
+# rules (coll_tuned_decision_fixed.c), simplified: what else it does with short vectors takes about as many steps.
+DOUBLING = ((16, 8 << 10), (32, 4 << 10), (64, 128), (128, 256 << 10), (256, 256 << 10), (512, 4 << 10),
+            (4096, 16 << 10), (math.inf, 32 << 10))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class Place:
     rank: int
     size: int
     ranks_per_node: int
+    bandwidth: float = math.inf  # of a node's link, bytes a second: how long messages are cut depends on it
 
     @property
     def nodes(self) -> int:
@@ -43,6 +49,11 @@ class Place:
         return local, min(self.ranks_per_node, self.size - node * self.ranks_per_node)
 
 
+def doubling_bytes(size: int) -> int:
+    """From how many bytes on MPI's own all-reduce is taken for halving-doubling."""
+    return next(nbytes for ranks, nbytes in DOUBLING if size < ranks)
+
+
 class RecordingLink:
     """The verbs of ``mpicomp.link.Link`` for the rank at ``place``, as far as schedules use them.
 
@@ -53,12 +64,12 @@ class RecordingLink:
     reproducible = False
 
     def __init__(self, tape: Tape, place: Place, ops: GhostOps, peers: Callable[[int], int] = lambda rank: rank,
-                 size: int | None = None, rank: int | None = None) -> None:
+                 size: int | None = None, rank: int | None = None, beside: int = 1) -> None:
         self.tape, self.place, self.ops, self._peers = tape, place, ops, peers
         self.rank = place.rank if rank is None else rank
         self.size = place.size if size is None else size
         self.nodes, self.ranks_per_node = place.nodes, min(place.size, place.ranks_per_node)
-        self.slow = False  # segments as on a fast network: their length is no part of the model
+        self.slow = place.bandwidth / beside < SLOW  # as each of so many that send at once finds out for itself
         self.one_node, self.owners = place.nodes == 1, place.fewest
         table = built_in(self.nodes)
         self.rows = {device: table.row(self.ranks_per_node, self.nodes, device) for device in ("cpu", "gpu")}
@@ -72,7 +83,7 @@ class RecordingLink:
         if local >= self.owners:
             return None
         return RecordingLink(self.tape, self.place, self.ops, lambda node: node * per_node + local,
-                             self.place.nodes, self.rank // per_node)
+                             self.place.nodes, self.rank // per_node, beside=self.owners)
 
     def isend(self, array: Any, dest: int) -> Any:
         return (True, self.tape.send(self._peers(dest), array.nbytes), 0) if array.size else None
@@ -100,14 +111,15 @@ class RecordingLink:
         return self.tape.meanwhile(work)
 
     def native_allreduce(self, work: Any, op: str) -> None:
-        if self.size & (self.size - 1) or work.nbytes > DOUBLING_BYTES:
-            halving_doubling.allreduce(self, work, "sum", self.ops, self.scratch(work.dtype))
-            return
-        mask = 1
-        while mask < self.size:
-            self.sendrecv(work, self.rank ^ mask, work, self.rank ^ mask)
-            self.ops.add(work, work)
-            mask <<= 1
+        with self.tape.inside_mpi():
+            if self.size & (self.size - 1) or work.nbytes >= doubling_bytes(self.size):
+                halving_doubling.allreduce(self, work, "sum", self.ops, self.scratch(work.dtype))
+                return
+            mask = 1
+            while mask < self.size:
+                self.sendrecv(work, self.rank ^ mask, work, self.rank ^ mask)
+                self.ops.add(work, work)
+                mask <<= 1
 
     def scratch(self, like: np.dtype) -> Callable[..., Ghost]:
         return lambda n, dtype=like, slot="": Ghost(self.ops, n, dtype)

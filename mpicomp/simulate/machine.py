@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument
-from .ghost_ops import KERNELS, STEP
+from .ghost_ops import KERNELS, SAMPLED, STEP, TOP_K_LEAST, TOP_K_SHORT
+from .link import Place
 
 FORMAT, VERSION = "mpicomp-machine", 1
 DISTRIBUTIONS = ("none", "gaussian", "exponential")
@@ -57,7 +58,13 @@ class Machine:
     def rates(self) -> np.ndarray:
         """Seconds an element of every kernel there is; one that was not measured takes as long as a copy."""
         copy = self.kernels.get("copy", 0.0)
-        return np.array([self.kernels.get(name, 0.0 if name == STEP else copy) for name in KERNELS])
+        top_k = self.kernels.get("top_k", copy)
+        known = {STEP: 0.0, TOP_K_SHORT: top_k, TOP_K_LEAST: SAMPLED * top_k, **self.kernels}
+        return np.array([known.get(name, copy) for name in KERNELS])
+
+    def place(self, size: int) -> Place:
+        """Rank 0 of ``size`` ranks."""
+        return Place(0, size, self.ranks_per_node, self.between.bandwidth)
 
     def faster(self, factor: float) -> Machine:
         """The same machine with ``factor`` times the bandwidth between nodes."""

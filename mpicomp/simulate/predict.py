@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .link import Place
 from .machine import Machine
 from .models import Model
 from .program import Program, program_of
@@ -17,6 +16,8 @@ from .replay import Times, replay
 
 FORWARD = 1 / 3  # of a step's computing: no gradient is there before
 JITTERED_STEPS = 20
+
+Player = Callable[..., Times]  # plays a program on a machine, like ``replay``; begins at ``start``
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,15 @@ class Prediction:
         return {**asdict(self), "share": self.share}
 
 
-def predict(program: Program, machine: Machine, compute: float, steps: int = JITTERED_STEPS) -> Prediction:
+def predict(program: Program, machine: Machine, compute: float, steps: int = JITTERED_STEPS,
+            play: Player = replay) -> Prediction:
     """What ``program`` takes on ``machine`` beside ``compute`` seconds a step; with jitter the mean of ``steps``."""
     begun = time.monotonic()
-    exchange, local = mean_times(program, machine)
+    exchange, local = mean_times(program, machine, play)
     step = compute + exchange
     if machine.jitter.distribution != "none":
-        step = _mean(program, lambda one: np.mean([play.finish.max()
-                                                   for play in jittered(one, machine, compute, steps)]))
+        step = _mean(program, lambda one: np.mean([
+            times.finish.max() for times in jittered(one, machine, compute, steps, play)]))
     return Prediction(
         what=program.name, ranks=program.place.size, nodes=program.place.nodes, compute=compute, exchange=exchange,
         local=local, step=step, overlapped=overlap(compute, exchange, local),
@@ -65,9 +67,9 @@ def predict(program: Program, machine: Machine, compute: float, steps: int = JIT
     )
 
 
-def mean_times(program: Program, machine: Machine) -> tuple[float, float]:
+def mean_times(program: Program, machine: Machine, play: Player = replay) -> tuple[float, float]:
     """Seconds until the last rank is through, and of the busiest rank's own work, without jitter."""
-    plays = {id(one): replay(one, machine) for one in (program, *program.mixed)}
+    plays = {id(one): play(one, machine) for one in (program, *program.mixed)}
     return (_mean(program, lambda one: plays[id(one)].finish.max()),
             _mean(program, lambda one: plays[id(one)].local.max()))
 
@@ -77,10 +79,10 @@ def _mean(program: Program, of: Callable[[Program], float]) -> float:
     return float(sum(one.share * of(one) for one in (program, *program.mixed)))
 
 
-def jittered(program: Program, machine: Machine, compute: float, steps: int) -> list[Times]:
+def jittered(program: Program, machine: Machine, compute: float, steps: int, play: Player = replay) -> list[Times]:
     """Plays of a step like the program itself on ranks that computed ``compute`` seconds and a delay of their own."""
     delays = machine.jitter.delays(steps, program.place.size)
-    return [replay(program, machine, np.maximum(0.0, compute + one)) for one in delays]
+    return [play(program, machine, np.maximum(0.0, compute + one)) for one in delays]
 
 
 def overlap(compute: float, exchange: float, local: float) -> float:
@@ -90,12 +92,13 @@ def overlap(compute: float, exchange: float, local: float) -> float:
 
 def scaling(model: Model, machine: Machine, ranks: Sequence[int], whats: Sequence[str], compute: float,
             algorithm: str = "auto", steps: int = JITTERED_STEPS,
-            progress: Callable[[str, float], None] = lambda text, done: None) -> list[Prediction]:
-    """A prediction of everything in ``whats`` on every number of ranks."""
+            progress: Callable[[str, float], None] = lambda text, done: None, play: Player = replay
+            ) -> list[Prediction]:
+    """A prediction of everything in ``whats`` on every number of ranks; ``play`` may be an ``on_simgrid.Platform``."""
     found: list[Prediction] = []
     for size in ranks:
         for what in whats:
             progress(f"{what} on {size} ranks", len(found) / (len(ranks) * len(whats)))
-            program = program_of(what, model, Place(0, size, machine.ranks_per_node), algorithm)
-            found.append(predict(program, machine, compute, steps))
+            program = program_of(what, model, machine.place(size), algorithm)
+            found.append(predict(program, machine, compute, steps, play))
     return found

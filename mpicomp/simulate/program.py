@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from .ghost import Ghost, Unknown
 from .ghost_ops import GhostOps
 from .link import Place, RecordingLink
 from .models import Model
-from .steps import FLOAT, MOST_MORE, Rehearsal, assumed, evened, kinds
+from .steps import FLOAT, MOST_MORE, Rehearsal, assumed, even_pieces, evened, kinds
 from .tape import RECEIVED, SEND, XOR, Tape
 
 FEW = 64  # ranks, up to which every one is recorded in any case
@@ -97,7 +97,11 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
     allreduce.check_name(algorithm)
     if model.n < place.size and scheme.part_names["exchange"] == "pieces":
         raise InvalidArgument(f"{scheme} on {place.size} ranks needs as many elements, got {model.n}")
-    even, notes = evened(scheme, model.n, place.size) if place.size > FEW else (scheme, [])
+    even, notes = scheme, []
+    if place.size > FEW:
+        even, notes = evened(scheme, model.n, place.size)
+        model, more = even_pieces(scheme, model, place.size)
+        notes += more
     rehearsal = Rehearsal(even, model, place.size, algorithm)
     try:
         first, *others = (_of_step(rehearsal, number, share, place) for number, share in kinds(scheme))
@@ -162,7 +166,7 @@ def _sent(tapes: list[Tape]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _tape(run: Run, place: Place, rank: int) -> Tape:
     tape = Tape()
-    run(Place(rank, place.size, place.ranks_per_node), tape)
+    run(replace(place, rank=rank), tape)
     return tape
 
 
@@ -196,5 +200,5 @@ def _notes(choices: set[str], asked: str) -> list[str]:
     if asked == "auto" and choices - {"native"}:
         notes.append(f"auto took {', '.join(sorted(choices))}")
     if "native" in choices:
-        notes.append("MPI's own all-reduce is taken for recursive doubling (to 10 KiB) or halving-doubling")
+        notes.append("MPI's own all-reduce is taken for recursive doubling (short vectors) or halving-doubling")
     return notes

@@ -51,9 +51,9 @@ class Clocks:
         self.local[at] += self._pool[at]
         self._pool[at] = 0
 
-    def wait(self, at: np.ndarray | slice, until: np.ndarray) -> None:
+    def wait(self, at: np.ndarray | slice, until: np.ndarray, idle: np.ndarray | int = 0) -> None:
         gap = np.maximum(until - self.now[at], 0)
-        done = np.minimum(gap, self._pool[at])
+        done = np.minimum(gap, self._pool[at]) * (1 - idle)
         self._pool[at] -= done
         self.local[at] += done
         self.now[at] += gap
@@ -93,11 +93,11 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
             left[len(left)] = out
             on_the_way[peer, which] = arrived[sender]
         elif kind == SENT:
-            clocks.wait(everyone, left[which])
+            clocks.wait(everyone, left[which], amount)
             left[which] = GONE
         elif kind in (RECEIVED, RECEIVED + XOR):
             back = (size - who) % size if kind == RECEIVED else who + XOR * size
-            clocks.wait(everyone, on_the_way.pop((back, which)))
+            clocks.wait(everyone, on_the_way.pop((back, which)), amount)
             _, overhead, sender = routes[back]
             clocks.now += overhead[sender]
         elif kind == POOL:
@@ -229,7 +229,8 @@ class _Each:
         return np.concatenate([self._done(ranks), woken])
 
     def _sent(self, ranks: np.ndarray) -> np.ndarray:
-        self.clocks.wait(ranks, self.left[self.events.number[self.next[ranks]]])
+        at = self.next[ranks]
+        self.clocks.wait(ranks, self.left[self.events.number[at]], self.events.amount[at])
         return self._done(ranks)
 
     def _received(self, ranks: np.ndarray) -> np.ndarray:
@@ -240,7 +241,7 @@ class _Each:
         blocked = np.isnan(arrived)
         self.waits_for[ranks[blocked]] = numbers[blocked]
         ranks, here = ranks[~blocked], at[~blocked]
-        self.clocks.wait(ranks, arrived[~blocked])
+        self.clocks.wait(ranks, arrived[~blocked], self.events.amount[here])
         self.clocks.now[ranks] += _overhead(self.machine, self.node[self.events.who[here]] != self.node[ranks])
         return self._done(ranks)
 

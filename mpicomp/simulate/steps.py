@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..buckets import Bucket
+from ..codecs._groups import column_starts
 from ..pipeline import Pipeline
 from ..schemes import Scheme
 from ..step import Step
@@ -91,6 +92,20 @@ def evened(scheme: Scheme, n: int, size: int) -> tuple[Scheme, list[str]]:
     return scheme.replace(k=k), [f"{k} elements sent instead of {wanted}: so all ranks have regions of one length"]
 
 
+def even_pieces(scheme: Scheme, model: Model, size: int) -> tuple[Model, list[str]]:
+    """The model as columns of one length, as many of them in each rank's piece; what to say of that."""
+    if scheme.part_names["exchange"] != "pieces" or scheme.options["dense"] != "none":
+        return model, []
+    starts = column_starts(model.tensors, scheme.options["column"]) if scheme.part_names["codec"] == "one-bit" else []
+    each = max(1, round((len(starts) + size) / size))  # a column that two pieces share counts in both
+    rows = -(-model.n // (each * size))
+    n = rows * each * size
+    if n > (1 + MOST_MORE) * model.n:
+        return model, []
+    note = f"{n} elements instead of {model.n}, {each} column{'s' * (each > 1)} in each rank's piece: so all are alike"
+    return Model(model.name, (("columns", (each * size, rows), model.flops),)), [note]
+
+
 def _warmed_up(scheme: Scheme) -> Scheme:
     """The scheme as it is after its warm-up."""
     return scheme.replace(warmup=0) if scheme.options.get("warmup") else scheme
@@ -123,6 +138,8 @@ def assumed(scheme: Scheme, size: int) -> list[str]:
     if exchange in ("balanced", "pieces"):
         how = "Bruck's" if size > PAIRWISE else "one in pairs"
         notes.append(f"MPI's own all-to-all, of lengths, is taken for {how}")
+    if exchange in ("balanced", "pieces", "gather"):
+        notes.append("MPI's own all-gather, of lengths, is taken for Bruck's")
     if selector == "threshold":
         passing = f"{options['density']:g} of the" if options["k"] is None else options["k"]
         notes.append(f"the threshold is taken to let {passing} elements pass")

@@ -22,13 +22,14 @@ class Tape:
     """The events of one rank.
 
     SEND      peer, number among the messages to that peer, bytes
-    SENT      -, number among all messages sent, -: wait until that message has left
-    RECEIVED  peer, number among the messages from that peer, -: wait until it is here
+    SENT      -, number among all messages sent, idle: wait until that message has left
+    RECEIVED  peer, number among the messages from that peer, idle: wait until it is here
     WORK      kernel, -, elements
     POOL      kernel, -, elements: to be done while waiting
     DRAIN     what is left of the pool
     SYNC      wait for the ranks of this node
 
+    A wait is idle (1) within MPI's own collectives, from which a rank does not return to its pool; else 0.
     Messages between two ranks are numbered anew in every collective, with which all ranks begin a ``phase``.
     ``bytes_shared`` are those that this rank wrote into the memory of its node for others to read.
     """
@@ -38,7 +39,7 @@ class Tape:
         self.bytes_sent = self.bytes_shared = self.messages = self._first = 0
         self._to: dict[int, int] = defaultdict(int)
         self._from: dict[int, int] = defaultdict(int)
-        self._work = WORK
+        self._work, self._idle = WORK, 0
 
     def phase(self) -> None:
         """A collective begins, on all ranks."""
@@ -55,7 +56,7 @@ class Tape:
         return self.messages - 1
 
     def sent(self, number: int) -> None:
-        self.events.extend((SENT, 0, number, 0))
+        self.events.extend((SENT, 0, number, self._idle))
 
     def expect(self, peer: int) -> int:
         """A receive is posted; the message's number among those of this peer."""
@@ -63,7 +64,7 @@ class Tape:
         return self._first + self._from[peer] - 1
 
     def received(self, peer: int, number: int) -> None:
-        self.events.extend((RECEIVED, peer, number, 0))
+        self.events.extend((RECEIVED, peer, number, self._idle))
 
     def work(self, kernel: str, elements: int) -> None:
         events, number = self.events, NUMBER[kernel]
@@ -87,6 +88,13 @@ class Tape:
         self._work = WORK
         yield
         self.events.extend((DRAIN, 0, 0, 0))
+
+    @contextmanager
+    def inside_mpi(self) -> Iterator[None]:
+        """Within the block nothing fills waits."""
+        self._idle = 1
+        yield
+        self._idle = 0
 
     def table(self) -> np.ndarray:
         """The events, one a row of COLUMNS int64."""

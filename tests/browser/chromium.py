@@ -1,7 +1,5 @@
 """A headless Chromium, spoken to over two pipes: pages as people see them, in light, dark and on paper.
 
-``python tests/browser/chromium.py install`` installs Debian's package where CI=true or MPICOMP_APT=1 allow it.
-
 Reference: Chrome DevTools Protocol, --remote-debugging-pipe (messages of JSON, each ended by a zero byte).
 """
 
@@ -13,13 +11,12 @@ import os
 import select
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-WHERE = "needs chromium or google-chrome (Debian: apt-get install chromium)"
+WHERE = "needs chromium or google-chrome (MPICOMP_APT=1 python tests/debian.py chromium installs it)"
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars",
           "--remote-debugging-pipe")  # fmt: skip
 
@@ -126,27 +123,3 @@ class Browser:
     def requested(self) -> list[str]:
         return [event["params"]["request"]["url"] for event in self.events
                 if event.get("method") == "Network.requestWillBeSent"]  # fmt: skip
-
-
-def install() -> None:
-    """Debian's package, where that is asked for; otherwise say why not."""
-    allowed = os.environ.get("CI") == "true" or os.environ.get("MPICOMP_APT") == "1"
-    if binary():
-        print(f"{binary()} is installed")
-    elif not allowed:
-        print(f"not installing a browser: MPICOMP_APT=1 allows it; the tests are skipped: {WHERE}")
-    elif os.geteuid() != 0 or not shutil.which("apt-get"):
-        print("cannot install a browser: needs root and apt-get; the tests are skipped")
-    else:
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "chromium"]):
-            done = subprocess.run(["apt-get", *words], env=quiet, capture_output=True, text=True, check=False)
-            if done.returncode:
-                print(f"apt-get {words[0]} failed; the tests are skipped:\n{done.stderr[-2000:]}")
-                return
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["install"]:
-        sys.exit("usage: chromium.py install")
-    install()

@@ -523,6 +523,18 @@ def test_no_terminal_is_too_narrow_for_a_table(monkeypatch, capsys, width):
     assert width in (None, 30) or max(map(len, shown.splitlines())) <= width
 
 
+def test_columns_without_room_go_on_below(monkeypatch, capsys):
+    """Numbers are never folded, so a table of many of them comes in parts, each under its first column."""
+    monkeypatch.setattr(console, "width_of", lambda stream: 30)
+    names = ["size", *(f"phase{i}" for i in range(7))]
+    console.print_table([console.Column(name) for name in names], [["1 MiB", *(str(i * 1000) for i in range(7))]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 30
+    assert [line.split()[0] for line in lines] == ["size", "1"] * (len(lines) // 2)
+    assert [name for line in lines[::2] for name in line.split()[1:]] == names[1:]
+    assert [value for line in lines[1::2] for value in line.split()[2:]] == [str(i * 1000) for i in range(7)]
+
+
 def test_progress_is_a_bar_on_a_terminal_only(monkeypatch, capsys):
     monkeypatch.setattr(console, "width_of", lambda stream: 60)
     console.Progress()("allreduce 4 KiB", 0.25)

@@ -1,6 +1,5 @@
 """A real Slurm on emulated hosts: munge, a controller and one slurmd a host, all of it gone afterwards.
 
-    python tests/cluster/slurm.py install                      Debian's packages, where that is allowed (see `install`)
     python tests/cluster/slurm.py -- sbatch --wait JOB.sbatch   bring it up, run a command in host 0, take it down
 
 Nothing outside the hosts' work directory is written: the daemons get their configuration by SLURM_CONF, and what must
@@ -8,7 +7,6 @@ lie at a fixed path is mounted where only they see it. They live in the hosts' n
 (the end of the owner, or `hosts.py clean` after its death) ends them and every job.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +15,6 @@ from pathlib import Path
 
 import hosts
 
-PACKAGES = ("iproute2", "slurm-wlm", "munge", "libpmix2")
 TOOLS = ("slurmctld", "slurmd", "munged", "mungekey", "sbatch", "srun")
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 PMIX = Path("/usr/lib/x86_64-linux-gnu/pmix2/lib")  # where Debian's Slurm looks for libpmix.so
@@ -73,29 +70,8 @@ def why_unavailable():
     """Return why Slurm cannot be brought up here, or None."""
     reason = hosts.why_unavailable()
     if reason is None and missing():
-        reason = f"needs {', '.join(missing())}: apt-get install {' '.join(PACKAGES)} (or run with MPICOMP_APT=1)"
+        reason = f"needs {', '.join(missing())}: MPICOMP_APT=1 python tests/debian.py slurm installs it"
     return reason
-
-
-def install():
-    """Install Debian's packages if any is missing and CI=true or MPICOMP_APT=1 allow it; return what was done."""
-    if not missing() and shutil.which("ip"):
-        return "Slurm is installed"
-    if os.environ.get("CI") != "true" and os.environ.get("MPICOMP_APT") != "1":
-        return "not installing Slurm: neither CI=true nor MPICOMP_APT=1"
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return "not installing Slurm: needs root and apt-get"
-    if subprocess.run(["unshare", "-n", "-m", "-u", "true"], capture_output=True).returncode:
-        return "not installing Slurm: no namespaces here, and so no hosts for it"
-    # In run level 1 the packages' daemons are not started: ours bring their own configuration.
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for words in (["update"], ["install", "-y", "--no-install-recommends", *PACKAGES]):
-        done = subprocess.run(
-            ["apt-get", "-qq", *words], env=environment, capture_output=True, text=True, timeout=300
-        )
-        if done.returncode:
-            return f"apt-get {words[0]} failed: {done.stderr.strip()}"
-    return f"installed {' '.join(PACKAGES)}"
 
 
 class Slurm(hosts.Hosts):
@@ -238,9 +214,6 @@ class Slurm(hosts.Hosts):
 
 def main(arguments):
     """Run the command line; return the exit status."""
-    if arguments == ["install"]:
-        print(install())
-        return 0
     if arguments[:1] != ["--"] or len(arguments) < 2:
         print(__doc__, file=sys.stderr)
         return 2

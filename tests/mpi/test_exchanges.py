@@ -192,13 +192,30 @@ class Power:
         self.memory = u - p @ self.q.T
         return p @ self.q.T
 
+    def kept(self, worker):
+        return self.memory[worker]
 
-@pytest.mark.parametrize("warm", ["yes", "no"])
-def test_powersgd_equals_the_simulation(comm, seed, warm):
+
+class Transposed(Power):
+    """The same of every matrix' transpose."""
+
+    def __init__(self, workers, shape, *others):
+        super().__init__(workers, (int(np.prod(shape[1:])), shape[0]), *others)
+
+    def step(self, number, gradients):
+        return super().step(number, [one.reshape(len(one), -1).T for one in gradients]).T
+
+    def kept(self, worker):
+        return self.memory[worker].T
+
+
+@pytest.mark.parametrize(("warm", "orthogonal"), [("yes", "rows"), ("no", "rows"), ("yes", "columns")])
+def test_powersgd_equals_the_simulation(comm, seed, warm, orthogonal):
     counts, displs = partition(comm.size + 1, comm.size)
     mine, workers = counts[comm.rank], sum(counts)
-    reducer = mpicomp.Reducer(comm, f"powersgd:rank=2,warm={warm}", workers=mine)
-    simulations = {name: Power(workers, SHAPES[name], 2, i, warm == "yes") for i, name in enumerate(["w", "kernel"])}
+    reducer = mpicomp.Reducer(comm, f"powersgd:rank=2,warm={warm},orthogonal={orthogonal}", workers=mine)
+    power = Power if orthogonal == "rows" else Transposed
+    simulations = {name: power(workers, SHAPES[name], 2, i, warm == "yes") for i, name in enumerate(["w", "kernel"])}
     for step in range(3):
         everyone = [floats(seed, worker, step) for worker in range(workers)]
         own = everyone[displs[comm.rank] :][:mine]
@@ -211,7 +228,7 @@ def test_powersgd_equals_the_simulation(comm, seed, warm):
             np.testing.assert_allclose(mean[name], np.mean([one[name] for one in everyone], axis=0), atol=1e-6)
     for worker in range(mine):
         kept = residual(reducer, worker)[: 30 * 20].reshape(30, 20)
-        np.testing.assert_allclose(kept, simulations["w"].memory[displs[comm.rank] + worker], atol=5e-3)
+        np.testing.assert_allclose(kept, simulations["w"].kept(displs[comm.rank] + worker), atol=5e-3)
         assert not residual(reducer, worker)[600:630].any()  # vectors are sent exactly
 
 

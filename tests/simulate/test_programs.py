@@ -127,16 +127,20 @@ def test_what_cannot_be_recorded_is_refused(monkeypatch):
 def test_a_leader_sends_its_selection_and_everyone_the_values():
     n, chunk, size = 112_000, 112, 4
     program = programs.of_scheme(f"scalecom:chunk={chunk}", named(str(n)), Place(0, size, 1), "ring")
-    agreement = program_of("native", named("4"), Place(0, size, 1)).bytes_sent  # 16 bytes
+    agreement = 16 * (size - 1).bit_length()
     values = np.array([cost.allreduce_bytes("ring", n // chunk, 4, size, rank)[0] for rank in range(size)])
     assert (program.bytes_sent - agreement - values).sum() == (size - 1) * n // chunk  # one byte a position
 
 
-def test_waiting_is_filled_with_the_update():
-    """The memory's pass costs time only where the exchange leaves none."""
-    model, place = named("1000000"), Place(0, 2, 1)
-    program = programs.of_scheme("scalecom", model, place)
+@pytest.mark.parametrize("per_tape", [True, False])
+@pytest.mark.parametrize("algorithm", ["ring", "native"])
+def test_waiting_is_filled_with_the_update(algorithm, per_tape, monkeypatch):
+    """The memory's pass costs time only where the exchange leaves none, or waits inside MPI's own call."""
+    model, place = named("1000000"), Place(0, 4, 1)
+    monkeypatch.setattr(programs, "FEW", 64 if per_tape else 2)
+    program = programs.of_scheme("randomk:memory=residual", model, place, algorithm)
+    assert program.alike != per_tape
     slow, quick = {"latency": 1.0}, {"latency": 1e-9}
-    for pace, hidden in ((slow, True), (quick, False)):
+    for pace, hidden in ((slow, algorithm != "native"), (quick, False)):
         without, with_update = (seconds(program, **pace, copy=0.0, masked_update=rate) for rate in (0.0, 1e-6))
         assert (with_update - without < 1e-3) == hidden

@@ -15,7 +15,7 @@ from mpicomp.simulate import Machine, Place, Wire, predict, program_of, replay, 
 from mpicomp.simulate import program as programs
 from mpicomp.simulate.comm import Script
 from mpicomp.simulate.ghost import Unknown
-from mpicomp.simulate.ghost_ops import GhostOps
+from mpicomp.simulate.ghost_ops import KERNELS, SAMPLED, GhostOps
 from mpicomp.simulate.models import Model, named
 from mpicomp.simulate.spread import Spread, joined, union
 
@@ -52,8 +52,7 @@ def test_every_part_is_among_those_that_ran():
 
 def test_a_merge_sends_k_pairs_up_the_tree_and_down():
     k, size = 100, random.choice((5, 8, 11))
-    sent = program(f"gtopk:k={k}", named("10000"), size).bytes_sent
-    agreement = program_of("native", named("4"), Place(0, size, 1)).bytes_sent  # 16 bytes
+    sent, agreement = program(f"gtopk:k={k}", named("10000"), size).bytes_sent, 16 * (size - 1).bit_length()
     assert (sent - agreement).sum() == 2 * (size - 1) * 8 * k
 
 
@@ -61,8 +60,7 @@ def test_a_merge_sends_k_pairs_up_the_tree_and_down():
 def test_owners_of_regions_get_and_give_k_pairs_in_all(size):
     k, pair = 50 * size, 8
     mixed = program(f"oktopk:k={k},period=10", named(str(1000 * size)), size, "ring")
-    agreement = program_of("native", named("4"), Place(0, size, 1)).bytes_sent
-    both_ways = 2 * (k - k // size) * pair
+    both_ways, agreement = 2 * (k - k // size) * pair, 16 * (size - 1).bit_length()
     lengths, counts = 16 * (size - 1), program_of("native", named("6"), Place(0, size, 1)).bytes_sent
     assert (mixed.bytes_sent - agreement - counts - lengths == both_ways).all() and mixed.share == 0.9
     (estimating,) = mixed.mixed
@@ -215,3 +213,15 @@ def test_kinds_of_steps_add_up_to_a_period():
                            ("topk", [(0, 1.0)]), ("localsgd:period=5", [(0, 0.8), (4, 0.2)]),
                            ("oktopk:memory=error-reset,period=4", [(1, 0.5), (0, 0.25), (3, 0.25)])):
         assert steps.kinds(Scheme.parse(text)) == expected
+
+
+def test_top_k_of_few_elements_takes_another_way_than_of_many():
+    """As `ops/cpu/top_k.cpp` does; where a file gives no seconds for it, those of the long way."""
+    done = []
+    ops = GhostOps(lambda kernel, elements: done.append((kernel, elements)), 1 << 20)
+    for n in (SAMPLED - 1, SAMPLED, 3 * SAMPLED):
+        ops.top_k(None, SimpleNamespace(size=n), 5)
+    assert done == [("top_k_short", SAMPLED - 1), ("top_k_least", 1), ("top_k", 0), ("top_k_least", 1),
+                    ("top_k", 2 * SAMPLED)]
+    seconds = dict(zip(KERNELS, Machine(Wire(0, 1), Wire(0, 1), 1, {"copy": 1.0, "top_k": 2.0}).rates(), strict=True))
+    assert (seconds["top_k_short"], seconds["top_k_least"], seconds["step"], seconds["add"]) == (2, 2 * SAMPLED, 0, 1)
