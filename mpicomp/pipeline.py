@@ -54,7 +54,8 @@ class Pipeline:
         """Give the memories their workers' shifts, and the mean of all (collective)."""
         step = self.step
         mean = self._start_mean([g[: step.n] for g in flat])()
-        mean += 0.0  # no negative zeros, which averages over several workers would lose
+        # No negative zeros, which averages over several workers would lose; CuPy's own addition loses denormal numbers.
+        step.ops.add(mean, step.ops.zeros(mean.size, mean.dtype))
         for memory, g in zip(self.memories, flat, strict=True):
             memory.set_shift(g[: step.n].copy(), mean)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,12 @@ def steps(comm: Any, whats: Sequence[str], layers: Sequence[tuple[str, tuple[int
 
 def step(comm: Any, what: str, flat: np.ndarray, layers: Sequence[tuple[str, tuple[int, ...], float]]) -> Any:
     """A call that does one; a first one has been done."""
+    call: Callable[[], Any]
     if what in allreduce.names():
-        zeros = np.zeros_like(flat)  # reduced in place, again and again
-        call = lambda: comm.Allreduce(None, zeros, algorithm=what)  # noqa: E731
+        call = partial(comm.Allreduce, None, np.zeros_like(flat), algorithm=what)  # in place, again and again
     else:
         reducer = Reducer(comm, what)
-        gradients = by_array(flat, layers) if needs_arrays(reducer) else flat
-        call = lambda: reducer.reduce_sparse(gradients)  # noqa: E731
+        call = partial(reducer.reduce_sparse, by_array(flat, layers) if needs_arrays(reducer) else flat)
     timed(call, comm)
     return call
 

@@ -89,9 +89,12 @@ def _train(comm: Any, kind: type[Run] | None, source: str, rows: int | None, set
     data = share(comm, source, rows)
     check(comm, data, settings, keeper)  # before a trace is begun
     progress("finding the minimum")
+
+    def say(evaluation: Evaluation, steps: int) -> None:
+        progress(line(evaluation, steps), evaluation.step / steps)
+
     with recorder(comm, trace, force, f"train {_name(kind)} {source} {settings.scheme}") as record:
-        said = lambda e, steps: progress(line(e, steps), e.step / steps)  # noqa: E731
-        return train_logreg(comm, data, settings, record, said, keeper, kind)
+        return train_logreg(comm, data, settings, record, say, keeper, kind)
 
 
 def line(evaluation: Evaluation, steps: int) -> str:

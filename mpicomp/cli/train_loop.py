@@ -64,9 +64,12 @@ def _train(comm: Any, make_task: Callable[[Any], Task], settings: LoopSettings, 
     progress("reading data")
     task = make_task(comm)
     loop.check(comm, task, settings, running.keeper)  # before a trace is begun
-    said = lambda point, steps: progress(_line(point, steps, task.metric), point.step / steps)  # noqa: E731
+
+    def say(point: Point, steps: int) -> None:
+        progress(_line(point, steps, task.metric), point.step / steps)
+
     with record() as trace:
-        return loop.train(comm, task, settings, trace, said, running.keeper)
+        return loop.train(comm, task, settings, trace, say, running.keeper)
 
 
 def _drawer(comm: Any, plot: str | None) -> Callable[..., None]:

@@ -46,5 +46,5 @@ class OneBit(SelfContained):
         return values
 
     def _bounds(self, place: Place, step: Any) -> Array:
-        starts = lambda: _groups.column_starts(step.tensors, self.column)  # noqa: E731
-        return _groups.bounds_by(("columns", self.column), starts, place, step)
+        return _groups.bounds_by(("columns", self.column),
+                                 lambda: _groups.column_starts(step.tensors, self.column), place, step)  # fmt: skip

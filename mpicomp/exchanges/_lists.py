@@ -139,7 +139,8 @@ class Ledger:
         left, minus = total.values.copy(), kept.values.copy()
         step.ops.scale(minus, -1.0)
         step.add_at(left, positions, minus)
-        remain = left != 0
+        bits = left.view(f"i{left.itemsize}")
+        remain = bits + bits != 0  # not a zero of either sign; of floats CuPy would take denormal numbers for zeros
         self._left.append(Pairs(total.indices[remain], left[remain]))
 
     def sent(self, final: Array, step: Any) -> list[Sent]:

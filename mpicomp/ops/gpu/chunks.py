@@ -31,6 +31,7 @@ from .arguments import (
     position_dtype,
     vouch,
 )
+from .collect import where
 
 Spans = list[tuple[int, int, int]]  # start, stop, chunk
 
@@ -108,7 +109,7 @@ def _widest(spans: Spans) -> str:
 
 
 def _table(spans: Spans, like: Array) -> Array:
-    return _kept_table(tuple(spans), xp(), str(getattr(like, "device", "")))
+    return _kept_table(tuple(spans), xp(), where(like))
 
 
 @lru_cache(maxsize=64)  # spans are those of a model: made and copied to the device once

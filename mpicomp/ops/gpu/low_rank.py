@@ -37,6 +37,7 @@ from ..reference.low_rank import (
     require_packed,
 )
 from .arguments import check, kind_of, memory_or_null
+from .collect import where
 
 # ---- one matrix
 
@@ -89,7 +90,7 @@ def project_all(memory: Array | None, grad: Array, matrices: Matrices, q: Array,
     if width is None:
         project_each(_project, memory, grad, matrices, q, p)
         return
-    plan = _plan(tuple(matrices), _rows_of_block(width), LONGEST, "p", xp(), _where(grad))
+    plan = _plan(tuple(matrices), _rows_of_block(width), LONGEST, "p", xp(), where(grad))
     _with_parts(plan, p, lambda sums: launch("low_rank", f"project<{t}, {width}>", min(MAX_BLOCKS, plan.tiles), m, grad,
                                             plan.table, np.int64(len(matrices)), np.int64(plan.tiles), q, sums))
 
@@ -100,7 +101,7 @@ def project_back_all(memory: Array | None, grad: Array, matrices: Matrices, p: A
     if width is None:
         project_back_each(_project_back, memory, grad, matrices, p, q)
         return
-    plan = _plan(tuple(matrices), PANEL // width, _stripe(grad), "q", xp(), _where(grad))
+    plan = _plan(tuple(matrices), PANEL // width, _stripe(grad), "q", xp(), where(grad))
     _with_parts(plan, q, lambda sums: launch("low_rank", f"project_back<{t}, {width}>", min(MAX_BLOCKS, plan.tiles), m,
                                             grad, plan.table, np.int64(len(matrices)), np.int64(plan.tiles), p, sums))
 
@@ -111,7 +112,7 @@ def low_rank_product_all(p: Array, q: Array, matrices: Matrices, out: Array) -> 
     if width is None:
         low_rank_product_each(_low_rank_product, p, q, matrices, out)
         return
-    plan = _plan(tuple(matrices), PANEL // width, _stripe(out), "q", xp(), _where(out))
+    plan = _plan(tuple(matrices), PANEL // width, _stripe(out), "q", xp(), where(out))
     launch("low_rank", f"low_rank_product<{t}, {width}>", min(MAX_BLOCKS, plan.tiles), p, q, plan.table,
            np.int64(len(matrices)), np.int64(plan.tiles), out)
 
@@ -129,7 +130,7 @@ def orthogonalise_all(p: Array, matrices: Matrices) -> None:
         orthogonalise_each(_orthogonalise, p, matrices)
         return
     count, work = len(matrices), xp().empty(2 * p.size, np.float64)
-    table = _bounds_and_ranks(tuple(matrices), xp(), _where(p))
+    table = _bounds_and_ranks(tuple(matrices), xp(), where(p))
     launch("orthogonalise", f"orthogonalise<{t}, {width}>", min(MAX_BLOCKS, count), p, table[: count + 1],
            table[count + 1 :], np.int64(count), work)
 
@@ -158,10 +159,6 @@ def _rows_of_block(width: int) -> int:
 def _stripe(whole: Array) -> int:
     """Columns of a block: a warp's, 16 bytes a thread."""
     return WARP * PACK_BYTES // whole.dtype.itemsize
-
-
-def _where(array: Array) -> str:
-    return str(getattr(array, "device", ""))
 
 
 class Plan(NamedTuple):
