@@ -28,6 +28,12 @@ def test_the_table_is_the_registry():
     assert table == [documented(row) for row in schemes.table()]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/comparison.md"])
+def test_their_number_is_right(page):
+    counts = re.findall(r"schemes \| (\d+),|\b(\d+) schemes", (ROOT / page).read_text())
+    assert {int(one or other) for one, other in counts} == {len(schemes.names())}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_schemes_in_the_documentation_parse(page):
     for text in re.findall(r"[`\"\s]((?:" + "|".join(schemes.names()) + r"):\w+=[\w.=,+-]+)[`\"]", page.read_text()):
