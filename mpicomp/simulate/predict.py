@@ -11,7 +11,7 @@ import numpy as np
 
 from .machine import Machine
 from .models import Model
-from .program import Program, program_of
+from .program import Program, Say, program_of, silent
 from .replay import Times, replay
 
 FORWARD = 1 / 3  # of a step's computing: no gradient is there before
@@ -46,14 +46,15 @@ class Prediction:
         return {**asdict(self), "share": self.share}
 
 
-def predict(program: Program, machine: Machine, compute: float, steps: int = JITTERED_STEPS) -> Prediction:
+def predict(program: Program, machine: Machine, compute: float, steps: int = JITTERED_STEPS, say: Say = silent
+            ) -> Prediction:
     """What ``program`` takes on ``machine`` beside ``compute`` seconds a step; with jitter the mean of ``steps``."""
     begun = time.monotonic()
-    exchange, local = mean_times(program, machine)
+    exchange, local = mean_times(program, machine, say)
     step = compute + exchange
     if machine.jitter.distribution != "none":
         step = _mean(program, lambda one: np.mean([play.finish.max()
-                                                   for play in jittered(one, machine, compute, steps)]))
+                                                   for play in jittered(one, machine, compute, steps, say)]))
     return Prediction(
         what=program.name, ranks=program.place.size, nodes=program.place.nodes, compute=compute, exchange=exchange,
         local=local, step=step, overlapped=overlap(compute, exchange, local),
@@ -64,9 +65,9 @@ def predict(program: Program, machine: Machine, compute: float, steps: int = JIT
     )
 
 
-def mean_times(program: Program, machine: Machine) -> tuple[float, float]:
+def mean_times(program: Program, machine: Machine, say: Say = silent) -> tuple[float, float]:
     """Seconds until the last rank is through, and of the busiest rank's own work, without jitter."""
-    plays = {id(one): replay(one, machine) for one in (program, *program.mixed)}
+    plays = {id(one): replay(one, machine, say=say) for one in (program, *program.mixed)}
     return (_mean(program, lambda one: plays[id(one)].finish.max()),
             _mean(program, lambda one: plays[id(one)].local.max()))
 
@@ -76,10 +77,10 @@ def _mean(program: Program, of: Callable[[Program], float]) -> float:
     return float(sum(one.share * of(one) for one in (program, *program.mixed)))
 
 
-def jittered(program: Program, machine: Machine, compute: float, steps: int) -> list[Times]:
+def jittered(program: Program, machine: Machine, compute: float, steps: int, say: Say = silent) -> list[Times]:
     """Plays of a step like the program itself on ranks that computed ``compute`` seconds and a delay of their own."""
     delays = machine.jitter.delays(steps, program.place.size)
-    return [replay(program, machine, np.maximum(0.0, compute + one)) for one in delays]
+    return [replay(program, machine, np.maximum(0.0, compute + one), say) for one in delays]
 
 
 def overlap(compute: float, exchange: float, local: float) -> float:
@@ -94,7 +95,9 @@ def scaling(model: Model, machine: Machine, ranks: Sequence[int], whats: Sequenc
     found: list[Prediction] = []
     for size in ranks:
         for what in whats:
-            progress(f"{what} on {size} ranks", len(found) / (len(ranks) * len(whats)))
-            program = program_of(what, model, machine.place(size), algorithm)
-            found.append(predict(program, machine, compute, steps))
+            def say(text: str, title: str = f"{what} on {size} ranks") -> None:
+                progress(f"{title}: {text}", len(found) / (len(ranks) * len(whats)))
+
+            program = program_of(what, model, machine.place(size), algorithm, say)
+            found.append(predict(program, machine, compute, steps, say))
     return found
