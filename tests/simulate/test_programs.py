@@ -157,6 +157,8 @@ def test_a_slow_network_cuts_long_messages_on_the_ranks_that_use_it_only(per_nod
                   for bandwidth in (rate / 2, rate))
     assert cut.bytes_sent.tolist() == whole.bytes_sent.tolist()
     assert (cut.messages == 7 * whole.messages).all()  # of 400 kB in 60
+    native = [program_of("native", named(str(n)), Place(0, 4, 1, bandwidth)) for bandwidth in (1.0, rate)]
+    assert native[0].messages.tolist() == native[1].messages.tolist()  # MPI goes its own ways
     tape = Tape()
     link = RecordingLink(tape, Machine(Wire(0, rate), Wire(0, 1), per_node).place(size), GhostOps(tape.work, n))
     assert (link.slow, link.across.slow) == (False, per_node == 2)
