@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,7 +114,9 @@ class RecordingLink:
     def native_allreduce(self, work: Any, op: str) -> None:
         with self.tape.inside_mpi():
             if self.size & (self.size - 1) or work.nbytes >= doubling_bytes(self.size):
-                halving_doubling.allreduce(self, work, "sum", self.ops, self.scratch(work.dtype))
+                link = copy(self)
+                link.slow = False  # MPI cuts nothing for it
+                halving_doubling.allreduce(link, work, "sum", self.ops, self.scratch(work.dtype))
                 return
             mask = 1
             while mask < self.size:

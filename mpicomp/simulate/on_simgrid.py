@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import InvalidArgument, MpicompError
 from .machine import Machine
-from .program import Program
+from .program import Program, Say, silent
 from .replay import Times
 from .tape import DRAIN, POOL, RECEIVED, SEND, SENT, SYNC, WORK, XOR
 
@@ -59,7 +59,7 @@ class Platform:
                 raise InvalidArgument(f"options of SimGrid are NAME:VALUE, such as network/model:SMPI, got {option!r}")
         self.path, self._options = path, (*USUAL, *options)
 
-    def __call__(self, program: Program, machine: Machine, start: np.ndarray | None = None) -> Times:
+    def __call__(self, program: Program, machine: Machine, start: np.ndarray | None = None, say: Say = silent) -> Times:
         """Play ``program``; rank r begins at ``start[r]`` (all together at 0 without).
 
         Raises
@@ -73,6 +73,7 @@ class Platform:
         if size > MOST_RANKS:
             raise InvalidArgument(f"on a platform of SimGrid at most {MOST_RANKS} ranks are played, got {size}: "
                                   "leave out --platform, or give fewer --ranks")
+        say(f"SimGrid plays {len(program.tables[0]) * size:,} events or so")
         job = {
             "platform": str(self.path), "options": self._options, "tables": program.tables, "size": size,
             "per_node": program.place.ranks_per_node, "rates": machine.rates(),

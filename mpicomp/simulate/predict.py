@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from .replay import Times, replay
 FORWARD = 1 / 3  # of a step's computing: no gradient is there before
 JITTERED_STEPS = 20
 
-Player = Callable[..., Times]  # plays a program on a machine, like ``replay``; begins at ``start``
+Player = Callable[..., Times]  # plays a program on a machine, like ``replay``
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ def scaling(model: Model, machine: Machine, ranks: Sequence[int], whats: Sequenc
     found: list[Prediction] = []
     for size in ranks:
         for what in whats:
-            progress(f"{what} on {size} ranks", len(found) / (len(ranks) * len(whats)))
-            program = program_of(what, model, machine.place(size), algorithm)
-            found.append(predict(program, machine, compute, steps, play))
+            def say(text: str, title: str = f"{what} on {size} ranks") -> None:
+                progress(f"{title}: {text}", len(found) / (len(ranks) * len(whats)))
+
+            program = program_of(what, model, machine.place(size), algorithm, say)
+            found.append(predict(program, machine, compute, steps, partial(play, say=say)))
     return found

@@ -26,6 +26,11 @@ PADDING = 0.01  # of a vector, at most, for the sake of equal blocks
 ROUGHLY = 1.0  # of an all-reduce of a scheme on very many ranks, at most: else each would have to be recorded
 
 Run = Callable[[Place, Tape], None]
+Say = Callable[[str], None]  # where it is
+
+
+def silent(text: str) -> None:
+    """For who does not want to know."""
 
 
 @dataclass
@@ -63,17 +68,18 @@ class Program:
         return len(self.tables) == 1 < self.place.size
 
 
-def program_of(what: str, model: Model, place: Place, algorithm: str = "auto") -> Program:
+def program_of(what: str, model: Model, place: Place, algorithm: str = "auto", say: Say = silent) -> Program:
     """The program of an algorithm or, where the name is none, of a scheme that adds by ``algorithm``."""
     padded = model.padded(place.size, PADDING) if place.size > FEW else model
     named = what in allreduce.names()
-    program = of_algorithm(what, padded.n, place) if named else of_scheme(what, padded, place, algorithm)
+    program = (of_algorithm(what, padded.n, place, say=say) if named
+               else of_scheme(what, padded, place, algorithm, say))
     if padded is not model:
         program.notes.append(f"{padded.n} elements instead of {model.n}: so all ranks have blocks of one length")
     return program
 
 
-def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT) -> Program:
+def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT, say: Say = silent) -> Program:
     """The all-reduce of ``n`` elements by a schedule of ``mpicomp.allreduce``, or ``auto``."""
     allreduce.check_name(name)
     script = Script()
@@ -83,12 +89,12 @@ def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT) -> Program
     def run(place: Place, tape: Tape) -> None:
         script.play(_link(place, tape, n))
 
-    program = record(run, place)
+    program = record(run, place, say)
     program.name, program.notes = name, _notes(script.schedules(_link(place, Tape(), n)), name)
     return program
 
 
-def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "auto") -> Program:
+def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "auto", say: Say = silent) -> Program:
     """Steps of a scheme on a model's gradients, one worker a rank: the most frequent kind, the others mixed in.
 
     Of many ranks, what all but rank 0 do between messages is recorded once, if it is the same on a sample of them.
@@ -104,7 +110,7 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
         notes += more
     rehearsal = Rehearsal(even, model, place.size, algorithm)
     try:
-        first, *others = (_of_step(rehearsal, number, share, place) for number, share in kinds(scheme))
+        first, *others = (_of_step(rehearsal, number, share, place, say) for number, share in kinds(scheme))
     except Unknown as error:
         raise InvalidArgument(f"{scheme} cannot be simulated: {error}; what parts of your own may use stands in "
                               "docs/simulate.md") from error
@@ -114,11 +120,14 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
     return first
 
 
-def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place) -> Program:
+def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place, say: Say) -> Program:
     """A step of this number."""
+    say("own work of rank 0")
     n, first, size = rehearsal.layout.total, rehearsal.script(0, number), place.size
 
     def script_of(rank: int) -> Script:
+        if size > FEW:
+            say(f"own work of rank {rank}")
         return rehearsal.script(rank, number, first) if rank else first
 
     leader = number % size  # where a rank leads
@@ -129,7 +138,7 @@ def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place) -> P
         script = lambda rank: longer  # noqa: E731
         notes += [f"an all-reduce of {length} elements is taken for one of {more}: so all blocks are of one length"
                   for length, more in stretched.items()]
-    program = record(lambda place, tape: script(place.rank).play(_link(place, tape, n)), place)
+    program = record(lambda place, tape: script(place.rank).play(_link(place, tape, n)), place, say)
     program.share, program.schedules = share, first.schedules(_link(place, Tape(), n))
     program.notes += notes
     return program
@@ -139,11 +148,11 @@ def _link(place: Place, tape: Tape, n: int) -> RecordingLink:
     return RecordingLink(tape, place, GhostOps(tape.work, n))
 
 
-def record(run: Run, place: Place) -> Program:
+def record(run: Run, place: Place, say: Say = silent) -> Program:
     """Record every rank; where that is too much, one that stands for all, if a sample of them is found alike."""
     first, size = _tape(run, place, 0), place.size
     if size > FEW:
-        alike = _alike(run, place, first)
+        alike = _alike(run, place, first, say)
         if alike:
             table, ranks = alike
             how = f"{len(ranks)} of {size} ranks, found alike, stand for all"
@@ -155,7 +164,11 @@ def record(run: Run, place: Place) -> Program:
                 f"many to record (at most {MOST_EVENTS / 1e6:.0f} million): take fewer ranks, halving_doubling, or a "
                 "number of elements that is a multiple of the number of ranks"
             )
-    tapes = [first, *(_tape(run, place, rank) for rank in range(1, size))]
+    tapes = [first]
+    for rank in range(1, size):
+        if rank % (size // FEW + 1) == 0:
+            say(f"messages of rank {rank}")
+        tapes.append(_tape(run, place, rank))
     return Program(place, [tape.table() for tape in tapes], *_sent(tapes), f"all {size} ranks")
 
 
@@ -170,7 +183,7 @@ def _tape(run: Run, place: Place, rank: int) -> Tape:
     return tape
 
 
-def _alike(run: Run, place: Place, first: Tape) -> tuple[np.ndarray, list[int]] | None:
+def _alike(run: Run, place: Place, first: Tape, say: Say) -> tuple[np.ndarray, list[int]] | None:
     """Events by which every rank of a sample does what rank 0 does, and the sample; None where there are none.
 
     A peer is counted from the rank on, or as the bits in which the two ranks' numbers differ, event by event; rank 0's
@@ -182,6 +195,7 @@ def _alike(run: Run, place: Place, first: Tape) -> tuple[np.ndarray, list[int]] 
     shifts, bits = np.full(len(messages), True), np.full(len(messages), size & (size - 1) == 0)
     ranks = roles.sample(size)
     for rank in ranks:
+        say(f"messages of rank {rank}")
         other = _tape(run, place, rank).table().copy()
         if len(other) != len(table):
             return None

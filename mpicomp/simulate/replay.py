@@ -14,12 +14,13 @@ import numpy as np
 
 from .machine import Machine
 from .network import Network, Route
-from .program import Program
+from .program import Program, Say, silent
 from .tape import DRAIN, POOL, RECEIVED, SEND, SENT, SYNC, WORK, XOR
 
 GONE = np.empty(0)  # in the place of times that are not needed any more: the memory of many ranks
 
 NOTHING = -1
+SAID = 1 << 12  # events, or rounds of them, after which it says how far it is
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,19 @@ class Clocks:
         self.now[at] += gap
 
 
-def replay(program: Program, machine: Machine, start: np.ndarray | None = None) -> Times:
+def replay(program: Program, machine: Machine, start: np.ndarray | None = None, say: Say = silent) -> Times:
     """Play ``program``; rank r begins at ``start[r]`` (all together at 0 without)."""
     size = program.place.size
     together = start is None or np.ptp(start) == 0
     start = np.zeros(size) if start is None else start
     if program.alike:
-        return _as_one(program, machine, start, together)
-    return _Each(program, machine, start).run()
+        return _as_one(program, machine, start, together, say)
+    return _Each(program, machine, start).run(say)
 
 
 # ---- all ranks do the same
 
-def _as_one(program: Program, machine: Machine, start: np.ndarray, together: bool) -> Times:
+def _as_one(program: Program, machine: Machine, start: np.ndarray, together: bool, say: Say) -> Times:
     """Event by event, all ranks at once. Where they also begin together, those of one node stand for all others."""
     size, per_node = program.place.size, program.place.ranks_per_node
     lanes = per_node if together and size % per_node == 0 and _keeps_nodes(program) else size
@@ -80,7 +81,9 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
     left: dict[int, np.ndarray] = {}
     on_the_way: dict[tuple[int, int], np.ndarray] = {}
     everyone = slice(None)
-    for kind, who, which, amount in program.tables[0].tolist():
+    for number, (kind, who, which, amount) in enumerate(program.tables[0].tolist()):
+        if number % SAID == 0:
+            say(f"playing event {number} of {len(program.tables[0])}")
         if kind == WORK:
             clocks.work(everyone, who, amount)
         elif kind in (SEND, SEND + XOR):
@@ -185,9 +188,12 @@ class _Each:
         self.synced, self.latest = np.zeros(len(self.on_node), int), np.full(len(self.on_node), -np.inf)
         self.window = machine.between.latency if per_node > 1 else np.inf
 
-    def run(self) -> Times:
-        active = np.flatnonzero(self.next < self.events.ends)
+    def run(self, say: Say) -> Times:
+        rounds, begun, active = 0, self.next.copy(), np.flatnonzero(self.next < self.events.ends)
         while len(active):
+            if rounds % SAID == 0:
+                say(f"playing, {np.sum(self.next - begun) / self.events.ends[-1]:.0%} of the events done")
+            rounds += 1
             here, later = active, active[:0]
             if self.window < np.inf:
                 now = self.clocks.now[active]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mpicomp import Comm
+from mpicomp.allreduce import ring, segments
 from mpicomp.bench import check, kernels, probe
 from mpicomp.cli.machine import this_machine
 from mpicomp.simulate import Place, program_of, replay
@@ -28,6 +29,20 @@ def test_recorded_all_reduces_send_what_real_ones_do(comm, name):
         assert (used.bytes_sent, used.messages) == (program.bytes_sent[comm.rank], program.messages[comm.rank])
 
 
+@pytest.mark.parametrize("name", ["ring", "halving_doubling", "direct"])
+def test_recorded_all_reduces_are_cut_as_real_ones_on_a_slow_network(world, name, monkeypatch):
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "1")
+    monkeypatch.setattr(segments, "bandwidth", lambda link: 1.0)  # bytes a second
+    comm, n = Comm(world), 1_000_001
+    before = comm.traffic
+    comm.allreduce_in_place(np.ones(n, np.float32), name)
+    used, program = comm.traffic - before, program_of(name, named(str(n)), Place(0, comm.size, 1, 1.0))
+    assert (used.bytes_sent, used.messages) == (program.bytes_sent[comm.rank], program.messages[comm.rank])
+    fast = program_of(name, named(str(n)), Place(0, comm.size, 1))
+    assert comm.size == 1 or used.messages > 3 * fast.messages[comm.rank]
+    comm.Free()
+
+
 @pytest.fixture
 def hasty(monkeypatch):
     monkeypatch.setattr(probe, "ROUND_S", 0.005)
@@ -36,10 +51,13 @@ def hasty(monkeypatch):
     monkeypatch.setattr(check, "NATIVE_S", 1e-3)
 
 
-@pytest.mark.parametrize("per_node", [1, 2])
-def test_the_probe_describes_a_machine(world, hasty, monkeypatch, per_node):
+@pytest.mark.parametrize(("per_node", "slow"), [(1, np.inf), (2, 0.0)])
+def test_the_probe_describes_a_machine(world, hasty, monkeypatch, per_node, slow):
     if world.size == 1:
         return
+    shifts, shift = [], probe.shift
+    monkeypatch.setattr(probe, "shift", lambda *given: shifts.append(given[2:]) or shift(*given))
+    monkeypatch.setattr(probe, "SLOW", slow)
     monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", str(per_node))
     comm = Comm(world)
     measure = probe.kernels
@@ -50,6 +68,8 @@ def test_the_probe_describes_a_machine(world, hasty, monkeypatch, per_node):
     assert min(machine.kernels.values()) > 0 < machine.within.bandwidth
     assert machine.ranks_per_node == per_node == comm.layout[0]
     assert len(set(map(repr, comm.allgather(document)))) == 1
+    between = slow and comm.layout[1] > 1  # cut as dense schedules cut messages on a slow network
+    assert set(shifts) == {(ring.SEGMENT_BYTES, ring.WINDOW)} | ({segments.on_network(True, ())} if between else set())
     comm.Free()
 
 

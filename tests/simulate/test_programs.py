@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mpicomp import cost
+from mpicomp.allreduce import segments
 from mpicomp.errors import InvalidArgument
 from mpicomp.simulate import Machine, Place, Wire, program_of, replay
 from mpicomp.simulate import program as programs
@@ -14,6 +15,7 @@ from mpicomp.simulate.ghost import Ghost
 from mpicomp.simulate.ghost_ops import GhostOps
 from mpicomp.simulate.link import RecordingLink
 from mpicomp.simulate.models import named
+from mpicomp.simulate.tape import Tape
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 33)
 SCHEDULES = ("ring", "halving_doubling", "direct")
@@ -144,3 +146,21 @@ def test_waiting_is_filled_with_the_update(algorithm, per_tape, monkeypatch):
     for pace, hidden in ((slow, algorithm != "native"), (quick, False)):
         without, with_update = (seconds(program, **pace, copy=0.0, masked_update=rate) for rate in (0.0, 1e-6))
         assert (with_update - without < 1e-3) == hidden
+
+
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_a_slow_network_cuts_long_messages_on_the_ranks_that_use_it_only(per_node):
+    """Ranks of a node that send at once each have a share of its link, and measure that."""
+    size, n, share = 4 * per_node, 4 * per_node * 100_000, 1.5  # of what is slow
+    rate = share * segments.SLOW
+    cut, whole = (program_of("ring", named(str(n)), Machine(Wire(0, bandwidth), Wire(0, 1), per_node).place(size))
+                  for bandwidth in (rate / 2, rate))
+    assert cut.bytes_sent.tolist() == whole.bytes_sent.tolist()
+    assert (cut.messages == 7 * whole.messages).all()  # of 400 kB in 60
+    native = [program_of("native", named(str(n)), Place(0, 4, 1, bandwidth)) for bandwidth in (1.0, rate)]
+    assert native[0].messages.tolist() == native[1].messages.tolist()  # MPI goes its own ways
+    tape = Tape()
+    link = RecordingLink(tape, Machine(Wire(0, rate), Wire(0, 1), per_node).place(size), GhostOps(tape.work, n))
+    assert (link.slow, link.across.slow) == (False, per_node == 2)
+    for short in (program_of("ring", named("1000"), Place(0, size, per_node, bandwidth)) for bandwidth in (1.0, rate)):
+        assert short.messages[0] == whole.messages[0]

@@ -1,6 +1,7 @@
 """Every scheme runs on arrays without elements; what is assumed of their elements adds up, and is said."""
 
 import random
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -225,3 +226,28 @@ def test_top_k_of_few_elements_takes_another_way_than_of_many():
                     ("top_k", 2 * SAMPLED)]
     seconds = dict(zip(KERNELS, Machine(Wire(0, 1), Wire(0, 1), 1, {"copy": 1.0, "top_k": 2.0}).rates(), strict=True))
     assert (seconds["top_k_short"], seconds["top_k_least"], seconds["step"], seconds["add"]) == (2, 2 * SAMPLED, 0, 1)
+
+
+@pytest.mark.parametrize("codec", ["one-bit", "levels"])
+def test_pieces_of_many_ranks_are_taken_to_hold_as_many_columns(monkeypatch, codec):
+    model, size = Model("two", (("matrix", (500, 160), 0.0), ("vector", (4003,), 0.0))), random.choice((8, 11))
+    each = program(f"onebit:codec={codec}", model, size)
+    monkeypatch.setattr(programs, "FEW", 2)
+    one = programs.of_scheme(f"onebit:codec={codec}", model, Place(0, size, 1))
+    assert one.alike and not each.alike
+    assert any("so all are alike" in note for note in one.notes)
+    assert one.messages[0] == each.messages.max()
+    assert one.bytes_sent[0] == pytest.approx(each.bytes_sent.mean(), rel=0.03)
+    assert replay(one, PACE).finish.max() == pytest.approx(replay(each, PACE).finish.max(), rel=0.03)
+
+
+def test_long_recordings_say_where_they_are(monkeypatch):
+    monkeypatch.setattr(programs, "FEW", 2)
+    monkeypatch.setattr(sys.modules["mpicomp.simulate.replay"], "SAID", 10)  # a function of that name hides it
+    told = []
+    for what in ("onebit", "scalecom:chunk=8"):
+        one = program_of(what, named("1600"), Place(0, 8, 1), say=told.append)
+        replay(one, PACE, say=told.append)
+    assert {text.rstrip("0123456789% ") for text in told} >= {"own work of rank", "messages of rank"}
+    assert any(text.startswith("playing event 10 of") for text in told)
+    assert any(text.startswith("playing, 0%") for text in told)
