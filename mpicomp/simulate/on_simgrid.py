@@ -73,7 +73,7 @@ class Platform:
         if size > MOST_RANKS:
             raise InvalidArgument(f"on a platform of SimGrid at most {MOST_RANKS} ranks are played, got {size}: "
                                   "leave out --platform, or give fewer --ranks")
-        say(f"SimGrid plays {len(program.tables[0]) * size:,} events or so")
+        say("played by SimGrid")
         job = {
             "platform": str(self.path), "options": self._options, "tables": program.tables, "size": size,
             "per_node": program.place.ranks_per_node, "rates": machine.rates(),

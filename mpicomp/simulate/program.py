@@ -103,7 +103,8 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
     allreduce.check_name(algorithm)
     if model.n < place.size and scheme.part_names["exchange"] == "pieces":
         raise InvalidArgument(f"{scheme} on {place.size} ranks needs as many elements, got {model.n}")
-    even, notes = scheme, []
+    even = scheme
+    notes: list[str] = []
     if place.size > FEW:
         even, notes = evened(scheme, model.n, place.size)
         model, more = even_pieces(scheme, model, place.size)
