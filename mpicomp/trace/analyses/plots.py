@@ -75,9 +75,9 @@ def _timeline(figure: Any, axes: Any, result: dict[str, Any]) -> None:
     kinds = list(dict.fromkeys(spans["kind"].tolist()))
     for number, kind in enumerate(kinds):
         chosen = spans["kind"] == kind
-        bars = _bars(row[chosen], spans["begin"][chosen] * 1e-6, spans["end"][chosen] * 1e-6)
         colour, alpha = ("0.6", 0.3) if kind == "step" else (f"C{number % 10}", 1)
-        axes.add_collection(collections.PolyCollection(list(bars), facecolors=colour, alpha=alpha, linewidths=0, label=kind))
+        bars = list(_bars(row[chosen], spans["begin"][chosen] * 1e-6, spans["end"][chosen] * 1e-6))
+        axes.add_collection(collections.PolyCollection(bars, facecolors=colour, alpha=alpha, linewidths=0, label=kind))
     axes.autoscale_view()
     axes.set_xlim(left=0)
     axes.grid(False)
