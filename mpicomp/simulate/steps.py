@@ -102,7 +102,8 @@ def even_pieces(scheme: Scheme, model: Model, size: int) -> tuple[Model, list[st
     n = rows * each * size
     if n > (1 + MOST_MORE) * model.n:
         return model, []
-    note = f"{n} elements instead of {model.n}, {each} column{'s' * (each > 1)} in each rank's piece: so all are alike"
+    longer = f"{n} elements instead of {model.n}, " if n != model.n else ""
+    note = f"{longer}{each} column{'s' * (each > 1)} in each rank's piece: so all are alike"
     return Model(model.name, (("columns", (each * size, rows), model.flops),)), [note]
 
 
