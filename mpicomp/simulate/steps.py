@@ -96,8 +96,9 @@ def even_pieces(scheme: Scheme, model: Model, size: int) -> tuple[Model, list[st
     """The model as columns of one length, as many of them in each rank's piece; what to say of that."""
     if scheme.part_names["exchange"] != "pieces" or scheme.options["dense"] != "none":
         return model, []
-    starts = column_starts(model.tensors, scheme.options["column"]) if scheme.part_names["codec"] == "one-bit" else []
-    each = max(1, round((len(starts) + size) / size))  # a column that two pieces share counts in both
+    by_column = scheme.part_names["codec"] == "one-bit"
+    columns = column_starts(model.tensors, scheme.options["column"]).size if by_column else 0
+    each = max(1, round((columns + size) / size))  # a column that two pieces share counts in both
     rows = -(-model.n // (each * size))
     n = rows * each * size
     if n > (1 + MOST_MORE) * model.n:
