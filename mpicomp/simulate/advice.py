@@ -6,11 +6,13 @@ All times come from playing the same programs as ``mpicomp simulate``; what a tr
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
+from ..allreduce.segments import SLOW
 from ..errors import InvalidArgument
 from .machine import Machine
 from .models import Model
@@ -79,8 +81,11 @@ def advise(model: Model, machine: Machine, ranks: int, compute: float, schemes: 
     lines = [Line(predict(program, quiet, compute), True, None) for program in dense]
     if native is not None:
         lines.append(Line(measured(native, lines[0].prediction), True, None))
+    # Breaking even is looked for on links of any bandwidth, so with messages in the lengths that most of these bring.
+    uncut = programs if place.bandwidth >= SLOW else {
+        what: program_of(what, model, replace(place, bandwidth=math.inf)) for what in programs}
     for what in list(programs)[len(names):]:
-        even = break_even(programs[what], dense, quiet)
+        even = break_even(uncut[what], [uncut[name] for name in names], quiet)
         lines.append(Line(predict(programs[what], quiet, compute), False, even, published(what)))
     lines.sort(key=lambda line: (line.prediction.step, line.what))
     return replace(judge(lines), left_out=tuple(left_out))

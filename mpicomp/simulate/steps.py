@@ -96,14 +96,15 @@ def even_pieces(scheme: Scheme, model: Model, size: int) -> tuple[Model, list[st
     """The model as columns of one length, as many of them in each rank's piece; what to say of that."""
     if scheme.part_names["exchange"] != "pieces" or scheme.options["dense"] != "none":
         return model, []
-    one_bit = scheme.part_names["codec"] == "one-bit"
-    starts = column_starts(model.tensors, scheme.options["column"]) if one_bit else np.empty(0)
-    each = max(1, round((len(starts) + size) / size))  # a column that two pieces share counts in both
+    by_column = scheme.part_names["codec"] == "one-bit"
+    columns = column_starts(model.tensors, scheme.options["column"]).size if by_column else 0
+    each = max(1, round((columns + size) / size))  # a column that two pieces share counts in both
     rows = -(-model.n // (each * size))
     n = rows * each * size
     if n > (1 + MOST_MORE) * model.n:
         return model, []
-    note = f"{n} elements instead of {model.n}, {each} column{'s' * (each > 1)} in each rank's piece: so all are alike"
+    longer = f"{n} elements instead of {model.n}, " if n != model.n else ""
+    note = f"{longer}{each} column{'s' * (each > 1)} in each rank's piece: so all are alike"
     return Model(model.name, (("columns", (each * size, rows), model.flops),)), [note]
 
 
