@@ -35,7 +35,7 @@ def test_a_scalecom_step_over_161_tensors(emulated, comm, seed, layers):
 
 @pytest.mark.parametrize("scheme", ["topk:density=0.01,layers=whole", "topk:density=0.01,layers=per-tensor",
                                     "threshold:lam=40", "dense", "dgc:density=0.01", "adacomp:bin=100",
-                                    "randomk:layers=per-tensor", "oktopk:layers=per-tensor"])
+                                    "randomk:layers=per-tensor"])
 def test_launches_do_not_grow_with_the_tensors(emulated, comm, seed, scheme):
     shapes = resnet50(64)
     many, few = steps_of(comm, scheme, seed, shapes), steps_of(comm, scheme, seed, shapes[:5])
