@@ -2,8 +2,9 @@
 //
 // A sample guesses a floor that a little more than k elements reach; one pass collects them, and the k-th
 // largest is found among these few. Where the guess fails (too few reach it, or far too many, as in a vector of
-// mostly equal values) a radix select finds the exact k-th magnitude in 2 (float32) or 4 (float64) passes, and
-// one more pass collects. Both give the same answer; only the time differs.
+// mostly equal values) it is found among all elements of a short vector; of a long one, a radix select finds the
+// exact k-th magnitude in 2 (float32) or 4 (float64) passes, and one more pass collects. All give the same answer;
+// only the time differs.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -14,17 +15,20 @@
 
 namespace {
 
-constexpr std::size_t sample_lines = 4096, line = 16;  // neighbours share a cache line, so sample them together
-constexpr std::size_t sample_size = sample_lines * line;
+constexpr std::size_t line = 16;  // neighbours share a cache line, so sample them together
+// Of a line in so many, one is looked at, up to so many: a larger sample lets fewer candidates pass, but to find its own
+// k-th largest takes as long an element as to find theirs.
+constexpr std::size_t lines_a_sample = 16, most_lines = 1024;
+constexpr std::size_t spare_candidates = 1 << 18;
 
 // A magnitude that more than k elements are likely to reach: three standard deviations on the safe side.
 template <class U, class B>
 KERNEL void guess_floor(U u, std::size_t n, std::size_t k, std::vector<B>* sample, B* floor) {
     *floor = 0;
-    if (n < 4 * sample_size) return;
+    const std::size_t sample_lines = std::min(most_lines, n / (lines_a_sample * line)), sample_size = sample_lines * line;
     const double expected = static_cast<double>(sample_size) * k / n;
     const auto rank = static_cast<std::size_t>(expected + 3 * std::sqrt(expected) + 8);
-    if (rank >= sample_size) return;
+    if (rank >= sample_size / 2) return;
     sample->resize(sample_size);
     for (std::size_t j = 0; j < sample_lines; ++j) {
         const auto at = u.from(j * (n / sample_lines));
@@ -113,8 +117,9 @@ void top_k(U u, std::size_t n, std::size_t k, Buffer<I>* indices) {
     B floor;
     std::vector<B> sample;
     dispatch<guess_floor<U, B>>(u, n, k, &sample, &floor);
-    const std::size_t limit = 2 * k + 4 * sample_size;
+    const std::size_t limit = 2 * k + spare_candidates;
     auto found = collected<AtLeast<B>, I, U, B>(u, n, {floor}, limit);
+    if (found.indices.size < k && n < limit) found = collected<AtLeast<B>, I, U, B>(u, n, {B{0}}, limit);
     if (found.indices.size < k || found.indices.size >= limit) return select_exactly<I, B>(u, n, k, indices);
     apply(select_among(found.keys, k), &found);
     *indices = std::move(found.indices);
