@@ -10,7 +10,7 @@ import numpy as np
 from ..ops import ops_for
 
 CHUNK = 112
-SHORT, SAMPLED = 1 << 16, 4 << 16  # elements: of fewer than SAMPLED top_k takes no sample, which is a way of its own
+SHORT, SAMPLED = 1 << 16, 4 << 16  # elements: of fewer than SAMPLED top_k's sample grows with the vector
 MATRIX_RANK = 4
 BUCKET = 512
 BIN = 500

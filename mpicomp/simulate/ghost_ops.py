@@ -34,7 +34,7 @@ IN_PLACE = {
     "unpack_natural": None, "project": 1, "project_back": 1, "low_rank_product": 3, "orthogonalise": None,
 }  # fmt: skip
 STEP = "step"  # what a step of a scheme costs whatever its length: counted once a step
-SAMPLED = 4 << 16  # elements from which on top_k samples first (ops/cpu/top_k.cpp): other work, and a constant part
+SAMPLED = 4 << 16  # elements from which on top_k's sample grows no more (ops/cpu/top_k.cpp): a constant part
 TOP_K_SHORT, TOP_K_LEAST = "top_k_short", "top_k_least"  # an element of less; a whole call on so many elements
 KERNELS = (
     "copy", *IN_PLACE, "count_nonfinite", "squared_norm", "threshold", "top_k", "union", "largest_gap", "random_strata",
