@@ -75,8 +75,8 @@ class Platform:
                                   "leave out --platform, or give fewer --ranks")
         say("played by SimGrid")
         job = {
-            "platform": str(self.path), "options": self._options, "tables": program.tables, "size": size,
-            "per_node": program.place.ranks_per_node, "rates": machine.rates(),
+            "platform": str(self.path), "options": self._options, "tables": program.tables,
+            "alike": program.alike, "place": program.place, "rates": machine.rates(),
             "overheads": (machine.within.overhead, machine.between.overhead),
             "start": np.zeros(size) if start is None else start,
         }  # fmt: skip
@@ -95,16 +95,17 @@ class Job:
     """All ranks as actors of SimGrid."""
 
     def __init__(self, simgrid: Any, given: dict[str, Any]) -> None:
-        self.simgrid, self.size, self._per_node = simgrid, given["size"], given["per_node"]
+        place = given["place"]
+        self.simgrid, self.size, self._per_node = simgrid, place.size, place.ranks_per_node
         self._rates, self._overheads, self._start = given["rates"].tolist(), given["overheads"], given["start"].tolist()
-        self._tables, self._alike = given["tables"], len(given["tables"]) == 1 < given["size"]
+        self._tables, self._alike = given["tables"], given["alike"]
         self.finish, self.local = np.zeros(self.size), np.zeros(self.size)
-        nodes = -(-self.size // self._per_node)
         engine = simgrid.Engine(["mpicomp", *(f"--cfg={option}" for option in given["options"])])
         engine.load_platform(given["platform"])
         hosts = sorted(engine.all_hosts, key=lambda host: _natural(host.name))
-        if len(hosts) < nodes:
-            raise SystemExit(f"expected at least {nodes} hosts, for {self._per_node} rank(s) each, got {len(hosts)}")
+        if len(hosts) < place.nodes:
+            raise SystemExit(f"expected at least {place.nodes} hosts, for {self._per_node} rank(s) each, "
+                             f"got {len(hosts)}")
         on_node = np.bincount(np.arange(self.size) // self._per_node).tolist()
         self._barriers = [simgrid.Barrier(count) for count in on_node]
         self._actors = [simgrid.Actor.create(str(rank), hosts[rank // self._per_node], self._rank, rank)
