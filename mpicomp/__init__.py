@@ -25,15 +25,15 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import checkpoint, errors, ops, optim, rates, schemes, trace
     from . import torch as torch  # not in __all__: it needs PyTorch
-    from .comm import Comm
-    from .job import launcher_mismatch
+    from .mpi.comm import Comm
+    from .mpi.job import launcher_mismatch
     from .reducer import Reducer
     from .registering import register_part, register_scheme
     from .schemes import Scheme
 
 # Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
 _HOME = {
-    "Comm": ".comm", "launcher_mismatch": ".job", "Reducer": ".reducer", "Scheme": ".schemes",
+    "Comm": ".mpi.comm", "launcher_mismatch": ".mpi.job", "Reducer": ".reducer", "Scheme": ".schemes",
     "register_part": ".registering", "register_scheme": ".registering",
 }
 _MODULES = ("checkpoint", "errors", "ops", "optim", "rates", "schemes", "trace")

@@ -28,11 +28,11 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 from mpi4py import MPI
 
-from . import revoking
-from .comm import Comm
 from .errors import MpicompError, RankLeft
 from .faults import TOLERANT, finalize_hangs
-from .job import library_name, this_rank
+from .mpi import revoking
+from .mpi.comm import Comm
+from .mpi.job import library_name, this_rank
 
 POLL_S = 0.01  # how often the thread asks who has failed
 PATIENCE_S = 5.0  # between an MPI error and MPI's knowledge that a rank has failed

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mpi4py import MPI
 
-from mpicomp import comm, link, node, tuning
+from mpicomp.mpi import comm, link, node, tuning
 
 # Of a Comm and then of a Reducer, on any number of ranks: calls of MPI, and bytes in all those of a name. Of the
 # messages of Sendrecv, 16 bytes each, there are ceil(log2 size) for each of the two things that a Reducer compares.

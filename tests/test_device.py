@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from mpicomp import device as device_module
-from mpicomp.buffers import check_device
 from mpicomp.device import CuPy, device_of, ready
 from mpicomp.errors import BufferRefused
+from mpicomp.mpi.buffers import check_device
 
 
 class Noted:

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpicomp.agreement import Agreement
 from mpicomp.buckets import Bucket
 from mpicomp.errors import Disagreement
 from mpicomp.exchanges import _lists, _message, pieces
+from mpicomp.mpi.agreement import Agreement
 from mpicomp.schemes import Scheme
 from mpicomp.step import Step
 from mpicomp.trace import journal

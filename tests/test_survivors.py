@@ -19,9 +19,10 @@ import pytest
 from run_mpi import ROOT, interpreter, job_environment
 from soak_ft import detector, run
 
-from mpicomp import node, survivors
+from mpicomp import survivors
 from mpicomp.faults import DETECTOR_THREAD, finalize_hangs
-from mpicomp.node import ORPHANED_S, SEARCH_S, remove_orphans
+from mpicomp.mpi import node
+from mpicomp.mpi.node import ORPHANED_S, SEARCH_S, remove_orphans
 from mpicomp.trace import open_trace
 
 RANKS = 3

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..cost import least_bytes
-from ..link import MAX_COUNT, MPI_OPS, specification
+from ..mpi.link import MAX_COUNT, MPI_OPS, specification
 from . import data
 from .compressed import Compressed, noise
 from .data import PERIOD, Dense, Part

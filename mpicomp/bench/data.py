@@ -16,7 +16,7 @@ import numpy as np
 
 from ..device import device_of, ready
 from ..errors import BufferRefused
-from ..inherited import Inherited
+from ..mpi.inherited import Inherited
 from ..ops import ops_for
 from ..partition import pieces
 from .devices import to_device

@@ -56,7 +56,7 @@ def advise(
     Measures this job's messages and operations for some seconds, predicts steps of dense all-reduces and of schemes
     from the schedules they execute, and says where they break even and what was published about training with them.
     """
-    from ..comm import Comm
+    from ..mpi.comm import Comm
 
     comm = Comm(guard.world())
     if comm.size == 1:

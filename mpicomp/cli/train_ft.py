@@ -19,7 +19,7 @@ def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkp
     from .. import survivors
     from ..apps.settings import Settings
     from ..apps.surviving import Training
-    from ..comm import Comm
+    from ..mpi.comm import Comm
 
     if checkpoint is not None:
         raise InvalidArgument("--ft keeps a run alive without checkpoints; got --checkpoint, too: give one of them")

@@ -54,7 +54,7 @@ def run_logreg(kind: type[Run] | None, *, source: str, rows: int | None, trace: 
                **options: Any) -> int:
     """Train with steps of a ``kind`` (None: the app's own) and report; the exit code (collective)."""
     from ..apps.settings import Settings
-    from ..comm import Comm
+    from ..mpi.comm import Comm
 
     comm = Comm(world())
     with session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,

@@ -34,7 +34,7 @@ def run(make_task: Callable[[Any], Task], title: str, *, trace: str | None, forc
         The options of ``train_options.training`` and ``looping``.
     """
     from ..apps.loop_settings import LoopSettings
-    from ..comm import Comm
+    from ..mpi.comm import Comm
 
     comm = Comm(world())
     with (

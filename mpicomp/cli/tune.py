@@ -57,7 +57,7 @@ def tune(
     A layout is the number of ranks on a node and of nodes; a job of another layout takes the most similar row. Every
     row says where, when and with which MPI it was measured; none is replaced without --force.
     """
-    from ..comm import Comm
+    from ..mpi.comm import Comm
 
     names = tuple(dict.fromkeys(("native", *(plan.split_names(algorithm) or ALGORITHMS))))
     for name in names:

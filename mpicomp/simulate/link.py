@@ -56,7 +56,7 @@ def doubling_bytes(size: int) -> int:
 
 
 class RecordingLink:
-    """The verbs of ``mpicomp.link.Link`` for the rank at ``place``, as far as schedules use them.
+    """The verbs of ``mpicomp.mpi.link.Link`` for the rank at ``place``, as far as schedules use them.
 
     MPI's own all-reduce, whose schedule cannot be seen, is stood in for by the textbook's: recursive doubling of short
     vectors, halving-doubling of others. ``peers`` gives the number on the tape of a rank of this link.

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ..comm import Comm
 from ..device import device_of
 from ..errors import InvalidArgument
-from ..inflight import Worker, threads_allowed
+from ..mpi.comm import Comm
+from ..mpi.inflight import Worker, threads_allowed
 from ..reducer import Reducer
 from ..schemes import Scheme
 from .exchange import SEED_STEP

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..comm import Comm
 from ..device import device_of
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..exchanges import Stateless
-from ..inflight import Pending, Worker, threads_allowed
-from ..inflight import run as run_into
+from ..mpi.comm import Comm
+from ..mpi.inflight import Pending, Worker, threads_allowed
+from ..mpi.inflight import run as run_into
 from ..ops import ops_for
 from ..reducer import Reducer
 from ..schedules import WarmUp

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..comm import Comm
 from ..errors import InvalidArgument, MpicompError
+from ..mpi.comm import Comm
 from ..schemes import Scheme
 from ..together import together
 from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from mpicomp.agreement import Agreement
 from mpicomp.buckets import Bucket
 from mpicomp.codecs import CODECS
 from mpicomp.errors import Disagreement
 from mpicomp.exchanges import _checked, _lists, _message, pieces
+from mpicomp.mpi.agreement import Agreement
 from mpicomp.options import resolve
 from mpicomp.schemes import Scheme
 from mpicomp.step import Step

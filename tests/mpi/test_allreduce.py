@@ -128,7 +128,7 @@ def test_bfloat16(comm):
 def test_counts_over_the_limit_go_in_chunks(world, monkeypatch):
     from mpicomp import Comm
 
-    monkeypatch.setattr("mpicomp.link.MAX_COUNT", 100)
+    monkeypatch.setattr("mpicomp.mpi.link.MAX_COUNT", 100)
     comm = Comm(world)
     try:
         for algorithm in ("native", *OWN):

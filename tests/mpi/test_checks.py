@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm, Reducer
-from mpicomp.checks import CHECKED_CALLS
 from mpicomp.errors import Disagreement
+from mpicomp.mpi.checks import CHECKED_CALLS
 
 
 @pytest.fixture

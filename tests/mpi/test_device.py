@@ -7,11 +7,12 @@ import pytest
 from fake_device import FakeArray, FakeDevice
 from mpi4py import MPI
 
-from mpicomp import Comm, job, staging
+from mpicomp import Comm
 from mpicomp import device as device_module
 from mpicomp.allreduce.choice import schedule
-from mpicomp.buffers import Vector
 from mpicomp.errors import BufferRefused, InvalidArgument
+from mpicomp.mpi import job, staging
+from mpicomp.mpi.buffers import Vector
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from fake_device import FakeArray, FakeDevice
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp import Comm, job, ops
+from mpicomp import Comm, ops
 from mpicomp import device as device_module
 from mpicomp.allreduce.table import FORMAT, VERSION
 from mpicomp.cli import info
 from mpicomp.errors import InvalidArgument
+from mpicomp.mpi import job
 from mpicomp.ops import _cpu, reference
 
 TABLE, NONSENSE = "a table of its own", ("nonsense", "none")

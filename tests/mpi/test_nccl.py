@@ -12,8 +12,9 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import device as device_module
-from mpicomp import nccl, ops
+from mpicomp import ops
 from mpicomp.errors import BufferRefused, InvalidArgument
+from mpicomp.mpi import nccl
 from mpicomp.ops import cuda_runtime, gpu
 
 TYPES = {"NCCL_FLOAT32": np.float32, "NCCL_FLOAT64": np.float64, "NCCL_INT32": np.int32, "NCCL_UINT8": np.uint8}

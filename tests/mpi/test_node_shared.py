@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import Comm, node
+from mpicomp import Comm
 from mpicomp.errors import InvalidArgument, MpicompError, RankLeft
+from mpicomp.mpi import node
 from mpicomp.ops import reference
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import Comm, call, node
+from mpicomp import Comm
 from mpicomp.allreduce import choice, node_shared
+from mpicomp.mpi import call, node
 
 OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 LOGIC = {

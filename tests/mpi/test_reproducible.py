@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import Comm, node
+from mpicomp import Comm
 from mpicomp.allreduce import direct, names
 from mpicomp.errors import InvalidArgument, MpicompError
+from mpicomp.mpi import node
 
 OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 DTYPES = ("float32", "float64", "float16", "int8", "int64", "uint16")

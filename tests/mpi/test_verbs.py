@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpicomp import broadcast as broadcast_module
-from mpicomp import cost, gather_to_all
+from mpicomp import cost
 from mpicomp.errors import BufferRefused, Disagreement, MpicompError
+from mpicomp.mpi import broadcast as broadcast_module
+from mpicomp.mpi import gather_to_all
 
 
 def test_broadcast(comm):

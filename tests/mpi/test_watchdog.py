@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import Comm, watchdog
+from mpicomp import Comm
 from mpicomp.calls import Calls
+from mpicomp.mpi import watchdog
 
 LIMIT_S, TICK_S = 40.0, 1.0
 

@@ -12,8 +12,8 @@ import socket
 from collections import Counter
 from typing import Any
 
-from .errors import BufferRefused, InvalidArgument, MissingExtra
-from .ops.cuda_runtime import addresses, xp
+from ..errors import BufferRefused, InvalidArgument, MissingExtra
+from ..ops.cuda_runtime import addresses, xp
 
 NAME = "nccl"
 OPS = {"sum": "NCCL_SUM", "prod": "NCCL_PROD", "min": "NCCL_MIN", "max": "NCCL_MAX"}

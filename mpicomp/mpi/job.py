@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .errors import InvalidArgument
+from ..errors import InvalidArgument
 
 # (variable holding the number of processes started, variable that must be set too, whose it is)
 LAUNCHERS = (

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .partition import chunk_count
+from ..partition import chunk_count
 
 # Below MPI libraries' usual limit for sending at once (64 KiB over TCP), above which a hand-shake holds up the chain;
 # in a long vector the segments are many, and their number costs more than the hand-shake.

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from . import allreduce, nccl
+from .. import allreduce
+from ..cost import least_bytes
+from ..errors import BufferRefused
+from ..ops import ops_for
+from . import nccl
 from .buffers import Vector
-from .cost import least_bytes
-from .errors import BufferRefused
 from .link import Link
-from .ops import ops_for
 from .staging import Stage
 
 

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from . import allreduce, nccl
-from .allreduce.choice import schedule
+from .. import allreduce
+from ..allreduce.choice import schedule
+from ..calls import logged
+from ..device import device_of
+from ..errors import BufferRefused, InvalidArgument
+from ..ops import ops_for
+from . import nccl
 from .broadcast import broadcast
 from .buffers import Vector, check_flat, typed
-from .calls import logged
 from .checks import Checks
-from .device import device_of
-from .errors import BufferRefused, InvalidArgument
 from .gather_to_all import gather_to_all
-from .ops import ops_for
 
 
 class Verbs(Checks):

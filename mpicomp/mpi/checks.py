@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from ..calls import Calls, logged
+from ..errors import InvalidArgument
+from ..ops.shared import PlainCalls
 from .agreement import Agreement
-from .calls import Calls, logged
-from .errors import InvalidArgument
-from .ops.shared import PlainCalls
 
 if TYPE_CHECKING:
     from .link import Link

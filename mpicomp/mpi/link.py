@@ -13,11 +13,11 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from .calls import Calls
-from .cost import least_bytes
-from .device import ready
+from ..calls import Calls
+from ..cost import least_bytes
+from ..device import ready
+from ..partition import pieces
 from .node import Node, split_node
-from .partition import pieces
 from .revoking import made
 from .tuning import Settings
 

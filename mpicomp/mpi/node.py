@@ -21,8 +21,8 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from .errors import MpicompError
-from .ops.shared import LINE_BYTES, NodeWindow
+from ..errors import MpicompError
+from ..ops.shared import LINE_BYTES, NodeWindow
 from .revoking import made
 
 PAGE = 4096

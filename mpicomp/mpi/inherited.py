@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from .calls import logged
+from ..calls import logged
 
 # Not Allreduce, which is our own.
 NAMES = (

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .device import Device, device_of
-from .errors import BufferRefused, InvalidArgument
+from ..device import Device, device_of
+from ..errors import BufferRefused, InvalidArgument
 
 # One letter a dtype our schedules add: float32, float64 and the integers.
 COVERED = frozenset("fdbBhHiIlLqQ")

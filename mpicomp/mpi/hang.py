@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .calls import KEPT, Calls, Entry
+from ..calls import KEPT, Calls, Entry
 from .job import this_rank, world
 from .link import op_name
 

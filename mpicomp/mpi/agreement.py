@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from zlib import crc32
 
-from . import errors
-from .errors import Disagreement, MpicompError
-from .partition import runs
+from .. import errors
+from ..errors import Disagreement, MpicompError
+from ..partition import runs
 
 FAILED = -1  # below every checksum: one failed rank is enough to be seen by all
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .device import Device, ready
-from .partition import pieces
+from ..device import Device, ready
+from ..partition import pieces
 
 PIECE_BYTES = 4 << 20  # unless MPICOMP_STAGE_BYTES says otherwise
 DEPTH = 3  # buffers: one is filled, one is with MPI, one is emptied

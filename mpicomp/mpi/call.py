@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import allreduce, nccl
-from .allreduce.choice import schedule
+from .. import allreduce
+from ..allreduce.choice import schedule
+from ..device import device_of, ready
+from ..errors import BufferRefused, InvalidArgument
+from . import nccl
 from .buffers import Vector, check_pair, vector
-from .device import device_of, ready
-from .errors import BufferRefused, InvalidArgument
 from .link import MPI_OPS, Link, is_in_place, numpy_dtype, op_name, raw_bytes
 
 

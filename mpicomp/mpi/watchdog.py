@@ -19,12 +19,12 @@ from weakref import WeakSet
 import numpy as np
 from mpi4py import MPI
 
+from ..calls import Calls
+from ..errors import InvalidArgument
+from ..faults import VARIABLE as FAULT
+from ..faults import FaultyCalls, parse
 from . import hang
 from .agreement import sides
-from .calls import Calls
-from .errors import InvalidArgument
-from .faults import VARIABLE as FAULT
-from .faults import FaultyCalls, parse
 from .job import world
 
 TIMED_OUT = 70  # exit code

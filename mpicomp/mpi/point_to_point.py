@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ..calls import logged
+from ..device import device_of
+from ..ops import ops_for
 from .buffers import check_flat
-from .calls import logged
 from .checks import Checks
-from .device import device_of
-from .ops import ops_for
 
 
 class PointToPoint(Checks):

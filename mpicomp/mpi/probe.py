@@ -11,8 +11,8 @@ import sys
 
 from mpi4py import MPI
 
-from .children import python
-from .ops import cuda_runtime
+from ..children import python
+from ..ops import cuda_runtime
 
 WRONG, NO_GPU = 3, 4  # exit codes of the child; 0: all is right
 COUNT = 1000
@@ -30,7 +30,7 @@ def probe(patience_s: float = 60.0) -> tuple[bool | None, str]:
         Seconds after which the child counts as hung, and is killed.
     """
     alone = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
-    child = python("from mpicomp.probe import main; sys.exit(main())")
+    child = python("from mpicomp.mpi.probe import main; sys.exit(main())")
     try:
         done = subprocess.run(
             child, env=alone, stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -10,12 +10,12 @@ from zlib import crc32
 import numpy as np
 from mpi4py import MPI
 
+from ..allreduce import ALGORITHMS
+from ..allreduce.table import Row, Table, built_in, load
+from ..errors import InvalidArgument
+from ..ops import ops_for
 from .agreement import sides
-from .allreduce import ALGORITHMS
-from .allreduce.table import Row, Table, built_in, load
-from .errors import InvalidArgument
 from .job import GPU_VARIABLE, gpu_path
-from .ops import ops_for
 from .staging import PIECE_BYTES
 
 VARIABLE = "MPICOMP_TUNING"

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from . import allreduce
+from .. import allreduce
+from ..calls import Calls, logged
+from ..cost import least_bytes
+from ..errors import InvalidArgument, MpicompError
+from ..ops.shared import PlainCalls
 from .agreement import Agreement
 from .buffers import bytes_of
 from .call import Call, check_covered, plain_signature, resolve
-from .calls import Calls, logged
-from .cost import least_bytes
-from .errors import InvalidArgument, MpicompError
 from .inflight import InFlight
 from .inherited import Inherited
 from .job import gpu_path, install_abort, launcher_mismatch
 from .link import Link, Traffic
-from .ops.shared import PlainCalls
 from .point_to_point import PointToPoint
 from .reduction import Reduction
 from .revoking import made
