@@ -73,10 +73,10 @@ def test_short_and_long_gather_agree(comm, monkeypatch):
 
 def test_verbs_count_their_bytes(comm, network):
     before = comm.traffic
-    comm.broadcast(np.ones(100_000, np.uint8), 0)
+    comm.broadcast(np.ones(500_000, np.uint8), 0)  # long enough for a chain of 64 ranks
     used = comm.traffic - before
-    assert used.bytes_sent == (100_000 if comm.rank < comm.size - 1 else 0)
-    assert used.bytes_received == (100_000 if comm.rank > 0 else 0)
+    assert used.bytes_sent == (500_000 if comm.rank < comm.size - 1 else 0)
+    assert used.bytes_received == (500_000 if comm.rank > 0 else 0)
     before = comm.traffic
     comm.gather_to_all(np.ones(10_000, np.float64))
     used = comm.traffic - before
