@@ -19,8 +19,9 @@ MPICH = MPI.get_vendor()[0] == "MPICH"
 
 
 def inputs(n, dtype, size, seed=0):
-    """Every rank's vector, the same list on every rank."""
-    return [np.random.default_rng([seed, rank, n]).integers(1, 4, n).astype(dtype) for rank in range(size)]
+    """Every rank's vector, the same list on every rank; of 64 ranks the sum fits and the product is exact, or wraps."""
+    values = [1, 2] if np.dtype(dtype).kind == "u" else [-2, -1, 1, 2]
+    return [np.random.default_rng([seed, rank, n]).choice(values, n).astype(dtype) for rank in range(size)]
 
 
 def expected(vectors, op):
