@@ -10,6 +10,7 @@ import numpy as np
 from ..ops import ops_for
 
 CHUNK = 112
+FAR = 4  # times as long a vector, of which no cache holds what is read or written here and there
 SHORT, SAMPLED = 1 << 16, 4 << 16  # elements: of fewer than SAMPLED top_k's sample grows with the vector
 MATRIX_RANK = 4
 BUCKET = 512
@@ -24,8 +25,9 @@ def cases(n: int) -> list[Case]:
     generator = np.random.default_rng(n)
     memory, gradient = generator.standard_normal((2, n), dtype=np.float32)
     ops = ops_for(gradient)
-    return [*passes(ops, memory, gradient), *selections(ops, memory, gradient), *lists(ops, n, generator),
-            *codes(ops, gradient), *products(ops, memory, gradient), *sketches(ops, memory, gradient)]
+    return [*passes(ops, memory, gradient), *selections(ops, memory, gradient), *places(ops, n),
+            *lists(ops, n, generator), *codes(ops, gradient), *products(ops, memory, gradient),
+            *sketches(ops, memory, gradient)]
 
 
 def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
@@ -49,7 +51,7 @@ def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
 
 def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
     """Choosing coordinates, and what is done at those."""
-    n, kept, dense = gradient.size, memory.copy(), np.zeros_like(gradient)
+    n, kept = gradient.size, memory.copy()
     positions, indices = np.empty(n // CHUNK, np.uint8), np.empty(n // CHUNK, np.int32)
     values, sampled = np.empty(n // CHUNK, np.float32), np.empty(n // 101 + 1, np.float32)
     ops.chunk_max(memory, gradient, CHUNK, positions)
@@ -65,11 +67,22 @@ def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
         ("bin_select", lambda: ops.bin_select(memory, gradient, BIN), n),
         ("sample", lambda: ops.sample(memory, gradient, 0, 101, sampled), sampled.size),
         ("random_strata", lambda: ops.random_strata(n, n // 100, ops.Key(1, 1, 1)), n // 100),
-        ("gather", lambda: ops.gather(memory, gradient, indices, values), indices.size),
+        ("masked_update", lambda: ops.masked_update(kept, gradient, indices, values, 0.1), n),
+    ]
+
+
+def places(ops: Any, n: int) -> list[Case]:
+    """At one place a chunk, each a miss: between two of these a step passes over vectors that leave none in a cache."""
+    dense = np.ones(FAR * n, np.float32)
+    memory, gradient = np.split(dense, 2)
+    indices = np.arange(0, dense.size, CHUNK, dtype=np.int32)
+    near = indices[: indices.size // 2]
+    values = np.empty(indices.size, np.float32)
+    return [
+        ("gather", lambda: ops.gather(memory, gradient, near, values[: near.size]), near.size),
         ("scatter", lambda: ops.scatter(dense, indices, values), indices.size),
         ("scatter_add", lambda: ops.scatter_add(dense, indices, values), indices.size),
         ("clear", lambda: ops.clear(dense, indices), indices.size),
-        ("masked_update", lambda: ops.masked_update(kept, gradient, indices, values, 0.1), n),
     ]
 
 

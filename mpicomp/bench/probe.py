@@ -22,7 +22,7 @@ LONG_S = 0.02  # a message that takes so long is long enough to tell a bandwidth
 MOST_BYTES = 64 << 20
 CALLS = (5, 200)  # of what is timed, fewest and most
 ROUND_S = 0.3  # for each thing that is timed, about
-KERNEL_ELEMENTS = 1 << 22  # more than caches hold, of memory and gradient together
+KERNEL_ELEMENTS = 1 << 23  # more than caches hold, of memory and gradient together
 SHORT_SCHEME, SHORT = "scalecom:chunk=112", 1000  # and elements, for what a step costs whatever its length
 LOST_LATENCY = 1e-7  # what a latency is at least
 
@@ -106,7 +106,7 @@ def shift(part: Any, nbytes: int, segment: int, window: int) -> Callable[[], Non
 
     One alone does so with itself.
     """
-    outgoing, incoming = np.zeros((2, nbytes), np.uint8)
+    outgoing, incoming = np.ones((2, nbytes), np.uint8)  # of zeros all pages would be one, in every cache
     right, left = (part.rank + 1) % part.size, (part.rank - 1) % part.size
 
     def run() -> None:

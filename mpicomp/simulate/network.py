@@ -10,10 +10,9 @@ from .machine import Machine
 
 
 class Route(NamedTuple):
-    """Messages from ``source`` to ``target``: which of them cross between nodes, and by which nodes' links."""
+    """Which of some messages cross between nodes, and by which nodes' links."""
 
-    source: np.ndarray
-    outside: np.ndarray  # places in source of messages between nodes
+    outside: np.ndarray  # places of messages between nodes
     inside: np.ndarray  # and of those within one
     leaves: np.ndarray  # the node each message between nodes leaves
     enters: np.ndarray  # and the one it reaches
@@ -21,22 +20,23 @@ class Route(NamedTuple):
 
 
 class Network:
-    """The links of all nodes and the memory of every rank, with the time from which each is free."""
+    """The links of all nodes, with the time from which each is free.
 
-    def __init__(self, machine: Machine, ranks: int, nodes: int) -> None:
+    What stays on a node takes none: its receiver's own core copies it (``replay``).
+    """
+
+    def __init__(self, machine: Machine, nodes: int) -> None:
         self.between, self.within = machine.between, machine.within
         self._out = np.full(nodes, -np.inf)
         self._in = np.full(nodes, -np.inf)
-        self._memory = np.full(ranks, -np.inf)
 
     def send(self, route: Route, nbytes: np.ndarray, ready: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """When each message, given to the network at ``ready``, has left its sender, and when it has arrived."""
-        left, arrived = np.empty(len(route.source)), np.empty(len(route.source))
+        left, arrived = np.empty(len(ready)), np.empty(len(ready))
         if len(route.inside):
-            at, wire = route.inside, self.within
-            ranks = route.source[at]
-            left[at] = self._memory[ranks] = np.maximum(self._memory[ranks], ready[at]) + nbytes[at] / wire.bandwidth
-            arrived[at] = left[at] + wire.latency
+            at = route.inside
+            left[at] = ready[at]
+            arrived[at] = ready[at] + self.within.latency
         if len(route.outside):
             at, wire = route.outside, self.between
             seconds, rest = nbytes[at] / wire.bandwidth, wire.burst / wire.bandwidth

@@ -37,12 +37,23 @@ class Clocks:
     def __init__(self, machine: Machine, start: np.ndarray) -> None:
         self.now, self.local = start.astype(float), np.zeros(len(start))
         self._pool = np.zeros(len(start))
-        self._rates = machine.rates()
+        self._rates, self._within, self._between = machine.rates(), machine.within, machine.between
 
     def work(self, at: np.ndarray | slice, kernel: np.ndarray | int, elements: np.ndarray | int) -> None:
         seconds = self._rates[kernel] * elements
         self.now[at] += seconds
         self.local[at] += seconds
+
+    def post(self, at: np.ndarray | slice, outside: np.ndarray) -> None:
+        """What a message costs its sender; ``outside``: between nodes."""
+        self.now[at] += np.where(outside, self._between.overhead, self._within.overhead)
+
+    def take(self, at: np.ndarray | slice, outside: np.ndarray, nbytes: np.ndarray | int) -> None:
+        """And its receiver: between nodes the network brings it, within one its own core copies it."""
+        copying = np.where(outside, 0, nbytes / self._within.bandwidth)
+        self.post(at, outside)
+        self.now[at] += copying
+        self.local[at] += copying
 
     def store(self, at: np.ndarray | slice, kernel: np.ndarray | int, elements: np.ndarray | int) -> None:
         self._pool[at] += self._rates[kernel] * elements
@@ -76,10 +87,10 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
     """Event by event, all ranks at once. Where they also begin together, those of one node stand for all others."""
     size, per_node = program.place.size, program.place.ranks_per_node
     lanes = per_node if together and size % per_node == 0 and _keeps_nodes(program) else size
-    clocks, network = Clocks(machine, start[:lanes]), Network(machine, lanes, -(-lanes // per_node))
+    clocks, network = Clocks(machine, start[:lanes]), Network(machine, -(-lanes // per_node))
     routes: dict[int, tuple[Route, np.ndarray, np.ndarray]] = {}
     left: dict[int, np.ndarray] = {}
-    on_the_way: dict[tuple[int, int], np.ndarray] = {}
+    on_the_way: dict[tuple[int, int], tuple[np.ndarray, int]] = {}
     everyone = slice(None)
     for number, (kind, who, which, amount) in enumerate(program.tables[0].tolist()):
         if number % SAID == 0:
@@ -89,20 +100,21 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
         elif kind in (SEND, SEND + XOR):
             peer = who + (kind & XOR) * size
             if peer not in routes:
-                routes[peer] = _route_of(program, machine, who, kind == SEND + XOR, lanes)
-            route, overhead, sender = routes[peer]
-            clocks.now += overhead
+                routes[peer] = _route_of(program, who, kind == SEND + XOR, lanes)
+            route, outside, sender = routes[peer]
+            clocks.post(everyone, outside)
             out, arrived = network.send(route, np.full(lanes, float(amount)), clocks.now)
             left[len(left)] = out
-            on_the_way[peer, which] = arrived[sender]
+            on_the_way[peer, which] = arrived[sender], amount
         elif kind == SENT:
             clocks.wait(everyone, left[which], amount)
             left[which] = GONE
         elif kind in (RECEIVED, RECEIVED + XOR):
             back = (size - who) % size if kind == RECEIVED else who + XOR * size
-            clocks.wait(everyone, on_the_way.pop((back, which)), amount)
-            _, overhead, sender = routes[back]
-            clocks.now += overhead[sender]
+            arrived, nbytes = on_the_way.pop((back, which))
+            clocks.wait(everyone, arrived, amount)
+            _, outside, sender = routes[back]
+            clocks.take(everyone, outside[sender], nbytes)
         elif kind == POOL:
             clocks.store(everyone, who, amount)
         elif kind == DRAIN:
@@ -122,21 +134,16 @@ def _keeps_nodes(program: Program) -> bool:
     return per_node & (per_node - 1) == 0 or not np.any(program.tables[0][:, 0] & XOR)
 
 
-def _route_of(program: Program, machine: Machine, peer: int, xor: bool, lanes: int
-              ) -> tuple[Route, np.ndarray, np.ndarray]:
-    """Where messages to a peer go, what each costs its two ranks of their own time, and each lane's sender."""
+def _route_of(program: Program, peer: int, xor: bool, lanes: int) -> tuple[Route, np.ndarray, np.ndarray]:
+    """Where messages to a peer go, which of them leave the node, and each lane's sender."""
     source, size, per_node = np.arange(lanes), program.place.size, program.place.ranks_per_node
     target = source ^ peer if xor else (source + peer) % size
     outside = target // per_node != source // per_node
     target %= lanes
     leaves, enters = source[outside] // per_node, target[outside] // per_node
     single = len(np.unique(leaves)) == len(leaves) and len(np.unique(enters)) == len(enters)
-    route = Route(source, np.flatnonzero(outside), np.flatnonzero(~outside), leaves, enters, single)
-    return route, _overhead(machine, outside), np.argsort(target)
-
-
-def _overhead(machine: Machine, outside: np.ndarray) -> np.ndarray:
-    return np.where(outside, machine.between.overhead, machine.within.overhead)
+    route = Route(np.flatnonzero(outside), np.flatnonzero(~outside), leaves, enters, single)
+    return route, outside, np.argsort(target)
 
 
 # ---- every rank for itself
@@ -175,15 +182,16 @@ class _Each:
     def __init__(self, program: Program, machine: Machine, start: np.ndarray) -> None:
         if program.linked is None:
             program.linked = Linked(program.tables)
-        self.events, self.machine = program.linked, machine
+        self.events = program.linked
         size, per_node = program.place.size, program.place.ranks_per_node
         self.node = np.arange(size) // per_node
         self.on_node = np.bincount(self.node)
         self.clocks = Clocks(machine, start)
-        self.network = Network(machine, size, len(self.on_node))
+        self.network = Network(machine, len(self.on_node))
         self.next = np.concatenate([[0], self.events.ends[:-1]])
         self.left = np.empty(self.events.messages)
         self.arrived = np.full(self.events.messages, np.nan)
+        self.nbytes = np.empty(self.events.messages)
         self.waits_for = np.full(size, NOTHING)
         self.synced, self.latest = np.zeros(len(self.on_node), int), np.full(len(self.on_node), -np.inf)
         self.window = machine.between.latency if per_node > 1 else np.inf
@@ -222,13 +230,14 @@ class _Each:
         return self._done(ranks)
 
     def _send(self, ranks: np.ndarray) -> np.ndarray:
+        ranks = np.sort(ranks)  # of messages at one time on one link the lowest rank's goes first
         at = self.next[ranks]
         target, numbers = self.events.who[at], self.events.number[at]
         outside = self.node[ranks] != self.node[target]
-        self.clocks.now[ranks] += _overhead(self.machine, outside)
-        route = Route(ranks, np.flatnonzero(outside), np.flatnonzero(~outside), self.node[ranks[outside]],
+        self.clocks.post(ranks, outside)
+        route = Route(np.flatnonzero(outside), np.flatnonzero(~outside), self.node[ranks[outside]],
                       self.node[target[outside]], len(ranks) == 1)
-        nbytes = self.events.amount[at].astype(float)
+        nbytes = self.nbytes[numbers] = self.events.amount[at].astype(float)
         self.left[numbers], self.arrived[numbers] = self.network.send(route, nbytes, self.clocks.now[ranks])
         woken = target[self.waits_for[target] == numbers]
         self.waits_for[woken] = NOTHING
@@ -248,7 +257,8 @@ class _Each:
         self.waits_for[ranks[blocked]] = numbers[blocked]
         ranks, here = ranks[~blocked], at[~blocked]
         self.clocks.wait(ranks, arrived[~blocked], self.events.amount[here])
-        self.clocks.now[ranks] += _overhead(self.machine, self.node[self.events.who[here]] != self.node[ranks])
+        outside = self.node[self.events.who[here]] != self.node[ranks]
+        self.clocks.take(ranks, outside, self.nbytes[numbers[~blocked]])
         return self._done(ranks)
 
     def _sync(self, ranks: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpicomp import cost
-from mpicomp.allreduce import segments
+from mpicomp.allreduce import ring, segments
 from mpicomp.errors import InvalidArgument
 from mpicomp.simulate import Machine, Place, Wire, program_of, replay
 from mpicomp.simulate import program as programs
@@ -53,6 +53,20 @@ def test_steps_bytes_and_additions_take_the_time_of_the_formula(name, size):
     assert together <= formula.time(3.0, 2.0, 1 / 64) * (1 + 1e-9)
     if name != "direct":  # which adds one segment while the others are still coming
         assert together == pytest.approx(formula.time(3.0, 2.0, 1 / 64))
+
+
+@pytest.mark.parametrize("per_tape", [True, False])
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_within_a_node_the_receiver_copies_and_adds_one_after_the_other(size, per_tape, monkeypatch):
+    """Through a link the cut ring's bytes and additions overlap; in memory each rank's core does both."""
+    monkeypatch.setattr(programs, "FEW", 64 if per_tape else 1)
+    n = 40 * size * (ring.SEGMENT_BYTES // 4)
+    pace = {"bandwidth": 1.0, "add": 4.0}
+    moved = 2 * (size - 1) * 40 * ring.SEGMENT_BYTES
+    node = replay(program_of("ring", named(str(n)), Place(0, size, size)), machine(ranks_per_node=size, **pace))
+    np.testing.assert_allclose(node.finish, 1.5 * moved)
+    np.testing.assert_allclose(node.local, 1.5 * moved)
+    assert seconds(program_of("ring", named(str(n)), Place(0, size, 1)), **pace) < 1.1 * moved
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
