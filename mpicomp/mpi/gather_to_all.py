@@ -1,7 +1,8 @@
 """All-gather of vectors of different lengths.
 
-Schedule      With the lengths known: Bruck's all-gather for short vectors, else around a ring: in step s a rank
-              sends block rank-s to the right and receives block rank-s-1 from the left.
+Schedule      With the lengths known: Bruck's all-gather for short vectors, else around a ring: a rank sends its own
+              block to the right, and then what comes from the left, in the order in which it comes, all but the
+              last block, which is the right neighbour's own. Blocks travel in segments, several in flight.
 Cost          Ring: p-1 steps; a rank sends all blocks but its right neighbour's. Bruck: ceil(log2(p)) steps, the
               same bytes up to the rotation.
 Restrictions  none.
@@ -11,10 +12,16 @@ Reference     Bruck et al., "Efficient algorithms for all-to-all communications 
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import accumulate
 from typing import Any
 
+from ..allreduce.segments import segments
+from ..partition import pieces
+
 BRUCK_BYTES = 32 * 1024
+SEGMENT_BYTES = 2 << 20
+WINDOW = 4  # segments in flight in each direction
 
 
 def gather_to_all(link: Any, x: Any, flat: Any, counts: list[int]) -> None:
@@ -36,10 +43,40 @@ def gather_to_all(link: Any, x: Any, flat: Any, counts: list[int]) -> None:
 
 
 def ring(link: Any, blocks: list[Any]) -> None:
-    left, right = (link.rank - 1) % link.size, (link.rank + 1) % link.size
-    for step in range(link.size - 1):
-        outgoing, incoming = blocks[(link.rank - step) % link.size], blocks[(link.rank - step - 1) % link.size]
-        link.sendrecv(outgoing, right, incoming, left)
+    rank, size = link.rank, link.size
+    if size == 1:
+        return
+    left, right = (rank - 1) % size, (rank + 1) % size
+    longest = max(block.nbytes for block in blocks)
+    nbytes, window = segments(link, blocks[rank], longest, (SEGMENT_BYTES, WINDOW))
+    length = max(1, nbytes // blocks[rank].itemsize)
+
+    def cut(block: Any) -> list[Any]:
+        return [block[begin:end] for begin, end in pieces(0, block.size, length)]
+
+    own, arriving = cut(blocks[rank]), [part for step in range(1, size) for part in cut(blocks[(rank - step) % size])]
+    leaving = [*own, *arriving[: len(arriving) - len(cut(blocks[right]))]]
+    inbox = deque(link.irecv(part, left) for part in arriving[:window])
+    outbox = deque(link.isend(part, right) for part in own[:window])
+    sent = len(outbox)
+
+    def send_next() -> None:
+        nonlocal sent
+        if len(outbox) == window:
+            link.wait(outbox.popleft())
+        outbox.append(link.isend(leaving[sent], right))
+        sent += 1
+
+    for number in range(len(arriving)):
+        link.wait(inbox.popleft())
+        if number + window < len(arriving):
+            inbox.append(link.irecv(arriving[number + window], left))
+        if sent < len(leaving):  # one of the first `number` that arrived, or of our own
+            send_next()
+    while sent < len(leaving):
+        send_next()
+    for request in outbox:
+        link.wait(request)
 
 
 def bruck(link: Any, rotated: Any, counts: list[int]) -> None:

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from mpicomp import Comm
 from mpicomp.allreduce import direct, halving_doubling, ring, segments
+from mpicomp.mpi import gather_to_all
 
 USUAL = 1 << 20, 4
 
@@ -63,3 +64,27 @@ def test_the_bits_do_not_depend_on_it(scattered, algorithm, monkeypatch):
             scattered.Allreduce(x, got, MPI.SUM, algorithm)
             results.append(got)
         np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("kind", ["equal", "rising", "one", "some none"])
+def test_blocks_of_a_gather_travel_in_segments(scattered, kind, window, monkeypatch):
+    """Whatever the lengths, each rank sends all blocks but its right neighbour's, and nothing of no length."""
+    monkeypatch.setattr(segments, "EAGER_BYTES", 1000)
+    monkeypatch.setattr(segments, "EAGER_WINDOW", window)
+    monkeypatch.setattr(segments, "LEAST_BYTES", 2000)
+    monkeypatch.setattr(gather_to_all, "BRUCK_BYTES", 0)
+    rank, size = scattered.rank, scattered.size
+    counts = {"equal": [5000] * size, "rising": [1000 * at + 999 for at in range(size)],
+              "one": [0] * (size - 1) + [7003], "some none": [(at % 2) * 4500 for at in range(size)]}[kind]  # fmt: skip
+    blocks = [np.random.default_rng([at, window]).integers(0, 256, n, np.uint8) for at, n in enumerate(counts)]
+    for slow in (False, True):
+        scattered._link.slow = slow
+        before = scattered.traffic
+        got, _ = scattered.gather_to_all(blocks[rank], counts)
+        used = scattered.traffic - before
+        np.testing.assert_array_equal(got, np.concatenate(blocks))
+        leaving = [n for at, n in enumerate(counts) if at != (rank + 1) % size] if size > 1 else []
+        assert used.bytes_sent == sum(leaving)
+        cut = slow and max(counts) >= 2000
+        assert used.messages == sum(-(-n // 1000) if cut else min(n, 1) for n in leaving)
