@@ -99,7 +99,7 @@ setup(
     },
     ext_modules=[cpu],
     cmdclass={"build_ext": BuildExtensions, "sdist": ReproducibleSource},
-    setup_requires=["pybind11>=2.12"],
+    setup_requires=["pybind11>=2.12"],  # which pip reads and installs for the build, as there is no pyproject.toml
     install_requires=["mpi4py>=4.0", "numpy>=1.24", "h5py>=3.10", "click>=8.1", "rich>=13"],
     extras_require={
         **MPI_ON_INDEX,

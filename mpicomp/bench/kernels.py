@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,17 @@ ROW, WIDTH, SKETCH_ROWS = 64, 4, 5
 Case = tuple[str, Callable[[], Any], int]  # name, call, elements
 
 
-def cases(n: int) -> list[Case]:
-    """Operations on float32 vectors of about ``n`` elements, as schemes call them with their defaults."""
+def themes(n: int) -> list[Callable[[], list[Case]]]:
+    """Operations on float32 vectors of about ``n`` elements, as schemes call them with their defaults.
+
+    One theme's cases hold hundreds of megabytes where n is millions: make them, call them, drop them.
+    """
     n -= n % (CHUNK * BUCKET)
     generator = np.random.default_rng(n)
     memory, gradient = generator.standard_normal((2, n), dtype=np.float32)
     ops = ops_for(gradient)
-    return [*passes(ops, memory, gradient), *selections(ops, memory, gradient), *places(ops, n),
-            *lists(ops, n, generator), *codes(ops, gradient), *products(ops, memory, gradient),
-            *sketches(ops, memory, gradient)]
+    both = [partial(theme, ops, memory, gradient) for theme in (passes, selections, products, sketches)]
+    return [*both, partial(places, ops, n), partial(lists, ops, n, generator), partial(codes, ops, gradient)]
 
 
 def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:

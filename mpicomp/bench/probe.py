@@ -16,7 +16,7 @@ import numpy as np
 from ..allreduce import ring
 from ..allreduce.segments import SLOW, on_network
 from ..partition import pieces
-from .kernels import cases
+from .kernels import Case, themes
 
 LONG_S = 0.02  # a message that takes so long is long enough to tell a bandwidth
 MOST_BYTES = 64 << 20
@@ -156,15 +156,23 @@ def max_of(a: Any, b: Any, _type: Any = None) -> Any:
 
 
 def kernels(comm: Any, say: Callable[[float], None], n: int = KERNEL_ELEMENTS) -> dict[str, float]:
-    """Seconds an element of every operation, all ranks at once; the mean over ranks.
+    """Seconds an element of every operation, all ranks at once; the mean over ranks."""
+    measured: dict[str, float] = {}
+    every = themes(n)
+    for number, theme in enumerate(every):
+        say(number / len(every))
+        measured |= rates(theme(), comm)
+    return measured
+
+
+def rates(cases: list[Case], comm: Any) -> dict[str, float]:
+    """Seconds an element of some operations.
 
     All time that passes counts: ranks that share a core take turns every few milliseconds, which the median of calls
     as short as these would hide.
     """
     measured = {}
-    every = cases(n)
-    for number, (name, call, elements) in enumerate(every):
-        say(number / len(every))
+    for name, call, elements in cases:
         comm.Barrier()
         calls, seconds, start = 0, 0.0, time.perf_counter()
         while calls < CALLS[0] or seconds < ROUND_S / 5:
