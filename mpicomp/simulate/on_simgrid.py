@@ -1,8 +1,9 @@
 """Plays programs on a platform of SimGrid: messages meet on the links of a topology, of which :mod:`.network` has none.
 
-What ranks do, and the rates of their operations, are those of :mod:`.replay`; only when messages arrive is SimGrid's to
-say (Casanova et al., "Versatile, scalable, and accurate simulation of distributed applications and platforms", 2014).
-A process can simulate once with it, so that every play is a process of its own: ``python -m`` of this module.
+What ranks do, the rates of their operations and of copies within a node are those of :mod:`.replay`; only when messages
+arrive is SimGrid's to say (Casanova et al., "Versatile, scalable, and accurate simulation of distributed applications
+and platforms", 2014). A process can simulate once with it, so that every play is a process of its own: ``python -m`` of
+this module.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .tape import DRAIN, POOL, RECEIVED, SEND, SENT, SYNC, WORK, XOR
 # A flow's latency and bandwidth are what the platform file says, and acknowledgements cost nothing.
 USUAL = ("network/model:CM02", "network/crosstraffic:0", "surf/precision:1e-9")
 MOST_RANKS = 1024  # each is a thread
+NOTICE = 1  # byte that a message within a node sends: its receiver copies the rest
 _ADORNED = r"\x1b\[[0-9;]*m|\[\d+\.\d+\] \S+:\d+: "  # colours, and where in SimGrid
 MISSING = ("SimGrid's Python module is not installed: apt install python3-simgrid (for the system's Python) or "
            "pip install simgrid (which compiles it), or leave out --platform")
@@ -77,7 +79,7 @@ class Platform:
         job = {
             "platform": str(self.path), "options": self._options, "tables": program.tables,
             "alike": program.alike, "place": program.place, "rates": machine.rates(),
-            "overheads": (machine.within.overhead, machine.between.overhead),
+            "overheads": (machine.within.overhead, machine.between.overhead), "within": machine.within.bandwidth,
             "start": np.zeros(size) if start is None else start,
         }  # fmt: skip
         done = subprocess.run([sys.executable, "-m", __name__], input=pickle.dumps(job), capture_output=True)
@@ -98,6 +100,7 @@ class Job:
         place = given["place"]
         self.simgrid, self.size, self._per_node = simgrid, place.size, place.ranks_per_node
         self._rates, self._overheads, self._start = given["rates"].tolist(), given["overheads"], given["start"].tolist()
+        self._within = given["within"]
         self._tables, self._alike = given["tables"], given["alike"]
         self.finish, self.local = np.zeros(self.size), np.zeros(self.size)
         engine = simgrid.Engine(["mpicomp", *(f"--cfg={option}" for option in given["options"])])
@@ -132,13 +135,15 @@ class Job:
                 own.sleep(self._overhead(rank, who))
                 box = self._box(rank, who, which)
                 box.set_receiver(self._actors[who])  # so that it starts now, not when it is asked for
-                leaving.append(box.put_async(which, amount))
+                leaving.append(box.put_async(amount, amount if self._outside(rank, who) else NOTICE))
             elif kind == SENT:
                 own.wait(leaving[which].wait, amount)
                 leaving[which] = None
             elif kind == RECEIVED:
-                own.wait(self._box(who, rank, which).get, amount)
+                nbytes = own.wait(self._box(who, rank, which).get, amount)
                 own.sleep(self._overhead(rank, who))
+                if not self._outside(rank, who):
+                    own.work(nbytes / self._within)
             elif kind == POOL:
                 own.pool += self._rates[who] * amount
             elif kind == DRAIN:
@@ -149,7 +154,10 @@ class Job:
         self.finish[rank] = own.now
 
     def _overhead(self, rank: int, peer: int) -> float:
-        return self._overheads[rank // self._per_node != peer // self._per_node]
+        return self._overheads[self._outside(rank, peer)]
+
+    def _outside(self, rank: int, peer: int) -> bool:
+        return rank // self._per_node != peer // self._per_node
 
     def _box(self, source: int, target: int, which: int) -> Any:
         return self.simgrid.Mailbox.by_name(f"{source} {target} {which}")
@@ -173,12 +181,13 @@ class Clock:
         self.sleep(seconds)
         self._local[self._rank] += seconds
 
-    def wait(self, until_done: Any, idle: int = 0) -> None:
+    def wait(self, until_done: Any, idle: int = 0) -> Any:
         begun = self.now
-        until_done()
+        brought = until_done()
         done = 0.0 if idle else min(self.now - begun, self.pool)
         self.pool -= done
         self._local[self._rank] += done
+        return brought
 
 
 def _natural(name: str) -> list[Any]:
