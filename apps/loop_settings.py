@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from mpicomp import Scheme
 from mpicomp.errors import InvalidArgument
+from mpicomp.optim import SGD
+from mpicomp.options import resolve, written
 
 from .settings import at_least, check_workers
 
@@ -59,10 +61,11 @@ class LoopSettings:
 
     def _check_momentum(self) -> None:
         scheme = Scheme.parse(self.scheme)
-        if scheme.takes_momentum and self.optimizer not in (None, "sgd") and "weight_decay" not in self.optimizer:
+        name, given = written(self.optimizer or "sgd")
+        if scheme.takes_momentum and (name != "sgd" or resolve(SGD.options, given, "optimizer sgd")["momentum"]):
             memory = scheme.part_names["memory"]
             raise InvalidArgument(f"memory {memory} of {self.scheme} has the momentum itself and needs plain SGD: "
-                                  f"give optimizer sgd, got {self.optimizer}")
+                                  f"give optimizer sgd without momentum, got {self.optimizer}")
 
 
 class Point(NamedTuple):

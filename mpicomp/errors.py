@@ -42,7 +42,7 @@ class RankLeft(MpicompError, RuntimeError):
 
 
 class SchemeWarning(UserWarning):
-    """A scheme is allowed, and hardly anybody wants what it does; the text says what, and what to do instead."""
+    """Hardly anybody wants what is going to happen, though it is allowed; the text says what, and why."""
 
 
 class InjectedFault(MpicompError, RuntimeError):

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import NonFiniteGradient
+from .errors import InvalidArgument, NonFiniteGradient
+from .memories import DenseMean
 from .step import Step
 from .values import Array, Compensated, Exchanged, Mean, Sent
 
@@ -18,12 +19,34 @@ class Pipeline:
     """Runs the parts of one scheme, step after step.
 
     The flat vectors it gets are longer than the ``n`` elements the parts treat where some arrays go dense: what lies
-    behind is averaged uncompressed.
+    behind is averaged uncompressed; ``dense`` is what the scheme's memory does with that mean.
     """
 
     def __init__(self, parts: Any, step: Step, check_finite: bool) -> None:
         self.memories, self.exchange, self.schedule = parts.memories, parts.exchange, parts.schedule
+        self.dense = getattr(parts.memories[0], "for_dense", DenseMean)()
         self.step, self._check_finite = step, check_finite
+
+    def stateful(self) -> Iterator[tuple[str, Any]]:
+        """What has state, and how its names begin."""
+        yield from ((f"memory/{worker}/", memory) for worker, memory in enumerate(self.memories))
+        yield "dense/", self.dense
+        yield "exchange/", self.exchange
+        yield "schedule/", self.schedule
+
+    def state_error(self, state: dict[str, Any], bucket: Any) -> InvalidArgument | None:
+        """What is wrong with a state for a reducer that has begun."""
+        for kind, n in (("memory", bucket.n), ("dense", bucket.total - bucket.n)):
+            sizes = {value.size for name, value in state.items() if name.startswith(f"{kind}/")}
+            if sizes - {n}:
+                return InvalidArgument(f"the state's {kind} vectors must have {n} elements, got {sizes}")
+        return None
+
+    def check(self, bucket: Any, number: int) -> None:
+        """Refuse a layout that the loaded state is not of, before step ``number``."""
+        for memory in self.memories:
+            memory.check(bucket.n)
+        self.dense.check(bucket.total - bucket.n, self.step, number)
 
     def silent(self, number: int) -> bool:
         """Whether a step sends nothing at all; the memories are of one kind and know the step's number."""
@@ -85,7 +108,9 @@ class Pipeline:
         else:
             result, local = self._late(workers)
         self.schedule.observe(result.mean, step)
-        return result._replace(mean=_joined(result.mean, local, tail and tail(), flat[0].size, step))
+        # Nothing is refused any more: the velocity of dense arrays may change.
+        dense = tail and self.dense.apply(tail(), step)
+        return result._replace(mean=_joined(result.mean, local, dense, flat[0].size, step))
 
     def nothing(self, n: int) -> Exchanged:
         """The result of a step in which nothing is sent: a zero mean."""

@@ -154,13 +154,14 @@ class Reducer:
 
     def _stateful(self) -> Iterator[tuple[str, Any]]:
         """What has state, and how its names begin."""
-        yield from ((f"memory/{worker}/", memory) for worker, memory in enumerate(self._pipeline.memories))
-        yield "exchange/", self._pipeline.exchange
-        yield "schedule/", self._pipeline.schedule
+        yield from self._pipeline.stateful()
         yield "measures/", self._measures
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken (collective).
+
+        A state without the velocity of arrays that go dense, as it was saved before there was one, begins it at zero,
+        and a ``SchemeWarning`` says so.
 
         Raises
         ------
@@ -171,15 +172,14 @@ class Reducer:
         self.step = int(state["step"])
         for prefix, part in self._stateful():
             part.load({key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)})
+        if self._bucket is not None:
+            self._pipeline.check(self._bucket, self.step)
 
     def _state_error(self, state: dict[str, Any]) -> InvalidArgument | None:
         for key, expected in {"scheme": str(self.scheme), "workers": self.workers}.items():
             if state.get(key) != expected:
                 return InvalidArgument(f"the state must have {key}={expected}, got {state.get(key)}")
-        sizes = {value.size for key, value in state.items() if key.startswith("memory/")}
-        if self._bucket is not None and sizes - {self._bucket.n}:
-            return InvalidArgument(f"the state's memory must have {self._bucket.n} elements, got {sizes}")
-        return None
+        return self._pipeline.state_error(state, self._bucket) if self._bucket else None
 
     def _run(self, grads: Arrays, out: Arrays | None) -> Mean:
         """One step, in the log of calls where there is one."""
@@ -252,9 +252,8 @@ class Reducer:
         if bucket is None:
             bucket = Bucket(grads, self.workers, self.scheme.options["dense"], self._densities)
             allreduce.check_home(self._step.algorithm, bucket.ops.empty(0, bucket.compute))
-            for memory in self._pipeline.memories:
-                memory.check(bucket.n)
-            if memory.silences and bucket.total > bucket.n:
+            self._pipeline.check(bucket, self.step)
+            if self._pipeline.memories[0].silences and bucket.total > bucket.n:
                 raise InvalidArgument(f"arrays cannot go dense where {self._text} sends nothing in some steps; "
                                       "expected dense=none and no density of 1, or between=gradient")
         elif not bucket.fits(grads):

@@ -6,7 +6,7 @@ What travels is declared by the parts of a scheme in ``spread`` (name -> rule), 
 add      error memories and velocities: a worker keeps its own; where there are fewer workers now, each takes the sum
          of a run of consecutive old ones; where there are more, the new ones begin at zero. So the sum over all
          workers is kept (to rounding, where memories are added).
-same     what is the same on all ranks: thresholds, factors, schedules, measures
+same     what is the same on all ranks: thresholds, factors, schedules, measures, the velocity of dense arrays
 cut      a vector that ranks own pieces of (1-bit SGD's second memory) is cut anew
 anew     depends on the number of ranks and is estimated again in the next step
 stay     cannot leave its worker: refused unless there are as many workers as before
@@ -30,7 +30,7 @@ from ..partition import partition
 from ..schemes import Scheme
 
 Entries = dict[str, Any]
-DEFAULT = {"memory": "add", "exchange": "same", "schedule": "same", "measures": "same"}
+DEFAULT = {"memory": "add", "dense": "same", "exchange": "same", "schedule": "same", "measures": "same"}
 
 
 def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequence[int], rank: int) -> Entries:

@@ -4,7 +4,9 @@ Every worker has its own. ``compensate`` gives the gradient with what was kept b
 of what was not sent, an iterator that does its work piece by piece, so that it can fill the time an exchange waits. A
 memory changes in ``update`` alone, once all ranks have agreed on the step: one that fails before or is skipped leaves
 it. ``silent`` says that a step is to send nothing at all (``silences`` that there are such steps), and ``local`` gives
-what this worker adds to the common mean for its own rank (None: nothing, which is usual): a fresh array.
+what this worker adds to the common mean for its own rank (None: nothing, which is usual): a fresh array. Arrays that go
+dense have no memory. One that ``takes_momentum`` may have a verb ``for_dense``, whose object (``DenseMean`` or one like
+it) each rank keeps once, however many workers it has, and applies to their mean.
 
 With ``beta=1`` the smaller element of a gradient that does not change has its turn when it has grown; a low-pass
 factor of 0.1 lets it grow slowly:
@@ -20,6 +22,7 @@ factor of 0.1 lets it grow slowly:
     [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
 """
 
+from .dense import DenseMean, DenseMomentum
 from .error_reset import ErrorReset
 from .kept import ErrorMemory
 from .momentum_corrected import MomentumCorrected
@@ -31,4 +34,4 @@ from .update import Update
 MEMORIES = {part.name: part for part in (NoMemory, Residual, MomentumCorrected, Update, ErrorReset, Shifted)}
 
 # What parts of users' own can be made from, beside the registry.
-__all__ = ["MEMORIES", "ErrorMemory"]
+__all__ = ["MEMORIES", "DenseMean", "DenseMomentum", "ErrorMemory"]

@@ -40,11 +40,11 @@ class Kept:
         """Whether no vector was ever put, opened or loaded."""
         return not self._arrays and not self._loaded
 
-    def check(self, n: int) -> None:
+    def check(self, n: int, whose: str = "the gradients") -> None:
         """Refuse saved vectors of another size than the gradient's."""
         for name, array in self._loaded.items():
             if array.size != n:
-                raise InvalidArgument(f"the saved {name} has {array.size} elements, the gradients have {n}")
+                raise InvalidArgument(f"the saved {name} has {array.size} elements, {whose} have {n}")
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
         here = {name: np.array(ops.to_host(array)) for name, array in self._arrays.items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..options import Option
 from ..values import Array, Compensated, Sent
+from .dense import DenseMean, DenseMomentum
 from .kept import ErrorMemory
 from .residual import keep_unsent
 
@@ -24,8 +25,9 @@ class MomentumCorrected(ErrorMemory):
     clip * workers^(-1/2), which bounds that of the sum of all workers' as clip would.
     Cost: no messages. Three vectors (residual, velocity, its successor; Nesterov: four): the new velocity takes its
     place only in ``update``, so a step that is refused or skipped leaves both.
-    Restrictions: the optimizer must be plain gradient descent. Arrays that go dense have no momentum, and do not count
-    for the clipping. With everything sent, masking=no is SGD with momentum, and masking=yes SGD without any.
+    Restrictions: the optimizer must be plain gradient descent, also for the arrays that go dense: they have the same
+    momentum, taken of their mean (``DenseMomentum``), but do not count for the clipping and are not clipped. With
+    everything sent, masking=no is SGD with momentum, and masking=yes SGD without any.
 
     Reference: Lin et al., Deep Gradient Compression, ICLR 2018, algorithms 3 and 4, sections 3.1 and 3.2.
     """
@@ -65,6 +67,9 @@ class MomentumCorrected(ErrorMemory):
             _zero(self._successor, sent.indices, step.ops)
         velocity, self._successor = self._successor, self._kept.get("velocity")
         self._kept.put("velocity", velocity)
+
+    def for_dense(self) -> DenseMean:
+        return DenseMomentum(self.momentum, self.nesterov) if self.momentum else DenseMean()
 
     def _clipped_share(self, gradient: Array, step: Any) -> float:
         """The factor that clips a gradient; 1 for one that is not finite, which others report."""

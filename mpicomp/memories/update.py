@@ -12,8 +12,9 @@ class Update(MomentumCorrected):
     It is momentum correction without its masking and clipping. (Gradient compression is ``residual``, with the
     momentum in the optimizer, after the reduction, the same on all ranks.)
     Cost: no messages; three vectors (Nesterov: four).
-    Restrictions: the optimizer must be plain gradient descent. Arrays that go dense have no momentum. The paper
-    compresses lr times the update: where the learning rate changes, reduce lr * g and apply the mean as it is.
+    Restrictions: the optimizer must be plain gradient descent; arrays that go dense have the momentum after their mean.
+    The paper compresses lr times the update: where the learning rate changes, reduce lr * g and apply the mean as it
+    is.
 
     Reference: Sahu et al., NeurIPS 2021, algorithm 3 and section C.6.
     """

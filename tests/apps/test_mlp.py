@@ -157,6 +157,8 @@ def test_a_run_that_diverges_is_an_error(alone):
         ({"sam": -1.0}, "sam must be at least 0"),
         ({"clip": float("nan")}, "clip must be at least 0"),
         ({"scheme": "dgc", "optimizer": "sgd:momentum=0.9"}, "has the momentum itself"),
+        ({"scheme": "dgc", "optimizer": "sgd:momentum=0.9,weight_decay=0.01"}, "has the momentum itself"),
+        ({"scheme": "dgc", "optimizer": "adam:weight_decay=0.01"}, "has the momentum itself"),
         ({"scheme": "none"}, "unknown scheme"),
     ],
 )

@@ -166,7 +166,7 @@ def dgc_causes(runs, seeds, quick):
     settings = {"dense": (GOALS["dense"][0], ""), "DGC as the goal has it": (DGC, ""),
                 "memories delivered after the last step": ({**DGC, "deliver": True}, ""),
                 "all arrays selected together": (DGC_WHOLE, ""),
-                "biases dense, without momentum": ({**DGC, "scheme": f"{scheme},dense=1d"}, ""),
+                "biases dense": ({**DGC, "scheme": f"{scheme},dense=1d"}, ""),
                 "gradients clipped to 4": ({**DGC, "clip": 4.0}, ""),
                 "warm-up over half of the run": ({**DGC, "compress_warmup": 1.5}, "")}  # fmt: skip
     found = trained(runs, settings, seeds, quick)
@@ -180,7 +180,9 @@ def left_out(runs, seeds, quick):
                 "ScaleCom, the rate warmed up": {"scheme": SCALECOM, "warmup": 0.3},
                 "ScaleCom, biases dense": {"scheme": SCALECOM.replace("beta=0.1,", "beta=0.1,dense=1d,")},
                 "DGC as the goal has it": DGC, "DGC, the rate warmed up": {**DGC, "warmup": 1.0},
+                "DGC, biases dense": {**DGC, "scheme": f"{DGC['scheme']},dense=1d"},
                 "DGC, no masking": {**DGC, "scheme": f"{DGC['scheme']},masking=no"},
+                "DGC, no masking, biases dense": {**DGC, "scheme": f"{DGC['scheme']},masking=no,dense=1d"},
                 "DGC over all arrays, no masking": {**DGC, "scheme": f"{DGC_WHOLE['scheme']},masking=no"},
                 "DGC, 5 % of the last layer": {**DGC, "densities": {"weight3": 0.05}}}  # fmt: skip
     settings = {label: ({**extra, "schedule": "cosine"}, "") for label, extra in variants.items()}

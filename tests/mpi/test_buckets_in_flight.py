@@ -15,7 +15,7 @@ WHOLE = 1 << 40
 CASES = [
     ("dense", 1), ("dense", 2), ("dense:values=float16", 1), ("dense:values=bfloat16", 1), ("dense:values=float64", 2),
     ("scaled-integer:bits=32", 1), ("dense:memory=residual,values=float16", 2), ("topk:k=40,dense=1d", 1),
-    ("scalecom:chunk=2", 2),
+    ("scalecom:chunk=2", 2), ("dgc:k=40,dense=1d,nesterov=yes", 2),
 ]  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from mpicomp.errors import CorruptFile, Disagreement, InvalidArgument, MpicompEr
 STEPS = 3
 SCHEMES = [
     "dense", "scalecom:chunk=7,beta=0.5", "topk:density=0.1,schedule=accordion,interval=2", "dgc:density=0.05",
-    "powersgd:rank=2", "onebit", "oktopk:density=0.1,period=2", "qsgd", "error-reset:density=0.1,period=2",
+    "dgc:density=0.05,dense=1d,nesterov=yes", "powersgd:rank=2", "onebit", "oktopk:density=0.1,period=2", "qsgd",
+    "error-reset:density=0.1,period=2",
 ]  # fmt: skip
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 4, reason="nothing here is new on more than 4 ranks")
 

@@ -97,7 +97,7 @@ def test_free_waits_for_what_was_started(world):
     np.testing.assert_array_equal(x, world.size)
 
 
-@pytest.mark.parametrize("text", ["topk:k=5,dense=1d", "scalecom:chunk=4,dense=1d"])
+@pytest.mark.parametrize("text", ["topk:k=5,dense=1d", "scalecom:chunk=4,dense=1d", "dgc:k=5,dense=1d"])
 def test_the_reducer_keeps_dense_arrays_in_flight(world, text, monkeypatch):
     """Long arrays that go uncompressed travel beside the compressed ones; nothing else changes."""
     comm = Comm(world)

@@ -53,6 +53,13 @@ def test_a_dgc_step_that_estimates_thresholds(emulated, comm, seed):
     assert seen["waits"] <= 16, seen
 
 
+@pytest.mark.parametrize(("nesterov", "passes"), [("no", 2), ("yes", 3)])
+def test_the_momentum_of_dense_arrays_is_one_pass(emulated, comm, seed, nesterov, passes):
+    """However many arrays go dense; ``axpby`` once more for those that are compressed (Nesterov: twice)."""
+    seen = steps_of(comm, f"dgc:density=0.1,dense=1d,nesterov={nesterov}", seed, resnet50(64))
+    assert seen["kernel axpby"] == passes, seen
+
+
 def test_a_powersgd_step_over_161_tensors(emulated, comm, seed):
     """Its products, and what makes columns orthonormal, take a launch each, and one more where sums are added up."""
     seen = steps_of(comm, "powersgd:rank=4", seed, resnet50(32), tolerance=1e-5)

@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 ROWS = 4  # of a rank's batch
 LOCAL = {"localsgd", "error-reset"}  # ranks get different means, by design
 SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
-STATEFUL = ["topk:density=0.2", "powersgd:rank=1", "dgc:density=0.1", "sketchsgd:density=0.2,columns=64"]
+STATEFUL = ["topk:density=0.2", "powersgd:rank=1", "dgc:density=0.1,dense=1d", "sketchsgd:density=0.2,columns=64"]
 
 
 class Net(nn.Module):
@@ -120,6 +120,25 @@ def test_every_scheme(comm, seed, name):
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
     if name not in LOCAL:
         assert_alike(comm, model)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_dgc_gives_dense_parameters_the_momentum_of_sgd(comm, seed, overlap, nesterov):
+    """Where everything is sent it is SGD with momentum in one process, in all buckets, of weights and of biases."""
+    model, alone = made(seed, torch.float64), made(seed, torch.float64)
+    text = f"dgc:density=1,masking=no,dense=1d,momentum=0.9,nesterov={'yes' if nesterov else 'no'}"
+    optimizer = wrap(model, comm, text, torch.optim.SGD(model.parameters(), lr=0.1), overlap=overlap)
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov)
+    for data in batches(seed, comm.size, 5, dtype=torch.float64):
+        for one, its, x in ((model, optimizer, data[comm.rank]), (alone, plain, data.flatten(0, 1))):
+            its.zero_grad()
+            loss_of(one, x).backward()
+            its.step()
+    assert_close(model, alone, rtol=1e-9, atol=1e-12)
+    assert_alike(comm, model)
+    assert sum("dense/velocity" in reducer.state_dict() for reducer in optimizer._exchange.reducers) > 1
+    optimizer.close()
 
 
 def test_unused_on_some_ranks(comm, seed):

@@ -96,9 +96,10 @@ def test_skip_leaves_everything_as_it_was(comm, way, scheme):
     assert states == [reducer.memory_norm() for reducer in optimizer._exchange.reducers]
 
 
-@pytest.mark.parametrize("scheme", ["onebit:memory=none", "powersgd:memory=none", "accordion:memory=none"])
+@pytest.mark.parametrize("scheme", ["onebit:memory=none", "powersgd:memory=none", "accordion:memory=none",
+                                    "dgc:density=0.5,dense=1d"])
 def test_skip_leaves_what_no_memory_keeps(comm, scheme):
-    """An exchange's or a schedule's own state stays, too, of buckets that come before the bad one."""
+    """What exchanges, schedules and dense arrays keep stays, too, of buckets that come before the bad one."""
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters(), comm, scheme,
                                      nonfinite="skip", bucket_bytes=100)  # fmt: skip
