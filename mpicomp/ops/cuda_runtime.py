@@ -101,10 +101,7 @@ def _kernel_names() -> dict[str, list[str]]:
             *(f"add_parts<{t}>" for t in real),
         ],
         "orthogonalise": [f"orthogonalise<{t}, {rank}>" for t in real for rank in RANKS],
-        "random": [
-            *(f"numbers<{t}>" for t in ("unsigned int", "float")),
-            *(f"random_strata<{i}>" for i in index),
-        ],
+        "random": [*(f"numbers<{t}>" for t in ("unsigned int", "float")), *(f"random_strata<{i}>" for i in index)],
         "norms": [
             "check_bounds",
             "add_pieces",

@@ -54,12 +54,13 @@ def thresholds(u: Compensated, targets: list[int], step: Any) -> dict[int, float
     """By span, what its target of magnitudes exceed if u is normal with mean 0 (or nearly); 0 where all are wanted."""
     some = {span: (start, stop) for span, (start, stop) in enumerate(step.spans) if targets[span] < stop - start}
     moments = step.ops.moments_spans(*u, list(some.values()), 0.0) if some else []
-    lams = {span: normal_threshold(*own, targets[span]) for span, own in zip(some, moments, strict=True)}
+    lams = {span: normal_threshold(n, total, squares, targets[span])
+            for span, (n, total, _, squares) in zip(some, moments, strict=True)}
     return {span: lams.get(span, 0.0) for span in range(len(targets))}
 
 
-def normal_threshold(n: int, total: float, magnitudes: float, squares: float, target: int) -> float:
-    """The threshold of ``n`` elements with these moments."""
+def normal_threshold(n: int, total: float, squares: float, target: int) -> float:
+    """Of ``n`` elements with this sum and this sum of squares."""
     mean = total / n
     variance = squares / n - mean * mean
     quantile = -NormalDist().inv_cdf(0.5 * target / n)
