@@ -94,12 +94,15 @@ from .reference.many import (
     bin_select_in,
     chunk_indices_in,
     chunk_max_in,
+    moments_in,
     random_strata_in,
     require_counts,
     sample_in,
     threshold_in,
     top_k_in,
 )
+from .reference.selection import Moments
+from .reference.sketch import expand_rows_in, project_rows_in, require_rows_of_spans
 
 __all__ = [
     "PIECE",
@@ -124,6 +127,7 @@ __all__ = [
     "dequantise",
     "empty",
     "expand_rows",
+    "expand_rows_spans",
     "from_host",
     "gather",
     "group_means",
@@ -138,6 +142,7 @@ __all__ = [
     "maximum",
     "minimum",
     "moments",
+    "moments_spans",
     "multiply",
     "narrow",
     "orthogonalise",
@@ -154,6 +159,7 @@ __all__ = [
     "project_back",
     "project_back_all",
     "project_rows",
+    "project_rows_spans",
     "quantise",
     "random_strata",
     "random_strata_spans",
@@ -215,6 +221,11 @@ def bin_select_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds,
     return bin_select_in(bin_select, concatenate, memory, grad, spans, length)
 
 
+def moments_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, floor: float) -> list[Moments]:
+    """``moments`` in each of ``spans``."""
+    return moments_in(moments, memory, grad, spans, floor)
+
+
 def sample_spans(memory: np.ndarray | None, grad: np.ndarray, samples: Samples, values: np.ndarray) -> None:
     """``sample`` for each of ``samples``, one behind another."""
     sample_in(sample, memory, grad, samples, values)
@@ -230,6 +241,18 @@ def kth_largest_spans(x: np.ndarray, spans: Bounds, counts: list[int]) -> list[f
 def random_strata_spans(n: int, spans: Bounds, counts: list[int], key: Key) -> np.ndarray:
     """``random_strata`` in each of ``spans``, as indices into ``n`` elements."""
     return random_strata_in(random_strata, concatenate, n, spans, counts, key)
+
+
+def project_rows_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, row: int, width: int, seed: int,
+                       out: np.ndarray) -> None:
+    """``project_rows`` of each of ``spans``, one behind another."""
+    project_rows_in(project_rows, memory, grad, spans, row, width, seed, out)
+
+
+def expand_rows_spans(rows: np.ndarray, row: int, spans: Bounds, n: int) -> np.ndarray:
+    """``expand_rows`` of rows that are counted through all ``spans``, as indices into the whole vector."""
+    require_rows_of_spans(rows, row, spans, n)
+    return expand_rows_in(expand_rows, concatenate, positions_of, rows, row, spans, n)
 
 
 def project_all(memory: np.ndarray | None, grad: np.ndarray, matrices: Matrices, q: np.ndarray, p: np.ndarray) -> None:

@@ -30,6 +30,7 @@ PACK_BYTES = 16  # what one access moves: `Pack` in common.cuh
 PIECE = 4096  # elements for one block: `update_piece` in update.cu, `list_piece` in many.cu
 DIGIT_BITS = 11  # `digit_bits` in top_k.cu
 DIGIT_PIECE = 65536  # `digit_piece` there
+MOMENTS_PIECE = 16384  # `moments_piece` in moments.cu
 GROUP_PIECE = 16384  # `piece` in norms.cu
 RANKS = (2, 4, 8, 16)  # columns of PowerSGD's kernels; others are filled up, and more go to CuPy's libraries
 PANEL = 2048  # `panel` in low_rank.cu
@@ -83,6 +84,8 @@ def _kernel_names() -> dict[str, list[str]]:
         "sketch": [
             *(f"{name}<{t}>" for name in ("count_sketch", "project_rows") for t in real),
             *(f"sketch_estimate<{t}, {rows}>" for t in real for rows in (0, *SKETCH_ROWS)),
+            *(f"row_lengths<{i}>" for i in index),
+            *(f"write_rows<{rows}, {i}>" for rows in index for i in index),
         ],
         "measure": [f"{name}<{t}>" for name in ("count_nonfinite", "squared_norm") for t in real],
         "moments": [f"{name}<{t}>" for name in ("moments", "sample") for t in real],
@@ -98,10 +101,7 @@ def _kernel_names() -> dict[str, list[str]]:
             *(f"add_parts<{t}>" for t in real),
         ],
         "orthogonalise": [f"orthogonalise<{t}, {rank}>" for t in real for rank in RANKS],
-        "random": [
-            *(f"numbers<{t}>" for t in ("unsigned int", "float")),
-            *(f"random_strata<{i}>" for i in index),
-        ],
+        "random": [*(f"numbers<{t}>" for t in ("unsigned int", "float")), *(f"random_strata<{i}>" for i in index)],
         "norms": [
             "check_bounds",
             "add_pieces",

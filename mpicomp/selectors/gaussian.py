@@ -7,20 +7,21 @@ from statistics import NormalDist
 from typing import Any
 
 from ..values import Array, Compensated
-from ._by_span import DENSITY, K
-from ._estimated import Estimated, largest_of, without_estimate
+from ._by_span import DENSITY, K, Listed, Targeted
+from ._estimated import exactly, largest_of, passed, selection
 
 FEW, MANY = 2 / 3, 4 / 3  # how many may pass, in targets, before the threshold is corrected
 CORRECTIONS = 3
 
 
-class Gaussian(Estimated):
+class Gaussian(Targeted, Listed):
     """|u| >= |mean| + z * deviation, z the normal quantile that leaves out half the density at either end.
 
     Where fewer than 2/3 of the target pass the threshold is halved, where more than 4/3 it grows by one half, three
     times at most. If then still too many pass, or a correction leaves too few of too many, the exact top-k among the
     many is taken (published code keeps the first k by position, or the few). If too few pass all along, so be it:
-    where tails are unlike the normal one, far fewer may be sent. One pass for the moments, one for each threshold.
+    where tails are unlike the normal one, far fewer may be sent. One pass for the moments, one for each threshold; all
+    spans are treated together. NaN and infinity are found first; where only a sum overflowed, the exact top-k is taken.
 
     Reference: Shi et al., Understanding top-k sparsification in distributed deep learning, 2019, algorithm 1.
     """
@@ -29,27 +30,38 @@ class Gaussian(Estimated):
     options = (DENSITY, K)
     reference = "Shi et al. 2019 (Gaussian-k)"
 
-    def pick(self, u: Compensated, target: int, step: Any) -> Array:
-        ops = step.ops
-        lam = normal_threshold(u, target, ops)
-        if not isfinite(lam):
-            return without_estimate(u, target, ops)
-        passed = ops.threshold(*u, lam)
+    def select(self, u: Compensated, step: Any) -> Array:
+        targets = self.targets(step)
+        lams = thresholds(u, targets, step)
+        found, fitted = passed(u, lams, step), {span: lam for span, lam in lams.items() if isfinite(lam)}
+        left = fitted
         for _ in range(CORRECTIONS):
-            if FEW * target <= passed.size <= MANY * target:
-                break
-            lam *= 0.5 if passed.size < target else 1.5
-            before, passed = passed, ops.threshold(*u, lam)
-            if passed.size < FEW * target < before.size:
-                passed = before
-                break
-        return passed if passed.size <= MANY * target else largest_of(u, passed, target, ops)
+            left = {span: lam * (0.5 if found[span].size < targets[span] else 1.5) for span, lam in left.items()
+                    if not FEW * targets[span] <= found[span].size <= MANY * targets[span]}
+            for span, part in passed(u, left, step).items():
+                if part.size < FEW * targets[span] < found[span].size:
+                    del left[span]  # the many that passed before hold the largest
+                else:
+                    found[span] = part
+        crowded = {span: found[span] for span in fitted if found[span].size > MANY * targets[span]}
+        overflowed = [span for span in lams if span not in fitted and not found[span].size]
+        found |= largest_of(u, crowded, targets, step)
+        found |= exactly(u, overflowed, targets, step)
+        return selection(found, step)
 
 
-def normal_threshold(u: Compensated, target: int, ops: Any) -> float:
-    """What ``target`` of the magnitudes of u exceed if u is normal with mean 0 (or nearly)."""
-    _, total, _, squares = ops.moments(*u, 0.0)
-    mean: float = total / u.n
-    variance: float = squares / u.n - mean * mean
-    quantile = -NormalDist().inv_cdf(0.5 * target / u.n)
+def thresholds(u: Compensated, targets: list[int], step: Any) -> dict[int, float]:
+    """By span, what its target of magnitudes exceed if u is normal with mean 0 (or nearly); 0 where all are wanted."""
+    some = {span: (start, stop) for span, (start, stop) in enumerate(step.spans) if targets[span] < stop - start}
+    moments = step.ops.moments_spans(*u, list(some.values()), 0.0) if some else []
+    lams = {span: normal_threshold(n, total, squares, targets[span])
+            for span, (n, total, _, squares) in zip(some, moments, strict=True)}
+    return {span: lams.get(span, 0.0) for span in range(len(targets))}
+
+
+def normal_threshold(n: int, total: float, squares: float, target: int) -> float:
+    """Of ``n`` elements with this sum and this sum of squares."""
+    mean = total / n
+    variance = squares / n - mean * mean
+    quantile = -NormalDist().inv_cdf(0.5 * target / n)
     return abs(mean) + quantile * sqrt(variance) if variance > 0 else abs(mean)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -37,40 +37,27 @@ class Rows(Targeted):
 
     def sketch(self, u: Compensated, step: Any) -> Array:
         """``width`` numbers for each row, all spans one after the other."""
-        rows = sum(self._rows(stop - start) for start, stop in step.spans)
-        sketch, seed = step.ops.empty(rows * self.width, u.gradient.dtype), _seed(step)
-        for _, start, stop, part in self._parts(sketch, step):
-            step.ops.project_rows(*u.span(start, stop), self.row, self.width, seed, part)
+        sketch = step.ops.empty(sum(self._rows(step)) * self.width, u.gradient.dtype)
+        step.ops.project_rows_spans(*u, step.spans, self.row, self.width, _seed(step), sketch)
         return sketch
 
     def pick(self, total: Array, step: Any) -> Array:
         """Ascending indices into the whole vector, where ``total`` is the sum of all sketches."""
-        ops, dtype, found = step.ops, step.ops.index_dtype(step.n), []
-        for span, start, stop, part in self._parts(total, step):
-            rows = self._rows(stop - start)
-            wanted = min(rows, -(-self.count(step, span) // self.row))
-            largest = ops.top_k(None, self._norms(part, rows, step), wanted)
-            indices = ops.expand_rows(largest, self.row, stop - start).astype(dtype, copy=False)
-            found.append(indices + start if start else indices)
-        return ops.concatenate(found, dtype)
+        rows = self._rows(step)
+        wanted = [min(own, -(-target // self.row)) for own, target in zip(rows, self.targets(step), strict=True)]
+        bounds = list(pairwise([0, *accumulate(rows)]))
+        largest = step.ops.top_k_spans(None, self._norms(total, sum(rows), step), bounds, wanted)
+        return step.ops.expand_rows_spans(largest, self.row, step.spans, step.n)
 
-    def _norms(self, part: Array, rows: int, step: Any) -> Array:
-        ops, norms = step.ops, step.ops.empty(rows, part.dtype)
+    def _norms(self, total: Array, rows: int, step: Any) -> Array:
+        ops, norms = step.ops, step.ops.empty(rows, total.dtype)
         bounds = step.kept(("rows", rows), lambda: ops.from_host(np.arange(rows + 1, dtype=np.int64) * self.width))
-        ops.group_norms(part, bounds, "l2", norms)
+        ops.group_norms(total, bounds, "l2", norms)
         return norms
 
-    def _rows(self, n: int) -> int:
-        return -(-n // self.row)
-
-    def _parts(self, sketch: Array, step: Any) -> Iterator[tuple[int, int, int, Array]]:
-        """Each span that has elements: its number, where it begins and ends, and its part of a sketch."""
-        filled = 0
-        for span, (start, stop) in enumerate(step.spans):
-            size = self._rows(stop - start) * self.width
-            if size:
-                yield span, start, stop, sketch[filled : filled + size]
-            filled += size
+    def _rows(self, step: Any) -> list[int]:
+        """How many rows each span has."""
+        return [-(-(stop - start) // self.row) for start, stop in step.spans]
 
 
 def _seed(step: Any) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import accumulate, pairwise
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..options import Option
 from ..values import Array, Compensated
 from ._by_span import DENSITY, K, Listed, Targeted
+from ._estimated import Part, exactly, largest_of, passed, selection
 
 LOW, HIGH = 0.8, 1.3  # bounds on how many pass, in targets
 LOWERINGS = 5  # of the threshold, each to LOW of it
@@ -46,13 +45,12 @@ class Sampled(Targeted, Listed):
         found: dict[int, Part] = {}
         left = self._thresholds(u, targets, step)
         for _ in range(LOWERINGS + 1):
-            passed = _passed(u, left, step)
-            found |= {span: part for span, part in passed.items() if part.size >= LOW * targets[span]}
+            found |= {span: part for span, part in passed(u, left, step).items() if part.size >= LOW * targets[span]}
             left = {span: LOW * lam for span, lam in left.items() if span not in found}
         crowded = {span: found[span] for span in sorted(found) if found[span].size > HIGH * targets[span]}
-        found |= _largest_of(u, crowded, targets, step)
-        found |= _exactly(u, [span for span in range(len(targets)) if span not in found], targets, step)
-        return _joined([found[span] for span in range(len(targets))], step)
+        found |= largest_of(u, crowded, targets, step)
+        found |= exactly(u, [span for span in range(len(targets)) if span not in found], targets, step)
+        return selection(found, step)
 
     def _thresholds(self, u: Compensated, targets: list[int], step: Any) -> dict[int, float]:
         """By span, the smallest magnitude of its sample's own top-k; 0 where everything is to be sent.
@@ -82,59 +80,3 @@ class Sampled(Targeted, Listed):
         """Elements between two of the sample; odd, so as not to keep in step with rows of 2^m elements."""
         longest = min(1 / self.sample, target / ENOUGH)
         return max(1, int(longest) - 1 | 1)
-
-
-class Part(NamedTuple):
-    """Of a list of selected indices, those in one span."""
-
-    indices: Array
-    begin: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        return self.end - self.begin
-
-
-def _parts(indices: Array, spans: Iterable[int], counts: list[int]) -> dict[int, Part]:
-    """By span, a list that holds ``counts`` indices of each."""
-    bounds = pairwise([0, *accumulate(counts)])
-    return {span: Part(indices, *bound) for span, bound in zip(spans, bounds, strict=True)}
-
-
-def _joined(parts: list[Part], step: Any) -> Array:
-    """All in one list; neighbours in a list stay together."""
-    runs: list[Part] = []
-    for part in parts:
-        if runs and runs[-1].indices is part.indices and runs[-1].end == part.begin:
-            runs[-1] = runs[-1]._replace(end=part.end)
-        else:
-            runs.append(part)
-    lists = [one.indices if one.size == one.indices.size else one.indices[one.begin : one.end] for one in runs]
-    return lists[0] if len(lists) == 1 else step.ops.concatenate(lists, step.ops.index_dtype(step.n))
-
-
-def _passed(u: Compensated, lams: dict[int, float], step: Any) -> dict[int, Part]:
-    """By span, all that reach its threshold."""
-    if not lams:
-        return {}
-    indices, counts = step.ops.threshold_spans(*u, [step.spans[span] for span in lams], list(lams.values()))
-    return _parts(indices, lams, counts)
-
-
-def _exactly(u: Compensated, spans: list[int], targets: list[int], step: Any) -> dict[int, Part]:
-    """By span, its largest."""
-    if not spans:
-        return {}
-    counts = [targets[span] for span in spans]
-    return _parts(step.ops.top_k_spans(*u, [step.spans[span] for span in spans], counts), spans, counts)
-
-
-def _largest_of(u: Compensated, passed: dict[int, Part], targets: list[int], step: Any) -> dict[int, Part]:
-    """By span, its largest, which are among those that passed."""
-    if not passed:
-        return {}
-    candidates, counts = _joined(list(passed.values()), step), [targets[span] for span in passed]
-    bounds = list(pairwise([0, *accumulate(part.size for part in passed.values())]))
-    largest = step.ops.top_k_spans(None, u.at(candidates, step.ops), bounds, counts)
-    return _parts(candidates[largest], passed, counts)

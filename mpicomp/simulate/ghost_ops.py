@@ -20,7 +20,18 @@ from ..ops.reference.low_rank import (
     project_back_each,
     project_each,
 )
-from ..ops.reference.many import Bounds, Samples, bin_select_in, random_strata_in, sample_in, threshold_in, top_k_in
+from ..ops.reference.many import (
+    Bounds,
+    Samples,
+    bin_select_in,
+    moments_in,
+    random_strata_in,
+    sample_in,
+    threshold_in,
+    top_k_in,
+)
+from ..ops.reference.selection import Moments
+from ..ops.reference.sketch import expand_rows_in, project_rows_in
 from .ghost import Ghost, Unknown
 from .spread import Spread, joined, union
 
@@ -47,10 +58,10 @@ BIN = 5  # pass of AdaComp's bins in the long run: 4 to 8 of 50 or 500 random gr
 class GhostOps:
     """The operations of ``mpicomp.ops`` on ghosts: what each passes over goes to ``work(kernel, elements)``.
 
-    Assumed, where it depends on elements: a threshold lets ``passing`` of the places through that its elements were
-    chosen from, so of sums as many as of each rank's own; ranks choose independently of each other, which gives the
-    length of unions and of what two lists have in common; gaps between indices are those of a random choice; indices
-    lie evenly over what they were chosen from; of every bin BIN pass; magnitudes are those of normal deviates;
+    Assumed, where it depends on elements: a threshold above 0 lets ``passing`` of the places through that its elements
+    were chosen from, so of sums as many as of each rank's own; ranks choose independently of each other, which gives
+    the length of unions and of what two lists have in common; gaps between indices are those of a random choice;
+    indices lie evenly over what they were chosen from; of every bin BIN pass; magnitudes are those of normal deviates;
     everything is finite, and nothing zero.
 
     Parameters
@@ -156,6 +167,16 @@ class GhostOps:
     def random_strata_spans(self, n: int, spans: Bounds, counts: list[int], key: RandomKey) -> Ghost:
         return random_strata_in(self.random_strata, self.concatenate, n, spans, counts, key)
 
+    def moments_spans(self, memory: Any, grad: Any, spans: Bounds, floor: float) -> list[Moments]:
+        return moments_in(self.moments, memory, grad, spans, floor)
+
+    def project_rows_spans(self, memory: Any, grad: Any, spans: Bounds, row: int, width: int, seed: int,
+                           out: Any) -> None:
+        project_rows_in(self.project_rows, memory, grad, spans, row, width, seed, out)
+
+    def expand_rows_spans(self, rows: Any, row: int, spans: Bounds, n: int) -> Ghost:
+        return expand_rows_in(self.expand_rows, self.concatenate, self.positions_of, rows, row, spans, n)
+
     def sample_spans(self, memory: Any, grad: Any, samples: Samples, values: Any) -> None:
         sample_in(self.sample, memory, grad, samples, values)
 
@@ -175,6 +196,8 @@ class GhostOps:
 
     def threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:
         self.work("threshold", grad.size)
+        if lam == 0:
+            return self._indices(grad.size, grad.size, grad.size)
         places = grad.spread.width if grad.spread else grad.size
         return self._indices(grad.size, min(grad.size, max(1, round(self.passing * places))), grad.size)
 
@@ -248,7 +271,7 @@ class GhostOps:
         self.work("squared_norm", x.size)
         return 1.0
 
-    def moments(self, memory: Any, grad: Any, floor: float) -> tuple[int, float, float, float]:
+    def moments(self, memory: Any, grad: Any, floor: float) -> Moments:
         """Of normal deviates, all of which count."""
         self.work("moments", grad.size)
         return grad.size, 0.0, math.sqrt(2 / math.pi) * grad.size, float(grad.size)

@@ -8,6 +8,8 @@ from emulated_gpu import emulate, on_device
 from launches import resnet50, steps_of  # `resnet50` is of tests/gpu/models.py
 
 from mpicomp.ops import gpu
+from mpicomp.selectors.gaussian import CORRECTIONS
+from mpicomp.selectors.sidco import STAGES
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_a_scalecom_step_over_161_tensors(emulated, comm, seed, layers):
 
 @pytest.mark.parametrize("scheme", ["topk:density=0.01,layers=whole", "topk:density=0.01,layers=per-tensor",
                                     "threshold:lam=40", "dense", "dgc:density=0.01", "adacomp:bin=100",
-                                    "randomk:layers=per-tensor"])
+                                    "randomk:layers=per-tensor", "arctopk:density=0.01,row=8,layers=per-tensor"])
 def test_launches_do_not_grow_with_the_tensors(emulated, comm, seed, scheme):
     shapes = resnet50(64)
     many, few = steps_of(comm, scheme, seed, shapes), steps_of(comm, scheme, seed, shapes[:5])
@@ -58,6 +60,27 @@ def test_the_momentum_of_dense_arrays_is_one_pass(emulated, comm, seed, nesterov
     """However many arrays go dense; ``axpby`` once more for those that are compressed (Nesterov: twice)."""
     seen = steps_of(comm, f"dgc:density=0.1,dense=1d,nesterov={nesterov}", seed, resnet50(64))
     assert seen["kernel axpby"] == passes, seen
+
+
+def test_a_gaussiank_step_over_161_tensors(emulated, comm, seed):
+    """Moments of all tensors once; all that pass, once more a correction; the largest of what is still too much."""
+    seen = steps_of(comm, "gaussiank:density=0.1,layers=per-tensor", seed, resnet50(32))
+    assert seen["kernel moments"] == 1, seen
+    assert seen["kernel select"] <= 2 * (1 + CORRECTIONS) + 1, seen  # a list longer than guessed takes a second pass
+    assert seen.get("kernel count_digits_spans", 0) <= 3, seen
+    assert seen["kernels"] <= 40, seen
+    assert seen["waits"] <= 16, seen
+
+
+def test_a_sidco_step_over_161_tensors(emulated, comm, seed):
+    """A stage takes moments, all that pass and their values; tensors in which one went too far are selected exactly."""
+    seen = steps_of(comm, "sidco:density=0.1,layers=per-tensor", seed, resnet50(32))
+    stages = seen["kernel moments"]
+    assert stages <= STAGES, seen
+    assert seen["kernel select"] <= 2 * stages + 2, seen
+    assert seen.get("kernel count_digits_spans", 0) <= 2 * 3, seen
+    assert seen["kernels"] <= 30 + 6 * stages, seen
+    assert seen["waits"] <= 10 + 3 * stages, seen
 
 
 def test_a_powersgd_step_over_161_tensors(emulated, comm, seed):

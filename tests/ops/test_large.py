@@ -81,6 +81,7 @@ def calls(n):
     values, indices = Huge(k), Huge(k, reference.index_dtype(n))
     positions = Huge(-(-n // 112), np.uint8)
     spans = [(0, n // 2, 112), (n // 2, n, 112)]
+    rows, chunked = [(0, n // 3), (n // 3, n)], [(0, n // 3, 64), (n // 3, n, 64)]
     matrices = [(1, 1 + n // 8 * 7, 7, 4)], Huge(n // 8 * 4), Huge(28)
     return {
         "add": (lambda: gpu.add(x, y), n),
@@ -104,7 +105,10 @@ def calls(n):
         "masked_update": (lambda: gpu.masked_update(x, y, indices, values, 0.1), n),
         "count_nonfinite": (lambda: gpu.count_nonfinite(x), n),
         "squared_norm": (lambda: gpu.squared_norm(x), n),
-        "moments": (lambda: gpu.moments(x, y, 0.5), n),
+        "moments": (lambda: gpu.moments(x, y, 0.5), -(-n // cuda_runtime.MOMENTS_PIECE)),
+        "moments_spans": (lambda: gpu.moments_spans(x, y, [(0, n // 2), (n // 2, n)], 0.5), 2),
+        "project_rows_spans": (lambda: gpu.project_rows_spans(x, y, rows, 64, 4, 1, Huge(4 * gpu_chunks(chunked))), 64),
+        "expand_rows_spans": (lambda: gpu.expand_rows_spans(Huge(k, np.int64), 64, rows, n), k),
         "pack": (lambda: gpu.pack([Huge(n // 3), Huge(n - n // 3)], x), n),
         "pack_signs": (lambda: gpu.pack_signs(x, Huge((n + 7) // 8, np.uint8)), n),
         "quantise": (lambda: gpu.quantise(x, 0.1, n, gpu.Key(1, 2, 3), Huge(n, np.int8)), n),
@@ -239,6 +243,38 @@ def test_gather_and_measures_at_the_end(runtime, sparse, rng):
     found = np.array([0, 2**64 - 1], np.uint64)
     run(runtime, "measure", "count_nonfinite<float>", N // 4 // THREADS, (whole, np.int64(N), found))
     assert found.tolist() == [1, N - 7]
+
+
+def test_moments_at_the_end(runtime, sparse, rng):
+    whole, own = tail(rng, sparse)
+    pieces = N // cuda_runtime.MOMENTS_PIECE
+    table, sums = np.array([0, pieces, 0, N]), sparse(4 * pieces, np.float64)
+    args = np.uintp(0), whole, table, np.int64(1), np.int32(0), sums
+    run(runtime, "moments", "moments<float>", pieces, args, most=1)
+    _, *expected = reference.moments(None, own, 0.0)
+    count, *found = sums.reshape(4, pieces)[:, -1]
+    assert count == cuda_runtime.MOMENTS_PIECE
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-10)
+    assert not sums.reshape(4, pieces)[:, -2].any()
+
+
+def test_rows_at_the_end(runtime, sparse, rng):
+    whole, own = tail(rng, sparse)
+    row, width, seed = 64, 3, int(rng.integers(2**63))
+    rows = N // row
+    table, sketch = (np.array([0, rows, 0, N]), np.int64(1), np.int64(row)), sparse(rows * width)
+    blocks = rows * cuda_runtime.WARP // THREADS
+    args = np.uintp(0), whole, *table, np.int32(width), np.uint64(seed), sketch
+    run(runtime, "sketch", "project_rows<float>", blocks, args)
+    changed = 2 * THREADS // cuda_runtime.WARP
+    expected = np.zeros(changed * width, np.float32)
+    reference.project_rows(None, own[-changed * row :], row, width, seed, expected)
+    np.testing.assert_allclose(sketch[-expected.size :], expected, rtol=0, atol=1e-4)
+    last, lengths, indices = np.int32([rows - 5, rows - 1]), np.zeros(2, np.int64), np.zeros(2 * row, np.int64)
+    runtime.kernel("sketch", "row_lengths<int>")((1,), (THREADS,), (last, np.int64(2), *table, lengths))
+    args = last, np.int64(2), *table, np.cumsum(lengths), indices
+    runtime.kernel("sketch", "write_rows<int, long long>")((1,), (THREADS,), args)
+    assert_same(indices, np.concatenate([np.arange(N - 5 * row, N - 4 * row), np.arange(N - row, N)]))
 
 
 def test_the_last_tile_of_a_cut(runtime, sparse, rng):

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from arrays import REALS, assert_same, vector, with_specials
+from arrays import INDICES, REALS, assert_same, vector, with_specials
 from test_refusals import refuse
 
 from mpicomp.errors import InvalidArgument
@@ -96,6 +96,81 @@ def test_bins(ops, rng, dtype, has_memory):
             assert_same(found, reference.bin_select_spans(memory, grad, spans, length))
 
 
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_moments(ops, rng, dtype, has_memory):
+    """Of integers exactly the oracle's; of any numbers the bits that each span gives by itself, wherever it begins."""
+    for n in LENGTHS:
+        spans = cut(rng, n)
+        memory, grad = rng.integers(-9, 10, (2, n)).astype(dtype)
+        memory = memory if has_memory else None
+        for floor in (0.0, 4.0):
+            assert ops.moments_spans(memory, grad, spans, floor) == reference.moments_spans(memory, grad, spans, floor)
+        memory, grad = vector(rng, n, dtype) if has_memory else None, vector(rng, n, dtype)
+        for floor in (0.0, 1.0):
+            found = ops.moments_spans(memory, grad, spans, floor)
+            each = [ops.moments(None if memory is None else memory[start:stop].copy(), grad[start:stop].copy(), floor)
+                    for start, stop in spans]
+            assert found == each
+            expected = reference.moments_spans(memory, grad, spans, floor)
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-10)
+    assert ops.moments_spans(memory, grad, [], 0.0) == []
+
+
+def test_moments_of_spans_longer_than_a_piece(ops, rng):
+    """Whose sums are added up in the order of the pieces; what is not finite stays in its span."""
+    n = 3 * cuda_runtime.MOMENTS_PIECE
+    spans = [(0, 1), (1, n - 7), (n - 7, n - 7), (n - 7, n)]
+    grad = vector(rng, n, np.float32)
+    found = ops.moments_spans(None, grad, spans, 0.0)
+    np.testing.assert_allclose(found, reference.moments_spans(None, grad, spans, 0.0), rtol=1e-12, atol=1e-9)
+    grad[n // 2] = rng.choice([np.nan, np.inf, -np.inf])
+    spoilt = ops.moments_spans(None, grad, spans, 0.0)
+    np.testing.assert_array_equal(spoilt[1], reference.moments_spans(None, grad, spans, 0.0)[1])
+    assert [spoilt[0], *spoilt[2:]] == [found[0], *found[2:]]
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_projections_of_rows(ops, rng, dtype, has_memory):
+    """Rows restart at each span; of any numbers the bits that each span gives by itself."""
+    for n in (0, 17, 2000):
+        spans = cut(rng, n)
+        for row, width in ((7, 3), (64, 4), (5000, 9)):
+            rows, seed = sum(-(-(stop - start) // row) for start, stop in spans), int(rng.integers(2**63))
+            memory, grad = rng.integers(-9, 10, (2, n)).astype(dtype)
+            memory = memory if has_memory else None
+            found, expected = np.full((2, rows * width), 7, dtype)
+            ops.project_rows_spans(memory, grad, spans, row, width, seed, found)
+            reference.project_rows_spans(memory, grad, spans, row, width, seed, expected)
+            assert_same(found, expected)
+            memory, grad = fresh(rng, n, dtype, has_memory)
+            ops.project_rows_spans(memory, grad, spans, row, width, seed, found)
+            at = 0
+            for start, stop in spans:
+                own = np.full(-(-(stop - start) // row) * width, 7, dtype)
+                part = None if memory is None else memory[start:stop].copy()
+                ops.project_rows(part, grad[start:stop].copy(), row, width, seed, own)
+                assert_same(found[at : at + own.size], own)
+                at += own.size
+            assert at == found.size
+
+
+@pytest.mark.parametrize("index", INDICES)
+def test_elements_of_rows(ops, rng, index):
+    """Rows are counted through all spans; whichever are wanted, with and without those that are short."""
+    for n in (0, 17, 2000):
+        spans = cut(rng, n)
+        for row in (1, 7, 64, 5000):
+            count = sum(-(-(stop - start) // row) for start, stop in spans)
+            every = np.arange(count, dtype=index)
+            for rows in (every, every[rng.random(count) < 0.3], every[:0], every[-1:]):
+                found = ops.expand_rows_spans(rows, row, spans, n)
+                assert_same(found, reference.expand_rows_spans(rows, row, spans, n))
+            covered = np.concatenate([np.arange(*span) for span in spans])
+            np.testing.assert_array_equal(ops.expand_rows_spans(every, row, spans, n), covered)
+
+
 def test_strata(ops, rng):
     """A stream a span, as each would be drawn by itself."""
     for n in (20, 5000, 2**33):
@@ -122,9 +197,41 @@ def test_what_is_refused(ops):
             (lambda m: m.sample_spans(None, grad, [(0, 3, 2)], np.zeros(5, np.float32)), "values must have 2 elem"),
             (lambda m: m.bin_select_spans(None, grad, [(5, 4)], 3), r"spans must lie in \[0, 10\), got 5 to 4"),
             (lambda m: m.bin_select_spans(None, grad, [(0, 4)], 0), "length must be at least 1, got 0"),
+            (lambda m: m.moments_spans(None, grad, [(0, 11)], 0.0), r"spans must lie in \[0, 10\), got 0 to 11"),
+            (lambda m: m.moments_spans(None, grad, [(0, 4)], -1.0), r"floor must be a number >= 0, got -1"),
             (lambda m: m.random_strata_spans(10, [(0, 4)], [5], key), r"k must be in \[0, 4\], got 5"),
             (lambda m: m.random_strata_spans(10, [(0, 4), (4, 5)], [1, 1], key), r"worker below 2\^32\), got"),
         ):
             with pytest.raises(InvalidArgument, match=match):
                 call(module)
     refuse(lambda g: ops.threshold_spans(None, g, [(0, 1)], [1.0]), np.int32([1]), match="grad must be of dtype float")
+
+
+@pytest.mark.parametrize(
+    ("spans", "row", "width", "match"),
+    [
+        ([(3, 2)], 4, 2, r"spans must lie in \[0, 10\), got 3 to 2"),
+        ([(0, 4)], 0, 2, r"row must be at least 1 and width in \[1, 64\], got 0 and 2"),
+        ([(0, 4)], 4, 65, r"row must be at least 1 and width in \[1, 64\], got 4 and 65"),
+        ([(0, 4), (4, 9)], 4, 2, "out must have 6 elements, got 4"),
+    ],
+)
+def test_projections_that_are_refused(ops, spans, row, width, match):
+    grad, out = np.ones(10, np.float32), np.ones(4, np.float32)
+    for module in (ops, reference):
+        refuse(lambda g, o, m=module: m.project_rows_spans(None, g, spans, row, width, 0, o), grad, out, match=match)
+
+
+@pytest.mark.parametrize(
+    ("rows", "row", "spans", "match"),
+    [
+        ([0], 0, [(0, 4)], "row must be at least 1 and n at least 0, got 0 and 10"),
+        ([0], 4, [(0, 11)], r"spans must lie in \[0, 10\), got 0 to 11"),
+        ([3], 4, [(0, 5), (5, 9)], r"rows must be in \[0, 3\), got 3"),
+        ([-1], 4, [(0, 5)], r"rows must be in \[0, 2\), got -1"),
+        ([1, 1], 4, [(0, 5)], "rows must be strictly ascending"),
+    ],
+)
+def test_rows_that_are_refused(ops, rows, row, spans, match):
+    for module in (ops, reference):
+        refuse(lambda r, m=module: m.expand_rows_spans(r, row, spans, 10), np.int32(rows), match=match)

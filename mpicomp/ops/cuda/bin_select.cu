@@ -3,29 +3,17 @@
 #include "common.cuh"
 #include "groups.cuh"
 
-// Bins begin anew in each of `count` spans. spans: of each the number of its first bin (`count` + 1 of them), then where
-// each begins, then where each ends.
-struct Bin {
-    long long begin, end;
-};
-
-__device__ inline Bin bin_of(const long long* spans, long long count, long long length, long long b) {
-    const long long s = group_of(spans, count, b), *starts = spans + count + 1;
-    const long long begin = starts[s] + (b - spans[s]) * length;
-    return {begin, min(begin + length, starts[count + s])};
-}
-
 template <typename T> __device__ inline Bits<T> ahead(const T* memory, const T* grad, long long i) {
     return magnitude(compensated(memory, grad, i) + grad[i]);
 }
 
-// peaks[b] = the largest |u| of bin b, counts[b] = how many |u + grad| are at least as large.
+// peaks[b] = the largest |u| of bin b, counts[b] = how many |u + grad| are at least as large. Bins are pieces of `count` spans.
 template <typename T>
 __global__ void bin_peaks(const T* memory, const T* grad, const long long* spans, long long count, long long length,
                           Bits<T>* peaks, long long* counts) {
     const int lane = threadIdx.x % warp_size;
     for (long long b = grid_index() / warp_size; b < spans[count]; b += grid_size() / warp_size) {
-        const auto [begin, end] = bin_of(spans, count, length, b);
+        const auto [span, begin, end] = piece_of(spans, count, length, b);
         Bits<T> peak = 0;
         long long reaching = 0;
         for (long long i = begin + lane; i < end; i += warp_size)
@@ -45,7 +33,7 @@ __global__ void write_bins(const T* memory, const T* grad, const long long* span
                            const Bits<T>* peaks, const long long* until, I* indices) {
     const int lane = threadIdx.x % warp_size;
     for (long long b = grid_index() / warp_size; b < spans[count]; b += grid_size() / warp_size) {
-        const auto [begin, end] = bin_of(spans, count, length, b);
+        const auto [span, begin, end] = piece_of(spans, count, length, b);
         long long place = b ? until[b - 1] : 0;
         for (long long first = begin; first < end && place < until[b]; first += warp_size) {
             const long long i = first + lane;

@@ -2,23 +2,43 @@
 #include "common.cuh"
 #include "groups.cuh"
 
-// sums[4 b], ... = of block b's elements with |u| >= floor: how many (exact below 2^53), sums of u, |u| and u squared, in
-// float64 and in a fixed order. memory (may be null), grad: n elements.
+constexpr int moments_piece = 16384;  // elements of a span that a block adds up at a time
+
+// Of the elements of piece p with |u| >= floor: sums[p] = how many (exact below 2^53); then, each behind those of all pieces
+// before, the sums of u, of |u| and of u squared. In float64, and in an order that depends on nothing but their number.
+// memory may be null.
 template <typename T>
-__global__ void moments(const T* memory, const T* grad, long long n, Bits<T> floor, double* sums) {
-    double count = 0, sum = 0, size = 0, square = 0;
-    visit(memory, grad, n, [&](long long, T value) {
-        if (magnitude(value) < floor) return;
-        const double wide = value;
-        count += 1;
-        sum += wide;
-        size += wide < 0 ? -wide : wide;
-        square += wide * wide;
-    });
-    count = block_sum(count), sum = block_sum(sum), size = block_sum(size), square = block_sum(square);
-    if (threadIdx.x) return;
-    double* mine = sums + 4ll * blockIdx.x;
-    mine[0] = count, mine[1] = sum, mine[2] = size, mine[3] = square;
+__global__ void moments(const T* memory, const T* grad, const long long* spans, long long count, Bits<T> floor,
+                        double* sums) {
+    constexpr int size = Pack<T>::size;
+    const long long pieces = spans[count];
+    for (long long p = blockIdx.x; p < pieces; p += gridDim.x) {
+        const auto [span, begin, end] = piece_of(spans, count, moments_piece, p);
+        const T *g = grad + begin, *m = memory ? memory + begin : memory;
+        const int n = (int)(end - begin), whole = aligned(m, g) ? n / size : 0;
+        double number = 0, sum = 0, magnitudes = 0, squares = 0;
+        for (int v = threadIdx.x; v * size < n; v += threads) {
+            Pack<T> u;
+            if (v < whole) u = compensated_pack(m, g, v);
+#pragma unroll
+            for (int j = 0; j < size; ++j) {
+                const int i = v * size + j;
+                if (v >= whole && i < n) u.at[j] = compensated(m, g, i);
+                if (i >= n || magnitude(u.at[j]) < floor) continue;
+                const double wide = u.at[j];
+                number += 1;
+                sum += wide;
+                magnitudes += wide < 0 ? -wide : wide;
+                squares += wide * wide;
+            }
+        }
+        number = block_sum(number), sum = block_sum(sum);
+        magnitudes = block_sum(magnitudes), squares = block_sum(squares);
+        if (threadIdx.x == 0) {
+            sums[p] = number, sums[pieces + p] = sum;
+            sums[2 * pieces + p] = magnitudes, sums[3 * pieces + p] = squares;
+        }
+    }
 }
 
 // values: `count` samples, one behind another. samples: of each the number of its first value (`count` + 1 of them), then

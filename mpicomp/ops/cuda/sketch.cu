@@ -1,5 +1,6 @@
-// The count sketch and its estimates, and random projections of rows.
+// The count sketch and its estimates; random projections of rows, and the elements of rows.
 #include "common.cuh"
+#include "groups.cuh"
 
 constexpr int most_rows = 15;
 
@@ -60,17 +61,18 @@ __global__ void sketch_estimate(const T* table, int rows, long long columns, uns
     }
 }
 
-// out[j * width + c] = sum over p of sign(p, c) u[j * row + p]: a warp a row, `together` columns at a time.
+// Rows are pieces of `count` spans. out[j * width + c] = sum over p of sign(p, c) times element p of row j: a warp a row,
+// `together` columns at a time.
 template <typename T>
-__global__ void project_rows(const T* memory, const T* grad, long long n, long long row, int width,
-                             unsigned long long seed, T* out) {
+__global__ void project_rows(const T* memory, const T* grad, const long long* spans, long long count, long long row,
+                             int width, unsigned long long seed, T* out) {
     constexpr int together = 8;
     const int lane = threadIdx.x % warp_size;
-    for (long long j = grid_index() / warp_size; j * row < n; j += grid_size() / warp_size)
+    for (long long j = grid_index() / warp_size; j < spans[count]; j += grid_size() / warp_size) {
+        const auto [span, begin, end] = piece_of(spans, count, row, j);
         for (int first = 0; first < width; first += together) {
             T sums[together] = {};
-            const long long begin = j * row, length = min(row, n - begin);
-            for (long long p = lane; p < length; p += warp_size) {
+            for (long long p = lane; p < end - begin; p += warp_size) {
                 const unsigned long long signs = hash(p, seed, 0) >> first;
                 const T u = compensated(memory, grad, begin + p);
 #pragma unroll
@@ -83,4 +85,28 @@ __global__ void project_rows(const T* memory, const T* grad, long long n, long l
                 if (lane == 0 && first + c < width) out[j * width + first + c] = sums[c];
             }
         }
+    }
+}
+
+// lengths[j] = how many elements row rows[j] has, for k rows.
+template <typename R>
+__global__ void row_lengths(const R* rows, long long k, const long long* spans, long long count, long long row,
+                            long long* lengths) {
+    for (long long j = grid_index(); j < k; j += grid_size()) {
+        const auto [span, begin, end] = piece_of(spans, count, row, rows[j]);
+        lengths[j] = end - begin;
+    }
+}
+
+// Where the elements of k rows stand, one row after the other: a warp a row. until: running sums of the lengths, each row's
+// own included.
+template <typename R, typename I>
+__global__ void write_rows(const R* rows, long long k, const long long* spans, long long count, long long row,
+                           const long long* until, I* indices) {
+    const int lane = threadIdx.x % warp_size;
+    for (long long j = grid_index() / warp_size; j < k; j += grid_size() / warp_size) {
+        const auto [span, begin, end] = piece_of(spans, count, row, rows[j]);
+        I* own = indices + until[j] - (end - begin);
+        for (long long p = lane; p < end - begin; p += warp_size) own[p] = (I)(begin + p);
+    }
 }

@@ -26,20 +26,18 @@ __global__ void count_digits(const T* memory, const T* grad, long long n, int sh
         if (of_block[d]) atomicAdd(&counts[d], (unsigned long long)of_block[d]);
 }
 
-// The same for `count` spans of the vector, each with a cut and counts of its own, one behind another. spans: of each the
-// number of its first piece (`count` + 1 of them), then where each begins, then where each ends.
+// The same for `count` spans of the vector, each with a cut and counts of its own, one behind another.
 template <typename T>
 __global__ void count_digits_spans(const T* memory, const T* grad, const long long* spans, long long count, int shift,
                                    const long long* cuts, unsigned long long* counts) {
     __shared__ int of_block[digits];
     for (long long t = blockIdx.x; t < spans[count]; t += gridDim.x) {
-        const long long s = group_of(spans, count, t), *starts = spans + count + 1, *stops = starts + count;
-        const long long begin = starts[s] + (t - spans[s]) * digit_piece, n = min((long long)digit_piece, stops[s] - begin);
+        const auto [s, begin, end] = piece_of(spans, count, digit_piece, t);
         const T *g = grad + begin, *m = memory ? memory + begin : memory;
         for (int d = threadIdx.x; d < digits; d += threads) of_block[d] = 0;
         __syncthreads();
         const Bits<T> prefix = (Bits<T>)cuts[2 * s];
-        visit_by(threadIdx.x, threads, m, g, n, [&](long long, T value) {
+        visit_by(threadIdx.x, threads, m, g, end - begin, [&](long long, T value) {
             const Bits<T> key = magnitude(value) >> shift;
             if (key >> digit_bits == prefix) atomicAdd(&of_block[key & (digits - 1)], 1);
         });

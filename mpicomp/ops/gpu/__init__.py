@@ -82,13 +82,16 @@ from .selection import (
     bin_select_spans,
     dense_update,
     moments,
+    moments_spans,
     sample,
     sample_spans,
 )
 from .sketch import (
     count_sketch,
     expand_rows,
+    expand_rows_spans,
     project_rows,
+    project_rows_spans,
     sketch_estimate,
 )
 
@@ -115,6 +118,7 @@ __all__ = [
     "dequantise",
     "empty",
     "expand_rows",
+    "expand_rows_spans",
     "from_host",
     "gather",
     "group_means",
@@ -128,6 +132,7 @@ __all__ = [
     "maximum",
     "minimum",
     "moments",
+    "moments_spans",
     "multiply",
     "narrow",
     "orthogonalise",
@@ -144,6 +149,7 @@ __all__ = [
     "project_back",
     "project_back_all",
     "project_rows",
+    "project_rows_spans",
     "quantise",
     "random_strata",
     "random_strata_spans",

@@ -5,24 +5,44 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import INDEX, REAL, WARP, Array, blocks_for, launch, on_device, packs, to_host, xp
+from ..cuda_runtime import (
+    INDEX,
+    MAX_BLOCKS,
+    MOMENTS_PIECE,
+    REAL,
+    WARP,
+    Array,
+    blocks_for,
+    launch,
+    on_device,
+    packs,
+    to_host,
+    xp,
+)
 from ..reference import index_dtype
 from ..reference.many import require_samples, require_spans
+from ..reference.selection import Moments, require_floor
 from . import base
 from .arguments import bits_dtype, check, kind_of, memory_or_null, vouch
 from .collect import table_of, where
 
 
 @on_device
-def moments(memory: Array | None, grad: Array, floor: float) -> tuple[int, float, float, float]:
+def moments(memory: Array | None, grad: Array, floor: float) -> Moments:
+    return moments_spans(memory, grad, [(0, grad.size)], floor)[0]
+
+
+@on_device
+def moments_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], floor: float) -> list[Moments]:
     t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
-    if not floor >= 0:
-        raise InvalidArgument(f"floor must be a number >= 0, got {floor}")
-    blocks, bits = blocks_for(packs(grad)), np.abs(grad.dtype.type(floor)).view(bits_dtype(grad))
-    sums = base.zeros(4 * blocks, np.float64)  # four a block, added here in their order
-    launch("moments", f"moments<{t}>", blocks, m, grad, np.int64(grad.size), bits, sums)
-    count, *rest = to_host(sums).reshape(blocks, 4).sum(axis=0).tolist()
-    return int(count), *rest
+    require_floor(floor)
+    require_spans(spans, grad.size)
+    pieces, table = table_of(tuple(spans), MOMENTS_PIECE, (), xp(), where(grad))
+    count, bits = np.int64(len(spans)), np.abs(grad.dtype.type(floor)).view(bits_dtype(grad))
+    sums, totals = base.empty(4 * pieces, np.float64), base.empty(4 * len(spans), np.float64)
+    launch("moments", f"moments<{t}>", min(MAX_BLOCKS, pieces), m, grad, table, count, bits, sums)
+    launch("norms", "add_pieces", 4 * len(spans), sums, np.int64(pieces), table, count, totals)
+    return [(int(number), *rest) for number, *rest in to_host(totals).reshape(4, -1).T.tolist()]
 
 
 @on_device

@@ -21,11 +21,14 @@ from ..cuda_runtime import (
     launch,
     on_device,
     packs,
-    to_host,
     xp,
 )
 from ..reference import index_dtype
+from ..reference.many import require_spans
+from ..reference.sketch import require_projection, require_rows
 from .arguments import check, kind_of, memory_or_null, require_indices, vouch
+from .base import empty, vouched
+from .collect import table_of, where
 
 
 def _check_sketch(rows: int, columns: int, table: Array, dtype: Any) -> None:
@@ -61,21 +64,46 @@ def sketch_estimate(table: Array, rows: int, columns: int, seed: int, out: Array
 
 @on_device
 def project_rows(memory: Array | None, grad: Array, row: int, width: int, seed: int, out: Array) -> None:
-    if not 1 <= width <= 64 or row < 1:
-        raise InvalidArgument(f"row must be at least 1 and width in [1, 64], got {row} and {width}")
-    t, m, count = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), -(-grad.size // row)
+    project_rows_spans(memory, grad, [(0, grad.size)], row, width, seed, out)
+
+
+@on_device
+def project_rows_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], row: int, width: int, seed: int,
+                       out: Array) -> None:
+    require_projection(row, width)
+    t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
+    require_spans(spans, grad.size)
+    count, *table = _rows_of(spans, row, grad.size, grad)
     check(out, "out", grad.dtype, count * width)
-    scalars = np.int64(grad.size), np.int64(min(row, max(1, grad.size))), np.int32(width), _bits(seed)
-    launch("sketch", f"project_rows<{t}>", blocks_for(count * WARP), m, grad, *scalars, out)
+    launch("sketch", f"project_rows<{t}>", blocks_for(count * WARP), m, grad, *table, np.int32(width), _bits(seed), out)
 
 
 @on_device
 def expand_rows(rows: Array, row: int, n: int) -> Array:
-    if row < 1 or n < 0:
-        raise InvalidArgument(f"row must be at least 1 and n at least 0, got {row} and {n}")
-    kind_of(rows, "rows", INDEX)
-    count = -(-n // row)
+    require_rows(row, n)
+    return expand_rows_spans(rows, row, [(0, n)], n)
+
+
+@on_device
+def expand_rows_spans(rows: Array, row: int, spans: list[tuple[int, int]], n: int) -> Array:
+    require_rows(row, n)
+    require_spans(spans, n)
+    kind, k, dtype = kind_of(rows, "rows", INDEX), np.int64(rows.size), index_dtype(n)
+    count, *table = _rows_of(spans, row, n, rows)
     require_indices(rows, count, ascending=True, name="rows")
-    indices = (rows.astype(np.int64)[:, None] * row + xp().arange(row)).ravel().astype(index_dtype(n))
-    is_short = rows.size and int(to_host(rows[-1:])[0]) == count - 1
-    return vouch(indices[: rows.size * row - (count * row - n if is_short else 0)], n)
+    if rows.size == 0:
+        return vouch(empty(0, dtype), 0)
+    lengths = empty(rows.size, np.int64)
+    launch("sketch", f"row_lengths<{kind}>", blocks_for(k), rows, k, *table, lengths)
+    until = xp().cumsum(lengths)
+    indices = empty(int(until[-1]), dtype)
+    name = f"write_rows<{kind}, {INDEX[dtype.name]}>"
+    launch("sketch", name, blocks_for(rows.size * WARP), rows, k, *table, until, indices)
+    return vouched(indices, spans, n)
+
+
+def _rows_of(spans: list[tuple[int, int]], row: int, n: int, like: Array) -> tuple[int, Array, np.int64, np.int64]:
+    """How many rows there are in all spans of ``n`` elements; their table, the number of spans, elements a row."""
+    row = min(row, max(1, n))
+    count, table = table_of(tuple(spans), row, (), xp(), where(like))
+    return count, table, np.int64(len(spans)), np.int64(row)

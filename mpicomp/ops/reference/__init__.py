@@ -62,6 +62,7 @@ from .many import (
     chunk_indices_spans,
     chunk_max_spans,
     kth_largest_spans,
+    moments_spans,
     pack,
     random_strata_spans,
     sample_spans,
@@ -97,7 +98,9 @@ from .selection import (
 from .sketch import (
     count_sketch,
     expand_rows,
+    expand_rows_spans,
     project_rows,
+    project_rows_spans,
     sketch_estimate,
 )
 
@@ -124,6 +127,7 @@ __all__ = [
     "dequantise",
     "empty",
     "expand_rows",
+    "expand_rows_spans",
     "from_host",
     "gather",
     "group_means",
@@ -137,6 +141,7 @@ __all__ = [
     "maximum",
     "minimum",
     "moments",
+    "moments_spans",
     "multiply",
     "narrow",
     "orthogonalise",
@@ -153,6 +158,7 @@ __all__ = [
     "project_back",
     "project_back_all",
     "project_rows",
+    "project_rows_spans",
     "quantise",
     "random_strata",
     "random_strata_spans",

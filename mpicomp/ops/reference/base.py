@@ -236,17 +236,17 @@ def require_count(k: int, n: int) -> None:
         raise InvalidArgument(f"k must be in [0, {n}], got {k}")
 
 
-def require_in_range(indices: Array, n: int) -> None:
+def require_in_range(indices: Array, n: int, name: str = "indices") -> None:
     """Refuse indices outside ``[0, n)``."""
     if len(indices) and not (indices.min() >= 0 and indices.max() < n):
         outside = indices[(indices < 0) | (indices >= n)][0]
-        raise InvalidArgument(f"indices must be in [0, {n}), got {outside}")
+        raise InvalidArgument(f"{name} must be in [0, {n}), got {outside}")
 
 
-def require_ascending(indices: Array) -> None:
+def require_ascending(indices: Array, name: str = "indices") -> None:
     """Refuse a list in which an index is not above the one before it."""
     if np.any(indices[1:] <= indices[:-1]):
-        raise InvalidArgument("indices must be strictly ascending")
+        raise InvalidArgument(f"{name} must be strictly ascending")
 
 
 def _check_chunk(chunk: int) -> None:

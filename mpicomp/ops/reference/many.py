@@ -11,7 +11,7 @@ from ...errors import InvalidArgument
 from ...partition import chunk_count
 from .base import Array, chunk_indices, chunk_max, concatenate, index_dtype, magnitude_bits, threshold, top_k
 from .random import Key, checked_key, random_strata
-from .selection import bin_select, sample
+from .selection import Moments, bin_select, moments, require_floor, sample
 
 Spans = list[tuple[int, int, int]]  # of each tensor: start, stop, elements a chunk
 Bounds = list[tuple[int, int]]  # of each tensor: start, stop
@@ -41,6 +41,11 @@ def threshold_spans(memory: Array | None, grad: Array, spans: Bounds, lams: list
 def bin_select_spans(memory: Array | None, grad: Array, spans: Bounds, length: int) -> Array:
     """``bin_select`` in each of ``spans``, as indices into all of ``grad``."""
     return bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+
+
+def moments_spans(memory: Array | None, grad: Array, spans: Bounds, floor: float) -> list[Moments]:
+    """``moments`` in each of ``spans``."""
+    return moments_in(moments, memory, grad, spans, floor)
 
 
 def sample_spans(memory: Array | None, grad: Array, samples: Samples, values: Array) -> None:
@@ -127,6 +132,12 @@ def bin_select_in(one: Callable[..., Any], concatenate: Callable[..., Any], memo
                   length: int) -> Any:
     require_spans(spans, grad.size)
     return _joined(_selected(one, memory, grad, spans, [length] * len(spans)), concatenate, grad.size)
+
+
+def moments_in(one: Callable[..., Moments], memory: Any, grad: Any, spans: Bounds, floor: float) -> list[Moments]:
+    require_floor(floor)
+    require_spans(spans, grad.size)
+    return [one(None if memory is None else memory[start:stop], grad[start:stop], floor) for start, stop in spans]
 
 
 def sample_in(one: Callable[..., None], memory: Any, grad: Any, samples: Samples, values: Any) -> None:

@@ -7,17 +7,24 @@ import numpy as np
 from ...errors import InvalidArgument
 from .base import Array, compensated, magnitude_bits, to_indices
 
+Moments = tuple[int, float, float, float]  # how many; sums of u, of |u|, of u squared
 
-def moments(memory: Array | None, grad: Array, floor: float) -> tuple[int, float, float, float]:
+
+def moments(memory: Array | None, grad: Array, floor: float) -> Moments:
     """Of the entries with ``|u| >= floor``: how many, sum of u, of ``|u|`` and of u squared, in float64.
 
     With ``floor = 0`` a NaN or infinity anywhere makes the sums not finite.
     """
-    if not floor >= 0:
-        raise InvalidArgument(f"floor must be a number >= 0, got {floor}")
+    require_floor(floor)
     u = compensated(memory, grad)
     u = u[magnitude_bits(u) >= magnitude_bits(np.array([floor], grad.dtype))].astype(np.float64)
     return len(u), float(u.sum()), float(np.abs(u).sum()), float(np.square(u).sum())
+
+
+def require_floor(floor: float) -> None:
+    """Refuse a floor that is no magnitude."""
+    if not floor >= 0:
+        raise InvalidArgument(f"floor must be a number >= 0, got {floor}")
 
 
 def sample(memory: Array | None, grad: Array, first: int, stride: int, values: Array) -> None:
