@@ -77,7 +77,7 @@ job_options = all_of(  # of both kinds of job
     click.option("--mpi", type=click.Choice(["pmix", "pmi2", "cray_shasta"]),
                  help="How ranks find each other: pmix for Open MPI, pmi2 for MPICH, cray_shasta for Cray's.  "
                       "[default: pmix]"),
-    click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+    click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]"),
 )
 
 
@@ -110,6 +110,8 @@ def bench(mpi: str | None, arguments: tuple[str, ...], gpus: int | None, contain
     if gpus:
         directives["gpus-per-node"] = gpus
         directives["ntasks_per_node"] = directives["ntasks_per_node"] or gpus
+        if arguments and not any(word.startswith("--device") for word in arguments):
+            arguments = (*arguments, "--device", "gpu")
     text = fill(name, dashed(directives), ["bench", *arguments] if arguments else None, mpi)
     if container:
         text = text.replace("MPICOMP_IMAGE:-mpicomp.sif}", f"MPICOMP_IMAGE:-{shlex.quote(container)}}}")

@@ -64,7 +64,12 @@ def test_every_option_sets_its_line_and_no_other(name):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_command_replaces_the_default_one(name):
     new = changes(name, *WAYS[name], "--", "one", "two words", "it's")
-    assert new == [f"(($#)) || set -- {WAYS[name][0]} one 'two words' 'it'\"'\"'s'"]
+    device = " --device gpu" * (name == "gpu")
+    assert new == [f"(($#)) || set -- {WAYS[name][0]} one 'two words' 'it'\"'\"'s'{device}"]
+
+
+def test_arrays_of_a_gpu_job_are_where_one_says():
+    assert changes("gpu", *WAYS["gpu"], "--", "--device=cpu") == ["(($#)) || set -- bench --device=cpu"]
 
 
 def test_the_kind_of_pmi_goes_to_every_srun():
