@@ -70,6 +70,25 @@ def test_the_codec_of_the_how_to_page_sends_bytes_and_loses_nothing(tmp_path):
     assert all(float(lag) < 6 and coarse == "True" for lag, coarse in found)
 
 
+USE_OF_THE_EXCHANGE = """
+import numpy as np
+from mpi4py import MPI
+
+comm = mpicomp.Comm(MPI.COMM_WORLD)
+gradient = np.random.default_rng(comm.rank).integers(-50, 50, 1000).astype(float)
+filled, gathered = (mpicomp.Reducer(comm, f"topk:density=0.1,exchange={name}") for name in ("filled", "gather"))
+same = all((filled.reduce(gradient) == gathered.reduce(gradient)).all() for _ in range(5))
+print("same", same, filled.stats.bytes_sent)
+"""
+
+
+def test_the_exchange_of_the_how_to_page_adds_what_all_gathering_adds(tmp_path):
+    page = (ROOT / "docs" / "howto" / "own-parts.md").read_text()
+    block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    (tmp_path / "exchange.py").write_text(block + USE_OF_THE_EXCHANGE)
+    assert run(tmp_path / "exchange.py").splitlines() == ["same True 8000"] * 2  # an all-reduce of 1000 float64
+
+
 def test_every_example_is_short_shown_and_run():
     here, page = Path(__file__).read_text(), (ROOT / "docs" / "examples.md").read_text()
     for path in sorted(EXAMPLES.glob("*.py")):

@@ -70,13 +70,13 @@ def halving_doubling():
             owned[rank] = keep
         state = step(state, moves, add=True)
         history.append(distance)
-        yield f"step {len(history)}: halve, add", state, moves
+        yield f"step {len(history)}:\nhalve, add", state, moves
         distance //= 2
     for number, distance in enumerate(reversed(history), len(history) + 1):
         moves = [(rank, rank ^ distance, block) for rank in range(RANKS) for block in owned[rank]]
         state = step(state, moves, add=False)
         owned = [sorted({*owned[rank], *owned[rank ^ distance]}) for rank in range(RANKS)]
-        yield f"step {number}: double, copy", state, moves
+        yield f"step {number}:\ndouble, copy", state, moves
 
 
 def blocks(name, panels):

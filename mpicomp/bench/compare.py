@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from . import environment
-from .rows import KEY, differing, label
+from .rows import KEY, differing, label, micros
 
 
 class Baseline:
@@ -61,8 +61,8 @@ class Baseline:
             line += f" (DOUBTFUL: other processes used {foreign:.0%} of the CPUs)"
         differ = differing(rows)
         return line, [
-            f"{label(row, differ)} at {row['nbytes']} bytes: {row['t_med_us']:.4g} us, {row['change_pct']:+.0f} % "
-            f"against {row['baseline_us']:.4g} us" for row in slower
+            f"{label(row, differ)} at {row['nbytes']} bytes: {micros(row['t_med_us'])} us, {row['change_pct']:+.0f} % "
+            f"against {micros(row['baseline_us'])} us" for row in slower
         ]  # fmt: skip
 
 

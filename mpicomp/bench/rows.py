@@ -168,9 +168,25 @@ def in_short(rows: Sequence[dict[str, Any]]) -> list[str]:
         own = [row for row in dense if label(row, differ) == name]
         least, best = min(own, key=lambda row: row["nbytes"]), max(own, key=lambda row: row["busbw_gbs"])
         if len(own) > 1:
-            lines.append(f"{name}: {least['t_med_us']:.4g} us at {show_size(least['nbytes'])}, busbw up to "
-                         f"{best['busbw_gbs']:.3g} GB/s, at {show_size(best['nbytes'])}")
+            lines.append(f"{name}: {micros(least['t_med_us'])} us at {show_size(least['nbytes'])}, busbw up to "
+                         f"{figures(best['busbw_gbs'])} GB/s, at {show_size(best['nbytes'])}")
     return lines
+
+
+def micros(value: float) -> str:
+    """Microseconds with three digits or more, never as a power of ten.
+
+    >>> micros(2.5), micros(81.24), micros(63880.3)
+    ('2.50', '81.2', '63880')
+    """
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def figures(value: float | None) -> str:
+    """GB/s with three digits; "-" where it means nothing."""
+    if value is None:
+        return "-"
+    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
 def wrong_results(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -18,8 +18,9 @@ from ..simulate.advice import SCHEMES, Advice, Line
 from ..simulate.advice import advise as ask
 from ..simulate.models import Model
 from ..together import together
+from ..trace.units import digits
 from . import guard, inputs
-from .console import Column, Progress, print_json, print_table, say, width_of
+from .console import Column, Progress, folded, print_json, print_table, say, width_of
 from .machine import this_machine
 from .simulate import SENT
 
@@ -135,7 +136,7 @@ def report(advice: Advice, model: Model, compute: float, measured: dict[str, flo
     print_table(columns, [cells(line, advice.best(dense=True))[: len(columns)] for line in advice.lines],
                 f"{model.name}: {model.n} elements, {first.ranks} ranks on "
                 f"{first.nodes} node{'s' * (first.nodes > 1)}, "
-                f"{1e3 * compute:.4g} ms of computing a step")
+                f"{digits(1e3 * compute)} ms of computing a step")
     say(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
     if first.nodes > 1:
         say("break-even: the bandwidth of a node's link above which dense is faster")
@@ -143,13 +144,13 @@ def report(advice: Advice, model: Model, compute: float, measured: dict[str, flo
         say(remark)
     for what, seconds in measured.items():
         predicted = next(line.prediction.exchange for line in advice.lines if line.what == what)
-        say(f"checked: the exchange of {what} takes {1e3 * seconds:.4g} ms, predicted {1e3 * predicted:.4g} ms "
+        say(f"checked: the exchange of {what} takes {digits(1e3 * seconds)} ms, predicted {digits(1e3 * predicted)} ms "
                    f"({predicted / seconds - 1:+.0%})")
     for text in advice.best(dense=False).published:
         say(f"published with {advice.best(dense=False).what}: {text}")
     # Under a launcher standard output always looks like a terminal to click.
     width = width_of(sys.stdout)
-    click.echo(click.style(click.wrap_text(advice.verdict, width), bold=True) if width else advice.verdict)
+    click.echo(click.style(folded(advice.verdict, width), bold=True) if width else advice.verdict)
 
 
 def cells(line: Line, dense: Line) -> list[str]:
@@ -157,6 +158,6 @@ def cells(line: Line, dense: Line) -> list[str]:
     times = (one.step, one.overlapped, one.exchange, one.local)
     even = break_even(line)
     rate = "-" if even is None else f"{8 * even / 1e9:.3g} Gbit/s" if isinstance(even, float) else even
-    return [one.what, *(f"{1e3 * seconds:.4g}" for seconds in times), plan.show_size(one.bytes_sent + one.bytes_shared),
+    return [one.what, *(digits(1e3 * seconds) for seconds in times), plan.show_size(one.bytes_sent + one.bytes_shared),
             f"{dense.prediction.step / one.step:.2f}", rate]
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..bench.plan import show_size
-from ..bench.rows import in_short, label
+from ..bench.rows import figures, in_short, label, micros
 from .console import Column, plain_line, print_table, width_of
 
 NARROW = 100  # columns of a terminal below which the table leaves out what is in the document anyway
@@ -111,15 +111,3 @@ def scheme_cells(row: dict[str, Any], alone: dict[str, Any] | None, phases: Sequ
 def sent(row: dict[str, Any]) -> str:
     """Bytes on the wire, marked where they are a formula's."""
     return ("~" if row["wire_modelled"] else "") + show_size(row["wire_bytes"]) if row["wire_bytes"] else "-"
-
-
-def micros(value: float) -> str:
-    """Microseconds with three digits or more."""
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
-def figures(value: float | None) -> str:
-    """GB/s with three digits; "-" where it means nothing."""
-    if value is None:
-        return "-"
-    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 10 else f"{value:.1f}"

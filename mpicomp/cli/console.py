@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,10 +61,15 @@ def _launcher() -> int | None:
 
 def say(text: str, head: str = "") -> None:
     """A sentence behind ``head``: folded on a terminal, in lines that begin below each other; elsewhere one line."""
-    import click
+    print(folded(text, width_of(sys.stdout), head))
 
-    width = width_of(sys.stdout)
-    print(click.wrap_text(text, width, head, " " * len(head)) if width else head + text)
+
+def folded(text: str, width: int | None, head: str = "") -> str:
+    """The same as text, for a terminal of ``width`` columns. Only blanks part lines: paths and options stay whole."""
+    if width is None:
+        return head + text
+    return textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False,
+                         break_on_hyphens=False)
 
 
 def print_json(document: Any) -> None:

@@ -15,7 +15,7 @@ from ..bench import environment
 from ..errors import InvalidArgument
 from ..trace.units import count, some_ranges
 from . import guard, hints
-from .console import print_json
+from .console import print_json, say
 
 SHM_ENOUGH = 256 * 2**20  # bytes; Open MPI and MPICH keep their buffers between the ranks of a node there
 
@@ -34,7 +34,10 @@ class Finding(NamedTuple):
 def info(as_json: bool, probe_gpu: bool) -> None:
     """Check launcher, MPI, GPU path, binding and installation; say what to do where something is off.
 
-    Alone it looks at this process; under a launcher, at the whole job: mpirun -n 4 mpicomp info
+    Alone it looks at this process; under a launcher, at the whole job:
+
+    \b
+    mpirun -n 4 mpicomp info
     """
     world = guard.world()
     table = environment.ranks(world)
@@ -51,9 +54,9 @@ def info(as_json: bool, probe_gpu: bool) -> None:
         print_json(_document(table, findings))
         return
     for finding in findings:
-        click.echo(f"{finding.name:<14}{finding.value}")
+        say(finding.value, f"{finding.name:<14}")
         if finding.advice:
-            click.echo(f"{'':<14}-> {finding.advice}")
+            say(finding.advice, f"{'':<14}-> ")
 
 
 def _document(table: list[dict[str, Any]], findings: list[Finding]) -> dict[str, Any]:
@@ -204,11 +207,11 @@ def _installation() -> Iterator[Finding]:
     try:
         from ..bench.hdf5 import build
 
-        yield Finding("HDF5", f"{build()} (serial is enough: ranks write journals, rank 0 the file)")
+        yield Finding("HDF5", f"{build()} (serial is enough)")
     except ImportError as error:
         yield Finding("HDF5", f"not usable: {error}", "install it again: pip install --force-reinstall h5py")
-    installed = {name: version for name, version in environment.versions().items() if version}
-    yield Finding("versions", ", ".join(f"{name} {version}" for name, version in installed.items()))
+    others = {name: version for name, version in environment.versions().items() if name not in ("mpi4py", "h5py")}
+    yield Finding("versions", ", ".join(f"{name} {version}" for name, version in others.items() if version))
 
 
 def _shm_free() -> int | None:

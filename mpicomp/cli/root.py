@@ -108,5 +108,8 @@ def _show_version(ctx: click.Context, option: click.Parameter, asked: bool) -> N
 def root() -> None:
     """All-reduce over MPI, dense and compressed: measure it, train with it, explain its traces.
 
-    Start the commands that use MPI under your launcher, for example: mpirun -n 4 mpicomp bench
+    Start the commands that use MPI under your launcher, for example
+
+    \b
+    mpirun -n 4 mpicomp bench
     """

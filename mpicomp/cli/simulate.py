@@ -20,6 +20,7 @@ from ..simulate.machine import DISTRIBUTIONS, Jitter
 from ..simulate.models import BUILT_IN
 from ..simulate.on_simgrid import Platform
 from ..simulate.predict import JITTERED_STEPS, Player
+from ..trace.units import digits
 from . import inputs
 from .console import Column, Progress, print_json, print_table, say
 from .output import OutputFile
@@ -66,8 +67,10 @@ def simulate(
     """Predict training steps on a machine, from the schedules that the real algorithms execute.
 
     \b
-    mpicomp simulate --machine machine.json --model resnet50 --scheme scalecom --ranks 8,64,512 --tflops 30
-    mpicomp simulate --machine machine.toml --model 25M -a ring,halving_doubling --jitter exponential:0.002
+    mpicomp simulate --machine machine.json --model resnet50 \\
+        --scheme scalecom --ranks 8,64,512 --tflops 30
+    mpicomp simulate --machine machine.toml --model 25M \\
+        --algorithm ring,halving_doubling --jitter exponential:0.002
 
     Starts no MPI. What is sent is exact where data has no say; what is assumed of data is said below the table. Times
     are as good as the machine's description. See docs/simulate.md.
@@ -96,7 +99,7 @@ def simulate(
     if platform:
         click.echo(f"messages take the routes of {platform}, by SimGrid; latencies and bandwidths of {machine_file} do "
                    "not count")
-    report(found, f"{model.name}: {model.n} elements, {1e3 * compute:.4g} ms of computing a step")
+    report(found, f"{model.name}: {model.n} elements, {digits(1e3 * compute)} ms of computing a step")
 
 
 def _player(platform: str | None, options: tuple[str, ...]) -> Player:
@@ -148,5 +151,5 @@ def report(found: Sequence[Prediction], title: str) -> None:
 
 def cells(one: Prediction, dense: float) -> list[str]:
     times = (one.step, one.overlapped, one.exchange, one.local)
-    return [str(one.ranks), one.what, *(f"{1e3 * seconds:.4g}" for seconds in times), f"{one.share:.1%}",
+    return [str(one.ranks), one.what, *(digits(1e3 * seconds) for seconds in times), f"{one.share:.1%}",
             plan.show_size(one.bytes_sent + one.bytes_shared), f"{dense / one.step:.2f}" if one.step else "-"]

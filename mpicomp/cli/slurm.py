@@ -15,7 +15,8 @@ from .options import all_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FOLDERS = (PACKAGE / "slurm", PACKAGE.parent / "slurm")  # where it was installed to; in a checkout
-PLAIN = {None: "cpu-openmpi", "pmix": "cpu-openmpi", "pmi2": "cpu-mpich"}  # by the kind of srun --mpi
+# By the kind of srun --mpi.
+PLAIN = {None: "cpu-openmpi", "pmix": "cpu-openmpi", "pmi2": "cpu-mpich", "cray_shasta": "cpu-mpich"}
 TIME = re.compile(r"\d+(:\d\d){0,2}|\d+-\d\d?(:\d\d){0,2}")  # minutes, m:s, h:m:s; days-hours, d-h:m, d-h:m:s
 NAME = re.compile(r"[\w.,@+-]+")
 DEFAULT_COMMAND = re.compile(r"^(\(\(\$#\)\) \|\| set -- ).*$", re.MULTILINE)
@@ -73,9 +74,10 @@ job_options = all_of(  # of both kinds of job
                  help="Limit: minutes, h:mm:ss or days-hours."),
     click.option("--partition", metavar="NAME", callback=_name, help="Partition."),
     click.option("--account", metavar="NAME", callback=_name, help="Account."),
-    click.option("--mpi", type=click.Choice(["pmix", "pmi2"]),
-                 help="How ranks find each other: pmix for Open MPI, pmi2 for MPICH.  [default: pmix]"),
-    click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+    click.option("--mpi", type=click.Choice(["pmix", "pmi2", "cray_shasta"]),
+                 help="How ranks find each other: pmix for Open MPI, pmi2 for MPICH, cray_shasta for Cray's.  "
+                      "[default: pmix]"),
+    click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]"),
 )
 
 
@@ -108,6 +110,8 @@ def bench(mpi: str | None, arguments: tuple[str, ...], gpus: int | None, contain
     if gpus:
         directives["gpus-per-node"] = gpus
         directives["ntasks_per_node"] = directives["ntasks_per_node"] or gpus
+        if arguments and not any(word.startswith("--device") for word in arguments):
+            arguments = (*arguments, "--device", "gpu")
     text = fill(name, dashed(directives), ["bench", *arguments] if arguments else None, mpi)
     if container:
         text = text.replace("MPICOMP_IMAGE:-mpicomp.sif}", f"MPICOMP_IMAGE:-{shlex.quote(container)}}}")
@@ -130,7 +134,7 @@ def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directiv
 
 @slurm.command()
 def env() -> None:
-    """env.sh, which every job script reads: modules, environment, threads, MPI."""
+    """env.sh, which all scripts read: modules, Python, threads, MPI."""
     click.echo(read("env.sh"), nl=False)
 
 

@@ -119,7 +119,7 @@ def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int,
 @trace_file
 @as_json
 def validate(file: Path, as_json: bool) -> None:
-    """Check a file against the format; exit code 2 if it departs from it."""
+    """Check a file against the format; exit code 2 for faults."""
     with errors():
         from ..trace import validate
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..trace.units import count, duration, nbytes, number, sparkline
+from ..trace.units import count, digits, duration, nbytes, number, sparkline
 from ..trace.wording import shortcomings
 from .trace_console import new_table, roomy_console, show_clocks, show_fact
 
@@ -102,4 +102,4 @@ def show_metrics(console: Console, metrics: dict[str, dict[str, Any]]) -> None:
 def _compared(rate: float) -> str:
     if 0.99 < rate < 1.01:
         return "as much as"
-    return f"{rate:.3g} x less than" if rate > 1 else f"{1 / rate:.3g} x more than"
+    return f"{digits(rate, 3)} x less than" if rate > 1 else f"{digits(1 / rate, 3)} x more than"

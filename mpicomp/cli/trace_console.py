@@ -88,7 +88,7 @@ def show_fact(console: Console, name: str, value: object) -> None:
 def show_clocks(console: Console, doubt: float | None) -> None:
     """What the clocks allow to say: they are known to ``doubt`` ns, 0 where all ranks read one."""
     if doubt is None:
-        said = "not compared: every time is of one rank's own clock"
+        said = "not needed: every time is of one rank's own clock"
     else:
         said = f"known to {duration(doubt)}; less is not claimed" if doubt else "all ranks read one"
     show_fact(console, "clocks", said)

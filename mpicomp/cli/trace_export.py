@@ -41,9 +41,11 @@ def export(file: Path, form: str, output: Path | None, ranks: list[int] | None, 
     """Write the events for other tools.
 
     \b
-    perfetto  gzipped JSON for https://ui.perfetto.dev: a process a rank, counters of bytes
+    perfetto  gzipped JSON for https://ui.perfetto.dev: a process a rank,
+              counters of bytes
     chrome    the same as plain JSON, for chrome://tracing
-    csv, jsonl, parquet   one row an event; t_reference is t_start on the clock of rank 0
+    csv, jsonl, parquet
+              one row an event; t_reference is t_start on the clock of rank 0
     """
     output = output or file.with_name(file.name.removesuffix(".d").removesuffix(".h5") + SUFFIXES[form])
     with errors(), shown_progress() as progress:

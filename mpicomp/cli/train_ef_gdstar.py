@@ -29,10 +29,11 @@ EXAMPLE = "mpirun -n 4 mpicomp train ef-gdstar --data a9a.gz --workers 20 --sche
               help="Evaluate, too, when a worker has sent this many bits; may be repeated.")
 @recording
 def ef_gdstar(plain: bool, **options: Any) -> int:
-    """Logistic regression by full gradients and error memory on their difference from those at the optimum (EF-GD*).
+    """Logistic regression by full gradients and error memory (EF-GD*).
 
-    An epoch is one step. Prints the gap f(x) - f* against the bits each worker has sent; with a hard threshold hardly
-    anything is sent near the optimum, where with --plain the workers go on sending what cancels out.
+    What is compressed is their difference from those at the optimum. An epoch is one step. Prints the gap f(x) - f*
+    against the bits each worker has sent; with a hard threshold hardly anything is sent near the optimum, where with
+    --plain the workers go on sending what cancels out.
     """
     from ..apps.ef_gdstar import PlainRun, StarRun
 

@@ -23,9 +23,10 @@ EXAMPLE = "mpirun -n 4 mpicomp train mlp --data fashion-mnist --workers 8 --sche
 @looping
 @recording
 def mlp(source: str, hidden: str, device: str, seed: int, **options: Any) -> int:
-    """A multi-layer perceptron on small images of ten classes, NumPy or CuPy.
+    """A perceptron on small images, by NumPy or CuPy.
 
-    Prints loss and accuracy on the test images against the bits each worker has sent.
+    The images are of ten classes. Prints loss and accuracy on the test images against the bits each worker has
+    sent.
     """
 
     def make(comm: Any) -> Any:

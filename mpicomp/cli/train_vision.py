@@ -24,9 +24,10 @@ EXAMPLE = "mpirun -n 4 mpicomp train vision --data fashion-mnist --network resne
 @looping
 @recording
 def vision(source: str, network: str, augment: bool | None, seed: int, **options: Any) -> int:
-    """Convolutional networks on small images of ten classes, by PyTorch.
+    """Convolutional networks on small images, by PyTorch.
 
-    Needs mpicomp[torch]. Prints loss and accuracy on the test images against the bits each worker has sent.
+    Needs mpicomp[torch]. The images are of ten classes. Prints loss and accuracy on the test images against the bits
+    each worker has sent.
     """
 
     def make(comm: Any) -> Any:

@@ -50,12 +50,13 @@ def tune(
     """Measure the dense all-reduces on this job's ranks and write the table that "auto" goes by.
 
     \b
-    mpirun -n 4 mpicomp tune -o tuning.json      one layout a launch; launch it for each that matters
-    mpirun -n 4 mpicomp tune --machine m.json    describe this machine to mpicomp simulate
-    export MPICOMP_TUNING=tuning.json            from now on "auto" uses it
+    mpirun -n 4 mpicomp tune -o tuning.json     a row: this layout
+    export MPICOMP_TUNING=tuning.json           from now on "auto" uses it
+    mpirun -n 4 mpicomp tune --machine m.json   for mpicomp simulate
 
-    A layout is the number of ranks on a node and of nodes; a job of another layout takes the most similar row. Every
-    row says where, when and with which MPI it was measured; none is replaced without --force.
+    A layout is the number of ranks on a node and of nodes: launch it for each that matters; a job of another layout
+    takes the most similar row. Every row says where, when and with which MPI it was measured; none is replaced without
+    --force. With --machine it describes this machine instead.
     """
     from ..mpi.comm import Comm
 

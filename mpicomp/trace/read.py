@@ -50,6 +50,10 @@ def _parts_of(path: Path) -> list[Path]:
         if not parts:
             raise FileNotFoundError(f"{path} is a folder without {PART_FILES}: give a trace file or a folder of parts")
         return parts
+    journals = path.with_name(f"{path.name}.spool")
+    if not path.exists() and journals.is_dir():
+        raise FileNotFoundError(f"{path} is not written yet: its run goes on, or was killed and wants "
+                                f"mpicomp trace recover {journals} -o {path}")
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file: give a trace written by `--trace` or `mpicomp trace recover`")
     return [path]

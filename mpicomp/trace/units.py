@@ -11,23 +11,32 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 20
 
 
+def digits(value: float, least: int = 4) -> str:
+    """At ``least`` so many digits; a large number in all of them, instead of a power of ten.
+
+    >>> digits(1.23456), digits(12345.6), digits(9999.6), digits(1234.5, 3)
+    ('1.235', '12346', '10000', '1234')
+    """
+    return f"{value:.{least}g}" if abs(value) < 10**least - 0.5 else f"{value:.0f}"
+
+
 def duration(ns: float) -> str:
     """A time with four digits and a unit that suits it.
 
-    >>> duration(1_234_567), duration(850)
-    ('1.235 ms', '850 ns')
+    >>> duration(1_234_567), duration(850), duration(4e13)
+    ('1.235 ms', '850 ns', '40000 s')
     """
     for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if abs(ns) >= scale:
-            return f"{ns / scale:.4g} {unit}"
+            return f"{digits(ns / scale)} {unit}"
     return f"{ns:.0f} ns"
 
 
 def nbytes(number: float) -> str:
     """A size in decimal units, as bandwidths are."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= scale:
-            return f"{number / scale:.4g} {unit}"
+            return f"{digits(number / scale)} {unit}"
     return f"{number:.0f} B" if number and is_known(number) else "-"
 
 

@@ -272,11 +272,14 @@ def test_the_table_says_when_compression_pays(tmp_path):
 
 
 def test_the_table_ends_with_the_least_time_and_the_best_bandwidth(tmp_path):
-    figures = ((64, 2.5, 0.1), (4096, 7.0, 3.25), (1 << 20, 900.0, 2.5))
-    rows = [row(algorithm="native", nbytes=n, t_med_us=time, busbw_gbs=rate) for n, time, rate in figures]
+    figures = {"native": ((64, 2.5, 0.1), (4096, 7.0, 3.25), (1 << 20, 900.0, 2.5)),
+               "auto": ((64, 63880.3, 0.0002), (4096, 1e6, 0.0004))}  # fmt: skip
+    rows = [row(algorithm=name, nbytes=n, t_med_us=time, busbw_gbs=rate)
+            for name, own in figures.items() for n, time, rate in own]  # fmt: skip
     rows += [row(algorithm="ring", nbytes=64), scheme_row()]
     text = shown(tmp_path, "table", *rows)
-    assert "# native: 2.5 us at 64 B, busbw up to 3.25 GB/s, at 4 KiB\n" in text
+    assert "# native: 2.50 us at 64 B, busbw up to 3.250 GB/s, at 4 KiB\n" in text
+    assert "# auto: 63880 us at 64 B, busbw up to <0.001 GB/s, at 4 KiB\n" in text  # no power of ten, as in the table
     after = text.partition("# native: ")[2]  # one size says it itself; a scheme has no busbw
     assert "# ring:" not in after and "# topk" not in after
 

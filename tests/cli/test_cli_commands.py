@@ -6,6 +6,7 @@ import json
 import platform
 import re
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -14,7 +15,7 @@ from mpicomp.bench import COLLECTIVES
 from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_names, split_schemes
 from mpicomp.cli import version
 from mpicomp.cli.bench import bench, make_plan
-from mpicomp.cli.console import Column, plain_line
+from mpicomp.cli.console import Column, folded, plain_line
 from mpicomp.cli.hints import rank_hint, size_hint
 from mpicomp.cli.options import as_typed
 from mpicomp.cli.outcome import Outcome, outcome_of
@@ -32,6 +33,34 @@ def test_help(arguments):
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output
     assert "Usage: " in result.output
+
+
+def pages(command, *names):
+    """The words before ``--help`` of every command below ``command``."""
+    yield names
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from pages(command.get_command(context, name), *names, name)
+
+
+def test_every_help_page_fits_a_terminal_and_cuts_no_sentence():
+    told = list(pages(root))
+    assert len(told) > 40
+    for words in told:
+        text = invoke(*words, "--help").output
+        assert max(map(len, text.splitlines())) <= 80, words
+        assert "...\n" not in text.partition("\nCommands:\n")[2], words
+        assert not re.search("mpirun( -n)?\n", text), words  # a command to copy, in two parts
+
+
+def test_a_sentence_is_folded_at_blanks_only():
+    text = "bind them: mpirun --bind-to core ... in /a/folder-with-hyphens/longer-than-the-line/whatever it is"
+    lines = folded(text, 40, "CPUs  -> ").splitlines()
+    assert lines[0] == "CPUs  -> bind them: mpirun --bind-to"
+    assert all(line.startswith(" " * 9) and line[9] != " " for line in lines[1:])
+    assert " ".join(line[9:] for line in lines) == text
+    assert folded(text, None, "CPUs  ") == f"CPUs  {text}"  # no terminal: one line for programs
 
 
 def test_version():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,12 @@ def test_every_option_sets_its_line_and_no_other(name):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_command_replaces_the_default_one(name):
     new = changes(name, *WAYS[name], "--", "one", "two words", "it's")
-    assert new == [f"(($#)) || set -- {WAYS[name][0]} one 'two words' 'it'\"'\"'s'"]
+    device = " --device gpu" * (name == "gpu")
+    assert new == [f"(($#)) || set -- {WAYS[name][0]} one 'two words' 'it'\"'\"'s'{device}"]
+
+
+def test_arrays_of_a_gpu_job_are_where_one_says():
+    assert changes("gpu", *WAYS["gpu"], "--", "--device=cpu") == ["(($#)) || set -- bench --device=cpu"]
 
 
 def test_the_kind_of_pmi_goes_to_every_srun():
@@ -71,6 +77,7 @@ def test_the_kind_of_pmi_goes_to_every_srun():
     assert text.count("srun --mpi=pmi2 ") == committed("gpu.sbatch").count("srun --mpi=pmix ") == 2
     assert "#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n" in text
     assert "srun --mpi=pmix " not in text
+    assert changes("cpu-mpich", "bench", "--mpi", "cray_shasta") == ['srun --mpi=cray_shasta mpicomp "$@"']
 
 
 def test_an_image_with_a_blank_in_its_name_stays_one_word():
@@ -90,6 +97,46 @@ def test_training_without_requeue_is_a_plain_job():
 def test_scripts_are_bash(name):
     done = subprocess.run(["bash", "-n", ROOT / "slurm" / name], capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+STUB = """#!/bin/bash
+echo "${0##*/} $*" >> "$TOLD"
+if [ "${0##*/}" = sbatch ]; then cat >> "$TOLD"; fi
+"""
+
+
+def handed_to_slurm(folder: Path, name: str, **variables: str) -> list[str]:
+    """The lines by which the script ``name`` calls Slurm's programs, and a script that it hands in."""
+    told, programs = folder / "told", folder / "programs"
+    programs.mkdir()
+    for program in ("srun", "sbatch", "scontrol"):
+        (programs / program).write_text(STUB)
+        (programs / program).chmod(0o755)
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "TOLD": str(told), "SLURM_JOB_ID": "7",
+                   "MPICOMP_ENV": str(ROOT / "slurm" / "env.sh"), **variables}  # fmt: skip
+    script = ROOT / "slurm" / f"{name}.sbatch"
+    done = subprocess.run(["bash", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return told.read_text().splitlines()
+
+
+ARRAY = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MIN": "0",
+         "SLURM_JOB_PARTITION": "big"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_starts_its_command_by_srun(tmp_path, name):
+    last = handed_to_slurm(tmp_path, name, **ARRAY)[-1]
+    assert last.startswith("srun --mpi=")
+    assert f"mpicomp {WAYS[name][0]} " in last
+
+
+def test_the_job_that_merges_an_array_goes_where_the_array_went(tmp_path):
+    for account, option in (("", ""), ("p0.x", "--account=p0.x ")):
+        (folder := tmp_path / f"of-{account}").mkdir()
+        submitted, *script = handed_to_slurm(folder, "bench-array", **ARRAY, SLURM_JOB_ACCOUNT=account)
+        assert f" --partition=big {option}--output=bench-5/merge.out" in submitted
+        assert script[0] == "#!/bin/bash"
 
 
 @pytest.mark.parametrize("text", ["30", "5:00", "12:00:00", "2-00", "1-12:30", "7-00:00:00"])

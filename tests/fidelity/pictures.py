@@ -1,18 +1,26 @@
-"""Pictures of experiments: metric against bits sent, memory norm, total error, likeness of memories."""
+"""Pictures of experiments: metric against bits sent, memory norm, total error, likeness of memories.
+
+`python tests/fidelity/pictures.py` draws all of docs/images anew from docs/results/fidelity.json; nothing is run.
+"""
+
+import json
+from pathlib import Path
 
 from matplotlib.figure import Figure
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 COLORS = ("#1f6feb", "#d1242f", "#1a7f37", "#8a94a6", "#9a6700", "#8250df", "#bf3989")
 
 
-def draw(folder, done):
-    """The pictures of those experiments that were done and have runs."""
+def draw(folder, raw):
+    """The pictures of those experiments that have runs; ``raw``: scheme -> results of every seed, by experiment."""
     folder.mkdir(exist_ok=True)
     drawn = {"madelon": convex, "gisette": convex, "goals": networks, "low_pass": memories}
     for name, function in drawn.items():
-        if name in done and any(done[name][1].values()):
-            figure = Figure(figsize=(11, 3.4), layout="constrained")
-            function(figure, done[name][1])
+        if any(raw.get(name, {}).values()):
+            figure = Figure(figsize=(11, 3.8), layout="constrained")
+            function(figure, raw[name])
+            names_below(figure)
             figure.savefig(folder / f"fidelity-{name.replace('_', '-')}.png", dpi=110)
 
 
@@ -26,7 +34,6 @@ def convex(figure, raw):
     gap.set_xlim(left=1e3)
     for axes in (gap, norm, error):
         axes.set_yscale("log")
-    gap.legend(frameon=False, fontsize=8)
 
 
 def networks(figure, raw):
@@ -37,8 +44,6 @@ def networks(figure, raw):
     lines(error, raw, "step", "total_error", "step", "total error")
     metric.set_xscale("log")
     error.set_yscale("log")
-    handles = metric.get_legend_handles_labels()  # below all: six lines leave no room in between
-    figure.legend(*handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
 def memories(figure, raw):
@@ -47,7 +52,6 @@ def memories(figure, raw):
     lines(cosine, raw, "step", "memory_cosine", "step", "cosine of two memories", "measures")
     lines(hamming, raw, "step", "hamming", "step", "Hamming distance", "measures")
     lines(metric, raw, "step", "accuracy", "step", "test accuracy")
-    cosine.legend(frameon=False, fontsize=7)
 
 
 def lines(axes, raw, x, y, xlabel, ylabel, part="curve"):
@@ -59,3 +63,14 @@ def lines(axes, raw, x, y, xlabel, ylabel, part="curve"):
                           label=name if number == 0 else None)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.3)
+
+
+def names_below(figure):
+    """One legend under all panels: inside one of them it would lie on lines."""
+    handles = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8,
+                  title="thin lines: a second seed", title_fontsize=8)
+
+
+if __name__ == "__main__":
+    draw(DOCS / "images", json.loads((DOCS / "results" / "fidelity.json").read_text()))

@@ -24,7 +24,7 @@ def write(docs, done):
     kept = json.loads(raw.read_text()) if raw.exists() else {}
     kept.update({name: experiment[1] for name, experiment in done.items()})
     raw.write_text(json.dumps(short(kept), separators=(",", ":")) + "\n")
-    pictures.draw(docs / "images", done)
+    pictures.draw(docs / "images", {name: kept[name] for name in done})
 
 
 def filled(page, done):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 import networks  # noqa: E402
+import pictures  # noqa: E402
 import report  # noqa: E402
 import torch_networks  # noqa: E402
 from cache import Runs  # noqa: E402
@@ -46,6 +48,12 @@ def test_gisette_like_has_probes_that_are_shuffled_features() -> None:
     real, probes = np.sort(values[:, :2500], axis=0), np.sort(values[:, 2500:], axis=0)
     assert {column.tobytes() for column in probes.T} == {column.tobytes() for column in real.T}
     assert (values[:, 2500:] != values[:, :2500]).any()
+
+
+def test_every_picture_of_the_page_is_drawn_from_the_committed_numbers(tmp_path: Path) -> None:
+    pictures.draw(tmp_path, json.loads((ROOT / "docs" / "results" / "fidelity.json").read_text()))
+    shown = re.findall(r"images/(fidelity-[a-z-]+\.png)", (ROOT / "docs" / "fidelity.md").read_text())
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(shown) != []
 
 
 def test_goals_are_judged_on_the_mean_over_seeds() -> None:

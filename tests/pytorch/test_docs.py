@@ -1,19 +1,39 @@
-"""The example of docs/pytorch.md and docs/examples/torch_model.py run as they stand, and learn."""
+"""The examples of docs/pytorch.md and docs/examples/torch_model.py run as they stand, and learn."""
 
 import re
+import socket
 from pathlib import Path
 
 import needs_torch  # noqa: F401
+import torch
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def test_the_example_runs():
-    example = re.search(r"```python\n(.*?)```", (DOCS / "pytorch.md").read_text(), re.DOTALL)[1]
+def names_of(number):
+    """What is defined when an example of the page has run."""
+    example = re.findall(r"```python\n(.*?)```", (DOCS / "pytorch.md").read_text(), re.DOTALL)[number]
     names = {}
     exec(compile(example, "docs/pytorch.md", "exec"), names)
-    names["optimizer"].close()
-    assert names["loss"].item() < 0.9  # ln 3 = 1.0986 at the beginning
+    return names
+
+
+def test_the_example_runs():
+    assert names_of(0)["loss"].item() < 0.9  # ln 3 = 1.0986 at the beginning
+
+
+def test_the_example_with_ddp_sends_its_buckets_through_mpi(monkeypatch):
+    with socket.create_server(("", 0)) as free:
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "")  # so that the page's is undone
+    names = names_of(1)
+    try:
+        for _ in range(3):
+            names["model"](torch.ones(4, 20)).sum().backward()
+        assert {reducer.scheme.name for reducer in names["hook"].reducers.values()} == {"powersgd"}
+    finally:
+        names["hook"].close()
+        torch.distributed.destroy_process_group()
 
 
 def test_the_file_among_the_examples_learns():

@@ -90,6 +90,13 @@ def test_errors_are_one_line(tmp_path, command):
         assert result.exit_code == 1 and result.output.startswith("Error: ") and result.output.count("\n") == 1
 
 
+def test_of_a_run_that_was_killed_one_is_told_what_to_do(tmp_path):
+    (tmp_path / "killed.h5.spool").mkdir()
+    result = run("report", tmp_path / "killed.h5")
+    command = f"mpicomp trace recover {tmp_path}/killed.h5.spool -o {tmp_path}/killed.h5"
+    assert result.exit_code == 1 and result.output.rstrip().endswith(command)
+
+
 def test_a_hostile_title_cannot_drive_the_terminal(planted_trace):
     with h5py.File(planted_trace, "r+") as file:
         file.attrs["title"] = "\x1b[2J[red]boo[/nonsense]"
