@@ -4,7 +4,7 @@
 # make test-browser   the report page in Chromium
 # make docs    the documentation as a site
 # make test-packaging   source archive and wheel, built twice: minutes
-# Both create what they need under .venv/ from the package index; PYTHON chooses the interpreter.
+# All create what they need under .venv/ from the package index; PYTHON chooses the interpreter.
 SHELL   := /bin/bash
 PYTHON  ?= python3
 RANKS   ?= 4
