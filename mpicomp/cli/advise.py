@@ -17,6 +17,7 @@ from ..simulate import machine as machines
 from ..simulate.advice import SCHEMES, Advice, Line
 from ..simulate.advice import advise as ask
 from ..simulate.models import Model
+from ..simulate.steps import kinds
 from ..together import together
 from ..trace.units import digits
 from . import guard, inputs
@@ -76,7 +77,9 @@ def advise(
     advice = together(comm, lambda: ask(model, machine, comm.size, compute, schemes, native, progress)
                       if comm.rank == 0 else None)
     progress.clear()
-    measured = check.steps(comm, comm.bcast(best(advice) if comm.rank == 0 else None), model.layers) if checks else {}
+    measured = {}
+    if checks:
+        measured = check.steps(comm, comm.bcast(best(advice) if comm.rank == 0 else None), model.layers, kinds)
     if comm.rank == 0:
         if as_json:
             print_json(document(advice, model, machine, compute, measured, note))

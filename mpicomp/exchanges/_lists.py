@@ -118,7 +118,7 @@ def read(message: Array, step: Any, filled: bool = False) -> Pairs:
     indices = message[:cut].copy().view(dtype)  # copies are aligned for their type
     values = step.codec.decode(message[cut:].copy(), step.place(0, indices), step)
     count = step.ops.positions_of(indices, [step.n])[0] if filled else indices.size
-    if not bool((indices[count:] == step.n).all()):
+    if filled and not bool((indices[count:] == step.n).all()):
         raise CorruptMessage("a list of pairs must be filled up at its end: another rank's message is damaged")
     return Pairs(_checked.ascending(indices[:count], step), values[:count])
 

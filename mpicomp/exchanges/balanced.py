@@ -112,7 +112,8 @@ class Balanced:
         _checked.counts(theirs, step.n, "pairs")
         after = [(rank + distance) % size for distance in range(1, size)]
         outgoing = {other: _lists.write(parts[other], step) for other in after if parts[other].size}
-        incoming = {other: theirs[other] * _lists.pair_bytes(step) for other in reversed(after) if theirs[other]}
+        nbytes = _lists.pair_bytes(step)
+        incoming = {other: theirs[other] * nbytes for other in reversed(after) if theirs[other]}
         self._crowded = 2 * sum(theirs) > 3 * mine.size
         received = step.comm.send_and_receive(outgoing, incoming, like=mine.values)
         lists = [parts[rank], *(_lists.read(received[other], step) for other in sorted(received))]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..errors import InvalidArgument
 from .machine import Machine
 from .network import Network, Route
 from .program import Program, Say, silent
@@ -21,6 +22,8 @@ GONE = np.empty(0)  # in the place of times that are not needed any more: the me
 
 NOTHING = -1
 SAID = 1 << 12  # events, or rounds of them, after which it says how far it is
+MOST_BYTES = 8 << 30
+PEER_BYTES, MESSAGE_BYTES = 64, 16  # of each rank that is played, for each peer and each message on its way
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
     """Event by event, all ranks at once. Where they also begin together, those of one node stand for all others."""
     size, per_node = program.place.size, program.place.ranks_per_node
     lanes = per_node if together and size % per_node == 0 and _keeps_nodes(program) else size
+    _refuse_too_much(program, lanes)
     clocks, network = Clocks(machine, start[:lanes]), Network(machine, -(-lanes // per_node))
     routes: dict[int, tuple[Route, np.ndarray, np.ndarray]] = {}
     left: dict[int, np.ndarray] = {}
@@ -126,6 +130,19 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
             clocks.wait(everyone, latest[nodes])
     times = -(-size // lanes)
     return Times(np.tile(clocks.now, times)[:size], np.tile(clocks.local, times)[:size])
+
+
+def _refuse_too_much(program: Program, lanes: int) -> None:
+    """Refuse what would not fit into memory: messages to very many others of ranks that are all played."""
+    kinds, who = program.tables[0][:, 0] & ~XOR, program.tables[0][:, 1]
+    on_their_way = np.cumsum((kinds == SEND).astype(int) - (kinds == RECEIVED)).max(initial=0)
+    nbytes = lanes * (PEER_BYTES * len(np.unique(who[kinds == SEND])) + MESSAGE_BYTES * int(on_their_way))
+    if nbytes > MOST_BYTES:
+        size = program.place.size
+        raise InvalidArgument(
+            f"each of {size} ranks, which send to so many others, would have to be played: about {nbytes >> 30} GiB. "
+            f"Without jitter and on full nodes of 1, 2, 4, 8, ... ranks those of one node stand for all; else take at "
+            f"most about {int(size * (MOST_BYTES / nbytes) ** 0.5)} ranks")
 
 
 def _keeps_nodes(program: Program) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,17 +48,21 @@ class Rehearsal:
         arrays = {f"{at} {name}": np.empty(shape, FLOAT) for at, (name, shape, _) in enumerate(model.layers)}
         self.layout = Bucket(arrays, 1, scheme.options["dense"])  # which looks at shapes and names alone
         self.passing = _passing(scheme, max(1, self.layout.n))
-        self._found: dict[str, np.ndarray] | None = None
+
+    @cached_property
+    def _first(self) -> tuple[Script, dict[str, np.ndarray]]:
+        """Rank 0's step in which thresholds and regions are estimated, and what it knows of them then, as all do."""
+        parts = self.scheme.parts(1)
+        return self._run(parts, 0, 0, None), parts.exchange.state(None)
 
     def script(self, rank: int, number: int, like: Script | None = None) -> Script:
         """What a rank does in a step; it draws the conclusions that the rank of the script ``like`` drew."""
         parts = self.scheme.parts(1)
-        if parts.exchange.name == "balanced" and number:
-            if self._found is None:  # by all ranks alike, in the step in which thresholds and regions are estimated
-                first = self.scheme.parts(1)
-                self._run(first, 0, 0, None)
-                self._found = first.exchange.state(None)
-            parts.exchange.load(self._found)
+        if parts.exchange.name == "balanced":
+            if rank == number == 0:
+                return self._first[0]
+            if number:
+                parts.exchange.load(self._first[1])
         return self._run(parts, rank, number, like)
 
     def _run(self, parts: Any, rank: int, number: int, like: Script | None) -> Script:

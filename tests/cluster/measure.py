@@ -16,6 +16,7 @@ import mpicomp.step
 from mpicomp.allreduce import node_shared, ring
 from mpicomp.bench import check
 from mpicomp.bench.environment import Noise
+from mpicomp.simulate.steps import kinds
 
 comm = MPI.COMM_WORLD
 
@@ -182,7 +183,7 @@ def traffic(n, scheme, steps):
 
 def steps(n, names):
     """Median seconds of all-reduces by each algorithm or steps of each scheme, as `mpicomp advise --check` has them."""
-    return check.steps(mpicomp.Comm(comm), names, [("vector", (n,), 0.0)])
+    return check.steps(mpicomp.Comm(comm), names, [("vector", (n,), 0.0)], kinds)
 
 
 def buckets(n, sizes, seconds):

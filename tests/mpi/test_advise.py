@@ -7,10 +7,14 @@ from mpicomp import Comm
 from mpicomp.allreduce import ring, segments
 from mpicomp.bench import check, kernels, probe
 from mpicomp.cli.machine import this_machine
+from mpicomp.exchanges import _lists
+from mpicomp.exchanges.balanced import Balanced
+from mpicomp.schemes import Scheme
 from mpicomp.simulate import Place, program_of, replay
 from mpicomp.simulate import machine as machines
 from mpicomp.simulate.ghost_ops import KERNELS
 from mpicomp.simulate.models import Model, named
+from mpicomp.simulate.steps import kinds
 
 MODEL = Model("two", (("matrix", (60, 50), 0.0), ("vector", (1077,), 0.0)))
 
@@ -79,6 +83,38 @@ def test_checks_time_what_they_are_asked_to(comm, hasty):
     names = ["ring", "scalecom", "signsgd"]
     taken = check.steps(comm, names, MODEL.layers)
     assert list(taken) == names and all(value > 0 for value in taken.values())
+
+
+def mean_of_checks(comm, monkeypatch, text, counted):
+    """What `counted()` grows by in a step, in place of the seconds that a check gives."""
+    def each(call, comm):
+        before = counted()
+        for _ in range(6):
+            call()
+        return (counted() - before) / 6
+
+    monkeypatch.setattr(check, "typical", each)
+    return check.steps(comm, [text], MODEL.layers, kinds)[text]
+
+
+@pytest.mark.parametrize("text", ["oktopk:k=300,period=8", "oktopk:k=300,period=8,beta=0.5", "oktopk:k=90,period=1"])
+def test_checks_estimate_thresholds_as_often_as_is_predicted(comm, monkeypatch, text):
+    """Once a period, however much of the same gradient would wait in the memory by then."""
+    estimated = []
+    for owner, name in ((_lists, "choose"), (Balanced, "_estimate")):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, real=real: estimated.append(real) or real(*given))
+    once = 2 / Scheme.parse(text).options["period"]  # here and by all
+    assert mean_of_checks(comm, monkeypatch, text, lambda: len(estimated)) == pytest.approx(once)
+
+
+@pytest.mark.parametrize("text", ["localsgd:period=5", "error-reset:k=100,period=3", "scalecom:chunk=8"])
+def test_checks_mean_over_the_kinds_of_steps_that_are_predicted(comm, monkeypatch, text):
+    program, agreement = program_of(text, MODEL, place(comm)), 16 * (comm.size - 1).bit_length()
+    predicted = sum(one.share * (one.bytes_sent - agreement * bool(one.messages[0])).sum()
+                    for one in (program, *program.mixed))
+    taken = mean_of_checks(comm, monkeypatch, text, lambda: comm.allreduce(comm.traffic.bytes_sent))
+    assert taken == pytest.approx(predicted, rel=1e-3)  # MPI's own are counted in whole bytes
 
 
 def test_the_machine_explains_a_short_step(world, hasty, monkeypatch):

@@ -103,15 +103,30 @@ def test_what_is_assumed_is_said(text, note):
     assert any(note in one for one in program(text).notes)
 
 
-def test_of_many_ranks_one_stands_for_all_where_regions_are_equal(monkeypatch):
-    model, size = named("8000"), 8
-    each = program("oktopk:k=96", model, size)
+@pytest.mark.parametrize("size", [4, 8, 16, 64])
+def test_of_many_ranks_one_stands_for_all_where_regions_are_equal(monkeypatch, size):
+    model, k = named(str(1000 * size)), 24 * size
+    each = program(f"oktopk:k={k}", model, size)
     monkeypatch.setattr(programs, "FEW", 2)
-    one = program("oktopk:k=94", model, size)
-    assert one.alike and not each.alike and one.name == "oktopk:k=94"
-    assert any("96 elements sent instead of 94" in note for note in one.notes)
-    assert one.bytes_sent[0] == each.bytes_sent[0]
-    np.testing.assert_allclose(replay(one, PACE).finish, replay(each, PACE).finish)
+    one = program(f"oktopk:k={k - 2}", model, size)
+    assert one.alike and not each.alike and one.name == f"oktopk:k={k - 2}"
+    assert any(f"{k} elements sent instead of {k - 2}" in note for note in one.notes)
+    for a, b, off in zip([one, *one.mixed], [each, *each.mixed], (1e-12, steps.MOST_MORE), strict=True):
+        assert a.share == b.share and (b.messages == a.messages[0]).all()
+        np.testing.assert_allclose(a.bytes_sent[0], b.bytes_sent, rtol=off)  # where regions are cut by an all-reduce
+        np.testing.assert_allclose(replay(a, PACE).finish, replay(b, PACE).finish, rtol=off)  # it is stretched
+
+
+@pytest.mark.parametrize("text", ["oktopk:k=192", "onebit"])
+def test_what_would_not_fit_into_memory_is_refused_before_it_is_played(monkeypatch, text):
+    size, late = 8, np.arange(8.0)
+    monkeypatch.setattr(programs, "FEW", 2)
+    one = program(text, named("6400"), size)
+    played = replay(one, PACE, late).finish
+    monkeypatch.setattr(sys.modules["mpicomp.simulate.replay"], "MOST_BYTES", size * (size - 1) * 40)
+    with pytest.raises(InvalidArgument, match=r"each of 8 ranks, .* at most about [5-7] ranks"):
+        replay(one, PACE, late)
+    assert replay(one, PACE).finish.max() <= played.max()  # one stands for all
 
 
 def test_a_leader_that_is_not_rank_0_is_seen_among_many(monkeypatch):
