@@ -39,6 +39,24 @@ def test_a_sample_estimates_for_every_span(ops):
         np.testing.assert_array_equal(found, np.concatenate(each), err_msg=f"{kinds}")
 
 
+@BOTH
+@pytest.mark.parametrize("name", ["gaussian", "sidco", "rows"])
+def test_estimates_for_every_span(ops, name):
+    """Spans that take any number of corrections or stages, hold NaN, or whose sums overflow: as each by itself."""
+    rng, lengths = np.random.default_rng(), [4000, 1, 700, 9000, 0, 2000, 3, 3000, 3000, 500]
+    kinds, seeds = rng.choice(KINDS, len(lengths)), rng.integers(2**31, size=len(lengths))
+    parts = [draw(kind, n, int(seed)).astype(np.float64) for kind, n, seed in zip(kinds, lengths, seeds, strict=True)]
+    parts[3][rng.integers(9000, size=2)] = rng.choice([np.nan, np.inf, -np.inf])
+    parts[7][::2], parts[9][:] = 1.7e308, 3.0
+    x, ends = np.concatenate(parts), np.cumsum(lengths)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for density in (0.3, 0.1, 0.01, 1.0):
+            found = select(name, x, ops, cuts=ends[:-1].tolist(), density=density, row=16)
+            each = [end - n + select(name, part, ops, density=density, row=16)
+                    for part, end, n in zip(parts, ends, lengths, strict=True)]
+            np.testing.assert_array_equal(found, np.concatenate(each), err_msg=f"{kinds}, {seeds}")
+
+
 def test_random_k_draws_anew_in_every_span_and_step():
     x = np.zeros(2000)
     found = select("random-k", x, cuts=(1000,), density=0.1)

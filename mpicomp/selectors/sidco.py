@@ -36,8 +36,8 @@ class Sidco(Targeted, Listed):
         targets = self.targets(step)
         found: dict[int, Part] = {}
         candidates: dict[int, Part] = {}  # what the last stage left of a span
-        values, indices = u, None  # what it left of all that went through it, and where that stands (None: as in u)
-        bounds, lams = dict(enumerate(step.spans)), dict.fromkeys(range(len(targets)), 0.0)  # spans in `values`
+        values, indices = u, None  # all that the last stage left, and where that stands in u (None: as it is)
+        bounds, lams = dict(enumerate(step.spans)), dict.fromkeys(range(len(targets)), 0.0)  # bounds in `values`
         for _ in range(STAGES):
             if not bounds:
                 break

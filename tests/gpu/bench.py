@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 ROUNDS, BATCH = 9, 4
 CACHES = 4  # times the cache that the copies of a case's arrays take
 CHUNK, DENSITY = 112, 0.001
+TENSORS, ROW, WIDTH = 161, 64, 4
 SIZES = (25_000_000, 400_000_000)
 
 
@@ -57,6 +58,8 @@ def cases(xp: Any, n: int) -> list[Case]:
     k, groups = max(1, int(n * DENSITY)), xp.asarray([*range(0, n, 512), n], dtype=xp.int64)
     scales, levels = xp.full(groups.size - 1, 4, xp.float32), xp.empty(-(-n * 4 // 8), xp.uint8)
     key, lam = gpu.Key(1, 2, 3), 4.65  # |N(0, 2)| is above that with probability 0.001
+    tensors = [(i * n // TENSORS, (i + 1) * n // TENSORS) for i in range(TENSORS)]
+    products = xp.empty(sum(-(-(stop - start) // ROW) for start, stop in tensors) * WIDTH, xp.float32)
 
     def scalecom(s: Any) -> None:
         gpu.chunk_max(s["memory"], s["grad"], CHUNK, s["positions"])
@@ -78,6 +81,9 @@ def cases(xp: Any, n: int) -> list[Case]:
         Case("QSGD encode, 4 bits", 4 * n + n // 2,
              lambda s: gpu.pack_levels(s["grad"], groups, scales, 7, 4, 0, key, levels), 0.70),
         Case("count non-finite", 4 * n, lambda s: gpu.count_nonfinite(s["grad"])),
+        Case(f"moments of {TENSORS} tensors", 8 * n, lambda s: gpu.moments_spans(s["memory"], s["grad"], tensors, 0.0)),
+        Case(f"projections of {TENSORS} tensors' rows of {ROW}", 8 * n + products.nbytes,
+             lambda s: gpu.project_rows_spans(s["memory"], s["grad"], tensors, ROW, WIDTH, 1, products)),
         Case("ScaleCom's device work (leader)", 20 * n, scalecom),
         Case("cupy.argpartition of |gradient|", 4 * n, lambda s: xp.argpartition(xp.abs(s["grad"]), n - k)),
     ]
