@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 from collections.abc import Iterator
 from glob import glob
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from . import guard, hints
 from .console import print_json, say
 
 SHM_ENOUGH = 256 * 2**20  # bytes; Open MPI and MPICH keep their buffers between the ranks of a node there
+WAIT_S = 0.02  # from one look at the others to the next
 
 
 class Finding(NamedTuple):
@@ -45,9 +47,11 @@ def info(as_json: bool, probe_gpu: bool) -> None:
     path, reason = _gpu_path(world)
     for one, facts in zip(table, world.allgather(own), strict=True):
         one.update(facts)
-    if world.rank != 0 or hints.rank_hint() != 0:
+    speaks = world.rank == 0 and hints.rank_hint() == 0
+    probed = tuple(_probe(path)) if probe_gpu and speaks else ()
+    _wait_for_all(world)
+    if not speaks:
         return
-    probed = _probe(path) if probe_gpu else ()
     findings = [*_job(table), *_gpu(path, reason), *probed, *_devices(table), *_node(table), *_here(table),
                 *_installation()]  # fmt: skip
     if as_json:
@@ -57,6 +61,13 @@ def info(as_json: bool, probe_gpu: bool) -> None:
         say(finding.value, f"{finding.name:<14}")
         if finding.advice:
             say(finding.advice, f"{'':<14}-> ")
+
+
+def _wait_for_all(world: Any) -> None:
+    """Stay, asleep, until every rank is here: the probe takes a minute where MPI hangs, and needs the CPU meanwhile."""
+    request = world.Ibarrier()
+    while not request.Test():
+        time.sleep(WAIT_S)
 
 
 def _document(table: list[dict[str, Any]], findings: list[Finding]) -> dict[str, Any]:
