@@ -12,7 +12,7 @@ _SPARK_WIDTH = 20
 
 
 def digits(value: float, least: int = 4) -> str:
-    """At ``least`` so many digits; a large number in all of them, instead of a power of ten.
+    """A number in at least so many digits: a large one in all of them, not as a power of ten.
 
     >>> digits(1.23456), digits(12345.6), digits(9999.6), digits(1234.5, 3)
     ('1.235', '12346', '10000', '1234')
