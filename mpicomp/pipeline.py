@@ -108,7 +108,7 @@ class Pipeline:
         else:
             result, local = self._late(workers)
         self.schedule.observe(result.mean, step)
-        # Nothing is refused any more: the velocity of dense arrays may change.
+        # Nothing is refused any more, so the velocity of dense arrays may change; what it gives is copied.
         dense = tail and self.dense.apply(tail(), step)
         return result._replace(mean=_joined(result.mean, local, dense, flat[0].size, step))
 

@@ -135,11 +135,13 @@ def test_arrays_of_density_1_and_everything_dense(comm, seed):
     everything = mpicomp.Reducer(comm, text, densities=dict.fromkeys(SHAPES, 1))
     for step in range(STEPS):
         grads = gradients(seed, comm.rank, step)
-        expected, same, dense = (one.reduce(grads) for one in (by_rule, by_density, everything))
+        expected, same = by_rule.reduce(grads), by_density.reduce(grads)
         for name in SHAPES:
             assert same[name].tobytes() == expected[name].tobytes()
-        for name in DENSE:
-            assert dense[name].tobytes() == expected[name].tobytes()
+        values = everything.reduce_sparse(grads).values  # in the order of the arrays
+        assert values[:7].tobytes() == expected["b"].tobytes()
+        assert values[79:82].tobytes() == expected["norm"].tobytes()
+        values[:] = 7  # the caller's, until the next step
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "auto"])
@@ -268,7 +270,7 @@ def test_other_ranks_take_the_velocity_as_it_is(world, comm, folder, seed):
             reducer.reduce(of_workers(seed, range(2), step))
         checkpoint.save(alone, folder, 3, common={}, reducers={"reducer": reducer})
         alone.Free()
-        saved = reducer.state_dict()["dense/velocity"]
+        saved = reducer.state_dict().get("dense/velocity")
     part.Free()
     expected = comm.bcast(saved if world.rank == 0 else None)
     again = mpicomp.Reducer(comm, TEXTS[0])
