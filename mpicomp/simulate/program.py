@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -131,8 +131,11 @@ def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place, say:
             say(f"own work of rank {rank}")
         return rehearsal.script(rank, number, first) if rank else first
 
+    def unlike(ranks: Sequence[int]) -> None:
+        _refuse_too_many(lambda place, tape: script_of(place.rank).play(_link(place, tape, n)), place, ranks)
+
     leader = number % size  # where a rank leads
-    script, how = roles.scripts(script_of, size, {0, leader}) if size > FEW else (script_of, None)
+    script, how = roles.scripts(script_of, size, {0, leader}, unlike) if size > FEW else (script_of, None)
     notes = [f"own work: recorded on {how}"] if how else []
     if how and all(script(rank) == first for rank in (1, leader, size - 1)):
         longer, stretched = first.stretched(size, MOST_MORE if size <= roles.MANY else ROUGHLY)
@@ -158,19 +161,24 @@ def record(run: Run, place: Place, say: Say = silent) -> Program:
             table, ranks = alike
             how = f"{len(ranks)} of {size} ranks, found alike, stand for all"
             return Program(place, [table], *_sent([first]), how)
-        events = size * np.mean([len(_tape(run, place, rank).table()) for rank in (1, 2, size // 2, size - 1)])
-        if events > MOST_EVENTS:
-            raise InvalidArgument(
-                f"about {events / 1e6:.0f} million events of {size} ranks that do not all do the same would be too "
-                f"many to record (at most {MOST_EVENTS / 1e6:.0f} million): take fewer ranks, halving_doubling, or a "
-                "number of elements that is a multiple of the number of ranks"
-            )
+        _refuse_too_many(run, place, (1, 2, size // 2, size - 1))
     tapes = [first]
     for rank in range(1, size):
         if rank % (size // FEW + 1) == 0:
             say(f"messages of rank {rank}")
         tapes.append(_tape(run, place, rank))
     return Program(place, [tape.table() for tape in tapes], *_sent(tapes), f"all {size} ranks")
+
+
+def _refuse_too_many(run: Run, place: Place, ranks: Sequence[int]) -> None:
+    """Refuse ranks that do not all do the same if they have, as some of them tell, too many events."""
+    events = place.size * np.mean([len(_tape(run, place, rank).table()) for rank in ranks])
+    if events > MOST_EVENTS:
+        raise InvalidArgument(
+            f"about {events / 1e6:.0f} million events of {place.size} ranks that do not all do the same would be too "
+            f"many to record (at most {MOST_EVENTS / 1e6:.0f} million): take fewer ranks, halving_doubling, or a "
+            "number of elements (of Ok-Topk: k, too) that is a multiple of the number of ranks"
+        )
 
 
 def _sent(tapes: list[Tape]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ GONE = np.empty(0)  # in the place of times that are not needed any more: the me
 NOTHING = -1
 SAID = 1 << 12  # events, or rounds of them, after which it says how far it is
 MOST_BYTES = 8 << 30
-PEER_BYTES, MESSAGE_BYTES = 64, 16  # of each rank that is played, for each peer and each message on its way
+PEER_BYTES, MESSAGE_BYTES = 64, 16  # of a rank that is played, for each it sends to and each message on its way
 
 
 @dataclass(frozen=True)

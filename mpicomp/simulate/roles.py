@@ -23,11 +23,12 @@ def sample(size: int) -> list[int]:
     return sorted({*ends, *drawn})
 
 
-def scripts(record: Record, size: int, own: Iterable[int]) -> tuple[Record, str | None]:
+def scripts(record: Record, size: int, own: Iterable[int], unlike: Callable[[Sequence[int]], None] = lambda ranks: None
+            ) -> tuple[Record, str | None]:
     """The script of every rank, and how they were found; None where each has to be recorded.
 
     Ranks ``own`` do something of their own. The others are taken to do the same, or the same as those in their place in
-    a binomial tree with rank 0 at its root.
+    a binomial tree with rank 0 at its root. ``unlike(ranks)``, given two of these, may refuse before many are recorded.
     """
     known = {rank: record(rank) for rank in own}
     others = [rank for rank in range(size) if rank not in known]
@@ -36,6 +37,7 @@ def scripts(record: Record, size: int, own: Iterable[int]) -> tuple[Record, str 
     if all_alike is not None:
         how = f"rank 0 and {len(looked_at)} others, which were found alike"
         return (lambda rank: known.get(rank) or all_alike), how
+    unlike([looked_at[0], looked_at[-1]])
     branches = defaultdict(list)
     for rank in others:
         branches[branch(rank, size)].append(rank)

@@ -140,8 +140,9 @@ def assumed(scheme: Scheme, size: int) -> list[str]:
     if exchange in ("gather", "merge", "balanced") and selector != "all":
         notes.append("ranks are taken to choose independently, and equally many")
     if exchange == "balanced":
-        notes.append("regions are taken to hold equally many, and known thresholds to let k pass; thresholds and "
-                     f"regions are estimated anew in one step of {options['period']}, which counts in the mean")
+        notes.append("regions are taken to hold equally many, and known thresholds to let k pass, as when memories "
+                     "have filled; thresholds and regions are estimated anew in one step of "
+                     f"{options['period']}, which counts in the mean")
     if exchange in ("balanced", "pieces"):
         how = "Bruck's" if size > PAIRWISE else "one in pairs"
         notes.append(f"MPI's own all-to-all, of lengths, is taken for {how}")

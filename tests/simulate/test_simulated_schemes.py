@@ -117,6 +117,16 @@ def test_of_many_ranks_one_stands_for_all_where_regions_are_equal(monkeypatch, s
         np.testing.assert_allclose(replay(a, PACE).finish, replay(b, PACE).finish, rtol=off)  # it is stretched
 
 
+def test_unlike_ranks_are_refused_before_each_is_recorded(monkeypatch):
+    """Regions of 6 or 7 pairs, 20 ranks: were it not refused, the work of all of them would be looked at."""
+    told, size = [], 20
+    monkeypatch.setattr(programs, "FEW", 2)
+    monkeypatch.setattr(programs, "MOST_EVENTS", 20 * 100)
+    with pytest.raises(InvalidArgument, match=r"of 20 ranks that do not all do the same .*of Ok-Topk: k"):
+        programs.of_scheme("oktopk:k=130", named("20000"), Place(0, size, 1), say=told.append)
+    assert len({text for text in told if text.startswith("own work of rank")}) < size // 2
+
+
 @pytest.mark.parametrize("text", ["oktopk:k=192", "onebit"])
 def test_what_would_not_fit_into_memory_is_refused_before_it_is_played(monkeypatch, text):
     size, late = 8, np.arange(8.0)
