@@ -32,6 +32,7 @@ DIGIT_BITS = 11  # `digit_bits` in top_k.cu
 DIGIT_PIECE = 65536  # `digit_piece` there
 MOMENTS_PIECE = 16384  # `moments_piece` in moments.cu
 GROUP_PIECE = 16384  # `piece` in norms.cu
+TEAM_MOST = 64  # elements for each thread of a team there, at most: longer groups are cut into pieces
 RANKS = (2, 4, 8, 16)  # columns of PowerSGD's kernels; others are filled up, and more go to CuPy's libraries
 PANEL = 2048  # `panel` in low_rank.cu
 LONGEST = 8192  # `longest` in low_rank.cu
@@ -105,7 +106,8 @@ def _kernel_names() -> dict[str, list[str]]:
         "norms": [
             "check_bounds",
             "add_pieces",
-            *(f"sum_pieces<{t}, {term}>" for t in real for term in ("Square", "Magnitude", "Signs")),
+            *(f"{name}<{t}, {term}>" for name in ("sum_pieces", "sum_groups") for t in real
+              for term in ("Square", "Magnitude", "Signs")),
             *(f"group_maxima<{t}>" for t in real),
         ],
         "quantise": [

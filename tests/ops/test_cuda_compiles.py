@@ -63,7 +63,7 @@ def test_every_source_is_listed():
 
 def test_constants_shared_with_the_kernels():
     """Launchers and kernels agree on the sizes that both need."""
-    sources = "".join(map(cuda_runtime.source, ("collect", "top_k", "update", "many", "moments")))
+    sources = "".join(map(cuda_runtime.source, ("collect", "top_k", "update", "many", "moments", "norms")))
     for line in (
         f"constexpr int threads = {cuda_runtime.THREADS};",
         f"constexpr int warp_size = {cuda_runtime.WARP};",
@@ -71,6 +71,7 @@ def test_constants_shared_with_the_kernels():
         f"constexpr int update_piece = {cuda_runtime.PIECE};",
         f"constexpr int list_piece = {cuda_runtime.PIECE};",
         f"constexpr int moments_piece = {cuda_runtime.MOMENTS_PIECE};",
+        f"constexpr int piece = {cuda_runtime.GROUP_PIECE};",
         f"constexpr int digit_bits = {cuda_runtime.DIGIT_BITS},",
     ):
         assert line in sources

@@ -37,11 +37,37 @@ class Huge:
             return self.size
         return Huge(len(range(*key.indices(self.size))), self.dtype)
 
+    def __setitem__(self, key, value):
+        pass
+
+    def __add__(self, other):
+        return self
+
+    __sub__ = __truediv__ = __floordiv__ = __add__
+
+    def view(self, dtype):
+        return Huge(self.size, dtype)
+
+    def reshape(self, rows, _):
+        return [Huge(self.size // rows, self.dtype)] * rows
+
 
 class Functions:
     """CuPy's that the launchers call."""
 
     empty = zeros = Huge
+
+    def diff(self, x):
+        return Huge(x.size - 1, x.dtype)
+
+    def concatenate(self, arrays):
+        return Huge(sum(x.size for x in arrays), arrays[0].dtype)
+
+    def sqrt(self, x):
+        return x
+
+    def maximum(self, x, y):
+        return x
 
     def cumsum(self, x):
         return x
@@ -111,6 +137,9 @@ def calls(n):
         "expand_rows_spans": (lambda: gpu.expand_rows_spans(Huge(k, np.int64), 64, rows, n), k),
         "pack": (lambda: gpu.pack([Huge(n // 3), Huge(n - n // 3)], x), n),
         "pack_signs": (lambda: gpu.pack_signs(x, Huge((n + 7) // 8, np.uint8)), n),
+        "group_norms": (lambda: gpu.group_norms(x, Huge(n + 1, np.int64), "l2", y), n),
+        "group_norms max": (lambda: gpu.group_norms(x, Huge(n // 4 + 1, np.int64), "max", Huge(n // 4)), n // 4),
+        "group_means": (lambda: gpu.group_means(x, Huge(2, np.int64), Huge(1), Huge(1)), 1),
         "quantise": (lambda: gpu.quantise(x, 0.1, n, gpu.Key(1, 2, 3), Huge(n, np.int8)), n),
         "uniform": (lambda: gpu.uniform(n, n, gpu.Key(1, 2, 3)), n),
     }
@@ -256,6 +285,38 @@ def test_moments_at_the_end(runtime, sparse, rng):
     assert count == cuda_runtime.MOMENTS_PIECE
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-10)
     assert not sums.reshape(4, pieces)[:, -2].any()
+
+
+def test_short_groups_at_the_end(runtime, sparse, rng):
+    """Groups of four, a thread each."""
+    whole, own = tail(rng, sparse)
+    count, last = N // 4, 2 * THREADS
+    own, edges = own[-4 * last :], np.arange(N - 4 * last, N + 1, 4)
+    bounds, starts = sparse(count + 1, np.int64), sparse(count + 1, np.int64)
+    bounds[-last - 1 :] = edges
+    totals, maxima, expected = sparse(3 * count, np.float64), sparse(count, np.int32), np.zeros(last, np.float32)
+    groups, blocks = (whole, bounds, starts, np.int64(count), np.int32(1)), count // THREADS
+    run(runtime, "norms", "sum_groups<float, Signs>", blocks, (*groups, np.int64(0), np.uintp(0), totals))
+    run(runtime, "norms", "group_maxima<float>", blocks, (*groups, maxima))
+    reference.group_norms(own, edges - edges[0], "max", expected)
+    assert_same(maxima[-last:].view(np.float32), expected)
+    negative, wide = np.signbit(own), own.astype(np.float64)
+    parts = np.where(negative, wide, 0), np.where(negative, 0, wide), negative
+    sums = [part.reshape(last, 4).sum(axis=1) for part in parts]
+    np.testing.assert_allclose(totals.reshape(3, count)[:, -last:], sums, rtol=1e-12)
+
+
+def test_a_long_group_at_the_end(runtime, sparse, rng):
+    """Its last piece."""
+    whole, own = tail(rng, sparse)
+    pieces = N // cuda_runtime.GROUP_PIECE
+    bounds, starts, sums = np.array([0, N]), np.array([0, pieces]), sparse(3 * pieces, np.float64)
+    args = whole, bounds, starts, np.int64(1), np.int64(pieces), sums
+    run(runtime, "norms", "sum_pieces<float, Signs>", pieces, args, most=1)
+    found = sums.reshape(3, pieces)[:, -1]
+    negative = np.signbit(own)
+    np.testing.assert_allclose(found[:2], [own[negative].sum(dtype=float), own[~negative].sum(dtype=float)], rtol=1e-12)
+    assert found[2] == negative.sum()
 
 
 def test_rows_at_the_end(runtime, sparse, rng):

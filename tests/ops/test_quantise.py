@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpicomp.errors import BufferRefused, InvalidArgument
-from mpicomp.ops import _cpu, cpu, reference
+from mpicomp.ops import _cpu, cpu, cuda_runtime, reference
 from mpicomp.ops.reference import Key
 from mpicomp.ops.reference.quantise import NORMS
 
@@ -21,7 +21,7 @@ LONG = 40_000  # more than a block, and than a piece of the CUDA kernels
 def groupings(rng, n):
     """Bounds: one group, groups of 5, of 512, of anything (empty ones among them), of one, no group of nothing.
 
-    Of a long vector only few groups: the CUDA kernels take a block each, which is slow where blocks are emulated.
+    Of a long vector only few groups: the oracle takes them one by one.
     """
     yield np.int64([0, n])
     for length in (5, 512) if n < 200 else (512,):
@@ -103,6 +103,47 @@ def test_group_means(ops, rng, dtype):
                     np.testing.assert_array_equal(out, expected)
                 else:
                     np.testing.assert_allclose(out, expected, rtol=tolerance(n, dtype), atol=1e-12)
+
+
+def lengths_of_groups(rng):
+    """Groups of one length, and mixtures: who sums a group on a GPU depends on its length and on the mean."""
+    for length in (0, 1, 2, 4, 31, 32, 33, 255, 256, 257, 512):
+        yield np.full(600 if length < 31 else 50, length)
+    yield np.full(2, 100_000)
+    lengths = [0, 1, 2, 4, 31, 32, 33, 255, 256, 257, 512]
+    yield rng.choice(lengths, 300)
+    yield rng.permutation([*rng.choice(lengths, 30), 2048, 2049, 100_000])
+    yield rng.permutation([*rng.choice(lengths[:4], 900), 64, 65])  # 65 are too many for one thread
+    yield np.array([*[1] * 600, 400, 500, 0, *[1] * 100])  # neighbours that are too long
+    yield np.array([2048, 2049, 18_432, 18_433])  # a piece takes up to 2048 that are left over
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_groups_short_and_long(ops, rng, dtype):
+    """Whole numbers, so that sums are exact in any order; and any."""
+    for lengths in lengths_of_groups(rng):
+        bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        groups_agree(ops, rng.integers(-9, 10, bounds[-1]).astype(dtype), bounds, 0)
+        groups_agree(ops, vector(rng, bounds[-1], dtype), bounds, tolerance(lengths.max(), dtype))
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_groups_and_pieces_beyond_the_grid(emulated_cuda, rng, dtype, monkeypatch):
+    """Blocks go on to further groups and pieces, as where there are more than blocks to a grid."""
+    monkeypatch.setattr(cuda_runtime, "MAX_BLOCKS", 2)
+    for lengths in ([3] * 2000, [*[3] * 9000, 20_000, 70, 80_000, 90, *[1] * 9000], [40] * 200, [300, 70_000] * 9):
+        bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        groups_agree(emulated_cuda, rng.integers(-9, 10, bounds[-1]).astype(dtype), bounds, 0)
+
+
+def groups_agree(ops, x, bounds, rtol):
+    out, expected = of_groups(bounds, x.dtype, 5), of_groups(bounds, x.dtype, 5)
+    for implementation, to in ((ops, out), (reference, expected)):
+        for kind, one in zip(NORMS, to, strict=False):
+            implementation.group_norms(x, bounds, kind, one)
+        implementation.group_means(x, bounds, to[3], to[4])
+    np.testing.assert_allclose(out, expected, rtol=rtol, atol=0)
+    assert_same(out[NORMS.index("max")], expected[NORMS.index("max")])
 
 
 def test_sums_of_groups_are_the_same_on_every_instruction_set(cpu_ops, rng):

@@ -1,5 +1,6 @@
-// One number a group. Groups are cut into pieces, one block each, so that few long groups keep a device as busy as many
-// short ones: group g has the pieces [starts[g], starts[g + 1]), numbered through. The launchers finish the sums.
+// One number a group. A long group is cut into pieces, a block each, so that few long groups keep a device as busy as
+// many short ones; a short one has no pieces: a team of neighbouring threads takes all of it. Group g has the pieces
+// [starts[g], starts[g + 1]), numbered through, of `piece` elements each; its last is longer by what is left.
 #include "common.cuh"
 #include "groups.cuh"
 
@@ -30,53 +31,115 @@ struct Signs {  // the sum of those with the sign bit set, of the others, and ho
     }
 };
 
-// What a block works on: its group, and the elements of its piece. False for blocks beyond the last piece.
-struct Piece {
-    long long group, begin, end;
-
-    __device__ bool find(const long long* bounds, const long long* starts, long long count) {
-        if (count == 0 || blockIdx.x >= starts[count]) return false;
-        group = group_of(starts, count, blockIdx.x);
-        begin = bounds[group] + (blockIdx.x - starts[group]) * piece;
-        end = min(begin + piece, bounds[group + 1]);
-        return true;
-    }
-};
-
-// sums[row * gridDim.x + b] = the sums of piece b.
-template <typename T, typename Term>
-__global__ void sum_pieces(const T* x, const long long* bounds, const long long* starts, long long count,
-                           double* sums) {
-    Piece mine;
-    if (!mine.find(bounds, starts, count)) return;
-    double partial[Term::rows] = {};
-    for (long long i = mine.begin + threadIdx.x; i < mine.end; i += threads)
-        Term::add(x[i], Real<T>::bits(x[i]) < 0, partial);
-#pragma unroll
-    for (int row = 0; row < Term::rows; ++row) {
-        const double sum = block_sum(partial[row]);
-        if (threadIdx.x == 0) sums[(long long)row * gridDim.x + blockIdx.x] = sum;
+// f(piece, group, begin, end) for every piece of a long group: by whole blocks.
+template <typename F>
+__device__ inline void each_piece(const long long* bounds, const long long* starts, long long count, F f) {
+    for (long long p = blockIdx.x; p < starts[count]; p += gridDim.x) {
+        const long long g = group_of(starts, count, p), begin = bounds[g] + (p - starts[g]) * piece;
+        f(p, g, begin, p + 1 < starts[g + 1] ? begin + piece : bounds[g + 1]);
     }
 }
 
-// totals[row * count + g] = the sum of group g's pieces, always in the same order. One block a group and row.
+// A team has `team` threads: a power of two up to a warp, or a block, of which the first warp reads. A thread's group, the
+// first team's being `first`, and what it reads of it: elements begin, begin + step, ... before end; none of a long one.
+struct Share {
+    long long group, begin, end;
+    int step;
+    bool leads, is_long;  // of its team the thread that writes; whether the group has pieces
+
+    __device__ Share(const long long* bounds, const long long* starts, long long count, long long first, int team) {
+        const int lane = threadIdx.x % team;
+        group = first + threadIdx.x / team;
+        step = min(team, warp_size);
+        const bool there = group < count;
+        leads = there && lane == 0;
+        is_long = there && starts[group] < starts[group + 1];
+        const bool reads = there && !is_long && lane < step;
+        begin = reads ? bounds[group] + lane : 0;
+        end = reads ? bounds[group + 1] : 0;
+    }
+};
+
+// sums[row * pieces + p] = the sums of piece p.
+template <typename T, typename Term>
+__global__ void sum_pieces(const T* x, const long long* bounds, const long long* starts, long long count,
+                           long long pieces, double* sums) {
+    each_piece(bounds, starts, count, [=](long long p, long long, long long begin, long long end) {
+        double partial[Term::rows] = {};
+        for (long long i = begin + threadIdx.x; i < end; i += threads) Term::add(x[i], Real<T>::bits(x[i]) < 0, partial);
+#pragma unroll
+        for (int row = 0; row < Term::rows; ++row) {
+            const double sum = block_sum(partial[row]);
+            if (threadIdx.x == 0) sums[row * pieces + p] = sum;
+        }
+    });
+}
+
+// The sum of what the pieces of group g have, by the block, always in the same order; right in thread 0.
+__device__ inline double sum_of_pieces(const double* sums, const long long* starts, long long g) {
+    double partial = 0;
+    for (long long p = starts[g] + threadIdx.x; p < starts[g + 1]; p += threads) partial += sums[p];
+    return block_sum(partial);
+}
+
+// totals[row * count + g] = the sum of group g's pieces, of any kernel's. One block a group and row.
 __global__ void add_pieces(const double* sums, long long pieces, const long long* starts, long long count,
                            double* totals) {
     const long long row = blockIdx.x / count, g = blockIdx.x % count;
-    double partial = 0;
-    for (long long p = starts[g] + threadIdx.x; p < starts[g + 1]; p += threads) partial += sums[row * pieces + p];
-    const double total = block_sum(partial);
+    const double total = sum_of_pieces(sums + row * pieces, starts, g);
     if (threadIdx.x == 0) totals[row * count + g] = total;
+}
+
+// totals[row * count + g] = the sums of group g, always in the same order: of a short one by its team, of a long one, by
+// the block, from the sums of its pieces.
+template <typename T, typename Term>
+__global__ void sum_groups(const T* x, const long long* bounds, const long long* starts, long long count, int team,
+                           long long pieces, const double* sums, double* totals) {
+    __shared__ int waiting[threads], number;  // the block's long groups, counted from its first; in no order
+    const int teams = threads / team;
+    for (long long first = (long long)blockIdx.x * teams; first < count; first += (long long)gridDim.x * teams) {
+        if (threadIdx.x == 0) number = 0;
+        __syncthreads();
+        const Share mine(bounds, starts, count, first, team);
+        double partial[Term::rows] = {};
+        for (long long i = mine.begin; i < mine.end; i += mine.step)
+            Term::add(x[i], Real<T>::bits(x[i]) < 0, partial);
+#pragma unroll
+        for (int row = 0; row < Term::rows; ++row) {
+            for (int offset = mine.step / 2; offset; offset /= 2)
+                partial[row] += __shfl_down_sync(all_lanes, partial[row], offset, mine.step);
+            if (mine.leads && !mine.is_long) totals[row * count + mine.group] = partial[row];
+        }
+        if (mine.leads && mine.is_long) waiting[atomicAdd(&number, 1)] = threadIdx.x / team;
+        __syncthreads();
+        for (int w = 0; w < number; ++w) {
+            const long long g = first + waiting[w];
+            for (int row = 0; row < Term::rows; ++row) {
+                const double total = sum_of_pieces(sums + row * pieces, starts, g);
+                if (threadIdx.x == 0) totals[row * count + g] = total;
+            }
+        }
+        __syncthreads();  // `number` has been read
+    }
 }
 
 // keys[g] = the largest magnitude of group g, as bits; begins as 0.
 template <typename T>
-__global__ void group_maxima(const T* x, const long long* bounds, const long long* starts, long long count,
+__global__ void group_maxima(const T* x, const long long* bounds, const long long* starts, long long count, int team,
                              Bits<T>* keys) {
-    Piece mine;
-    if (!mine.find(bounds, starts, count)) return;
-    Bits<T> key = 0;
-    for (long long i = mine.begin + threadIdx.x; i < mine.end; i += threads) key = max(key, magnitude(x[i]));
-    for (int offset = warp_size / 2; offset; offset /= 2) key = max(key, __shfl_down_sync(all_lanes, key, offset));
-    if (threadIdx.x % warp_size == 0) atomicMax(&keys[mine.group], key);
+    each_piece(bounds, starts, count, [=](long long, long long g, long long begin, long long end) {
+        Bits<T> key = 0;
+        for (long long i = begin + threadIdx.x; i < end; i += threads) key = max(key, magnitude(x[i]));
+        for (int offset = warp_size / 2; offset; offset /= 2) key = max(key, __shfl_down_sync(all_lanes, key, offset));
+        if (threadIdx.x % warp_size == 0) atomicMax(&keys[g], key);
+    });
+    const int teams = threads / team;
+    for (long long first = (long long)blockIdx.x * teams; first < count; first += (long long)gridDim.x * teams) {
+        const Share mine(bounds, starts, count, first, team);
+        Bits<T> key = 0;
+        for (long long i = mine.begin; i < mine.end; i += mine.step) key = max(key, magnitude(x[i]));
+        for (int offset = mine.step / 2; offset; offset /= 2)
+            key = max(key, __shfl_down_sync(all_lanes, key, offset, mine.step));
+        if (mine.leads && !mine.is_long) keys[mine.group] = key;
+    }
 }

@@ -1,7 +1,7 @@
 """Launchers of what writes few bits a value; see :mod:`..reference.quantise`.
 
-Four neighbours a thread, or a byte of eight bits; norms take a block a piece of a group. Refusing bounds, or values
-that do not fit, waits for the device.
+Four neighbours a thread, or a byte of eight bits; norms take a few threads a short group, and a block a piece of a long
+one. Refusing bounds, or values that do not fit, waits for the device.
 """
 
 from __future__ import annotations
@@ -9,7 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import CODE, GROUP_PIECE, REAL, Array, blocks_for, launch, on_device, to_host, xp
+from ..cuda_runtime import (
+    CODE,
+    GROUP_PIECE,
+    REAL,
+    TEAM_MOST,
+    THREADS,
+    WARP,
+    Array,
+    blocks_for,
+    launch,
+    on_device,
+    to_host,
+    xp,
+)
 from ..reference.quantise import NORMS, require_levels, require_top, require_unit
 from ..reference.random import Key
 from .arguments import bits_dtype, check, kind_of
@@ -57,32 +70,41 @@ def _groups(bounds: Array, n: int) -> int:
     return groups
 
 
-def _pieces(bounds: Array) -> Array:
-    """The number of each group's first piece, and the number of pieces."""
-    counts = (xp().diff(bounds) + (GROUP_PIECE - 1)) // GROUP_PIECE
-    return xp().concatenate([xp().zeros(1, np.int64), xp().cumsum(counts)])
+class _Teams:
+    """Who sums which group, worked out without waiting for the device; see norms.cu.
 
+    A team has a thread for every 4 to 8 elements of the mean group, at most a warp. Groups of over TEAM_MOST elements a
+    thread are long: blocks take them, piece by piece, and where the mean group is, a block also adds up its pieces.
+    """
 
-def _most_pieces(n: int, groups: int) -> int:
-    """No fewer than there are, known without waiting; blocks too many do nothing."""
-    return n // GROUP_PIECE + groups
+    def __init__(self, bounds: Array, n: int) -> None:
+        groups = bounds.size - 1
+        mean, most = n // max(groups, 1), WARP * TEAM_MOST  # what a warp takes alone
+        self.team = THREADS if mean > most else min(WARP, 1 << (mean // 8).bit_length())
+        self.blocks = blocks_for(groups, THREADS // self.team)
+        longest = min(self.team, WARP) * TEAM_MOST  # of the short groups
+        self.pieces = n // GROUP_PIECE + min(groups, n // (longest + 1))  # there are no more, and mostly fewer
+        self.piece_blocks = blocks_for(min(self.pieces, n // most + 1), 1)
+        counts = (xp().diff(bounds) + (GROUP_PIECE - 1 - longest)) // GROUP_PIECE  # 0 for a short group
+        self.starts = xp().concatenate([xp().zeros(1, np.int64), xp().cumsum(counts)])
 
 
 def _sums(x: Array, instance: str, bounds: Array, rows: int) -> Array:
     """``rows`` sums of each group, float64."""
-    groups, starts = np.int64(bounds.size - 1), _pieces(bounds)
-    pieces = _most_pieces(x.size, int(groups))
-    sums, totals = xp().empty(rows * pieces, np.float64), xp().zeros(rows * int(groups), np.float64)
-    launch("norms", f"sum_pieces<{instance}>", pieces, x, bounds, starts, groups, sums)
-    launch("norms", "add_pieces", rows * int(groups), sums, np.int64(pieces), starts, groups, totals)
+    groups, teams = np.int64(bounds.size - 1), _Teams(bounds, x.size)
+    sums, totals = xp().empty(rows * teams.pieces, np.float64), xp().zeros(rows * int(groups), np.float64)
+    given, pieces = (x, bounds, teams.starts, groups), np.int64(teams.pieces)
+    launch("norms", f"sum_pieces<{instance}>", teams.piece_blocks, *given, pieces, sums)
+    launch("norms", f"sum_groups<{instance}>", teams.blocks, *given, np.int32(teams.team), pieces, sums, totals)
     return totals.reshape(rows, -1)
 
 
 def _maxima(x: Array, t: str, bounds: Array) -> Array:
     """The bits of each group's largest magnitude."""
     groups, keys = np.int64(bounds.size - 1), xp().zeros(bounds.size - 1, bits_dtype(x))
-    pieces = _most_pieces(x.size, int(groups))
-    launch("norms", f"group_maxima<{t}>", pieces, x, bounds, _pieces(bounds), groups, keys)
+    teams = _Teams(bounds, x.size)
+    blocks = max(teams.blocks, teams.piece_blocks)
+    launch("norms", f"group_maxima<{t}>", blocks, x, bounds, teams.starts, groups, np.int32(teams.team), keys)
     return keys
 
 
