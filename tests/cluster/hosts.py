@@ -28,7 +28,8 @@ OWNED = re.compile(PREFIX + r"(?P<pid>\d+)-(?P<start>\d+)-")
 SUBNET = "10.77.0."  # only ever inside our namespaces, so concurrent runs may share it
 SKIPPED = 77  # exit status of a check that cannot run here, as in Automake
 TOOLS = ("ip", "tc", "unshare", "setpriv", "taskset")
-SHAPE = "root tbf rate {rate} burst 128k latency 200ms"
+BURST = 128 << 10  # bytes that pass at once, where a link has rested
+SHAPE = f"root tbf rate {{rate}} burst {BURST} latency 200ms"
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 # The remote shell of the Open MPI launcher: [OPTIONS] HOST COMMAND... It enters the host's namespace with a
