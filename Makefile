@@ -17,8 +17,8 @@ export PYTHONUNBUFFERED := 1
 installed   = .venv/$(1)/.installed
 environment = .venv/$(1)/.tools
 comma := ,
-# PyTorch and the tools of the documentation in one of them are enough: their tests skip without.
-EXTRA_openmpi := $(comma)torch-test$(comma)docs
+# PyTorch, JAX and the tools of the documentation in one of them are enough: their tests skip without.
+EXTRA_openmpi := $(comma)torch-test$(comma)jax-test$(comma)docs
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \

@@ -106,6 +106,7 @@ setup(
         **GPU,
         "torch": ["torch>=2.2"],
         "torch-test": ["torch==2.13.0"],
+        "jax-test": ["jax>=0.6"],
         "data": ["scipy>=1.11", "pillow>=10"],
         "plot": PLOT,
         "config": ["tomli>=2; python_version < '3.11'"],
