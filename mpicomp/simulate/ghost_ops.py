@@ -58,11 +58,11 @@ BIN = 5  # pass of AdaComp's bins in the long run: 4 to 8 of 50 or 500 random gr
 class GhostOps:
     """The operations of ``mpicomp.ops`` on ghosts: what each passes over goes to ``work(kernel, elements)``.
 
-    Assumed, where it depends on elements: a threshold above 0 lets ``passing`` of the places through that its elements
-    were chosen from, so of sums as many as of each rank's own; ranks choose independently of each other, which gives
-    the length of unions and of what two lists have in common; gaps between indices are those of a random choice;
-    indices lie evenly over what they were chosen from; of every bin BIN pass; magnitudes are those of normal deviates;
-    everything is finite, and nothing zero.
+    Assumed, where it depends on elements: a threshold lets ``passing`` of the places through that its elements were
+    chosen from (0 lets a vector through), so of sums as many as of each rank's own; ranks choose independently of each
+    other, which gives the length of unions and of what two lists have in common; gaps between indices are those of a
+    random choice; indices lie evenly over what they were chosen from; of every bin BIN pass; magnitudes are those of
+    normal deviates; everything is finite, and nothing zero.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class GhostOps:
 
     def threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:
         self.work("threshold", grad.size)
-        if lam == 0:
+        if lam == 0 and not grad.spread:  # (of sums 0 is what a search among ghosts ends at)
             return self._indices(grad.size, grad.size, grad.size)
         places = grad.spread.width if grad.spread else grad.size
         return self._indices(grad.size, min(grad.size, max(1, round(self.passing * places))), grad.size)
