@@ -69,7 +69,8 @@ def calls(comm: Any, what: str, flat: np.ndarray, layers: Sequence[tuple[str, tu
 
 def step(reducer: Reducer, gradient: Any, number: int | None) -> None:
     """A step, of this ``number`` where one is given."""
-    reducer.step = reducer.step if number is None else number
+    if number is not None:
+        reducer.step = number
     reducer.reduce_sparse(gradient)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 from collections.abc import Iterator
 from glob import glob
 from typing import Any, NamedTuple
@@ -65,9 +64,9 @@ def info(as_json: bool, probe_gpu: bool) -> None:
 
 def _wait_for_all(world: Any) -> None:
     """Stay, asleep, until every rank is here: the probe takes a minute where MPI hangs, and needs the CPU meanwhile."""
-    request = world.Ibarrier()
-    while not request.Test():
-        time.sleep(WAIT_S)
+    from ..mpi.link import nap_until_done
+
+    nap_until_done(world.Ibarrier(), WAIT_S)
 
 
 def _document(table: list[dict[str, Any]], findings: list[Finding]) -> dict[str, Any]:

@@ -16,12 +16,11 @@ from collections import deque
 from itertools import accumulate
 from typing import Any
 
+from ..allreduce.ring import SEGMENT_BYTES, WINDOW
 from ..allreduce.segments import segments
-from ..partition import pieces
+from ..partition import chunk_count, pieces
 
 BRUCK_BYTES = 32 * 1024
-SEGMENT_BYTES = 2 << 20
-WINDOW = 4  # segments in flight in each direction
 
 
 def gather_to_all(link: Any, x: Any, flat: Any, counts: list[int]) -> None:
@@ -55,7 +54,7 @@ def ring(link: Any, blocks: list[Any]) -> None:
         return [block[begin:end] for begin, end in pieces(0, block.size, length)]
 
     own, arriving = cut(blocks[rank]), [part for step in range(1, size) for part in cut(blocks[(rank - step) % size])]
-    leaving = [*own, *arriving[: len(arriving) - len(cut(blocks[right]))]]
+    leaving = [*own, *arriving[: len(arriving) - chunk_count(blocks[right].size, length)]]
     inbox = deque(link.irecv(part, left) for part in arriving[:window])
     outbox = deque(link.isend(part, right) for part in own[:window])
     sent = len(outbox)

@@ -111,12 +111,12 @@ class Traffic:
         return Traffic(*map(sub, vars(self).values(), vars(earlier).values()))
 
 
-def nap_until_done(request: MPI.Request) -> None:
-    """Look for the end of a request, after a while only now and then."""
+def nap_until_done(request: MPI.Request, nap: float = NAP) -> None:
+    """Look for the end of a request, after a while only every ``nap`` seconds."""
     nap_from = time.monotonic_ns() + SPIN_NS
     while not request.Test():
         if time.monotonic_ns() > nap_from:
-            time.sleep(NAP)
+            time.sleep(nap)
 
 
 class Link:

@@ -178,7 +178,7 @@ class Linked:
         which, rank = events[:, 2].copy(), np.repeat(np.arange(size), lengths)
         del events
         sends, waits = np.flatnonzero(self.kind == SEND), np.flatnonzero(self.kind == RECEIVED)
-        self.messages = len(sends)
+        self.messages, self.nbytes = len(sends), self.amount[sends].astype(float)  # of each message
         self.number = which  # of the message, among all
         firsts = np.searchsorted(rank[sends], np.arange(size))
         leaves = self.kind == SENT
@@ -208,7 +208,6 @@ class _Each:
         self.next = np.concatenate([[0], self.events.ends[:-1]])
         self.left = np.empty(self.events.messages)
         self.arrived = np.full(self.events.messages, np.nan)
-        self.nbytes = np.empty(self.events.messages)
         self.waits_for = np.full(size, NOTHING)
         self.synced, self.latest = np.zeros(len(self.on_node), int), np.full(len(self.on_node), -np.inf)
         self.window = machine.between.latency if per_node > 1 else np.inf
@@ -254,7 +253,7 @@ class _Each:
         self.clocks.post(ranks, outside)
         route = Route(np.flatnonzero(outside), np.flatnonzero(~outside), self.node[ranks[outside]],
                       self.node[target[outside]], len(ranks) == 1)
-        nbytes = self.nbytes[numbers] = self.events.amount[at].astype(float)
+        nbytes = self.events.nbytes[numbers]
         self.left[numbers], self.arrived[numbers] = self.network.send(route, nbytes, self.clocks.now[ranks])
         woken = target[self.waits_for[target] == numbers]
         self.waits_for[woken] = NOTHING
@@ -275,7 +274,7 @@ class _Each:
         ranks, here = ranks[~blocked], at[~blocked]
         self.clocks.wait(ranks, arrived[~blocked], self.events.amount[here])
         outside = self.node[self.events.who[here]] != self.node[ranks]
-        self.clocks.take(ranks, outside, self.nbytes[numbers[~blocked]])
+        self.clocks.take(ranks, outside, self.events.nbytes[numbers[~blocked]])
         return self._done(ranks)
 
     def _sync(self, ranks: np.ndarray) -> np.ndarray:
