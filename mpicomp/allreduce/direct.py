@@ -5,7 +5,7 @@ Schedule      Each rank sends piece b of its vector to rank b, which adds the p 
               Then every rank sends its finished block to all others. Pieces travel in segments.
 Cost          2 steps of p-1 messages a segment; 2(p-1)/p n bytes sent a rank; (p-1)/p n additions.
 Restrictions  p-1 messages at a time, so for tens of ranks, not thousands; scratch of 2 p segments, on a slow
-              network of 16 p short ones.
+              network of up to 32 short ones if these are more.
               ``kind`` "float16" or "bfloat16" says what a uint16 vector holds.
 Reference     the "pairwise" reduce-scatter of Thakur, Rabenseifner, Gropp 2005, all partners at once.
 """
@@ -42,7 +42,8 @@ class Blocks:
     def _cut(self, nbytes: int, window: int) -> tuple[int, range, int]:
         """Elements of a segment, the numbers of a block's, and how many are in flight, where so are usual."""
         longest, itemsize = self.counts[0], self.work.itemsize
-        nbytes, window = segments(self.link, self.work, longest * itemsize, (nbytes, window))
+        nbytes, most = segments(self.link, self.work, longest * itemsize, (nbytes, window))
+        window = max(window, most // len(self.peers))  # each of which is sent as many
         length = max(1, min(longest, nbytes // itemsize))
         return length, range(chunk_count(longest, length)), window
 
