@@ -16,6 +16,9 @@ from ..schemes import Scheme
 from .exchange import SEED_STEP
 from .flat import COMPUTE, as_array, named_arrays
 
+# Exchanges at once: where one agrees, or computes, another one's vectors are on the wire. PyTorch's Gloo has as many.
+LANES = 2
+
 
 def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
              named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (), **options: Any) -> DDPHook:
@@ -40,6 +43,9 @@ def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
 class DDPHook:
     """Called by DDP with each bucket, in the same order on all ranks; see ``ddp_hook``.
 
+    Buckets take turns on LANES communicators, each with a thread. Gradients on GPUs, and a trace, which tells what one
+    thread does, keep to the first.
+
     Attributes
     ----------
     reducers : dict of int -> Reducer
@@ -48,39 +54,43 @@ class DDPHook:
 
     def __init__(self, comm: Any, scheme: Scheme, named: dict[str, torch.nn.Parameter],
                  options: dict[str, Any]) -> None:
-        self.comm, self.scheme, self._options = Comm(comm), scheme, options
+        lanes = 1 if options.get("trace") else LANES
+        self.comms, self.scheme, self._options = [Comm(comm) for _ in range(lanes)], scheme, options
         self._names = {parameter: name for name, parameter in named.items()}
         self.reducers: dict[int, Reducer] = {}
         self._layouts: dict[int, list[Any]] = {}
         self._first = True
-        self._worker = Worker() if threads_allowed(self.comm) else None
-        if self._worker is not None:
-            self.comm.wait_patiently()
+        self._workers = [Worker() for _ in self.comms] if threads_allowed(self.comms[0]) else []
+        if self._workers:
+            for own in self.comms:
+                own.wait_patiently()
         self.__name__ = self.__qualname__ = "ddp_hook"  # DDP looks at a hook's name
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations but its own
         flat = bucket.buffer()
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
-        arguments = bucket.index(), flat, bucket.parameters(), self._first, event, future
+        lane = 0 if flat.is_cuda else bucket.index() % len(self.comms)
+        arguments = lane, bucket.index(), flat, bucket.parameters(), self._first, event, future
         self._first = self._first and not bucket.is_last()
-        if self._worker is None:
-            self._answer(*arguments)
+        if self._workers:
+            self._workers[lane].start(self._answer, *arguments)
         else:
-            self._worker.start(self._answer, *arguments)
+            self._answer(*arguments)
         return future
 
-    def _answer(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any,
+    def _answer(self, lane: int, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any,
                 future: torch.futures.Future[torch.Tensor]) -> None:
         """Average a bucket and tell DDP, which raises what went wrong."""
         try:
-            self._average(index, flat, parameters, first, event)
+            self._average(self.comms[lane], index, flat, parameters, first, event)
         except Exception as error:
             future.set_exception(error)  # type: ignore[arg-type]  # PyTorch says a result where it means an error
         else:
             future.set_result(flat)
 
-    def _average(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any) -> None:
+    def _average(self, comm: Comm, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any
+                 ) -> None:
         if flat.dtype not in COMPUTE:
             raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {flat.dtype}")
         work = flat.to(COMPUTE[flat.dtype])  # itself, but for half precision
@@ -89,16 +99,17 @@ class DDPHook:
         if event is not None and device is not None:
             event.synchronize()
             with device.aside(as_array(work)):
-                self._reduce(index, names, parameters, work, first)
+                self._reduce(comm, index, names, parameters, work, first)
         else:
-            self._reduce(index, names, parameters, work, first)
+            self._reduce(comm, index, names, parameters, work, first)
         if work is not flat:
             flat.copy_(work)
 
-    def _reduce(self, index: int, names: list[str], parameters: list[Any], work: torch.Tensor, first: bool) -> None:
+    def _reduce(self, comm: Comm, index: int, names: list[str], parameters: list[Any], work: torch.Tensor, first: bool
+                ) -> None:
         if first:
             vector = as_array(work)
-            Reducer(self.comm, "dense", nonfinite=self._options.get("nonfinite", "raise")).reduce(vector, out=vector)
+            Reducer(comm, "dense", nonfinite=self._options.get("nonfinite", "raise")).reduce(vector, out=vector)
             return
         arrays = named_arrays(work, names, [parameter.shape for parameter in parameters])
         layout = list(zip(names, (array.shape for array in arrays.values()), strict=True))
@@ -106,17 +117,18 @@ class DDPHook:
         if expected != layout:
             raise InvalidArgument(f"DDP's bucket {index} must keep its arrays after the first step, {expected}, "
                                   f"got {layout}: make another hook after a change to the model")
-        self._reducer(index).reduce(arrays, out=arrays)
+        self._reducer(comm, index).reduce(arrays, out=arrays)
 
-    def _reducer(self, index: int) -> Reducer:
+    def _reducer(self, comm: Comm, index: int) -> Reducer:
         if index not in self.reducers:
             seed = self.scheme.options["seed"] + SEED_STEP * index
             scheme = self.scheme.replace(seed=seed) if index else self.scheme
-            self.reducers[index] = Reducer(self.comm, scheme, **self._options)
+            self.reducers[index] = Reducer(comm, scheme, **self._options)
         return self.reducers[index]
 
     def close(self) -> None:
-        """End the thread and free the communicator (collective)."""
-        if self._worker is not None:
-            self._worker.stop()
-        self.comm.Free()
+        """End the threads and free the communicators (collective)."""
+        for worker in self._workers:
+            worker.stop()
+        for comm in self.comms:
+            comm.Free()

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import os
 
 import needs_torch  # noqa: F401
@@ -437,6 +438,30 @@ def test_ddp_hook_tells_of_nan(comm, gloo, seed):
     with pytest.raises(RuntimeError, match="is nan in step 0"):
         model(x).sum().backward()
     hook.close()
+
+
+def test_a_traced_ddp_hook_exchanges_in_one_thread(comm, gloo, seed, folder):
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    from mpicomp.trace import Recorder, open_trace
+
+    torch.manual_seed(seed)
+    model = DDP(nn.Sequential(*(nn.Linear(30, 30) for _ in range(3))), bucket_cap_mb=0.001)
+    with Recorder(comm, str(folder / "run.h5")) as trace:
+        hook = ddp_hook(comm, "topk:density=0.2", trace=trace)
+        model.register_comm_hook(None, hook)
+        for _ in range(3):
+            model(torch.randn(4, 30)).sum().backward()
+        assert len(hook.reducers) > 1
+        hook.close()
+    if comm.rank == 0:
+        with open_trace(str(folder / "run.h5")) as recorded:
+            events, step = recorded.events("rank", "kind", "t_start", "t_end"), recorded.code("kind", "step")
+        for rank in range(comm.size):
+            steps = [(begin, end) for who, kind, begin, end in zip(*events.values(), strict=True)
+                     if (who, kind) == (rank, step)]
+            assert len(steps) == 2 * len(hook.reducers)  # the first of three goes dense, untraced
+            assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(sorted(steps)))
 
 
 def test_a_trace_has_every_step(comm, seed, folder):
