@@ -13,11 +13,8 @@ from ..mpi.comm import Comm
 from ..mpi.inflight import Worker, threads_allowed
 from ..reducer import Reducer
 from ..schemes import Scheme
-from .exchange import SEED_STEP
+from .exchange import LANES, SEED_STEP
 from .flat import COMPUTE, as_array, named_arrays
-
-# Exchanges at once: where one agrees, or computes, another one's vectors are on the wire. PyTorch's Gloo has as many.
-LANES = 2
 
 
 def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
@@ -43,8 +40,7 @@ def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
 class DDPHook:
     """Called by DDP with each bucket, in the same order on all ranks; see ``ddp_hook``.
 
-    Buckets take turns on LANES communicators, each with a thread. Gradients on GPUs, and a trace, which tells what one
-    thread does, keep to the first.
+    Buckets take turns on LANES threads, as in ``Exchange``.
 
     Attributes
     ----------

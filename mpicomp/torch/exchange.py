@@ -21,6 +21,8 @@ from .flat import FlatBucket, Named, as_array, plan
 
 HOST = np.empty(0)  # whose operations gradients on the host take
 SEED_STEP = 1_000_003  # between the random numbers of two buckets
+# Exchanges at once: where one agrees, or computes, another one's vectors are on the wire. PyTorch's Gloo has as many.
+LANES = 2
 TWICE = (
     "the gradient of {} came twice in one step: expected once. Checkpoints need use_reentrant=False; of several "
     "backward() all but the last go into no_sync()"
@@ -30,8 +32,9 @@ TWICE = (
 class Exchange:
     """Averages the gradients of some parameters, bucket by bucket, each by a ``Reducer`` of its own.
 
-    Every rank exchanges bucket i before bucket i + 1, whatever order its gradients come in. The thread that does it has
-    a communicator of its own.
+    Every rank starts bucket i before bucket i + 1, whatever order its gradients come in. Beside backward buckets take
+    turns on LANES threads, each with a communicator of its own; gradients on GPUs, and a trace, which tells what one
+    thread does, keep to one.
 
     Parameters
     ----------
@@ -52,23 +55,26 @@ class Exchange:
     def __init__(self, named: Named, comm: Any, scheme: Scheme, bucket_bytes: int, overlap: bool, nonfinite: str,
                  options: dict[str, Any]) -> None:
         self.comm = Comm(comm)
+        # A memory that has taken part of a step in cannot give it back: then all ranks look at all buckets first.
+        self._looks_first = nonfinite == "skip" and remembers(scheme)
+        eager = overlap and not self._looks_first and self.comm.size > 1 and threads_allowed(self.comm)
+        several = eager and not options.get("trace") and not any(one.is_cuda for _, one in named)
+        self._comms = [self.comm, *(Comm(comm) for _ in range(1, LANES) if several)]
+        self._workers = [Worker() for _ in self._comms] if eager else []
+        if eager:
+            for own in self._comms:
+                own.wait_patiently()
         self.buckets = [FlatBucket(bucket) for bucket in plan(named, bucket_bytes)]
         densities = dict(options.pop("densities", None) or {})
         if unknown := sorted(set(densities) - {name for name, _ in named}):
             raise InvalidArgument(f"densities must name parameters of the model, got {', '.join(unknown)}")
         self.reducers = [
-            Reducer(self.comm, scheme_for(scheme, i, bucket.names, named), nonfinite=nonfinite,
+            Reducer(self._comms[i % len(self._comms)], scheme_for(scheme, i, bucket.names, named), nonfinite=nonfinite,
                     densities={name: densities[name] for name in bucket.names if name in densities}, **options)
             for i, bucket in enumerate(self.buckets)
         ]
         self.places = {parameter: (i, at) for i, bucket in enumerate(self.buckets)
                        for at, parameter in enumerate(bucket.parameters)}
-        # A memory that has taken part of a step in cannot give it back: then all ranks look at all buckets first.
-        self._looks_first = nonfinite == "skip" and remembers(scheme)
-        eager = overlap and not self._looks_first and self.comm.size > 1
-        self._worker = Worker() if eager and threads_allowed(self.comm) else None
-        if self._worker is not None:
-            self.comm.wait_patiently()
         self.begin()
 
     def begin(self) -> None:
@@ -76,7 +82,7 @@ class Exchange:
         self._there = [[False] * len(bucket.names) for bucket in self.buckets]
         self._missing = [len(bucket.names) for bucket in self.buckets]
         self._pending: list[Pending] = []
-        self._failed = False
+        self._failed: set[int] = set()
         self.skipped = False
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
@@ -90,7 +96,7 @@ class Exchange:
         assert gradient is not None, "PyTorch calls when it has accumulated"
         bucket.put(at, gradient.detach(), factor)
         self._missing[i] -= 1
-        if self._worker is not None:
+        if self._workers:
             self._start_full()
 
     def finish(self, factor: float) -> set[torch.nn.Parameter]:
@@ -125,10 +131,11 @@ class Exchange:
         return self.buckets[i].views[at]
 
     def close(self) -> None:
-        """End the thread and free the communicator (collective)."""
-        if self._worker is not None:
-            self._worker.stop()
-        self.comm.Free()
+        """End the threads and free the communicators (collective)."""
+        for worker in self._workers:
+            worker.stop()
+        for comm in self._comms:
+            comm.Free()
 
     def _fill(self, factor: float) -> set[torch.nn.Parameter]:
         """Zero, or what ``no_sync`` has gathered, for gradients that backward did not bring; who has none at all."""
@@ -144,7 +151,7 @@ class Exchange:
         return unused
 
     def _wait(self) -> None:
-        """Return when the thread has nothing left to do; raise what went wrong first."""
+        """Return when the threads have nothing left to do; raise what went wrong first."""
         failure = None
         for pending in self._pending:
             try:
@@ -165,16 +172,17 @@ class Exchange:
             i = len(self._pending)
             flat = self.buckets[i].flat
             event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
-            if self._worker is not None:
-                self._pending.append(self._worker.start(self._average, i, event))
+            if self._workers:
+                self._pending.append(self._workers[i % len(self._workers)].start(self._average, i, event))
             else:
                 pending = Pending()
                 run_into(self._average, (i, event), pending)
                 self._pending.append(pending)
 
     def _average(self, i: int, event: Any) -> None:
-        """Replace a bucket by its mean over the ranks; nothing after one that failed, which all ranks know of."""
-        if self._failed:
+        """Replace a bucket by its mean over the ranks; nothing after one of this thread's that failed on all ranks."""
+        lane = i % len(self._comms)
+        if lane in self._failed:
             return
         arrays = self.buckets[i].arrays
         try:
@@ -186,7 +194,7 @@ class Exchange:
             with device.aside(as_array(self.buckets[i].flat)):
                 self.reducers[i].reduce(arrays, out=arrays)
         except BaseException:
-            self._failed = True
+            self._failed.add(lane)
             raise
 
 
