@@ -9,6 +9,7 @@ from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.egg_info import egg_info
 from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).parent
@@ -37,6 +38,15 @@ class BuildExtensions(build_ext):
         """Whether an object was compiled before its source, a header or this file last changed."""
         origins = (source, *(header for extension in self.extensions for header in extension.depends), __file__)
         return not os.path.exists(compiled) or os.path.getmtime(compiled) <= max(map(os.path.getmtime, origins))
+
+
+class NoTests(egg_info):
+    """Leaves out of the source archive what setuptools adds by itself: tests/test*.py, without what they import."""
+
+    def find_sources(self):
+        super().find_sources()
+        self.filelist.prune("tests")
+        self.write_file("sources", os.path.join(self.egg_info, "SOURCES.txt"), "\n".join(self.filelist.files) + "\n")
 
 
 class ReproducibleSource(sdist):
@@ -98,7 +108,7 @@ setup(
         "mpicomp.slurm": ["*.sbatch", "env.sh"],
     },
     ext_modules=[cpu],
-    cmdclass={"build_ext": BuildExtensions, "sdist": ReproducibleSource},
+    cmdclass={"build_ext": BuildExtensions, "egg_info": NoTests, "sdist": ReproducibleSource},
     setup_requires=["pybind11>=2.12"],  # which pip reads and installs for the build, as there is no pyproject.toml
     install_requires=["mpi4py>=4.0", "numpy>=1.24", "h5py>=3.10", "click>=8.1", "rich>=13"],
     extras_require={

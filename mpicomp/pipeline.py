@@ -101,16 +101,22 @@ class Pipeline:
         """What follows the agreement of all ranks; the mean of the whole vectors."""
         step = self.step
         tail = self._start_tail(flat) if flat[0].size > step.n and not self.silent(step.number) else None
-        if self.silent(step.number) or not step.n:
-            result, local = self._alone(workers)
-        elif self.exchange.early:
-            result, local = self._early(workers)
-        else:
-            result, local = self._late(workers)
+        try:
+            result, local = self._treated(workers)
+        except NonFiniteGradient:  # of all ranks: what is in flight must end before its memory is given up
+            if tail:
+                tail()
+            raise
         self.schedule.observe(result.mean, step)
         # Nothing is refused any more, so the velocity of dense arrays may change; what it gives is copied.
         dense = tail and self.dense.apply(tail(), step)
         return result._replace(mean=_joined(result.mean, local, dense, flat[0].size, step))
+
+    def _treated(self, workers: list[Compensated]) -> tuple[Exchanged, Array | None]:
+        """What the scheme's parts treat: the result, and what memories add to the mean for this rank alone."""
+        if self.silent(self.step.number) or not self.step.n:
+            return self._alone(workers)
+        return self._early(workers) if self.exchange.early else self._late(workers)
 
     def nothing(self, n: int) -> Exchanged:
         """The result of a step in which nothing is sent: a zero mean."""

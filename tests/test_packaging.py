@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+import shutil
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -83,6 +87,22 @@ def test_everything_the_package_reads_is_packed(said):
              if path.suffix in (".cu", ".cuh", ".json", ".pyi", ".sbatch", ".typed", ".sh")}
     assert there and there <= packed
     assert {path.parent for path in (ROOT / "mpicomp").rglob("__init__.py")} <= set(folders.values())
+
+
+def test_source_archives_carry_no_tests(tmp_path):
+    """Nor does the list of sources inside them."""
+    for folder in ("apps", "mpicomp", "slurm", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for file in ("LICENSE", "README.md", "setup.py"):
+        shutil.copy(ROOT / file, tmp_path)
+    subprocess.run([sys.executable, "setup.py", "-q", "sdist"], cwd=tmp_path, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("dist/*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {member.name.partition("/")[2] for member in packed if member.isfile()}
+        listed = packed.extractfile(f"{archive.name.removesuffix('.tar.gz')}/mpicomp.egg-info/SOURCES.txt").read()
+    assert {"setup.py", "apps/logreg.py", "mpicomp/ops/cpu/module.cpp"} <= names
+    assert names - {"PKG-INFO", "setup.cfg"} == set(listed.decode().split())
+    assert not [name for name in names if name.startswith("tests/")]
 
 
 def test_checkers_of_types_are_told_every_name():

@@ -2,7 +2,9 @@
 
 import re
 
+import numpy as np
 import pytest
+from mpi4py import MPI
 
 import mpicomp
 from mpicomp import codecs, exchanges, schemes, selectors
@@ -47,6 +49,21 @@ def test_errors_and_tables_list_it():
 @pytest.mark.parametrize("part", [selectors.Counted, codecs.SelfContained, exchanges.Stateless])
 def test_bases_for_parts_are_there(part):
     assert part.__doc__
+
+
+@pytest.mark.parametrize(("layers", "first"), [("per-tensor", [1, 0, 3, 4, 0, 0]), ("whole", [1, 2, 3, 0, 0, 0])])
+def test_a_selector_chooses_from_each_span_as_many_as_the_density_says(layers, first):
+    @mpicomp.register_part("selector")
+    class First(selectors.Counted):
+        name, reference, options = "first", "-", (selectors.DENSITY, selectors.K)
+
+        def select(self, u, step):
+            picked = [start + np.arange(k) for (start, _), k in zip(step.spans, self.counts(step), strict=True)]
+            return np.concatenate(picked).astype(step.ops.index_dtype(u.n))
+
+    reducer = mpicomp.Reducer(mpicomp.Comm(MPI.COMM_SELF), f"topk:selector=first,density=0.5,layers={layers}")
+    mean = reducer.reduce([np.array([1.0, 2.0]), np.array([3.0, 4.0, 5.0, 6.0])])
+    np.testing.assert_array_equal(np.concatenate(mean), first)
 
 
 @pytest.mark.parametrize(

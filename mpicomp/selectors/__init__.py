@@ -18,7 +18,7 @@ workers (empty where nothing of u is needed), and ``pick``, the ascending indice
     [2 3]
 """
 
-from ._by_span import DENSITY, Counted, K, Listed, Targeted, select_by_span
+from ._by_span import DENSITY, Counted, K, Listed, Targeted
 from .all import All
 from .bins import Bins
 from .chunk_max import ChunkMax
@@ -36,4 +36,4 @@ SELECTORS = {
 }
 
 # What parts of users' own can be made from, beside the registry.
-__all__ = ["DENSITY", "SELECTORS", "Counted", "K", "Listed", "Targeted", "select_by_span"]
+__all__ = ["DENSITY", "SELECTORS", "Counted", "K", "Listed", "Targeted"]

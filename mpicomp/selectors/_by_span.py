@@ -1,23 +1,13 @@
-"""What selectors share: selecting tensor by tensor, counts from a density, lists of indices."""
+"""What selectors share: how many of each span from a density, lists of indices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..options import DENSITY, K
-from ..values import Array, Compensated
+from ..values import Array
 
-__all__ = ["DENSITY", "Counted", "K", "Listed", "Targeted", "select_by_span"]
-
-
-def select_by_span(u: Compensated, step: Any, pick: Callable[[Compensated, int], Array]) -> Array:
-    """Ascending indices into the whole vector of what ``pick(u of a span, number of the span)`` selects in each."""
-    found, dtype = [], step.ops.index_dtype(u.n)
-    for number, (start, stop) in enumerate(step.spans):
-        indices = pick(u.span(start, stop), number).astype(dtype, copy=False)
-        found.append(indices + start if start else indices)
-    return found[0] if len(found) == 1 else step.ops.concatenate(found, dtype)
+__all__ = ["DENSITY", "Counted", "K", "Listed", "Targeted"]
 
 
 class Targeted:

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm, Reducer, pipeline
-from mpicomp.errors import InvalidArgument
+from mpicomp.errors import InvalidArgument, NonFiniteGradient
 
 THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
@@ -119,3 +119,37 @@ def test_the_reducer_keeps_dense_arrays_in_flight(world, text, monkeypatch):
     if THREADS:  # MPI's own call is counted by formula
         assert sent[0] == sent[1]
     comm.Free()
+
+
+@pytest.mark.parametrize("text", ["topk:k=5,dense=1d", "scalecom:chunk=4,dense=1d", "gtopk:k=5,dense=1d"])
+def test_an_overflow_waits_for_dense_arrays_in_flight(own, text, monkeypatch):
+    """Else MPI would write into memory that is free, and the next step would count what this one sent."""
+    waiting, start, wait_for = [], own.start_allreduce, own.wait_for
+
+    def started(*args, **named):
+        waiting.append(start(*args, **named))
+        return waiting[-1]
+
+    def waited(request):
+        wait_for(request)
+        waiting.remove(request)
+
+    def gradients(largest):
+        w = np.arange(2000, dtype=np.float32).reshape(40, 50)
+        w[0, 0] = largest if own.rank == 0 else 1  # the first leader is rank 0
+        return {"w": w, "b": np.full(300_000, own.rank, np.float32)}
+
+    fresh, reducer = (Reducer(own, f"{text},values=float16", algorithm="ring") for _ in range(2))
+    expected = fresh.reduce(gradients(3000))
+    monkeypatch.setattr(own, "start_allreduce", started)
+    monkeypatch.setattr(own, "wait_for", waited)
+    for _ in range(3):
+        with pytest.raises(NonFiniteGradient) as caught:
+            reducer.reduce(gradients(1e5))
+        assert not waiting
+        assert set(own.allgather(str(caught.value))) == {"values=float16 overflowed in step 0: use values=float32"}
+    found = reducer.reduce(gradients(3000))
+    assert not waiting
+    for name, mean in expected.items():
+        np.testing.assert_array_equal(found[name], mean)
+    assert reducer.stats.bytes_sent == fresh.stats.bytes_sent

@@ -94,6 +94,13 @@ def test_a_powersgd_step_over_161_tensors(emulated, comm, seed):
     assert seen["waits"] <= 4, seen
 
 
+@pytest.mark.parametrize(("scheme", "most"), [("qsgd", (19, 22)), ("onebit", (42, 65))])
+def test_sums_that_kernels_write_are_not_filled_before(emulated, comm, seed, scheme, most):
+    """What is left to CuPy in a step of codes with scales, of one rank and of two: a fill more would be seen."""
+    seen = steps_of(comm, scheme, seed, resnet50(64))
+    assert seen["cupy"] <= most[comm.size - 1], seen
+
+
 def test_a_step_on_the_gpu_stages_what_it_sends(emulated, comm, seed):
     """Each staged vector is waited for once, and everything started has ended."""
     steps_of(comm, "scalecom:chunk=112", seed, resnet50(64))

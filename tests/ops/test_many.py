@@ -96,6 +96,19 @@ def test_positions_of_spans_from_the_wire(ops, bad):
         ops.chunk_indices_spans(np.uint8(bad), spans, 300, np.zeros(3, np.int32))
 
 
+@pytest.mark.parametrize("spans", [[(0, 6, 3), (6, 10, 2)], [(0, 10, 3)]])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_positions_and_indices_that_do_not_fit_the_chunks(ops, spans, change):
+    """Refused before anything is written."""
+    grad, positions, n = np.ones(10, np.float32), np.ones(4, np.uint8), 4 + change
+    refuse(lambda p: ops.chunk_max_spans(None, grad, spans, p), np.full(n, 7, np.uint8),
+           match=f"positions must have 4 elements, got {n}")
+    refuse(lambda p, i: ops.chunk_indices_spans(p, spans, 10, i), positions[:3], np.full(4, 7, np.int32),
+           match="positions must have 4 elements, got 3")
+    refuse(lambda i: ops.chunk_indices_spans(positions, spans, 10, i), np.full(n, 7, np.int32),
+           match=f"indices must have 4 elements, got {n}")
+
+
 @pytest.mark.parametrize("dtype", [np.float16, *REALS])
 def test_pack_and_unpack(ops, rng, dtype):
     shapes = [(3, 5), (), (0,), (4097,), (1,), (2, 0, 3), (64, 3, 3, 3), (9000,)]

@@ -207,6 +207,24 @@ def test_what_is_refused(ops):
     refuse(lambda g: ops.threshold_spans(None, g, [(0, 1)], [1.0]), np.int32([1]), match="grad must be of dtype float")
 
 
+@pytest.mark.parametrize("n", [9, 11])
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("chunk_max_spans", ([(0, 4, 2), (4, 8, 2)], np.zeros(4, np.uint8))),
+    ("top_k_spans", ([(0, 4), (4, 8)], [1, 1])),
+    ("threshold_spans", ([(0, 4), (4, 8)], [1.0, 1.0])),
+    ("bin_select_spans", ([(0, 4), (4, 8)], 2)),
+    ("moments_spans", ([(0, 4), (4, 8)], 0.0)),
+    ("sample_spans", ([(0, 1, 4)], np.zeros(4, np.float32))),
+    ("project_rows_spans", ([(0, 4), (4, 8)], 2, 3, 0, np.zeros(12, np.float32))),
+    ("project_all", ([(0, 4, 2, 1), (4, 8, 2, 1)], np.ones(4, np.float32), np.ones(4, np.float32))),
+    ("project_back_all", ([(0, 4, 2, 1), (4, 8, 2, 1)], np.ones(4, np.float32), np.ones(4, np.float32))),
+])  # fmt: skip
+def test_a_memory_of_another_length_is_refused(ops, name, arguments, n):
+    """Even where every span lies in both."""
+    refuse(lambda memory, grad: getattr(ops, name)(memory, grad, *arguments),
+           np.ones(n, np.float32), np.ones(10, np.float32), match=f"memory must have 10 elements, got {n}")
+
+
 @pytest.mark.parametrize(
     ("spans", "row", "width", "match"),
     [

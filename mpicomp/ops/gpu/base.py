@@ -215,7 +215,7 @@ def count_nonfinite(x: Array) -> tuple[int, int]:
 def squared_norm(x: Array) -> float:
     t = kind_of(x, "x", REAL)
     blocks = blocks_for(packs(x))
-    sums = zeros(blocks, np.float64)  # one a block, added here in their order
+    sums = empty(blocks, np.float64)  # one a block, added here in their order
     launch("measure", f"squared_norm<{t}>", blocks, x, np.int64(x.size), sums)
     return float(np.sum(to_host(sums)))
 

@@ -92,7 +92,7 @@ class _Teams:
 def _sums(x: Array, instance: str, bounds: Array, rows: int) -> Array:
     """``rows`` sums of each group, float64."""
     groups, teams = np.int64(bounds.size - 1), _Teams(bounds, x.size)
-    sums, totals = xp().empty(rows * teams.pieces, np.float64), xp().zeros(rows * int(groups), np.float64)
+    sums, totals = xp().empty(rows * teams.pieces, np.float64), xp().empty(rows * int(groups), np.float64)
     given, pieces = (x, bounds, teams.starts, groups), np.int64(teams.pieces)
     launch("norms", f"sum_pieces<{instance}>", teams.piece_blocks, *given, pieces, sums)
     launch("norms", f"sum_groups<{instance}>", teams.blocks, *given, np.int32(teams.team), pieces, sums, totals)

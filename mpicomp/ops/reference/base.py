@@ -219,6 +219,12 @@ def compensated(memory: Array | None, grad: Array) -> Array:
     return grad if memory is None else memory + grad
 
 
+def require_memory(memory: Array | None, grad: Array) -> None:
+    """Refuse a memory of another length than the gradient's, which their parts would not show."""
+    if memory is not None and memory.size != grad.size:
+        raise InvalidArgument(f"memory must have {grad.size} elements, got {memory.size}")
+
+
 def magnitude_bits(u: Array) -> Array:
     """``|u|`` as integers that order it, all NaN alike and largest."""
     infinity = np.array(np.inf, u.dtype).view(f"i{u.itemsize}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...errors import InvalidArgument
-from .base import Array, compensated
+from .base import Array, compensated, require_memory
 
 Matrices = list[tuple[int, int, int, int]]  # of each matrix in a vector: start, stop, rows, rank
 
@@ -73,6 +73,7 @@ def orthogonalise_all(p: Array, matrices: Matrices) -> None:
 
 def project_each(one: Callable[..., None], memory: Array | None, grad: Array, matrices: Matrices, q: Array,
                  p: Array) -> None:
+    require_memory(memory, grad)
     require_packed(matrices, grad.size, p=p, q=q)
     for own, rows, of_p, of_q in _places(matrices):
         one(None if memory is None else memory[own], grad[own], rows, q[of_q], p[of_p])
@@ -80,6 +81,7 @@ def project_each(one: Callable[..., None], memory: Array | None, grad: Array, ma
 
 def project_back_each(one: Callable[..., None], memory: Array | None, grad: Array, matrices: Matrices, p: Array,
                       q: Array) -> None:
+    require_memory(memory, grad)
     require_packed(matrices, grad.size, p=p, q=q)
     for own, rows, of_p, of_q in _places(matrices):
         one(None if memory is None else memory[own], grad[own], rows, p[of_p], q[of_q])

@@ -9,7 +9,17 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ...partition import chunk_count
-from .base import Array, chunk_indices, chunk_max, concatenate, index_dtype, magnitude_bits, threshold, top_k
+from .base import (
+    Array,
+    chunk_indices,
+    chunk_max,
+    concatenate,
+    index_dtype,
+    magnitude_bits,
+    require_memory,
+    threshold,
+    top_k,
+)
 from .random import Key, checked_key, random_strata
 from .selection import Moments, bin_select, moments, require_floor, sample
 
@@ -96,6 +106,7 @@ def require_total(arrays: list[Array], flat: Array) -> None:
 # ---- span by span, with any module's operation on one
 
 def chunk_max_in(one: Callable[..., None], memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
+    require_memory(memory, grad)
     for start, stop, chunk, part in _parts(spans, positions):
         own = part if _fits(chunk, positions) else np.empty(part.size, np.uint8)
         one(None if memory is None else memory[start:stop], grad[start:stop], chunk, own)
@@ -104,8 +115,11 @@ def chunk_max_in(one: Callable[..., None], memory: Array | None, grad: Array, sp
 
 
 def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, indices: Array) -> None:
+    parts = list(_parts(spans, positions))
+    if indices.size != positions.size:
+        raise InvalidArgument(f"indices must have {positions.size} elements, got {indices.size}")
     at = 0
-    for start, stop, chunk, part in _parts(spans, positions):
+    for start, stop, chunk, part in parts:
         if np.any(part >= chunk):  # before a narrower type may hide it
             raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = {stop}")
         target = indices[at : at + part.size]
@@ -136,6 +150,7 @@ def bin_select_in(one: Callable[..., Any], concatenate: Callable[..., Any], memo
 
 def moments_in(one: Callable[..., Moments], memory: Any, grad: Any, spans: Bounds, floor: float) -> list[Moments]:
     require_floor(floor)
+    require_memory(memory, grad)
     require_spans(spans, grad.size)
     return [one(None if memory is None else memory[start:stop], grad[start:stop], floor) for start, stop in spans]
 
@@ -159,6 +174,7 @@ def random_strata_in(one: Callable[..., Any], concatenate: Callable[..., Any], n
 
 def _selected(one: Callable[..., Any], memory: Any, grad: Any, spans: Bounds, arguments: Iterable[Any]) -> list[Any]:
     """Of each span what ``one`` selects there with its argument, as indices into all of ``grad``."""
+    require_memory(memory, grad)
     return [_moved(one(None if memory is None else memory[start:stop], grad[start:stop], argument), start, grad.size)
             for (start, stop), argument in zip(spans, arguments, strict=True)]
 
@@ -217,14 +233,14 @@ def checked_streams(key: Key, count: int) -> Key:
 
 
 def _parts(spans: Spans, positions: Array) -> Iterator[tuple[int, int, int, Array]]:
-    """Each span with its part of ``positions``."""
+    """Each span with its part of ``positions``, of which there must be one a chunk."""
+    counts = [chunk_count(stop - start, chunk) for start, stop, chunk in spans]
+    if sum(counts) != positions.size:
+        raise InvalidArgument(f"positions must have {sum(counts)} elements, got {positions.size}")
     at = 0
-    for start, stop, chunk in spans:
-        chunks = chunk_count(stop - start, chunk)
+    for (start, stop, chunk), chunks in zip(spans, counts, strict=True):
         yield start, stop, chunk, positions[at : at + chunks]
         at += chunks
-    if at != positions.size:
-        raise InvalidArgument(f"positions must have {at} elements, got {positions.size}")
 
 
 def _fits(chunk: int, positions: Array) -> bool:

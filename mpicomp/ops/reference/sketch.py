@@ -20,6 +20,7 @@ from .base import (
     positions_of,
     require_ascending,
     require_in_range,
+    require_memory,
 )
 from .many import Bounds, require_spans
 
@@ -98,6 +99,7 @@ def expand_rows_spans(rows: Array, row: int, spans: Bounds, n: int) -> Array:
 def project_rows_in(one: Callable[..., None], memory: Any, grad: Any, spans: Bounds, row: int, width: int, seed: int,
                     out: Any) -> None:
     require_projection(row, width)
+    require_memory(memory, grad)
     require_spans(spans, grad.size)
     until = rows_until(spans, row)
     if out.size != until[-1] * width:
