@@ -91,7 +91,8 @@ how_long = all_of(
     click.option("-c", "--check", is_flag=False, flag_value=1, type=click.IntRange(min=0), default=1, metavar="[0|1]",
                  show_default=True, help="Compare results with the exact ones."),
     click.option("--no-check", is_flag=True, help="The same as --check 0."),
-    click.option("-T", "--timeout", type=float, metavar="S", help="End the job (exit 124) when a step takes longer."),
+    click.option("-T", "--timeout", type=float, metavar="S",
+                 help="End the job (exit 124) when a step takes longer; 0: never."),
 )  # fmt: skip
 
 results = all_of(

@@ -40,7 +40,8 @@ ALGORITHMS = tuple(name for name in allreduce.ALGORITHMS if name != "direct")  #
 @click.option("--max-time", default=5.0, show_default=True, help="Seconds for a size, all algorithms together.")
 @click.option("--machine", "machine_file", metavar="FILE",
               help="Measure messages and operations instead, and write the machine that simulate reads.")
-@click.option("-T", "--timeout", type=float, metavar="S", help="End the job (exit 124) when a step takes longer.")
+@click.option("-T", "--timeout", type=float, metavar="S",
+              help="End the job (exit 124) when a step takes longer; 0: never.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole table as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def tune(
