@@ -8,6 +8,8 @@ from typing import Any
 
 from .errors import InvalidArgument
 
+_KINDS = {int: "a whole number", float: "a number"}
+
 
 @dataclass(frozen=True)
 class Option:
@@ -55,7 +57,7 @@ class Option:
         try:
             value = self.type(text)
         except (TypeError, ValueError):
-            raise InvalidArgument(f"{self.name} must be a {self.type.__name__} {self.range}, got {text!r}") from None
+            raise InvalidArgument(f"{self.name} must be {_KINDS[self.type]} {self.range}, got {text!r}") from None
         if not self._allows(value):
             raise InvalidArgument(f"{self.name} must be {self.range}, got {text}")
         return value

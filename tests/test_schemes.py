@@ -31,7 +31,7 @@ def test_options_have_the_declared_types_and_defaults():
         ("topk:density=1.5", "density must be in (0, 1], got 1.5"),
         ("topk:density=0", "density must be in (0, 1], got 0"),
         ("topk:density=nan", "density must be in (0, 1], got nan"),
-        ("topk:k=2.5", "k must be a int in [1, inf), got '2.5'"),
+        ("topk:k=2.5", "k must be a whole number in [1, inf), got '2.5'"),
         ("topk:k=0", "k must be in [1, inf), got 0"),
         ("scalecom:chunk=0", "chunk must be in [1, 65536], got 0"),
         ("scalecom:beta=0", "beta must be in (0, 1], got 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ ALL = "all"  # of the dtypes
 OPS = ("sum", "prod", "min", "max", "avg")
 PLACES = ("out", "in", "both")
 DEVICES = ("cpu", "gpu")
+MOST_SIZES = 10_000  # beyond any use, and soon beyond the memory
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -41,7 +43,7 @@ class Plan:
     max_time: float = 5.0  # seconds a size may take, all implementations together
     cycles: int = 1  # how often all of it is measured, one cycle after the other
     agg_iters: int | None = None  # steps behind one barrier; None: what the collective needs
-    timeout: float | None = None  # seconds after which one step counts as hung
+    timeout: float | None = None  # seconds after which one step counts as hung; 0 or None: never
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", ALIASES.get(self.dtype, self.dtype))
@@ -54,6 +56,8 @@ class Plan:
             value = getattr(self, name)
             if value is not None and not least <= value < float("inf"):  # refuses NaN too
                 raise InvalidArgument(f"{name} must be a number from {least}, got {value}")
+        if not self.sizes:
+            raise InvalidArgument("nothing to measure: --sizes names no size")
         if not self.algorithms and not self.schemes:
             raise InvalidArgument("nothing to measure: give --algorithm or --scheme")
         self._check_collective()
@@ -154,6 +158,10 @@ def size_range(least: int, most: int, factor: float, step: int | None = None) ->
         raise InvalidArgument(f"--min-bytes must not be above --max-bytes, got {least} and {most}")
     if not 1 < factor < float("inf"):
         raise InvalidArgument(f"--step-factor must be above 1, got {factor:g}")
+    count = (most - least) // step if step is not None else math.log(most / least, factor)
+    if count >= MOST_SIZES:
+        raise InvalidArgument(f"from {show_size(least)} to {show_size(most)} there would be more than "
+                              f"{MOST_SIZES} sizes to measure: take larger steps")
     if step is not None:
         return tuple(range(least, most + 1, step))
     sizes, size = [], float(least)

@@ -13,7 +13,7 @@ TIMED_OUT = 124  # exit code, as timeout(1)
 
 
 class Watchdog:
-    """Aborts the job when ``seconds`` pass without a call of ``watch``; never, if ``seconds`` is None."""
+    """Aborts the job when ``seconds`` pass without a call of ``watch``; never, if they are 0 or None."""
 
     def __init__(self, comm: Any, seconds: float | None) -> None:
         self._comm, self._seconds = comm, seconds
@@ -25,7 +25,7 @@ class Watchdog:
         self._doing, self._since = doing, time.monotonic()
 
     def __enter__(self) -> Watchdog:
-        if self._seconds is not None:
+        if self._seconds:
             threading.Thread(target=self._look, args=(self._seconds,), daemon=True).start()
         return self
 

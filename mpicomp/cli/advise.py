@@ -65,7 +65,7 @@ def advise(
         raise InvalidArgument("one rank has nobody to exchange with: start more, mpirun -n 4 mpicomp advise ...")
     model = together(comm, lambda: inputs.model(model_name))
     schemes = together(comm, lambda: checked(plan.split_schemes(scheme) or SCHEMES))
-    compute = together(comm, lambda: inputs.compute_time(model, compute_time, tflops, batch))
+    compute = together(comm, lambda: inputs.compute_time(model, compute_time, tflops, batch, function))
     machine = together(comm, lambda: inputs.machine(machine_file)) if machine_file else None
     progress = Progress(quiet or comm.rank != 0)
     if function is not None:

@@ -79,7 +79,7 @@ how_long = all_of(
     click.option("--target-ci", type=float, metavar="PERCENT",
                  help="Stop once every median is known this well (95 % confidence, half the interval)."),
     click.option("--min-time", type=float, default=0.2, show_default=True,
-                 help="Without it: seconds each implementation is timed, at least."),
+                 help="Without it: seconds each implementation is timed, at least, or 1000 rounds."),
     click.option("--max-time", type=float, default=5.0, show_default=True,
                  help="Seconds for a size, all implementations together."),
     click.option("-N", "--cycles", "--run-cycles", "--run_cycles", "cycles", type=int, default=1, show_default=True,
@@ -91,7 +91,8 @@ how_long = all_of(
     click.option("-c", "--check", is_flag=False, flag_value=1, type=click.IntRange(min=0), default=1, metavar="[0|1]",
                  show_default=True, help="Compare results with the exact ones."),
     click.option("--no-check", is_flag=True, help="The same as --check 0."),
-    click.option("-T", "--timeout", type=float, metavar="S", help="End the job (exit 124) when a step takes longer."),
+    click.option("-T", "--timeout", type=float, metavar="S",
+                 help="End the job (exit 124) when a step takes longer; 0: never."),
 )  # fmt: skip
 
 results = all_of(

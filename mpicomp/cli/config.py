@@ -83,7 +83,7 @@ def read(path: str) -> dict[str, Any]:
     Raises
     ------
     MpicompError
-        The file cannot be read, is no TOML, or has keys outside a table.
+        The file cannot be read, is no TOML, has keys outside a table, or a table of no command.
     """
     try:
         tables: dict[str, Any] = toml().loads(Path(path).read_text())
@@ -91,9 +91,13 @@ def read(path: str) -> dict[str, Any]:
         raise MpicompError(f"cannot read the configuration {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the configuration {path} is no TOML: {error}") from None
+    from .root import COMMANDS  # which imports this module
+
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise InvalidArgument(f"{name!r} in {path} is of no command: put it under [bench], [train.logreg], ...")
+        if name not in COMMANDS:
+            raise InvalidArgument(f"[{name}] in {path} is of no command: expected one of {', '.join(COMMANDS)}")
     return tables
 
 

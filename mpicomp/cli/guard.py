@@ -25,8 +25,8 @@ import click
 
 from ..errors import InvalidArgument, MissingExtra, MpicompError, SchemeWarning
 from ..faults import TOLERANT, finalize_hangs
-from . import alike, hints
-from .outcome import INTERRUPTED, SIGNAL_GRACE_S, Interrupted, Outcome, exit_code, outcome_of
+from . import alike, console, hints
+from .outcome import FAILURE_GRACE_S, INTERRUPTED, SIGNAL_GRACE_S, Interrupted, Outcome, exit_code, outcome_of
 
 LEFT_EARLY = 73  # exit code when a rank is through and others go on
 LEAVE_S = 30.0  # a rank that is through waits this long for the others, unless MPICOMP_LEAVE says otherwise
@@ -39,7 +39,8 @@ def run(root: click.Group, args: list[str]) -> int:
     """Run one command under a guard; the exit code of the process (and, with MPI, of the job)."""
     guard = Guard()
     warnings.formatwarning = _one_line
-    outcome = outcome_of(lambda: root.main(args, prog_name="mpicomp", standalone_mode=False, obj=guard))
+    plain = False if console.width_of(sys.stdout) is None else None  # click itself takes a launcher for a terminal
+    outcome = outcome_of(lambda: root.main(args, prog_name="mpicomp", standalone_mode=False, obj=guard, color=plain))
     try:
         code = guard.finish(outcome)
     except Interrupted as interrupted:  # while waiting for the others, which may never come
@@ -94,6 +95,8 @@ class Guard:
         if self._comm is None or self._comm.size == 1:
             if hints.rank_hint() == 0:
                 _say(outcome.text)
+            elif outcome.code:  # the launcher ends the job with the first rank that fails: rank 0 is to have spoken
+                time.sleep(FAILURE_GRACE_S)
             return outcome.code
         everyone = self._exchange(outcome)
         if everyone is None:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,16 @@ def rank_numbers(text: str) -> list[int]:
     return list(dict.fromkeys(map(int, words)))
 
 
-def compute_time(chosen: Model, seconds: float | None, tflops: float | None, batch: int) -> float:
-    """A step's computing: as given, or from the model's FLOPs at a speed."""
-    if seconds is not None and tflops is not None:
-        raise InvalidArgument("--compute-time and --tflops say the same thing: give one of them")
+def compute_time(chosen: Model, seconds: float | None, tflops: float | None, batch: int,
+                 function: str | None = None) -> float:  # fmt: skip
+    """A step's computing: as given, or from the model's FLOPs at a speed; 0 where a ``function`` is to be timed."""
+    ways = {"--compute-time": seconds, "--tflops": tflops, "--compute": function}
+    given = [option for option, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise InvalidArgument(f"{' and '.join(given)} say the same thing: give one of them")
+    for option, number in (("--compute-time", seconds), ("--tflops", tflops)):
+        if number is not None and not isfinite(number):
+            raise InvalidArgument(f"{option} must be a finite number, got {number:g}")
     if seconds is not None:
         return seconds
     return chosen.compute_time(batch, tflops * 1e12) if tflops is not None else 0.0

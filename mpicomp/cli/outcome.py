@@ -50,7 +50,7 @@ def outcome_of(call: Callable[[], Any]) -> Outcome:
     except BrokenPipeError:  # whoever read the output has seen enough, as in: mpicomp schemes | head -1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Outcome(1)
-    except (MpicompError, OSError) as error:  # what the user can mend needs no traceback
+    except (MpicompError, OSError, MemoryError) as error:  # what the user can mend needs no traceback
         debug = f"{traceback.format_exc()}\n" if os.environ.get("MPICOMP_DEBUG") else ""
         return Outcome(1, f"{debug}Error: {_words(error)}")
     except BaseException as error:  # a bug; its text may show data, which differ between ranks
@@ -60,8 +60,10 @@ def outcome_of(call: Callable[[], Any]) -> Outcome:
 
 def _words(error: Exception) -> str:
     """What the user is told: of the system's errors the file and the reason, without the number."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({str(error) or 'Python ran out of it'}): take smaller sizes, or fewer ranks a node"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'reading or writing'}: {error.strerror}"
     return str(error)
 
 

@@ -1,4 +1,4 @@
-"""The output file of a command: reserved before the work, so that hours of it are not lost to a missing folder."""
+"""The output file of a command: tried before the work, so that hours of it are not lost to a missing folder."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class OutputFile:
         if self._path is None:
             return self
         if self._comm is None:
-            _reserve(self._path, self._force)
+            _try(self._path, self._force)
         else:
-            together(self._comm, partial(_reserve, self._path, self._force), self._writes)
+            together(self._comm, partial(_try, self._path, self._force), self._writes)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -60,13 +60,15 @@ def _part(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
-def _reserve(path: Path, force: bool) -> None:
+def _try(path: Path, force: bool) -> None:
+    """Raise where the file could not be written; leaves nothing behind, as the work may end by a signal."""
     if path.is_dir():
         raise RefusedOverwrite(f"{path} is a folder: give a file name")
     if path.exists() and not force:
         raise _exists(path)
     try:
         _part(path).touch(exist_ok=False)
+        _part(path).unlink()
     except OSError as error:
         raise MpicompError(f"cannot write {path}: {error.strerror}; choose another place") from None
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ..errors import MpicompError
 from ..trace.units import duration
-from .console import Progress
+from .console import Progress, width_of
 
 ROOMY = 100  # columns of a terminal from which on tables have frames and wide gaps
 
@@ -60,8 +60,10 @@ def chosen_ranks(ctx: click.Context, option: click.Parameter, text: str | None) 
 
 def roomy_console() -> Console:
     """As wide as the terminal; wide enough for every column where there is none, as in a pipe."""
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=200 if piped else None)
+    shown = width_of(sys.stdout)
+    behind = shown is None and sys.stdout.isatty()  # a launcher, whose own output is no terminal
+    width = None if "COLUMNS" in os.environ else shown or 200
+    return Console(highlight=False, width=width, force_terminal=False if behind else None)
 
 
 def new_table(console: Console, *columns: str, left: int = 1) -> Table:

@@ -36,11 +36,13 @@ ALGORITHMS = tuple(name for name in allreduce.ALGORITHMS if name != "direct")  #
 @click.option("-e", "--max-bytes", default="64M", show_default=True, metavar="SIZE", help="Largest vector.")
 @click.option("-f", "--step-factor", default=4.0, show_default=True, help="From one size to the next.")
 @click.option("--margin", default=0.1, show_default=True, help="Native is kept unless another is faster by this share.")
-@click.option("--min-time", default=0.1, show_default=True, help="Seconds each algorithm is timed, at least.")
+@click.option("--min-time", default=0.1, show_default=True,
+              help="Seconds each algorithm is timed, at least, or 1000 rounds.")
 @click.option("--max-time", default=5.0, show_default=True, help="Seconds for a size, all algorithms together.")
 @click.option("--machine", "machine_file", metavar="FILE",
               help="Measure messages and operations instead, and write the machine that simulate reads.")
-@click.option("-T", "--timeout", type=float, metavar="S", help="End the job (exit 124) when a step takes longer.")
+@click.option("-T", "--timeout", type=float, metavar="S",
+              help="End the job (exit 124) when a step takes longer; 0: never.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole table as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def tune(
@@ -65,6 +67,8 @@ def tune(
         allreduce.get(name)
     sizes = plan.size_range(plan.parse_size(min_bytes), plan.parse_size(max_bytes), step_factor)
     chosen = Plan(sizes=sizes, algorithms=names, **options)
+    if not 0 <= margin < float("inf"):  # refuses NaN too
+        raise InvalidArgument(f"--margin must be a number from 0, got {margin:g}")
     comm = Comm(guard.world())
     if comm.size == 1:
         raise InvalidArgument("one rank has nothing to tune: start it under a launcher, mpirun -n 4 mpicomp tune")

@@ -163,7 +163,7 @@ def named(text: str) -> Model | None:
     except ValueError:
         return None
     if not (1 <= n < 2**53 and n == int(n)):
-        raise InvalidArgument(f"a model of so many elements must have a whole number of them, got {text!r}")
+        raise InvalidArgument(f"a number of elements must be whole and from 1 to 2^53 - 1, got {text!r}")
     return Model(text, (("vector", (int(n),), 0.0),))
 
 

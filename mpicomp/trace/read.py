@@ -65,6 +65,8 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         file = h5py.File(path, "r")
     with file:
         with reading(path):
+            if "events" not in file:
+                raise CorruptFile("an HDF5 file, but no trace: it has no /events")
             seen = Counter[str]()
             _check_group(file, 0, seen)
             if seen["texts in heaps"]:  # ours are elsewhere, but a file may have been edited since
@@ -93,9 +95,7 @@ class Trace:
     """
 
     def __init__(self, files: list[h5py.File], path: Path) -> None:
-        self.files = files
-        self.file = files[0]
-        self.path = path
+        self.files, self.file, self.path = files, files[0], path
         self._columns: dict[tuple[str, str], np.ndarray] = {}
         conventions = str(self.attributes.get("Conventions"))
         if conventions.rpartition(".")[0] != schema.CONVENTIONS.rpartition(".")[0]:

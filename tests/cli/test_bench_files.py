@@ -445,6 +445,7 @@ def test_configuration_sets_defaults(monkeypatch, tmp_path, arguments):
         ("[bench]\niter = 3", "has no option 'iter': did you mean 'iters'?"),
         ("[bench", "is no TOML"),
         ("iters = 3", "'iters' in"),
+        ("[banch]\niters = 3", "[banch] in"),
     ],
 )
 def test_configurations_that_cannot_be(monkeypatch, tmp_path, text, said):

@@ -26,6 +26,11 @@ def test_bad_input_is_one_error(job, command):
     assert "Traceback" not in ended.err
 
 
+def test_two_ways_to_give_the_computing_are_one_too_many(one_job, command):
+    ended = one_job(command, "advise", "--model", "100K", "--compute-time", "1", "--compute", "os:getcwd")
+    assert ended.code == 1 and "--compute-time and --compute say the same thing: give one of them" in ended.err
+
+
 def test_overwrites_no_machine(job, command, tmp_path):
     file = tmp_path / "machine.json"
     file.write_text("mine")

@@ -60,6 +60,11 @@ def test_step_that_does_not_return(job, faulty_bench):
     assert ended.seconds < 30
 
 
+def test_a_limit_of_nothing_is_no_limit(alone, command):
+    ended = alone(command, "bench", *QUICK, "-a", "native", "--timeout", "0")
+    assert (ended.code, ended.err) == (0, "")
+
+
 def test_existing_output_is_kept(one_job, command, tmp_path):
     file = tmp_path / "result.json"
     file.write_text("precious")

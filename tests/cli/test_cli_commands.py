@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shlex
+import subprocess
+import sys
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +23,7 @@ from mpicomp.cli.console import Column, folded, plain_line
 from mpicomp.cli.hints import rank_hint, size_hint
 from mpicomp.cli.options import as_typed
 from mpicomp.cli.outcome import Outcome, outcome_of
+from mpicomp.cli.output import OutputFile
 from mpicomp.cli.root import COMMANDS, root
 from mpicomp.errors import InvalidArgument, MpicompError
 from mpicomp.schemes import Scheme, names
@@ -103,6 +108,37 @@ def test_bench_points_to_its_own_help():
 def test_errors_of_the_system_name_the_file_and_the_reason(tmp_path):
     missing = tmp_path / "none.json"
     assert outcome_of(missing.read_text) == Outcome(1, f"Error: {missing}: No such file or directory")
+
+
+def test_memory_that_runs_out_is_no_bug():
+    told = outcome_of(lambda: np.empty(2**60, np.int8))
+    assert told.code == 1 and "Traceback" not in told.text
+    assert re.match(r"Error: not enough memory \(Unable to allocate 1.00 EiB .*\): take ", told.text)
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", ">&- 2>&- <&-"])
+def test_streams_that_are_closed(tmp_path, closed):
+    """The file that is written must not get the number of a closed stream, nor the command an error from printing."""
+    output = tmp_path / "result.json"
+    words = ["bench", "--sizes", "1K", "-n", "5", "-a", "native", "-q", "--output", str(output)]
+    command = f"{shlex.join([sys.executable, '-m', 'mpicomp.cli', *words])} {closed}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert json.loads(output.read_text())["rows"]
+
+
+def test_output_that_is_full():
+    ended = subprocess.run(["bash", "-c", f"{shlex.quote(sys.executable)} -m mpicomp.cli schemes > /dev/full"],
+                           capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (1, "Error: reading or writing: No space left on device\n")
+
+
+def test_nothing_lies_beside_an_output_file_while_the_command_works(tmp_path):
+    """A signal may end the work at any time."""
+    with OutputFile(None, str(tmp_path / "result.json"), force=False) as file:
+        assert not [*tmp_path.iterdir()]
+        file.write(lambda path: path.write_text("whole"))
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_schemes_lists_every_scheme():
@@ -216,6 +252,9 @@ def test_default_plan():
         ({"scheme": ("topk:density=1.5",)}, r"density must be in \(0, 1\], got 1.5"),
         ({"scheme": ("scalecom:chunk=0",)}, "chunk must be in"),
         ({"sizes": ("4Q",)}, "a size is"),
+        ({"sizes": (" ,",)}, "--sizes names no size"),
+        ({"step_factor": 1.0000001}, "more than 10000 sizes"),
+        ({"min_bytes": "1", "max_bytes": "1T", "step_bytes": "1"}, "more than 10000 sizes"),
         ({"min_bytes": "2K", "max_bytes": "1K"}, "must not be above"),
         ({"iters": 0}, "iters must be"),
         ({"max_time": float("nan")}, "max_time must be"),

@@ -60,6 +60,13 @@ def test_usage_error_is_printed_once(one_job, faulty):
     assert "started" not in ended.out
 
 
+def test_commands_without_mpi_under_a_launcher(job, command):
+    """Each rank for itself: no colours in a pipe, and rank 0 has spoken before another's exit code ends the job."""
+    listed, alone = job(command, "schemes", "dense"), job(command)
+    assert listed.code == 0 and "none + all + float + dense" in listed.out and "\x1b" not in listed.out
+    assert alone.code == 2 and alone.err.count("Usage: mpicomp [OPTIONS] COMMAND") == 1
+
+
 def test_bug_on_all_ranks_is_printed_once(one_job, faulty):
     ended = one_job(faulty, "crash", "all")
     assert ended.code == 1

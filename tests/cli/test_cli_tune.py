@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from mpicomp.allreduce import ALGORITHMS
 from mpicomp.allreduce.table import load
 
@@ -50,6 +52,12 @@ def test_refuses_what_is_no_table(one_job, command, tmp_path):
     assert ended.code == 1
     assert "notes.txt is no tuning table" in ended.err
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("margin", ["nan", "inf", "-0.1"])
+def test_a_margin_is_a_number_from_0(alone, command, margin):
+    ended = alone(command, "tune", "--margin", margin)
+    assert ended.code == 1 and ended.err.startswith("Error: --margin must be a number from 0, got ")
 
 
 def test_one_rank_has_nothing_to_tune(alone, command):

@@ -76,7 +76,7 @@ def test_environment_chooses_the_instruction_set():
     assert python(code, MPICOMP_ISA="baseline").stdout.strip() == "baseline"
     wrong = python(code, MPICOMP_ISA="sse9")
     assert wrong.returncode != 0
-    assert "must be one of avx512, avx2, baseline, got sse9" in wrong.stderr
+    assert "InvalidArgument: MPICOMP_ISA: instruction set must be one of avx512, avx2, baseline, got s" in wrong.stderr
 
 
 def test_importing_ops_does_not_import_cupy():

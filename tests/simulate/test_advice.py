@@ -173,6 +173,9 @@ def test_the_command_prints_a_table(tmp_path):
     (("--model", "3", "-s", "onebit"), "needs as many elements, got 3"),
     (("--model", "1M", "--jitter", "gauss"), "--jitter takes gaussian:SECONDS"),
     (("--model", "1M", "--tflops", "1"), "give --compute-time"),
+    (("--model", "1M", "--compute-time", "1", "--tflops", "1"), "--compute-time and --tflops say the same thing"),
+    (("--model", "1M", "--compute-time", "nan"), "--compute-time must be a finite number, got nan"),
+    (("--model", "resnet18", "--tflops", "inf"), "--tflops must be a finite number, got inf"),
     (("--model", "1M", "-a", "rng"), "unknown algorithm 'rng'"),
     (("--model", "json:loads"), "gives no PyTorch model"),
 ])  # fmt: skip

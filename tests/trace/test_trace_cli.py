@@ -90,6 +90,13 @@ def test_errors_are_one_line(tmp_path, command):
         assert result.exit_code == 1 and result.output.startswith("Error: ") and result.output.count("\n") == 1
 
 
+def test_another_hdf5_file_is_called_that(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["bench/algorithm"] = ["ring"]
+    result = run("info", tmp_path / "other.h5")
+    assert result.exit_code == 1 and result.output.endswith("other.h5: an HDF5 file, but no trace: it has no /events\n")
+
+
 def test_of_a_run_that_was_killed_one_is_told_what_to_do(tmp_path):
     (tmp_path / "killed.h5.spool").mkdir()
     result = run("report", tmp_path / "killed.h5")
