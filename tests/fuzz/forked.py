@@ -106,6 +106,7 @@ class Fork:
                     os.lseek(number, 0, os.SEEK_SET)
                 signal.alarm(LONGEST_S)  # should the parent be gone
                 os.write(answered, CODE.pack(_code_of(self._main, line[:-1])))
+                signal.alarm(0)  # the next input may be long in coming
         finally:
             os._exit(0)
 

@@ -176,10 +176,10 @@ def test_bytes_of_gathered_pairs(comm, seed, name):
 def test_rows_of_aligned_gradients_are_nearly_the_global_top_k(comm, seed):
     """Workers with a common part as large as their noise; rows differ in size as layers' do.
 
-    No rank sees the sum, yet of its largest tenth of rows at least 6 in 10 are chosen, and those chosen hold at least
-    0.8 of what the best rows would.
+    No rank sees the sum, yet of its largest tenth of rows at least 0.65 are chosen, and those chosen hold at least
+    0.9 of what the best rows would: seven standard deviations below what is usual, 0.83 and 0.985.
     """
-    rows, row = 400, 64
+    rows, row = 1600, 64
     rng = np.random.default_rng(seed)
     sizes = np.exp(1.5 * rng.standard_normal(rows))[:, None]
     common = rng.standard_normal((rows, row))
@@ -191,8 +191,8 @@ def test_rows_of_aligned_gradients_are_nearly_the_global_top_k(comm, seed):
     energy = np.sum(total.reshape(rows, row) ** 2, axis=1)
     chosen, best = np.unique(indices // row), largest(energy, rows // 10)
     assert indices.size == rows * row // 10
-    assert len(np.intersect1d(chosen, best)) >= 0.6 * len(best)
-    assert energy[chosen].sum() >= 0.8 * energy[best].sum()
+    assert len(np.intersect1d(chosen, best)) >= 0.65 * len(best)
+    assert energy[chosen].sum() >= 0.9 * energy[best].sum()
 
 
 @pytest.mark.parametrize("text", ["randomk:density=0.1", "arctopk:density=0.1,row=8"])

@@ -88,9 +88,9 @@ def test_sketch_estimate(ops, rng, dtype, rows):
 def test_sums_of_sketches_find_the_heaviest(ops, rng):
     """What the sketch is for: two ranks' tables are added, and the largest of the sum is found in them.
 
-    Another element looks as large where it shares four of its seven cells with heavy ones: in one of a million runs.
+    Another element looks as large where it shares five of its nine cells with heavy ones: in one of 10^8 runs.
     """
-    n, rows, columns = 5000, 7, 4096
+    n, rows, columns = 5000, 9, 4096
     grads = 0.01 * rng.standard_normal((2, n)).astype(np.float32)
     heavy = np.sort(rng.choice(n, 10, replace=False))
     grads[:, heavy] += 5

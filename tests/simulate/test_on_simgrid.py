@@ -49,14 +49,16 @@ def machine(per_node=1):
     return Machine(Wire(LATENCY, BANDWIDTH, 1e-6), WITHIN, per_node, {"copy": 1e-9, "step": 1e-5})
 
 
-@pytest.mark.parametrize("what, per_node, off", [
-    ("ring", 1, 1e-3), ("powersgd", 1, 1e-3), ("topk-global:density=0.01", 1, 0.02), ("halving_doubling", 1, 0.25),
-    ("scalecom:chunk=112", 1, 0.05), ("ring", 2, 0.05),
+@pytest.mark.parametrize("what, per_node, late, off", [
+    ("ring", 1, 1e-3, 1e-3), ("powersgd", 1, 1e-3, 1e-3), ("topk-global:density=0.01", 1, 1e-3, 0.02),
+    ("halving_doubling", 1, 0, 0.12),  # messages of two steps that meet share a link in SimGrid, in ours they queue
+    ("scalecom:chunk=112", 1, 1e-3, 0.05), ("ring", 2, 1e-3, 0.05),
 ])  # fmt: skip
-def test_alone_on_their_links_messages_arrive_when_our_own_model_says(tmp_path, what, per_node, off):
+def test_alone_on_their_links_messages_arrive_when_our_own_model_says(tmp_path, what, per_node, late, off):
+    """Of ranks that begin up to ``late`` seconds after each other."""
     size = random.choice([2, 4, 8]) * per_node
     program = program_of(what, named(str(random.randint(100_000, 1_000_000))), Place(0, size, per_node))
-    start = np.random.default_rng().uniform(0, 1e-3, size)
+    start = np.random.default_rng().uniform(0, late, size)
     own, theirs = (play(program, machine(per_node), start) for play in (replay, Platform(platform(tmp_path))))
     assert theirs.finish.max() == pytest.approx(own.finish.max(), rel=off)  # others wait until theirs have arrived
     np.testing.assert_allclose(theirs.local, own.local, rtol=off)

@@ -272,7 +272,9 @@ def test_the_flush_thread_saves_what_nobody_flushed(tmp_path):
     writer = subprocess.Popen([sys.executable, "-c", code, tmp_path / "run.h5"], stdout=subprocess.PIPE, text=True)
     while writer.stdout.readline() != "idle\n":
         pass
-    time.sleep(1.5)
+    deadline = time.monotonic() + 10  # of a second, where the machine is idle
+    while Journal(journal_path(tmp_path / "run.h5.spool", 0)).n_events < 2500 and time.monotonic() < deadline:
+        time.sleep(0.05)
     writer.kill()
     writer.communicate()
     assert recover(tmp_path / "run.h5.spool", tmp_path / "run.h5").n_events == 2500
