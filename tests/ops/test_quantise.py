@@ -258,7 +258,8 @@ def test_quantise(ops, rng, dtype, code, key):
     limit = np.iinfo(code).max
     for n in (*SIZES, 2050):
         x = rng.uniform(-limit + 1, limit - 1, n).astype(dtype)
-        x = np.where(np.abs(x) < limit - 200, x, 1)  # float32 has no fractions at 2^31, and numbers 128 apart
+        if code == np.int32:
+            x = np.where(np.abs(x) < limit - 200, x, 1)  # float32 has no fractions at 2^31, and numbers 128 apart
         x[::3] = np.round(2 * x[::3]) / 2  # halves: to nearest even
         x[::7] = rng.choice(np.array([0, -0.0, 1e-30, -1e-30, 0.5, -0.5], dtype), len(x[::7]))
         for unit in (1.0, 0.3, 3.0):
