@@ -194,4 +194,5 @@ def _mean(total: Array, step: Any) -> tuple[Array, float]:
     place = step.place(0, None)._replace(stop=total.size)
     codes = step.codec.encode(total, place, step)
     nbytes = codes.nbytes
-    return step.mean_of([codes], place, consume=True), 8.0 * nbytes
+    target = codes if codes.dtype == step.dtype else None
+    return step.start_mean(codes, lambda begin, end: codes[begin:end], place, target)(), 8.0 * nbytes

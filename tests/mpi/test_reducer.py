@@ -209,6 +209,21 @@ def test_virtual_workers_are_independent_of_the_ranks(comm, seed, text):
         np.testing.assert_allclose(reducer.memory_norm(), norm, rtol=1e-6)
 
 
+@pytest.mark.parametrize("text", [
+    "half", "dense:values=bfloat16", "dense:values=float16,memory=residual", "scalecom:chunk=7,values=float16",
+    "randomk:k=9,values=bfloat16", "arctopk:row=4,width=2,k=9,values=float16", "sketchsgd:k=2,rows=3,values=float16",
+    "powersgd:values=float16",
+])  # fmt: skip
+def test_ranks_of_one_and_of_several_workers_speak_the_same_on_a_narrow_wire(comm, seed, text):
+    total, n, mine = 2 * comm.size - 1, 300, 1 if comm.rank == 0 else 2
+    first = max(0, 2 * comm.rank - 1)
+    everyone = np.array([gradient(seed, worker, 0, n) for worker in range(total)])
+    rows = everyone[first : first + mine]
+    mean = mpicomp.Reducer(comm, text, workers=mine).reduce(rows if mine > 1 else rows[0])
+    alone = mpicomp.Reducer(mpicomp.Comm(MPI.COMM_SELF), text, workers=total)
+    np.testing.assert_array_equal(mean, alone.reduce(everyone if total > 1 else everyone[0]))
+
+
 @pytest.mark.parametrize("text", SCHEMES)
 def test_resume_is_bit_exact(comm, seed, text):
     def run(reducer, steps):
