@@ -10,7 +10,7 @@ import numpy as np
 
 from . import allreduce, cautions
 from .buckets import Arrays, Bucket
-from .errors import BufferRefused, InvalidArgument, MpicompError, NonFiniteGradient
+from .errors import InvalidArgument, NonFiniteGradient
 from .measures import Measures
 from .pipeline import Pipeline
 from .schemes import Scheme
@@ -63,12 +63,12 @@ class Reducer:
                  trace: Any = None) -> None:
         self.comm, self.workers, self.nonfinite = comm, workers, nonfinite
         self._densities = dict(densities or {})
-        error = None
+        error: Exception | None = None
         try:
             self.scheme = Scheme.parse(scheme)
             _check(workers, nonfinite, self._densities, measures, self.scheme)
             allreduce.check_asked(algorithm)
-        except InvalidArgument as caught:
+        except Exception as caught:  # whatever it is: the other ranks wait for the verdict, here and below
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
                    f"measures={measures}", error)
@@ -82,7 +82,7 @@ class Reducer:
         self._pipeline = Pipeline(parts, self._step, check_finite=nonfinite != "allow")
         self._measures = Measures(measures, self._step, parts.memories)
         self._bucket: Bucket | None = None
-        self._untold: MpicompError | None = None  # of a silent step
+        self._untold: Exception | None = None  # of a silent step
         self.step, self.stats = 0, StepStats()
 
     def reduce(self, grads: Arrays, out: Arrays | None = None) -> Arrays:
@@ -134,7 +134,7 @@ class Reducer:
             if not hasattr(self._pipeline.memories[0], "set_shift"):
                 raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
             flat = self._begin(arrays).flatten(arrays, self._step.scratch)
-        except (InvalidArgument, BufferRefused) as caught:
+        except Exception as caught:
             error = caught
         self.comm.agree(f"shift of step {self.step} of {self._which} for {self._known}", error)
         self._pipeline.set_shift(flat)
@@ -206,15 +206,15 @@ class Reducer:
             self.stats.measures = self._measures.end(result.sent, self.stats)
         return result.mean
 
-    def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Array], list[Compensated], MpicompError | None]:
+    def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Array], list[Compensated], Exception | None]:
         """All that a rank can do by itself: the compensated gradients, what it selects, and what is wrong."""
         try:
             bucket = self._begin(grads, out)
-        except (InvalidArgument, BufferRefused) as error:
+            flat = bucket.flatten(grads, self._step.scratch)
+            workers, found = self._pipeline.select(flat)
+            return flat, workers, self._pipeline.nonfinite_error(flat, found, bucket)
+        except Exception as error:
             return [], [], error
-        flat = bucket.flatten(grads, self._step.scratch)
-        workers, found = self._pipeline.select(flat)
-        return flat, workers, self._pipeline.nonfinite_error(flat, found, bucket)
 
     def _begin(self, grads: Arrays, out: Arrays | None = None) -> Bucket:
         """Begin the step, with the layout of ``grads``."""
@@ -228,7 +228,7 @@ class Reducer:
     def _known(self) -> str:
         return self._bucket.signature if self._bucket else "invalid"
 
-    def _agree(self, error: MpicompError | None) -> bool:
+    def _agree(self, error: Exception | None) -> bool:
         """Whether this step counts; the same answer, or the same error, on every rank."""
         if self._pipeline.silent(self.step) and (error is None or isinstance(error, NonFiniteGradient)):
             self._untold = self._untold or (error if self.nonfinite == "raise" else None)

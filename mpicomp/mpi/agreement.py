@@ -37,7 +37,8 @@ class Agreement:
 
     def check(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
         """Return when every rank gave the same signature and no error; else raise, the same on every rank."""
-        least, greatest = self.extremes(FAILED if error is not None else crc32(signature.encode()), patient)
+        said = signature.encode(errors="backslashreplace")  # names of arrays may hold what UTF-8 cannot
+        least, greatest = self.extremes(FAILED if error is not None else crc32(said), patient)
         if least != greatest or least == FAILED:
             raise self._verdict(signature, error) from error
 

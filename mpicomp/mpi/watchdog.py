@@ -151,7 +151,7 @@ class Watched:
         rank, state = self._comm.Get_rank(), hang.state(self.calls)
         self._states[rank] = state
         text = np.zeros(STATE_BYTES, np.uint8)
-        cut = np.frombuffer(state.encode()[:STATE_BYTES], np.uint8)
+        cut = np.frombuffer(state.encode(errors="backslashreplace")[:STATE_BYTES], np.uint8)
         text[: cut.size] = cut
         self._told = [self._comm.Isend(text, other, TAG) for other in range(self._comm.Get_size()) if other != rank]
 
