@@ -247,6 +247,34 @@ def test_a_foreign_state_is_refused_on_every_rank(comm):
         reducer.load_state_dict(state)
 
 
+def test_a_state_is_of_the_same_scheme_however_that_is_written(comm, seed):
+    first = mpicomp.Reducer(comm, "topk:k=3,beta=0.5")
+    first.reduce(gradient(seed, comm.rank, 0, 50))
+    second = mpicomp.Reducer(comm, "topk:beta=5e-1,k=3,layers=per-tensor")
+    second.load_state_dict(first.state_dict())
+    grad = gradient(seed, comm.rank, 1, 50)
+    assert first.reduce(grad).tobytes() == second.reduce(grad).tobytes()
+
+
+@pytest.mark.parametrize(("damage", "kind", "said"), [
+    (lambda state: state.pop("step"), InvalidArgument, "state_dict, it lacks step"),
+    (lambda state: state.update(step="x"), ValueError, "invalid literal"),
+    (lambda state: state.update({"exchange/q": np.zeros(3)}), InvalidArgument, "saved Q has 3 elements"),
+])  # fmt: skip
+def test_a_state_that_is_damaged_on_one_rank_is_refused_on_all(comm, damage, kind, said):
+    matrix, last = np.ones((9, 9)), comm.size - 1
+    first, second = (mpicomp.Reducer(comm, "powersgd:rank=2") for _ in range(2))
+    first.reduce(matrix)
+    state = first.state_dict()
+    if comm.rank == last:
+        damage(state)
+    with pytest.raises(kind, match=f"rank {last}: .*{said}"):
+        second.load_state_dict(state)
+        second.reduce(matrix)
+    second.load_state_dict(first.state_dict())
+    assert second.reduce(matrix).tobytes() == first.reduce(matrix).tobytes()
+
+
 @pytest.mark.parametrize("text", ["dense", "scalecom:chunk=7", "topk:k=3", "threshold:lam=1"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_non_finite_gradient_is_raised_everywhere_and_not_remembered(comm, seed, text, value):
