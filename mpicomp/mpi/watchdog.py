@@ -50,6 +50,17 @@ def timeout() -> float | None:
     return seconds or None
 
 
+def wrong_variable() -> str | None:
+    """What is to be said against this rank's variables, which need not be those of the others."""
+    try:
+        timeout()
+        if fault := os.environ.get(FAULT):
+            parse(fault, world().Get_size())
+    except InvalidArgument as error:
+        return str(error)
+    return None
+
+
 class Watchdog:
     """Looks after the calls of all communicators of this process; one thread, most of the time asleep."""
 
