@@ -61,6 +61,8 @@ class Bucket:
         self.workers = workers
         self.names = list(arrays)
         for name, array in arrays.items():
+            if not isinstance(name, str):
+                raise InvalidArgument(f"the names of arrays must be texts, got {name!r}")
             _check(name, array, workers)
         dtypes = sorted({array.dtype.name for array in arrays.values()})
         if len(dtypes) != 1:
@@ -73,7 +75,7 @@ class Bucket:
         self.ops = ops_for(first)
         shapes = ", ".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
         # A rank with device memory does otherwise: its long vectors are not cut into buckets.
-        where = "" if isinstance(first, np.ndarray) else " on a device"
+        where = "" if isinstance(first, np.ndarray | np.generic) else " on a device"
         self.signature = f"{self.dtype_name}{where} {shapes}"
 
     def _lay_out(self, rule: str, densities: Mapping[str, float]) -> None:

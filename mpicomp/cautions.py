@@ -8,6 +8,8 @@ from typing import Any
 
 from .errors import InvalidArgument, SchemeWarning
 
+NONFINITE = ("raise", "skip", "allow")
+
 
 def check_fit(memory: Any, selector: Any, codec: Any, exchange: Any, schedule: Any) -> None:
     """Refuse parts that cannot work together."""
@@ -31,6 +33,21 @@ def check_threshold(codec: Any, selector: Any, options: dict[str, Any]) -> None:
     if getattr(codec, "asks_threshold", False) and options["lam"] is None and not hasattr(selector, "threshold"):
         raise InvalidArgument(f"codec {codec.name} sends the selector's threshold, which {selector.name} does not "
                               "have: give lam, or take selector=threshold")
+
+
+def check_arguments(workers: int, nonfinite: str, densities: dict[str, float], measures: int, scheme: Any) -> None:
+    """Refuse arguments of a Reducer that are out of range."""
+    if workers < 1:
+        raise InvalidArgument(f"workers must be at least 1 on every rank, got {workers}")
+    if nonfinite not in NONFINITE:
+        raise InvalidArgument(f"nonfinite must be one of {', '.join(NONFINITE)}, got {nonfinite!r}")
+    if measures < 0:
+        raise InvalidArgument(f"measures must be 0 (never) or a number of steps, got {measures}")
+    if densities and scheme.options["layers"] != "per-tensor":
+        raise InvalidArgument(f"densities of single arrays need layers=per-tensor, got {scheme}")
+    for name, density in densities.items():
+        if not 0 < density <= 1:
+            raise InvalidArgument(f"densities must be in (0, 1], got {density} for {name}")
 
 
 def warn(scheme: Any, rank: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from .errors import InvalidArgument
 
 _KINDS = {int: "a whole number", float: "a number"}
+BELOW = 2**63  # of whole numbers: what arrays count with
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,12 @@ class Option:
         """The value that ``text`` (or a value of another type) stands for."""
         try:
             value = self.type(text)
-        except (TypeError, ValueError):
+            if self.type is int and isinstance(text, float) and value != text:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
             raise InvalidArgument(f"{self.name} must be {_KINDS[self.type]} {self.range}, got {text!r}") from None
+        if self.type is int and value >= BELOW:
+            raise InvalidArgument(f"{self.name} must be below 2^63, got {text}")
         if not self._allows(value):
             raise InvalidArgument(f"{self.name} must be {self.range}, got {text}")
         return value
@@ -67,8 +73,10 @@ class Option:
             return value in self.choices
         if self.words:
             return value == "none" or set(value.split("+")) <= set(self.words)
+        if self.type is float and not isfinite(value):
+            return False
         if self.low is not None and not (value > self.low if self.open_low else value >= self.low):
-            return False  # written so that NaN is refused too
+            return False
         return self.high is None or value <= self.high
 
 

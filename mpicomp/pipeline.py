@@ -34,13 +34,12 @@ class Pipeline:
         yield "exchange/", self.exchange
         yield "schedule/", self.schedule
 
-    def state_error(self, state: dict[str, Any], bucket: Any) -> InvalidArgument | None:
-        """What is wrong with a state for a reducer that has begun."""
+    def check_state(self, state: dict[str, Any], bucket: Any) -> None:
+        """Refuse a state of other arrays for a reducer that has begun."""
         for kind, n in (("memory", bucket.n), ("dense", bucket.total - bucket.n)):
-            sizes = {value.size for name, value in state.items() if name.startswith(f"{kind}/")}
+            sizes = {np.size(value) for name, value in state.items() if name.startswith(f"{kind}/")}
             if sizes - {n}:
-                return InvalidArgument(f"the state's {kind} vectors must have {n} elements, got {sizes}")
-        return None
+                raise InvalidArgument(f"the state's {kind} vectors must have {n} elements, got {sizes}")
 
     def check(self, bucket: Any, number: int) -> None:
         """Refuse a layout that the loaded state is not of, before step ``number``."""

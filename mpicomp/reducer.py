@@ -10,16 +10,16 @@ import numpy as np
 
 from . import allreduce, cautions
 from .buckets import Arrays, Bucket
-from .errors import BufferRefused, InvalidArgument, MpicompError, NonFiniteGradient
+from .errors import InvalidArgument, NonFiniteGradient
 from .measures import Measures
 from .pipeline import Pipeline
 from .schemes import Scheme
 from .step import Step
+from .together import together
 from .values import Array, Compensated, Exchanged, Mean, StepStats
 from .workers import Workers
 
 LONG = 1 << 20  # elements
-NONFINITE = ("raise", "skip", "allow")
 
 
 class Reducer:
@@ -63,12 +63,12 @@ class Reducer:
                  trace: Any = None) -> None:
         self.comm, self.workers, self.nonfinite = comm, workers, nonfinite
         self._densities = dict(densities or {})
-        error = None
+        error: Exception | None = None
         try:
             self.scheme = Scheme.parse(scheme)
-            _check(workers, nonfinite, self._densities, measures, self.scheme)
+            cautions.check_arguments(workers, nonfinite, self._densities, measures, self.scheme)
             allreduce.check_asked(algorithm)
-        except InvalidArgument as caught:
+        except Exception as caught:  # whatever it is: the other ranks wait for the verdict, here and below
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
                    f"measures={measures}", error)
@@ -82,7 +82,7 @@ class Reducer:
         self._pipeline = Pipeline(parts, self._step, check_finite=nonfinite != "allow")
         self._measures = Measures(measures, self._step, parts.memories)
         self._bucket: Bucket | None = None
-        self._untold: MpicompError | None = None  # of a silent step
+        self._untold: Exception | None = None  # of a silent step
         self.step, self.stats = 0, StepStats()
 
     def reduce(self, grads: Arrays, out: Arrays | None = None) -> Arrays:
@@ -134,7 +134,7 @@ class Reducer:
             if not hasattr(self._pipeline.memories[0], "set_shift"):
                 raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
             flat = self._begin(arrays).flatten(arrays, self._step.scratch)
-        except (InvalidArgument, BufferRefused) as caught:
+        except Exception as caught:
             error = caught
         self.comm.agree(f"shift of step {self.step} of {self._which} for {self._known}", error)
         self._pipeline.set_shift(flat)
@@ -168,18 +168,25 @@ class Reducer:
         InvalidArgument
             On every rank, if the state is of another scheme or another number of workers.
         """
-        self.comm.fail_together(self._state_error(state))
+        together(self.comm, lambda: self._check_state(state))
+        together(self.comm, lambda: self._load(state))
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        if absent := [key for key in ("scheme", "workers", "step") if key not in state]:
+            raise InvalidArgument(f"the state must be of a Reducer's state_dict, it lacks {', '.join(absent)}")
+        if not self.scheme.equals(state["scheme"]):
+            raise InvalidArgument(f"the state must have scheme={self.scheme}, got {state['scheme']}")
+        if state["workers"] != self.workers:
+            raise InvalidArgument(f"the state must have workers={self.workers}, got {state['workers']}")
+        if self._bucket is not None:
+            self._pipeline.check_state(state, self._bucket)
+
+    def _load(self, state: dict[str, Any]) -> None:
         self.step = int(state["step"])
         for prefix, part in self._stateful():
             part.load({key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)})
         if self._bucket is not None:
             self._pipeline.check(self._bucket, self.step)
-
-    def _state_error(self, state: dict[str, Any]) -> InvalidArgument | None:
-        for key, expected in {"scheme": str(self.scheme), "workers": self.workers}.items():
-            if state.get(key) != expected:
-                return InvalidArgument(f"the state must have {key}={expected}, got {state.get(key)}")
-        return self._pipeline.state_error(state, self._bucket) if self._bucket else None
 
     def _run(self, grads: Arrays, out: Arrays | None) -> Mean:
         """One step, in the log of calls where there is one."""
@@ -206,15 +213,15 @@ class Reducer:
             self.stats.measures = self._measures.end(result.sent, self.stats)
         return result.mean
 
-    def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Array], list[Compensated], MpicompError | None]:
+    def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Array], list[Compensated], Exception | None]:
         """All that a rank can do by itself: the compensated gradients, what it selects, and what is wrong."""
         try:
             bucket = self._begin(grads, out)
-        except (InvalidArgument, BufferRefused) as error:
+            flat = bucket.flatten(grads, self._step.scratch)
+            workers, found = self._pipeline.select(flat)
+            return flat, workers, self._pipeline.nonfinite_error(flat, found, bucket)
+        except Exception as error:
             return [], [], error
-        flat = bucket.flatten(grads, self._step.scratch)
-        workers, found = self._pipeline.select(flat)
-        return flat, workers, self._pipeline.nonfinite_error(flat, found, bucket)
 
     def _begin(self, grads: Arrays, out: Arrays | None = None) -> Bucket:
         """Begin the step, with the layout of ``grads``."""
@@ -228,7 +235,7 @@ class Reducer:
     def _known(self) -> str:
         return self._bucket.signature if self._bucket else "invalid"
 
-    def _agree(self, error: MpicompError | None) -> bool:
+    def _agree(self, error: Exception | None) -> bool:
         """Whether this step counts; the same answer, or the same error, on every rank."""
         if self._pipeline.silent(self.step) and (error is None or isinstance(error, NonFiniteGradient)):
             self._untold = self._untold or (error if self.nonfinite == "raise" else None)
@@ -283,17 +290,3 @@ class Reducer:
                 nbytes_sent=self.stats.bytes_sent, nbytes_recv=self.stats.bytes_received,
             )
         self.step += 1
-
-
-def _check(workers: int, nonfinite: str, densities: dict[str, float], measures: int, scheme: Scheme) -> None:
-    if workers < 1:
-        raise InvalidArgument(f"workers must be at least 1 on every rank, got {workers}")
-    if nonfinite not in NONFINITE:
-        raise InvalidArgument(f"nonfinite must be one of {', '.join(NONFINITE)}, got {nonfinite!r}")
-    if measures < 0:
-        raise InvalidArgument(f"measures must be 0 (never) or a number of steps, got {measures}")
-    if densities and scheme.options["layers"] != "per-tensor":
-        raise InvalidArgument(f"densities of single arrays need layers=per-tensor, got {scheme}")
-    for name, density in densities.items():
-        if not 0 < density <= 1:
-            raise InvalidArgument(f"densities must be in (0, 1], got {density} for {name}")

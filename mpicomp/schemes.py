@@ -188,6 +188,11 @@ class Scheme:
         """The same scheme with ``options`` given instead."""
         return Scheme(self.name, {**self.given, **options})
 
+    def equals(self, text: str) -> bool:
+        """Whether ``text`` stands for the same, in whatever order and whether or not defaults are written."""
+        other = Scheme.parse(text)
+        return (self.name, self.options) == (other.name, other.options)
+
     def __str__(self) -> str:
         shown = ",".join(f"{name}={self.options[name]}" for name in self.given)
         return f"{self.name}:{shown}" if shown else self.name

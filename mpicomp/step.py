@@ -174,9 +174,10 @@ class Step:
         """The mean over all workers of all ranks of equally long vectors of addable codes, one a local worker.
 
         Added on this rank first: one worker's codes are all-reduced as they are; of several workers' floats the sum
-        travels in the dtype of computation. ``consume`` allows the first array to be overwritten and returned.
+        travels in the dtype of computation, from all ranks where any has several. ``consume`` allows the first array
+        to be overwritten and returned.
         """
-        coded = len(codes) == 1 or self.codec.shares_scale
+        coded = self.workers.most == 1 or self.codec.shares_scale
         first, *others = codes if coded else [self.codec.decode(one, place, self) for one in codes]
         wire = first if consume else self.ops.empty(first.size, first.dtype)
 

@@ -33,6 +33,9 @@ def test_options_have_the_declared_types_and_defaults():
         ("topk:density=nan", "density must be in (0, 1], got nan"),
         ("topk:k=2.5", "k must be a whole number in [1, inf), got '2.5'"),
         ("topk:k=0", "k must be in [1, inf), got 0"),
+        ("topk:k=9223372036854775808", "k must be below 2^63, got 9223372036854775808"),
+        ("qsgd:seed=18446744073709551616", "seed must be below 2^63"),
+        ("terngrad:sigmas=inf", "sigmas must be in [0, inf), got inf"),
         ("scalecom:chunk=0", "chunk must be in [1, 65536], got 0"),
         ("scalecom:beta=0", "beta must be in (0, 1], got 0"),
         ("scalecom:speed=3", "no option 'speed'; its options are: beta, chunk, codec, dense, exchange, layers"),
@@ -46,6 +49,13 @@ def test_options_have_the_declared_types_and_defaults():
 def test_bad_schemes_say_what_was_expected(text, message):
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         Scheme.parse(text)
+
+
+@pytest.mark.parametrize("k", [2.5, float("inf"), float("nan")])
+def test_a_count_is_not_cut_to_a_whole_number(k):
+    with pytest.raises(InvalidArgument, match="k must be a int"):
+        Scheme("topk", {"k": k})
+    assert Scheme("topk", {"k": 2.0}) == Scheme.parse("topk:k=2")
 
 
 def test_another_memory_brings_its_own_options():

@@ -111,7 +111,7 @@ class Checkpoint:
         from .redistribute import redistribute
 
         old = lru_cache(maxsize=2)(lambda rank: self._part(rank)[f"reducer:{name}"])
-        _check_scheme(self.path, old(0)["scheme"], str(reducer.scheme))
+        _check_scheme(self.path, old(0)["scheme"], reducer.scheme)
         self._say_redistributed(had, now, reducer)
         return redistribute(old, had, now, self._comm.rank)
 
@@ -241,8 +241,8 @@ def _check_facts(path: Path, facts: dict[str, Any]) -> None:
         raise CorruptFile(f"{path / folder.MANIFEST} lacks what a checkpoint of this version has")
 
 
-def _check_scheme(path: Path, saved: str, given: str) -> None:
-    if saved != given:
+def _check_scheme(path: Path, saved: str, given: Any) -> None:
+    if not given.equals(saved):
         raise InvalidArgument(f"{path} was saved with scheme {saved}, got {given}: resume with the same")
 
 

@@ -95,12 +95,13 @@ def _agree(comm: Any, root: Path, step: int, common: State, reducers: Mapping[st
     """Refuse, before anything is written, ranks that do not save the same."""
     from . import parts
 
-    error = digest = None
+    digest = None
+    error: Exception | None = None
     try:
         if step < 0 or keep < 1:
             raise InvalidArgument(f"step must be at least 0 and keep at least 1, got {step} and {keep}")
         digest = parts.digest(common)
-    except InvalidArgument as caught:
+    except Exception as caught:  # whatever it is: the other ranks wait for the verdict
         error = caught
     comm.agree(f"save step {step} to {root}, common state {digest}, reducers {list(reducers)}, keep={keep}", error)
 

@@ -29,7 +29,7 @@ class Dense(Stateless):
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         self._codes: list[Array] | None = None
-        if len(workers) == 1 and not step.remembers and not step.codec.shares_scale:
+        if step.workers.most == 1 and not step.remembers and not step.codec.shares_scale:
             return [Sent(None, workers[0].gradient)]  # nobody reads it; written as the exchange goes on
         places = [step.place(worker, None) for worker in range(len(workers))]
         values = [step.whole(u, f"dense-{worker}") for worker, u in enumerate(workers)]

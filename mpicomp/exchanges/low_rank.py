@@ -80,11 +80,14 @@ class LowRank:
         self._loaded: np.ndarray | None = None
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
+        self._layout = step.kept("low-rank-layout", lambda: lay_out(step.tensors, self.rank))
+        self._seen = step.kept("low-rank-seen", lambda: self._layout.transposed() if self.transposed else self._layout)
+        if self._loaded is not None and self._loaded.size != self._seen.q_size:  # here, where all ranks hear of it
+            raise InvalidArgument(f"the saved Q has {self._loaded.size} elements, the gradients' has "
+                                  f"{self._seen.q_size}: resume with arrays of the same shapes")
         return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        self._layout = step.kept("low-rank-layout", lambda: lay_out(step.tensors, self.rank))
-        self._seen = step.kept("low-rank-seen", lambda: self._layout.transposed() if self.transposed else self._layout)
         return []
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
@@ -157,9 +160,6 @@ class LowRank:
     def _first_guess(self, step: Any) -> Array:
         """The Q to start from: the last step's, a loaded one, or one that all ranks draw alike."""
         if self._loaded is not None:
-            if self._loaded.size != self._seen.q_size:
-                raise InvalidArgument(f"the saved Q has {self._loaded.size} elements, the gradients' has "
-                                      f"{self._seen.q_size}: resume with arrays of the same shapes")
             return step.ops.from_host(self._loaded.astype(step.dtype))
         if self._q is not None:
             return self._q
@@ -194,4 +194,5 @@ def _mean(total: Array, step: Any) -> tuple[Array, float]:
     place = step.place(0, None)._replace(stop=total.size)
     codes = step.codec.encode(total, place, step)
     nbytes = codes.nbytes
-    return step.mean_of([codes], place, consume=True), 8.0 * nbytes
+    target = codes if codes.dtype == step.dtype else None
+    return step.start_mean(codes, lambda begin, end: codes[begin:end], place, target)(), 8.0 * nbytes

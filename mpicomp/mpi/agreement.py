@@ -17,6 +17,7 @@ from .. import errors
 from ..errors import Disagreement, MpicompError
 from ..partition import runs
 
+LONGEST, AROUND = 2000, 80  # characters of a text that is shown whole; of what surrounds the difference in a longer one
 FAILED = -1  # below every checksum: one failed rank is enough to be seen by all
 
 
@@ -37,7 +38,8 @@ class Agreement:
 
     def check(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
         """Return when every rank gave the same signature and no error; else raise, the same on every rank."""
-        least, greatest = self.extremes(FAILED if error is not None else crc32(signature.encode()), patient)
+        said = signature.encode(errors="backslashreplace")  # names of arrays may hold what UTF-8 cannot
+        least, greatest = self.extremes(FAILED if error is not None else crc32(said), patient)
         if least != greatest or least == FAILED:
             raise self._verdict(signature, error) from error
 
@@ -86,19 +88,42 @@ def rebuild(name: str, text: str) -> Exception:
 
 
 def disagreement_text(signatures: list[str]) -> str:
+    show = str if max(map(len, signatures)) <= LONGEST else difference(signatures)
     return (
-        f"ranks disagree on a collective. {'; '.join(sides(signatures))}. "
+        f"ranks disagree on a collective. {'; '.join(sides(signatures, show))}. "
         "Call it with the same arguments, in the same order, on every rank"
     )
 
 
-def sides(texts: Sequence[str]) -> list[str]:
+def difference(texts: Sequence[str]) -> Callable[[str], str]:
+    """What shows one of these texts by its beginning and where it differs from the others: a model may have thousands
+    of arrays.
+    """
+    begin = max(0, common(texts) - AROUND)
+    same = common([text[::-1] for text in texts])
+
+    def show(text: str) -> str:
+        end = min(max(len(text) - same, begin + AROUND) + AROUND, begin + LONGEST)
+        head = f"{text[:AROUND]} ... " if begin > AROUND else text[:begin]
+        return head + text[begin:end] + (" ..." if end < len(text) else "")
+
+    return show
+
+
+def common(texts: Sequence[str]) -> int:
+    """How many characters all have in common at the beginning."""
+    least, greatest = min(texts), max(texts)  # whatever these share, those in between do
+    shorter = min(len(least), len(greatest))
+    return next((i for i in range(shorter) if least[i] != greatest[i]), shorter)
+
+
+def sides(texts: Sequence[str], show: Callable[[str], str] = str) -> list[str]:
     """Who said what, the largest group first."""
     groups: dict[str, list[int]] = {}
     for rank, text in enumerate(texts):
         groups.setdefault(text, []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    return [f"{ranks_text(ranks)}: {text}" for text, ranks in ordered]
+    return [f"{ranks_text(ranks)}: {show(text)}" for text, ranks in ordered]
 
 
 def ranks_text(ranks: list[int]) -> str:

@@ -25,7 +25,7 @@ from .reduction import Reduction
 from .revoking import made
 from .tuning import job_settings
 from .verbs import Verbs
-from .watchdog import Watched, log_for
+from .watchdog import Watched, log_for, wrong_variable
 
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
 
@@ -93,7 +93,7 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
 
     def _open(self) -> Link:
         """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
-        settings = job_settings(self, self._reproducible)
+        settings = job_settings(self, self._reproducible, wrong_variable())
         self._link = link = Link(made(MPI.Intracomm(self).Dup()), settings)
         self._log, self._watched = log_for(link.comm)
         link.log = self._log

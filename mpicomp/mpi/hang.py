@@ -86,6 +86,6 @@ def _stacks() -> Iterator[str]:
 
 def say(text: str) -> None:
     """To standard error in one piece, past Python's own file object: whoever holds that may be what hangs."""
-    data = (text.rstrip() + "\n").encode()
+    data = (text.rstrip() + "\n").encode(errors="backslashreplace")
     while data:
         data = data[os.write(2, data) :]

@@ -24,6 +24,7 @@ NODE_VARIABLE = "MPICOMP_RANKS_PER_NODE"
 ALGORITHM_VARIABLE = "MPICOMP_ALGORITHM"
 CHECK_VARIABLE = "MPICOMP_CHECK"
 STAGE_VARIABLE = "MPICOMP_STAGE_BYTES"
+OPERATIONS_VARIABLE = "MPICOMP_OPS"
 DEFAULTS = {VARIABLE: "", REPRODUCIBLE_VARIABLE: "0", NODE_VARIABLE: None, ALGORITHM_VARIABLE: "auto",
             CHECK_VARIABLE: "auto", STAGE_VARIABLE: str(PIECE_BYTES), GPU_VARIABLE: "auto"}  # fmt: skip
 MOST_DIGITS = 18
@@ -49,8 +50,10 @@ class Settings(NamedTuple):
         return {device: self.table.row(ranks_per_node, nodes, device) for device in ("cpu", "gpu")}
 
 
-def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None) -> Settings:
+def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None, wrong: str | None = None) -> Settings:
     """What rank 0's environment says; ``reproducible``, where it is not None, instead of a variable (collective).
+
+    ``wrong`` is what this rank has to say against a variable that is each rank's own.
 
     Raises
     ------
@@ -82,7 +85,10 @@ def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None) -> Setti
         stage_bytes=number(texts, STAGE_VARIABLE, "bytes"),
         gpu_path=gpu_path(texts[GPU_VARIABLE]),
     )
-    return settings._replace(gpu_path=settled(comm, settings.gpu_path, reproducible))
+    operations = os.environ.get(OPERATIONS_VARIABLE, "")
+    if operations not in ("", "reference"):
+        wrong = wrong or f"{OPERATIONS_VARIABLE} must be reference, or not set, got {operations!r}"
+    return settings._replace(gpu_path=settled(comm, settings.gpu_path, reproducible, wrong))
 
 
 def number(texts: dict[str, str], name: str, unit: str) -> int:
@@ -93,7 +99,8 @@ def number(texts: dict[str, str], name: str, unit: str) -> int:
     return int(text)
 
 
-def settled(comm: MPI.Intracomm, path: tuple[str, str], reproducible: bool | None) -> tuple[str, str]:
+def settled(comm: MPI.Intracomm, path: tuple[str, str], reproducible: bool | None,
+            wrong: str | None) -> tuple[str, str]:
     """The ``job.gpu_path`` of all ranks, from that of each; what must not differ is compared (collective).
 
     Where one rank's MPI takes no device memory, none is given any: a schedule that sends the whole array does not meet
@@ -102,12 +109,15 @@ def settled(comm: MPI.Intracomm, path: tuple[str, str], reproducible: bool | Non
     wanted = -1 if reproducible is None else int(bool(reproducible))
     operations = ops_for(np.empty(0)).__name__
     codes = np.array([wanted, crc32(operations.encode()), path[0] == "direct"], np.int64)
-    ends = np.concatenate([codes, -codes])
+    ends = np.concatenate([codes, -codes, [wrong is not None]])
     MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, ends, MPI.MAX)
-    if (ends[:3] == -ends[3:]).all():
+    if (ends[:3] == -ends[3:6]).all() and not ends[6]:
         return path
-    everyone = MPI.Intracomm.allgather(comm, (reproducible, operations, path))  # only now a list of all ranks
-    wishes, loaded, paths = zip(*everyone, strict=True)
+    everyone = MPI.Intracomm.allgather(comm, (reproducible, operations, path, wrong))  # only now a list of all ranks
+    wishes, loaded, paths, texts = zip(*everyone, strict=True)
+    for rank, text in enumerate(texts):
+        if text is not None:
+            raise InvalidArgument(f"rank {rank}: {text}")
     if len(set(wishes)) > 1:
         raise InvalidArgument(f"reproducible must be the same on all ranks, got {list(wishes)} in the order of the "
                               "ranks")  # fmt: skip

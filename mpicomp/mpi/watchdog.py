@@ -50,6 +50,17 @@ def timeout() -> float | None:
     return seconds or None
 
 
+def wrong_variable() -> str | None:
+    """What is to be said against this rank's variables, which need not be those of the others."""
+    try:
+        timeout()
+        if fault := os.environ.get(FAULT):
+            parse(fault, world().Get_size())
+    except InvalidArgument as error:
+        return str(error)
+    return None
+
+
 class Watchdog:
     """Looks after the calls of all communicators of this process; one thread, most of the time asleep."""
 
@@ -151,7 +162,7 @@ class Watched:
         rank, state = self._comm.Get_rank(), hang.state(self.calls)
         self._states[rank] = state
         text = np.zeros(STATE_BYTES, np.uint8)
-        cut = np.frombuffer(state.encode()[:STATE_BYTES], np.uint8)
+        cut = np.frombuffer(state.encode(errors="backslashreplace")[:STATE_BYTES], np.uint8)
         text[: cut.size] = cut
         self._told = [self._comm.Isend(text, other, TAG) for other in range(self._comm.Get_size()) if other != rank]
 

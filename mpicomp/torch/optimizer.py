@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InvalidArgument, MpicompError
+from ..errors import InvalidArgument
 from ..mpi.comm import Comm
 from ..schemes import Scheme
 from ..together import together
@@ -228,28 +228,30 @@ class DistributedOptimizer(torch.optim.Optimizer):
         InvalidArgument
             On every rank: the state is of another scheme, model, bucket size or kind of optimizer.
         """
-        own = dict(state_dict)
-        saved = own.pop("reducers", None)
-        error = self._state_error(saved)
-        if error is None:
-            try:
-                self.optimizer.load_state_dict(own)
-            except (ValueError, KeyError) as caught:
-                error = InvalidArgument(f"the optimizer does not take the saved state: {caught}")
-        self.comm.fail_together(error)
-        for reducer, one in zip(self._exchange.reducers, saved["states"], strict=True):
-            reducer.load_state_dict({key: from_tensor(value) for key, value in one.items()})
+        states = together(self.comm, lambda: self._taken(state_dict))
+        for reducer, one in zip(self._exchange.reducers, states, strict=True):
+            reducer.load_state_dict(one)
         self._phase = FRESH
 
-    def _state_error(self, saved: Any) -> MpicompError | None:
+    def _taken(self, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The states of the reducers, of a state that the optimizer has taken."""
+        own = dict(state_dict)
+        saved = own.pop("reducers", None)
         if saved is None:
-            return InvalidArgument("the state must have the reducers' under 'reducers'; a plain optimizer's goes into "
-                                   "the wrapped one: .optimizer.load_state_dict")
-        layout = [bucket.names for bucket in self._exchange.buckets]
-        if saved["layout"] != layout:
-            return InvalidArgument(f"the state must be of buckets {layout}, got {saved['layout']}: use the same model, "
-                                   "number of ranks (one or several) and bucket_bytes")
-        return None
+            raise InvalidArgument("the state must have the reducers' under 'reducers'; a plain optimizer's goes into "
+                                  "the wrapped one: .optimizer.load_state_dict")
+        layout, got = [bucket.names for bucket in self._exchange.buckets], saved.get("layout")
+        if got != layout:
+            raise InvalidArgument(f"the state must be of buckets {layout}, got {got}: use the same model, "
+                                  "number of ranks (one or several) and bucket_bytes")
+        states = [{key: from_tensor(value) for key, value in one.items()} for one in saved["states"]]
+        if len(states) != len(layout):
+            raise InvalidArgument(f"the state must be of {len(layout)} reducers, one a bucket, got {len(states)}")
+        try:
+            self.optimizer.load_state_dict(own)
+        except (ValueError, KeyError) as error:
+            raise InvalidArgument(f"the optimizer does not take the saved state: {error}") from error
+        return states
 
     def close(self) -> None:
         """Leave the gradients alone from now on; end the thread, free the communicator (collective)."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
+from ..cautions import NONFINITE
 from ..errors import InvalidArgument
-from ..reducer import NONFINITE
 from ..schemes import Scheme
 from .flat import COMPUTE, Named
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from mpicomp import Comm, Reducer
 from mpicomp.errors import Disagreement
+from mpicomp.mpi.agreement import difference
 from mpicomp.mpi.checks import CHECKED_CALLS
 
 
@@ -178,3 +179,21 @@ def test_the_environment_of_rank_0_decides(world, monkeypatch):
     with pytest.raises(Disagreement) if world.size > 1 else nullcontext():
         comm.broadcast(np.ones(4 + (comm.rank == 0)), 0)
     comm.Free()
+
+
+@pytest.mark.parametrize("odd", [0, 4999, 9999])
+def test_of_thousands_of_arrays_the_one_that_differs_is_named(several, comm, odd):
+    gradients = {f"layer {i}": np.zeros(2) for i in range(10_000)}
+    if comm.rank == comm.size - 1:
+        gradients[f"layer {odd}"] = np.zeros(3)
+    reducer = Reducer(comm, "dense")
+    with pytest.raises(Disagreement, match=rf"layer {odd}\[2\].*rank.*layer {odd}\[3\]") as caught:
+        reducer.reduce(gradients)
+    assert len(str(caught.value)) < 2000
+
+
+def test_texts_that_end_early_or_repeat_show_where_they_differ():
+    long = "ab" * 5000
+    for one, other in ((long, long + "ab"), (long, long[:-3]), (long, "c" + long), (f"x{long}y", f"x{long * 2}y")):
+        show = difference([one, other])
+        assert show(one) != show(other) and max(len(show(one)), len(show(other))) < 3000

@@ -130,6 +130,19 @@ def test_nonsense_in_rank_0s_environment_is_refused_by_all(world, monkeypatch, n
         assert kind == "none" and text in why
 
 
+@pytest.mark.parametrize(("name", "value", "text"), [
+    ("MPICOMP_TIMEOUT", "soon", "MPICOMP_TIMEOUT must be a number of seconds"),
+    ("MPICOMP_FAULT", "flood:rank=0,call=1", "MPICOMP_FAULT must be KIND:rank=R"),
+    ("MPICOMP_OPS", "refrence", "MPICOMP_OPS must be reference, or not set, got 'refrence'"),
+])  # fmt: skip
+def test_nonsense_in_what_is_each_ranks_own_is_refused_by_all(world, monkeypatch, name, value, text):
+    last = world.size - 1
+    if world.rank == last:
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidArgument, match=f"rank {last}: {text}"):
+        Comm(world)
+
+
 @pytest.mark.parametrize(("wanted", "path"), [("auto", "staged"), ("direct", "none")])
 def test_device_memory_goes_to_mpi_only_where_every_ranks_mpi_takes_it(world, device, monkeypatch, wanted, path):
     """Such as on a cluster with two builds of MPI."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpicomp
-from mpicomp.errors import BufferRefused, InvalidArgument
+from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
 
 pytestmark = pytest.mark.filterwarnings("ignore:the matrix subclass")  # an odd array, and NumPy says so
 
@@ -103,3 +103,33 @@ def test_what_is_taken_as_it_is(comm, scheme):
         got = mean_of(numbers().reshape(out.shape), out=out)
         np.testing.assert_array_equal(got, numbers().reshape(out.shape))
         assert got is out
+
+
+class Foreign:
+    """Looks like an array and is none, as a tensor of another library."""
+
+    dtype, shape = np.dtype(np.float32), (N,)
+
+    def reshape(self, *shape):
+        return self
+
+
+@pytest.mark.parametrize(("odd", "kind", "said"), [
+    (Foreign, AttributeError, "has no attribute 'flags'"),
+    (lambda: {7: numbers()}, InvalidArgument, "names of arrays must be texts, got 7"),
+])  # fmt: skip
+def test_what_nobody_foresaw_on_one_rank_is_an_error_on_all(comm, odd, kind, said):
+    reducer, last = mpicomp.Reducer(comm, "topk:density=0.5"), comm.size - 1
+    with pytest.raises(kind, match=f"rank {last}: .*{said}"):
+        reducer.reduce(odd() if comm.rank == last else {"w": numbers()})
+    with pytest.raises(AttributeError, match=f"rank {last}: "):
+        mpicomp.Reducer(comm, 5 if comm.rank == last else "dense")
+    assert mpicomp.Reducer(comm, "dense").reduce(np.float32(comm.size)) == comm.size
+
+
+def test_names_that_utf8_cannot_hold(comm):
+    name = "w\udcff"
+    np.testing.assert_array_equal(mpicomp.Reducer(comm, "dense").reduce({name: numbers()})[name], numbers())
+    if comm.size > 1:
+        with pytest.raises(Disagreement, match="w\udcff"):
+            mpicomp.Reducer(comm, "dense").reduce({name if comm.rank == 0 else "w": numbers()})

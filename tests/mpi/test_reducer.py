@@ -209,6 +209,21 @@ def test_virtual_workers_are_independent_of_the_ranks(comm, seed, text):
         np.testing.assert_allclose(reducer.memory_norm(), norm, rtol=1e-6)
 
 
+@pytest.mark.parametrize("text", [
+    "half", "dense:values=bfloat16", "dense:values=float16,memory=residual", "scalecom:chunk=7,values=float16",
+    "randomk:k=9,values=bfloat16", "arctopk:row=4,width=2,k=9,values=float16", "sketchsgd:k=2,rows=3,values=float16",
+    "powersgd:values=float16",
+])  # fmt: skip
+def test_ranks_of_one_and_of_several_workers_speak_the_same_on_a_narrow_wire(comm, seed, text):
+    total, n, mine = 2 * comm.size - 1, 300, 1 if comm.rank == 0 else 2
+    first = max(0, 2 * comm.rank - 1)
+    everyone = np.array([gradient(seed, worker, 0, n) for worker in range(total)])
+    rows = everyone[first : first + mine]
+    mean = mpicomp.Reducer(comm, text, workers=mine).reduce(rows if mine > 1 else rows[0])
+    alone = mpicomp.Reducer(mpicomp.Comm(MPI.COMM_SELF), text, workers=total)
+    np.testing.assert_array_equal(mean, alone.reduce(everyone if total > 1 else everyone[0]))
+
+
 @pytest.mark.parametrize("text", SCHEMES)
 def test_resume_is_bit_exact(comm, seed, text):
     def run(reducer, steps):
@@ -230,6 +245,34 @@ def test_a_foreign_state_is_refused_on_every_rank(comm):
     reducer = mpicomp.Reducer(comm, "topk:k=4")
     with pytest.raises(InvalidArgument, match="the state must have scheme=topk:k=4, got topk:k=3"):
         reducer.load_state_dict(state)
+
+
+def test_a_state_is_of_the_same_scheme_however_that_is_written(comm, seed):
+    first = mpicomp.Reducer(comm, "topk:k=3,beta=0.5")
+    first.reduce(gradient(seed, comm.rank, 0, 50))
+    second = mpicomp.Reducer(comm, "topk:beta=5e-1,k=3,layers=per-tensor")
+    second.load_state_dict(first.state_dict())
+    grad = gradient(seed, comm.rank, 1, 50)
+    assert first.reduce(grad).tobytes() == second.reduce(grad).tobytes()
+
+
+@pytest.mark.parametrize(("damage", "kind", "said"), [
+    (lambda state: state.pop("step"), InvalidArgument, "state_dict, it lacks step"),
+    (lambda state: state.update(step="x"), ValueError, "invalid literal"),
+    (lambda state: state.update({"exchange/q": np.zeros(3)}), InvalidArgument, "saved Q has 3 elements"),
+])  # fmt: skip
+def test_a_state_that_is_damaged_on_one_rank_is_refused_on_all(comm, damage, kind, said):
+    matrix, last = np.ones((9, 9)), comm.size - 1
+    first, second = (mpicomp.Reducer(comm, "powersgd:rank=2") for _ in range(2))
+    first.reduce(matrix)
+    state = first.state_dict()
+    if comm.rank == last:
+        damage(state)
+    with pytest.raises(kind, match=f"rank {last}: .*{said}"):
+        second.load_state_dict(state)
+        second.reduce(matrix)
+    second.load_state_dict(first.state_dict())
+    assert second.reduce(matrix).tobytes() == first.reduce(matrix).tobytes()
 
 
 @pytest.mark.parametrize("text", ["dense", "scalecom:chunk=7", "topk:k=3", "threshold:lam=1"])

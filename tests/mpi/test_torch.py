@@ -14,7 +14,7 @@ from torch import nn
 
 import mpicomp
 from mpicomp import schemes
-from mpicomp.errors import Disagreement, NonFiniteGradient
+from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient
 from mpicomp.torch import SAM, DistributedOptimizer, broadcast_parameters, ddp_hook
 
 torch.set_num_threads(1)
@@ -476,6 +476,22 @@ def test_a_trace_has_every_step(comm, seed, folder):
     if comm.rank == 0:
         found = steps(str(folder / "run.h5"))
         assert found["count"] == 3 and found["steps"]["ranks"].tolist() == [comm.size] * 3
+
+
+@pytest.mark.parametrize(("damage", "said"), [
+    (lambda state: state.update(reducers={}), "the state must be of buckets"),
+    (lambda state: state["reducers"]["states"].pop(), "reducers, one a bucket, got"),
+    (lambda state: state["reducers"]["states"][0].pop("step"), "it lacks step"),
+])  # fmt: skip
+def test_a_state_that_is_damaged_on_one_rank_is_refused_on_all(comm, seed, damage, said):
+    model, last = made(seed), comm.size - 1
+    optimizer = wrap(model, comm, "topk:density=0.2")
+    state = optimizer.state_dict()
+    if comm.rank == last:
+        damage(state)
+    with pytest.raises(InvalidArgument, match=f"rank {last}: .*{said}"):
+        optimizer.load_state_dict(state)
+    optimizer.close()
 
 
 def test_mpi_of_mpi4py_will_do(seed):
