@@ -53,7 +53,7 @@ def test_bad_schemes_say_what_was_expected(text, message):
 
 @pytest.mark.parametrize("k", [2.5, float("inf"), float("nan")])
 def test_a_count_is_not_cut_to_a_whole_number(k):
-    with pytest.raises(InvalidArgument, match="k must be a int"):
+    with pytest.raises(InvalidArgument, match="k must be a whole number"):
         Scheme("topk", {"k": k})
     assert Scheme("topk", {"k": 2.0}) == Scheme.parse("topk:k=2")
 
