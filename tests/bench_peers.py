@@ -24,7 +24,7 @@ SCHEMES = ("dense", "half", "powersgd:rank=4", "topk:density=0.01", "scalecom:ch
 def ddp_at(rate):
     def figure(quick):
         rows, raw = [], {}
-        rounds = 2 if quick else 3 if rate == "100mbit" else 9
+        rounds = 2 if quick else 3 if rate == "100mbit" else 5
         with Hosts(4, rate) as hosts:
             for model in MODELS[: 1 if quick or rate == "100mbit" else None]:
                 settings = {"model": model, "schemes": SCHEMES, "rounds": rounds}
