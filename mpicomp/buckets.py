@@ -146,6 +146,13 @@ class Bucket:
             return None
         return arrays[0].reshape(-1)
 
+    def lies_in(self, flat: list[Array], out: Arrays | None) -> bool:
+        """Whether ``out`` is the very memory, on the host, of the one worker's vector ``flat``."""
+        if out is None or len(flat) > 1 or not isinstance(flat[0], np.ndarray):
+            return False
+        there = self.flat_view(out)
+        return there is not None and _address(there) == _address(flat[0])
+
     def check_out(self, out: Arrays) -> None:
         """Refuse an ``out`` that does not have the layout of one worker's gradients, or cannot be written."""
         form, arrays = _form(out)

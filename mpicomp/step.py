@@ -42,6 +42,8 @@ class Step:
         Parts of the scheme that its exchange asks.
     remembers : bool
         Whether a memory, or who measures this step, reads what was sent.
+    in_place : bool
+        Whether the mean is to lie where the gradient does, which may be overwritten once all ranks have agreed.
     seconds : dict
         Seconds of each phase of the step so far.
     """
@@ -57,7 +59,7 @@ class Step:
         self._layout: dict[Any, Any] = {}
         self._phases: list[tuple[str, int, int]] = []
         self._densities: list[float | None] = []
-        self.number, self.n = -1, 0
+        self.number, self.n, self.in_place = -1, 0, False
         self.seconds: dict[str, float] = {}
         self.spans: list[tuple[int, int]] = []
         self.tensors: list[tuple[int, int, tuple[int, ...]]] = []

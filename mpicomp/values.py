@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 Array = Any  # a 1-D C-contiguous NumPy or CuPy array
 
 
@@ -105,7 +107,8 @@ class Mean(NamedTuple):
         if self.indices is None:
             if out is None:
                 return self.values
-            out[:] = self.values
+            if not (isinstance(out, np.ndarray) and np.may_share_memory(out, self.values)):  # else it is there already
+                out[:] = self.values
             return out
         if out is None:
             out = ops.zeros(self.n, self.values.dtype)

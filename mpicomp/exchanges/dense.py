@@ -47,13 +47,21 @@ class Dense(Stateless):
         return Exchanged(Mean(None, mean, step.n), sent, 8.0 * nbytes)
 
     def _written_on_the_way(self, u: Compensated, place: Place, step: Any) -> tuple[Array, int]:
-        """The mean, and the bytes of this worker's codes: each bucket is copied and encoded just before it leaves."""
-        values, nbytes = step.scratch("dense-0", u.n, u.gradient.dtype), 0
+        """The mean, and the bytes of this worker's codes: each bucket is copied and encoded just before it leaves.
+
+        What is narrowed needs no copy, and neither does a mean that may lie in the gradient's place; not where it may
+        overflow, which is to change nothing.
+        """
+        narrows = step.codec.may_overflow(step.dtype)
+        in_place = step.in_place and u.memory is None and not narrows
+        values, nbytes = u.gradient if in_place else step.scratch("dense-0", u.n, u.gradient.dtype), 0
+        as_it_is = u.memory is None and (in_place or narrows)
 
         def part(begin: int, end: int) -> Array:
             nonlocal nbytes
-            codes = step.codec.encode(u.span(begin, end).copy_to(values[begin:end], step.ops),
-                                      place.part(begin, end), step)
+            here = u.span(begin, end)
+            own = here.gradient if as_it_is else here.copy_to(values[begin:end], step.ops)
+            codes = step.codec.encode(own, place.part(begin, end), step)
             nbytes += codes.nbytes
             return codes
 

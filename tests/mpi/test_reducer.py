@@ -313,6 +313,37 @@ def test_half_overflow_is_raised(comm):
         reducer.reduce(np.full(4, 1e5, np.float32))
 
 
+@pytest.mark.parametrize("bucket_bytes", [1024, 1 << 20])
+@pytest.mark.parametrize("text", ["dense", "half", "dense:values=bfloat16", "dense:dense=first", "scaled-integer",
+                                  "topk"])
+def test_a_mean_in_the_place_of_the_gradients_has_the_same_bits(comm, seed, text, bucket_bytes, monkeypatch):
+    monkeypatch.setattr("mpicomp.step.BUCKET_BYTES", bucket_bytes)
+    one, other = (mpicomp.Reducer(comm, text) for _ in range(2))
+    for step in range(3):
+        whole = np.random.default_rng([seed, comm.rank, step]).standard_normal(1500).astype(np.float32)
+        views = {"a": whole[:700].reshape(7, 100), "b": whole[700:]}
+        copies = {name: array.copy() for name, array in views.items()}
+        expected = one.reduce(copies, out={name: np.empty_like(array) for name, array in views.items()})
+        for name, array in other.reduce(views, out=views).items():
+            assert array is views[name]
+            np.testing.assert_array_equal(array, expected[name])
+        alone, kept = whole.copy(), whole.copy()
+        mpicomp.Reducer(comm, text).reduce(alone, out=alone)
+        np.testing.assert_array_equal(alone, mpicomp.Reducer(comm, text).reduce(whole))
+        np.testing.assert_array_equal(whole, kept)  # where it is not asked for nothing is overwritten
+
+
+def test_a_refused_step_leaves_the_gradients_whose_place_the_mean_was_to_take(comm, seed):
+    whole = gradient(seed, comm.rank, 0, 900) + 1.5
+    for text, wrong, error in (("half", 1e5, "overflowed"), ("dense", np.nan, r"gradient\[899\] is nan")):
+        x = whole.copy()
+        x[-1] = wrong
+        kept = x.copy()
+        with pytest.raises(NonFiniteGradient, match=error):
+            mpicomp.Reducer(comm, text).reduce(x, out=x)
+        np.testing.assert_array_equal(x, kept)
+
+
 def test_allow_lets_it_through(comm):
     reducer = mpicomp.Reducer(comm, "dense", nonfinite="allow")
     assert np.isnan(reducer.reduce(np.full(3, np.nan, np.float32))).all()
