@@ -9,12 +9,11 @@ import torch
 
 from ..device import device_of
 from ..errors import InvalidArgument
-from ..mpi.comm import Comm
-from ..mpi.inflight import Worker, threads_allowed
 from ..reducer import Reducer
 from ..schemes import Scheme
-from .exchange import LANES, SEED_STEP
+from .exchange import SEED_STEP
 from .flat import COMPUTE, as_array, named_arrays
+from .lanes import Lanes
 
 
 def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
@@ -40,7 +39,7 @@ def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
 class DDPHook:
     """Called by DDP with each bucket, in the same order on all ranks; see ``ddp_hook``.
 
-    Buckets take turns on LANES threads, as in ``Exchange``.
+    Buckets take turns on ``Lanes``.
 
     Attributes
     ----------
@@ -50,43 +49,41 @@ class DDPHook:
 
     def __init__(self, comm: Any, scheme: Scheme, named: dict[str, torch.nn.Parameter],
                  options: dict[str, Any]) -> None:
-        lanes = 1 if options.get("trace") else LANES
-        self.comms, self.scheme, self._options = [Comm(comm) for _ in range(lanes)], scheme, options
+        self.scheme, self._options = scheme, options
         self._names = {parameter: name for name, parameter in named.items()}
         self.reducers: dict[int, Reducer] = {}
         self._layouts: dict[int, list[Any]] = {}
         self._first = True
-        self._workers = [Worker() for _ in self.comms] if threads_allowed(self.comms[0]) else []
-        if self._workers:
-            for own in self.comms:
-                own.wait_patiently()
+        self._lanes = Lanes(comm, several=not options.get("trace"))
         self.__name__ = self.__qualname__ = "ddp_hook"  # DDP looks at a hook's name
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations but its own
         flat = bucket.buffer()
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
-        lane = 0 if flat.is_cuda else bucket.index() % len(self.comms)
-        arguments = lane, bucket.index(), flat, bucket.parameters(), self._first, event, future
+        arguments = bucket.index(), flat, bucket.parameters(), self._first, event, future
         self._first = self._first and not bucket.is_last()
-        if self._workers:
-            self._workers[lane].start(self._answer, *arguments)
+        if self._lanes.threaded:
+            self._lanes.start(self._lane(bucket.index(), flat), self._answer, *arguments)
         else:
             self._answer(*arguments)
         return future
 
-    def _answer(self, lane: int, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any,
+    def _lane(self, index: int, gradients: torch.Tensor) -> int:
+        """That of a bucket; the first where gradients are on a GPU."""
+        return 0 if gradients.is_cuda else self._lanes.of(index)
+
+    def _answer(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any,
                 future: torch.futures.Future[torch.Tensor]) -> None:
         """Average a bucket and tell DDP, which raises what went wrong."""
         try:
-            self._average(self.comms[lane], index, flat, parameters, first, event)
+            self._average(index, flat, parameters, first, event)
         except Exception as error:
             future.set_exception(error)  # type: ignore[arg-type]  # PyTorch says a result where it means an error
         else:
             future.set_result(flat)
 
-    def _average(self, comm: Comm, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any
-                 ) -> None:
+    def _average(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any) -> None:
         if flat.dtype not in COMPUTE:
             raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {flat.dtype}")
         work = flat.to(COMPUTE[flat.dtype])  # itself, but for half precision
@@ -95,14 +92,14 @@ class DDPHook:
         if event is not None and device is not None:
             event.synchronize()
             with device.aside(as_array(work)):
-                self._reduce(comm, index, names, parameters, work, first)
+                self._reduce(index, names, parameters, work, first)
         else:
-            self._reduce(comm, index, names, parameters, work, first)
+            self._reduce(index, names, parameters, work, first)
         if work is not flat:
             flat.copy_(work)
 
-    def _reduce(self, comm: Comm, index: int, names: list[str], parameters: list[Any], work: torch.Tensor, first: bool
-                ) -> None:
+    def _reduce(self, index: int, names: list[str], parameters: list[Any], work: torch.Tensor, first: bool) -> None:
+        comm = self._lanes.comms[self._lane(index, work)]
         if first:
             vector = as_array(work)
             Reducer(comm, "dense", nonfinite=self._options.get("nonfinite", "raise")).reduce(vector, out=vector)
@@ -113,9 +110,9 @@ class DDPHook:
         if expected != layout:
             raise InvalidArgument(f"DDP's bucket {index} must keep its arrays after the first step, {expected}, "
                                   f"got {layout}: make another hook after a change to the model")
-        self._reducer(comm, index).reduce(arrays, out=arrays)
+        self._reducer(index, comm).reduce(arrays, out=arrays)
 
-    def _reducer(self, comm: Comm, index: int) -> Reducer:
+    def _reducer(self, index: int, comm: Any) -> Reducer:
         if index not in self.reducers:
             seed = self.scheme.options["seed"] + SEED_STEP * index
             scheme = self.scheme.replace(seed=seed) if index else self.scheme
@@ -124,7 +121,4 @@ class DDPHook:
 
     def close(self) -> None:
         """End the threads and free the communicators (collective)."""
-        for worker in self._workers:
-            worker.stop()
-        for comm in self.comms:
-            comm.Free()
+        self._lanes.close()

@@ -10,19 +10,16 @@ import torch
 from ..device import device_of
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..exchanges import Stateless
-from ..mpi.comm import Comm
-from ..mpi.inflight import Pending, Worker, threads_allowed
-from ..mpi.inflight import run as run_into
+from ..mpi.inflight import Pending
 from ..ops import ops_for
 from ..reducer import Reducer
 from ..schedules import WarmUp
 from ..schemes import Scheme
 from .flat import FlatBucket, Named, as_array, plan
+from .lanes import Lanes
 
 HOST = np.empty(0)  # whose operations gradients on the host take
 SEED_STEP = 1_000_003  # between the random numbers of two buckets
-# Exchanges at once: where one agrees, or computes, another one's vectors are on the wire. PyTorch's Gloo has as many.
-LANES = 2
 TWICE = (
     "the gradient of {} came twice in one step: expected once. Checkpoints need use_reentrant=False; of several "
     "backward() all but the last go into no_sync()"
@@ -33,8 +30,7 @@ class Exchange:
     """Averages the gradients of some parameters, bucket by bucket, each by a ``Reducer`` of its own.
 
     Every rank starts bucket i before bucket i + 1, whatever order its gradients come in. Beside backward buckets take
-    turns on LANES threads, each with a communicator of its own; gradients on GPUs, and a trace, which tells what one
-    thread does, keep to one.
+    turns on ``Lanes``.
 
     Parameters
     ----------
@@ -54,22 +50,18 @@ class Exchange:
 
     def __init__(self, named: Named, comm: Any, scheme: Scheme, bucket_bytes: int, overlap: bool, nonfinite: str,
                  options: dict[str, Any]) -> None:
-        self.comm = Comm(comm)
-        # A memory that has taken part of a step in cannot give it back: then all ranks look at all buckets first.
-        self._looks_first = nonfinite == "skip" and remembers(scheme)
-        eager = overlap and not self._looks_first and self.comm.size > 1 and threads_allowed(self.comm)
-        several = eager and not options.get("trace") and not any(one.is_cuda for _, one in named)
-        self._comms = [self.comm, *(Comm(comm) for _ in range(1, LANES) if several)]
-        self._workers = [Worker() for _ in self._comms] if eager else []
-        if eager:
-            for own in self._comms:
-                own.wait_patiently()
-        self.buckets = [FlatBucket(bucket) for bucket in plan(named, bucket_bytes)]
         densities = dict(options.pop("densities", None) or {})
         if unknown := sorted(set(densities) - {name for name, _ in named}):
             raise InvalidArgument(f"densities must name parameters of the model, got {', '.join(unknown)}")
+        # A memory that has taken part of a step in cannot give it back: then all ranks look at all buckets first.
+        self._looks_first = nonfinite == "skip" and remembers(scheme)
+        several = not options.get("trace") and not any(one.is_cuda for _, one in named)
+        self._lanes = Lanes(comm, several, eager=overlap and not self._looks_first and comm.size > 1)
+        self.comm = self._lanes.comms[0]
+        self.buckets = [FlatBucket(bucket) for bucket in plan(named, bucket_bytes)]
         self.reducers = [
-            Reducer(self._comms[i % len(self._comms)], scheme_for(scheme, i, bucket.names, named), nonfinite=nonfinite,
+            Reducer(self._lanes.comms[self._lanes.of(i)], scheme_for(scheme, i, bucket.names, named),
+                    nonfinite=nonfinite,
                     densities={name: densities[name] for name in bucket.names if name in densities}, **options)
             for i, bucket in enumerate(self.buckets)
         ]
@@ -96,7 +88,7 @@ class Exchange:
         assert gradient is not None, "PyTorch calls when it has accumulated"
         bucket.put(at, gradient.detach(), factor)
         self._missing[i] -= 1
-        if self._workers:
+        if self._lanes.threaded:
             self._start_full()
 
     def finish(self, factor: float) -> set[torch.nn.Parameter]:
@@ -132,10 +124,7 @@ class Exchange:
 
     def close(self) -> None:
         """End the threads and free the communicators (collective)."""
-        for worker in self._workers:
-            worker.stop()
-        for comm in self._comms:
-            comm.Free()
+        self._lanes.close()
 
     def _fill(self, factor: float) -> set[torch.nn.Parameter]:
         """Zero, or what ``no_sync`` has gathered, for gradients that backward did not bring; who has none at all."""
@@ -172,16 +161,11 @@ class Exchange:
             i = len(self._pending)
             flat = self.buckets[i].flat
             event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
-            if self._workers:
-                self._pending.append(self._workers[i % len(self._workers)].start(self._average, i, event))
-            else:
-                pending = Pending()
-                run_into(self._average, (i, event), pending)
-                self._pending.append(pending)
+            self._pending.append(self._lanes.start(self._lanes.of(i), self._average, i, event))
 
     def _average(self, i: int, event: Any) -> None:
-        """Replace a bucket by its mean over the ranks; nothing after one of this thread's that failed on all ranks."""
-        lane = i % len(self._comms)
+        """Replace a bucket by its mean over the ranks; nothing after one of this lane's that failed on all ranks."""
+        lane = self._lanes.of(i)
         if lane in self._failed:
             return
         arrays = self.buckets[i].arrays

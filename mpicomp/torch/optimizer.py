@@ -254,7 +254,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return states
 
     def close(self) -> None:
-        """Leave the gradients alone from now on; end the thread, free the communicator (collective)."""
+        """Leave the gradients alone from now on; end the threads, free their communicators (collective)."""
         for hook in self._hooks:
             hook.remove()
         self._exchange.close()
