@@ -146,12 +146,19 @@ class Bucket:
             return None
         return arrays[0].reshape(-1)
 
-    def lies_in(self, flat: list[Array], out: Arrays | None) -> bool:
-        """Whether ``out`` is the very memory, on the host, of the one worker's vector ``flat``."""
-        if out is None or len(flat) > 1 or not isinstance(flat[0], np.ndarray):
-            return False
-        there = self.flat_view(out)
-        return there is not None and _address(there) == _address(flat[0])
+    def target(self, grads: Arrays, flat: list[Array], out: Arrays | None) -> Array | None:
+        """Memory on the host for the mean of one worker's vector ``flat``, which may be that vector's: that of ``out``,
+        else of ``flat`` where it is not that of ``grads``; none that overlaps it in part.
+        """
+        vector, *others = flat
+        if others or self.total > self.n or not isinstance(vector, np.ndarray):
+            return None
+        there = None if out is None else self.flat_view(out)
+        if there is None:
+            packed = not any(np.may_share_memory(array, vector) for array in _form(grads)[1].values())
+            return vector if packed else None
+        same = _address(there) == _address(vector)
+        return there if same or not np.may_share_memory(there, vector) else None
 
     def check_out(self, out: Arrays) -> None:
         """Refuse an ``out`` that does not have the layout of one worker's gradients, or cannot be written."""

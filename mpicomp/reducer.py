@@ -218,7 +218,7 @@ class Reducer:
         try:
             bucket = self._begin(grads, out)
             flat = bucket.flatten(grads, self._step.scratch)
-            self._step.in_place = bucket.lies_in(flat, out)
+            self._step.target = bucket.target(grads, flat, out)
             workers, found = self._pipeline.select(flat)
             return flat, workers, self._pipeline.nonfinite_error(flat, found, bucket)
         except Exception as error:

@@ -25,19 +25,35 @@ class Verbs(Checks):
     """Flat contiguous arrays; no copy of MPI's names needed. Mixed into ``Comm``."""
 
     @logged
-    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
-        """Reduce the flat array ``x`` over all ranks, in place; ``kind="bfloat16"`` says what uint16 bits stand for."""
+    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
+                           factor: float = 1.0) -> None:
+        """Reduce the flat array ``x`` over all ranks, in place; ``kind="bfloat16"`` says what uint16 bits stand for.
+
+        Every element of the result is multiplied by ``factor``, rounded to float32 or float64, the only dtypes that
+        take one: 1 / size gives the mean for less than a pass of its own.
+        """
+        self._allreduce_flat(None, x, algorithm, op, kind, factor)
+
+    @logged
+    def allreduce_from(self, source: Any, x: Any, algorithm: str = "auto", factor: float = 1.0) -> None:
+        """Add up the flat array ``source`` over all ranks into ``x``, as `allreduce_in_place` does."""
+        self._allreduce_flat(source, x, algorithm, "sum", None, factor)
+
+    def _allreduce_flat(self, source: Any, x: Any, algorithm: str, op: str, kind: str | None, factor: float) -> None:
         link = self._link or self._open()
         allreduce.check_asked(algorithm)
         flat = check_flat(x, "x")
         target = Vector(flat, kind, device_of(x)) if kind else typed(flat, device_of(x))
         if target is None:
             raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
+        if factor != 1.0 and (target.kind or flat.dtype.kind != "f"):
+            raise InvalidArgument(f"only float32 and float64 take a factor, got {target.name}")
         if algorithm == nccl.NAME:
             nccl.check_vector(target, op)
         self._verify(f"allreduce_in_place of {flat.size} elements {kind or flat.dtype}, op={op}, algorithm={algorithm}")
         chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
-        self._reduction.run(None, target, op, chosen)
+        given = None if source is None else target._replace(array=check_flat(source, "source"))
+        self._reduction.run(given, target, op, chosen, factor)
 
     def wait_for(self, request: Any) -> None:
         """Return when an all-reduce in flight is done, and raise what went wrong; meanwhile do work of `meanwhile`."""

@@ -13,7 +13,8 @@ THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 N = 5003  # float32: five buckets of 4 KiB
 WHOLE = 1 << 40
 CASES = [
-    ("dense", 1), ("dense", 2), ("dense:values=float16", 1), ("dense:values=bfloat16", 1), ("dense:values=float64", 2),
+    ("dense:values=float64", 1), ("dense", 2), ("dense:values=float16", 1), ("dense:values=bfloat16", 1),
+    ("dense:values=float64", 2),
     ("scaled-integer:bits=32", 1), ("dense:memory=residual,values=float16", 2), ("topk:k=40,dense=1d", 1),
     ("scalecom:chunk=2", 2), ("dgc:k=40,dense=1d,nesterov=yes", 2),
 ]  # fmt: skip
@@ -85,7 +86,7 @@ def test_buckets_are_even_and_cover_the_vector(own, started, monkeypatch):
         return
     monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
     gradient = np.ones(N, np.float32)
-    reducer = Reducer(own, "dense")
+    reducer = Reducer(own, "half")
     out = np.empty_like(gradient)
     assert reducer.reduce(gradient, out=out) is out
     np.testing.assert_array_equal(out, 1)
@@ -97,10 +98,21 @@ def test_buckets_are_even_and_cover_the_vector(own, started, monkeypatch):
     assert kept == gradient.nbytes  # buckets are parts of one vector
 
 
+def test_what_needs_no_pass_of_its_own_goes_in_one_call(own, started, monkeypatch):
+    """Neither copied nor rounded, divided as it becomes final: there is nothing to do meanwhile."""
+    monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
+    gradient = np.full(N, own.rank + 1, np.float32)
+    reducer, out = Reducer(own, "dense", algorithm="ring"), np.empty_like(gradient)
+    reducer.reduce(gradient, out=out)
+    np.testing.assert_array_equal(out, np.float32(sum(range(own.size + 1))) * np.float32(1 / own.size))
+    np.testing.assert_array_equal(gradient, own.rank + 1)
+    assert not started and not reducer._step._scratch
+
+
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_nothing_leaves_in_a_step_that_does_not_count(own, started, policy, monkeypatch):
     monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
-    reducer = Reducer(own, "dense", nonfinite=policy)
+    reducer = Reducer(own, "half", nonfinite=policy)
     gradient = np.ones(N, np.float32)
     reducer.reduce(gradient)
     before = len(started)
@@ -122,7 +134,7 @@ def test_an_error_in_flight_is_raised_by_the_step(own, monkeypatch):
     if not THREADS or own.size == 1:
         return
     monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
-    reducer = Reducer(own, "dense")
+    reducer = Reducer(own, "half")
     reducer.reduce(np.ones(N, np.float32))
     helper, calls = own._helper.comm, []
     run = helper.allreduce_in_place
