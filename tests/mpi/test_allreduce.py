@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from mpicomp import allreduce, cost
 from mpicomp.allreduce import direct, halving_doubling, ring
-from mpicomp.errors import InvalidArgument
+from mpicomp.errors import BufferRefused, InvalidArgument
 
 OPS = {"sum": (MPI.SUM, np.add), "prod": (MPI.PROD, np.multiply), "min": (MPI.MIN, np.minimum)}
 OPS["max"] = (MPI.MAX, np.maximum)
@@ -105,6 +105,18 @@ def test_only_floats_in_full_precision_take_a_factor(comm):
     for x, kind in ((np.ones(3, np.int32), None), (np.ones(3, np.float16), None), (np.ones(3, np.uint16), "bfloat16")):
         with pytest.raises(InvalidArgument, match="only float32 and float64 take a factor"):
             comm.allreduce_in_place(x, kind=kind, factor=0.5)
+
+
+def test_buffers_of_a_sum_that_do_not_belong_together(comm):
+    x = np.ones(4, np.float32)
+    for other, text in (
+        (x[1:], "one length, got 3 and 4"), (x.astype(float), "got float64 and float32"), (x, "overlap"),
+    ):  # fmt: skip
+        with pytest.raises(BufferRefused, match=text):
+            comm.allreduce_from(other, x)
+    half, total = np.full(4, 1, np.float16), np.empty(4, np.float16)
+    comm.allreduce_from(half, total)
+    np.testing.assert_array_equal(total, comm.size)
 
 
 @pytest.mark.parametrize("algorithm", OWN)
