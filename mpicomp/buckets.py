@@ -10,7 +10,7 @@ import numpy as np
 
 from .errors import BufferRefused, InvalidArgument
 from .ops import ops_for
-from .values import Array
+from .values import Array, address, overlap
 
 Arrays = Any  # an array, a mapping of name -> array, or a list or tuple of arrays
 
@@ -147,18 +147,17 @@ class Bucket:
         return arrays[0].reshape(-1)
 
     def target(self, grads: Arrays, flat: list[Array], out: Arrays | None) -> Array | None:
-        """Memory on the host for the mean of one worker's vector ``flat``, which may be that vector's: that of ``out``,
-        else of ``flat`` where it is not that of ``grads``; none that overlaps it in part.
+        """Memory for the mean of one worker's vector ``flat``, which may be that vector's: that of ``out``, else of
+        ``flat`` where it is not that of ``grads``; none that overlaps it in part.
         """
         vector, *others = flat
-        if others or self.total > self.n or not isinstance(vector, np.ndarray):
+        if others or self.total > self.n:
             return None
         there = None if out is None else self.flat_view(out)
         if there is None:
-            packed = not any(np.may_share_memory(array, vector) for array in _form(grads)[1].values())
+            packed = not any(overlap(array, vector) for array in _form(grads)[1].values())
             return vector if packed else None
-        same = _address(there) == _address(vector)
-        return there if same or not np.may_share_memory(there, vector) else None
+        return there if address(there) == address(vector) or not overlap(there, vector) else None
 
     def check_out(self, out: Arrays) -> None:
         """Refuse an ``out`` that does not have the layout of one worker's gradients, or cannot be written."""
@@ -184,19 +183,22 @@ class Bucket:
         raise IndexError(index)
 
     def _common_vector(self, arrays: list[Array]) -> Array | None:
-        """The vector that NumPy arrays are views of, where they lie in it as this layout has them; else None."""
-        base = getattr(arrays[0], "base", None)
-        if not isinstance(base, np.ndarray) or base.ndim != 1 or not base.dtype == self.compute == self.dtype:
+        """The vector that arrays are views of, where they lie in it as this layout has them; else None."""
+        filled = [(array, start) for array, (start, _) in zip(arrays, self.spans, strict=True) if array.size]
+        if not filled or self.workers > 1:
             return None
-        if self.workers > 1 or not base.flags.c_contiguous:
+        some, place = filled[0]
+        base: Any = getattr(some, "base", None)
+        if not isinstance(base, np.ndarray) and type(base) is not type(some):
             return None
-        origin = _address(arrays[0]) - self.spans[0][0] * base.itemsize
-        for array, (start, _) in zip(arrays, self.spans, strict=True):
-            if array.base is not base or _address(array) != origin + start * base.itemsize:
-                return None
-        first = (origin - _address(base)) // base.itemsize
+        if base.ndim != 1 or not base.flags.c_contiguous or not base.dtype == self.compute == self.dtype:
+            return None
+        origin = address(some) - place * base.itemsize
+        if any(array.base is not base or address(array) != origin + start * base.itemsize for array, start in filled):
+            return None
+        first = (origin - address(base)) // base.itemsize
         vector = base[first : first + self.total] if first >= 0 else base[:0]
-        return vector if vector.size == self.total and _address(vector) == origin else None
+        return vector if vector.size == self.total and address(vector) == origin else None
 
     def _own(self, array: Array) -> tuple[int, ...]:
         return tuple(array.shape[1:] if self.workers > 1 else array.shape)
@@ -217,10 +219,6 @@ def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
     if isinstance(grads, list | tuple):
         return "list", {f"gradient {i}": array for i, array in enumerate(grads)}
     return "array", {"gradient": grads}
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def _check_kind(name: str, array: Array) -> None:

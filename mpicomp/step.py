@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .partition import chunk_count, pieces
-from .values import Array, Compensated, Place
+from .values import Array, Compensated, Place, overlap
 from .workers import Workers
 
 # A dense vector on the host goes in equal parts of at most about so many bytes, each an all-reduce of its own: long
@@ -198,7 +198,7 @@ class Step:
     def mean_from(self, values: Array, target: Array) -> Array:
         """The mean over all ranks' ``values``, of one worker each, written into ``target``, which may be these."""
         factor = 1.0 / self.total_workers
-        if isinstance(values, np.ndarray) and np.may_share_memory(values, target):
+        if overlap(values, target):
             self.comm.allreduce_in_place(target, self.algorithm, factor=factor)
         else:
             self.comm.allreduce_from(values, target, self.algorithm, factor)
@@ -249,7 +249,7 @@ class Step:
             for (begin, end), (wire, request) in zip(cuts, started, strict=True):
                 self.comm.wait_for(request)
                 values, here = read(wire, begin, end), mean[begin:end]
-                if not np.may_share_memory(values, here):
+                if not overlap(values, here):
                     here[:] = values
             return mean
 

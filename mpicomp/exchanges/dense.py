@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ..values import Array, Compensated, Exchanged, Mean, Place, Sent
+from ..values import Array, Compensated, Exchanged, Mean, Place, Sent, overlap
 from ._stateless import Stateless
 
 
@@ -59,7 +57,7 @@ class Dense(Stateless):
         values = step.scratch("dense-0", u.n, u.gradient.dtype) if kept else step.target
         if u.memory is None and step.sends_as_it_is:
             return step.mean_from(u.gradient, values), values.nbytes
-        as_it_is = u.memory is None and (narrows or np.may_share_memory(values, u.gradient))
+        as_it_is = u.memory is None and (narrows or overlap(values, u.gradient))
 
         def part(begin: int, end: int) -> Array:
             nonlocal nbytes
