@@ -76,6 +76,7 @@ __device__ inline void transform(long long first, long long step, long long n, F
         const long long packs = n / Pack<T>::size;
         long long v = first;
         if constexpr (ahead > 1) {
+#pragma unroll 1
             for (; v + (ahead - 1) * step < packs; v += ahead * step) {
                 Pack<T> made[ahead];
 #pragma unroll
@@ -84,6 +85,7 @@ __device__ inline void transform(long long first, long long step, long long n, F
                 for (int a = 0; a < ahead; ++a) store(out, v + a * step, made[a]);
             }
         }
+#pragma unroll(ahead > 1 ? 1 : 4)
         for (; v < packs; v += step) store(out, v, apply<T>(f, load(in, v)...));
         done = packs * Pack<T>::size;
     }
