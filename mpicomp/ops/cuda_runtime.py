@@ -142,6 +142,13 @@ class Runtime:
             ) from error
         return cupy
 
+    def nccl(self) -> Any:
+        """CuPy's NCCL, whose ``available`` tells whether it is there; since CuPy 14 a module that CuPy does not import."""
+        _ = self.xp  # MissingExtra where there is no CuPy
+        from cupy.cuda import nccl
+
+        return nccl
+
     def device(self, array: Array) -> AbstractContextManager[Any]:
         return array.device
 
@@ -201,6 +208,11 @@ def use(runtime: Runtime) -> Runtime:
 def xp() -> Any:
     """CuPy, or MissingExtra."""
     return _runtime.xp
+
+
+def nccl() -> Any:
+    """CuPy's module of that name, or MissingExtra."""
+    return _runtime.nccl()
 
 
 def to_host(x: Array) -> np.ndarray:
