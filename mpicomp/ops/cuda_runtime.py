@@ -143,8 +143,8 @@ class Runtime:
         return cupy
 
     def nccl(self) -> Any:
-        """CuPy's NCCL, whose ``available`` tells whether it is there; since CuPy 14 a module that CuPy does not import."""
-        _ = self.xp  # MissingExtra where there is no CuPy
+        """CuPy's NCCL, whose ``available`` tells whether it is there; since CuPy 14 nobody else imports it."""
+        assert self.xp is not None, "MissingExtra where there is no CuPy"
         from cupy.cuda import nccl
 
         return nccl

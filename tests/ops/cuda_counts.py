@@ -1,4 +1,4 @@
-"""What the machine code of the passes over vectors costs, counted: instructions, and bytes asked for before they are waited for.
+"""What the machine code of the passes over vectors costs, counted: instructions, and bytes on their way at once.
 
 ``python tests/ops/cuda_counts.py`` prints the table of docs/gpu.md. Needs NVRTC and nvdisasm (of the CUDA toolkit, or
 ``pip install nvidia-cuda-nvdisasm``), no device. A count is no measurement: caches, conflicts and waiting are left out.
@@ -43,14 +43,15 @@ class Hot(NamedTuple):
     loops: bool = True
 
 
-WIDE, RANDOM = r"LDG?\.E\.128", "IMAD.WIDE.U32"  # a block of random numbers has 20 wide products, one of them of constants
+WIDE, RANDOM = r"LDG?\.E\.128", "IMAD.WIDE.U32"  # four random numbers take 18 wide products of what is not constant
 HOT = (
     Hot("compensate + chunk-max, of 112", "chunk_max", "chunk_max<float, unsigned char>", 8, 28, {WIDE: 2, "REDUX": 2}),
     Hot("the same in many tensors", "chunk_max", "chunk_max_spans<float, unsigned char>", 8, 28, {WIDE: 2, "REDUX": 2}),
     Hot("masked update", "update", "masked_update<float, int>", 12, 192, {WIDE: 8, r"STG\.E\.128": 4}),
     Hot("dense update", "update", "dense_update<float>", 16, 64, {WIDE: 3}),
     Hot("add", "reduce", "combine<Add, float>", 12, 48, {WIDE: 2}),
-    Hot("threshold compaction", "collect", "select<float, int, false>", 8, 128, {WIDE: 8, r"SHFL\.UP": 10}, loops=False),
+    Hot("threshold compaction", "collect", "select<float, int, false>", 8, 128, {WIDE: 8, r"SHFL\.UP": 10},
+        loops=False),
     Hot("count of a digit", "top_k", "count_digits<float>", 8, 32, {WIDE: 2, "ATOMS": 4}),
     Hot("count non-finite", "measure", "count_nonfinite<float>", 4, 16, {WIDE: 1}),
     Hot("pack tensors", "many", "move_arrays<unsigned int, true>", 8, 32, {r"STG\.E\.128": 1, WIDE: 1}),
