@@ -77,7 +77,7 @@ class Code(NamedTuple):
     def after(self, at: int) -> Iterator[int]:
         """Which instructions may come next."""
         line = self.lines[at]
-        jump, guarded = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", line), re.match(r"@|BRA(?:\.\w+)* !?U?P", line)
+        jump, guarded = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", line), re.match(r"@|BRA\.DIV|BRA(?:\.\w+)* !?U?P", line)
         if jump:
             yield self.labels[jump[1]]
         if guarded or not (jump or re.match(r"EXIT|RET", line)):

@@ -84,9 +84,11 @@ __device__ inline void transform(long long first, long long step, long long n, F
 #pragma unroll
                 for (int a = 0; a < ahead; ++a) store(out, v + a * step, made[a]);
             }
+#pragma unroll 1
+            for (; v < packs; v += step) store(out, v, apply<T>(f, load(in, v)...));
+        } else {
+            for (; v < packs; v += step) store(out, v, apply<T>(f, load(in, v)...));
         }
-#pragma unroll(ahead > 1 ? 1 : 4)
-        for (; v < packs; v += step) store(out, v, apply<T>(f, load(in, v)...));
         done = packs * Pack<T>::size;
     }
     for (long long i = done + first; i < n; i += step) out[i] = f(in[i]...);
