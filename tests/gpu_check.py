@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PASSED, FAILED, NO_GPU, NO_CUPY = 0, 1, 3, 4
 SECONDS = 600.0
 LEAST = 5.0  # seconds that a part is begun with
+WRONG = "the result is not what it should be"
 KERNEL_TESTS = "cuda or 16_bytes or tiles or digits"
 SMALL_TESTS = "(cuda and (spans or pack or masked_update)) or digits"
 
@@ -207,7 +208,7 @@ def markdown(found: dict[str, Any]) -> str:
         lines += map(figure, figures)
     for part in found["parts"]:
         wrong = [one for one in part["results"] if one.get("passed") is False]
-        lines += [f"\n{part['part']}: {one['case']}: {one.get('error', one.get('difference'))}" for one in wrong]
+        lines += [f"\n{part['part']}: {one['case']}: {one.get('error', one.get('difference', WRONG))}" for one in wrong]
     return "\n".join(lines) + "\n"
 
 
@@ -217,10 +218,23 @@ def reason_of(part: dict[str, Any]) -> str:
 
 def figure(one: dict[str, Any]) -> str:
     share = one.get("of_copy", one.get("of_pinned_copy"))
-    target = one.get("target")
-    met = "" if target is None else f"{target:.0%}, {'met' if share >= target else 'MISSED'}"
+    aims = []
+    if one.get("target") is not None:
+        aims.append(aim(f"{one['target']:.0%}", share >= one["target"]))
+    if "times_ours" in one:
+        aims.append(aim(f"{one['least_times_ours']} times our time: {one['times_ours']:.1f}",
+                        one["times_ours"] >= one["least_times_ours"]))
+    if "beyond_memory_s" in one:
+        most, beyond = one["most_beyond_s"], one["beyond_memory_s"]
+        aims.append(aim(f"{1e6 * most:.0f} us beyond its memory's time: {1e6 * beyond:.0f}", beyond <= most))
+    if one.get("queued_ahead") is False:
+        aims.append("with time that the host took to queue it")
     return (f"| {one['case']} | {one['elements']:,} | {one['moved_bytes'] / 1e6:.1f} | {1e3 * one['seconds']:.3f} "
-            f"| {one['bytes_per_s'] / 1e9:.0f} | {'' if share is None else f'{share:.0%}'} | {met} |")
+            f"| {one['bytes_per_s'] / 1e9:.0f} | {'' if share is None else f'{share:.0%}'} | {'; '.join(aims)} |")
+
+
+def aim(what: str, met: bool) -> str:
+    return f"{what}, {'met' if met else 'MISSED'}"
 
 
 def verdict(outcomes: list[dict[str, Any]]) -> int:

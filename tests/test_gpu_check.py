@@ -119,6 +119,21 @@ def test_a_share_of_the_pinned_copy_counts_as_well():
     assert "| 90% | 80%, met |" in markdown(found)
 
 
+def test_aims_that_are_no_shares():
+    one = {"case": "topk", "elements": 5, "moved_bytes": 40, "seconds": 1.0, "bytes_per_s": 40.0, "of_copy": 0.1}
+    assert "| 5 times our time: 6.3, met |" in gpu_check.figure({**one, "times_ours": 6.28, "least_times_ours": 5})
+    late = {**one, "beyond_memory_s": 201e-6, "most_beyond_s": 150e-6, "queued_ahead": False}
+    assert "150 us beyond its memory's time: 201, MISSED; with time that the host took" in gpu_check.figure(late)
+
+
+def test_a_wrong_result_is_named():
+    found = {"gpu": "g", "time": "t", "parts": [
+        {"part": "p", "outcome": "failed", "results": [{"case": "add", "passed": False},
+                                                       {"case": "x", "passed": False, "error": "KeyError: 1"}]}]}
+    assert "p: add: the result is not what it should be" in markdown(found)
+    assert "p: x: KeyError: 1" in markdown(found)
+
+
 def test_every_part_fits_into_ten_minutes_and_names_what_it_needs(monkeypatch):
     monkeypatch.setattr(gpu_check, "compiled", lambda: True)
     parts, known = gpu_check.parts(), {one.name for one in gpu_check.NEEDS}

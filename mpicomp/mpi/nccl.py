@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from ..errors import BufferRefused, InvalidArgument, MissingExtra
-from ..ops.cuda_runtime import addresses, xp
+from ..ops.cuda_runtime import addresses, nccl, xp
 
 NAME = "nccl"
 OPS = {"sum": "NCCL_SUM", "prod": "NCCL_PROD", "min": "NCCL_MIN", "max": "NCCL_MAX"}
@@ -61,13 +61,13 @@ class Nccl:
 def _library() -> tuple[Any, dict[str, str]]:
     """CuPy's NCCL, and what to tell the others: this rank's GPU, or why it cannot take part."""
     try:
-        cupy = xp()
-        if not getattr(cupy.cuda.nccl, "available", False):
+        cupy, library = xp(), nccl()
+        if not getattr(library, "available", False):
             return None, {"missing": "CuPy here finds no NCCL (pip install nvidia-nccl-cu12, or -cu13)"}
         own = cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.runtime.getDevice())
     except MissingExtra as error:
         return None, {"missing": str(error)}
-    return cupy.cuda.nccl, {"gpu": f"{socket.gethostname()} {own}"}
+    return library, {"gpu": f"{socket.gethostname()} {own}"}
 
 
 def why_not(told: list[dict[str, str]]) -> str | None:

@@ -24,6 +24,7 @@ SOURCES = Path(__file__).parent / "cuda"
 OPTIONS = ("--std=c++17", "--fmad=false")  # no contraction: the bits of the NumPy oracle
 THREADS = 256  # a block; `threads` in common.cuh
 MAX_BLOCKS = 4096  # enough to fill any device; kernels loop over what is left
+MAX_PIECES = 65536  # blocks that do one piece after another: so many that a device is full until nearly all are done
 WARP = 32
 TILE_BYTES = 16 * 4 * THREADS  # of a vector, for one block of collect.cu: `rounds` packs a thread
 PACK_BYTES = 16  # what one access moves: `Pack` in common.cuh
@@ -141,6 +142,13 @@ class Runtime:
             ) from error
         return cupy
 
+    def nccl(self) -> Any:
+        """CuPy's NCCL, whose ``available`` tells whether it is there; since CuPy 14 nobody else imports it."""
+        assert self.xp is not None, "MissingExtra where there is no CuPy"
+        from cupy.cuda import nccl
+
+        return nccl
+
     def device(self, array: Array) -> AbstractContextManager[Any]:
         return array.device
 
@@ -202,6 +210,11 @@ def xp() -> Any:
     return _runtime.xp
 
 
+def nccl() -> Any:
+    """CuPy's module of that name, or MissingExtra."""
+    return _runtime.nccl()
+
+
 def to_host(x: Array) -> np.ndarray:
     """A copy in host memory, once the device has finished with the array."""
     return _runtime.to_host(x)
@@ -245,8 +258,10 @@ def launch(family: str, name: str, blocks: int, *args: Any) -> None:
 
 
 def blocks_for(work: SupportsInt, of_block: int = THREADS) -> int:
-    """Blocks for ``work`` threads, or for that many of what a block does ``of_block`` of; at most MAX_BLOCKS."""
-    return min(MAX_BLOCKS, -(-int(work) // of_block))
+    """Blocks for ``work`` threads, at most MAX_BLOCKS; or for that many of what a block does ``of_block`` of, at most
+    MAX_PIECES.
+    """
+    return min(MAX_BLOCKS if of_block == THREADS else MAX_PIECES, -(-int(work) // of_block))
 
 
 def packs(x: Array) -> int:

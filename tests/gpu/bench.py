@@ -1,24 +1,31 @@
 """Times of kernels on a GPU, beside what its memory allows: ``python tests/gpu/bench.py [N ...]``; a JSON line a case.
 
 Each case works on copies of its arrays in turn, together larger than the cache, so that every call reads memory; times
-are medians over rounds, by CUDA events around a batch of calls. "must move" are the bytes that have to be read or
-written once; a copy of the same arrays' bytes is measured first, and a case's rate is given as a share of that.
+are the device's alone (timing.py). "must move" are the bytes that have to be read or written once; a copy of the same
+arrays' bytes is measured first, and a case's rate is given as a share of that. What a case writes is overwritten
+before, and then compared with what CuPy's own functions give. A case that fails is told, and the others go on.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
-ROUNDS, BATCH = 9, 4
+from models import resnet50
+from timing import Busy, seconds, wall
+
 CACHES = 4  # times the cache that the copies of a case's arrays take
-CHUNK, DENSITY = 112, 0.001
+CHUNK, DENSITY, BETA = 112, 0.001, 0.1
+LAM, SCALE, LEVELS = 4.65, 4.0, 7  # |N(0, 2)| is above LAM with probability 0.001
 TENSORS, ROW, WIDTH = 161, 64, 4
 SIZES = (25_000_000, 400_000_000)
+AGAINST, FASTER = "exact top-k, 0.1 %, of the gradient alone", 5  # times torch.topk's speed that is aimed at
+BEYOND = 150e-6  # seconds that a step's work on the device may take beyond its memory's time
+
+Call = Callable[[Any], Any]
 
 
 class Case(NamedTuple):
@@ -26,8 +33,10 @@ class Case(NamedTuple):
 
     name: str
     moved: int
-    call: Callable[[Any], Any]
+    call: Call
     target: float | None = None  # share of the copy's rate that is aimed at
+    right: Callable[[Any, Any], bool] | None = None  # of the arrays after a call, and what it returned
+    writes: tuple[str, ...] = ()
 
 
 def sets(xp: Any, n: int) -> list[dict[str, Any]]:
@@ -56,77 +65,122 @@ def cases(xp: Any, n: int) -> list[Case]:
     from mpicomp.ops import gpu
 
     k, groups = max(1, int(n * DENSITY)), xp.asarray([*range(0, n, 512), n], dtype=xp.int64)
-    scales, levels = xp.full(groups.size - 1, 4, xp.float32), xp.empty(-(-n * 4 // 8), xp.uint8)
-    key, lam = gpu.Key(1, 2, 3), 4.65  # |N(0, 2)| is above that with probability 0.001
+    scales, levels = xp.full(groups.size - 1, SCALE, xp.float32), xp.empty(-(-n * 4 // 8), xp.uint8)
+    key, below, above = gpu.Key(1, 2, 3), xp.empty_like(scales), xp.empty_like(scales)
     tensors = [(i * n // TENSORS, (i + 1) * n // TENSORS) for i in range(TENSORS)]
     products = xp.empty(sum(-(-(stop - start) // ROW) for start, stop in tensors) * WIDTH, xp.float32)
 
-    def scalecom(s: Any) -> None:
-        gpu.chunk_max(s["memory"], s["grad"], CHUNK, s["positions"])
-        gpu.chunk_indices(s["positions"], CHUNK, n, s["indices"])
-        gpu.gather(s["memory"], s["grad"], s["indices"], s["values"])
-        gpu.masked_update(s["memory"], s["grad"], s["indices"], s["values"], 0.1)
-        gpu.scatter(s["out"], s["indices"], s["values"])
+    def encode(s: Any) -> None:
+        gpu.pack_levels(s["grad"], groups, scales, LEVELS, 4, 0, key, levels)
+
+    def with_norms(s: Any) -> None:
+        gpu.group_norms(s["grad"], groups, "l2", below)
+        encode(s)
+
+    def with_means(s: Any) -> None:
+        gpu.group_means(s["grad"], groups, below, above)
+        gpu.pack_signs(s["grad"], s["bits"])
+
+    def update(s: Any) -> None:
+        gpu.masked_update(s["memory"], s["grad"], s["indices"], s["values"], BETA)
+
+    def updated(s: Any, _: Any) -> bool:
+        before, grad, at = s["memory"].copy(), s["grad"], s["indices"]
+        update(s)
+        expected = before + BETA * grad
+        expected[at] = (1 - BETA) * before[at] + BETA * (before[at] + grad[at] - s["values"])
+        return bool((xp.abs(s["memory"] - expected) <= 1e-5 * (1 + xp.abs(expected))).all())
+
+    def decoded(s: Any, _: Any) -> bool:
+        gpu.unpack_levels(levels, groups, scales, LEVELS, 4, s["out"])
+        return bool((xp.abs(s["out"] - xp.clip(s["grad"], -SCALE, SCALE)) <= 1.0001 * SCALE / LEVELS).all())
 
     return [
         Case("compensate + chunk-max", 8 * n,
-             lambda s: gpu.chunk_max(s["memory"], s["grad"], CHUNK, s["positions"]), 0.85),
-        Case("masked update", 12 * n,
-             lambda s: gpu.masked_update(s["memory"], s["grad"], s["indices"], s["values"], 0.1), 0.85),
-        Case("threshold compaction, 0.1 %", 8 * n, lambda s: gpu.threshold(s["memory"], s["grad"], lam), 0.75),
-        Case("exact top-k, 0.1 %", 8 * n, lambda s: gpu.top_k(s["memory"], s["grad"], k)),
-        Case("exact top-k, 0.1 %, of the gradient alone", 4 * n, lambda s: gpu.top_k(None, s["grad"], k)),
-        Case("add", 12 * n, lambda s: gpu.add(s["out"], s["grad"])),
-        Case("one-bit encode", 4 * n + n // 8, lambda s: gpu.pack_signs(s["grad"], s["bits"]), 0.70),
-        Case("QSGD encode, 4 bits", 4 * n + n // 2,
-             lambda s: gpu.pack_levels(s["grad"], groups, scales, 7, 4, 0, key, levels), 0.70),
-        Case("count non-finite", 4 * n, lambda s: gpu.count_nonfinite(s["grad"])),
+             lambda s: gpu.chunk_max(s["memory"], s["grad"], CHUNK, s["positions"]), 0.85,
+             lambda s, _: chunks_are_right(xp, s), ("positions",)),
+        Case("threshold compaction, 0.1 %", 8 * n, lambda s: gpu.threshold(s["memory"], s["grad"], LAM), 0.75,
+             lambda s, found: bool((found == xp.flatnonzero(xp.abs(s["memory"] + s["grad"]) >= LAM)).all())),
+        Case("exact top-k, 0.1 %", 8 * n, lambda s: gpu.top_k(s["memory"], s["grad"], k), None,
+             lambda s, found: largest_are_right(xp, xp.abs(s["memory"] + s["grad"]), found, k)),
+        Case(AGAINST, 4 * n, lambda s: gpu.top_k(None, s["grad"], k), None,
+             lambda s, found: largest_are_right(xp, xp.abs(s["grad"]), found, k)),
+        Case("one-bit encode", 4 * n + n // 8, lambda s: gpu.pack_signs(s["grad"], s["bits"]), 0.70,
+             lambda s, _: bool((s["bits"] == xp.packbits(~xp.signbit(s["grad"]), bitorder="little")).all()), ("bits",)),
+        Case("one-bit encode, with means of groups of 512", 8 * n + n // 8, with_means),
+        Case("QSGD encode, 4 bits", 4 * n + n // 2, encode, 0.70, decoded, ("out",)),
+        Case("QSGD encode, 4 bits, with norms of groups of 512", 8 * n + n // 2, with_norms),
+        Case("QSGD decode, 4 bits", 4 * n + n // 2,
+             lambda s: gpu.unpack_levels(levels, groups, scales, LEVELS, 4, s["out"])),
+        Case("count non-finite", 4 * n, lambda s: gpu.count_nonfinite(s["grad"]), None,
+             lambda _, found: found == (0, -1)),
         Case(f"moments of {TENSORS} tensors", 8 * n, lambda s: gpu.moments_spans(s["memory"], s["grad"], tensors, 0.0)),
         Case(f"projections of {TENSORS} tensors' rows of {ROW}", 8 * n + products.nbytes,
              lambda s: gpu.project_rows_spans(s["memory"], s["grad"], tensors, ROW, WIDTH, 1, products)),
-        Case("ScaleCom's device work (leader)", 20 * n, scalecom),
         Case("cupy.argpartition of |gradient|", 4 * n, lambda s: xp.argpartition(xp.abs(s["grad"]), n - k)),
+        Case("add", 12 * n, lambda s: gpu.add(s["out"], s["grad"])),
+        Case("masked update", 12 * n, update, 0.85, updated),  # the last one: it changes what the others read
     ]
 
 
-def seconds(xp: Any, call: Callable[[Any], Any], arrays: list[Any]) -> float:
-    """Of one call: the median over rounds, each a batch of calls on arrays in turn."""
-    for one in arrays:
-        call(one)
-    stream, times = xp.cuda.get_current_stream(), []
-    for _ in range(ROUNDS):
-        begin, end = xp.cuda.Event(), xp.cuda.Event()
-        begin.record(stream)
-        for i in range(BATCH):
-            call(arrays[i % len(arrays)])
-        end.record(stream)
-        end.synchronize()
-        times.append(xp.cuda.get_elapsed_time(begin, end) * 1e-3 / BATCH)
-    return statistics.median(times)
+def chunks_are_right(xp: Any, s: Any) -> bool:
+    whole = s["grad"].size // CHUNK
+    sums = xp.abs(s["memory"][: whole * CHUNK] + s["grad"][: whole * CHUNK]).reshape(whole, CHUNK)
+    return bool((sums.argmax(1) == s["positions"][:whole]).all())
 
 
-def copy_rate(xp: Any, arrays: list[Any]) -> float:
+def largest_are_right(xp: Any, sizes: Any, found: Any, k: int) -> bool:
+    """Ascending, k of them, and none that is left out is larger."""
+    cut = sizes[found].min()
+    ascend = bool((found[1:] > found[:-1]).all())
+    return found.size == k and ascend and int((sizes[found] > cut).sum()) == int((sizes > cut).sum())
+
+
+def is_right(xp: Any, case: Case, s: Any) -> bool | None:
+    """Whether a call gives what it should, nothing of it having been there before."""
+    for name in case.writes:
+        s[name].view(xp.uint8).fill(0xA5)
+    found = case.call(s)
+    return None if case.right is None else case.right(s, found)
+
+
+def copy_rate(xp: Any, arrays: list[Any], busy: Busy) -> float:
     """Bytes read and written a second by a copy on the device."""
     nbytes = 2 * arrays[0]["grad"].nbytes
-    return nbytes / seconds(xp, lambda s: xp.copyto(s["out"], s["grad"]), arrays)
+    return nbytes / seconds(xp, lambda s: xp.copyto(s["out"], s["grad"]), arrays, busy)[0]
 
 
-def row(name: str, n: int, moved: int, spent: float, rate: float, target: float | None = None) -> dict[str, Any]:
+def row(name: str, n: int, moved: int, spent: tuple[float, bool], rate: float,
+        target: float | None = None) -> dict[str, Any]:
     """One result: seconds, bytes a second, and the share of what a copy moves a second."""
-    return {"case": name, "elements": n, "moved_bytes": moved, "seconds": spent, "bytes_per_s": moved / spent,
-            "of_copy": moved / spent / rate, "target": target}
+    time, ahead = spent
+    return {"case": name, "elements": n, "moved_bytes": moved, "seconds": time, "bytes_per_s": moved / time,
+            "of_copy": moved / time / rate, "target": target, "queued_ahead": ahead}
 
 
 def kernels(xp: Any, n: int) -> Iterator[dict[str, Any]]:
-    arrays = sets(xp, n)
-    rate = copy_rate(xp, arrays)
-    yield row("copy on the device", n, 8 * n, 8 * n / rate, rate)
+    arrays, busy = sets(xp, n), Busy(xp)
+    rate = copy_rate(xp, arrays, busy)
+    yield row("copy on the device", n, 8 * n, (8 * n / rate, True), rate)
+    ours = None
     for case in cases(xp, n):
-        yield row(case.name, n, case.moved, seconds(xp, case.call, arrays), rate, case.target)
-    yield from torch_top_k(xp, n, arrays, rate)
+        try:
+            right = is_right(xp, case, arrays[0])
+            found = row(case.name, n, case.moved, seconds(xp, case.call, arrays, busy), rate, case.target)
+        except Exception as error:  # whatever it is: it is told as a failure, and the other figures are measured
+            found, right = failure(f"{case.name}, {n} elements", error), False
+        if case.name == AGAINST:
+            ours = found.get("seconds")
+        yield found if right is None else {**found, "passed": right}
+    yield from torch_top_k(xp, n, arrays, rate, busy, ours)
 
 
-def torch_top_k(xp: Any, n: int, arrays: list[Any], rate: float) -> Iterator[dict[str, Any]]:
+def failure(case: str, error: Exception) -> dict[str, Any]:
+    return {"case": case, "error": f"{type(error).__name__}: {error}", "passed": False}
+
+
+def torch_top_k(xp: Any, n: int, arrays: list[Any], rate: float, busy: Busy,
+                ours: float | None) -> Iterator[dict[str, Any]]:
     """PyTorch's exact top-k of |gradient|, timed in the same way."""
     try:
         import torch
@@ -136,8 +190,9 @@ def torch_top_k(xp: Any, n: int, arrays: list[Any], rate: float) -> Iterator[dic
     stream, k = torch.cuda.ExternalStream(xp.cuda.get_current_stream().ptr), max(1, int(n * DENSITY))
     tensors = [torch.as_tensor(one["grad"], device="cuda") for one in arrays]
     with torch.cuda.stream(stream):
-        spent = seconds(xp, lambda tensor: torch.topk(tensor.abs(), k, sorted=False), tensors)
-    yield row("torch.topk of |gradient|", n, 4 * n, spent, rate)
+        spent = seconds(xp, lambda tensor: torch.topk(tensor.abs(), k, sorted=False), tensors, busy)
+    found = row("torch.topk of |gradient|", n, 4 * n, spent, rate)
+    yield {**found, "times_ours": found["seconds"] / ours, "least_times_ours": FASTER} if ours else found
 
 
 def staging(xp: Any, nbytes: int = 100_000_000) -> Iterator[dict[str, Any]]:
@@ -158,25 +213,61 @@ def staging(xp: Any, nbytes: int = 100_000_000) -> Iterator[dict[str, Any]]:
            "bytes_per_s": 2 * nbytes / staged, "of_pinned_copy": plain / staged, "target": 0.8}
 
 
-def wall(call: Callable[[], Any]) -> float:
-    """Seconds of a call that ends when all is done: the median of some."""
-    call()
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def scalecom(xp: Any) -> Iterator[dict[str, Any]]:
+    """What a leader's step of ``scalecom`` queues for ResNet-50's tensors, all of it, from gradients to means."""
+    from mpicomp.ops import gpu
+
+    shapes, busy = resnet50(), Busy(xp)
+
+    def made(seed: int) -> dict[str, Any]:
+        generator = xp.random.default_rng(seed)
+        grads = [generator.standard_normal(shape, dtype=xp.float32) for shape in shapes]
+        n = sum(grad.size for grad in grads)
+        chunks = -(-n // CHUNK)
+        return {"grads": grads, "means": [xp.empty_like(grad) for grad in grads], "n": n,
+                **{name: xp.zeros(n, xp.float32) for name in ("flat", "memory", "mean", "grad", "out")},
+                "positions": xp.empty(chunks, xp.uint8), "indices": xp.empty(chunks, gpu.index_dtype(n)),
+                "values": xp.empty(chunks, xp.float32)}
+
+    def step(s: Any) -> None:
+        gpu.pack([grad.reshape(-1) for grad in s["grads"]], s["flat"])
+        gpu.chunk_max(s["memory"], s["flat"], CHUNK, s["positions"])
+        gpu.chunk_indices(s["positions"], CHUNK, s["n"], s["indices"])
+        gpu.gather(s["memory"], s["flat"], s["indices"], s["values"])
+        gpu.count_nonfinite(s["values"])
+        gpu.scale(s["values"], 1.0)
+        gpu.masked_update(s["memory"], s["flat"], s["indices"], s["values"], BETA)
+        s["mean"].fill(0)
+        gpu.scatter(s["mean"], s["indices"], s["values"])
+        gpu.unpack(s["mean"], [mean.reshape(-1) for mean in s["means"]])
+
+    arrays = [made(seed) for seed in range(2)]
+    n = arrays[0]["n"]
+    rate, moved = copy_rate(xp, arrays, busy), 40 * n
+    found = row(f"ScaleCom's device work (leader), ResNet-50's {len(shapes)} tensors", n, moved,
+                seconds(xp, step, arrays, busy), rate)
+    yield {**found, "beyond_memory_s": found["seconds"] - moved / rate, "most_beyond_s": BEYOND}
 
 
 def main(sizes: list[int]) -> int:
     import cupy
 
-    for part in (staging(cupy), *(kernels(cupy, n) for n in sizes)):
-        for result in part:
+    parts = {"staging": staging, "scalecom": scalecom, **{f"{n}": partial(kernels, n=n) for n in sizes}}
+    wrong = 0
+    for name, part in parts.items():
+        for result in told(name, part(cupy)):
             print(json.dumps(result), flush=True)
+            wrong += result.get("passed") is False
         cupy.get_default_memory_pool().free_all_blocks()
-    return 0
+    return 1 if wrong else 0
+
+
+def told(part: str, results: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A part's results, and why it ended where it did not come to its end."""
+    try:
+        yield from results
+    except Exception as error:
+        yield failure(part, error)
 
 
 if __name__ == "__main__":

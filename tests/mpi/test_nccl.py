@@ -59,7 +59,7 @@ def cuda(monkeypatch):
     library, functions = Library(log), DeviceFunctions()
     functions.cuda = library
     runtime = CountingRuntime()
-    runtime.xp = functions
+    runtime.xp, runtime.nccl = functions, lambda: library.nccl
     monkeypatch.setattr(ops, "_HOMES", {**ops._HOMES, "emulatedgpu": gpu})
     previous, fake = cuda_runtime.use(runtime), EmulatedGPU()
     device_module.register(fake)

@@ -12,6 +12,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -226,6 +227,22 @@ inline unsigned __ballot_sync(unsigned, bool flag) {
     });
 }
 
+// Of all lanes' values, in all lanes: all must be there.
+template <class Better>
+int of_all_lanes(int value, Better better) {
+    return emulator::exchange(static_cast<unsigned>(value), [better](const unsigned long long* slots) {
+        int best = static_cast<int>(slots[0]);
+        for (int lane = 1; lane < emulator::lanes; ++lane) {
+            const int other = static_cast<int>(slots[lane]);
+            if (better(other, best)) best = other;
+        }
+        return best;
+    });
+}
+
+inline int __reduce_max_sync(unsigned, int value) { return of_all_lanes(value, [](int a, int b) { return a > b; }); }
+inline int __reduce_min_sync(unsigned, int value) { return of_all_lanes(value, [](int a, int b) { return a < b; }); }
+
 // Only one fibre runs at a time, and it is never interrupted.
 template <class T>
 T atomicAdd(T* address, T value) {
@@ -253,6 +270,7 @@ inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
 inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(1ull * a * b >> 32); }
 inline int __float_as_int(float value) { return emulator::bits<int>(value); }
 inline unsigned __float_as_uint(float value) { return emulator::bits<unsigned>(value); }
 inline float __uint_as_float(unsigned value) { return emulator::bits<float>(value); }
@@ -260,5 +278,7 @@ inline long long __double_as_longlong(double value) { return emulator::bits<long
 inline float __int_as_float(int value) { return emulator::bits<float>(value); }
 inline double __longlong_as_double(long long value) { return emulator::bits<double>(value); }
 
+using std::copysign;
+using std::fma;
 using std::max;
 using std::min;

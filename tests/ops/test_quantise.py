@@ -130,7 +130,8 @@ def test_groups_short_and_long(ops, rng, dtype):
 @pytest.mark.parametrize("dtype", REALS)
 def test_groups_and_pieces_beyond_the_grid(emulated_cuda, rng, dtype, monkeypatch):
     """Blocks go on to further groups and pieces, as where there are more than blocks to a grid."""
-    monkeypatch.setattr(cuda_runtime, "MAX_BLOCKS", 2)
+    for most in ("MAX_BLOCKS", "MAX_PIECES"):
+        monkeypatch.setattr(cuda_runtime, most, 2)
     for lengths in ([3] * 2000, [*[3] * 9000, 20_000, 70, 80_000, 90, *[1] * 9000], [40] * 200, [300, 70_000] * 9):
         bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         groups_agree(emulated_cuda, rng.integers(-9, 10, bounds[-1]).astype(dtype), bounds, 0)
@@ -202,6 +203,28 @@ def test_levels(ops, rng, dtype, width, levels):
             ops.unpack_levels(packed, bounds, scales, levels, width, out)
             reference.unpack_levels(packed, bounds, scales, levels, width, expected)
             assert_same(out, expected)
+
+
+@pytest.mark.parametrize("lengths", [[3] * 3500, [1, 0] * 4500, [0, 2, 1, 0, 0, 0, 0, 0, 6] * 999, [4200, *[5] * 900]],
+                         ids=["three", "one", "mixed", "long"])
+def test_codes_of_groups_much_shorter_than_a_piece(ops, rng, lengths):
+    """CUDA kernels go from group to group: some steps, then by bisection."""
+    bounds = np.cumsum([0, *lengths])
+    n, scales = bounds[-1], np.float32(rng.random((2, len(lengths))))
+    x, (packed, expected), width = vector(rng, n, np.float32), (bytes_of(n, 4) for _ in range(2)), 4
+    for first in (0, 1, 2, 3):  # where blocks of random words begin
+        ops.pack_levels(x, bounds, scales[0], 7, width, first, KEY, packed)
+        reference.pack_levels(x, bounds, scales[0], 7, width, first, KEY, expected)
+        assert_same(packed, expected)
+    out, wanted = np.full((2, n), -7, np.float32)
+    ops.unpack_levels(packed, bounds, scales[0], 7, width, out)
+    reference.unpack_levels(packed, bounds, scales[0], 7, width, wanted)
+    assert_same(out, wanted)
+    signs = bytes_of(n, 1)
+    reference.pack_signs(x, signs)
+    ops.unpack_signs(signs, bounds, *scales, out)
+    reference.unpack_signs(signs, bounds, *scales, wanted)
+    assert_same(out, wanted)
 
 
 @pytest.mark.parametrize("width", [2, 4, 8, 16])

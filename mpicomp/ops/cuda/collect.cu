@@ -77,7 +77,7 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
                        I* indices, long long* totals) {
     constexpr int size = Pack<T>::size, warps = threads / warp_size;
     __shared__ long long taken;
-    __shared__ int of_warp[rounds * warps];  // above and equal, 16 bits each, as `mine` below
+    __shared__ int of_warp[rounds * warps];  // how many are above and equal, 16 bits each, in each round of each warp
     __shared__ Count before;
     const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
     const Board board = board_at(board_memory, tiles);
@@ -96,33 +96,48 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
     }
     if (cut) key = (Bits<T>)cut[0], ties = cut[1];
 
-    // Pack `round * threads + thread` of the tile is this thread's: which of its elements are above and equal.
-    unsigned above = 0, equal = 0;
-    int until[rounds];  // counts of this warp's lanes up to this one's, in each round
-    const bool whole = begin + tile<T> <= n && aligned(memory, grad);
+    // Pack `round * threads + thread` of the tile is this thread's.
+    Bits<T> keys[rounds][size];
+    const long long v = begin / size + threadIdx.x;
+    if (begin + tile<T> <= n && aligned(memory, grad)) {
 #pragma unroll
-    for (int round = 0; round < rounds; ++round) {
-        const long long v = begin / size + round * threads + threadIdx.x;
-        Pack<T> u;
-        if (whole) u = compensated_pack(memory, grad, v);
-        int mine = 0;
+        for (int round = 0; round < rounds; ++round) {
+            const Pack<T> u = compensated_pack(memory, grad, v + round * threads);
+#pragma unroll
+            for (int j = 0; j < size; ++j) keys[round][j] = magnitude(u.at[j]);
+        }
+    } else {
+#pragma unroll
+        for (int round = 0; round < rounds; ++round)
+#pragma unroll
+            for (int j = 0; j < size; ++j) {
+                const long long i = (v + round * threads) * size + j;
+                keys[round][j] = i < n ? magnitude(compensated(memory, grad, i)) : -1;
+            }
+    }
+
+    // Which of its elements are above and equal, and how many in each round: 8 bits each, for a warp has at most 128.
+    unsigned above = 0, equal = 0, aboves = 0, equals = 0;
+#pragma unroll
+    for (int round = 0; round < rounds; ++round)
 #pragma unroll
         for (int j = 0; j < size; ++j) {
-            const long long i = v * size + j;
-            if (!whole && i < n) u.at[j] = compensated(memory, grad, i);
-            const Bits<T> bits = i < n ? magnitude(u.at[j]) : -1;
-            above |= (unsigned)(bits > key) << (round * size + j);
-            equal |= (unsigned)(bits == key) << (round * size + j);
-            mine += (bits > key) + ((bits == key) << 16);
+            const unsigned bit = 1u << (round * size + j), one = 1u << (8 * round);
+            if (keys[round][j] > key) above |= bit, aboves += one;
+            if (keys[round][j] == key) equal |= bit, equals += one;
         }
-        until[round] = mine;
-        for (int offset = 1; offset < warp_size; offset *= 2) {
-            const int below = __shfl_up_sync(all_lanes, until[round], offset);
-            if (lane >= offset) until[round] += below;
-        }
-        if (lane == warp_size - 1) of_warp[round * warps + warp] = until[round];
-        until[round] -= mine;
+    const unsigned own_aboves = aboves, own_equals = equals;
+#pragma unroll
+    for (int offset = 1; offset < warp_size; offset *= 2) {  // running sums over the lanes
+        const unsigned more_aboves = __shfl_up_sync(all_lanes, aboves, offset);
+        const unsigned more_equals = __shfl_up_sync(all_lanes, equals, offset);
+        if (lane >= offset) aboves += more_aboves, equals += more_equals;
     }
+    if (lane == warp_size - 1)
+#pragma unroll
+        for (int round = 0; round < rounds; ++round)
+            of_warp[round * warps + warp] = (aboves >> (8 * round) & 255) | (equals >> (8 * round) & 255) << 16;
+    aboves -= own_aboves, equals -= own_equals;
     __syncthreads();
 
     if (warp == 0) {  // rounds * warps counts are a warp's: their running sums, this tile's count, those before it
@@ -147,19 +162,13 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
     }
     __syncthreads();
 
-    if (!(above | equal)) return;
-#pragma unroll
-    for (int round = 0; round < rounds; ++round) {
-        const int inside = of_warp[round * warps + warp] + until[round];
-        long long larger = before.above + (inside & 0xffff), same = before.equal + (inside >> 16);
-#pragma unroll
-        for (int j = 0; j < size; ++j) {
-            const bool is_above = above >> (round * size + j) & 1, is_equal = equal >> (round * size + j) & 1;
-            const long long place = larger + min(same, ties);
-            if ((is_above || (is_equal && same < ties)) && place < capacity)
-                indices[place] = (I)(start + begin + (round * threads + threadIdx.x) * size + j);
-            larger += is_above;
-            same += is_equal;
-        }
+    for (unsigned left = above | equal; left; left &= left - 1) {
+        const int bit = __ffs(left) - 1, round = bit / size, shift = 8 * round, inside = of_warp[round * warps + warp];
+        const unsigned earlier = (1u << bit) - (1u << (round * size));  // of this round
+        const long long larger = before.above + (inside & 0xffff) + (aboves >> shift & 255) + __popc(above & earlier);
+        const long long same = before.equal + (inside >> 16) + (equals >> shift & 255) + __popc(equal & earlier);
+        const long long place = larger + min(same, ties);
+        if (place < capacity && (above >> bit & 1 || same < ties))
+            indices[place] = (I)(start + begin + (round * threads + threadIdx.x) * size + bit % size);
     }
 }

@@ -68,13 +68,27 @@ template <typename T, typename F, typename... P> __device__ inline Pack<T> apply
 }
 
 // out[i] = f(in[i]...) for n elements, by threads `first`, first + step, ...: 16 bytes at a time where all arrays allow it.
-// out may be one of in.
-template <typename T, typename F, typename... In>
+// out may be one of in. `ahead` packs are read before the first is written: for blocks that are few or wait for each other.
+template <int ahead = 1, typename T, typename F, typename... In>
 __device__ inline void transform(long long first, long long step, long long n, F f, T* out, const In*... in) {
     long long done = 0;
     if (aligned(out, in...)) {
         const long long packs = n / Pack<T>::size;
-        for (long long v = first; v < packs; v += step) store(out, v, apply<T>(f, load(in, v)...));
+        long long v = first;
+        if constexpr (ahead > 1) {
+#pragma unroll 1
+            for (; v + (ahead - 1) * step < packs; v += ahead * step) {
+                Pack<T> made[ahead];
+#pragma unroll
+                for (int a = 0; a < ahead; ++a) made[a] = apply<T>(f, load(in, v + a * step)...);
+#pragma unroll
+                for (int a = 0; a < ahead; ++a) store(out, v + a * step, made[a]);
+            }
+#pragma unroll 1
+            for (; v < packs; v += step) store(out, v, apply<T>(f, load(in, v)...));
+        } else {
+            for (; v < packs; v += step) store(out, v, apply<T>(f, load(in, v)...));
+        }
         done = packs * Pack<T>::size;
     }
     for (long long i = done + first; i < n; i += step) out[i] = f(in[i]...);
@@ -113,4 +127,18 @@ template <typename T> __device__ inline T block_sum(T value) {
     if (threadIdx.x == 0)
         for (int warp = 0; warp < threads / warp_size; ++warp) sum += of_warp[warp];
     return sum;
+}
+
+// How many of `count` places pass, where all that do come before all others. A warp asks 32 of them at a time, so that few
+// reads have to wait for one another; all its lanes must call it, and get the same.
+template <typename F> __device__ inline long long count_passing(long long count, F passes) {
+    long long low = 0;
+    for (long long left = count; left > 0;) {  // `low` pass, and none from low + left on
+        const long long step = (left + warp_size - 1) >> 5, last = (threadIdx.x % warp_size + 1) * step - 1;
+        const unsigned passing = __ballot_sync(all_lanes, last < left && passes(low + last));
+        const long long over = __popc(passing) * step;
+        low += over;
+        left = min(left - over, step - 1);
+    }
+    return low;
 }

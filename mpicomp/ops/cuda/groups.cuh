@@ -12,6 +12,11 @@ __device__ inline long long group_of(const long long* bounds, long long count, l
     return low;
 }
 
+// The same for a whole warp, which asks for one i.
+__device__ inline long long group_of_warp(const long long* bounds, long long count, long long i) {
+    return count_passing(count, [=](long long g) { return bounds[g] <= i; }) - 1;
+}
+
 // Piece p of `count` spans of a vector, which are cut into pieces of `length` elements: these restart at each span, and its
 // last may be short. spans: of each the number of its first piece (`count` + 1 of them), then where each begins, then
 // where each ends.

@@ -9,17 +9,28 @@ constexpr int list_piece = 4096;  // elements of the vector that a block moves a
 template <typename T, bool into_vector>
 __global__ void move_arrays(const unsigned long long* addresses, const long long* bounds, long long count, long long n,
                             T* flat) {
+    constexpr int size = Pack<T>::size;
     __shared__ long long first;
     for (long long begin = (long long)blockIdx.x * list_piece; begin < n; begin += (long long)gridDim.x * list_piece) {
         const long long end = min(begin + list_piece, n);
-        if (threadIdx.x == 0) first = group_of(bounds, count, begin);
+        if (threadIdx.x < warp_size) first = group_of_warp(bounds, count, begin);
         __syncthreads();
         long long g = first;
-        for (long long i = begin + threadIdx.x; i < end; i += threads) {
+        for (long long i = begin + size * threadIdx.x; i < end; i += size * threads) {
+            const long long stop = min(i + size, end);
             g = next_group_of(bounds, g, i);
             T* own = (T*)addresses[g] + (i - bounds[g]);
-            if (into_vector) flat[i] = *own;
-            else *own = flat[i];
+            if (i + size == stop && stop <= bounds[g + 1] && aligned(own, flat)) {  // 16 bytes of one array
+                if (into_vector) store(flat, i / size, load(own, 0));
+                else store(own, 0, load(flat, i / size));
+                continue;
+            }
+            for (long long j = i; j < stop; ++j) {
+                g = next_group_of(bounds, g, j);
+                own = (T*)addresses[g] + (j - bounds[g]);
+                if (into_vector) flat[j] = *own;
+                else *own = flat[j];
+            }
         }
         __syncthreads();  // `first` has been read
     }

@@ -102,8 +102,15 @@ __global__ void sum_groups(const T* x, const long long* bounds, const long long*
         __syncthreads();
         const Share mine(bounds, starts, count, first, team);
         double partial[Term::rows] = {};
-        for (long long i = mine.begin; i < mine.end; i += mine.step)
-            Term::add(x[i], Real<T>::bits(x[i]) < 0, partial);
+        const auto add = [&](T value) { Term::add(value, Real<T>::bits(value) < 0, partial); };
+        long long i = mine.begin;
+        for (const int step = mine.step; i + 3 * step < mine.end; i += 4 * step) {  // four reads do not wait for each other
+            const T values[4] = {x[i], x[i + step], x[i + 2 * step], x[i + 3 * step]};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) add(values[j]);
+        }
+#pragma unroll 1
+        for (; i < mine.end; i += mine.step) add(x[i]);
 #pragma unroll
         for (int row = 0; row < Term::rows; ++row) {
             for (int offset = mine.step / 2; offset; offset /= 2)

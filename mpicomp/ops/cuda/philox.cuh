@@ -15,10 +15,22 @@ struct Stream {
         c0 = (unsigned)counter, c1 = (unsigned)(counter >> 32), c2 = step, c3 = worker;
         unsigned k0 = (unsigned)seed, k1 = (unsigned)(seed >> 32);
         for (int round = 0; round < 10; ++round, k0 += 0x9e3779b9, k1 += 0xbb67ae85) {
-            const unsigned long long a = 0xd2511f53ull * c0, b = 0xcd9e8d57ull * c2;
-            c0 = (unsigned)(b >> 32) ^ c1 ^ k0, c1 = (unsigned)b;
-            c2 = (unsigned)(a >> 32) ^ c3 ^ k1, c3 = (unsigned)a;
+            const unsigned a = 0xd2511f53, b = 0xcd9e8d57, x = c0, z = c2;
+            c0 = __umulhi(b, z) ^ c1 ^ k0, c1 = b * z;
+            c2 = __umulhi(a, x) ^ c3 ^ k1, c3 = a * x;
         }
+    }
+
+    // Elements e to e + 3: of one block, or the end of one and the beginning of the next.
+    __device__ void four(unsigned long long e, unsigned* words) {
+        draw(e / 4);
+        words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
+        const int skip = (int)(e & 3);
+        if (skip == 0) return;
+        draw(e / 4 + 1);
+        const unsigned both[6] = {words[1], words[2], words[3], c0, c1, c2};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) words[j] = skip == 1 ? both[j] : skip == 2 ? both[j + 1] : both[j + 2];
     }
 
     // Element e. No array is indexed, so that everything stays in registers.

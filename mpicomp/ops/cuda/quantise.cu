@@ -20,41 +20,80 @@ template <> struct Format<double> {
 
 template <typename T, int length> struct alignas(length * sizeof(T) < 16 ? length * sizeof(T) : 16) Run { T at[length]; };
 
-// x[begin] to x[end - 1], then zeros: in one access, or one for every 16 bytes, where x allows it.
-template <int length, typename T> __device__ inline Run<T, length> load_run(const T* x, long long begin, long long end) {
+// The first `count` of x, then zeros: in one access, or one for every 16 bytes, where x allows it.
+template <int length, typename T> __device__ inline Run<T, length> load_run(const T* x, int count) {
     using R = Run<T, length>;
-    if (end - begin == length && (unsigned long long)x % alignof(R) == 0) return *(const R*)(x + begin);
+    if (count == length && (unsigned long long)x % alignof(R) == 0) return *(const R*)x;
     R run;
 #pragma unroll
-    for (int j = 0; j < length; ++j) run.at[j] = begin + j < end ? x[begin + j] : T(0);
+    for (int j = 0; j < length; ++j) run.at[j] = j < count ? x[j] : T(0);
     return run;
 }
 
-template <int length, typename T> __device__ inline void store_run(T* x, long long begin, long long end, Run<T, length> run) {
+template <int length, typename T> __device__ inline void store_run(T* x, int count, Run<T, length> run) {
     using R = Run<T, length>;
-    if (end - begin == length && (unsigned long long)x % alignof(R) == 0) {
-        *(R*)(x + begin) = run;
+    if (count == length && (unsigned long long)x % alignof(R) == 0) {
+        *(R*)x = run;
         return;
     }
+    volatile T* one = x;  // else the compiler makes stores of one element each of both ways
 #pragma unroll
     for (int j = 0; j < length; ++j)
-        if (begin + j < end) x[begin + j] = run.at[j];
+        if (j < count) one[j] = run.at[j];
 }
 
-constexpr int code_piece = 4096;  // elements for a block at a time: their groups are narrowed down once for all its threads
+constexpr int code_piece = 4096;  // elements for a block at a time, whose groups are narrowed down once
+constexpr int stretch = code_piece / (threads / warp_size);  // neighbours of a piece that one warp takes
 
-// f(begin, end, group of begin) for every run of n elements.
-template <int length, typename F>
-__device__ inline void each_run(const long long* bounds, long long groups, long long n, F f) {
+// Goes through the groups of a piece that begins at `begin` and whose last group is `last`, from g on, and only forward.
+struct Walk {
+    const long long* bounds;
+    long long begin, last, g;
+    int until = 0;  // where in the piece group g ends
+
+    // Whether the group of element `offset` of the piece is another than before.
+    __device__ bool leaves(int offset) const { return offset >= until; }
+
+    __device__ void go_to(int offset) {
+        for (int near = 0; near < 4; ++near, ++g)
+            if (ends_behind(offset)) return;
+        g += group_of(bounds + g, last - g + 1, begin + offset);
+        ends_behind(offset);
+    }
+
+    // The same, to a neighbour's: a group or none further.
+    __device__ void step_to(int offset) {
+        while (!ends_behind(offset)) ++g;
+    }
+
+    __device__ bool ends_behind(int offset) {
+        until = (int)min(bounds[g + 1] - begin, (long long)code_piece);
+        return offset < until;
+    }
+};
+
+// f(i, offset, count, walk) for every run of n elements: `count` of them from element i on, which is the piece's at `offset`.
+// enter(g) whenever a run begins in another group than the thread's last ended in; the walk has come there.
+template <int length, typename E, typename F>
+__device__ inline void each_run(const long long* bounds, long long groups, long long n, E enter, F f) {
     __shared__ long long ends[2];
+    const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size;
     for (long long begin = (long long)blockIdx.x * code_piece; begin < n; begin += (long long)gridDim.x * code_piece) {
-        const long long end = min(begin + code_piece, n);
-        if (threadIdx.x < 2) ends[threadIdx.x] = group_of(bounds, groups, threadIdx.x ? end - 1 : begin);
+        const int size = (int)min(n - begin, (long long)code_piece);
+        if (warp < 2) ends[warp] = group_of_warp(bounds, groups, warp ? begin + size - 1 : begin);
         __syncthreads();
-        const long long low = ends[0], count = ends[1] - low + 1;
+        Walk walk = {bounds, begin, ends[1], ends[0]};
         __syncthreads();  // both have been read
-        for (long long i = begin + length * threadIdx.x; i < end; i += length * threads)
-            f(i, min(i + length, end), low + group_of(bounds + low, count, i));
+        const auto take = [&](int offset, int count) {
+            if (walk.leaves(offset)) walk.go_to(offset), enter(walk.g);
+            f(begin + offset, offset, count, walk);
+        };
+        int offset = warp * stretch + length * lane;
+        if (size == code_piece)  // then `count` is a constant
+            for (int left = stretch / (length * warp_size); left; --left, offset += length * warp_size) take(offset, length);
+        else
+            for (const int to = min((warp + 1) * stretch, size); offset < to; offset += length * warp_size)
+                take(offset, min(length, size - offset));
     }
 }
 
@@ -62,61 +101,68 @@ __device__ inline void each_run(const long long* bounds, long long groups, long 
 
 template <typename T> __global__ void pack_signs(const T* x, long long n, unsigned char* out) {
     for (long long b = grid_index(); 8 * b < n; b += grid_size()) {
-        const long long begin = 8 * b, end = min(begin + 8, n);
-        const Run<T, 8> run = load_run<8>(x, begin, end);
+        const int count = (int)min(n - 8 * b, 8ll);
+        const Run<T, 8> run = load_run<8>(x + 8 * b, count);
         unsigned bits = 0;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) bits |= (unsigned)(begin + j < end && Real<T>::bits(run.at[j]) >= 0) << j;
-        out[b] = (unsigned char)bits;
+        for (int j = 0; j < 8; ++j) bits |= (unsigned)(Real<T>::bits(run.at[j]) >= 0) << j;
+        out[b] = (unsigned char)(bits & ((1u << count) - 1));
     }
 }
 
 template <typename T>
 __global__ void unpack_signs(const unsigned char* packed, const long long* bounds, long long groups, const T* negative,
                              const T* positive, long long n, T* out) {
-    each_run<8>(bounds, groups, n, [&](long long begin, long long end, long long g) {
-        const unsigned bits = packed[begin / 8];
+    T below = 0, above = 0;
+    const auto enter = [&](long long g) { below = negative[g], above = positive[g]; };
+    each_run<8>(bounds, groups, n, enter, [&](long long i, int offset, int count, Walk& walk) {
+        const unsigned bits = packed[i / 8];
+        const bool crosses = walk.leaves(offset + count - 1);
         Run<T, 8> run;
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-            if (begin + j < end) g = next_group_of(bounds, g, begin + j);
-            run.at[j] = bits >> j & 1 ? positive[g] : negative[g];
+            if (j && crosses && j < count && walk.leaves(offset + j)) walk.step_to(offset + j), enter(walk.g);
+            run.at[j] = bits >> j & 1 ? above : below;
         }
-        store_run(out, begin, end, run);
+        store_run(out + i, count, run);
     });
 }
 
 // ---- levels of a group's scale, `width` bits each
 
-// `bytes` bytes of a run's codes: in one access where the run is whole and they lie at a multiple of their number.
-__device__ inline void store_codes(unsigned char* to, int bytes, bool whole, unsigned long long bits) {
-    if (whole && (unsigned long long)to % bytes == 0) {
-        if (bytes == 1) *to = (unsigned char)bits;
-        else if (bytes == 2) *(unsigned short*)to = (unsigned short)bits;
+// Where the codes of the run that begins with element i lie.
+__device__ inline long long place_of(long long i, int width) { return (unsigned long long)i / unit * (width * unit / 8); }
+
+// The codes of a run of `count`, in one access where it is whole and they lie at a multiple of their bytes.
+__device__ inline void store_codes(unsigned char* to, int width, int count, unsigned long long bits) {
+    const int bytes = (width * count + 7) / 8;
+    if (count == unit && ((unsigned)(unsigned long long)to & (bytes - 1)) == 0) {
+        if (bytes == 2) *(unsigned short*)to = (unsigned short)bits;
         else if (bytes == 4) *(unsigned*)to = (unsigned)bits;
+        else if (bytes == 1) *to = (unsigned char)bits;
         else *(unsigned long long*)to = bits;
         return;
     }
     for (int byte = 0; byte < bytes; ++byte) to[byte] = (unsigned char)(bits >> (8 * byte));
 }
 
-__device__ inline unsigned long long load_codes(const unsigned char* from, int bytes, bool whole) {
-    if (whole && (unsigned long long)from % bytes == 0) {
-        if (bytes == 1) return *from;
+__device__ inline unsigned long long load_codes(const unsigned char* from, int width, int count) {
+    const int bytes = (width * count + 7) / 8;
+    if (count == unit && ((unsigned)(unsigned long long)from & (bytes - 1)) == 0) {
         if (bytes == 2) return *(const unsigned short*)from;
-        return bytes == 4 ? *(const unsigned*)from : *(const unsigned long long*)from;
+        if (bytes == 4) return *(const unsigned*)from;
+        return bytes == 1 ? *from : *(const unsigned long long*)from;
     }
     unsigned long long bits = 0;
     for (int byte = 0; byte < bytes; ++byte) bits |= (unsigned long long)from[byte] << (8 * byte);
     return bits;
 }
 
-// NaN, which fails every comparison, counts as 0.
-template <typename T> __device__ long long level_code(T x, T inverse, T uniform, int levels) {
-    const T size = fabs(x), scaled = size * inverse, sum = scaled + uniform;
-    const T above = sum > 0 ? sum : T(0);
-    const int level = (int)(above < levels ? above : T(levels));
-    return levels + (Real<T>::bits(x) < 0 ? -level : level);
+// NaN, which fails every comparison, counts as 0. A word's uniform number is a multiple of 2^-24 below 1: its product is
+// exact, so that multiplying and adding at once gives the bits of one after the other.
+template <typename T> __device__ inline unsigned level_code(T x, T inverse, unsigned word, int levels) {
+    const T scaled = fabs(x) * inverse, sum = fma(T(word >> 8), T(0x1p-24), scaled);
+    return levels + (int)copysign(min(sum > 0 ? sum : T(0), T(levels)), x);
 }
 
 template <typename T>
@@ -124,19 +170,20 @@ __global__ void pack_levels(const T* x, long long n, const long long* bounds, lo
                             int levels, int width, unsigned long long first, unsigned long long seed, unsigned step,
                             unsigned worker, unsigned char* out) {
     Stream stream(seed, step, worker);
-    each_run<unit>(bounds, groups, n, [&](long long begin, long long end, long long g) {
-        const Run<T, unit> run = load_run<unit>(x, begin, end);
-        unsigned long long bits = 0;
+    T inverse = 0;
+    const auto enter = [&](long long g) { inverse = scales[g] > 0 ? T(levels) / scales[g] : T(0); };
+    each_run<unit>(bounds, groups, n, enter, [&](long long i, int offset, int count, Walk& walk) {
+        const Run<T, unit> run = load_run<unit>(x + i, count);
+        unsigned words[unit], half[2] = {0, 0};  // two codes each
+        stream.four(first + i, words);
+        const bool crosses = walk.leaves(offset + count - 1);
 #pragma unroll
         for (int j = 0; j < unit; ++j) {
-            if (begin + j >= end) break;
-            g = next_group_of(bounds, g, begin + j);
-            const T inverse = scales[g] > 0 ? T(levels) / scales[g] : T(0);
-            const T uniform = uniform_of(stream.word(first + begin + j));
-            bits |= (unsigned long long)level_code(run.at[j], inverse, uniform, levels) << (width * j);
+            if (j >= count) break;
+            if (j && crosses && walk.leaves(offset + j)) walk.step_to(offset + j), enter(walk.g);
+            half[j / 2] |= level_code(run.at[j], inverse, words[j], levels) << (j % 2 ? width : 0);
         }
-        const int count = (int)(end - begin);
-        store_codes(out + begin * width / 8, (width * count + 7) / 8, count == unit, bits);
+        store_codes(out + place_of(i, width), width, count, half[0] | (unsigned long long)half[1] << (2 * width));
     });
 }
 
@@ -144,17 +191,18 @@ template <typename T>
 __global__ void unpack_levels(const unsigned char* packed, const long long* bounds, long long groups, const T* scales,
                               int levels, int width, long long n, T* out) {
     const unsigned mask = (1u << width) - 1;
-    each_run<unit>(bounds, groups, n, [&](long long begin, long long end, long long g) {
-        const int count = (int)(end - begin);
-        unsigned long long bits = load_codes(packed + begin * width / 8, (width * count + 7) / 8, count == unit);
+    T factor = 0;
+    const auto enter = [&](long long g) { factor = scales[g] / T(levels); };
+    each_run<unit>(bounds, groups, n, enter, [&](long long i, int offset, int count, Walk& walk) {
+        unsigned long long bits = load_codes(packed + place_of(i, width), width, count);
+        const bool crosses = walk.leaves(offset + count - 1);
         Run<T, unit> run;
 #pragma unroll
         for (int j = 0; j < unit; ++j, bits >>= width) {
-            if (begin + j < end) g = next_group_of(bounds, g, begin + j);
-            const int code = (int)((unsigned)bits & mask) - levels;
-            run.at[j] = T(code) * (scales[g] / T(levels));
+            if (j && crosses && j < count && walk.leaves(offset + j)) walk.step_to(offset + j), enter(walk.g);
+            run.at[j] = T((int)((unsigned)bits & mask) - levels) * factor;
         }
-        store_run(out, begin, end, run);
+        store_run(out + i, count, run);
     });
 }
 
@@ -167,29 +215,31 @@ __global__ void quantise(const T* x, long long n, T inverse, int stochastic, uns
     constexpr T limit = T(1ll << (8 * sizeof(C) - 1));  // exact, unlike the largest int
     Stream stream(seed, step, worker);
     for (long long begin = unit * grid_index(); begin < n; begin += unit * grid_size()) {
-        const long long end = min(begin + unit, n);
-        const Run<T, unit> run = load_run<unit>(x, begin, end);
+        const int count = (int)min(n - begin, (long long)unit);
+        const Run<T, unit> run = load_run<unit>(x + begin, count);
+        unsigned words[unit] = {};
+        if (stochastic) stream.four(first + begin, words);
         Run<C, unit> made;
 #pragma unroll
         for (int j = 0; j < unit; ++j) {
-            const T scaled = run.at[j] * inverse, uniform = stochastic ? uniform_of(stream.word(first + begin + j)) : 0;
+            const T scaled = run.at[j] * inverse, uniform = uniform_of(words[j]);
             const T sum = scaled + uniform, rounded = stochastic ? floor(sum) : rint(scaled);
             const bool fits = fabs(rounded) < limit;
-            if (!fits && begin + j < end) *invalid = 1;
+            if (!fits && j < count) *invalid = 1;
             made.at[j] = (C)(int)(fits ? rounded : T(0));
         }
-        store_run(codes, begin, end, made);
+        store_run(codes + begin, count, made);
     }
 }
 
 template <typename T, typename C> __global__ void dequantise(const C* codes, long long n, T factor, T* out) {
     for (long long begin = unit * grid_index(); begin < n; begin += unit * grid_size()) {
-        const long long end = min(begin + unit, n);
-        const Run<C, unit> run = load_run<unit>(codes, begin, end);
+        const int count = (int)min(n - begin, (long long)unit);
+        const Run<C, unit> run = load_run<unit>(codes + begin, count);
         Run<T, unit> made;
 #pragma unroll
         for (int j = 0; j < unit; ++j) made.at[j] = T(run.at[j]) * factor;
-        store_run(out, begin, end, made);
+        store_run(out + begin, count, made);
     }
 }
 
@@ -211,8 +261,10 @@ __global__ void pack_natural(const T* x, long long n, int top, unsigned long lon
     const T grow = Format<T>::real(power<T>(126 - top));
     Stream stream(seed, step, worker);
     for (long long begin = unit * grid_index(); begin < n; begin += unit * grid_size()) {
-        const long long end = min(begin + unit, n);
-        const Run<T, unit> run = load_run<unit>(x, begin, end);
+        const int count = (int)min(n - begin, (long long)unit);
+        const Run<T, unit> run = load_run<unit>(x + begin, count);
+        unsigned words[unit];
+        stream.four(first + begin, words);
         Run<unsigned char, unit> made;
 #pragma unroll
         for (int j = 0; j < unit; ++j) {
@@ -221,19 +273,19 @@ __global__ void pack_natural(const T* x, long long n, int top, unsigned long lon
             const T share = tiny ? Format<T>::real(size) * grow
                                  : Format<T>::real((size & (((B)1 << shift) - 1)) | one) - T(1);
             const B below = tiny ? 0 : (size >> shift) - (lowest >> shift) + 1;
-            const bool up = T(uniform_of(stream.word(first + begin + j))) < share;
+            const bool up = T(uniform_of(words[j])) < share;
             if (size > highest) *invalid = 1;
             made.at[j] = (unsigned char)((below + up) | (bits < 0 ? 128 : 0));
         }
-        store_run(out, begin, end, made);
+        store_run(out + begin, count, made);
     }
 }
 
 template <typename T> __global__ void unpack_natural(const unsigned char* packed, int top, long long n, T* out) {
     using B = Bits<T>;
     for (long long begin = unit * grid_index(); begin < n; begin += unit * grid_size()) {
-        const long long end = min(begin + unit, n);
-        const Run<unsigned char, unit> run = load_run<unit>(packed, begin, end);
+        const int count = (int)min(n - begin, (long long)unit);
+        const Run<unsigned char, unit> run = load_run<unit>(packed + begin, count);
         Run<T, unit> made;
 #pragma unroll
         for (int j = 0; j < unit; ++j) {
@@ -242,6 +294,6 @@ template <typename T> __global__ void unpack_natural(const unsigned char* packed
             const T value = Format<T>::real(code ? size : 0);
             made.at[j] = run.at[j] & 128 ? -value : value;
         }
-        store_run(out, begin, end, made);
+        store_run(out + begin, count, made);
     }
 }

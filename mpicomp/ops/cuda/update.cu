@@ -8,17 +8,6 @@ template <typename T> __device__ inline T kept_of(T memory, T grad, T sent, T be
     return (T(1) - beta) * memory + beta * ((memory + grad) - sent);
 }
 
-// How many of k ascending indices are below `bound`.
-template <typename I> __device__ inline long long count_below(const I* indices, long long k, long long bound) {
-    long long low = 0, high = k;
-    while (low < high) {
-        const long long middle = low + (high - low) / 2;
-        if (indices[middle] < bound) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
 // memory += beta * grad over n elements, but kept_of(...) at indices[j], k of them, ascending. One pass: a block takes a
 // piece of the memory, works out what is kept there, overwrites the piece, and puts back what was kept.
 template <typename T, typename I>
@@ -29,7 +18,10 @@ __global__ void masked_update(T* memory, const T* grad, long long n, const I* in
     for (long long begin = (long long)blockIdx.x * update_piece; begin < n;
          begin += (long long)gridDim.x * update_piece) {
         const long long end = min(begin + update_piece, n);
-        if (threadIdx.x < 2) cuts[threadIdx.x] = count_below(indices, k, threadIdx.x ? end : begin);
+        if (threadIdx.x < 2 * warp_size) {  // how many indices lie before the piece, and before its end: a warp each
+            const long long which = threadIdx.x / warp_size, bound = which ? end : begin;
+            cuts[which] = count_passing(k, [=](long long j) { return indices[j] < bound; });
+        }
         __syncthreads();
         const long long first = cuts[0], last = cuts[1];
         for (long long j = first + threadIdx.x; j < last; j += threads) {
@@ -38,7 +30,7 @@ __global__ void masked_update(T* memory, const T* grad, long long n, const I* in
         }
         __syncthreads();  // all that is kept comes from the memory as it was
         const auto filter = [beta](T m, T g) { return m + beta * g; };
-        transform(threadIdx.x, threads, end - begin, filter, memory + begin, memory + begin, grad + begin);
+        transform<4>(threadIdx.x, threads, end - begin, filter, memory + begin, memory + begin, grad + begin);
         __syncthreads();  // nobody overwrites what is put back
         for (long long j = first + threadIdx.x; j < last; j += threads) memory[indices[j]] = kept[j - first];
     }
