@@ -72,7 +72,7 @@ def _kernel_names() -> dict[str, list[str]]:
             *(f"chunk_indices{of}<{p}, {i}>" for of in ("", "_spans") for p in position for i in index),
         ],
         "collect": [f"select<{ti}, {many}>" for ti in real_index for many in ("false", "true")],
-        "top_k": [*(f"count_digits{of}<{t}>" for of in ("", "_spans") for t in real), "choose_digit"],
+        "top_k": [f"count_digits{of}<{t}>" for of in ("", "_spans") for t in real],
         "many": [f"move_arrays<{word}, {into}>" for word in WORD.values() for into in ("true", "false")],
         "gather": [
             *(f"{name}<{ti}>" for name in ("gather", "scatter", "scatter_add", "clear") for ti in real_index),
