@@ -67,7 +67,7 @@ class Sketch(Stateless):
                          for one, place in zip(codes, places, strict=True)])
         mean = Pairs(asked, step.mean_of(codes, places[0]))
         positions = _lists.largest(mean, self._counts, step)
-        final = mean if positions is None else mean.at(positions)
+        final = mean if positions is None else mean.at(positions, step)
         bits = 8.0 * (self._table.nbytes + codes[0].nbytes)
         return Exchanged(Mean(*final, step.n), ledger.sent(final.indices, step), bits)
 

@@ -65,6 +65,7 @@ from ._cpu import (
     unpack_signs,
     widen,
 )
+from .composed import gather_counted, take_out, unpack_sparse
 from .reference import (
     PIECE,
     Key,
@@ -72,12 +73,14 @@ from .reference import (
     ascends,
     concatenate,
     empty,
+    filled_length,
     from_host,
     index_dtype,
     pack,
     positions_of,
     to_host,
     unpack,
+    vouch,
     zeros,
 )
 from .reference.low_rank import (
@@ -128,8 +131,10 @@ __all__ = [
     "empty",
     "expand_rows",
     "expand_rows_spans",
+    "filled_length",
     "from_host",
     "gather",
+    "gather_counted",
     "group_means",
     "group_norms",
     "index_dtype",
@@ -171,6 +176,7 @@ __all__ = [
     "scatter_add",
     "sketch_estimate",
     "squared_norm",
+    "take_out",
     "threshold",
     "threshold_spans",
     "to_host",
@@ -184,6 +190,8 @@ __all__ = [
     "unpack_levels",
     "unpack_natural",
     "unpack_signs",
+    "unpack_sparse",
+    "vouch",
     "widen",
     "zeros",
 ]

@@ -31,4 +31,4 @@ class Bins(Listed):
     def select(self, u: Compensated, step: Any) -> Array:
         passed = step.ops.bin_select_spans(*u, step.spans, self.bin)
         smallest = float(np.finfo(u.gradient.dtype).smallest_subnormal)
-        return passed[step.ops.threshold(None, u.at(passed, step.ops), smallest)]
+        return step.ops.vouch(passed[step.ops.threshold(None, u.at(passed, step.ops), smallest)], step.n)

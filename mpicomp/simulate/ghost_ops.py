@@ -130,6 +130,15 @@ class GhostOps:
         self.work("gather", indices.size)
         values.spread = indices.spread
 
+    def gather_counted(self, memory: Any, grad: Any, indices: Any, values: Any) -> int:
+        self.gather(memory, grad, indices, values)
+        return self.count_nonfinite(values)[0]
+
+    def take_out(self, dst: Any, indices: Any, factor: float, values: Any) -> None:
+        self.gather(None, dst, indices, values)
+        self.clear(dst, indices)
+        self.scale(values, factor)
+
     def scatter_add(self, dst: Any, indices: Any, values: Any) -> None:
         self.work("scatter_add", indices.size)
         if indices.into is not None:  # at the places of that list dst's elements stand
@@ -258,6 +267,13 @@ class GhostOps:
     def ascends(self, indices: Any, n: int) -> bool:
         self.work("largest_gap", indices.size)  # one pass over the list, too
         return True
+
+    def vouch(self, indices: Any, n: int) -> Any:
+        return indices
+
+    def filled_length(self, indices: Any, n: int) -> int:
+        self.work("largest_gap", indices.size)
+        return self.positions_of(indices, [n])[0]
 
     def largest_gap(self, indices: Any) -> int:
         self.work("largest_gap", indices.size)

@@ -1,11 +1,6 @@
 // Ascending index lists written in few bytes: as gaps of a fixed width, or as one bit an element.
 #include "common.cuh"
-
-// How many indices are left out before the j-th; read as unsigned, so that a descent is huge. A first one follows -1.
-template <typename I> __device__ inline unsigned long long gap(const I* indices, long long j) {
-    const unsigned long long next = j ? (unsigned long long)(long long)indices[j - 1] + 1 : 0;
-    return (unsigned long long)(long long)indices[j] - next;
-}
+#include "indices.cuh"
 
 // found[0] = the largest gap of k indices, found[1] > 0 where they do not ascend from 0 on. Both begin as 0.
 template <typename I> __global__ void measure_gaps(const I* indices, long long k, unsigned long long* found) {

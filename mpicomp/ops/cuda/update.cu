@@ -1,22 +1,12 @@
 // The memory's update. Contraction to fused multiply-add is off (cuda_runtime.py), as on the CPU.
 #include "common.cuh"
+#include "indices.cuh"
 
 constexpr int update_piece = 4096;  // elements of the memory that a block updates at a time
 
 // What stays in the memory of a value that was sent.
 template <typename T> __device__ inline T kept_of(T memory, T grad, T sent, T beta) {
     return (T(1) - beta) * memory + beta * ((memory + grad) - sent);
-}
-
-// How many of k ascending indices are below `bound`.
-template <typename I> __device__ inline long long count_below(const I* indices, long long k, long long bound) {
-    long long low = 0, high = k;
-    while (low < high) {
-        const long long middle = low + (high - low) / 2;
-        if (indices[middle] < bound) low = middle + 1;
-        else high = middle;
-    }
-    return low;
 }
 
 // memory += beta * grad over n elements, but kept_of(...) at indices[j], k of them, ascending. One pass: a block takes a

@@ -7,11 +7,60 @@ from typing import SupportsInt
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import INDEX, Array, blocks_for, launch, on_device, to_host, xp
-from .arguments import check, examined, kind_of, known_of, require_indices, vouch
+from ..cuda_runtime import INDEX, REAL, Array, blocks_for, launch, on_device, to_host, xp
+from . import arguments
+from .arguments import check, examined, kind_of, known_of, memory_or_null, require_indices
 from .base import empty, zeros
 
 BITS = 64  # of a bitmap, for one thread
+MOST_TELLING = 1024  # blocks that tell the host something each
+
+
+@on_device
+def vouch(indices: Array, n: int) -> Array:
+    kind_of(indices, "indices", INDEX)
+    return arguments.vouch(indices, n)
+
+
+@on_device
+def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Array) -> int:
+    t, i, m = kind_of(grad, "grad", REAL), kind_of(indices, "indices", INDEX), memory_or_null(memory, grad)
+    check(values, "values", grad.dtype, indices.size)
+    require_indices(indices, grad.size)
+    bad, largest = _told(f"gather_counted<{t}, {i}>", 2, indices, m, grad, indices, np.int64(indices.size), values).T
+    _keep_gap(indices, int(largest.max(initial=0)))
+    return int(bad.sum())
+
+
+def _told(name: str, count: int, indices: Array, *args: Array) -> np.ndarray:
+    """What each block of a kernel of gather.cu says, ``count`` numbers a block; waits for the device."""
+    blocks = min(MOST_TELLING, blocks_for(indices.size))
+    found = empty(count * blocks, np.uint64)
+    launch("gather", name, blocks, *args, found)
+    return to_host(found).reshape(blocks, count)
+
+
+def _keep_gap(indices: Array, largest: int) -> None:
+    """Who asks is about to pack them; where they do not ascend, it is no gap."""
+    if largest < 2**63:
+        arguments.vouch(indices, largest, "gap")
+
+
+@on_device
+def take_out(dst: Array, indices: Array, factor: float, values: Array) -> None:
+    t, i, k = kind_of(dst, "dst", REAL), kind_of(indices, "indices", INDEX), np.int64(indices.size)
+    check(values, "values", dst.dtype, indices.size)
+    require_indices(indices, dst.size)
+    factor = dst.dtype.type(factor)
+    launch("gather", f"take_out<{t}, {i}>", blocks_for(k), dst, indices, k, factor, values)
+
+
+@on_device
+def filled_length(indices: Array, n: int) -> int:
+    i = kind_of(indices, "indices", INDEX)
+    told = _told(f"check_filled<{i}>", 3, indices, indices, np.int64(indices.size), np.int64(n))
+    count, largest, wrong = told[:, 0].sum(), told[:, 1].max(initial=0), told[:, 2].any()
+    return -1 if wrong or largest >= 2**63 else int(count)
 
 
 @on_device
@@ -24,7 +73,7 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
         return empty(0, np.int64), empty(0, np.int64)
     place = xp().minimum(xp().searchsorted(b, a), b.size - 1)
     in_a = xp().flatnonzero(b[place] == a)
-    return in_a, place[in_a]
+    return arguments.vouch(in_a, a.size), arguments.vouch(place[in_a], b.size)
 
 
 @on_device
@@ -35,16 +84,19 @@ def ascends(indices: Array, n: int) -> bool:
         return True
     largest, descends = examined(indices)
     fine = indices.size == 0 or (largest < n and not descends)
-    vouch(indices, n if fine else None)
+    arguments.vouch(indices, n if fine else None)
     return fine
 
 
 @on_device
 def largest_gap(indices: Array) -> int:
     kind_of(indices, "indices", INDEX)
+    known = known_of(indices, "gap")
+    if known is not None:
+        return known
     largest, descends = _measure_gaps(indices)
     if not descends:
-        vouch(indices, largest, "gap")  # who asks is about to pack them
+        _keep_gap(indices, largest)
     return largest
 
 
@@ -78,7 +130,7 @@ def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
     found = xp().cumsum(steps) - 1
     require_indices(found, n)
     indices[:] = found
-    vouch(indices, n)
+    arguments.vouch(indices, n)
 
 
 def _check_packed(packed: Array, name: str, k: SupportsInt, width: int) -> None:
@@ -117,4 +169,4 @@ def unpack_bitmap(bitmap: Array, n: int, indices: Array) -> None:
     if total != indices.size:
         raise InvalidArgument(f"the bitmap must hold {indices.size} indices, got {total}")
     launch("lists", f"write_bits<{i}>", blocks_for(words), bitmap, *scalars, until, indices)
-    vouch(indices, n)
+    arguments.vouch(indices, n)

@@ -17,6 +17,7 @@ from .base import (
     index_dtype,
     magnitude_bits,
     require_memory,
+    scatter,
     threshold,
     top_k,
 )
@@ -96,6 +97,11 @@ def unpack(flat: Array, arrays: list[Array]) -> None:
         at += array.size
 
 
+def unpack_sparse(indices: Array, values: Array, arrays: list[Array]) -> None:
+    """``unpack`` of a vector that has ``values`` at ``indices``, which ascend, and is zero elsewhere."""
+    unpack_sparse_in(scatter, indices, values, arrays)
+
+
 def require_total(arrays: list[Array], flat: Array) -> None:
     """Refuse a vector that is not as long as all arrays together."""
     total = sum(array.size for array in arrays)
@@ -170,6 +176,12 @@ def random_strata_in(one: Callable[..., Any], concatenate: Callable[..., Any], n
     found = [one(stop - start, k, key._replace(worker=key.worker + number))
              for number, ((start, stop), k) in enumerate(zip(spans, counts, strict=True))]
     return _joined([_moved(part, start, n) for part, (start, _) in zip(found, spans, strict=True)], concatenate, n)
+
+
+def unpack_sparse_in(scatter: Callable[..., None], indices: Any, values: Any, arrays: list[Any]) -> None:
+    flat = np.zeros(sum(array.size for array in arrays), values.dtype)
+    scatter(flat, indices, values)
+    unpack(flat, arrays)
 
 
 def _selected(one: Callable[..., Any], memory: Any, grad: Any, spans: Bounds, arguments: Iterable[Any]) -> list[Any]:

@@ -1,0 +1,26 @@
+"""Operations on the CPU that are some compiled ones, one after the other; on a device each is one launch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._cpu import clear, count_nonfinite, gather, scale, scatter
+from .reference.many import unpack_sparse_in
+
+
+def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndarray, values: np.ndarray) -> int:
+    """``gather``, and how many of the values are not finite."""
+    gather(memory, grad, indices, values)
+    return count_nonfinite(values)[0]
+
+
+def take_out(dst: np.ndarray, indices: np.ndarray, factor: float, values: np.ndarray) -> None:
+    """``values[j] = dst[indices[j]] * factor``; then ``dst`` is zero there."""
+    gather(None, dst, indices, values)
+    clear(dst, indices)
+    scale(values, factor)
+
+
+def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarray]) -> None:
+    """``unpack`` of a vector that has ``values`` at ``indices``, and is zero elsewhere."""
+    unpack_sparse_in(scatter, indices, values, arrays)
