@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from ..options import Option
@@ -69,15 +70,16 @@ class Gather(Stateless):
 
     def _sum(self, flat: Array, lengths: list[int], sent: list[Sent], step: Any) -> Mean:
         """The mean of all workers' decoded messages; this rank's own, which ``sent`` tells, are not read again."""
-        total, at, worker = step.zeroed("gather-total", step.n, step.dtype), 0, 0
+        total, me = step.zeroed("gather-total", step.n, step.dtype), step.comm.rank
         lists: list[Any] = []
-        for rank, length in enumerate(lengths):
-            own = rank == step.comm.rank
-            for one in sent if own else self._received(flat[at : at + length], rank, worker, step):
+        messages = [flat[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
+        others = [rank for rank in range(len(lengths)) if rank != me]
+        workers = [step.workers.on(rank) for rank in others]
+        heads = dict(zip(others, _message.heads_of([messages[rank] for rank in others], workers, step), strict=True))
+        for rank, message in enumerate(messages):
+            for one in sent if rank == me else self._received(message, heads[rank], len(lists), step):
                 step.add_at(total, one.indices, one.values)
                 lists.append(one.indices)
-                worker += 1
-            at += length
         if any(indices is None for indices in lists):
             mean = total.copy()
             total[:] = 0
@@ -87,10 +89,9 @@ class Gather(Stateless):
         step.ops.take_out(total, union, 1.0 / step.total_workers, mean)
         return Mean(union, mean, step.n)
 
-    def _received(self, message: Array, rank: int, first: int, step: Any) -> Iterator[Sent]:
+    def _received(self, message: Array, headers: list[list[int]], first: int, step: Any) -> Iterator[Sent]:
         """What the workers of another rank sent, of whom the first has this number."""
-        lists = _message.unpack(message, step.workers.on(rank), step)
-        for worker, (indices, codes) in enumerate(lists, first):
+        for worker, (indices, codes) in enumerate(_message.unpack(message, headers, step), first):
             yield Sent(indices, step.codec.decode(codes, Place(worker, indices, 0, step.n), step))
 
     def _dense(self, sent: list[Sent], step: Any) -> Mean:

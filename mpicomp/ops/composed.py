@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._cpu import clear, count_nonfinite, gather, scale, scatter
-from .reference.many import unpack_sparse_in
+from ._cpu import bin_select, clear, count_nonfinite, gather, scale, scatter, threshold
+from .reference import concatenate
+from .reference.many import Bounds, bin_select_in, unpack_sparse_in
+
+
+def bin_select_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int,
+                     zeros: bool = True) -> np.ndarray:
+    """``bin_select`` in each of ``spans``, as indices into the whole vector; without ``zeros`` none where u is zero."""
+    found = bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+    if zeros:
+        return found
+    values = np.empty(found.size, grad.dtype)
+    gather(memory, grad, found, values)
+    return found[threshold(None, values, float(np.finfo(grad.dtype).smallest_subnormal))]
 
 
 def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndarray, values: np.ndarray) -> int:

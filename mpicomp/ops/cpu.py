@@ -65,7 +65,7 @@ from ._cpu import (
     unpack_signs,
     widen,
 )
-from .composed import gather_counted, take_out, unpack_sparse
+from .composed import bin_select_spans, gather_counted, take_out, unpack_sparse
 from .reference import (
     PIECE,
     Key,
@@ -94,7 +94,6 @@ from .reference.many import (
     Bounds,
     Samples,
     Spans,
-    bin_select_in,
     chunk_indices_in,
     chunk_max_in,
     moments_in,
@@ -222,11 +221,6 @@ def threshold_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds,
                     lams: list[float]) -> tuple[np.ndarray, list[int]]:
     """``threshold`` in each of ``spans``, as indices into the whole vector, and how many each has."""
     return threshold_in(threshold, concatenate, memory, grad, spans, lams)
-
-
-def bin_select_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int) -> np.ndarray:
-    """``bin_select`` in each of ``spans``, as indices into the whole vector."""
-    return bin_select_in(bin_select, concatenate, memory, grad, spans, length)
 
 
 def moments_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, floor: float) -> list[Moments]:

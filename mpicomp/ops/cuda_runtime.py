@@ -63,14 +63,11 @@ def _kernel_names() -> dict[str, list[str]]:
     real_index = [f"{t}, {i}" for t in real for i in index]
     numbers = [*real, *INTEGER.values()]
     return {
-        "reduce": [
-            *(f"combine<{op}, {t}>" for op in OPERATIONS for t in numbers),
-            *(f"scale<{t}>" for t in real),
-        ],
+        "reduce": [*(f"combine<{op}, {t}>" for op in OPERATIONS for t in numbers), *_of("scale", real)],
         "half": [f"{name}<{half}>" for name in ("widen", "add_widened", "narrow") for half in HALF.values()],
         "chunk_max": [
-            *(f"chunk_max{of}<{t}, {p}>" for of in ("", "_spans") for t in real for p in position),
-            *(f"chunk_indices{of}<{p}, {i}>" for of in ("", "_spans") for p in position for i in index),
+            *_of("chunk_max chunk_max_spans", (f"{t}, {p}" for t in real for p in position)),
+            *_of("chunk_indices chunk_indices_spans", (f"{p}, {i}" for p in position for i in index)),
         ],
         "collect": [f"select<{ti}, {many}>" for ti in real_index for many in ("false", "true")],
         "top_k": [f"count_digits{of}<{t}>" for of in ("", "_spans") for t in real],
@@ -95,7 +92,11 @@ def _kernel_names() -> dict[str, list[str]]:
         "measure": _of("count_nonfinite squared_norm", real),
         "moments": _of("moments sample", real),
         "bin_select": [*_of("bin_peaks", real), *_of("write_bins", real_index)],
-        "lists": [*_of("measure_gaps pack_gaps set_bits write_bits", index), "read_gaps", "count_bits"],
+        "lists": [
+            *_of("measure_gaps pack_gaps write_indices set_bits write_bitmap write_bits", index),
+            "read_gaps",
+            "count_bits",
+        ],
         "low_rank": [
             *(f"{name}<{t}, {rank}>" for name in ("project", "project_back", "low_rank_product") for t in real
               for rank in RANKS),

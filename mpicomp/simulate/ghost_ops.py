@@ -118,7 +118,9 @@ class GhostOps:
     def from_host(self, x: np.ndarray) -> np.ndarray:
         return x
 
-    def concatenate(self, arrays: list[Any], dtype: Any) -> Ghost:
+    def concatenate(self, arrays: list[Any], dtype: Any) -> Any:
+        if arrays and all(isinstance(one, np.ndarray) for one in arrays):
+            return np.concatenate(arrays, dtype=dtype)
         head = arrays[0] if arrays and isinstance(arrays[0], np.ndarray) else None
         spread = joined([getattr(one, "spread", None) for one in arrays if one.size])
         return self.copied(Ghost(self, sum(one.size for one in arrays), dtype, head, spread))
@@ -170,8 +172,12 @@ class GhostOps:
     def threshold_spans(self, memory: Any, grad: Any, spans: Bounds, lams: list[float]) -> tuple[Ghost, list[int]]:
         return threshold_in(self.threshold, self.concatenate, memory, grad, spans, lams)
 
-    def bin_select_spans(self, memory: Any, grad: Any, spans: Bounds, length: int) -> Ghost:
-        return bin_select_in(self.bin_select, self.concatenate, memory, grad, spans, length)
+    def bin_select_spans(self, memory: Any, grad: Any, spans: Bounds, length: int, zeros: bool = True) -> Ghost:
+        found = bin_select_in(self.bin_select, self.concatenate, memory, grad, spans, length)
+        if not zeros:
+            self.work("gather", found.size)
+            self.work("threshold", found.size)
+        return found
 
     def random_strata_spans(self, n: int, spans: Bounds, counts: list[int], key: RandomKey) -> Ghost:
         return random_strata_in(self.random_strata, self.concatenate, n, spans, counts, key)

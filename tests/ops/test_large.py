@@ -134,7 +134,7 @@ def calls(n):
         "masked_update": (lambda: gpu.masked_update(x, y, indices, values, 0.1), n),
         "count_nonfinite": (lambda: gpu.count_nonfinite(x), n),
         "squared_norm": (lambda: gpu.squared_norm(x), n),
-        "moments": (lambda: gpu.moments(x, y, 0.5), -(-n // cuda_runtime.MOMENTS_PIECE)),
+        "moments": (lambda: gpu.moments(x, y, 0.5), 1),
         "moments_spans": (lambda: gpu.moments_spans(x, y, [(0, n // 2), (n // 2, n)], 0.5), 2),
         "project_rows_spans": (lambda: gpu.project_rows_spans(x, y, rows, 64, 4, 1, Huge(4 * gpu_chunks(chunked))), 64),
         "expand_rows_spans": (lambda: gpu.expand_rows_spans(Huge(k, np.int64), 64, rows, n), k),

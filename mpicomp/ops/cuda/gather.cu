@@ -46,18 +46,16 @@ template <typename T, typename I> __global__ void clear(T* dst, const I* indices
     for (long long j = grid_index(); j < k; j += grid_size()) dst[indices[j]] = 0;
 }
 
-// Index lists come over the wire. largest[0] = the largest of k indices read as unsigned (a negative one is huge);
-// largest[1] > 0 where they do not ascend strictly. Both begin as 0.
-template <typename I> __global__ void check_indices(const I* indices, long long k, unsigned long long* largest) {
-    unsigned long long mine = 0;
-    bool descent = false;
+// Index lists come over the wire. Of each block: the largest of its indices read as unsigned (a negative one is huge), and
+// the largest gap, huge where they do not ascend from 0 on (found: 2 a block).
+template <typename I> __global__ void check_indices(const I* indices, long long k, unsigned long long* found) {
+    unsigned long long last = 0, largest = 0;
     for (long long j = grid_index(); j < k; j += grid_size()) {
-        mine = max(mine, (unsigned long long)(long long)indices[j]);
-        descent = descent || (j > 0 && indices[j] <= indices[j - 1]);
+        last = max(last, (unsigned long long)(long long)indices[j]);
+        largest = max(largest, gap(indices, j));
     }
-    for (int offset = warp_size / 2; offset; offset /= 2) mine = max(mine, __shfl_down_sync(all_lanes, mine, offset));
-    if (threadIdx.x % warp_size == 0) atomicMax(&largest[0], mine);
-    if (descent) atomicMax(&largest[1], 1ull);
+    last = block_max(last), largest = block_max(largest);
+    if (threadIdx.x == 0) found[2 * blockIdx.x] = last, found[2 * blockIdx.x + 1] = largest;
 }
 
 // Of each block, about a list that ends with the filling n (found: 3 a block): how many of k indices are not n; the largest

@@ -17,10 +17,11 @@ template <typename I> __device__ inline long long count_below(const I* indices, 
     return low;
 }
 
-// The largest over the block; the result is right in thread 0. All threads must call it, once a kernel.
+// The largest over the block; the result is right in thread 0. All threads must call it.
 __device__ inline unsigned long long block_max(unsigned long long value) {
     __shared__ unsigned long long of_warp[threads / warp_size];
     for (int offset = warp_size / 2; offset; offset /= 2) value = max(value, __shfl_down_sync(all_lanes, value, offset));
+    __syncthreads();  // an earlier call's have been read
     if (threadIdx.x % warp_size == 0) of_warp[threadIdx.x / warp_size] = value;
     __syncthreads();
     if (threadIdx.x == 0)

@@ -7,13 +7,23 @@ from typing import SupportsInt
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import INDEX, REAL, Array, blocks_for, launch, on_device, to_host, xp
+from ..cuda_runtime import INDEX, REAL, Array, blocks_for, launch, on_device, xp
 from . import arguments
-from .arguments import check, examined, kind_of, known_of, memory_or_null, require_indices
+from .arguments import (
+    ascended,
+    check,
+    examined,
+    keep_gap,
+    kind_of,
+    known_of,
+    memory_or_null,
+    require_indices,
+    told,
+)
 from .base import empty, zeros
 
 BITS = 64  # of a bitmap, for one thread
-MOST_TELLING = 1024  # blocks that tell the host something each
+BITS_PIECE = 16384  # of a bitmap, for one block: `bits_piece` in lists.cu
 
 
 @on_device
@@ -27,23 +37,10 @@ def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Ar
     t, i, m = kind_of(grad, "grad", REAL), kind_of(indices, "indices", INDEX), memory_or_null(memory, grad)
     check(values, "values", grad.dtype, indices.size)
     require_indices(indices, grad.size)
-    bad, largest = _told(f"gather_counted<{t}, {i}>", 2, indices, m, grad, indices, np.int64(indices.size), values).T
-    _keep_gap(indices, int(largest.max(initial=0)))
+    kernel, k = f"gather_counted<{t}, {i}>", np.int64(indices.size)
+    bad, gaps = told("gather", kernel, 2, indices.size, m, grad, indices, k, values)
+    keep_gap(indices, gaps)
     return int(bad.sum())
-
-
-def _told(name: str, count: int, indices: Array, *args: Array) -> np.ndarray:
-    """What each block of a kernel of gather.cu says, ``count`` numbers a block; waits for the device."""
-    blocks = min(MOST_TELLING, blocks_for(indices.size))
-    found = empty(count * blocks, np.uint64)
-    launch("gather", name, blocks, *args, found)
-    return to_host(found).reshape(blocks, count)
-
-
-def _keep_gap(indices: Array, largest: int) -> None:
-    """Who asks is about to pack them; where they do not ascend, it is no gap."""
-    if largest < 2**63:
-        arguments.vouch(indices, largest, "gap")
 
 
 @on_device
@@ -57,10 +54,9 @@ def take_out(dst: Array, indices: Array, factor: float, values: Array) -> None:
 
 @on_device
 def filled_length(indices: Array, n: int) -> int:
-    i = kind_of(indices, "indices", INDEX)
-    told = _told(f"check_filled<{i}>", 3, indices, indices, np.int64(indices.size), np.int64(n))
-    count, largest, wrong = told[:, 0].sum(), told[:, 1].max(initial=0), told[:, 2].any()
-    return -1 if wrong or largest >= 2**63 else int(count)
+    name, k = f"check_filled<{kind_of(indices, 'indices', INDEX)}>", np.int64(indices.size)
+    own, gaps, wrong = told("gather", name, 3, indices.size, indices, k, np.int64(n))
+    return int(own.sum()) if ascended(gaps) and not wrong.any() else -1
 
 
 @on_device
@@ -92,29 +88,22 @@ def ascends(indices: Array, n: int) -> bool:
 def largest_gap(indices: Array) -> int:
     kind_of(indices, "indices", INDEX)
     known = known_of(indices, "gap")
-    if known is not None:
-        return known
-    largest, descends = _measure_gaps(indices)
-    if not descends:
-        _keep_gap(indices, largest)
-    return largest
+    return int(_measure_gaps(indices).max(initial=0)) if known is None else known
 
 
-def _measure_gaps(indices: Array) -> tuple[int, bool]:
-    """The largest gap, and whether the list descends somewhere; waits for the device."""
-    found, k = zeros(2, np.uint64), np.int64(indices.size)
-    launch("lists", f"measure_gaps<{INDEX[indices.dtype.name]}>", blocks_for(k), indices, k, found)
-    largest, descends = (int(value) for value in to_host(found))
-    return largest, descends > 0
+def _measure_gaps(indices: Array) -> np.ndarray:
+    """The largest gap of each block, remembered where the list ascends; waits for the device."""
+    kernel = f"measure_gaps<{INDEX[indices.dtype.name]}>"
+    gaps = told("lists", kernel, 1, indices.size, indices, np.int64(indices.size))
+    keep_gap(indices, gaps)
+    return gaps
 
 
 @on_device
 def pack_gaps(indices: Array, width: int, out: Array) -> None:
     i, k = kind_of(indices, "indices", INDEX), np.int64(indices.size)
     _check_packed(out, "out", k, width)
-    known = known_of(indices, "gap")
-    largest, descends = _measure_gaps(indices) if known is None else (known, False)
-    if descends or largest >> width:
+    if largest_gap(indices) >> width:
         raise InvalidArgument(f"indices must ascend with gaps below 2^{width}")
     # One byte a thread.
     launch("lists", f"pack_gaps<{i}>", blocks_for(out.size), indices, k, np.int32(width), out, np.int64(out.size))
@@ -122,14 +111,15 @@ def pack_gaps(indices: Array, width: int, out: Array) -> None:
 
 @on_device
 def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
-    kind_of(indices, "indices", INDEX)
+    i = kind_of(indices, "indices", INDEX)
     _check_packed(packed, "packed", indices.size, width)
     _check_length(n, indices)
     steps, k = empty(indices.size, np.int64), np.int64(indices.size)
     launch("lists", "read_gaps", blocks_for(k), packed, np.int32(width), k, steps)
-    found = xp().cumsum(steps) - 1
-    require_indices(found, n)
-    indices[:] = found
+    # A step is at most 2^63, so one that comes round to a small number again comes by a large one.
+    last = int(told("lists", f"write_indices<{i}>", 1, indices.size, xp().cumsum(steps), k, indices).max(initial=0))
+    if indices.size and last >= n:
+        raise InvalidArgument(f"indices must be in [0, {n}), got {np.uint64(last).astype(np.int64)}")
     arguments.vouch(indices, n)
 
 
@@ -152,7 +142,11 @@ def pack_bitmap(indices: Array, n: int, out: Array) -> None:
     _check_length(n)
     check(out, "out", "uint8", -(-n // 8))
     require_indices(indices, n)
-    words, k = zeros(-(-n // 32), np.uint32), np.int64(indices.size)  # what an atomic operation can set bits in
+    k = np.int64(indices.size)
+    if known_of(indices) is not None:  # it ascends
+        launch("lists", f"write_bitmap<{i}>", blocks_for(n, BITS_PIECE), indices, k, np.int64(n), out)
+        return
+    words = zeros(-(-n // 32), np.uint32)  # what an atomic operation can set bits in
     launch("lists", f"set_bits<{i}>", blocks_for(k), indices, k, words)
     out[:] = words.view(np.uint8)[: out.size]
 

@@ -13,6 +13,7 @@ from .base import (
     Array,
     chunk_indices,
     chunk_max,
+    compensated,
     concatenate,
     index_dtype,
     magnitude_bits,
@@ -49,9 +50,10 @@ def threshold_spans(memory: Array | None, grad: Array, spans: Bounds, lams: list
     return threshold_in(threshold, concatenate, memory, grad, spans, lams)
 
 
-def bin_select_spans(memory: Array | None, grad: Array, spans: Bounds, length: int) -> Array:
-    """``bin_select`` in each of ``spans``, as indices into all of ``grad``."""
-    return bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+def bin_select_spans(memory: Array | None, grad: Array, spans: Bounds, length: int, zeros: bool = True) -> Array:
+    """``bin_select`` in each of ``spans``, as indices into all of ``grad``; without ``zeros`` none where u is zero."""
+    found = bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+    return found if zeros else found[compensated(memory, grad)[found] != 0]
 
 
 def moments_spans(memory: Array | None, grad: Array, spans: Bounds, floor: float) -> list[Moments]:
