@@ -56,7 +56,7 @@ def add(lists: list[Pairs], step: Any) -> Pairs:
     union = step.ops.union([one.indices for one in lists], step.n)
     total = step.ops.zeros(union.size, step.dtype)
     for one in lists:
-        step.ops.scatter_add(total, step.ops.common(one.indices, union)[1], one.values)
+        step.ops.scatter_add(total, step.ops.places_in(union, one.indices), one.values)
     return Pairs(union, total)
 
 
@@ -105,8 +105,9 @@ def write(pairs: Pairs, step: Any, length: int | None = None) -> Array:
     return step.ops.concatenate([indices.view(BYTE), codes.view(BYTE)], BYTE)
 
 
-def read(message: Array, step: Any, filled: bool = False) -> Pairs:
-    """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out.
+def read(message: Array, step: Any, filled: bool = False, check: bool = True) -> Pairs:
+    """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out. Without
+    ``check`` indices are still to be examined.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def read(message: Array, step: Any, filled: bool = False) -> Pairs:
     indices = message[:cut].copy().view(dtype)  # copies are aligned for their type
     values = step.codec.decode(message[cut:].copy(), step.place(0, indices), step)
     if not filled:
-        return Pairs(_checked.ascending(indices, step), values)
+        return Pairs(_checked.ascending(indices, step) if check else indices, values)
     count = step.ops.filled_length(indices, step.n)
     if count < 0:
         raise CorruptMessage(f"a list of pairs must ascend within [0, {step.n}) and be filled up at its end: another "
@@ -144,8 +145,7 @@ class Ledger:
         left, minus = total.values.copy(), kept.values.copy()
         step.ops.scale(minus, -1.0)
         step.add_at(left, positions, minus)
-        bits = left.view(f"i{left.itemsize}")
-        remain = bits + bits != 0  # not a zero of either sign; of floats CuPy would take denormal numbers for zeros
+        remain = step.ops.threshold(None, left, float(np.finfo(left.dtype).smallest_subnormal))  # all but zeros
         self._left.append(Pairs(total.indices, left).at(remain, step))
 
     def sent(self, final: Array, step: Any) -> list[Sent]:

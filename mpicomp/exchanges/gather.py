@@ -70,7 +70,7 @@ class Gather(Stateless):
 
     def _sum(self, flat: Array, lengths: list[int], sent: list[Sent], step: Any) -> Mean:
         """The mean of all workers' decoded messages; this rank's own, which ``sent`` tells, are not read again."""
-        total, me = step.zeroed("gather-total", step.n, step.dtype), step.comm.rank
+        total, me = step.zeroed("gather-total", step.n, step.dtype), step.comm.own_message
         lists: list[Any] = []
         messages = [flat[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
         others = [rank for rank in range(len(lengths)) if rank != me]

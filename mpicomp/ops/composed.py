@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._cpu import bin_select, clear, count_nonfinite, gather, scale, scatter, threshold
+from ._cpu import bin_select, clear, common, count_nonfinite, gather, scale, scatter, threshold
 from .reference import concatenate
 from .reference.many import Bounds, bin_select_in, unpack_sparse_in
 
@@ -24,6 +24,11 @@ def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndar
     """``gather``, and how many of the values are not finite."""
     gather(memory, grad, indices, values)
     return count_nonfinite(values)[0]
+
+
+def places_in(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Where in ``whole`` the entries of ``part`` stand, all of which it has."""
+    return common(part, whole)[1]
 
 
 def take_out(dst: np.ndarray, indices: np.ndarray, factor: float, values: np.ndarray) -> None:

@@ -65,7 +65,7 @@ from ._cpu import (
     unpack_signs,
     widen,
 )
-from .composed import bin_select_spans, gather_counted, take_out, unpack_sparse
+from .composed import bin_select_spans, gather_counted, places_in, take_out, unpack_sparse
 from .reference import (
     PIECE,
     Key,
@@ -157,6 +157,7 @@ __all__ = [
     "pack_levels",
     "pack_natural",
     "pack_signs",
+    "places_in",
     "positions_of",
     "project",
     "project_all",

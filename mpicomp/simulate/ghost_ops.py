@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.reference import PIECE, index_dtype
+from ..ops.reference import PIECE, index_dtype, vouch
 from ..ops.reference import Key as RandomKey
 from ..ops.reference.low_rank import (
     Matrices,
@@ -73,7 +73,7 @@ class GhostOps:
     """
 
     PIECE, Key = PIECE, RandomKey
-    index_dtype = staticmethod(index_dtype)
+    index_dtype, vouch = staticmethod(index_dtype), staticmethod(vouch)
 
     def __init__(self, work: Callable[[str, int], None], n: int, passing: float = 1.0) -> None:
         self.work, self.n, self.passing = work, n, passing
@@ -257,6 +257,9 @@ class GhostOps:
 
         return places(a), places(b)
 
+    def places_in(self, whole: Any, part: Any) -> Ghost:
+        return self.common(part, whole)[1]
+
     # -- sketches: a pass over the vector for each of their rows, or columns of random signs
 
     def count_sketch(self, memory: Any, grad: Any, rows: int, columns: int, seed: int, table: Any) -> None:
@@ -273,9 +276,6 @@ class GhostOps:
     def ascends(self, indices: Any, n: int) -> bool:
         self.work("largest_gap", indices.size)  # one pass over the list, too
         return True
-
-    def vouch(self, indices: Any, n: int) -> Any:
-        return indices
 
     def filled_length(self, indices: Any, n: int) -> int:
         self.work("largest_gap", indices.size)

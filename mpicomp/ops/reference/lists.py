@@ -25,6 +25,11 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
     return in_a.astype(np.int64), in_b.astype(np.int64)
 
 
+def places_in(whole: Array, part: Array) -> Array:
+    """Where in ``whole`` (ascending) the entries of ``part`` (ascending) stand, all of which it has; int64."""
+    return common(part, whole)[1]
+
+
 def ascends(indices: Array, n: int) -> bool:
     """Whether ``indices`` ascend within ``[0, n)``, none twice."""
     return not len(indices) or bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
