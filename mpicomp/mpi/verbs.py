@@ -62,7 +62,7 @@ class Verbs(Checks):
     @property
     def own_message(self) -> int:
         """Which of the messages that all ranks have gathered is this rank's own, and need not be read."""
-        return self.rank
+        return (self._link or self._open()).rank
 
     @logged
     def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:

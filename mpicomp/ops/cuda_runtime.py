@@ -93,7 +93,7 @@ def _kernel_names() -> dict[str, list[str]]:
         "moments": _of("moments sample", real),
         "bin_select": [*_of("bin_peaks", real), *_of("write_bins", real_index)],
         "lists": [
-            *_of("measure_gaps pack_gaps write_indices set_bits write_bitmap write_bits", index),
+            *_of("measure_gaps look_up pack_gaps write_indices set_bits write_bitmap write_bits", index),
             "read_gaps",
             "count_bits",
         ],

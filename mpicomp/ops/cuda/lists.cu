@@ -10,6 +10,16 @@ template <typename I> __global__ void measure_gaps(const I* indices, long long k
     if (threadIdx.x == 0) found[blockIdx.x] = largest;
 }
 
+// Where in b (m ascending indices) the entries of a would stand; found[j] = 1 where the j-th stands there, else 0.
+template <typename I>
+__global__ void look_up(const I* a, long long k, const I* b, long long m, long long* places, float* found) {
+    for (long long j = grid_index(); j < k; j += grid_size()) {
+        const long long place = count_below(b, m, a[j]);
+        places[j] = place;
+        found[j] = place < m && b[place] == a[j] ? 1.0f : 0.0f;
+    }
+}
+
 // One byte of the stream a thread, put together from the few gaps that reach into it: nothing is written twice. Bits
 // beyond the last gap are zero.
 template <typename I>

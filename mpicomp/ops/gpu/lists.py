@@ -21,6 +21,7 @@ from .arguments import (
     told,
 )
 from .base import empty, zeros
+from .collect import NO_CUT, collect
 
 BITS = 64  # of a bitmap, for one thread
 BITS_PIECE = 16384  # of a bitmap, for one block: `bits_piece` in lists.cu
@@ -61,15 +62,17 @@ def filled_length(indices: Array, n: int) -> int:
 
 @on_device
 def common(a: Array, b: Array) -> tuple[Array, Array]:
-    kind_of(a, "a", INDEX)
+    i = kind_of(a, "a", INDEX)
     check(b, "b", a.dtype)
     for indices in (a, b):
         require_indices(indices, 2**64, ascending=True)
     if a.size == 0 or b.size == 0:
         return empty(0, np.int64), empty(0, np.int64)
-    place = xp().minimum(xp().searchsorted(b, a), b.size - 1)
-    in_a = xp().flatnonzero(b[place] == a)
-    return arguments.vouch(in_a, a.size), arguments.vouch(place[in_a], b.size)
+    k, m = np.int64(a.size), np.int64(b.size)
+    places, found = empty(a.size, np.int64), empty(a.size, np.float32)
+    launch("lists", f"look_up<{i}>", blocks_for(k), a, k, b, m, places, found)
+    in_a = collect(NO_CUT, found, int(np.float32(1).view(np.int32)))
+    return arguments.vouch(in_a.astype(np.int64, copy=False), a.size), arguments.vouch(places[in_a], b.size)
 
 
 @on_device
