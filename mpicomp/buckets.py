@@ -10,7 +10,7 @@ import numpy as np
 
 from .errors import BufferRefused, InvalidArgument
 from .ops import ops_for
-from .values import Array, address, overlap
+from .values import Array, Mean, address, overlap
 
 Arrays = Any  # an array, a mapping of name -> array, or a list or tuple of arrays
 
@@ -135,6 +135,11 @@ class Bucket:
         if self.form == "array":
             return parts[0]
         return parts if self.form == "list" else dict(zip(self.names, parts, strict=True))
+
+    def spread(self, mean: Mean, out: Arrays) -> Arrays:
+        """A sparse mean written into ``out``, which is given as the gradients are."""
+        self.ops.unpack_sparse(mean.indices, mean.values, self._in_order(list(_form(out)[1].values())))
+        return out
 
     def flat_view(self, out: Arrays) -> Array | None:
         """``out`` as one flat vector, where it is one in the dtype of computation."""

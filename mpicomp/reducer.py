@@ -105,6 +105,8 @@ class Reducer:
         """
         mean = self._run(grads, out)
         target = None if out is None else self._laid_out.flat_view(out)
+        if out is not None and target is None and mean.indices is not None:
+            return self._laid_out.spread(mean, out)
         dense = mean.dense(self._step.ops, target)
         if target is not None:
             return out

@@ -54,6 +54,15 @@ class Compensated(NamedTuple):
         return values
 
 
+    def counted_at(self, indices: Array | None, ops: Any) -> tuple[Array, int]:
+        """As ``at``; and how many of these values are not finite."""
+        if indices is None:
+            values = self.at(None, ops)
+            return values, ops.count_nonfinite(values)[0]
+        values = ops.empty(indices.size, self.gradient.dtype)
+        return values, ops.gather_counted(self.memory, self.gradient, indices, values)
+
+
 class Sent(NamedTuple):
     """What one worker put on the wire, as its receivers decode it; the rest of u stays in its memory.
 

@@ -74,6 +74,11 @@ class Verbs(Checks):
             stage = self._reduction.stage(device)
             stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
 
+    @property
+    def own_message(self) -> int:
+        """Which of the messages that all ranks have gathered is this rank's own, and need not be read."""
+        return (self._link or self._open()).rank
+
     @logged
     def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:
         """Every rank's flat array ``x``, one after the other in rank order, and how many elements each has (asked of

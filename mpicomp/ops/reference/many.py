@@ -13,11 +13,13 @@ from .base import (
     Array,
     chunk_indices,
     chunk_max,
+    compensated,
     concatenate,
     index_dtype,
     magnitude_bits,
     require_chunk,
     require_memory,
+    scatter,
     threshold,
     top_k,
 )
@@ -49,9 +51,10 @@ def threshold_spans(memory: Array | None, grad: Array, spans: Bounds, lams: list
     return threshold_in(threshold, concatenate, memory, grad, spans, lams)
 
 
-def bin_select_spans(memory: Array | None, grad: Array, spans: Bounds, length: int) -> Array:
-    """``bin_select`` in each of ``spans``, as indices into all of ``grad``."""
-    return bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+def bin_select_spans(memory: Array | None, grad: Array, spans: Bounds, length: int, zeros: bool = True) -> Array:
+    """``bin_select`` in each of ``spans``, as indices into all of ``grad``; without ``zeros`` none where u is zero."""
+    found = bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+    return found if zeros else found[compensated(memory, grad)[found] != 0]
 
 
 def moments_spans(memory: Array | None, grad: Array, spans: Bounds, floor: float) -> list[Moments]:
@@ -95,6 +98,11 @@ def unpack(flat: Array, arrays: list[Array]) -> None:
     for array in arrays:
         array[...] = flat[at : at + array.size].reshape(array.shape)
         at += array.size
+
+
+def unpack_sparse(indices: Array, values: Array, arrays: list[Array]) -> None:
+    """``unpack`` of a vector that has ``values`` at ``indices``, which ascend, and is zero elsewhere."""
+    unpack_sparse_in(scatter, indices, values, arrays)
 
 
 def require_total(arrays: list[Array], flat: Array) -> None:
@@ -171,6 +179,12 @@ def random_strata_in(one: Callable[..., Any], concatenate: Callable[..., Any], n
     found = [one(stop - start, k, key._replace(worker=key.worker + number))
              for number, ((start, stop), k) in enumerate(zip(spans, counts, strict=True))]
     return _joined([_moved(part, start, n) for part, (start, _) in zip(found, spans, strict=True)], concatenate, n)
+
+
+def unpack_sparse_in(scatter: Callable[..., None], indices: Any, values: Any, arrays: list[Any]) -> None:
+    flat = np.zeros(sum(array.size for array in arrays), values.dtype)
+    scatter(flat, indices, values)
+    unpack(flat, arrays)
 
 
 def _selected(one: Callable[..., Any], memory: Any, grad: Any, spans: Bounds, arguments: Iterable[Any]) -> list[Any]:
