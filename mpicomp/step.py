@@ -53,6 +53,8 @@ class Step:
         self.selector, self.codec, self.schedule = parts.selector, parts.codec, parts.schedule
         self.remembers = any(memory.remembers for memory in parts.memories)
         self.workers = workers
+        if hasattr(self.codec, "check_workers"):  # the same on all ranks, and nothing is on its way yet
+            self.codec.check_workers(workers.total)
         self.total_workers, self.first_worker = workers.total, workers.first(comm.rank)
         self._seed = seed
         self._scratch: dict[str, Array] = {}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import Comm, Reducer, step
-from mpicomp.errors import NonFiniteGradient
+from mpicomp import Comm, Reducer, pipeline, step
+from mpicomp.errors import InvalidArgument, NonFiniteGradient
 
 THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 N = 5003  # float32: five buckets of 4 KiB
@@ -159,3 +159,18 @@ def test_bytes_of_mpis_own_call_in_flight_are_counted(world, monkeypatch):
     np.testing.assert_array_equal(x, comm.size)
     assert comm.traffic.modelled == 2 * (comm.size - 1) * x.nbytes // comm.size
     comm.Free()
+
+
+def test_a_state_of_other_pieces_is_refused_before_anything_is_in_flight(own, started, monkeypatch, seed):
+    """What is in flight when a step ends reads and writes memory that was given up."""
+    monkeypatch.setattr(pipeline, "IN_FLIGHT_BYTES", 1)
+    grads = dict(zip("wb", drawn(own, seed)[0], strict=True))
+    first, second = (Reducer(own, "onebit:dense=1d") for _ in range(2))
+    first.reduce(grads)
+    assert started
+    started.clear()
+    state = first.state_dict()
+    second.load_state_dict({**state, "exchange/start": state["exchange/start"] + 1})
+    with pytest.raises(InvalidArgument, match="must be of the piece"):
+        second.reduce(grads)
+    assert not started
