@@ -202,7 +202,7 @@ def chunk_max_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Spans, p
 
 def chunk_indices_spans(positions: np.ndarray, spans: Spans, n: int, indices: np.ndarray) -> None:
     """As ``chunk_indices`` in each of ``spans``, into the whole vector."""
-    chunk_indices_in(chunk_indices, positions, spans, indices)
+    chunk_indices_in(chunk_indices, positions, spans, n, indices)
 
 
 def top_k_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, counts: list[int]) -> np.ndarray:

@@ -109,6 +109,23 @@ def test_positions_and_indices_that_do_not_fit_the_chunks(ops, spans, change):
            match=f"indices must have 4 elements, got {n}")
 
 
+@pytest.mark.parametrize(("spans", "match"), [
+    ([(0, 6, 3), (6, 11, 2)], r"spans must lie in \[0, 10\), got 6 to 11"),
+    ([(-2, 6, 4), (6, 10, 2)], r"spans must lie in \[0, 10\), got -2 to 6"),
+    ([(6, 4, 1), (0, 10, 3)], r"spans must lie in \[0, 10\), got 6 to 4"),
+    ([(0, 6, 3), (6, 10, 0)], r"chunk must be in \[1, 65536\], got 0"),
+    ([(0, 6, 3), (6, 10, 65537)], r"chunk must be in \[1, 65536\], got 65537"),
+    ([(0, 10, 0)], r"chunk must be in \[1, 65536\], got 0"),
+])  # fmt: skip
+def test_chunks_and_their_spans_out_of_range(ops, spans, match):
+    """The same words everywhere, the oracle's, too, and nothing is written."""
+    grad, positions, indices = np.ones(10, np.float32), np.full(4, 7, np.uint8), np.full(4, 7, np.int32)
+    for module in (ops, reference):
+        refuse(lambda p, module=module: module.chunk_max_spans(None, grad, spans, p), positions, match=match)
+        refuse(lambda i, module=module: module.chunk_indices_spans(np.zeros(4, np.uint8), spans, 10, i), indices,
+               match=match)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, *REALS])
 def test_pack_and_unpack(ops, rng, dtype):
     shapes = [(3, 5), (), (0,), (4097,), (1,), (2, 0, 3), (64, 3, 3, 3), (9000,)]

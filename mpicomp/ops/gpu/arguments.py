@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import BufferRefused, InvalidArgument
 from ...partition import chunk_count
 from ..cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
+from ..reference.base import require_chunk
 
 
 def kind_of(array: Array, name: str, choices: dict[str, str]) -> str:
@@ -91,21 +92,12 @@ def examined(indices: Array) -> tuple[int, bool]:
 
 
 def count_chunks(chunk: int, n: int) -> int:
-    if not 1 <= chunk <= 65536:
-        raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")
+    require_chunk(chunk)
     return chunk_count(n, chunk)
 
 
 def position_dtype(chunk: int) -> str:
     return "uint8" if chunk <= 256 else "uint16"
-
-
-def check_spans(spans: list[tuple[int, int, int]], n: int) -> int:
-    """How many chunks spans (start, stop, chunk) of n elements have in all; refuses those that do not fit."""
-    for start, stop, _ in spans:
-        if not 0 <= start <= stop <= n:
-            raise InvalidArgument(f"spans must lie in [0, {n}], got {start} to {stop}")
-    return sum(count_chunks(chunk, stop - start) for start, stop, chunk in spans)
 
 
 def bits_dtype(grad: Array) -> np.dtype:

@@ -16,6 +16,7 @@ from .base import (
     concatenate,
     index_dtype,
     magnitude_bits,
+    require_chunk,
     require_memory,
     threshold,
     top_k,
@@ -35,7 +36,7 @@ def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: 
 
 def chunk_indices_spans(positions: Array, spans: Spans, n: int, indices: Array) -> None:
     """Indices into all ``n`` elements of ``positions`` in the chunks of ``spans``."""
-    chunk_indices_in(chunk_indices, positions, spans, indices)
+    chunk_indices_in(chunk_indices, positions, spans, n, indices)
 
 
 def top_k_spans(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
@@ -107,15 +108,15 @@ def require_total(arrays: list[Array], flat: Array) -> None:
 
 def chunk_max_in(one: Callable[..., None], memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
     require_memory(memory, grad)
-    for start, stop, chunk, part in _parts(spans, positions):
+    for start, stop, chunk, part in _parts(spans, grad.size, positions):
         own = part if _fits(chunk, positions) else np.empty(part.size, np.uint8)
         one(None if memory is None else memory[start:stop], grad[start:stop], chunk, own)
         if own is not part:
             part[:] = own
 
 
-def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, indices: Array) -> None:
-    parts = list(_parts(spans, positions))
+def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, n: int, indices: Array) -> None:
+    parts = list(_parts(spans, n, positions))
     if indices.size != positions.size:
         raise InvalidArgument(f"indices must have {positions.size} elements, got {indices.size}")
     at = 0
@@ -195,6 +196,14 @@ def require_spans(spans: Bounds, n: int) -> None:
             raise InvalidArgument(f"spans must lie in [0, {n}), got {start} to {stop}")
 
 
+def chunk_counts(spans: Spans, n: int) -> list[int]:
+    """How many chunks each span has; refuses spans that do not lie in a vector of ``n``, and chunks of no such size."""
+    require_spans([span[:2] for span in spans], n)
+    for *_, chunk in spans:
+        require_chunk(chunk)
+    return [chunk_count(stop - start, chunk) for start, stop, chunk in spans]
+
+
 def require_counts(spans: Bounds, counts: list[int], n: int, least: int = 0) -> None:
     """Refuse spans that do not lie in a vector of ``n``, or of which more is wanted than there is."""
     if len(spans) != len(counts):
@@ -232,9 +241,9 @@ def checked_streams(key: Key, count: int) -> Key:
     return key
 
 
-def _parts(spans: Spans, positions: Array) -> Iterator[tuple[int, int, int, Array]]:
+def _parts(spans: Spans, n: int, positions: Array) -> Iterator[tuple[int, int, int, Array]]:
     """Each span with its part of ``positions``, of which there must be one a chunk."""
-    counts = [chunk_count(stop - start, chunk) for start, stop, chunk in spans]
+    counts = chunk_counts(spans, n)
     if sum(counts) != positions.size:
         raise InvalidArgument(f"positions must have {sum(counts)} elements, got {positions.size}")
     at = 0
