@@ -50,7 +50,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         As in ``Reducer``, for the whole model: with ``skip`` the next ``step`` does nothing. (With an error memory
         buckets are then exchanged after backward.)
     broadcast : bool
-        Begin with rank 0's parameters and optimizer state.
+        Begin with rank 0's parameters, frozen ones among them, and optimizer state.
     options
         Further ones of ``Reducer``: ``algorithm``, ``densities``, ``measures``, ``trace``.
 
@@ -70,7 +70,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                  grad_scaler: Any = None, nonfinite: str = "raise", broadcast: bool = True, **options: Any) -> None:
         comm = comm if isinstance(comm, Comm) else Comm(comm)
         self.optimizer, self._scaler = optimizer, grad_scaler if grad_scaler and grad_scaler.is_enabled() else None
-        named = trainable(named_parameters)
+        given = list(named_parameters)
+        named = trainable(given)
 
         def checked() -> tuple[Scheme, int]:
             parsed = Scheme.parse(scheme)
@@ -83,7 +84,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_alike(comm, [describe(name, parameter) for name, parameter in named])
         comm.agree(f"DistributedOptimizer bucket_bytes={nbytes} overlap={overlap} broadcast={broadcast}")
         if broadcast:
-            broadcast_parameters(named, comm)
+            broadcast_parameters(given, comm)
             broadcast_optimizer_state(optimizer, comm)
         if self._scaler is not None and nonfinite == "raise":
             nonfinite = "skip"

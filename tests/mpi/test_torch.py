@@ -82,6 +82,16 @@ def assert_close(model, other, rtol, atol=0.0):
         torch.testing.assert_close(a, b[1], rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def test_frozen_parameters_begin_alike_too(comm, seed):
+    model = made(seed + comm.rank)
+    model.conv.requires_grad_(False)
+    optimizer = wrap(model, comm)
+    assert_alike(comm, model)
+    train(model, optimizer, batches(seed, comm.size)[:, comm.rank])
+    assert_alike(comm, model)
+    optimizer.close()
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_dense_is_one_process_with_all_batches(comm, seed, kind, overlap):
