@@ -10,7 +10,7 @@ import numpy as np
 
 from .errors import BufferRefused, InvalidArgument
 from .ops import ops_for
-from .values import Array
+from .values import Array, Mean, address, overlap
 
 Arrays = Any  # an array, a mapping of name -> array, or a list or tuple of arrays
 
@@ -136,6 +136,11 @@ class Bucket:
             return parts[0]
         return parts if self.form == "list" else dict(zip(self.names, parts, strict=True))
 
+    def spread(self, mean: Mean, out: Arrays) -> Arrays:
+        """A sparse mean written into ``out``, which is given as the gradients are."""
+        self.ops.unpack_sparse(mean.indices, mean.values, self._in_order(list(_form(out)[1].values())))
+        return out
+
     def flat_view(self, out: Arrays) -> Array | None:
         """``out`` as one flat vector, where it is one in the dtype of computation."""
         arrays = list(_form(out)[1].values())
@@ -146,12 +151,18 @@ class Bucket:
             return None
         return arrays[0].reshape(-1)
 
-    def lies_in(self, flat: list[Array], out: Arrays | None) -> bool:
-        """Whether ``out`` is the very memory, on the host, of the one worker's vector ``flat``."""
-        if out is None or len(flat) > 1 or not isinstance(flat[0], np.ndarray):
-            return False
-        there = self.flat_view(out)
-        return there is not None and _address(there) == _address(flat[0])
+    def target(self, grads: Arrays, flat: list[Array], out: Arrays | None) -> Array | None:
+        """Memory for the mean of one worker's vector ``flat``, which may be that vector's: that of ``out``, else of
+        ``flat`` where it is not that of ``grads``; none that overlaps it in part.
+        """
+        vector, *others = flat
+        if others or self.total > self.n:
+            return None
+        there = None if out is None else self.flat_view(out)
+        if there is None:
+            packed = not any(overlap(array, vector) for array in _form(grads)[1].values())
+            return vector if packed else None
+        return there if address(there) == address(vector) or not overlap(there, vector) else None
 
     def check_out(self, out: Arrays) -> None:
         """Refuse an ``out`` that does not have the layout of one worker's gradients, or cannot be written."""
@@ -177,19 +188,22 @@ class Bucket:
         raise IndexError(index)
 
     def _common_vector(self, arrays: list[Array]) -> Array | None:
-        """The vector that NumPy arrays are views of, where they lie in it as this layout has them; else None."""
-        base = getattr(arrays[0], "base", None)
-        if not isinstance(base, np.ndarray) or base.ndim != 1 or not base.dtype == self.compute == self.dtype:
+        """The vector that arrays are views of, where they lie in it as this layout has them; else None."""
+        filled = [(array, start) for array, (start, _) in zip(arrays, self.spans, strict=True) if array.size]
+        if not filled or self.workers > 1:
             return None
-        if self.workers > 1 or not base.flags.c_contiguous:
+        some, place = filled[0]
+        base: Any = getattr(some, "base", None)
+        if not isinstance(base, np.ndarray) and type(base) is not type(some):
             return None
-        origin = _address(arrays[0]) - self.spans[0][0] * base.itemsize
-        for array, (start, _) in zip(arrays, self.spans, strict=True):
-            if array.base is not base or _address(array) != origin + start * base.itemsize:
-                return None
-        first = (origin - _address(base)) // base.itemsize
+        if base.ndim != 1 or not base.flags.c_contiguous or not base.dtype == self.compute == self.dtype:
+            return None
+        origin = address(some) - place * base.itemsize
+        if any(array.base is not base or address(array) != origin + start * base.itemsize for array, start in filled):
+            return None
+        first = (origin - address(base)) // base.itemsize
         vector = base[first : first + self.total] if first >= 0 else base[:0]
-        return vector if vector.size == self.total and _address(vector) == origin else None
+        return vector if vector.size == self.total and address(vector) == origin else None
 
     def _own(self, array: Array) -> tuple[int, ...]:
         return tuple(array.shape[1:] if self.workers > 1 else array.shape)
@@ -210,10 +224,6 @@ def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
     if isinstance(grads, list | tuple):
         return "list", {f"gradient {i}": array for i, array in enumerate(grads)}
     return "array", {"gradient": grads}
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def _check_kind(name: str, array: Array) -> None:

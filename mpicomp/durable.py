@@ -1,9 +1,12 @@
-"""Files that a crash leaves whole: what is written aside reaches the disk before it gets its name."""
+"""Files that are not lost: what is written aside reaches the disk before it gets its name, and replaces no input."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+
+from .errors import RefusedOverwrite
 
 
 def fsync(path: Path) -> None:
@@ -13,6 +16,18 @@ def fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def refuse_inputs(output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse an output that is one of the files that are read, by whatever name or link: it would be lost.
+
+    Raises
+    ------
+    RefusedOverwrite
+    """
+    for one in inputs:
+        if output.exists() and one.exists() and os.path.samefile(output, one):
+            raise RefusedOverwrite(f"{output} is the input {one} itself: give another path for the output")
 
 
 def replace(part: Path, target: Path) -> None:

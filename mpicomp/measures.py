@@ -36,7 +36,7 @@ class Measures:
     """
 
     def __init__(self, interval: int, step: Any, memories: list[Any]) -> None:
-        self._interval, self._step, self._memories = interval, step, memories
+        self.interval, self._step, self._memories = interval, step, memories
         self._total_error = 0.0
         self._u: list[Array] = []
         self._chosen: list[Array | None] = []
@@ -44,9 +44,9 @@ class Measures:
     def begin(self, workers: list[Compensated]) -> bool:
         """Whether this step is measured; then note what its update will overwrite."""
         step = self._step
-        if not self._interval:
+        if not self.interval:
             return False
-        measured = step.number % self._interval == 0
+        measured = step.number % self.interval == 0
         step.remembers = measured or any(memory.remembers for memory in self._memories)  # what was sent is to be kept
         if not measured:
             return False
@@ -136,7 +136,7 @@ class Measures:
         return step.ops.squared_norm(marks)
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
-        return {"total_error": np.array(self._total_error)} if self._interval else {}
+        return {"total_error": np.array(self._total_error)} if self.interval else {}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         self._total_error = float(state.get("total_error", 0.0))

@@ -34,15 +34,11 @@ class Pipeline:
         yield "exchange/", self.exchange
         yield "schedule/", self.schedule
 
-    def check_state(self, state: dict[str, Any], bucket: Any) -> None:
-        """Refuse a state of other arrays for a reducer that has begun."""
-        for kind, n in (("memory", bucket.n), ("dense", bucket.total - bucket.n)):
-            sizes = {np.size(value) for name, value in state.items() if name.startswith(f"{kind}/")}
-            if sizes - {n}:
-                raise InvalidArgument(f"the state's {kind} vectors must have {n} elements, got {sizes}")
-
     def check(self, bucket: Any, number: int) -> None:
-        """Refuse a layout that the loaded state is not of, before step ``number``."""
+        """Refuse a layout that the scheme cannot have, or the loaded state is not of, before step ``number``."""
+        if self.memories[0].silences and bucket.total > bucket.n:
+            raise InvalidArgument("arrays cannot go dense where a scheme sends nothing in some steps; expected "
+                                  "dense=none and no density of 1, or between=gradient")
         for memory in self.memories:
             memory.check(bucket.n)
         self.dense.check(bucket.total - bucket.n, self.step, number)

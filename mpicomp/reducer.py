@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from . import allreduce, cautions
+from . import allreduce, cautions, saved
 from .buckets import Arrays, Bucket
 from .errors import InvalidArgument, NonFiniteGradient
 from .measures import Measures
@@ -76,14 +76,18 @@ class Reducer:
         comm.reducers += 1  # where ranks compare, two of one scheme for equal arrays must not be taken for each other
         self._which = self._text if comm.reducers == 1 else f"{self._text} (reducer {comm.reducers})"
         cautions.warn(self.scheme, comm.rank)
-        parts = self.scheme.parts(workers)
         trace = trace if trace is not None and trace.enabled else None
-        self._step = Step(comm, Workers.of_all(comm, workers), parts, self.scheme.options["seed"], algorithm, trace)
-        self._pipeline = Pipeline(parts, self._step, check_finite=nonfinite != "allow")
-        self._measures = Measures(measures, self._step, parts.memories)
-        self._bucket: Bucket | None = None
+        self._make_parts(Workers.of_all(comm, workers), algorithm, measures, trace)
         self._untold: Exception | None = None  # of a silent step
         self.step, self.stats = 0, StepStats()
+
+    def _make_parts(self, everyone: Workers, algorithm: str, measures: int, trace: Any) -> None:
+        """The scheme's parts and what runs them, which know no arrays yet."""
+        parts = self.scheme.parts(self.workers)
+        self._step = Step(self.comm, everyone, parts, self.scheme.options["seed"], algorithm, trace)
+        self._pipeline = Pipeline(parts, self._step, check_finite=self.nonfinite != "allow")
+        self._measures = Measures(measures, self._step, parts.memories)
+        self._bucket: Bucket | None = None
 
     def reduce(self, grads: Arrays, out: Arrays | None = None) -> Arrays:
         """The mean over all workers of all ranks, dense (collective).
@@ -101,6 +105,8 @@ class Reducer:
         """
         mean = self._run(grads, out)
         target = None if out is None else self._laid_out.flat_view(out)
+        if out is not None and target is None and mean.indices is not None:
+            return self._laid_out.spread(mean, out)
         dense = mean.dense(self._step.ops, target)
         if target is not None:
             return out
@@ -128,8 +134,10 @@ class Reducer:
         arrays : like the gradients passed to ``reduce``
             For each of this rank's workers its own, for example its gradient at the optimum; copied.
         """
-        error: Exception | None = None
-        flat: list[Array] = []
+        self._laying_out(self._set_shift, arrays)
+
+    def _set_shift(self, arrays: Arrays) -> None:
+        error, flat = None, []
         try:
             if not hasattr(self._pipeline.memories[0], "set_shift"):
                 raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
@@ -167,19 +175,11 @@ class Reducer:
         ------
         InvalidArgument
             On every rank, if the state is of another scheme or another number of workers.
+        Disagreement
+            On every rank, if ranks' states are of different steps, or one lacks what another has.
         """
-        together(self.comm, lambda: self._check_state(state))
+        saved.agree_on(self.comm, state, self.scheme, self.workers, self._bucket)
         together(self.comm, lambda: self._load(state))
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        if absent := [key for key in ("scheme", "workers", "step") if key not in state]:
-            raise InvalidArgument(f"the state must be of a Reducer's state_dict, it lacks {', '.join(absent)}")
-        if not self.scheme.equals(state["scheme"]):
-            raise InvalidArgument(f"the state must have scheme={self.scheme}, got {state['scheme']}")
-        if state["workers"] != self.workers:
-            raise InvalidArgument(f"the state must have workers={self.workers}, got {state['workers']}")
-        if self._bucket is not None:
-            self._pipeline.check_state(state, self._bucket)
 
     def _load(self, state: dict[str, Any]) -> None:
         self.step = int(state["step"])
@@ -192,12 +192,23 @@ class Reducer:
         """One step, in the log of calls where there is one."""
         log = self.comm.log
         if log is None:
-            return self._run_step(grads, out)
+            return self._laying_out(self._run_step, grads, out)
         try:
             log.begin("step", self.step, "of", self._text)
-            return self._run_step(grads, out)
+            return self._laying_out(self._run_step, grads, out)
         finally:
             log.end()
+
+    def _laying_out(self, work: Callable[..., Any], *arrays: Arrays | None) -> Any:
+        """Do what lays out the arrays if none were: where that is refused, nothing of the layout stays."""
+        state = self.state_dict() if self._bucket is None else None
+        try:
+            return work(*arrays)
+        except Exception:
+            if state is not None:
+                self._make_parts(self._step.workers, self._step.algorithm, self._measures.interval, self._step.trace)
+                self._load(state)
+            raise
 
     def _run_step(self, grads: Arrays, out: Arrays | None) -> Mean:
         """What a rank can do alone, one agreement, then compress, exchange and update."""
@@ -218,7 +229,7 @@ class Reducer:
         try:
             bucket = self._begin(grads, out)
             flat = bucket.flatten(grads, self._step.scratch)
-            self._step.in_place = bucket.lies_in(flat, out)
+            self._step.target = bucket.target(grads, flat, out)
             workers, found = self._pipeline.select(flat)
             return flat, workers, self._pipeline.nonfinite_error(flat, found, bucket)
         except Exception as error:
@@ -261,9 +272,6 @@ class Reducer:
             bucket = Bucket(grads, self.workers, self.scheme.options["dense"], self._densities)
             allreduce.check_home(self._step.algorithm, bucket.ops.empty(0, bucket.compute))
             self._pipeline.check(bucket, self.step)
-            if self._pipeline.memories[0].silences and bucket.total > bucket.n:
-                raise InvalidArgument(f"arrays cannot go dense where {self._text} sends nothing in some steps; "
-                                      "expected dense=none and no density of 1, or between=gradient")
         elif not bucket.fits(grads):
             raise InvalidArgument(f"this reducer's error memory is for {bucket.signature}; make another Reducer for "
                                   "other arrays")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .partition import chunk_count, pieces
-from .values import Array, Compensated, Place
+from .values import Array, Compensated, Place, overlap
 from .workers import Workers
 
 # A dense vector on the host goes in equal parts of at most about so many bytes, each an all-reduce of its own: long
@@ -42,8 +42,8 @@ class Step:
         Parts of the scheme that its exchange asks.
     remembers : bool
         Whether a memory, or who measures this step, reads what was sent.
-    in_place : bool
-        Whether the mean is to lie where the gradient does, which may be overwritten once all ranks have agreed.
+    target : array or None
+        Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
     seconds : dict
         Seconds of each phase of the step so far.
     """
@@ -53,13 +53,16 @@ class Step:
         self.selector, self.codec, self.schedule = parts.selector, parts.codec, parts.schedule
         self.remembers = any(memory.remembers for memory in parts.memories)
         self.workers = workers
+        if hasattr(self.codec, "check_workers"):  # the same on all ranks, and nothing is on its way yet
+            self.codec.check_workers(workers.total)
         self.total_workers, self.first_worker = workers.total, workers.first(comm.rank)
         self._seed = seed
         self._scratch: dict[str, Array] = {}
         self._layout: dict[Any, Any] = {}
         self._phases: list[tuple[str, int, int]] = []
         self._densities: list[float | None] = []
-        self.number, self.n, self.in_place = -1, 0, False
+        self.number, self.n = -1, 0
+        self.target: Array | None = None
         self.seconds: dict[str, float] = {}
         self.spans: list[tuple[int, int]] = []
         self.tensors: list[tuple[int, int, tuple[int, ...]]] = []
@@ -194,6 +197,15 @@ class Step:
         target = wire if wire.dtype == self.dtype else None
         return self.start_mean(first, part, place if coded else None, target)()
 
+    def mean_from(self, values: Array, target: Array) -> Array:
+        """The mean over all ranks' ``values``, of one worker each, written into ``target``, which may be these."""
+        factor = 1.0 / self.total_workers
+        if overlap(values, target):
+            self.comm.allreduce_in_place(target, self.algorithm, factor=factor)
+        else:
+            self.comm.allreduce_from(values, target, self.algorithm, factor)
+        return target
+
     def start_mean(self, like: Array, part: Callable[[int, int], Array], place: Place | None = None,
                    target: Array | None = None, beside: bool = False) -> Callable[[], Array]:
         """Begin to average a dense vector over all workers, in buckets that are in flight at once (collective).
@@ -218,28 +230,37 @@ class Step:
         A function that gives the mean, to be called once.
         """
         cuts, kind, started = self.cuts(like), self.codec.kind if place else None, []
+        plain = place is None or self.sends_as_it_is
+        factor = 1.0 / self.total_workers if plain else 1.0  # else codes are decoded first
         if len(cuts) > 1 or beside:
             for begin, end in cuts:
                 wire = part(begin, end)
-                started.append((wire, self.comm.start_allreduce(wire, self.algorithm, kind)))
+                started.append((wire, self.comm.start_allreduce(wire, self.algorithm, kind, factor)))
 
         def read(wire: Array, begin: int, end: int) -> Array:
-            return self.scale(self.codec.decode(wire, place.part(begin, end), self) if place else wire)
+            if place is None or plain:
+                return wire
+            return self.scale(self.codec.decode(wire, place.part(begin, end), self))
 
         def finish() -> Array:
             if not started:
                 wire = part(0, like.size)
-                self.comm.allreduce_in_place(wire, self.algorithm, kind=kind)
+                self.comm.allreduce_in_place(wire, self.algorithm, kind=kind, factor=factor)
                 return read(wire, 0, like.size)
             mean = self.ops.empty(like.size, self.dtype) if target is None else target
             for (begin, end), (wire, request) in zip(cuts, started, strict=True):
                 self.comm.wait_for(request)
                 values, here = read(wire, begin, end), mean[begin:end]
-                if not np.may_share_memory(values, here):
+                if not overlap(values, here):
                     here[:] = values
             return mean
 
         return finish
+
+    @property
+    def sends_as_it_is(self) -> bool:
+        """Whether the codec leaves values as they are, in the dtype of computation."""
+        return self.codec.name == "float" and self.codec.dtype(self.dtype) == self.dtype
 
     def cuts(self, like: Array) -> list[tuple[int, int]]:
         """Where the buckets of a dense vector begin and end: about equally long; only one where none can be in flight.

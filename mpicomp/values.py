@@ -5,9 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
 Array = Any  # a 1-D C-contiguous NumPy or CuPy array
+
+
+def address(array: Any) -> int:
+    """Where an array begins, on the host or on its device; 0 for what lies nowhere, as in simulations."""
+    interface = getattr(array, "__cuda_array_interface__", None) or getattr(array, "__array_interface__", None)
+    return interface["data"][0] if interface else 0
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Whether two arrays have memory in common."""
+    begin, other = address(a), address(b)
+    return begin < other + b.nbytes and other < begin + a.nbytes and begin != 0 != other
 
 
 class Compensated(NamedTuple):
@@ -42,6 +52,15 @@ class Compensated(NamedTuple):
         values = ops.empty(indices.size, self.gradient.dtype)
         ops.gather(self.memory, self.gradient, indices, values)
         return values
+
+
+    def counted_at(self, indices: Array | None, ops: Any) -> tuple[Array, int]:
+        """As ``at``; and how many of these values are not finite."""
+        if indices is None:
+            values = self.at(None, ops)
+            return values, ops.count_nonfinite(values)[0]
+        values = ops.empty(indices.size, self.gradient.dtype)
+        return values, ops.gather_counted(self.memory, self.gradient, indices, values)
 
 
 class Sent(NamedTuple):
@@ -107,7 +126,7 @@ class Mean(NamedTuple):
         if self.indices is None:
             if out is None:
                 return self.values
-            if not (isinstance(out, np.ndarray) and np.may_share_memory(out, self.values)):  # else it is there already
+            if not overlap(out, self.values):  # else it is there already
                 out[:] = self.values
             return out
         if out is None:

@@ -6,7 +6,8 @@ node     4 and 8 ranks of one node, 1 to 256 MiB, under Open MPI and MPICH: priv
 small    4 B to 16 KiB, 2 and 4 ranks: what ``Comm.Allreduce`` costs over mpi4py's own call
 hosts    four hosts of 1 Gbit/s (needs root and iproute2), 1 and 2 ranks a host, 4 to 256 MiB
 segments 64 MiB over the hosts, with segments of other lengths and numbers, and parts of other lengths, in turn
-buckets  steps of a dense Reducer in buckets of 4 to 32 MiB that are in flight at once, beside one in one piece
+step     a step of a dense Reducer, out of place and in place, beside the all-reduces in it
+buckets  steps of scheme `half` in buckets of 4 to 32 MiB that are in flight at once, beside one in one piece
 
 Times are medians of calls that take turns, each as slow as its slowest rank. "Copy" is every rank copying the vector
 at once: an all-reduce must read and write main memory as much, so it is the limit that memory sets. "Others' CPU" is
@@ -122,8 +123,26 @@ def hosts_row(ranks_a_host, one):
     return {**row, "native / auto": verdict(seconds["native"] / seconds["auto"], 1.3)}
 
 
+def step(quick):
+    """A dense step against the all-reduce in it, on one node and over hosts."""
+    raw, seconds = {}, 2 if quick else 10
+    for mib in (1, 64):
+        settings = {"n": mib * MIB // 4, "seconds": seconds}
+        for ranks in (2, 4):
+            for mpi in MPIS:
+                raw[f"{ranks} ranks, {mpi}, {mib} MiB"] = on_node(mpi, ranks, settings, task="plain_steps")
+        for rate in ("1gbit", "10gbit"):
+            with Hosts(4, rate) as cluster:
+                command = ["python", MEASURE, "plain_steps", json.dumps(settings)]
+                raw[f"4 hosts of {rate}, {mib} MiB"] = answer(cluster.run(1, command, time_limit=500))
+    rows = [{"where": where, "others' CPU": f"{one['others']:.0%}",
+             **{f"{name} ms": f"{1e3 * value:.2f}" for name, value in one["seconds"].items()}}
+            for where, one in raw.items()]
+    return "float32, `Reducer(comm, \"dense\").reduce(x, out=out)` and `reduce(x, out=x)`", rows, raw
+
+
 def buckets(quick):
-    """A dense step in buckets against one in one piece, and against the all-reduce alone."""
+    """A step in buckets against one in one piece, and against the all-reduce of as many float32."""
     sizes = {f"{mib} MiB": mib * MIB for mib in ((8,) if quick else (4, 8, 16, 32))}
     settings = {"n": 64 * MIB // 4, "sizes": sizes, "seconds": 2 if quick else 20}
     raw = {f"{ranks} ranks, {mpi}": on_node(mpi, ranks, settings, task="buckets") for ranks in (2, 4) for mpi in MPIS}
@@ -137,7 +156,7 @@ def buckets(quick):
         row |= {f"{name} ms": f"{1e3 * value:.1f}" for name, value in one["seconds"].items()}
         whole = one["seconds"]["whole"]
         rows.append({**row, **{f"whole / {name}": f"{whole / one['seconds'][name]:.2f}" for name in sizes}})
-    return "64 MiB float32, `Reducer(comm, \"dense\").reduce(x, out=out)`", rows, raw
+    return "64 MiB float32, `Reducer(comm, \"half\").reduce(x, out=out)`", rows, raw
 
 
 def segments(quick):
@@ -165,7 +184,7 @@ def segments(quick):
     return "4 hosts, 1 Gbit/s, 64 MiB float32", rows, raw
 
 
-FIGURES = {"node": node, "small": small, "hosts": hosts, "buckets": buckets, "segments": segments}
+FIGURES = {"node": node, "small": small, "hosts": hosts, "step": step, "buckets": buckets, "segments": segments}
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from mpicomp import ops
 from mpicomp.buckets import Bucket
 from mpicomp.errors import BufferRefused, InvalidArgument
+from mpicomp.values import address, overlap
 
 
 def scratch(key, n, dtype):
@@ -72,3 +74,58 @@ def test_mixed_dtypes_and_nothing_are_refused():
         Bucket([np.zeros(2), np.zeros(2, np.float32)], 1)
     with pytest.raises(InvalidArgument, match="got none"):
         Bucket([], 1)
+
+
+class DeviceVector:
+    """What a CuPy array is to the layout: it has no interface of the host's, and knows whose memory it sees."""
+
+    def __init__(self, held, base=None):
+        self.held, self.base = held, base
+        self.ndim, self.size, self.shape, self.nbytes = held.ndim, held.size, held.shape, held.nbytes
+        self.dtype, self.itemsize, self.flags = held.dtype, held.itemsize, held.flags
+
+    @property
+    def __cuda_array_interface__(self):
+        interface = dict(self.held.__array_interface__)
+        return {**interface, "data": (interface["data"][0] if self.size else 0, False)}  # CuPy gives no other
+
+    def __getitem__(self, key):
+        return DeviceVector(self.held[key], self if self.base is None else self.base)
+
+    def reshape(self, *shape):
+        return DeviceVector(self.held.reshape(*shape), self if self.base is None else self.base)
+
+
+@pytest.fixture
+def on_device():
+    homes = dict(ops._HOMES)
+    ops.register(DeviceVector.__module__.partition(".")[0], ops.ops_for(np.empty(0)))
+    yield DeviceVector
+    ops._HOMES.clear()
+    ops._HOMES.update(homes)
+    ops._FOUND.clear()
+
+
+def test_views_of_one_vector_on_a_device_are_taken_for_it(on_device):
+    whole = on_device(np.arange(20, dtype=np.float32))
+    views = {"a": whole[2:8].reshape(2, 3), "none": whole[8:8], "b": whole[8:17]}
+    bucket = Bucket(views, 1)
+    vector, = bucket.flatten(views, None)
+    assert (address(vector), vector.size) == (address(whole[2:]), 15)
+    assert address(bucket.flat_view(views)) == address(vector)
+    assert address(bucket.target(views, [vector], views)) == address(vector)
+    elsewhere = on_device(np.empty(15, np.float32))
+    out = {"a": elsewhere[:6].reshape(2, 3), "none": elsewhere[6:6], "b": elsewhere[6:]}
+    assert address(bucket.target(views, [vector], out)) == address(elsewhere)
+    assert bucket.target(views, [vector], None) is None  # which is the gradients' own
+    for wrong in ({**views, "b": whole[9:18]}, {**views, "b": on_device(np.empty(9, np.float32))}):
+        assert bucket.flat_view(wrong) is None
+    shifted = {"a": whole[3:9].reshape(2, 3), "none": whole[9:9], "b": whole[9:18]}
+    assert bucket.target(views, [vector], shifted) is None  # half in the gradients' memory
+
+
+def test_memory_in_common():
+    x = np.zeros(10, np.float32)
+    assert overlap(x[:6], x[5:])
+    assert not overlap(x[:5], x[5:])
+    assert not overlap(x[:0], x)

@@ -1,7 +1,9 @@
 """Dense all-reduce schedules: the registry of their names (`table` holds the choice between them).
 
-Each schedule is one file with ``allreduce(link, work, op, ops, scratch)``: it replaces the vector ``work`` on every
-rank by the reduction over the ranks of ``link``, in place and with the same bits on every rank.
+Each schedule is one file with ``allreduce(link, work, op, ops, scratch, factor, source)``: it replaces the vector
+``work`` on every rank by the reduction over the ranks of ``link``, with the same bits on every rank. What is reduced is
+``source``, where given, which stays as it is; nothing is copied. A ``factor`` other than 1 multiplies every element of
+the result as it becomes final: for floats in full precision.
 """
 
 from __future__ import annotations
@@ -23,8 +25,6 @@ ALGORITHMS = {
 ON_DEVICES = frozenset({"nccl"})
 # In memory that ranks share, which a device's is not: device arrays go through the host, also where MPI takes them.
 ON_HOSTS = frozenset({"node_shared"})
-# Schedules that take the vector to reduce and the one for the result; the others work in place.
-OUT_OF_PLACE = frozenset({"node_shared"})
 # The array operation that combines two operands, by the name of the reduction.
 VERBS = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
 # NumPy's, of integers on the host, between nodes whose ranks share memory: elsewhere MPI's own call does these.
@@ -63,8 +63,16 @@ def get(name: str) -> Callable[..., None]:
     return import_module(ALGORITHMS[name]).allreduce
 
 
-def combiner(ops: Any, op: str) -> Callable[[Any, Any], None]:
-    """``combine(dst, src)``: dst = dst OP src, element by element."""
+def combiner(ops: Any, op: str, factor: float = 1.0) -> Callable[[Any, Any], None]:
+    """``combine(dst, src)``: dst = (dst OP src) * factor, element by element."""
+    if factor != 1.0:
+        combine = combiner(ops, op)
+
+        def finish(dst: Any, src: Any) -> None:
+            combine(dst, src)
+            ops.scale(dst, factor)
+
+        return finish
     if op in LOGIC:
         function = getattr(import_module("numpy"), LOGIC[op])
         return lambda dst, src: function(dst, src, out=dst)

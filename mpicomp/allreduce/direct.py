@@ -23,11 +23,14 @@ SEGMENT_BYTES = 1 << 18
 WINDOW = 2  # segments of each rank in flight: one is received while the other is added
 
 
-def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any, kind: str | None = None) -> None:
+def allreduce(
+    link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float = 1.0, source: Any = None,
+    kind: str | None = None,
+) -> None:
     if link.size == 1 or work.size == 0:
         return
     blocks = Blocks(link, work)
-    blocks.reduce_own(Summation(op, ops, scratch, kind), scratch)
+    blocks.reduce_own(Summation(op, ops, scratch, kind, factor), scratch, work if source is None else source)
     blocks.share_own()
 
 
@@ -47,22 +50,24 @@ class Blocks:
         length = max(1, min(longest, nbytes // itemsize))
         return length, range(chunk_count(longest, length)), window
 
-    def _segment(self, block: int, index: int, length: int) -> Any:
+    def _segment(self, block: int, index: int, length: int, vector: Any = None) -> Any:
+        """Of ``work``, or of another vector."""
         begin = self.displs[block] + index * length
-        return self.work[begin : max(begin, min(begin + length, self.displs[block] + self.counts[block]))]
+        vector = self.work if vector is None else vector
+        return vector[begin : max(begin, min(begin + length, self.displs[block] + self.counts[block]))]
 
-    def reduce_own(self, summation: Summation, scratch: Any) -> None:
+    def reduce_own(self, summation: Summation, scratch: Any, source: Any) -> None:
         link, rank, size = self.link, self.link.rank, self.link.size
         length, indices, window = self._cut(SEGMENT_BYTES, WINDOW)
         slots = scratch(window * size * length)
 
-        def slot(source: int, index: int) -> Any:
-            begin = ((index % window) * size + source) * length
+        def slot(sender: int, index: int) -> Any:
+            begin = ((index % window) * size + sender) * length
             return slots[begin : begin + self._segment(rank, index, length).size]
 
         def start(index: int) -> tuple[list[Any], list[Any]]:
-            received = [link.irecv(slot(source, index), source) for source in reversed(self.peers)]
-            return received, [link.isend(self._segment(peer, index, length), peer) for peer in self.peers]
+            received = [link.irecv(slot(peer, index), peer) for peer in reversed(self.peers)]
+            return received, [link.isend(self._segment(peer, index, length, source), peer) for peer in self.peers]
 
         started = deque(start(index) for index in indices[: window - 1])
         for index in indices:
@@ -71,8 +76,9 @@ class Blocks:
             received, sent = started.popleft()
             for request in received:
                 link.wait(request)
-            own = self._segment(rank, index, length)
-            summation.run([own if source == rank else slot(source, index) for source in range(size)], own)
+            own = self._segment(rank, index, length, source)
+            pieces = [own if other == rank else slot(other, index) for other in range(size)]
+            summation.run(pieces, self._segment(rank, index, length))
             for request in sent:
                 link.wait(request)
 
@@ -96,9 +102,9 @@ class Blocks:
 class Summation:
     """Combines the pieces of one segment in rank order, in float32 where they are half precision."""
 
-    def __init__(self, op: str, ops: Any, scratch: Any, kind: str | None):
+    def __init__(self, op: str, ops: Any, scratch: Any, kind: str | None, factor: float):
         self.op, self.ops, self.scratch, self.kind = op, ops, scratch, kind
-        self.combine = combiner(ops, op)
+        self.combine, self.combine_last = combiner(ops, op), combiner(ops, op, factor)
 
     def run(self, pieces: list[Any], out: Any) -> None:
         n = out.size
@@ -107,8 +113,9 @@ class Summation:
         if self.kind is None:
             total = self.scratch(n, slot="total")[:n]
             total[:] = pieces[0]
-            for piece in pieces[1:]:
+            for piece in pieces[1:-1]:
                 self.combine(total, piece)
+            self.combine_last(total, pieces[-1])
             out[:] = total
             return
         total = self.scratch(n, "float32", slot="total")[:n]

@@ -26,7 +26,9 @@ WINDOW = 4  # segments in flight in each direction
 Combine = Callable[[Any, Any], None]
 
 
-def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
+def allreduce(
+    link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float = 1.0, source: Any = None
+) -> None:
     rank, size = link.rank, link.size
     if size == 1 or work.size == 0:
         return
@@ -38,20 +40,25 @@ def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
 
     folded = rank < 2 * rem
     if folded and rank % 2 == 0:
-        swap(rank + 1, work, nothing)
+        swap(rank + 1, work if source is None else source, nothing)
         swap(rank + 1, nothing, work)
         return
     if folded:
-        swap(rank - 1, nothing, work, combine)
+        swap(rank - 1, nothing, work, combine, source)
+        source = None
 
     newrank = rank // 2 if folded else rank - rem
-    halve_and_double(swap, work, newrank, pof2, rem, combine)
+    halve_and_double(swap, work, source, newrank, pof2, rem, (combine, combiner(ops, op, factor)))
 
     if folded:
         swap(rank - 1, work, nothing)
 
 
-def halve_and_double(swap: Swap, work: Any, newrank: int, pof2: int, rem: int, combine: Combine) -> None:
+def halve_and_double(swap: Swap, work: Any, source: Any, newrank: int, pof2: int, rem: int,
+                     combines: tuple[Combine, Combine]) -> None:
+    """``source`` (None: ``work``) holds what the first halving reads; the last, whose elements are final, takes the
+    second of ``combines``.
+    """
     kept = [(0, pof2)]  # blocks this rank still holds, before each halving
     mask = pof2 >> 1
     while mask:
@@ -60,7 +67,10 @@ def halve_and_double(swap: Swap, work: Any, newrank: int, pof2: int, rem: int, c
         halves = [(low, middle), (middle, high)]
         mine, theirs = halves if not newrank & mask else halves[::-1]
         peer = real_rank(newrank ^ mask, rem)
-        swap(peer, part(work, pof2, theirs), part(work, pof2, mine), combine)
+        given = work if source is None else source
+        own = None if source is None else part(source, pof2, mine)
+        swap(peer, part(given, pof2, theirs), part(work, pof2, mine), combines[mask == 1], own)
+        source = None
         kept.append(mine)
         mask >>= 1
 
@@ -88,17 +98,21 @@ class Swap:
     def __init__(self, link: Any, scratch: Any, nbytes: int, window: int) -> None:
         self.link, self.scratch, self.nbytes, self.window = link, scratch, nbytes, window
 
-    def __call__(self, peer: int, outgoing: Any, incoming: Any, combine: Combine | None = None) -> None:
-        """What comes in is added to ``incoming`` with ``combine``, or put in its place."""
+    def __call__(self, peer: int, outgoing: Any, incoming: Any, combine: Combine | None = None,
+                 own: Any = None) -> None:
+        """What comes in is put in the place of ``incoming``; with ``combine`` it is added to what was there, or to
+        ``own`` where that is given.
+        """
         link, window = self.link, self.window
         length = max(1, self.nbytes // incoming.itemsize)
         n_out, n_in = chunk_count(outgoing.size, length), chunk_count(incoming.size, length)
-        slots = self.scratch(min(window * length, incoming.size)) if combine else None
+        slots = self.scratch(min(window * length, incoming.size)) if combine and own is None else None
 
         def receive(index: int) -> tuple[Any, Any, Any]:
             place = incoming[index * length : (index + 1) * length]
             if slots is None:
-                return link.irecv(place, peer), place, None
+                other = None if own is None else own[index * length : (index + 1) * length]
+                return link.irecv(place, peer), place, other
             begin = (index % window) * length
             slot = slots[begin : begin + place.size]
             return link.irecv(slot, peer), place, slot
@@ -110,10 +124,10 @@ class Swap:
         outbox = [send(index) for index in range(min(window, n_out))]
         for index in range(max(n_in, n_out)):
             if index < n_in:
-                request, place, slot = inbox[index % window]
+                request, place, other = inbox[index % window]
                 link.wait(request)
                 if combine is not None:
-                    combine(place, slot)
+                    combine(place, other)
             if index < n_out:
                 link.wait(outbox[index % window])
             if index + window < n_out:

@@ -11,5 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 
-def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
-    link.native_allreduce(work, op)
+def allreduce(
+    link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float = 1.0, source: Any = None
+) -> None:
+    link.native_allreduce(work, op, source)
+    if factor != 1.0:
+        ops.scale(work, factor)

@@ -38,13 +38,13 @@ PART_BYTES = 8 << 20  # of a vector over several nodes: one is on the wire while
 
 
 def allreduce(
-    link: Any, work: Any, op: str, ops: Any, scratch: Any, kind: str | None = None, source: Any = None
+    link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float = 1.0, source: Any = None,
+    kind: str | None = None,
 ) -> None:
-    """``source``, if given, is reduced into ``work`` and stays as it is."""
     source = work if source is None else source
     stream = work.nbytes >= STREAM_BYTES
     if link.one_node:
-        link.node.run("allreduce", source, work, op, kind or work.dtype.name, stream)
+        link.node.run("allreduce", source, work, op, kind or work.dtype.name, stream, factor)
         return
     length = max(1, PART_BYTES // work.itemsize)
     bounds = list(pieces(0, work.size, length))
@@ -58,7 +58,7 @@ def allreduce(
             deque(local.neighbours(part), maxlen=0)
             continue
         with across.meanwhile(local.neighbours(part)):
-            between.allreduce(across, mine, op, ops, scratch, **half)
+            between.allreduce(across, mine, op, ops, scratch, factor, **half)
     local.spread(len(bounds) - 1)
 
 

@@ -6,7 +6,8 @@ Schedule      Reduce-scatter, then all-gather, around one ring. The vector is cu
               segments, and the segments of all steps form one stream: while one segment is added, the next ones
               are on the wire.
 Cost          2(p-1) steps; 2(p-1)/p n bytes sent a rank, the least possible; (p-1)/p n additions.
-Restrictions  none; scratch of as many segments as are in flight. Best for long vectors: its latency grows with p.
+Restrictions  none; in place, scratch of as many segments as are in flight. Best for long vectors: its latency grows
+              with p.
 Reference     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009;
               Open MPI coll_base_allreduce.c (ring_segmented).
 """
@@ -23,11 +24,13 @@ SEGMENT_BYTES = 2 << 20
 WINDOW = 4  # segments in flight in each direction
 
 
-def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
+def allreduce(
+    link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float = 1.0, source: Any = None
+) -> None:
     rank, size = link.rank, link.size
     if size == 1 or work.size == 0:
         return
-    combine = combiner(ops, op)
+    combine, combine_last = combiner(ops, op), combiner(ops, op, factor)
     left, right = (rank - 1) % size, (rank + 1) % size
     counts, displs = partition(work.size, size)
     nbytes, most = segments(link, work, counts[0] * work.itemsize, (SEGMENT_BYTES, WINDOW))
@@ -35,26 +38,30 @@ def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
     n_segments = chunk_count(counts[0], length)
     items = 2 * (size - 1) * n_segments
     summed = items // 2  # items below are added, the others are final
+    last = summed - n_segments  # from here on the sums are
     window = min(most, summed)
     lag = min(most, n_segments)  # sends run this many items ahead of receives
-    slots = scratch(window * length)
+    slots = None if source is not None else scratch(window * length)
+    first = work if source is None else source
 
-    def segment(block: int, index: int) -> Any:
+    def segment(vector: Any, block: int, index: int) -> Any:
         begin = displs[block] + index * length
-        return work[begin : min(begin + length, displs[block] + counts[block])]
+        return vector[begin : min(begin + length, displs[block] + counts[block])]
 
-    def incoming(item: int) -> Any:
+    def incoming(item: int, vector: Any = work) -> Any:
         step, index = divmod(item, n_segments)
-        return segment((rank - step - 1) % size, index)
+        return segment(vector, (rank - step - 1) % size, index)
 
     def outgoing(item: int) -> Any:
         step, index = divmod(item, n_segments)
-        return segment((rank - step) % size, index)
+        return segment(work if step else first, (rank - step) % size, index)
 
     def receive(item: int) -> tuple[Any, Any, Any]:
         place = incoming(item)
         if item >= summed:  # final: the old content went out (size-1)*n_segments items ago, and that send is done
             return link.irecv(place, left), place, None
+        if slots is None:
+            return link.irecv(place, left), place, incoming(item, source)
         begin = (item % window) * length
         slot = slots[begin : begin + place.size]
         return link.irecv(slot, left), place, slot
@@ -62,10 +69,10 @@ def allreduce(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
     inbox = [receive(item) for item in range(window)]
     outbox = [link.isend(outgoing(item), right) for item in range(lag)]
     for item in range(items):
-        request, place, slot = inbox[item % window]
+        request, place, other = inbox[item % window]
         link.wait(request)
-        if slot is not None:
-            combine(place, slot)
+        if other is not None:
+            (combine if item < last else combine_last)(place, other)
         link.wait(outbox[item % lag])
         if item + lag < items:
             outbox[item % lag] = link.isend(outgoing(item + lag), right)

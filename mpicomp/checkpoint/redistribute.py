@@ -96,6 +96,9 @@ def _memories(old: Callable[[int], Entries], had: Sequence[int], now: Sequence[i
             for name, value in entries.items():
                 _check_rule(rules.get(("memory", name), "add"), name, *total)
                 taken[name] = taken[name] + value if name in taken else value
+        if not taken:  # by a new worker
+            taken = {name[len("memory/0/"):]: np.zeros_like(value)
+                     for name, value in old(0).items() if name.startswith("memory/0/")}
         state |= {f"memory/{local}/{name}": value for name, value in taken.items()}
     return state
 

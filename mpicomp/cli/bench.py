@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -111,7 +112,8 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     if dry_run:
         bench_report.dry_run(comm, chosen)
         return
-    with OutputFile(comm, output, force) as file, OutputFile(comm, picture, force) as drawing:
+    read = [Path(baseline)] if baseline else []
+    with OutputFile(comm, output, force, read) as file, OutputFile(comm, picture, force, read) as drawing:
         progress = Progress(quiet or comm.rank != 0)
         report = bench_report.Report(comm, chosen, layout, progress, before)
         measured = run(comm, chosen, progress)  # refuses a device that is not there, before the table's head
@@ -147,7 +149,8 @@ def merge(files: tuple[str, ...], layout: str, as_json: bool, output: str | None
     suffix, drawn = check_files(output, picture)
     before = read_baseline(baseline, max_regress)
     document = merged({name: documents.read(name) for name in files})
-    with OutputFile(None, output, force) as file, OutputFile(None, picture, force) as drawing:
+    read = [Path(one) for one in (*files, baseline) if one]
+    with OutputFile(None, output, force, read) as file, OutputFile(None, picture, force, read) as drawing:
         if before is not None:
             before.compare(document["rows"])
         show_merged(document, "json" if as_json else layout)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ..durable import refuse_inputs
 from ..errors import MpicompError, RefusedOverwrite
 from ..together import together
 
@@ -17,20 +18,22 @@ from ..together import together
 class OutputFile:
     """``path``, written by rank 0 aside and renamed when complete; nothing at all if ``path`` is None.
 
-    Entering is collective: every rank learns that the file cannot be written. ``comm`` is None without MPI.
+    Entering is collective: every rank learns that the file cannot be written. ``comm`` is None without MPI. ``inputs``
+    are files that the command reads, where it reads any: they are not replaced, ``force`` or not.
     """
 
-    def __init__(self, comm: Any, path: str | None, force: bool) -> None:
+    def __init__(self, comm: Any, path: str | None, force: bool, inputs: Iterable[Path] = ()) -> None:
         self._writes = comm is None or comm.rank == 0
         self._comm, self._path, self._force = comm, Path(path) if path else None, force
+        self._inputs = inputs
 
     def __enter__(self) -> OutputFile:
         if self._path is None:
             return self
         if self._comm is None:
-            _try(self._path, self._force)
+            _try(self._path, self._force, self._inputs)
         else:
-            together(self._comm, partial(_try, self._path, self._force), self._writes)
+            together(self._comm, partial(_try, self._path, self._force, self._inputs), self._writes)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -60,10 +63,11 @@ def _part(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
-def _try(path: Path, force: bool) -> None:
+def _try(path: Path, force: bool, inputs: Iterable[Path]) -> None:
     """Raise where the file could not be written; leaves nothing behind, as the work may end by a signal."""
     if path.is_dir():
         raise RefusedOverwrite(f"{path} is a folder: give a file name")
+    refuse_inputs(path, inputs)
     if path.exists() and not force:
         raise _exists(path)
     try:

@@ -82,7 +82,8 @@ def simulate(
     compute = inputs.compute_time(model, compute_time, tflops, batch)
     play = _player(platform, simgrid_options)
     suffix = check_plot(picture) if picture else ""
-    with OutputFile(None, picture, force) as file:
+    read = [Path(one) for one in (machine_file, model_name, platform) if one]
+    with OutputFile(None, picture, force, read) as file:
         progress = Progress(quiet)
         found = scaling(model, machine, sizes, whats, compute, adds_by, steps, progress, play)
         progress.clear()

@@ -29,10 +29,11 @@ def _analysis(name: str, more: str, *options: Any, files: tuple[str, ...] = ("fi
         with errors():
             from .. import trace
             from ..trace.analyses import frame, plots
+            from ..trace.aside import files_of
 
-            if png:
-                plots.check(png, force)
             paths = [given.pop(file) for file in files]
+            if png:
+                plots.check(png, force, [one for path in paths for one in files_of(path)])
             result = getattr(trace, name)(*paths, **given)
             if png:
                 plots.save(name, result, png, force)

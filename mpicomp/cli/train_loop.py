@@ -11,7 +11,7 @@ from ..together import together
 from .console import Column, print_json, print_table
 from .guard import world
 from .output import OutputFile
-from .train_options import Session, exit_code, recorder, session
+from .train_options import Session, exit_code, inputs, recorder, session
 
 if TYPE_CHECKING:
     from ..apps.loop import Task
@@ -38,7 +38,7 @@ def run(make_task: Callable[[Any], Task], title: str, *, trace: str | None, forc
 
     comm = Comm(world())
     with (
-        OutputFile(comm, plot, force) as picture,
+        OutputFile(comm, plot, force, inputs()) as picture,
         session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
                 as_json=as_json) as running,
     ):  # fmt: skip

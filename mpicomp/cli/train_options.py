@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .. import allreduce
+from ..durable import refuse_inputs
+from ..together import together
 from .console import Progress
 from .options import Decorator, all_of
 from .stopping import STOPPED, StopSignals
@@ -107,12 +110,20 @@ def session(comm: Any, *, checkpoint: str | None, checkpoint_every: int | None, 
         progress.clear()
 
 
+def inputs() -> Iterator[Path]:
+    """The files that the command's data may lie in: not looked for before one is asked for."""
+    source = Path(click.get_current_context().params["source"])
+    yield source
+    yield from source.iterdir() if source.is_dir() else ()
+
+
 def recorder(comm: Any, path: str | None, force: bool, title: str) -> Any:
     """The recorder of a trace, or of nothing; open it only when all settings are known to be good (collective)."""
     from ..trace import NullRecorder, Recorder
 
     if path is None:
         return NullRecorder()
+    together(comm, lambda: refuse_inputs(Path(path), inputs()), comm.rank == 0)
     return Recorder(comm, path, force=force, title=title, configuration=click.get_current_context().params)
 
 

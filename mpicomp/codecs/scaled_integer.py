@@ -40,6 +40,10 @@ class ScaledInteger:
         self.dtype, self.rounding = np.dtype(f"int{bits}"), rounding
         self._unit = math.nan  # of the current step; NaN where the values were not finite
 
+    def check_workers(self, total: int) -> None:
+        """Refuse more workers than the integers have room for."""
+        room_of(total, self.dtype)
+
     def may_overflow(self, dtype: np.dtype) -> bool:
         return False
 
@@ -71,12 +75,17 @@ class ScaledInteger:
         return values
 
 
-def unit_for(peak: float, workers: int, code: np.dtype, dtype: np.dtype) -> float:
-    """The unit for which ``workers`` values of ``dtype`` up to ``peak`` add up within ``code``."""
+def room_of(workers: int, code: np.dtype) -> int:
+    """The largest integer that each of ``workers`` may add to a sum of type ``code``."""
     room = int(np.iinfo(code).max) // workers - 1  # one less: rounding up at random may add one
     if room < 1:
         raise InvalidArgument(f"{workers} workers need wider integers than bits={8 * code.itemsize}: take bits="
                               f"{16 * code.itemsize}")
-    real = np.finfo(dtype)
+    return room
+
+
+def unit_for(peak: float, workers: int, code: np.dtype, dtype: np.dtype) -> float:
+    """The unit for which ``workers`` values of ``dtype`` up to ``peak`` add up within ``code``."""
+    real, room = np.finfo(dtype), room_of(workers, code)
     unit = peak / room * (1 + 16 * float(real.eps))  # what rounding unit, 1/unit and their products can add
     return min(float(real.max), max(float(real.tiny), unit))  # 1/unit must be a number

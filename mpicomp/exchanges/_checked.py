@@ -7,6 +7,7 @@ what its sender meant.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,18 @@ def longest(step: Any) -> int:
 
 def lengths_at_head(message: Array, workers: int, fields: int, ops: Any) -> list[list[int]]:
     """The ``fields`` int64 numbers that each of ``workers`` has at the beginning of a message of bytes."""
-    end = 8 * fields * workers
-    if message.size < end:
-        raise CorruptMessage(f"a message of {message.size} bytes is too short for the {end} of its head")
-    return np.array(ops.to_host(message[:end])).view(np.int64).reshape(workers, fields).tolist()
+    return heads([message], [workers], fields, ops)[0]
+
+
+def heads(messages: list[Array], workers: list[int], fields: int, ops: Any) -> list[list[list[int]]]:
+    """The same of several messages, read at once."""
+    ends = [8 * fields * own for own in workers]
+    for message, end in zip(messages, ends, strict=True):
+        if message.size < end:
+            raise CorruptMessage(f"a message of {message.size} bytes is too short for the {end} of its head")
+    parts = [message[:end] for message, end in zip(messages, ends, strict=True)]
+    if not parts:
+        return []
+    whole = np.array(ops.to_host(parts[0] if len(parts) == 1 else ops.concatenate(parts, parts[0].dtype)))
+    numbers, until = whole.view(np.int64).reshape(-1, fields).tolist(), [0, *accumulate(workers)]
+    return [numbers[first:last] for first, last in pairwise(until)]

@@ -27,18 +27,20 @@ class Pairs(NamedTuple):
     def size(self) -> int:
         return self.indices.size
 
-    def at(self, positions: Array | slice) -> Pairs:
-        """The pairs at some positions of the list; fresh arrays where ``positions`` is one."""
-        return Pairs(self.indices[positions], self.values[positions])
+    def at(self, positions: Array | slice, step: Any) -> Pairs:
+        """The pairs at some ascending positions of the list; fresh arrays where ``positions`` is one."""
+        return Pairs(step.ops.vouch(self.indices[positions], step.n), self.values[positions])
 
 
 def choose(workers: list[Compensated], step: Any) -> tuple[list[Pairs], list[int]]:
     """Each worker's pairs where the selector chooses, and how many non-finite values show."""
-    lists = []
+    lists, seen = [], []
     for u in workers:
         indices = step.selector.expand(step.selector.select(u, step), step)
-        lists.append(Pairs(indices, u.at(indices, step.ops)))
-    return lists, count_nonfinite(workers, lists, step.selector.finds_nonfinite, step)
+        values, found = u.counted_at(indices, step.ops)
+        lists.append(Pairs(indices, values))
+        seen.append(found if step.selector.finds_nonfinite else step.ops.count_nonfinite(u.gradient)[0])
+    return lists, seen
 
 
 def count_nonfinite(workers: list[Compensated], lists: list[Pairs], show: bool, step: Any) -> list[int]:
@@ -54,7 +56,7 @@ def add(lists: list[Pairs], step: Any) -> Pairs:
     union = step.ops.union([one.indices for one in lists], step.n)
     total = step.ops.zeros(union.size, step.dtype)
     for one in lists:
-        step.ops.scatter_add(total, step.ops.common(one.indices, union)[1], one.values)
+        step.ops.scatter_add(total, step.ops.places_in(union, one.indices), one.values)
     return Pairs(union, total)
 
 
@@ -103,8 +105,9 @@ def write(pairs: Pairs, step: Any, length: int | None = None) -> Array:
     return step.ops.concatenate([indices.view(BYTE), codes.view(BYTE)], BYTE)
 
 
-def read(message: Array, step: Any, filled: bool = False) -> Pairs:
-    """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out.
+def read(message: Array, step: Any, filled: bool = False, check: bool = True) -> Pairs:
+    """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out. Without
+    ``check`` indices are still to be examined.
 
     Raises
     ------
@@ -117,10 +120,13 @@ def read(message: Array, step: Any, filled: bool = False) -> Pairs:
     cut = message.size // pair_bytes(step) * dtype.itemsize
     indices = message[:cut].copy().view(dtype)  # copies are aligned for their type
     values = step.codec.decode(message[cut:].copy(), step.place(0, indices), step)
-    count = step.ops.positions_of(indices, [step.n])[0] if filled else indices.size
-    if filled and not bool((indices[count:] == step.n).all()):
-        raise CorruptMessage("a list of pairs must be filled up at its end: another rank's message is damaged")
-    return Pairs(_checked.ascending(indices[:count], step), values[:count])
+    if not filled:
+        return Pairs(_checked.ascending(indices, step) if check else indices, values)
+    count = step.ops.filled_length(indices, step.n)
+    if count < 0:
+        raise CorruptMessage(f"a list of pairs must ascend within [0, {step.n}) and be filled up at its end: another "
+                             "rank's message is damaged")
+    return Pairs(step.ops.vouch(indices[:count], step.n), values[:count])
 
 
 class Ledger:
@@ -139,9 +145,8 @@ class Ledger:
         left, minus = total.values.copy(), kept.values.copy()
         step.ops.scale(minus, -1.0)
         step.add_at(left, positions, minus)
-        bits = left.view(f"i{left.itemsize}")
-        remain = bits + bits != 0  # not a zero of either sign; of floats CuPy would take denormal numbers for zeros
-        self._left.append(Pairs(total.indices[remain], left[remain]))
+        remain = step.ops.threshold(None, left, float(np.finfo(left.dtype).smallest_subnormal))  # all but zeros
+        self._left.append(Pairs(total.indices, left).at(remain, step))
 
     def sent(self, final: Array, step: Any) -> list[Sent]:
         """What each of this rank's workers sent, ``final`` being the indices that came through."""
@@ -154,7 +159,7 @@ class Ledger:
 
 
 def _through(pairs: Pairs, final: Array, step: Any) -> Pairs:
-    return pairs.at(step.ops.common(pairs.indices, final)[0])
+    return pairs if pairs.indices is final else pairs.at(step.ops.common(pairs.indices, final)[0], step)
 
 
 def merged(lists: list[Pairs], counts: list[int] | None, ledger: Ledger, step: Any) -> Pairs:
@@ -163,6 +168,6 @@ def merged(lists: list[Pairs], counts: list[int] | None, ledger: Ledger, step: A
     positions = None if counts is None else largest(total, counts, step)
     if positions is None and not narrows(step):
         return total
-    kept = rounded(total if positions is None else total.at(positions), step)
+    kept = rounded(total if positions is None else total.at(positions, step), step)
     ledger.leave(total, kept, positions, step)
     return kept

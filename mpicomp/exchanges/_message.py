@@ -71,8 +71,13 @@ def pack(parts: list[Part], ops: Any) -> Array:
     return ops.concatenate(arrays, BYTE)
 
 
-def unpack(message: Array, workers: int, step: Any) -> Iterator[tuple[Array | None, Array]]:
-    """Each worker's indices (None: all) and its codes as bytes.
+def heads_of(messages: list[Array], workers: list[int], step: Any) -> list[list[list[int]]]:
+    """The headers of ranks' messages, which have so many workers each; the host waits once."""
+    return _checked.heads(messages, workers, HEADER, step.ops)
+
+
+def unpack(message: Array, headers: list[list[int]], step: Any) -> Iterator[tuple[Array | None, Array]]:
+    """Each worker's indices (None: all) and its codes as bytes; ``headers`` are the message's.
 
     Raises
     ------
@@ -80,11 +85,10 @@ def unpack(message: Array, workers: int, step: Any) -> Iterator[tuple[Array | No
         Before anything is written or much memory taken: lengths, forms or indices that cannot be.
     """
     ops = step.ops
-    headers = _checked.lengths_at_head(message, workers, HEADER, ops)
-    at = 8 * HEADER * workers
+    at = 8 * HEADER * len(headers)
     _check(headers, message.size - at, step)
     for count, kind, index_bytes, code_bytes in headers:
-        written = _aligned(message[at : at + index_bytes], ops)
+        written = message[at : at + index_bytes]
         codes = _aligned(message[at + index_bytes : at + index_bytes + code_bytes], ops)
         at += index_bytes + code_bytes
         yield _indices(FORMS[kind & 255], kind >> 8, count, written, step), codes
@@ -124,10 +128,10 @@ def _indices(form: str, width: int, count: int, written: Array, step: Any) -> Ar
         return None
     dtype = ops.index_dtype(n)
     if form == "plain":
-        return _checked.ascending(written.view(dtype), step)
+        return _checked.ascending(_aligned(written, ops).view(dtype), step)
     if form == "own":
         like = step.selector.wire_like(step)
-        indices = step.selector.expand(written.view(like.dtype), step)
+        indices = step.selector.expand(_aligned(written, ops).view(like.dtype), step)
         if indices.size != count:
             raise CorruptMessage(f"a message of {count} values came with {indices.size} indices")
         return _checked.ascending(indices, step)

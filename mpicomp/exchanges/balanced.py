@@ -66,10 +66,10 @@ class Balanced:
             own = Pairs(indices, u.at(indices, step.ops))
             if _in_band(_sizes(_lists.by_span(own, step)), self._counts):
                 positions = _lists.largest(own, self._counts, step)
-                return own if positions is None else own.at(positions), lams.tolist()
+                return own if positions is None else own.at(positions, step), lams.tolist()
         own = _lists.choose([u], step)[0][0]
         positions = _lists.largest(own, self._counts, step)
-        own = own if positions is None else own.at(positions)
+        own = own if positions is None else own.at(positions, step)
         return own, _smallest(own, step)
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
@@ -107,7 +107,7 @@ class Balanced:
         """The sums in this rank's region."""
         rank, size = step.comm.rank, step.comm.size
         cuts = [0, *step.ops.positions_of(mine.indices, bounds.tolist()), mine.size]
-        parts = [mine.at(slice(start, stop)) for start, stop in pairwise(cuts)]
+        parts = [mine.at(slice(start, stop), step) for start, stop in pairwise(cuts)]
         theirs = step.comm.swap_lengths([part.size for part in parts])
         _checked.counts(theirs, step.n, "pairs")
         after = [(rank + distance) % size for distance in range(1, size)]
@@ -157,7 +157,7 @@ class Balanced:
         lengths = [count * nbytes for count in counts]
         flat, _ = step.comm.gather_to_all(_lists.write(survivors, step), lengths)
         ends = np.cumsum(lengths).tolist()
-        lists = [_lists.read(flat[start:stop], step) for start, stop in pairwise([0, *ends])]
+        lists = [_lists.read(flat[start:stop], step, check=False) for start, stop in pairwise([0, *ends])]
         indices = step.ops.concatenate([one.indices for one in lists], survivors.indices.dtype)
         return Pairs(_checked.ascending(indices, step), step.ops.concatenate([one.values for one in lists], step.dtype))
 
@@ -177,7 +177,7 @@ class Balanced:
 
 def _reaching(sums: Pairs, parts: Bounds, lams: np.ndarray, step: Any) -> Pairs:
     """The sums whose magnitude reaches the threshold of their part."""
-    return sums.at(step.ops.threshold_spans(None, sums.values, parts, lams.tolist())[0])
+    return sums.at(step.ops.threshold_spans(None, sums.values, parts, lams.tolist())[0], step)
 
 
 def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..values import Array, Compensated, Exchanged, Mean, Place, Sent
+from ..values import Array, Compensated, Exchanged, Mean, Place, Sent, overlap
 from ._stateless import Stateless
 
 
@@ -53,9 +53,11 @@ class Dense(Stateless):
         overflow, which is to change nothing.
         """
         narrows = step.codec.may_overflow(step.dtype)
-        in_place = step.in_place and u.memory is None and not narrows
-        values, nbytes = u.gradient if in_place else step.scratch("dense-0", u.n, u.gradient.dtype), 0
-        as_it_is = u.memory is None and (in_place or narrows)
+        kept, nbytes = step.target is None or narrows, 0
+        values = step.scratch("dense-0", u.n, u.gradient.dtype) if kept else step.target
+        if u.memory is None and step.sends_as_it_is:
+            return step.mean_from(u.gradient, values), values.nbytes
+        as_it_is = u.memory is None and (narrows or overlap(values, u.gradient))
 
         def part(begin: int, end: int) -> Array:
             nonlocal nbytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from ..options import Option
@@ -40,10 +42,11 @@ class Gather(Stateless):
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._wires = [step.selector.select(u, step) for u in workers]
         self._chosen = [step.selector.expand(wire, step) for wire in self._wires]
-        self._values = [u.at(indices, step.ops) for u, indices in zip(workers, self._chosen, strict=True)]
-        seen = [u.gradient if not step.selector.finds_nonfinite else values
-                for u, values in zip(workers, self._values, strict=True)]
-        return [step.ops.count_nonfinite(x)[0] for x in seen]
+        both = [u.counted_at(indices, step.ops) for u, indices in zip(workers, self._chosen, strict=True)]
+        self._values = [values for values, _ in both]
+        if step.selector.finds_nonfinite:
+            return [found for _, found in both]
+        return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         places = [step.place(worker, indices) for worker, indices in enumerate(self._chosen)]
@@ -63,27 +66,33 @@ class Gather(Stateless):
         if self.switch == "auto" and sum(lengths) > 2 * step.n * step.dtype.itemsize:
             return Exchanged(self._dense(sent, step), sent, 8.0 * step.n * step.dtype.itemsize)
         flat, _ = step.comm.gather_to_all(message, lengths)
-        return Exchanged(self._sum(flat, lengths, step), sent, bits)
+        return Exchanged(self._sum(flat, lengths, sent, step), sent, bits)
 
-    def _sum(self, flat: Array, lengths: list[int], step: Any) -> Mean:
-        """The mean of all workers' decoded messages."""
-        total, lists, at, worker = step.zeroed("gather-total", step.n, step.dtype), [], 0, 0
-        for rank, length in enumerate(lengths):
-            for indices, codes in _message.unpack(flat[at : at + length], step.workers.on(rank), step):
-                place = Place(worker, indices, 0, step.n)
-                step.add_at(total, indices, step.codec.decode(codes, place, step))
-                lists.append(indices)
-                worker += 1
-            at += length
+    def _sum(self, flat: Array, lengths: list[int], sent: list[Sent], step: Any) -> Mean:
+        """The mean of all workers' decoded messages; this rank's own, which ``sent`` tells, are not read again."""
+        total, me = step.zeroed("gather-total", step.n, step.dtype), step.comm.own_message
+        lists: list[Any] = []
+        messages = [flat[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
+        others = [rank for rank in range(len(lengths)) if rank != me]
+        workers = [step.workers.on(rank) for rank in others]
+        heads = dict(zip(others, _message.heads_of([messages[rank] for rank in others], workers, step), strict=True))
+        for rank, message in enumerate(messages):
+            for one in sent if rank == me else self._received(message, heads[rank], len(lists), step):
+                step.add_at(total, one.indices, one.values)
+                lists.append(one.indices)
         if any(indices is None for indices in lists):
             mean = total.copy()
             total[:] = 0
             return Mean(None, step.scale(mean), step.n)
-        union = step.ops.union(lists, step.n)
+        union = lists[0] if len(lists) == 1 else step.ops.union(lists, step.n)
         mean = step.ops.empty(union.size, step.dtype)
-        step.ops.gather(None, total, union, mean)
-        step.ops.clear(total, union)
-        return Mean(union, step.scale(mean), step.n)
+        step.ops.take_out(total, union, 1.0 / step.total_workers, mean)
+        return Mean(union, mean, step.n)
+
+    def _received(self, message: Array, headers: list[list[int]], first: int, step: Any) -> Iterator[Sent]:
+        """What the workers of another rank sent, of whom the first has this number."""
+        for worker, (indices, codes) in enumerate(_message.unpack(message, headers, step), first):
+            yield Sent(indices, step.codec.decode(codes, Place(worker, indices, 0, step.n), step))
 
     def _dense(self, sent: list[Sent], step: Any) -> Mean:
         """The mean by an all-reduce of dense vectors."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..values import Compensated, Exchanged, Mean, Sent
+from ..values import Array, Compensated, Exchanged, Mean, Sent
 from . import _lists
 from ._lists import Ledger, Pairs
 from ._stateless import Stateless
@@ -41,15 +41,16 @@ class Merge(Stateless):
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         counts, ledger = step.selector.counts(step), Ledger(self._own)
         mine = _lists.merged(self._own, counts, ledger, step)
-        message = self._up_the_tree(mine, counts, ledger, step)
+        mine, message = self._up_the_tree(mine, counts, ledger, step)
         step.comm.broadcast(message, 0)
-        final = _lists.read(message, step, filled=True)
+        final = mine if step.comm.rank == 0 else _lists.read(message, step, filled=True)
         bits = 8.0 * _lists.pair_bytes(step) * sum(one.size for one in self._own) / len(self._own)
         sent = ledger.sent(final.indices, step)
+        # Scaled in place: where the final list is what a worker chose, nobody else sent anything, and the factor is 1.
         return Exchanged(Mean(final.indices, step.scale(final.values), step.n), sent, bits)
 
-    def _up_the_tree(self, mine: Pairs, counts: list[int], ledger: Ledger, step: Any) -> Any:
-        """Rank 0's final list as a message; elsewhere room for it."""
+    def _up_the_tree(self, mine: Pairs, counts: list[int], ledger: Ledger, step: Any) -> tuple[Pairs, Array]:
+        """This rank's list, on rank 0 the final one, and as a message; elsewhere that is room for the final one."""
         rank, size, length, bit = step.comm.rank, step.comm.size, sum(counts), 1
         nbytes = length * _lists.pair_bytes(step)
         while bit < size and not rank & bit:
@@ -61,4 +62,4 @@ class Merge(Stateless):
         message = _lists.write(mine, step, length)
         if rank:
             step.comm.send_and_receive({rank - bit: message}, {}, like=mine.values)
-        return message
+        return mine, message

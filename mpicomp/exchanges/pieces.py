@@ -46,10 +46,10 @@ class Pieces:
         self._loaded: dict[str, np.ndarray] | None = None
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
+        self._check_loaded(step)  # here, where all ranks hear of it before anything is sent
         return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        self._check_loaded(step)
         vectors = [step.whole(u, f"pieces-{local}") for local, u in enumerate(workers)]
         places = [Place(step.first_worker + local, None, start, stop)
                   for local in range(len(workers)) for _, start, stop in _cut(step)]
@@ -88,17 +88,14 @@ class Pieces:
         self._residual, self._loaded = None, {name: state[name] for name in ("residual", "start") if name in state}
 
     def _check_loaded(self, step: Any) -> None:
-        """Refuse, on every rank, a state of other pieces than this job's."""
-        if self._loaded is None or self._residual is not None:
+        """Refuse a state of other pieces than this job's."""
+        if not self._loaded or self._residual is not None:
             return
         start, stop = self._piece(step)
-        error = None
-        if self._loaded and (int(self._loaded["start"]), self._loaded["residual"].size) != (start, stop - start):
-            error = InvalidArgument(
-                f"the state must be of the piece [{start}, {stop}), got {self._loaded['residual'].size} elements from "
-                f"{int(self._loaded['start'])}: load it with as many ranks as saved it"
-            )
-        step.comm.fail_together(error)
+        begin, size = int(self._loaded["start"]), self._loaded["residual"].size
+        if (begin, size) != (start, stop - start):
+            raise InvalidArgument(f"the state must be of the piece [{start}, {stop}), got {size} elements from {begin}"
+                                  ": load it with as many ranks as saved it")
 
     def _open(self, like: Array, step: Any) -> Array:
         if self._residual is None:

@@ -8,7 +8,7 @@ from ..errors import InvalidArgument
 from ..options import Option
 from ..values import Array, Compensated, Exchanged, Mean, Sent
 from . import _lists
-from ._lists import Ledger, Pairs
+from ._lists import Pairs
 from ._stateless import Stateless
 
 
@@ -52,24 +52,26 @@ class Sketch(Stateless):
         columns = self.columns or 1 << (8 * sum(counts) - 1).bit_length()
         everything = self.rows * columns + self.factor * sum(counts) >= step.n
         self._counts, self._columns = counts, 0 if everything else columns
-        self._table = step.ops.zeros(self.rows * self._columns, step.dtype)
-        for u in workers if self._columns else ():
-            table = step.scratch("sketch-table", self._table.size, step.dtype)
+        self._table = step.scratch("sketch-table", self.rows * self._columns, step.dtype)
+        for worker, u in enumerate(workers if self._columns else ()):
+            table = step.scratch("sketch-next", self._table.size, step.dtype) if worker else self._table
             step.ops.count_sketch(*u, self.rows, columns, self._seed(step), table)
-            step.ops.add(self._table, table)
+            if worker:
+                step.ops.add(self._table, table)
         return []
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         asked = self._candidates(step)
         places = [step.place(worker, asked) for worker in range(len(workers))]
         codes = step.encode_together([u.at(asked, step.ops) for u in workers], places)
-        ledger = Ledger([Pairs(asked, step.codec.decode(one, place, step))
-                         for one, place in zip(codes, places, strict=True)])
+        own = [step.codec.decode(one, place, step) for one, place in zip(codes, places, strict=True)]
         mean = Pairs(asked, step.mean_of(codes, places[0]))
         positions = _lists.largest(mean, self._counts, step)
-        final = mean if positions is None else mean.at(positions)
+        final = mean
+        if positions is not None:
+            final, own = mean.at(positions, step), [values[positions] for values in own]
         bits = 8.0 * (self._table.nbytes + codes[0].nbytes)
-        return Exchanged(Mean(*final, step.n), ledger.sent(final.indices, step), bits)
+        return Exchanged(Mean(*final, step.n), [Sent(final.indices, values) for values in own], bits)
 
     def _candidates(self, step: Any) -> Array:
         """Ascending indices of what may be large in the sum; all, where that costs less."""

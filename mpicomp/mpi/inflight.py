@@ -16,6 +16,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..ops import ops_for
 from .call import resolve
 from .checks import Opened
 
@@ -68,6 +69,26 @@ class Native(Pending):
         return self._request.Test(status)
 
 
+class Scaled(Pending):
+    """Another one, whose result is multiplied by a factor as soon as it is there."""
+
+    def __init__(self, pending: Pending, x: Any, factor: float) -> None:
+        super().__init__()
+        self._pending, self._x, self._factor = pending, x, factor
+
+    def Wait(self, status: Any = None) -> bool:
+        return self._pending.Wait(status) and self._scale()
+
+    def Test(self, status: Any = None) -> bool:
+        return self._pending.Test(status) and self._scale()
+
+    def _scale(self) -> bool:
+        if self._x is not None:
+            ops_for(self._x).scale(self._x, self._factor)
+            self._x = None
+        return True
+
+
 class Worker:
     """A thread that runs calls one after the other, in the order in which they were started."""
 
@@ -118,13 +139,14 @@ class Helper:
             return Native(MPI.Intracomm.Iallreduce(self.comm, sendbuf, recvbuf, op))
         return done_at_once(self.comm.Allreduce, arguments)
 
-    def start_in_place(self, x: Any, algorithm: str, kind: str | None) -> Pending:
+    def start_in_place(self, x: Any, algorithm: str, kind: str | None, factor: float) -> Pending:
         """Begin ``comm.allreduce_in_place`` of the same arguments, with the sum."""
-        arguments = x, algorithm, "sum", kind
+        arguments = x, algorithm, "sum", kind, factor
         if self._worker is not None:
             return self._worker.start(self.comm.allreduce_in_place, *arguments)
         if kind is None:
-            return self.start(MPI.IN_PLACE, x, MPI.SUM, algorithm)
+            pending = self.start(MPI.IN_PLACE, x, MPI.SUM, algorithm)
+            return pending if factor == 1.0 else Scaled(pending, x, factor)
         return done_at_once(self.comm.allreduce_in_place, arguments)
 
     def free(self) -> None:
@@ -148,9 +170,10 @@ class InFlight(Opened):
         """
         return self._in_flight.start(sendbuf, recvbuf, op, algorithm)
 
-    def start_allreduce(self, x: Any, algorithm: str = "auto", kind: str | None = None) -> Pending:
+    def start_allreduce(self, x: Any, algorithm: str = "auto", kind: str | None = None,
+                        factor: float = 1.0) -> Pending:
         """Start an ``allreduce_in_place`` that adds up; for ``wait_for``, else as `Iallreduce`."""
-        return self._in_flight.start_in_place(x, algorithm, kind)
+        return self._in_flight.start_in_place(x, algorithm, kind, factor)
 
     @property
     def flies(self) -> bool:

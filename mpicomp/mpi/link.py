@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from operator import add, sub
 from typing import Any, cast
 
@@ -241,14 +242,15 @@ class Link:
         self.wait(received)
         self.wait(sent)
 
-    def native_allreduce(self, work: Any, op: str) -> None:
-        """MPI_Allreduce in place, in calls of at most ``max_count`` elements."""
+    def native_allreduce(self, work: Any, op: str, source: Any = None) -> None:
+        """MPI_Allreduce of ``source``, or in place, in calls of at most ``max_count`` elements."""
         ready(work)
-        for part in self._parts(work):
+        given: Any = repeat(MPI.IN_PLACE) if source is None else self._parts(source)
+        for own, part in zip(given, self._parts(work), strict=False):
             if self.patient:
-                self.wait(self.comm.Iallreduce(MPI.IN_PLACE, part, MPI_OPS[op]))
+                self.wait(self.comm.Iallreduce(own, part, MPI_OPS[op]))
             else:
-                self.comm.Allreduce(MPI.IN_PLACE, part, MPI_OPS[op])
+                self.comm.Allreduce(own, part, MPI_OPS[op])
         self.count_modelled(least_bytes(work.nbytes, self.size))
 
     def extremes(self, number: int, patient: bool) -> tuple[int, int]:

@@ -78,13 +78,18 @@ class Node:
         return segment
 
     def run(
-        self, verb: str, send: np.ndarray, receive: np.ndarray, op: str, kind: str, stream: bool = False
+        self, verb: str, send: np.ndarray, receive: np.ndarray, op: str, kind: str, stream: bool = False,
+        factor: float = 1.0,
     ) -> None:
-        """``allreduce``, ``reduce_scatter`` or ``all_gather`` among the ranks of this node."""
+        """``allreduce``, ``reduce_scatter`` or ``all_gather`` among the ranks of this node.
+
+        A ``factor`` multiplies what is reduced.
+        """
         last = max(self._segments)
         addresses = [self._segments[i].address if i in self._segments else 0 for i in range(last + 1)]
         self._window.run(
-            verb, op, kind, send, receive, self._place(send), self._place(receive), addresses, stream, self.progress
+            verb, op, kind, send, receive, self._place(send), self._place(receive), addresses, stream, factor,
+            self.progress,
         )
 
     def slice(self, array: np.ndarray) -> slice:

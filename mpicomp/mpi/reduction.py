@@ -23,38 +23,41 @@ class Reduction:
     def __init__(self, link: Link, scratch: dict[Any, Any]):
         self._link, self._scratch = link, scratch
 
-    def run(self, source: Vector | None, target: Vector, op: str, algorithm: str) -> None:
-        """Reduce ``source`` into ``target``, or ``target`` in place."""
-        if source is not None and not (algorithm in allreduce.OUT_OF_PLACE and target.device is None):
+    def run(self, source: Vector | None, target: Vector, op: str, algorithm: str, factor: float = 1.0) -> None:
+        """Reduce ``source`` into ``target``, or ``target`` in place, times ``factor``."""
+        staged = target.device is not None and (not self._link.takes_devices or algorithm in allreduce.ON_HOSTS)
+        alone = self._link.size == 1 or target.array.size == 0
+        if source is not None and (alone or staged or algorithm == nccl.NAME):
             target.array[...] = source.array
             source = None
-        if self._link.size == 1 or target.array.size == 0:
-            if source is not None:
-                target.array[...] = source.array
+        if alone:
+            _scale(target.array, factor)
         elif algorithm == nccl.NAME:
-            self._by_nccl(target, op)
-        elif target.device is None or (self._link.takes_devices and algorithm not in allreduce.ON_HOSTS):
-            options = {} if source is None else {"source": source.array}
-            self._here(target.array, target.kind, op, algorithm, **options)
-        else:
+            self._by_nccl(target, op, factor)
+        elif staged:
             stage = self.stage(target.device)
-            stage.run(target.array, lambda host, _: self._here(host, target.kind, op, algorithm))
+            stage.run(target.array, lambda host, _: self._here(host, target.kind, op, algorithm, factor))
+        else:
+            own = None if source is None else source.array
+            self._here(target.array, target.kind, op, algorithm, factor, own)
 
-    def _here(self, work: Any, kind: str | None, op: str, algorithm: str, **options: Any) -> None:
+    def _here(self, work: Any, kind: str | None, op: str, algorithm: str, factor: float, source: Any = None) -> None:
         """Run a schedule on memory that MPI may touch."""
-        if algorithm == "native":
-            self._link.native_allreduce(work.view(kind) if kind else work, op)
+        if algorithm == "native":  # which takes arrays that no operations of ours know, if there is nothing to scale
+            views = [one.view(kind) if kind and one is not None else one for one in (work, source)]
+            self._link.native_allreduce(views[0], op, views[1])
+            _scale(work, factor)
             return
-        ops = ops_for(work)
-        if kind:
-            options["kind"] = kind
-        allreduce.get(algorithm)(self._link, work, op, ops, self._scratch_of(ops, work.dtype), **options)
+        ops, options = ops_for(work), {"kind": kind} if kind else {}
+        run, scratch = allreduce.get(algorithm), self._scratch_of(ops, work.dtype)
+        run(self._link, work, op, ops, scratch, factor, source, **options)
 
-    def _by_nccl(self, target: Vector, op: str) -> None:
+    def _by_nccl(self, target: Vector, op: str, factor: float) -> None:
         """Through NCCL, whose communicator is made at first use."""
         if nccl.NAME not in self._scratch:
             self._scratch[nccl.NAME] = nccl.Nccl(self._link.comm)
         self._scratch[nccl.NAME].allreduce(target, op)
+        _scale(target.array, factor)
         self._link.count_modelled(least_bytes(target.array.nbytes, self._link.size))
 
     def _scratch_of(self, ops: Any, like: np.dtype) -> Callable[..., Any]:
@@ -74,3 +77,8 @@ class Reduction:
         if path == "none":
             raise BufferRefused(reason)
         return self._scratch.setdefault(("stage", id(device)), Stage(device, self._link.settings.stage_bytes))
+
+
+def _scale(x: Any, factor: float) -> None:
+    if factor != 1.0:
+        ops_for(x).scale(x, factor)

@@ -16,7 +16,7 @@ from ..errors import BufferRefused, InvalidArgument
 from ..ops import ops_for
 from . import nccl
 from .broadcast import broadcast
-from .buffers import Vector, check_flat, typed
+from .buffers import Vector, check_flat, check_pair, typed
 from .checks import Checks
 from .gather_to_all import gather_to_all
 
@@ -25,19 +25,34 @@ class Verbs(Checks):
     """Flat contiguous arrays; no copy of MPI's names needed. Mixed into ``Comm``."""
 
     @logged
-    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
-        """Reduce the flat array ``x`` over all ranks, in place; ``kind="bfloat16"`` says what uint16 bits stand for."""
+    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
+                           factor: float = 1.0) -> None:
+        """Reduce the flat array ``x`` over all ranks, in place; ``kind="bfloat16"`` says what uint16 bits stand for.
+
+        Every element of the result is multiplied by ``factor``, rounded to float32 or float64, the only dtypes that
+        take one: 1 / size gives the mean for less than a pass of its own.
+        """
+        self._allreduce_flat(None, x, algorithm, op, kind, factor)
+
+    @logged
+    def allreduce_from(self, sendbuf: Any, recvbuf: Any, algorithm: str = "auto", factor: float = 1.0) -> None:
+        """Add up the flat array ``sendbuf`` over all ranks into ``recvbuf``, as `allreduce_in_place` does."""
+        self._allreduce_flat(sendbuf, recvbuf, algorithm, "sum", None, factor)
+
+    def _allreduce_flat(self, sendbuf: Any, x: Any, algorithm: str, op: str, kind: str | None, factor: float) -> None:
         link = self._link or self._open()
         allreduce.check_asked(algorithm)
-        flat = check_flat(x, "x")
-        target = Vector(flat, kind, device_of(x)) if kind else typed(flat, device_of(x))
-        if target is None:
-            raise BufferRefused(f"x must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
+        target = flat_vector(x, "x", kind)
+        source = None if sendbuf is None else flat_vector(sendbuf, "sendbuf", kind)
+        if source is not None:
+            check_pair(source, target)
+        if factor != 1.0 and (target.kind or target.array.dtype.kind != "f"):
+            raise InvalidArgument(f"only float32 and float64 take a factor, got {target.name}")
         if algorithm == nccl.NAME:
             nccl.check_vector(target, op)
-        self._verify(f"allreduce_in_place of {flat.size} elements {kind or flat.dtype}, op={op}, algorithm={algorithm}")
+        self._verify(f"all-reduce of {target.array.size} elements {target.name}, op={op}, algorithm={algorithm}")
         chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
-        self._reduction.run(None, target, op, chosen)
+        self._reduction.run(source, target, op, chosen, factor)
 
     def wait_for(self, request: Any) -> None:
         """Return when an all-reduce in flight is done, and raise what went wrong; meanwhile do work of `meanwhile`."""
@@ -58,6 +73,11 @@ class Verbs(Checks):
             here = link.rank == root
             stage = self._reduction.stage(device)
             stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
+
+    @property
+    def own_message(self) -> int:
+        """Which of the messages that all ranks have gathered is this rank's own, and need not be read."""
+        return (self._link or self._open()).rank
 
     @logged
     def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:
@@ -96,3 +116,12 @@ class Verbs(Checks):
         what is left. The work is local: no MPI.
         """
         return (self._link or self._open()).meanwhile(work)
+
+
+def flat_vector(x: Any, name: str, kind: str | None) -> Vector:
+    """A flat array; ``kind="bfloat16"`` says what uint16 bits stand for."""
+    flat, device = check_flat(x, name), device_of(x)
+    found = Vector(flat, kind, device) if kind else typed(flat, device)
+    if found is None:
+        raise BufferRefused(f"{name} must hold float16, bfloat16, float32, float64 or integers, got {x.dtype}")
+    return found

@@ -65,6 +65,7 @@ from ._cpu import (
     unpack_signs,
     widen,
 )
+from .composed import bin_select_spans, gather_counted, places_in, take_out, unpack_sparse
 from .reference import (
     PIECE,
     Key,
@@ -72,12 +73,14 @@ from .reference import (
     ascends,
     concatenate,
     empty,
+    filled_length,
     from_host,
     index_dtype,
     pack,
     positions_of,
     to_host,
     unpack,
+    vouch,
     zeros,
 )
 from .reference.low_rank import (
@@ -91,7 +94,6 @@ from .reference.many import (
     Bounds,
     Samples,
     Spans,
-    bin_select_in,
     chunk_indices_in,
     chunk_max_in,
     moments_in,
@@ -128,8 +130,10 @@ __all__ = [
     "empty",
     "expand_rows",
     "expand_rows_spans",
+    "filled_length",
     "from_host",
     "gather",
+    "gather_counted",
     "group_means",
     "group_norms",
     "index_dtype",
@@ -153,6 +157,7 @@ __all__ = [
     "pack_levels",
     "pack_natural",
     "pack_signs",
+    "places_in",
     "positions_of",
     "project",
     "project_all",
@@ -171,6 +176,7 @@ __all__ = [
     "scatter_add",
     "sketch_estimate",
     "squared_norm",
+    "take_out",
     "threshold",
     "threshold_spans",
     "to_host",
@@ -184,6 +190,8 @@ __all__ = [
     "unpack_levels",
     "unpack_natural",
     "unpack_signs",
+    "unpack_sparse",
+    "vouch",
     "widen",
     "zeros",
 ]
@@ -202,7 +210,7 @@ def chunk_max_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Spans, p
 
 def chunk_indices_spans(positions: np.ndarray, spans: Spans, n: int, indices: np.ndarray) -> None:
     """As ``chunk_indices`` in each of ``spans``, into the whole vector."""
-    chunk_indices_in(chunk_indices, positions, spans, indices)
+    chunk_indices_in(chunk_indices, positions, spans, n, indices)
 
 
 def top_k_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, counts: list[int]) -> np.ndarray:
@@ -214,11 +222,6 @@ def threshold_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds,
                     lams: list[float]) -> tuple[np.ndarray, list[int]]:
     """``threshold`` in each of ``spans``, as indices into the whole vector, and how many each has."""
     return threshold_in(threshold, concatenate, memory, grad, spans, lams)
-
-
-def bin_select_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int) -> np.ndarray:
-    """``bin_select`` in each of ``spans``, as indices into the whole vector."""
-    return bin_select_in(bin_select, concatenate, memory, grad, spans, length)
 
 
 def moments_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, floor: float) -> list[Moments]:

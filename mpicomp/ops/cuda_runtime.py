@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property, wraps
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, ParamSpec, SupportsInt, TypeVar
@@ -63,37 +64,37 @@ def _kernel_names() -> dict[str, list[str]]:
     real_index = [f"{t}, {i}" for t in real for i in index]
     numbers = [*real, *INTEGER.values()]
     return {
-        "reduce": [
-            *(f"combine<{op}, {t}>" for op in OPERATIONS for t in numbers),
-            *(f"scale<{t}>" for t in real),
-        ],
+        "reduce": [*(f"combine<{op}, {t}>" for op in OPERATIONS for t in numbers), *_of("scale", real)],
         "half": [f"{name}<{half}>" for name in ("widen", "add_widened", "narrow") for half in HALF.values()],
         "chunk_max": [
-            *(f"chunk_max{of}<{t}, {p}>" for of in ("", "_spans") for t in real for p in position),
-            *(f"chunk_indices{of}<{p}, {i}>" for of in ("", "_spans") for p in position for i in index),
+            *_of("chunk_max chunk_max_spans", (f"{t}, {p}" for t in real for p in position)),
+            *_of("chunk_indices chunk_indices_spans", (f"{p}, {i}" for p in position for i in index)),
         ],
         "collect": [f"select<{ti}, {many}>" for ti in real_index for many in ("false", "true")],
-        "top_k": [*(f"count_digits{of}<{t}>" for of in ("", "_spans") for t in real), "choose_digit"],
-        "many": [f"move_arrays<{word}, {into}>" for word in WORD.values() for into in ("true", "false")],
+        "top_k": [f"count_digits{of}<{t}>" for of in ("", "_spans") for t in real],
+        "many": [
+            *_of("move_arrays", (f"{word}, {into}" for word in WORD.values() for into in ("true", "false"))),
+            *_of("move_sparse", (f"{WORD[width]}, {i}" for width in (4, 8) for i in index)),
+        ],
         "gather": [
-            *(f"{name}<{ti}>" for name in ("gather", "scatter", "scatter_add", "clear") for ti in real_index),
-            *(f"check_indices<{i}>" for i in index),
+            *_of("gather gather_counted scatter scatter_add clear take_out", real_index),
+            *_of("check_indices check_filled", index),
         ],
         "update": [
-            *(f"masked_update<{ti}>" for ti in real_index),
-            *(f"{name}<{t}>" for name in ("dense_update", "axpby") for t in real),
+            *_of("masked_update", real_index),
+            *_of("dense_update axpby", real),
         ],
         "sketch": [
-            *(f"{name}<{t}>" for name in ("count_sketch", "project_rows") for t in real),
+            *_of("count_sketch project_rows", real),
             *(f"sketch_estimate<{t}, {rows}>" for t in real for rows in (0, *SKETCH_ROWS)),
             *(f"row_lengths<{i}>" for i in index),
             *(f"write_rows<{rows}, {i}>" for rows in index for i in index),
         ],
-        "measure": [f"{name}<{t}>" for name in ("count_nonfinite", "squared_norm") for t in real],
-        "moments": [f"{name}<{t}>" for name in ("moments", "sample") for t in real],
-        "bin_select": [*(f"bin_peaks<{t}>" for t in real), *(f"write_bins<{ti}>" for ti in real_index)],
+        "measure": _of("count_nonfinite squared_norm", real),
+        "moments": _of("moments sample", real),
+        "bin_select": [*_of("bin_peaks", real), *_of("write_bins", real_index)],
         "lists": [
-            *(f"{name}<{i}>" for name in ("measure_gaps", "pack_gaps", "set_bits", "write_bits") for i in index),
+            *_of("measure_gaps look_up pack_gaps write_indices set_bits write_bitmap write_bits", index),
             "read_gaps",
             "count_bits",
         ],
@@ -116,6 +117,11 @@ def _kernel_names() -> dict[str, list[str]]:
             *(f"{name}<{t}, {c}>" for name in ("quantise", "dequantise") for t in real for c in CODE.values()),
         ],
     }
+
+
+def _of(names: str, types: Iterable[str]) -> list[str]:
+    """Each of some templates for each of some arguments."""
+    return [f"{name}<{t}>" for name, t in product(names.split(), types)]
 
 
 KERNELS = _kernel_names()

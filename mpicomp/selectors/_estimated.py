@@ -32,15 +32,18 @@ def parts_of(indices: Array, spans: Iterable[int], counts: list[int]) -> dict[in
 
 
 def joined(parts: Iterable[Part], step: Any) -> Array:
-    """All in one list; neighbours in a list stay together."""
+    """All, of ascending spans, in one list; neighbours in a list stay together."""
     runs: list[Part] = []
     for part in parts:
         if runs and runs[-1].indices is part.indices and runs[-1].end == part.begin:
             runs[-1] = runs[-1]._replace(end=part.end)
         else:
             runs.append(part)
-    lists = [one.indices if one.size == one.indices.size else one.indices[one.begin : one.end] for one in runs]
-    return lists[0] if len(lists) == 1 else step.ops.concatenate(lists, step.ops.index_dtype(step.n))
+    if len(runs) == 1 and runs[0].size == runs[0].indices.size:
+        return runs[0].indices
+    lists = [one.indices[one.begin : one.end] for one in runs]
+    whole = lists[0] if len(lists) == 1 else step.ops.concatenate(lists, step.ops.index_dtype(step.n))
+    return step.ops.vouch(whole, step.n)
 
 
 def selection(found: dict[int, Part], step: Any) -> Array:
@@ -76,4 +79,4 @@ def largest_of(u: Compensated, candidates: dict[int, Part], targets: list[int], 
     indices, counts = joined(candidates.values(), step), [targets[span] for span in candidates]
     bounds = list(pairwise([0, *accumulate(part.size for part in candidates.values())]))
     largest = step.ops.top_k_spans(None, u.at(indices, step.ops), bounds, counts)
-    return parts_of(indices[largest], candidates, counts)
+    return parts_of(step.ops.vouch(indices[largest], step.n), candidates, counts)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..options import Option
 from ..values import Array, Compensated
 from ._by_span import Listed
@@ -29,6 +27,4 @@ class Bins(Listed):
         self.bin = bin
 
     def select(self, u: Compensated, step: Any) -> Array:
-        passed = step.ops.bin_select_spans(*u, step.spans, self.bin)
-        smallest = float(np.finfo(u.gradient.dtype).smallest_subnormal)
-        return passed[step.ops.threshold(None, u.at(passed, step.ops), smallest)]
+        return step.ops.bin_select_spans(*u, step.spans, self.bin, zeros=False)

@@ -43,7 +43,7 @@ class Sidco(Targeted, Listed):
                 break
             lams = next_thresholds(values, bounds, lams, targets, step.ops)
             passed, counts = step.ops.threshold_spans(*values, list(bounds.values()), finite_or_infinity(lams))
-            indices = passed if indices is None else indices[passed]
+            indices = passed if indices is None else step.ops.vouch(indices[passed], step.n)
             further = {}
             for span, part in parts_of(indices, bounds, counts).items():
                 n = bounds[span][1] - bounds[span][0]

@@ -80,6 +80,7 @@ class RecordingComm:
     """
 
     log = recorder = None
+    own_message = 0  # on each, so that what they do with the others' is the same on all
 
     def __init__(self, script: Script, rank: int, size: int, sums: list[np.ndarray] | None = None) -> None:
         self._script, self.rank, self.size, self._sums = script, rank, size, sums
@@ -91,10 +92,21 @@ class RecordingComm:
     def agree(self, signature: str = "", error: Exception | None = None, patient: bool = False) -> None:
         self._call(_agreement)
 
-    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None) -> None:
-        self._call(_allreduce, x.size, np.dtype(x.dtype), algorithm, op, kind)
+    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
+                           factor: float = 1.0) -> None:
+        self._call(_allreduce, x.size, np.dtype(x.dtype), algorithm, op, kind, factor)
+        self._sum(x, op, factor)
+
+    def allreduce_from(self, source: Any, x: Any, algorithm: str = "auto", factor: float = 1.0) -> None:
+        self._call(_allreduce, x.size, np.dtype(x.dtype), algorithm, "sum", None, factor, True)
+        if isinstance(x, np.ndarray):
+            x[:] = source
+        self._sum(x, "sum", factor)
+
+    def _sum(self, x: Any, op: str, factor: float) -> None:
         if isinstance(x, np.ndarray) and op == "sum":
-            x[:] = x * x.dtype.type(self.size) if self._sums is None else self._sums[len(self._script.sums)]
+            every = x * x.dtype.type(self.size) * x.dtype.type(factor)
+            x[:] = every if self._sums is None else self._sums[len(self._script.sums)]
             self._script.sums.append(x.copy())
 
     def broadcast(self, x: Any, root: int) -> None:
@@ -152,18 +164,24 @@ def _agreement(link: RecordingLink) -> None:
         shift *= 2
 
 
-def _allreduce(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op: str, kind: str | None) -> None:
+def _allreduce(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op: str, kind: str | None,
+               factor: float, out_of_place: bool = False) -> None:
     flat, chosen = Ghost(link.ops, n, dtype), _chosen(link, n, dtype, algorithm, op, kind)
-    if link.size == 1 or n == 0:
+    if n == 0:
         return
-    if chosen == "native":
-        link.native_allreduce(flat, op)
+    source = Ghost(link.ops, n, dtype) if out_of_place else None
+    if link.size == 1:
+        if out_of_place:
+            link.ops.copied(flat)
+        if factor != 1.0:
+            link.ops.scale(flat, factor)
         return
-    options = {"kind": _half(dtype, kind)} if _half(dtype, kind) else {}
-    allreduce.get(chosen)(link, flat, op, link.ops, link.scratch(dtype), **options)
+    options = {"kind": _half(dtype, kind)} if _half(dtype, kind) and chosen != "native" else {}
+    allreduce.get(chosen)(link, flat, op, link.ops, link.scratch(dtype), factor, source, **options)
 
 
-def _chosen(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op: str, kind: str | None) -> str:
+def _chosen(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op: str, kind: str | None,
+            *how: Any) -> str:
     half = _half(dtype, kind)
     target = SimpleNamespace(array=Ghost(link.ops, n, dtype), kind=half, name=half or dtype.name, device=None)
     return schedule(target, op, algorithm, link)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.reference import PIECE, index_dtype
+from ..ops.reference import PIECE, index_dtype, vouch
 from ..ops.reference import Key as RandomKey
 from ..ops.reference.low_rank import (
     Matrices,
@@ -73,7 +73,7 @@ class GhostOps:
     """
 
     PIECE, Key = PIECE, RandomKey
-    index_dtype = staticmethod(index_dtype)
+    index_dtype, vouch = staticmethod(index_dtype), staticmethod(vouch)
 
     def __init__(self, work: Callable[[str, int], None], n: int, passing: float = 1.0) -> None:
         self.work, self.n, self.passing = work, n, passing
@@ -118,7 +118,9 @@ class GhostOps:
     def from_host(self, x: np.ndarray) -> np.ndarray:
         return x
 
-    def concatenate(self, arrays: list[Any], dtype: Any) -> Ghost:
+    def concatenate(self, arrays: list[Any], dtype: Any) -> Any:
+        if arrays and all(isinstance(one, np.ndarray) for one in arrays):
+            return np.concatenate(arrays, dtype=dtype)
         head = arrays[0] if arrays and isinstance(arrays[0], np.ndarray) else None
         spread = joined([getattr(one, "spread", None) for one in arrays if one.size])
         return self.copied(Ghost(self, sum(one.size for one in arrays), dtype, head, spread))
@@ -129,6 +131,15 @@ class GhostOps:
     def gather(self, memory: Any, grad: Any, indices: Any, values: Any) -> None:
         self.work("gather", indices.size)
         values.spread = indices.spread
+
+    def gather_counted(self, memory: Any, grad: Any, indices: Any, values: Any) -> int:
+        self.gather(memory, grad, indices, values)
+        return self.count_nonfinite(values)[0]
+
+    def take_out(self, dst: Any, indices: Any, factor: float, values: Any) -> None:
+        self.gather(None, dst, indices, values)
+        self.clear(dst, indices)
+        self.scale(values, factor)
 
     def scatter_add(self, dst: Any, indices: Any, values: Any) -> None:
         self.work("scatter_add", indices.size)
@@ -161,8 +172,12 @@ class GhostOps:
     def threshold_spans(self, memory: Any, grad: Any, spans: Bounds, lams: list[float]) -> tuple[Ghost, list[int]]:
         return threshold_in(self.threshold, self.concatenate, memory, grad, spans, lams)
 
-    def bin_select_spans(self, memory: Any, grad: Any, spans: Bounds, length: int) -> Ghost:
-        return bin_select_in(self.bin_select, self.concatenate, memory, grad, spans, length)
+    def bin_select_spans(self, memory: Any, grad: Any, spans: Bounds, length: int, zeros: bool = True) -> Ghost:
+        found = bin_select_in(self.bin_select, self.concatenate, memory, grad, spans, length)
+        if not zeros:
+            self.work("gather", found.size)
+            self.work("threshold", found.size)
+        return found
 
     def random_strata_spans(self, n: int, spans: Bounds, counts: list[int], key: RandomKey) -> Ghost:
         return random_strata_in(self.random_strata, self.concatenate, n, spans, counts, key)
@@ -242,6 +257,9 @@ class GhostOps:
 
         return places(a), places(b)
 
+    def places_in(self, whole: Any, part: Any) -> Ghost:
+        return self.common(part, whole)[1]
+
     # -- sketches: a pass over the vector for each of their rows, or columns of random signs
 
     def count_sketch(self, memory: Any, grad: Any, rows: int, columns: int, seed: int, table: Any) -> None:
@@ -258,6 +276,10 @@ class GhostOps:
     def ascends(self, indices: Any, n: int) -> bool:
         self.work("largest_gap", indices.size)  # one pass over the list, too
         return True
+
+    def filled_length(self, indices: Any, n: int) -> int:
+        self.work("largest_gap", indices.size)
+        return self.positions_of(indices, [n])[0]
 
     def largest_gap(self, indices: Any) -> int:
         self.work("largest_gap", indices.size)

@@ -111,7 +111,7 @@ class RecordingLink:
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
         return self.tape.meanwhile(work)
 
-    def native_allreduce(self, work: Any, op: str) -> None:
+    def native_allreduce(self, work: Any, op: str, source: Any = None) -> None:
         with self.tape.inside_mpi():
             if self.size & (self.size - 1) or work.nbytes >= doubling_bytes(self.size):
                 link = copy(self)
@@ -137,8 +137,12 @@ class RecordingNode:
         self._link = link
         self.rank, self.size = link.place.local
 
-    def run(self, verb: str, send: Any, receive: Any, op: str, kind: str, stream: bool = False) -> None:
-        """Every rank copies in; adds its slice of all, and all ranks' slices are copied out, as the verb asks."""
+    def run(self, verb: str, send: Any, receive: Any, op: str, kind: str, stream: bool = False,
+            factor: float = 1.0) -> None:
+        """Every rank copies in; adds its slice of all, and all ranks' slices are copied out, as the verb asks.
+
+        A factor is multiplied by while sums are in registers: that costs nothing.
+        """
         work, tape, n = self._link.ops.work, self._link.tape, receive.size
         if verb != "all_gather":
             work("copy", n)

@@ -6,10 +6,10 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..durable import fsync
+from ..durable import fsync, refuse_inputs
 from ..errors import RefusedOverwrite
 
 PART_FILES = "part*.h5"  # what a trace in several files consists of
@@ -21,12 +21,18 @@ def folder_of(path: Path) -> Path:
     return path.with_name(path.name + ".d")
 
 
-def check_output(path: Path, force: bool) -> None:
-    """Raise what would keep ``write_aside`` from writing the file ``path``."""
+def files_of(trace: Path) -> list[Path]:
+    """All that may be read of a trace, whichever form it has."""
+    return [trace, *(trace if trace.is_dir() else folder_of(trace)).glob(PART_FILES)]
+
+
+def check_output(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
+    """Raise what would keep ``write_aside`` from writing the file ``path``, or destroy one of ``inputs``."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: its folder does not exist; make it, or give another path")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give a file name")
+    refuse_inputs(path, inputs)
     if os.path.lexists(path) and not force:
         raise RefusedOverwrite(f"{path} exists already: give another path, or --force (force=True) to replace it")
     try:  # permissions do not tell: root has all of them, also where a file system takes no files
@@ -35,9 +41,9 @@ def check_output(path: Path, force: bool) -> None:
         raise _not_written(path, error) from None
 
 
-def check_trace(path: Path, force: bool) -> None:
+def check_trace(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
     """The same for a trace, which may become the file ``path`` or the folder ``folder_of(path)``."""
-    check_output(path, force)
+    check_output(path, force, inputs)
     folder = folder_of(path)
     if not os.path.lexists(folder):
         return

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import InvalidArgument, MissingExtra
 from . import schema
-from .aside import check_output, write_aside
+from .aside import check_output, files_of, write_aside
 from .read import Source, Trace, open_trace
 from .saying import Progress, silent
 
@@ -45,7 +45,7 @@ def export(path: Source, output: Source, format: str, *, ranks: Sequence[int] | 
     if format not in FORMATS:
         raise InvalidArgument(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     output, written = Path(output).absolute(), [0]
-    check_output(output, force)  # before the work, too
+    check_output(output, force, files_of(Path(path)))  # before the work, too
     zipped = format == "perfetto" or output.suffix == ".gz"
     with open_trace(path) as trace:
         if ranks is not None and not all(0 <= rank < trace.n_ranks for rank in ranks):

@@ -46,8 +46,9 @@ def recover(spool: Source | Sequence[Source], output: Source, *, force: bool = F
         Is told now and then what is being done, and which share is done, from 0 to 1.
     """
     folders = [spool] if isinstance(spool, (str, os.PathLike)) else spool
-    check_trace(Path(output).absolute(), force)
-    journals, unreadable = _read_all(_find(folders), part_of(progress, 0.0, 0.2))
+    found = _find(folders)
+    check_trace(Path(output).absolute(), force, found)
+    journals, unreadable = _read_all(found, part_of(progress, 0.0, 0.2))
     return merge(journals, Path(output).absolute(), force=force, max_events=max_events, unreadable=unreadable,
                  progress=part_of(progress, 0.2, 1.0))
 

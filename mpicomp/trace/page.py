@@ -10,7 +10,7 @@ from typing import Any
 from . import analysis, pictures
 from .analyses.frame import Frame
 from .analyses.standstill import hang
-from .aside import check_output, write_content_aside
+from .aside import check_output, files_of, write_content_aside
 from .read import Source, Trace, open_trace
 from .saying import Progress, part_of, silent
 from .sections import Grid, Section, sections
@@ -52,7 +52,7 @@ def write_page(path: Source, output: Source, *, force: bool = False, progress: P
     ``progress`` is told now and then what is being done, and which share is done, from 0 to 1.
     """
     output = Path(output).absolute()
-    check_output(output, force)  # before the work, too
+    check_output(output, force, files_of(Path(path)))  # before the work, too
     progress("reading", 0.0)
     report = analysis.report(path)
     with open_trace(path) as trace:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ENVIRONMENTS
+from launching import ENVIRONMENTS
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.exchanges import EXCHANGES

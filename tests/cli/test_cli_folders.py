@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from conftest import COMMAND, run
+from launching import COMMAND, run
 
 from mpicomp.cli.trace import trace
 
@@ -68,3 +69,48 @@ def test_a_disk_that_is_full(recorded, words):
     assert ended.code == 1 and ended.out == ""
     assert ended.err == f"Error: cannot write {output}: File too large; make room there or give another path\n"
     assert os.listdir(output.parent) == [recorded.name]
+
+
+# -- an output that is an input
+
+
+def refused(words, kept, output=None):
+    """In one line, before any work; the file that is read stays as it was."""
+    before = kept.read_bytes()
+    ended = run([sys.executable, *COMMAND, *map(str, words), "--force"])
+    assert ended.code == 1 and ended.out == ""
+    said = f"{output or kept} is the input {kept} itself: give another path for the output\n"
+    assert ended.err.replace("rank 0: ", "") == f"Error: {said}"
+    assert kept.read_bytes() == before
+
+
+def test_a_benchs_inputs_are_not_replaced(tmp_path):
+    result, other, link = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.csv"
+    for path in (result, other):
+        assert run([sys.executable, *COMMAND, *BENCH, "-J", str(path)]).code == 0
+    link.symlink_to(result)
+    refused(["bench", "merge", other, result, "-J", result], result)
+    refused(["bench", "merge", other, result, "-J", link], result, link)
+    refused([*BENCH, "--baseline", result, "-J", result], result)
+
+
+def test_a_machines_description_is_not_replaced(tmp_path):
+    machine = tmp_path / "machine.svg"
+    wire = {"latency": 1e-5, "bandwidth": 1e9, "overhead": 1e-6}
+    machine.write_text(json.dumps({"format": "mpicomp-machine", "version": 1, "ranks_per_node": 1, "within": wire,
+                                   "between": wire, "kernels": {}}))
+    simulate = ["simulate", "--machine", machine, "--model", "1K", "-n", "2"]
+    assert run([sys.executable, *COMMAND, *map(str, simulate)]).code == 0
+    refused([*simulate, "--plot", machine], machine)
+
+
+def test_data_are_not_replaced(tmp_path):
+    data = tmp_path / "data.png"
+    data.write_text("+1 1:1\n-1 2:1\n" * 9)
+    words = ["train", "logreg", "--data", data, "--epochs", "1"]
+    assert run([sys.executable, *COMMAND, *map(str, words)]).code == 0
+    refused([*words, "--trace", data], data)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    image = data.rename(folder / data.name)
+    refused(["train", "mlp", "--data", folder, "--plot", image], image)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import run
+from launching import run
 
 from mpicomp.trace import open_trace, recover
 

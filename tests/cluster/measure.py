@@ -16,6 +16,7 @@ import mpicomp.step
 from mpicomp.allreduce import node_shared, ring
 from mpicomp.bench import check
 from mpicomp.bench.environment import Noise
+from mpicomp.ops import ops_for
 from mpicomp.simulate.steps import kinds
 
 comm = MPI.COMM_WORLD
@@ -187,7 +188,7 @@ def steps(n, names):
 
 
 def buckets(n, sizes, seconds):
-    """Steps of a dense reducer with buckets of each size, in one piece ("whole"), and the all-reduce alone, in turn."""
+    """Steps of scheme `half` with buckets of each size, in one piece ("whole"), and the all-reduce alone, in turn."""
     ours = mpicomp.Comm(comm)
     x = np.random.default_rng(comm.rank).integers(-8, 8, n).astype(np.float32)
     out, total, reducers = np.empty_like(x), np.empty_like(x), {}
@@ -199,10 +200,33 @@ def buckets(n, sizes, seconds):
 
     calls = {"all-reduce": lambda: ours.Allreduce(x, total)}
     for name, nbytes in {"whole": 1 << 40, **sizes}.items():
-        reducers[nbytes] = mpicomp.Reducer(ours, "dense")
+        reducers[nbytes] = mpicomp.Reducer(ours, "half")
         calls[name] = lambda nbytes=nbytes: step(nbytes)
         calls[name]()
         assert everywhere(np.array_equal(out, total * np.float32(1 / comm.size))), f"{name} is wrong"
+    once = sum(timed(call) for call in calls.values())
+    noise = Noise()
+    taken = alternate(calls, dict.fromkeys(calls, min(200, max(3, round(seconds / once)))))
+    share = noise.share(comm)
+    return {"n": n, "others": share, "seconds": {name: median(each) for name, each in taken.items()}}
+
+
+def plain_steps(n, seconds):
+    """Dense steps out of place and in place, beside the all-reduces and the look for NaN in them, in turn."""
+    ours = mpicomp.Comm(comm)
+    x = np.random.default_rng(comm.rank).integers(-8, 8, n).astype(np.float32)
+    out, total, own, reducer = np.empty_like(x), np.empty_like(x), x.copy(), mpicomp.Reducer(ours, "dense")
+    ours.Allreduce(x, total)
+    reducer.reduce(x, out=out)
+    reducer.reduce(own, out=own)
+    mean = total * np.float32(1 / comm.size)
+    assert everywhere(np.array_equal(out, mean) and np.array_equal(own, mean))
+    ops = ops_for(x)
+    calls = {
+        "all-reduce": lambda: ours.Allreduce(x, total), "step": lambda: reducer.reduce(x, out=out),
+        "all-reduce in place": lambda: ours.allreduce_in_place(own, factor=1 / comm.size),
+        "step in place": lambda: reducer.reduce(own, out=own), "look for NaN": lambda: ops.count_nonfinite(x),
+    }  # fmt: skip
     once = sum(timed(call) for call in calls.values())
     noise = Noise()
     taken = alternate(calls, dict.fromkeys(calls, min(200, max(3, round(seconds / once)))))
@@ -237,7 +261,7 @@ def segments(n, settings, seconds):
     return {"n": n, "others": share, "seconds": {name: median(each) for name, each in taken.items()}}
 
 
-TASKS = {one.__name__: one for one in (steps, segments, buckets, dense, sweep, scheme, methods, traffic)}
+TASKS = {one.__name__: one for one in (steps, segments, buckets, dense, plain_steps, sweep, scheme, methods, traffic)}
 
 if __name__ == "__main__":
     answer = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))

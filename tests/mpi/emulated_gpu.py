@@ -26,6 +26,7 @@ counts: Counter[str] = Counter()
 WAITS = ("__int__", "__float__", "__bool__", "item", "tolist", "__index__")
 MAKES_NOTHING = ("empty", "empty_like")
 FROM_HOST = ("asarray", "array")
+WAITING = ("flatnonzero", "unique")  # the length of what they give is known only then
 
 
 class DeviceArray(np.ndarray):
@@ -44,7 +45,10 @@ class DeviceArray(np.ndarray):
         _host(self)[key] = _host(value)
 
     def __getitem__(self, key):
-        return _device(_host(self)[key])
+        if isinstance(key, np.ndarray):
+            counts["cupy"] += 1
+            counts["waits"] += key.dtype == bool  # how many there are is the length of the result
+        return _device(_host(self)[_host(key)])
 
     def copy(self, order="C"):
         counts["cupy"] += 1
@@ -102,6 +106,7 @@ class DeviceFunctions:
         def counted(*arguments, **options):
             if name not in MAKES_NOTHING:
                 counts["copies" if name in FROM_HOST else "cupy"] += 1
+                counts["waits"] += name in WAITING
             plain = [[_host(x) for x in one] if isinstance(one, list) else _host(one) for one in arguments]
             return _device(function(*plain, **{key: _host(value) for key, value in options.items()}))
 

@@ -1,6 +1,7 @@
 """What steps queue on a GPU, and how often the host waits: ``python tests/mpi/launches.py [SCHEME ...]``.
 
-Prints a row of docs/gpu.md's table a scheme (without any: of all), as one rank with the kernels on the CPU: minutes.
+Prints a row of docs/gpu.md's table a scheme (without any: of all), with the kernels on the CPU: minutes. Under
+``mpirun`` that is what rank 0 does among the others.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ def steps_of(comm, scheme, seed, shapes, tolerance=0.0):
 
 
 def main(schemes: list[str]) -> int:
-    comm = mpicomp.Comm(MPI.COMM_SELF)
+    comm = mpicomp.Comm(MPI.COMM_WORLD)
+    comm._open().takes_devices = False
     with emulate():
         for scheme in schemes or names():
             seen = steps_of(comm, scheme, 2024, resnet50(DIVISOR), TOLERANCE)
-            print("|", " | ".join([f"`{scheme}`", *(str(seen.get(what, 0)) for what in COLUMNS)]), "|", flush=True)
+            if comm.rank == 0:
+                print("|", " | ".join([f"`{scheme}`", *(str(seen.get(what, 0)) for what in COLUMNS)]), "|", flush=True)
     return 0
 
 

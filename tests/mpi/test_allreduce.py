@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from mpicomp import allreduce, cost
 from mpicomp.allreduce import direct, halving_doubling, ring
+from mpicomp.errors import BufferRefused, InvalidArgument
 
 OPS = {"sum": (MPI.SUM, np.add), "prod": (MPI.PROD, np.multiply), "min": (MPI.MIN, np.minimum)}
 OPS["max"] = (MPI.MAX, np.maximum)
@@ -62,7 +63,8 @@ def test_every_op(comm, op):
     for algorithm in OWN:
         for dtype in ("float32", "int16", "uint64"):
             vectors = inputs(1009, dtype, comm.size)
-            np.testing.assert_array_equal(run(comm, vectors, op, algorithm, True), expected(vectors, op))
+            for in_place in (True, False):
+                np.testing.assert_array_equal(run(comm, vectors, op, algorithm, in_place), expected(vectors, op))
 
 
 @pytest.mark.parametrize("segment", [4, 40, 256])
@@ -71,14 +73,50 @@ def test_many_segments(comm, monkeypatch, segment):
     for algorithm in OWN:
         for n in (comm.size, 37, 211) if segment == 4 else (211, 1009):
             vectors = inputs(n, "float32", comm.size)
-            got = run(comm, vectors, "sum", algorithm, in_place=True)
-            np.testing.assert_array_equal(got, expected(vectors, "sum"), f"{algorithm} {n}")
+            for in_place in (True, False):
+                got = run(comm, vectors, "sum", algorithm, in_place)
+                np.testing.assert_array_equal(got, expected(vectors, "sum"), f"{algorithm} {n} {in_place}")
 
 
 @pytest.mark.parametrize("algorithm", allreduce.names())
 def test_large(comm, algorithm):
     vectors = inputs(1_500_007, "float32", comm.size)
     np.testing.assert_array_equal(run(comm, vectors, "sum", algorithm, in_place=False), expected(vectors, "sum"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("algorithm", allreduce.names())
+def test_a_factor_multiplies_every_element_once(comm, monkeypatch, algorithm, dtype):
+    """Also those that a schedule hands on before all ranks have theirs; whatever is reduced stays as it is."""
+    small_segments(monkeypatch, 40)
+    factor = 1 / 3  # no power of two: two factors, or one in another precision, would give other bits
+    for n in (0, 1, comm.size, 211, 1009):
+        vectors = inputs(n, dtype, comm.size)
+        want = expected(vectors, "sum") * np.dtype(dtype).type(factor)
+        mine, result = vectors[comm.rank].copy(), np.full(n, 77, dtype)
+        comm.allreduce_from(mine, result, algorithm, factor)
+        np.testing.assert_array_equal(result, want, f"{n}")
+        np.testing.assert_array_equal(mine, vectors[comm.rank])
+        comm.allreduce_in_place(mine, algorithm, factor=factor)
+        np.testing.assert_array_equal(mine, want, f"{n} in place")
+
+
+def test_only_floats_in_full_precision_take_a_factor(comm):
+    for x, kind in ((np.ones(3, np.int32), None), (np.ones(3, np.float16), None), (np.ones(3, np.uint16), "bfloat16")):
+        with pytest.raises(InvalidArgument, match="only float32 and float64 take a factor"):
+            comm.allreduce_in_place(x, kind=kind, factor=0.5)
+
+
+def test_buffers_of_a_sum_that_do_not_belong_together(comm):
+    x = np.ones(4, np.float32)
+    for other, text in (
+        (x[1:], "one length, got 3 and 4"), (x.astype(float), "got float64 and float32"), (x, "overlap"),
+    ):  # fmt: skip
+        with pytest.raises(BufferRefused, match=text):
+            comm.allreduce_from(other, x)
+    half, total = np.full(4, 1, np.float16), np.empty(4, np.float16)
+    comm.allreduce_from(half, total)
+    np.testing.assert_array_equal(total, comm.size)
 
 
 @pytest.mark.parametrize("algorithm", OWN)

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import Comm, Reducer, step
-from mpicomp.errors import NonFiniteGradient
+from mpicomp import Comm, Reducer, pipeline, step
+from mpicomp.errors import InvalidArgument, NonFiniteGradient
 
 THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 N = 5003  # float32: five buckets of 4 KiB
 WHOLE = 1 << 40
 CASES = [
-    ("dense", 1), ("dense", 2), ("dense:values=float16", 1), ("dense:values=bfloat16", 1), ("dense:values=float64", 2),
+    ("dense:values=float64", 1), ("dense", 2), ("dense:values=float16", 1), ("dense:values=bfloat16", 1),
+    ("dense:values=float64", 2),
     ("scaled-integer:bits=32", 1), ("dense:memory=residual,values=float16", 2), ("topk:k=40,dense=1d", 1),
     ("scalecom:chunk=2", 2), ("dgc:k=40,dense=1d,nesterov=yes", 2),
 ]  # fmt: skip
@@ -85,7 +86,7 @@ def test_buckets_are_even_and_cover_the_vector(own, started, monkeypatch):
         return
     monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
     gradient = np.ones(N, np.float32)
-    reducer = Reducer(own, "dense")
+    reducer = Reducer(own, "half")
     out = np.empty_like(gradient)
     assert reducer.reduce(gradient, out=out) is out
     np.testing.assert_array_equal(out, 1)
@@ -97,10 +98,21 @@ def test_buckets_are_even_and_cover_the_vector(own, started, monkeypatch):
     assert kept == gradient.nbytes  # buckets are parts of one vector
 
 
+def test_what_needs_no_pass_of_its_own_goes_in_one_call(own, started, monkeypatch):
+    """Neither copied nor rounded, divided as it becomes final: there is nothing to do meanwhile."""
+    monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
+    gradient = np.full(N, own.rank + 1, np.float32)
+    reducer, out = Reducer(own, "dense", algorithm="ring"), np.empty_like(gradient)
+    reducer.reduce(gradient, out=out)
+    np.testing.assert_array_equal(out, np.float32(sum(range(own.size + 1))) * np.float32(1 / own.size))
+    np.testing.assert_array_equal(gradient, own.rank + 1)
+    assert not started and not reducer._step._scratch
+
+
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_nothing_leaves_in_a_step_that_does_not_count(own, started, policy, monkeypatch):
     monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
-    reducer = Reducer(own, "dense", nonfinite=policy)
+    reducer = Reducer(own, "half", nonfinite=policy)
     gradient = np.ones(N, np.float32)
     reducer.reduce(gradient)
     before = len(started)
@@ -122,7 +134,7 @@ def test_an_error_in_flight_is_raised_by_the_step(own, monkeypatch):
     if not THREADS or own.size == 1:
         return
     monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
-    reducer = Reducer(own, "dense")
+    reducer = Reducer(own, "half")
     reducer.reduce(np.ones(N, np.float32))
     helper, calls = own._helper.comm, []
     run = helper.allreduce_in_place
@@ -159,3 +171,18 @@ def test_bytes_of_mpis_own_call_in_flight_are_counted(world, monkeypatch):
     np.testing.assert_array_equal(x, comm.size)
     assert comm.traffic.modelled == 2 * (comm.size - 1) * x.nbytes // comm.size
     comm.Free()
+
+
+def test_a_state_of_other_pieces_is_refused_before_anything_is_in_flight(own, started, monkeypatch, seed):
+    """What is in flight when a step ends reads and writes memory that was given up."""
+    monkeypatch.setattr(pipeline, "IN_FLIGHT_BYTES", 1)
+    grads = dict(zip("wb", drawn(own, seed)[0], strict=True))
+    first, second = (Reducer(own, "onebit:dense=1d") for _ in range(2))
+    first.reduce(grads)
+    assert started
+    started.clear()
+    state = first.state_dict()
+    second.load_state_dict({**state, "exchange/start": state["exchange/start"] + 1})
+    with pytest.raises(InvalidArgument, match="must be of the piece"):
+        second.reduce(grads)
+    assert not started

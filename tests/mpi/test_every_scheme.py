@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import bench, schemes
-from mpicomp.errors import NonFiniteGradient
+from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient
 
 STEPS = 6
 SHAPES = {"w": (4, 5), "none": (0,), "b": (1,), "kernel": (3, 2, 2, 2), "v": (31,)}
@@ -84,6 +84,46 @@ def test_resume_is_bit_exact(comm, seed, text):
     for a, b in zip(straight[STEPS:], run(second, range(STEPS, 2 * STEPS)), strict=True):
         for name in a:
             assert a[name].tobytes() == b[name].tobytes()
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_a_state_that_lacks_anything_on_one_rank_is_refused_on_all(comm, seed, text):
+    """Where one rank alone would have to begin anew, the next step would hang, or be of other memories."""
+    first, second = (mpicomp.Reducer(comm, text, measures=1) for _ in range(2))
+    for step in range(3):
+        first.reduce(gradients(seed, comm.rank, step))
+    whole = first.state_dict()
+    for key in whole if comm.size > 1 else ("scheme", "step", "workers"):
+        state = dict(whole)
+        if comm.rank == comm.size - 1:
+            del state[key]
+        with pytest.raises((InvalidArgument, Disagreement), match=key.replace("memory/0", "memory")):
+            second.load_state_dict(state)
+    assert second.state_dict().keys() == mpicomp.Reducer(comm, text, measures=1).state_dict().keys()
+    second.load_state_dict(whole)
+    grads = gradients(seed, comm.rank, 3)
+    for a, b in zip(first.reduce(grads).values(), second.reduce(grads).values(), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("text", [text for text in ALL if not memory_of(text).silences])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_first_step_that_is_refused_leaves_nothing_of_its_layout(comm, seed, text, resumes):
+    """Not even in parts that took it before ranks agreed; what was loaded stays."""
+    reducer, other = mpicomp.Reducer(comm, text), mpicomp.Reducer(comm, text)
+    if resumes:
+        other.reduce(gradients(seed, comm.rank, 0))
+        reducer.load_state_dict(other.state_dict())
+        bad = gradients(seed, comm.rank, 1)
+        bad["v"][3] = np.nan
+    else:
+        bad = {"other": np.full((9, 3), np.nan)}
+    with pytest.raises(NonFiniteGradient):
+        reducer.reduce(bad)
+    for step in range(1, 4):
+        grads = gradients(seed, comm.rank, step)
+        for a, b in zip(reducer.reduce(grads).values(), other.reduce(grads).values(), strict=True):
+            assert a.tobytes() == b.tobytes()
 
 
 @pytest.mark.parametrize("text", [text for text in ALL if memory_of(text).name in ("residual", "error-reset")])

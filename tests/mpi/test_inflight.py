@@ -52,6 +52,14 @@ def test_beside_blocking_calls(own, algorithm):
     np.testing.assert_array_equal(z, sum(range(own.size)))
 
 
+def test_a_factor_in_flight(own):
+    x = np.full(50_000, own.rank + 1, np.float32)
+    request = own.start_allreduce(x, factor=0.1)
+    request.Wait()
+    assert request.Test() is True  # and does not multiply again
+    np.testing.assert_array_equal(x, np.float32(sum(range(own.size + 1))) * np.float32(0.1))
+
+
 def test_other_buffers_and_operations(own):
     x = np.full(9, own.rank + 1, np.complex128)
     y = np.empty_like(x)

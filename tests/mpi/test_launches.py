@@ -28,11 +28,12 @@ def emulated(world, comm, monkeypatch):
 def test_a_scalecom_step_over_161_tensors(emulated, comm, seed, layers):
     """A handful of launches, whatever the number of tensors; the host waits where it has to know something."""
     seen = steps_of(comm, f"scalecom:chunk=112,beta=0.5,layers={layers}", seed, resnet50(64))
-    assert seen["kernels"] <= 9, seen
-    assert seen["kernel move_arrays"] == 2  # gradients in, means out
+    assert seen["kernels"] <= 8, seen
+    assert seen["kernel move_arrays"] == 1, seen  # gradients in
+    assert seen["kernel move_sparse"] == 1, seen  # means out
     # One for NaN; and where another rank leads, one to see that its positions lie inside their chunks.
     assert seen["waits"] <= 2, seen
-    assert seen.get("cupy", 0) <= 4, seen
+    assert seen.get("cupy", 0) <= 2, seen
 
 
 @pytest.mark.parametrize("scheme", ["topk:density=0.01,layers=whole", "topk:density=0.01,layers=per-tensor",

@@ -64,6 +64,19 @@ def test_every_operation(own, functions, schedules, seed):
     assert set(schedules) == {"node_shared"} or own.layout[0] == 1
 
 
+def test_a_factor_multiplies_once_in_several_nodes(own, seed):
+    for n in (1, own.size, 9001):
+        vectors = [np.random.default_rng([seed, n, rank]).integers(-9, 9, n).astype(np.float32)
+                   for rank in range(own.size)]
+        want = np.sum(vectors, axis=0, dtype=np.float32) * np.float32(1 / 3)
+        mine, got = vectors[own.rank].copy(), np.empty(n, np.float32)
+        own.allreduce_from(mine, got, "node_shared", 1 / 3)
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(mine, vectors[own.rank])
+        own.allreduce_in_place(mine, "node_shared", factor=1 / 3)
+        np.testing.assert_array_equal(mine, want)
+
+
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_half_precision_is_rounded_once_a_node_and_once_between_them(own, kind, seed):
     dtype = np.dtype("float16") if kind == "float16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)

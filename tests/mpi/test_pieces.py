@@ -227,6 +227,12 @@ def test_bytes_of_scaled_integers(comm, seed, bits):
 
 # ---- schemes of integers and of sparse lists
 
+@pytest.mark.parametrize("text", ["scaled-integer:bits=8", "onebit:codec=scaled-integer,bits=8"])
+def test_too_many_workers_are_refused_before_the_first_step(comm, text):
+    with pytest.raises(InvalidArgument, match=f"^{64 * comm.size} workers need wider integers than bits=8"):
+        mpicomp.Reducer(comm, text, workers=64)
+
+
 @pytest.mark.parametrize("algorithm", ["native", "ring", "halving_doubling", "auto"])
 @pytest.mark.parametrize("bits", [8, 16, 32])
 def test_the_sum_of_all_ranks_integers_fits(comm, bits, algorithm):

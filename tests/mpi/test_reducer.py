@@ -275,6 +275,28 @@ def test_a_state_that_is_damaged_on_one_rank_is_refused_on_all(comm, damage, kin
     assert second.reduce(matrix).tobytes() == first.reduce(matrix).tobytes()
 
 
+def test_a_first_step_on_which_ranks_disagree_leaves_no_layout(comm, seed):
+    reducer = mpicomp.Reducer(comm, "topk:k=3")
+    if comm.size > 1:
+        with pytest.raises(Disagreement, match=r"float32 gradient\[5[01]\].*float32 gradient\[5[01]\]"):
+            reducer.reduce(gradient(seed, comm.rank, 0, 51 if comm.rank == 0 else 50))
+    with pytest.raises(InvalidArgument, match="a shift needs a scheme with memory=shifted"):
+        reducer.set_shift(np.ones(7))
+    mean = reducer.reduce(gradient(seed, comm.rank, 0, 50))
+    np.testing.assert_array_equal(mean, mpicomp.Reducer(comm, "topk:k=3").reduce(gradient(seed, comm.rank, 0, 50)))
+
+
+def test_a_refused_shift_leaves_no_layout(comm):
+    reducer = mpicomp.Reducer(comm, "topk:k=3,memory=shifted")
+    with pytest.raises(BufferRefused, match="must be one of float16"):
+        reducer.set_shift([np.ones(7), np.ones(7, np.int32)])
+    if comm.size > 1:
+        with pytest.raises(Disagreement, match="shift of step 0"):
+            reducer.set_shift(np.ones(8 + comm.rank))
+    reducer.set_shift(np.ones(9))
+    np.testing.assert_array_equal(reducer.reduce(np.ones(9)), np.ones(9))
+
+
 @pytest.mark.parametrize("text", ["dense", "scalecom:chunk=7", "topk:k=3", "threshold:lam=1"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_non_finite_gradient_is_raised_everywhere_and_not_remembered(comm, seed, text, value):

@@ -49,6 +49,17 @@ def test_common_of_lists_far_apart(ops):
     assert_common(ops, np.concatenate([low, high]), high)
 
 
+@pytest.mark.parametrize("dtype", INDICES)
+def test_places_in(ops, rng, dtype):
+    for n in LENGTHS:
+        for density in DENSITIES:
+            whole = drawn(rng, n, 0.4, dtype)
+            part = whole[rng.random(whole.size) < density]
+            places = np.asarray(ops.places_in(whole, part))
+            assert_same(places, reference.places_in(whole, part))
+            assert_same(whole[places], part)
+
+
 @pytest.mark.parametrize("bad", [[1, 1], [2, 1]])
 def test_common_refuses_lists_that_do_not_ascend(ops, bad):
     bad, good = np.int32(bad), np.int32([1, 2, 3])
@@ -81,6 +92,37 @@ def test_ascends(ops, rng, dtype):
     assert not ops.ascends(good - 1, 10)
     assert not ops.ascends(good[::-1].copy(), 10)
     assert not ops.ascends(np.array([0, 3, 3], dtype), 10)
+
+
+@pytest.mark.parametrize("dtype", INDICES)
+def test_filled_length(ops, rng, dtype):
+    for n in LENGTHS:
+        for density in DENSITIES:
+            own, missing = drawn(rng, n, density, dtype), int(rng.integers(0, 400))
+            assert ops.filled_length(np.concatenate([own, np.full(missing, n, dtype)]), n) == own.size
+    for bad in ([0, 10, 3], [10, 3], [3, 3, 10], [4, 3, 10], [-1, 3, 10], [3, 11], [11, 10], [-1, 10], [5, 10, 11, 10]):
+        for module in (ops, reference):
+            assert module.filled_length(np.array(bad, dtype), 10) == -1, bad
+
+
+def test_a_list_that_is_vouched_for(ops):
+    indices = np.int32([1, 5, 9])
+    assert ops.vouch(indices, 10) is indices
+    assert reference.vouch(indices, 10) is indices
+    assert ops.ascends(indices, 10)
+
+
+@pytest.mark.parametrize("dtype", INDICES)
+def test_the_gap_of_a_list_that_was_read_at(ops, rng, dtype):
+    """Reading the values at a list measures it by the way; so does not what is no list."""
+    for n in LENGTHS:
+        for indices in (drawn(rng, n, 0.2, dtype), rng.permutation(drawn(rng, n, 0.2, dtype))):
+            ops.gather_counted(None, np.ones(n, np.float32), indices, np.empty(indices.size, np.float32))
+            if reference.ascends(indices, n):
+                assert ops.largest_gap(indices) == reference.largest_gap(indices)
+            else:
+                refuse(lambda i: ops.pack_gaps(i, 13, np.empty(-(-i.size * 13 // 8), np.uint8)), indices,
+                       match="indices must ascend")
 
 
 @pytest.mark.parametrize("dtype", INDICES)

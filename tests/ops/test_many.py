@@ -109,6 +109,47 @@ def test_positions_and_indices_that_do_not_fit_the_chunks(ops, spans, change):
            match=f"indices must have 4 elements, got {n}")
 
 
+@pytest.mark.parametrize(("spans", "match"), [
+    ([(0, 6, 3), (6, 11, 2)], r"spans must lie in \[0, 10\), got 6 to 11"),
+    ([(-2, 6, 4), (6, 10, 2)], r"spans must lie in \[0, 10\), got -2 to 6"),
+    ([(6, 4, 1), (0, 10, 3)], r"spans must lie in \[0, 10\), got 6 to 4"),
+    ([(0, 6, 3), (6, 10, 0)], r"chunk must be in \[1, 65536\], got 0"),
+    ([(0, 6, 3), (6, 10, 65537)], r"chunk must be in \[1, 65536\], got 65537"),
+    ([(0, 10, 0)], r"chunk must be in \[1, 65536\], got 0"),
+])  # fmt: skip
+def test_chunks_and_their_spans_out_of_range(ops, spans, match):
+    """The same words everywhere, the oracle's, too, and nothing is written."""
+    grad, positions, indices = np.ones(10, np.float32), np.full(4, 7, np.uint8), np.full(4, 7, np.int32)
+    for module in (ops, reference):
+        refuse(lambda p, module=module: module.chunk_max_spans(None, grad, spans, p), positions, match=match)
+        refuse(lambda i, module=module: module.chunk_indices_spans(np.zeros(4, np.uint8), spans, 10, i), indices,
+               match=match)
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", REALS)
+def test_unpack_of_a_sparse_vector(ops, rng, dtype, index):
+    for n in (0, 17, 30_000):
+        indices = np.flatnonzero(rng.random(n) < 0.1).astype(index)
+        values = with_specials(rng, vector(rng, indices.size, dtype))
+        for other in (dtype, np.float16):  # of another type they are copied one by one
+            arrays = [np.full(stop - start, 7, other) for start, stop, _ in some_spans(rng, n)]
+            arrays.append(np.full((1, n - sum(one.size for one in arrays)), 7, other))
+            expected = [one.copy() for one in arrays]
+            ops.unpack_sparse(indices, values, arrays)
+            reference.unpack_sparse(indices, values, expected)
+            for one, wanted in zip(arrays, expected, strict=True):
+                assert_same(one, wanted)
+
+
+def test_unpack_of_a_sparse_vector_refuses(ops):
+    arrays, values = [np.ones(3, np.float32), np.ones(4, np.float32)], np.ones(2, np.float32)
+    refuse(lambda v, *to: ops.unpack_sparse(np.int32([3, 7]), v, list(to)), values, *arrays,
+           match=r"indices must be in \[0, 7\), got 7")
+    refuse(lambda v, *to: ops.unpack_sparse(np.int32([3]), v, list(to)), values, *arrays,
+           match="values must have 1 elements, got 2")
+
+
 @pytest.mark.parametrize("dtype", [np.float16, *REALS])
 def test_pack_and_unpack(ops, rng, dtype):
     shapes = [(3, 5), (), (0,), (4097,), (1,), (2, 0, 3), (64, 3, 3, 3), (9000,)]

@@ -1,6 +1,7 @@
 """`mpicomp trace` as a user sees it: tables, JSON, exit codes."""
 
 import json
+import os
 import re
 
 import h5py
@@ -123,3 +124,41 @@ def test_sparkline():
     assert sparkline([1, None, 1]) == "▁ ▁"
     assert sparkline([None]) == sparkline([]) == ""
     assert len(sparkline(range(10_000))) == 20 and sparkline(range(10_000))[-1] == "█"
+
+
+def refused(kept, *arguments):
+    """In one line; the file that is read stays as it was."""
+    before = kept.read_bytes()
+    result = run(*arguments)
+    assert result.exit_code == 1 and "itself: give another path for the output" in result.output, result.output
+    assert result.output.count("\n") == 1 and kept.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["report"], ["export", "-f", "csv"], ["export", "-f", "perfetto"]],
+                         ids=lambda words: words[-1])
+def test_a_recording_is_not_replaced_by_what_is_made_of_it(planted_trace, words):
+    """By none of its names."""
+    hard, soft = planted_trace.with_name("hard.csv"), planted_trace.with_name("soft.csv")
+    os.link(planted_trace, hard)
+    soft.symlink_to(planted_trace)
+    roundabout = planted_trace.parent / ".." / planted_trace.parent.name / planted_trace.name
+    for output in (planted_trace, roundabout, hard, soft):
+        refused(planted_trace, *words, planted_trace, "-o", output, "--force")
+    refused(planted_trace, *words, soft, "-o", planted_trace, "--force")
+    assert run(*words, planted_trace, "-o", planted_trace.with_name("other.csv"), "--force").exit_code == 0
+
+
+def test_nor_is_a_part_of_one_or_one_by_a_picture(planted_trace):
+    folder = planted_trace.with_name("run.h5.d")
+    folder.mkdir()
+    part = planted_trace.rename(folder / "part0.h5")
+    for given in (folder, planted_trace):
+        refused(part, "report", given, "-o", part, "--force")
+    picture = part.rename(folder / "run.png")
+    refused(picture, "heatmap", picture, "--png", picture, "--force")
+
+
+def test_nor_is_a_journal_by_its_recovery(planted_trace, spool):
+    journal = next(spool.iterdir())
+    refused(journal, "recover", spool, "-o", journal, "--force")
+    refused(journal, "recover", journal, "-o", journal, "--force")

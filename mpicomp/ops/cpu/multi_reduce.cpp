@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "half.h"
@@ -89,6 +90,9 @@ KERNEL void multi(const MultiReduce* task) {
         std::size_t j = 2;
         for (; j + 2 <= n_src; j += 2) two_more<Op, Type>(acc, source(j), source(j + 1), n);
         if (j < n_src) one_more<Op, Type>(acc, source(j), n);
+        if constexpr (std::is_floating_point_v<Value>)
+            if (task->factor != 1)
+                for (std::size_t i = 0; i < n; ++i) acc[i] *= static_cast<Value>(task->factor);
         const char* ready = reinterpret_cast<const char*>(acc);
         if constexpr (!std::is_same_v<Stored, Value>) {
             for (std::size_t i = 0; i < n; ++i) out[i] = Type::store(acc[i]);

@@ -44,9 +44,10 @@ struct NodeWindow {
 class Call {
 public:
     Call(const NodeWindow& window, MultiKernel kernel, std::size_t itemsize, std::size_t n, const char* send,
-         char* receive, bool stream, std::function<void()> idle)
+         char* receive, bool stream, double factor, std::function<void()> idle)
         : w(window), kernel(kernel), itemsize(itemsize), n(n), send(send), receive(receive), stream(stream),
           idle(std::move(idle)), base(w.mine().summed.load()) {
+        task.factor = factor;
         const std::size_t line = std::max<std::size_t>(1, 64 / itemsize);
         slice = w.slice(n, itemsize);
         block = std::max(line, w.slot_bytes / itemsize / w.owners / line * line);
@@ -225,7 +226,7 @@ void check_vector(const py::array& array, const char* name, std::size_t nbytes) 
 
 void run(const NodeWindow& window, const std::string& verb_name, const std::string& op, const std::string& kind,
          const py::array& send, py::array receive, Place send_place, Place receive_place,
-         const std::vector<std::uintptr_t>& segments, bool stream, const py::function& idle) {
+         const std::vector<std::uintptr_t>& segments, bool stream, double factor, const py::function& idle) {
     const Verb verb = verb_of(verb_name);
     const MultiKernel kernel = multi_kernel(op, kind);
     if (!kernel) throw InvalidArgument("no reduction " + op + " of " + kind);
@@ -240,7 +241,7 @@ void run(const NodeWindow& window, const std::string& verb_name, const std::stri
         idle();
     };
     Call call(window, kernel, receive.itemsize(), receive.size(), static_cast<const char*>(send.data()),
-              static_cast<char*>(receive.mutable_data()), stream, let_go);
+              static_cast<char*>(receive.mutable_data()), stream, factor, let_go);
     py::gil_scoped_release release;
     try {
         call.run(verb, send_place, receive_place, segments);
@@ -264,9 +265,9 @@ void bind_node(py::module_& m) {
                              static_cast<py::ssize_t>(std::min(n, (w.rank + 1) * length)), 1);
         }, py::arg("n"), py::arg("itemsize"), "This rank's slice of a vector of n elements.")
         .def("run", &run, py::arg("verb"), py::arg("op"), py::arg("kind"), py::arg("send"), py::arg("receive"),
-             py::arg("send_place"), py::arg("receive_place"), py::arg("segments"), py::arg("stream"), py::arg("idle"),
-             "receive = send reduced over the ranks (allreduce), its own slice of it (reduce_scatter), or every "
-             "rank's slice of receive (all_gather).");
+             py::arg("send_place"), py::arg("receive_place"), py::arg("segments"), py::arg("stream"), py::arg("factor"), py::arg("idle"),
+             "receive = send reduced over the ranks, times factor (allreduce), its own slice of it (reduce_scatter), or "
+             "every rank's slice of receive (all_gather).");
     m.def("has_kernel", [](const std::string& op, const std::string& kind) { return multi_kernel(op, kind) != nullptr; },
           py::arg("op"), py::arg("kind"), "Whether vectors of this kind can be reduced by this operation.");
 }

@@ -1,24 +1,23 @@
 // Ascending index lists written in few bytes: as gaps of a fixed width, or as one bit an element.
 #include "common.cuh"
+#include "indices.cuh"
 
-// How many indices are left out before the j-th; read as unsigned, so that a descent is huge. A first one follows -1.
-template <typename I> __device__ inline unsigned long long gap(const I* indices, long long j) {
-    const unsigned long long next = j ? (unsigned long long)(long long)indices[j - 1] + 1 : 0;
-    return (unsigned long long)(long long)indices[j] - next;
+// Of each block the largest gap, huge where the list does not ascend from 0 on.
+template <typename I> __global__ void measure_gaps(const I* indices, long long k, unsigned long long* found) {
+    unsigned long long largest = 0;
+    for (long long j = grid_index(); j < k; j += grid_size()) largest = max(largest, gap(indices, j));
+    largest = block_max(largest);
+    if (threadIdx.x == 0) found[blockIdx.x] = largest;
 }
 
-// found[0] = the largest gap of k indices, found[1] > 0 where they do not ascend from 0 on. Both begin as 0.
-template <typename I> __global__ void measure_gaps(const I* indices, long long k, unsigned long long* found) {
-    unsigned long long mine = 0;
-    bool descent = false;
+// Where in b (m ascending indices) the entries of a would stand; found[j] = 1 where the j-th stands there, else 0.
+template <typename I>
+__global__ void look_up(const I* a, long long k, const I* b, long long m, long long* places, float* found) {
     for (long long j = grid_index(); j < k; j += grid_size()) {
-        const unsigned long long here = gap(indices, j);
-        if ((long long)here < 0) descent = true;
-        else mine = max(mine, here);
+        const long long place = count_below(b, m, a[j]);
+        places[j] = place;
+        found[j] = place < m && b[place] == a[j] ? 1.0f : 0.0f;
     }
-    for (int offset = warp_size / 2; offset; offset /= 2) mine = max(mine, __shfl_down_sync(all_lanes, mine, offset));
-    if (threadIdx.x % warp_size == 0) atomicMax(&found[0], mine);
-    if (descent) atomicMax(&found[1], 1ull);
 }
 
 // One byte of the stream a thread, put together from the few gaps that reach into it: nothing is written twice. Bits
@@ -48,9 +47,44 @@ __global__ void read_gaps(const unsigned char* packed, int width, long long k, l
     }
 }
 
+// indices[j] = until[j] - 1, and of each block the largest of these, read as unsigned.
+template <typename I>
+__global__ void write_indices(const long long* until, long long k, I* indices, unsigned long long* found) {
+    unsigned long long largest = 0;
+    for (long long j = grid_index(); j < k; j += grid_size()) {
+        indices[j] = (I)(until[j] - 1);
+        largest = max(largest, (unsigned long long)(until[j] - 1));
+    }
+    largest = block_max(largest);
+    if (threadIdx.x == 0) found[blockIdx.x] = largest;
+}
+
 // words: bit i mod 32 of word i div 32 is set for every i of k indices, which have been checked. Begin as zero.
 template <typename I> __global__ void set_bits(const I* indices, long long k, unsigned* words) {
     for (long long j = grid_index(); j < k; j += grid_size()) atomicOr(&words[indices[j] / 32], 1u << indices[j] % 32);
+}
+
+// The same of an ascending list, straight to the bytes of a bitmap of n bits: a block writes `bits_piece` of them at a time.
+constexpr int bits_piece = 16384;
+
+template <typename I>
+__global__ void write_bitmap(const I* indices, long long k, long long n, unsigned char* out) {
+    __shared__ unsigned words[bits_piece / 32];
+    __shared__ long long cuts[2];
+    for (long long begin = (long long)blockIdx.x * bits_piece; begin < n; begin += (long long)gridDim.x * bits_piece) {
+        const long long end = min(begin + bits_piece, n);
+        if (threadIdx.x < 2) cuts[threadIdx.x] = count_below(indices, k, threadIdx.x ? end : begin);
+        for (int w = threadIdx.x; w < bits_piece / 32; w += threads) words[w] = 0;
+        __syncthreads();
+        for (long long j = cuts[0] + threadIdx.x; j < cuts[1]; j += threads) {
+            const int bit = (int)(indices[j] - begin);
+            atomicOr(&words[bit / 32], 1u << bit % 32);
+        }
+        __syncthreads();
+        for (int byte = threadIdx.x; begin + 8 * byte < end; byte += threads)
+            out[begin / 8 + byte] = (unsigned char)(words[byte / 4] >> byte % 4 * 8);
+        __syncthreads();  // the words have been read
+    }
 }
 
 // 64 bits of a bitmap of n bits, whose bytes need not be aligned; what lies beyond n is left out.

@@ -1,6 +1,7 @@
 // Many arrays and one vector that holds them one behind another: copied in one launch.
 #include "common.cuh"
 #include "groups.cuh"
+#include "indices.cuh"
 
 constexpr int list_piece = 4096;  // elements of the vector that a block moves at a time
 
@@ -33,5 +34,28 @@ __global__ void move_arrays(const unsigned long long* addresses, const long long
             }
         }
         __syncthreads();  // `first` has been read
+    }
+}
+
+// Out of a vector that has values[j] at indices[j], k of them, ascending, and is zero elsewhere.
+template <typename T, typename I>
+__global__ void move_sparse(const unsigned long long* addresses, const long long* bounds, long long count, long long n,
+                            const I* indices, const T* values, long long k) {
+    __shared__ long long first, cuts[2];
+    for (long long begin = (long long)blockIdx.x * list_piece; begin < n; begin += (long long)gridDim.x * list_piece) {
+        const long long end = min(begin + list_piece, n);
+        if (threadIdx.x == 0) first = group_of(bounds, count, begin);
+        if (threadIdx.x < 2) cuts[threadIdx.x] = count_below(indices, k, threadIdx.x ? end : begin);
+        __syncthreads();
+        long long g = first;
+        const auto place = [&](long long i) {
+            g = next_group_of(bounds, g, i);
+            return (T*)addresses[g] + (i - bounds[g]);
+        };
+        for (long long i = begin + threadIdx.x; i < end; i += threads) *place(i) = 0;
+        __syncthreads();
+        g = first;
+        for (long long j = cuts[0] + threadIdx.x; j < cuts[1]; j += threads) *place(indices[j]) = values[j];
+        __syncthreads();  // `first` and `cuts` have been read
     }
 }

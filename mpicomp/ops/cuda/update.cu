@@ -1,5 +1,6 @@
 // The memory's update. Contraction to fused multiply-add is off (cuda_runtime.py), as on the CPU.
 #include "common.cuh"
+#include "indices.cuh"
 
 constexpr int update_piece = 4096;  // elements of the memory that a block updates at a time
 

@@ -46,11 +46,16 @@ from .chunks import (
 from .lists import (
     ascends,
     common,
+    filled_length,
+    gather_counted,
     largest_gap,
     pack_bitmap,
     pack_gaps,
+    places_in,
+    take_out,
     unpack_bitmap,
     unpack_gaps,
+    vouch,
 )
 from .low_rank import (
     low_rank_product,
@@ -62,7 +67,7 @@ from .low_rank import (
     project_back,
     project_back_all,
 )
-from .many import pack, unpack
+from .many import pack, unpack, unpack_sparse
 from .quantise import (
     dequantise,
     group_means,
@@ -119,8 +124,10 @@ __all__ = [
     "empty",
     "expand_rows",
     "expand_rows_spans",
+    "filled_length",
     "from_host",
     "gather",
+    "gather_counted",
     "group_means",
     "group_norms",
     "index_dtype",
@@ -143,6 +150,7 @@ __all__ = [
     "pack_levels",
     "pack_natural",
     "pack_signs",
+    "places_in",
     "positions_of",
     "project",
     "project_all",
@@ -161,6 +169,7 @@ __all__ = [
     "scatter_add",
     "sketch_estimate",
     "squared_norm",
+    "take_out",
     "threshold",
     "threshold_spans",
     "to_host",
@@ -174,6 +183,8 @@ __all__ = [
     "unpack_levels",
     "unpack_natural",
     "unpack_signs",
+    "unpack_sparse",
+    "vouch",
     "widen",
     "zeros",
 ]

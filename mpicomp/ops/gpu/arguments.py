@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import BufferRefused, InvalidArgument
 from ...partition import chunk_count
 from ..cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
+from ..reference.base import require_chunk
 
 
 def kind_of(array: Array, name: str, choices: dict[str, str]) -> str:
@@ -38,6 +39,8 @@ def memory_or_null(memory: Array | None, grad: Array) -> Array:
     check(memory, "memory", grad.dtype, grad.size)
     return memory
 
+
+MOST_TELLING = 1024  # blocks that tell the host something each
 
 # By id, and what it is about: an array that is still there, and what is known of it. Nothing in this package writes
 # into an array once it has been vouched for.
@@ -83,29 +86,37 @@ def examined(indices: Array) -> tuple[int, bool]:
     """The largest index, a negative one counting as 2^64 less so much, and whether one is not above the one before it;
     waits for the device.
     """
-    largest = xp().zeros(2, np.uint64)
     kernel = f"check_indices<{INDEX[indices.dtype.name]}>"
-    launch("gather", kernel, blocks_for(indices.size), indices, np.int64(indices.size), largest)
-    outside, descends = (int(value) for value in to_host(largest))
-    return outside, descends > 0
+    last, gaps = told("gather", kernel, 2, indices.size, indices, np.int64(indices.size))
+    return int(last.max(initial=0)), not ascended(gaps)
+
+
+def told(family: str, name: str, count: int, size: int, *args: Any) -> np.ndarray:
+    """What the blocks of a kernel over ``size`` elements say, in ``count`` rows; waits for the device."""
+    blocks = min(MOST_TELLING, blocks_for(size))
+    found = xp().empty(count * blocks, np.uint64)
+    launch(family, name, blocks, *args, found)
+    return to_host(found).reshape(blocks, count).T
+
+
+def ascended(gaps: np.ndarray) -> bool:
+    """Whether the largest gaps of a list's blocks say that it ascends from 0 on."""
+    return int(gaps.max(initial=0)) < 2**63
+
+
+def keep_gap(indices: Array, gaps: np.ndarray) -> None:
+    """Remember the largest gap of a list that ascends: who looks at it is about to pack it."""
+    if ascended(gaps):
+        vouch(indices, int(gaps.max(initial=0)), "gap")
 
 
 def count_chunks(chunk: int, n: int) -> int:
-    if not 1 <= chunk <= 65536:
-        raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")
+    require_chunk(chunk)
     return chunk_count(n, chunk)
 
 
 def position_dtype(chunk: int) -> str:
     return "uint8" if chunk <= 256 else "uint16"
-
-
-def check_spans(spans: list[tuple[int, int, int]], n: int) -> int:
-    """How many chunks spans (start, stop, chunk) of n elements have in all; refuses those that do not fit."""
-    for start, stop, _ in spans:
-        if not 0 <= start <= stop <= n:
-            raise InvalidArgument(f"spans must lie in [0, {n}], got {start} to {stop}")
-    return sum(count_chunks(chunk, stop - start) for start, stop, chunk in spans)
 
 
 def bits_dtype(grad: Array) -> np.dtype:

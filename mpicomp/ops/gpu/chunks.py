@@ -21,9 +21,9 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
+from ..reference.many import chunk_counts
 from .arguments import (
     check,
-    check_spans,
     count_chunks,
     kind_of,
     known_of,
@@ -75,7 +75,7 @@ def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: 
     if len(spans) == 1 and spans[0][:2] == (0, grad.size):
         chunk_max(memory, grad, spans[0][2], positions)
         return
-    t, m, chunks = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), check_spans(spans, grad.size)
+    t, m, chunks = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), sum(chunk_counts(spans, grad.size))
     check(positions, "positions", _widest(spans), chunks)
     lanes = _lanes(max((chunk for *_, chunk in spans), default=1), grad)
     name = f"chunk_max_spans<{t}, {POSITION[positions.dtype.name]}>"
@@ -89,7 +89,7 @@ def chunk_indices_spans(positions: Array, spans: Spans, n: int, indices: Array) 
     if len(spans) == 1 and spans[0][:2] == (0, n):
         chunk_indices(positions, spans[0][2], n, indices)
         return
-    i, chunks = kind_of(indices, "indices", INDEX), check_spans(spans, n)
+    i, chunks = kind_of(indices, "indices", INDEX), sum(chunk_counts(spans, n))
     check(positions, "positions", _widest(spans), chunks)
     check(indices, "indices", indices.dtype, chunks)
     if n > np.iinfo(indices.dtype).max:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from .arguments import bits_dtype, vouch
 
 NO_CUT = np.uintp(0)
 ALL = 2**62  # so many that equal a cut may be admitted
+TALLY_BYTES = 8 * ((1 << DIGIT_BITS) + 2)  # of a span whose digits are counted: `tally` in top_k.cu
 MOST_SPANS = 1024  # whose digits are counted at once: 16 MiB
 GUESS = 32  # a list of unknown length gets room for every so many-th element, and a second pass if it is longer
 
@@ -34,7 +36,8 @@ def largest(m: Array, grad: Array, k: int) -> Array:
     """Ascending indices of the ``k`` largest magnitudes. Only queues: the length of the list is known."""
     if k == 0:
         return vouch(xp().empty(0, index_dtype(grad.size)), 0)
-    return vouch(_select(m, grad, 0, 0, _radix_select(m, grad, k), k)[0], grad.size)
+    tally, board = _zeroed(TALLY_BYTES, board_bytes(_tiles(grad)))
+    return vouch(_select(m, grad, 0, 0, _radix_select(m, grad, k, tally), k, board)[0], grad.size)
 
 
 def collect(m: Array, grad: Array, key: int) -> Array:
@@ -42,19 +45,17 @@ def collect(m: Array, grad: Array, key: int) -> Array:
     n = grad.size
     if n == 0:
         return vouch(xp().empty(0, index_dtype(n)), 0)
-    room = min(n, n // GUESS + TILE_BYTES)
-    indices, totals = _select(m, grad, key, n, NO_CUT, room)
+    room, size = min(n, n // GUESS + TILE_BYTES), board_bytes(_tiles(grad))
+    indices, totals = _select(m, grad, key, n, NO_CUT, room, *_zeroed(size))
     count = int(to_host(totals).sum())
     if count > room:
-        indices, _ = _select(m, grad, key, n, NO_CUT, count)
+        indices, _ = _select(m, grad, key, n, NO_CUT, count, *_zeroed(size))
     return vouch(indices[:count], n)
 
 
-def _select(m: Array, grad: Array, key: int, ties: int, cut: Array, room: int) -> tuple[Array, Array]:
+def _select(m: Array, grad: Array, key: int, ties: int, cut: Array, room: int, board: Array) -> tuple[Array, Array]:
     """Room for a list, and how many are above the key and equal to it; one block a tile."""
-    t, n, bits = REAL[grad.dtype.name], grad.size, bits_dtype(grad)
-    tiles = -(-n * grad.dtype.itemsize // TILE_BYTES)
-    board = xp().zeros(board_bytes(tiles), np.uint8)
+    t, n, bits, tiles = REAL[grad.dtype.name], grad.size, bits_dtype(grad), _tiles(grad)
     indices, totals = xp().empty(room, index_dtype(n)), xp().empty(2, np.int64)
     scalars = np.int64(n), bits.type(key), np.int64(ties)
     space = board, np.int64(tiles), np.int64(room)
@@ -63,19 +64,28 @@ def _select(m: Array, grad: Array, key: int, ties: int, cut: Array, room: int) -
     return indices, totals
 
 
+def _tiles(grad: Array) -> int:
+    return -(-grad.size * grad.dtype.itemsize // TILE_BYTES)
+
+
+def _zeroed(*sizes: int) -> list[Array]:
+    """Zeros of so many bytes each, by one fill; sizes are multiples of 16, but for the last."""
+    ends = list(accumulate(sizes))
+    memory = xp().zeros(ends[-1], np.uint8)
+    return [memory[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
 def board_bytes(tiles: int) -> int:
     """What tiles tell each other: `Board` in collect.cu."""
     return 4 * (-(-(tiles + 1) // 4) * 4) + 2 * 16 * tiles
 
 
-def _radix_select(m: Array, grad: Array, k: int) -> Array:
+def _radix_select(m: Array, grad: Array, k: int, tally: Array) -> Array:
     """The k-th largest magnitude, and how many that equal it belong to the k largest, as an array on the device."""
-    t, bits = REAL[grad.dtype.name], bits_dtype(grad)
-    cut, counts = xp().asarray(np.array([0, k], np.int64)), xp().zeros(1 << DIGIT_BITS, np.uint64)
-    for shift in _shifts(bits):
-        scalars = np.int64(grad.size), np.int32(shift)
-        launch("top_k", f"count_digits<{t}>", blocks_for(packs(grad)), m, grad, *scalars, cut, counts)
-        launch("top_k", "choose_digit", 1, cut, counts)
+    t, cut = REAL[grad.dtype.name], xp().empty(2, np.int64)
+    for shift in _shifts(bits_dtype(grad)):
+        scalars = np.int64(grad.size), np.int32(shift), np.int64(k)
+        launch("top_k", f"count_digits<{t}>", blocks_for(packs(grad)), m, grad, *scalars, cut, tally)
     return cut
 
 
@@ -102,8 +112,10 @@ def collect_spans(m: Array, grad: Array, spans: list[tuple[int, int]], keys: lis
 
 def _select_through(m: Array, grad: Array, spans: list[tuple[int, int]], cuts: Array, room: int) -> tuple[Array, Array]:
     """Room for one list through all spans, and where that of each ends."""
-    indices, ends = xp().empty(room, index_dtype(grad.size)), xp().zeros(len(spans), np.int64)
-    _launch_spans(m, grad, tuple(spans), (), cuts, indices, ends)
+    tiles, table = _tile_table(grad, spans)
+    ends, board = _zeroed(16 * len(spans), board_bytes(tiles))
+    indices, ends = xp().empty(room, index_dtype(grad.size)), ends.view(np.int64)[: len(spans)]
+    _launch_spans(m, grad, len(spans), table, tiles, cuts, board, indices, ends)
     return indices, ends
 
 
@@ -112,7 +124,7 @@ def kth_keys(grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> np
     found = [np.empty(0, np.int64)]
     for begin in range(0, len(spans), MOST_SPANS):
         some, of_each = tuple(spans[begin : begin + MOST_SPANS]), counts[begin : begin + MOST_SPANS]
-        found.append(to_host(_radix_select_spans(NO_CUT, grad, some, of_each))[::2])
+        found.append(to_host(_radix_select_spans(NO_CUT, grad, some, of_each, *_zeroed(TALLY_BYTES * len(some))))[::2])
     return np.concatenate(found)
 
 
@@ -123,34 +135,36 @@ def largest_of_spans(m: Array, grad: Array, spans: list[tuple[int, int]], counts
     at = 0
     for begin in range(0, len(wanted), MOST_SPANS):
         some, of_each = zip(*wanted[begin : begin + MOST_SPANS], strict=True)
-        own = indices[at : at + sum(of_each)]
-        _launch_spans(m, grad, some, of_each, _radix_select_spans(m, grad, some, of_each), own, NO_CUT)
+        tiles, table = _tile_table(grad, some, of_each)
+        tallies, board = _zeroed(TALLY_BYTES * len(some), board_bytes(tiles))
+        cuts, own = _radix_select_spans(m, grad, some, of_each, tallies), indices[at : at + sum(of_each)]
+        _launch_spans(m, grad, len(some), table, tiles, cuts, board, own, NO_CUT)
         at += sum(of_each)
     return indices
 
 
-def _radix_select_spans(m: Array, grad: Array, spans: tuple[tuple[int, int], ...], counts: Sequence[int]) -> Array:
+def _radix_select_spans(m: Array, grad: Array, spans: Sequence[tuple[int, int]], counts: Sequence[int],
+                        tallies: Array) -> Array:
     """Of each span the ``counts``-th largest magnitude, and how many that equal it belong to the largest."""
-    t, count = REAL[grad.dtype.name], np.int64(len(spans))
-    cuts = xp().asarray(np.array([[0, k] for k in counts], np.int64).ravel())
-    pieces, table = table_of(spans, DIGIT_PIECE, (), xp(), where(grad))
-    digits = xp().zeros(len(spans) << DIGIT_BITS, np.uint64)
+    t, cuts = REAL[grad.dtype.name], xp().empty(2 * len(spans), np.int64)
+    pieces, table = table_of(tuple(spans), DIGIT_PIECE, tuple(counts), xp(), where(grad))
     for shift in _shifts(bits_dtype(grad)):
-        name, blocks = f"count_digits_spans<{t}>", min(MAX_BLOCKS, pieces)
-        launch("top_k", name, blocks, m, grad, table, count, np.int32(shift), cuts, digits)
-        launch("top_k", "choose_digit", len(spans), cuts, digits)
+        scalars = table, np.int64(len(spans)), np.int32(shift)
+        launch("top_k", f"count_digits_spans<{t}>", min(MAX_BLOCKS, pieces), m, grad, *scalars, cuts, tallies)
     return cuts
 
 
-def _launch_spans(m: Array, grad: Array, spans: tuple[tuple[int, int], ...], counts: tuple[int, ...], cuts: Array,
+def _tile_table(grad: Array, spans: Sequence[tuple[int, int]], counts: Sequence[int] = ()) -> tuple[int, Array]:
+    return table_of(tuple(spans), TILE_BYTES // grad.dtype.itemsize, tuple(counts), xp(), where(grad))
+
+
+def _launch_spans(m: Array, grad: Array, count: int, table: Array, tiles: int, cuts: Array, board: Array,
                   indices: Array, ends: Array) -> None:
-    """Lists of ``counts`` indices one behind another, or one through all spans, which says where that of each ends."""
-    bits = bits_dtype(grad)
-    tiles, table = table_of(spans, TILE_BYTES // grad.dtype.itemsize, counts, xp(), where(grad))
-    scalars, board = (np.int64(0), bits.type(0), np.int64(0)), xp().zeros(board_bytes(tiles), np.uint8)
+    """Lists in ``count`` spans one behind another, or one through all, which says where that of each ends."""
+    scalars = np.int64(0), bits_dtype(grad).type(0), np.int64(0)
     space = board, np.int64(tiles), np.int64(indices.size)
     name = f"select<{REAL[grad.dtype.name]}, {INDEX[indices.dtype.name]}, true>"
-    launch("collect", name, tiles, m, grad, *scalars, cuts, table, np.int64(len(spans)), *space, indices, ends)
+    launch("collect", name, tiles, m, grad, *scalars, cuts, table, np.int64(count), *space, indices, ends)
 
 
 def where(array: Array) -> str:
@@ -161,8 +175,10 @@ def where(array: Array) -> str:
 @lru_cache(maxsize=64)  # spans are those of a model: the tables are copied to the device once
 def table_of(spans: tuple[tuple[int, int], ...], length: int, counts: tuple[int, ...], module: object,
            device: str) -> tuple[int, Array]:
-    """Pieces of ``length`` in all spans; on the device the first of each, starts, stops, and where lists begin."""
+    """Pieces of ``length`` in all spans; on the device the first of each, starts, stops, and where lists of ``counts``
+    begin, and the last ends.
+    """
     starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
     first = np.concatenate([[0], np.cumsum(-(-(stops - starts) // length))])
-    lists = np.cumsum((0, *counts[:-1])) if counts else np.empty(0, np.int64)
+    lists = np.cumsum((0, *counts)) if counts else np.empty(0, np.int64)
     return int(first[-1]), xp().asarray(np.concatenate([first, starts, stops, lists]).astype(np.int64))

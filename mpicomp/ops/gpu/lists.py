@@ -7,24 +7,81 @@ from typing import SupportsInt
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import INDEX, Array, blocks_for, launch, on_device, to_host, xp
-from .arguments import check, examined, kind_of, known_of, require_indices, vouch
+from ..cuda_runtime import INDEX, REAL, Array, blocks_for, launch, on_device, xp
+from . import arguments
+from .arguments import (
+    ascended,
+    check,
+    examined,
+    keep_gap,
+    kind_of,
+    known_of,
+    memory_or_null,
+    require_indices,
+    told,
+)
 from .base import empty, zeros
+from .collect import NO_CUT, collect
 
 BITS = 64  # of a bitmap, for one thread
+BITS_PIECE = 16384  # of a bitmap, for one block: `bits_piece` in lists.cu
+
+
+@on_device
+def vouch(indices: Array, n: int) -> Array:
+    kind_of(indices, "indices", INDEX)
+    return arguments.vouch(indices, n)
+
+
+@on_device
+def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Array) -> int:
+    t, i, m = kind_of(grad, "grad", REAL), kind_of(indices, "indices", INDEX), memory_or_null(memory, grad)
+    check(values, "values", grad.dtype, indices.size)
+    require_indices(indices, grad.size)
+    kernel, k = f"gather_counted<{t}, {i}>", np.int64(indices.size)
+    bad, gaps = told("gather", kernel, 2, indices.size, m, grad, indices, k, values)
+    keep_gap(indices, gaps)
+    return int(bad.sum())
+
+
+@on_device
+def take_out(dst: Array, indices: Array, factor: float, values: Array) -> None:
+    t, i, k = kind_of(dst, "dst", REAL), kind_of(indices, "indices", INDEX), np.int64(indices.size)
+    check(values, "values", dst.dtype, indices.size)
+    require_indices(indices, dst.size)
+    factor = dst.dtype.type(factor)
+    launch("gather", f"take_out<{t}, {i}>", blocks_for(k), dst, indices, k, factor, values)
+
+
+@on_device
+def filled_length(indices: Array, n: int) -> int:
+    name, k = f"check_filled<{kind_of(indices, 'indices', INDEX)}>", np.int64(indices.size)
+    own, gaps, wrong = told("gather", name, 3, indices.size, indices, k, np.int64(n))
+    return int(own.sum()) if ascended(gaps) and not wrong.any() else -1
 
 
 @on_device
 def common(a: Array, b: Array) -> tuple[Array, Array]:
-    kind_of(a, "a", INDEX)
+    i = kind_of(a, "a", INDEX)
     check(b, "b", a.dtype)
     for indices in (a, b):
         require_indices(indices, 2**64, ascending=True)
     if a.size == 0 or b.size == 0:
         return empty(0, np.int64), empty(0, np.int64)
-    place = xp().minimum(xp().searchsorted(b, a), b.size - 1)
-    in_a = xp().flatnonzero(b[place] == a)
-    return in_a, place[in_a]
+    k, m = np.int64(a.size), np.int64(b.size)
+    places, found = empty(a.size, np.int64), empty(a.size, np.float32)
+    launch("lists", f"look_up<{i}>", blocks_for(k), a, k, b, m, places, found)
+    in_a = collect(NO_CUT, found, int(np.float32(1).view(np.int32)))
+    return arguments.vouch(in_a.astype(np.int64, copy=False), a.size), arguments.vouch(places[in_a], b.size)
+
+
+@on_device
+def places_in(whole: Array, part: Array) -> Array:
+    kind_of(whole, "whole", INDEX)
+    check(part, "part", whole.dtype)
+    for indices in (whole, part):
+        require_indices(indices, 2**64, ascending=True)
+    return arguments.vouch(xp().searchsorted(whole, part), whole.size)
 
 
 @on_device
@@ -35,34 +92,30 @@ def ascends(indices: Array, n: int) -> bool:
         return True
     largest, descends = examined(indices)
     fine = indices.size == 0 or (largest < n and not descends)
-    vouch(indices, n if fine else None)
+    arguments.vouch(indices, n if fine else None)
     return fine
 
 
 @on_device
 def largest_gap(indices: Array) -> int:
     kind_of(indices, "indices", INDEX)
-    largest, descends = _measure_gaps(indices)
-    if not descends:
-        vouch(indices, largest, "gap")  # who asks is about to pack them
-    return largest
+    known = known_of(indices, "gap")
+    return int(_measure_gaps(indices).max(initial=0)) if known is None else known
 
 
-def _measure_gaps(indices: Array) -> tuple[int, bool]:
-    """The largest gap, and whether the list descends somewhere; waits for the device."""
-    found, k = zeros(2, np.uint64), np.int64(indices.size)
-    launch("lists", f"measure_gaps<{INDEX[indices.dtype.name]}>", blocks_for(k), indices, k, found)
-    largest, descends = (int(value) for value in to_host(found))
-    return largest, descends > 0
+def _measure_gaps(indices: Array) -> np.ndarray:
+    """The largest gap of each block, remembered where the list ascends; waits for the device."""
+    kernel = f"measure_gaps<{INDEX[indices.dtype.name]}>"
+    gaps = told("lists", kernel, 1, indices.size, indices, np.int64(indices.size))
+    keep_gap(indices, gaps)
+    return gaps
 
 
 @on_device
 def pack_gaps(indices: Array, width: int, out: Array) -> None:
     i, k = kind_of(indices, "indices", INDEX), np.int64(indices.size)
     _check_packed(out, "out", k, width)
-    known = known_of(indices, "gap")
-    largest, descends = _measure_gaps(indices) if known is None else (known, False)
-    if descends or largest >> width:
+    if largest_gap(indices) >> width:
         raise InvalidArgument(f"indices must ascend with gaps below 2^{width}")
     # One byte a thread.
     launch("lists", f"pack_gaps<{i}>", blocks_for(out.size), indices, k, np.int32(width), out, np.int64(out.size))
@@ -70,15 +123,16 @@ def pack_gaps(indices: Array, width: int, out: Array) -> None:
 
 @on_device
 def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
-    kind_of(indices, "indices", INDEX)
+    i = kind_of(indices, "indices", INDEX)
     _check_packed(packed, "packed", indices.size, width)
     _check_length(n, indices)
     steps, k = empty(indices.size, np.int64), np.int64(indices.size)
     launch("lists", "read_gaps", blocks_for(k), packed, np.int32(width), k, steps)
-    found = xp().cumsum(steps) - 1
-    require_indices(found, n)
-    indices[:] = found
-    vouch(indices, n)
+    # A step is at most 2^63, so one that comes round to a small number again comes by a large one.
+    last = int(told("lists", f"write_indices<{i}>", 1, indices.size, xp().cumsum(steps), k, indices).max(initial=0))
+    if indices.size and last >= n:
+        raise InvalidArgument(f"indices must be in [0, {n}), got {np.uint64(last).astype(np.int64)}")
+    arguments.vouch(indices, n)
 
 
 def _check_packed(packed: Array, name: str, k: SupportsInt, width: int) -> None:
@@ -100,7 +154,11 @@ def pack_bitmap(indices: Array, n: int, out: Array) -> None:
     _check_length(n)
     check(out, "out", "uint8", -(-n // 8))
     require_indices(indices, n)
-    words, k = zeros(-(-n // 32), np.uint32), np.int64(indices.size)  # what an atomic operation can set bits in
+    k = np.int64(indices.size)
+    if known_of(indices) is not None:  # it ascends
+        launch("lists", f"write_bitmap<{i}>", blocks_for(n, BITS_PIECE), indices, k, np.int64(n), out)
+        return
+    words = zeros(-(-n // 32), np.uint32)  # what an atomic operation can set bits in
     launch("lists", f"set_bits<{i}>", blocks_for(k), indices, k, words)
     out[:] = words.view(np.uint8)[: out.size]
 
@@ -117,4 +175,4 @@ def unpack_bitmap(bitmap: Array, n: int, indices: Array) -> None:
     if total != indices.size:
         raise InvalidArgument(f"the bitmap must hold {indices.size} indices, got {total}")
     launch("lists", f"write_bits<{i}>", blocks_for(words), bitmap, *scalars, until, indices)
-    vouch(indices, n)
+    arguments.vouch(indices, n)

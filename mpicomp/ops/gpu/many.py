@@ -6,9 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..cuda_runtime import PIECE, WORD, Array, addresses, blocks_for, launch, on_device, xp
+from ..cuda_runtime import INDEX, PIECE, REAL, WORD, Array, addresses, blocks_for, launch, on_device, xp
 from ..reference.many import require_total
-from .arguments import check
+from .arguments import check, kind_of, require_indices
+from .base import scatter
 
 
 @on_device
@@ -21,11 +22,37 @@ def unpack(flat: Array, arrays: list[Array]) -> None:
     _move(arrays, flat, into=False)
 
 
+@on_device
+def unpack_sparse(indices: Array, values: Array, arrays: list[Array]) -> None:
+    i, n, k = kind_of(indices, "indices", INDEX), sum(array.size for array in arrays), np.int64(indices.size)
+    kind_of(values, "values", REAL)
+    check(values, "values", values.dtype, indices.size)
+    require_indices(indices, n, ascending=True)
+    if not _as_they_are(arrays, values):
+        flat = xp().zeros(n, values.dtype)
+        scatter(flat, indices, values)
+        _move(arrays, flat, into=False)
+        return
+    name, scalars = f"move_sparse<{WORD[values.dtype.itemsize]}, {i}>", (np.int64(len(arrays)), np.int64(n))
+    launch("many", name, blocks_for(n, PIECE), *_table_of(arrays), *scalars, indices, values, k)
+
+
+def _as_they_are(arrays: list[Array], flat: Array) -> bool:
+    """Whether a kernel may copy between these arrays and elements of ``flat``."""
+    return all(array.dtype == flat.dtype and array.flags.c_contiguous for array in arrays)
+
+
+def _table_of(arrays: list[Array]) -> tuple[Array, Array]:
+    """The arrays' addresses, and the bounds of their places in the vector."""
+    table = _table(addresses(arrays), tuple(array.size for array in arrays), xp())
+    return table[: len(arrays)], table[len(arrays) :]
+
+
 def _move(arrays: list[Array], flat: Array, *, into: bool) -> None:
     """One launch where all are of one dtype and contiguous; else CuPy copies them one by one."""
     check(flat, "flat", flat.dtype)
     require_total(arrays, flat)
-    if any(array.dtype != flat.dtype or not array.flags.c_contiguous for array in arrays):
+    if not _as_they_are(arrays, flat):
         at = 0
         for array in arrays:
             part = flat[at : at + array.size].reshape(array.shape)
@@ -33,10 +60,8 @@ def _move(arrays: list[Array], flat: Array, *, into: bool) -> None:
             target[...] = origin
             at += array.size
         return
-    table = _table(addresses(arrays), tuple(array.size for array in arrays), xp())
     count, name = np.int64(len(arrays)), f"move_arrays<{WORD[flat.dtype.itemsize]}, {str(into).lower()}>"
-    launch("many", name, blocks_for(flat.size, PIECE), table[: len(arrays)], table[len(arrays) :], count,
-           np.int64(flat.size), flat)
+    launch("many", name, blocks_for(flat.size, PIECE), *_table_of(arrays), count, np.int64(flat.size), flat)
 
 
 @lru_cache(maxsize=64)  # where gradients keep their places, the table stays on the device

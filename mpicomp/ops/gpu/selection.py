@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ...errors import InvalidArgument
@@ -39,10 +41,12 @@ def moments_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]
     require_spans(spans, grad.size)
     pieces, table = table_of(tuple(spans), MOMENTS_PIECE, (), xp(), where(grad))
     count, bits = np.int64(len(spans)), np.abs(grad.dtype.type(floor)).view(bits_dtype(grad))
-    sums, totals = base.empty(4 * pieces, np.float64), base.empty(4 * len(spans), np.float64)
+    sums = base.empty(4 * pieces, np.float64)
     launch("moments", f"moments<{t}>", min(MAX_BLOCKS, pieces), m, grad, table, count, bits, sums)
-    launch("norms", "add_pieces", 4 * len(spans), sums, np.int64(pieces), table, count, totals)
-    return [(int(number), *rest) for number, *rest in to_host(totals).reshape(4, -1).T.tolist()]
+    until = np.cumsum([0, *(-(-(stop - start) // MOMENTS_PIECE) for start, stop in spans)])
+    of_pieces = to_host(sums).reshape(4, pieces)  # few: added here, as many as a span has
+    totals = [of_pieces[:, first:last].sum(axis=1).tolist() for first, last in pairwise(until)]
+    return [(int(number), *rest) for number, *rest in totals]
 
 
 @on_device
@@ -67,7 +71,8 @@ def bin_select(memory: Array | None, grad: Array, length: int) -> Array:
 
 
 @on_device
-def bin_select_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], length: int) -> Array:
+def bin_select_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], length: int,
+                     zeros: bool = True) -> Array:
     t, m, n = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), grad.size
     if length < 1:
         raise InvalidArgument(f"length must be at least 1, got {length}")
@@ -77,7 +82,7 @@ def bin_select_spans(memory: Array | None, grad: Array, spans: list[tuple[int, i
     if bins == 0:
         return vouch(base.empty(0, dtype), 0)
     # One warp a bin, whose place in the result follows from the counts of the bins before it.
-    scalars = table, np.int64(len(spans)), np.int64(length)
+    scalars = table, np.int64(len(spans)), np.int64(length), np.int32(zeros)
     peaks, counts = base.empty(bins, bits_dtype(grad)), base.empty(bins, np.int64)
     launch("bin_select", f"bin_peaks<{t}>", blocks_for(bins * WARP), m, grad, *scalars, peaks, counts)
     until = xp().cumsum(counts)

@@ -41,11 +41,16 @@ from .base import (
 from .lists import (
     ascends,
     common,
+    filled_length,
+    gather_counted,
     largest_gap,
     pack_bitmap,
     pack_gaps,
+    places_in,
+    take_out,
     unpack_bitmap,
     unpack_gaps,
+    vouch,
 )
 from .low_rank import (
     low_rank_product,
@@ -69,6 +74,7 @@ from .many import (
     threshold_spans,
     top_k_spans,
     unpack,
+    unpack_sparse,
 )
 from .quantise import (
     dequantise,
@@ -128,8 +134,10 @@ __all__ = [
     "empty",
     "expand_rows",
     "expand_rows_spans",
+    "filled_length",
     "from_host",
     "gather",
+    "gather_counted",
     "group_means",
     "group_norms",
     "index_dtype",
@@ -152,6 +160,7 @@ __all__ = [
     "pack_levels",
     "pack_natural",
     "pack_signs",
+    "places_in",
     "positions_of",
     "project",
     "project_all",
@@ -170,6 +179,7 @@ __all__ = [
     "scatter_add",
     "sketch_estimate",
     "squared_norm",
+    "take_out",
     "threshold",
     "threshold_spans",
     "to_host",
@@ -183,6 +193,8 @@ __all__ = [
     "unpack_levels",
     "unpack_natural",
     "unpack_signs",
+    "unpack_sparse",
+    "vouch",
     "widen",
     "zeros",
 ]

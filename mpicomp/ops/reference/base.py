@@ -79,7 +79,7 @@ def _is_float16(kind: str) -> bool:
 
 def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -> None:
     """``positions[j]`` = position inside chunk j of its largest ``|u|``; uint8 for chunk <= 256, else uint16."""
-    _check_chunk(chunk)
+    require_chunk(chunk)
     keys = magnitude_bits(compensated(memory, grad))
     for j in range(chunk_count(len(grad), chunk)):
         positions[j] = np.argmax(keys[j * chunk : (j + 1) * chunk])
@@ -87,7 +87,7 @@ def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -
 
 def chunk_indices(positions: Array, chunk: int, n: int, indices: Array) -> None:
     """``indices[j] = j * chunk + positions[j]``."""
-    _check_chunk(chunk)
+    require_chunk(chunk)
     found = np.arange(len(positions), dtype=np.int64) * chunk + positions
     if np.any(positions >= chunk) or np.any(found >= n):
         raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = {n}")
@@ -255,6 +255,7 @@ def require_ascending(indices: Array, name: str = "indices") -> None:
         raise InvalidArgument(f"{name} must be strictly ascending")
 
 
-def _check_chunk(chunk: int) -> None:
+def require_chunk(chunk: int) -> None:
+    """Refuse chunks of which a position would not fit its type."""
     if not 1 <= chunk <= 65536:
         raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")

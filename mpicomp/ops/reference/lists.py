@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import InvalidArgument
-from .base import Array, index_dtype, require_ascending, require_in_range
+from .base import (
+    Array,
+    clear,
+    count_nonfinite,
+    gather,
+    index_dtype,
+    require_ascending,
+    require_in_range,
+    scale,
+)
 
 
 def common(a: Array, b: Array) -> tuple[Array, Array]:
@@ -16,9 +25,38 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
     return in_a.astype(np.int64), in_b.astype(np.int64)
 
 
+def places_in(whole: Array, part: Array) -> Array:
+    """Where in ``whole`` (ascending) the entries of ``part`` (ascending) stand, all of which it has; int64."""
+    return common(part, whole)[1]
+
+
 def ascends(indices: Array, n: int) -> bool:
     """Whether ``indices`` ascend within ``[0, n)``, none twice."""
     return not len(indices) or bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
+
+
+def vouch(indices: Array, n: int) -> Array:
+    """The list itself, of which the caller knows that it ascends within ``[0, n)``: nobody need look again."""
+    return indices
+
+
+def filled_length(indices: Array, n: int) -> int:
+    """How many of ``indices`` ascend within ``[0, n)``, where only the filling ``n`` follows them; else -1."""
+    count = int(np.count_nonzero(indices != n))
+    return count if ascends(indices[:count], n) else -1
+
+
+def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Array) -> int:
+    """``values[j] = u[indices[j]]``, and how many of these are not finite."""
+    gather(memory, grad, indices, values)
+    return count_nonfinite(values)[0]
+
+
+def take_out(dst: Array, indices: Array, factor: float, values: Array) -> None:
+    """``values[j] = dst[indices[j]] * factor``, the factor rounded first; then ``dst`` is zero there."""
+    gather(None, dst, indices, values)
+    clear(dst, indices)
+    scale(values, factor)
 
 
 def largest_gap(indices: Array) -> int:

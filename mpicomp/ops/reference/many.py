@@ -13,10 +13,13 @@ from .base import (
     Array,
     chunk_indices,
     chunk_max,
+    compensated,
     concatenate,
     index_dtype,
     magnitude_bits,
+    require_chunk,
     require_memory,
+    scatter,
     threshold,
     top_k,
 )
@@ -35,7 +38,7 @@ def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: 
 
 def chunk_indices_spans(positions: Array, spans: Spans, n: int, indices: Array) -> None:
     """Indices into all ``n`` elements of ``positions`` in the chunks of ``spans``."""
-    chunk_indices_in(chunk_indices, positions, spans, indices)
+    chunk_indices_in(chunk_indices, positions, spans, n, indices)
 
 
 def top_k_spans(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
@@ -48,9 +51,10 @@ def threshold_spans(memory: Array | None, grad: Array, spans: Bounds, lams: list
     return threshold_in(threshold, concatenate, memory, grad, spans, lams)
 
 
-def bin_select_spans(memory: Array | None, grad: Array, spans: Bounds, length: int) -> Array:
-    """``bin_select`` in each of ``spans``, as indices into all of ``grad``."""
-    return bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+def bin_select_spans(memory: Array | None, grad: Array, spans: Bounds, length: int, zeros: bool = True) -> Array:
+    """``bin_select`` in each of ``spans``, as indices into all of ``grad``; without ``zeros`` none where u is zero."""
+    found = bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+    return found if zeros else found[compensated(memory, grad)[found] != 0]
 
 
 def moments_spans(memory: Array | None, grad: Array, spans: Bounds, floor: float) -> list[Moments]:
@@ -96,6 +100,11 @@ def unpack(flat: Array, arrays: list[Array]) -> None:
         at += array.size
 
 
+def unpack_sparse(indices: Array, values: Array, arrays: list[Array]) -> None:
+    """``unpack`` of a vector that has ``values`` at ``indices``, which ascend, and is zero elsewhere."""
+    unpack_sparse_in(scatter, indices, values, arrays)
+
+
 def require_total(arrays: list[Array], flat: Array) -> None:
     """Refuse a vector that is not as long as all arrays together."""
     total = sum(array.size for array in arrays)
@@ -107,15 +116,15 @@ def require_total(arrays: list[Array], flat: Array) -> None:
 
 def chunk_max_in(one: Callable[..., None], memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
     require_memory(memory, grad)
-    for start, stop, chunk, part in _parts(spans, positions):
+    for start, stop, chunk, part in _parts(spans, grad.size, positions):
         own = part if _fits(chunk, positions) else np.empty(part.size, np.uint8)
         one(None if memory is None else memory[start:stop], grad[start:stop], chunk, own)
         if own is not part:
             part[:] = own
 
 
-def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, indices: Array) -> None:
-    parts = list(_parts(spans, positions))
+def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, n: int, indices: Array) -> None:
+    parts = list(_parts(spans, n, positions))
     if indices.size != positions.size:
         raise InvalidArgument(f"indices must have {positions.size} elements, got {indices.size}")
     at = 0
@@ -172,6 +181,12 @@ def random_strata_in(one: Callable[..., Any], concatenate: Callable[..., Any], n
     return _joined([_moved(part, start, n) for part, (start, _) in zip(found, spans, strict=True)], concatenate, n)
 
 
+def unpack_sparse_in(scatter: Callable[..., None], indices: Any, values: Any, arrays: list[Any]) -> None:
+    flat = np.zeros(sum(array.size for array in arrays), values.dtype)
+    scatter(flat, indices, values)
+    unpack(flat, arrays)
+
+
 def _selected(one: Callable[..., Any], memory: Any, grad: Any, spans: Bounds, arguments: Iterable[Any]) -> list[Any]:
     """Of each span what ``one`` selects there with its argument, as indices into all of ``grad``."""
     require_memory(memory, grad)
@@ -193,6 +208,14 @@ def require_spans(spans: Bounds, n: int) -> None:
     for start, stop in spans:
         if not 0 <= start <= stop <= n:
             raise InvalidArgument(f"spans must lie in [0, {n}), got {start} to {stop}")
+
+
+def chunk_counts(spans: Spans, n: int) -> list[int]:
+    """How many chunks each span has; refuses spans that do not lie in a vector of ``n``, and chunks of no such size."""
+    require_spans([span[:2] for span in spans], n)
+    for *_, chunk in spans:
+        require_chunk(chunk)
+    return [chunk_count(stop - start, chunk) for start, stop, chunk in spans]
 
 
 def require_counts(spans: Bounds, counts: list[int], n: int, least: int = 0) -> None:
@@ -232,9 +255,9 @@ def checked_streams(key: Key, count: int) -> Key:
     return key
 
 
-def _parts(spans: Spans, positions: Array) -> Iterator[tuple[int, int, int, Array]]:
+def _parts(spans: Spans, n: int, positions: Array) -> Iterator[tuple[int, int, int, Array]]:
     """Each span with its part of ``positions``, of which there must be one a chunk."""
-    counts = [chunk_count(stop - start, chunk) for start, stop, chunk in spans]
+    counts = chunk_counts(spans, n)
     if sum(counts) != positions.size:
         raise InvalidArgument(f"positions must have {sum(counts)} elements, got {positions.size}")
     at = 0

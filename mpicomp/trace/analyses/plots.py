@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from ..aside import check_output, write_content_aside
 _FORMATS = (".png", ".svg", ".pdf")
 
 
-def check(path: Path, force: bool) -> None:
-    """Raise what would keep ``save`` from writing, before the work."""
+def check(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
+    """Raise what would keep ``save`` from writing, or destroy one of ``inputs``, before the work."""
     if path.suffix.lower() not in _FORMATS:
         raise InvalidArgument(f"a picture's name must end in {', '.join(_FORMATS)}, got {path.name}")
-    check_output(path.absolute(), force)
+    check_output(path.absolute(), force, inputs)
     load_matplotlib()
 
 

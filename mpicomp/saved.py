@@ -1,0 +1,65 @@
+"""What the saved state of a reducer must be, examined before anything of it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .buckets import Bucket
+from .errors import InvalidArgument
+from .schemes import Scheme
+
+
+def agree_on(comm: Any, state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> None:
+    """Refuse states that are not of this reducer, of one step, or complete on all ranks (collective).
+
+    Parameters
+    ----------
+    state : mapping
+        Of this rank, in the form of ``Reducer.state_dict``.
+    workers : int
+        On this rank.
+    bucket : Bucket, optional
+        The layout of the arrays, where it is known.
+
+    Raises
+    ------
+    InvalidArgument
+        On every rank: a state is none, or of another reducer.
+    Disagreement
+        On every rank: states are of different steps, or one lacks what another has.
+    """
+    common, error = "", None
+    try:
+        common = _examined(state, scheme, workers, bucket)
+    except Exception as caught:  # the other ranks wait for the verdict
+        error = caught
+    comm.agree(common, error)
+
+
+def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> str:
+    """What all ranks' states must have in common, in words."""
+    if absent := [key for key in ("scheme", "workers", "step") if key not in state]:
+        raise InvalidArgument(f"the state must be of a Reducer's state_dict, it lacks {', '.join(absent)}")
+    if not scheme.equals(state["scheme"]):
+        raise InvalidArgument(f"the state must have scheme={scheme}, got {state['scheme']}")
+    if state["workers"] != workers:
+        raise InvalidArgument(f"the state must have workers={workers}, got {state['workers']}")
+    for kind, n in (("memory", bucket.n), ("dense", bucket.total - bucket.n)) if bucket is not None else ():
+        got = {np.size(value) for name, value in state.items() if name.startswith(f"{kind}/")}
+        if got - {n}:
+            raise InvalidArgument(f"the state's {kind} vectors must have {n} elements, got {got}")
+    return f"a state of step {int(state['step'])} of {scheme}, with {', '.join(_arrays(state, workers)) or 'no arrays'}"
+
+
+def _arrays(state: Mapping[str, Any], workers: int) -> list[str]:
+    """The names of its arrays: of memories once for all workers, of whom ranks may have different numbers."""
+    first, *others = ([f"memory/{name[len(prefix):]}" for name in sorted(state) if name.startswith(prefix)]
+                      for prefix in (f"memory/{worker}/" for worker in range(workers)))
+    for worker, names in enumerate(others, start=1):
+        if names != first:
+            raise InvalidArgument(f"the state must have the same of every worker: of worker 0 {', '.join(first) or '-'}"
+                                  f", of worker {worker} {', '.join(names) or '-'}")
+    return [*first, *(name for name in sorted(state) if "/" in name and not name.startswith("memory/"))]
