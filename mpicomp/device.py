@@ -105,10 +105,14 @@ class CuPy:
     def aside(self, array: Any) -> Iterator[None]:
         """Within the block, work on CuPy arrays is queued beside that of other streams; at its end it is done."""
         with array.device as device:
-            stream = self._beside.setdefault(device.id, _cupy().cuda.Stream(non_blocking=True))
-            with stream:
-                yield
-            stream.synchronize()
+            if device.id not in self._beside:
+                self._beside[device.id] = _cupy().cuda.Stream(non_blocking=True)
+            stream = self._beside[device.id]
+            try:
+                with stream:
+                    yield
+            finally:  # also after an error: other streams may use the array again
+                stream.synchronize()
 
     def _start(self, array: Any, dst: int, src: int, nbytes: int, *, outward: bool) -> Any:
         cupy = _cupy()

@@ -42,18 +42,21 @@ class Stage:
             if outward:
                 fetched[index % DEPTH] = self.device.start_to_host(host, part)
 
-        for index in range(len(bounds) + 1):
-            if index < len(bounds):
-                fetch(index)
-            if index > 0:
-                slot = (index - 1) % DEPTH
+        try:
+            for index in range(len(bounds) + 1):
+                if index < len(bounds):
+                    fetch(index)
+                if index > 0:
+                    slot = (index - 1) % DEPTH
+                    self._wait(fetched, slot)
+                    work(hosts[slot], bounds[index - 1][0])
+                    if back:
+                        part = flat[slice(*bounds[index - 1])]
+                        returned[slot] = self.device.start_to_device(part, hosts[slot])
+        finally:  # also where `work` failed: the next vector gets the same buffers
+            for slot in range(DEPTH):
                 self._wait(fetched, slot)
-                work(hosts[slot], bounds[index - 1][0])
-                if back:
-                    part = flat[slice(*bounds[index - 1])]
-                    returned[slot] = self.device.start_to_device(part, hosts[slot])
-        for slot in range(DEPTH):
-            self._wait(returned, slot)
+                self._wait(returned, slot)
 
     def _wait(self, copies: list[Any], slot: int) -> None:
         if copies[slot] is not None:

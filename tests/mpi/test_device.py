@@ -87,6 +87,22 @@ def test_copies_overlap_the_reduction(device):
     assert set(pending[1:-1]) == {2}
 
 
+def test_no_copy_is_left_where_the_work_fails(device):
+    """The next vector gets the same buffers: nothing may still be written to them, or read."""
+    stage, calls = staging.Stage(device, 400), []
+
+    def work(host, begin):
+        calls.append(begin)
+        if len(calls) == 2:
+            raise ValueError("work failed")
+
+    with pytest.raises(ValueError, match="work failed"):
+        stage.run(on_device(1000, 0), work)
+    assert calls == [0, 100]
+    assert device.most_pending == 3
+    assert device.pending == 0
+
+
 def test_half_precision_on_the_device(own, device):
     x = FakeArray(np.full(100, 2048 if own.rank == 0 else 1, np.float16))
     own.Allreduce(MPI.IN_PLACE, x)

@@ -56,6 +56,7 @@ HOT = (
     Hot("count non-finite", "measure", "count_nonfinite<float>", 4, 16, {WIDE: 1}),
     Hot("pack tensors", "many", "move_arrays<unsigned int, true>", 8, 32, {r"STG\.E\.128": 1, WIDE: 1}),
     Hot("unpack tensors", "many", "move_arrays<unsigned int, false>", 8, 32, {WIDE: 1, r"ST\.E\.128": 1}),
+    Hot("unpack sparse means", "many", "move_sparse<unsigned int, int>", 4, 16, {r"ST\.E\.128": 1}),
     Hot("one-bit encode", "quantise", "pack_signs<float>", 4.125, 33, {WIDE: 2}),
     Hot("one-bit decode", "quantise", "unpack_signs<float>", 4.125, 33, {r"LDG\.E\.U8": 1, r"STG\.E": 1}),
     Hot("QSGD encode, 4 bits", "quantise", "pack_levels<float>", 4.5, 18,

@@ -41,18 +41,28 @@ __global__ void move_arrays(const unsigned long long* addresses, const long long
 template <typename T, typename I>
 __global__ void move_sparse(const unsigned long long* addresses, const long long* bounds, long long count, long long n,
                             const I* indices, const T* values, long long k) {
+    constexpr int size = Pack<T>::size;
     __shared__ long long first, cuts[2];
     for (long long begin = (long long)blockIdx.x * list_piece; begin < n; begin += (long long)gridDim.x * list_piece) {
         const long long end = min(begin + list_piece, n);
-        if (threadIdx.x == 0) first = group_of(bounds, count, begin);
-        if (threadIdx.x < 2) cuts[threadIdx.x] = count_below(indices, k, threadIdx.x ? end : begin);
+        const int warp = threadIdx.x / warp_size;  // one asks for the group, and two for the piece's indices
+        if (warp == 0) first = group_of_warp(bounds, count, begin);
+        if (warp == 1 || warp == 2) {
+            const long long bound = warp == 1 ? begin : end;
+            cuts[warp - 1] = count_passing(k, [=](long long j) { return indices[j] < bound; });
+        }
         __syncthreads();
         long long g = first;
         const auto place = [&](long long i) {
             g = next_group_of(bounds, g, i);
             return (T*)addresses[g] + (i - bounds[g]);
         };
-        for (long long i = begin + threadIdx.x; i < end; i += threads) *place(i) = 0;
+        for (long long i = begin + size * threadIdx.x; i < end; i += size * threads) {
+            T* own = place(i);
+            if (i + size <= bounds[g + 1] && i + size <= end && aligned(own)) store(own, 0, Pack<T>{});
+            else
+                for (long long j = i; j < min(i + size, end); ++j) *place(j) = 0;
+        }
         __syncthreads();
         g = first;
         for (long long j = cuts[0] + threadIdx.x; j < cuts[1]; j += threads) *place(indices[j]) = values[j];
