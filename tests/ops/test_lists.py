@@ -200,6 +200,15 @@ def test_bitmap_there_and_back(ops, rng, dtype):
             assert_same(back, indices)
 
 
+@pytest.mark.parametrize("dtype", INDICES)
+def test_bitmap_of_a_list_that_ascends(ops, rng, dtype):
+    """Which kernels write piece by piece."""
+    for n in (1, 7, 16_383, 16_384, 16_385, 50_001):
+        for density in DENSITIES:
+            indices = drawn(rng, n, density, dtype)
+            assert_same(packed_bitmap(ops, ops.vouch(indices, n), n), packed_bitmap(reference, indices, n))
+
+
 def test_bits_beyond_n_do_not_count(ops):
     back = np.zeros(2, np.int32)
     ops.unpack_bitmap(np.uint8([0b11111001]), 4, back)
