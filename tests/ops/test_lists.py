@@ -110,6 +110,9 @@ def test_a_list_that_is_vouched_for(ops):
     assert ops.vouch(indices, 10) is indices
     assert reference.vouch(indices, 10) is indices
     assert ops.ascends(indices, 10)
+    bad = np.int32([9, 1, 5])
+    refuse(lambda m, part: ops.masked_update(m, m, part, np.zeros(2, np.float32), 1.0), np.ones(10, np.float32),
+           ops.vouch(bad[:2], 10, bad), match="strictly ascending")
 
 
 @pytest.mark.parametrize("dtype", INDICES)
