@@ -29,7 +29,7 @@ class Pairs(NamedTuple):
 
     def at(self, positions: Array | slice, step: Any) -> Pairs:
         """The pairs at some ascending positions of the list; fresh arrays where ``positions`` is one."""
-        return Pairs(step.ops.vouch(self.indices[positions], step.n), self.values[positions])
+        return Pairs(step.ops.vouch(self.indices[positions], step.n, self.indices), self.values[positions])
 
 
 def choose(workers: list[Compensated], step: Any) -> tuple[list[Pairs], list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from emulated_gpu import emulate, on_device
-from launches import resnet50, steps_of  # `resnet50` is of tests/gpu/models.py
+from launches import COLUMNS, TOLERANCE, resnet50, steps_of  # `resnet50` is of tests/gpu/models.py
 
 from mpicomp.ops import gpu
 from mpicomp.selectors.gaussian import CORRECTIONS
@@ -46,14 +46,26 @@ def test_launches_do_not_grow_with_the_tensors(emulated, comm, seed, scheme):
         assert many.get(what, 0) <= few.get(what, 0) + 2, (what, many, few)
 
 
+@pytest.mark.parametrize(("scheme", "alone", "of_two"), [
+    ("topk:layers=whole", (11, 2, 1, 1), (14, 6, 1, 4)), ("topk", (11, 2, 1, 1), (14, 6, 1, 4)),
+    ("threshold:lam=40", (8, 2, 1, 2), (11, 6, 1, 5)), ("dgc", (13, 2, 1, 1), (16, 6, 1, 4)),
+    ("gtopk", (9, 2, 0, 1), (23, 27, 0, 6)), ("sketchsgd", (16, 7, 1, 1), (16, 7, 1, 1))])
+def test_a_step_that_sends_lists(emulated, comm, seed, scheme, alone, of_two):
+    """The table of docs/gpu.md: a list is written, read, measured and vouched for by what makes it."""
+    seen = steps_of(comm, scheme, seed, resnet50(64), TOLERANCE)
+    most = (alone, of_two)[comm.size - 1]
+    for what, number in zip(COLUMNS, most, strict=True):
+        assert seen.get(what, 0) <= number + 1, (what, most, seen)  # a list may be long enough for a bitmap
+
+
 def test_a_dgc_step_that_estimates_thresholds(emulated, comm, seed):
     """A sample and its cuts, all that pass once a lowering, the largest of what passed, the rest exactly."""
     seen = steps_of(comm, "dgc:density=0.1,sample=0.1", seed, resnet50(32))
     assert seen["kernel sample"] == 1, seen
     assert seen["kernel count_digits_spans"] <= 9, seen  # three digits of the sample, of what passed, of small tensors
     assert seen["kernel select"] <= 6 + 1 + 2, seen
-    assert seen["kernels"] <= 60, seen
-    assert seen["waits"] <= 16, seen
+    assert seen["kernels"] <= 40, seen
+    assert seen["waits"] <= 12, seen
 
 
 @pytest.mark.parametrize(("nesterov", "passes"), [("no", 2), ("yes", 3)])
@@ -69,8 +81,8 @@ def test_a_gaussiank_step_over_161_tensors(emulated, comm, seed):
     assert seen["kernel moments"] == 1, seen
     assert seen["kernel select"] <= 2 * (1 + CORRECTIONS) + 1, seen  # a list longer than guessed takes a second pass
     assert seen.get("kernel count_digits_spans", 0) <= 3, seen
-    assert seen["kernels"] <= 40, seen
-    assert seen["waits"] <= 16, seen
+    assert seen["kernels"] <= 24, seen
+    assert seen["waits"] <= 10, seen
 
 
 def test_a_sidco_step_over_161_tensors(emulated, comm, seed):

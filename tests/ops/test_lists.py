@@ -110,6 +110,9 @@ def test_a_list_that_is_vouched_for(ops):
     assert ops.vouch(indices, 10) is indices
     assert reference.vouch(indices, 10) is indices
     assert ops.ascends(indices, 10)
+    bad = np.int32([9, 1, 5])
+    refuse(lambda m, part: ops.masked_update(m, m, part, np.zeros(2, np.float32), 1.0), np.ones(10, np.float32),
+           ops.vouch(bad[:2], 10, bad), match="strictly ascending")
 
 
 @pytest.mark.parametrize("dtype", INDICES)
@@ -198,6 +201,15 @@ def test_bitmap_there_and_back(ops, rng, dtype):
             back = np.full(len(indices), -1, dtype)
             ops.unpack_bitmap(bitmap, n, back)
             assert_same(back, indices)
+
+
+@pytest.mark.parametrize("dtype", INDICES)
+def test_bitmap_of_a_list_that_ascends(ops, rng, dtype):
+    """Which kernels write piece by piece."""
+    for n in (1, 7, 16_383, 16_384, 16_385, 50_001):
+        for density in DENSITIES:
+            indices = drawn(rng, n, density, dtype)
+            assert_same(packed_bitmap(ops, ops.vouch(indices, n), n), packed_bitmap(reference, indices, n))
 
 
 def test_bits_beyond_n_do_not_count(ops):

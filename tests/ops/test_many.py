@@ -126,6 +126,23 @@ def test_chunks_and_their_spans_out_of_range(ops, spans, match):
                match=match)
 
 
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("dtype", REALS)
+def test_bins_of_spans_without_zeros(ops, rng, dtype, has_memory):
+    """In a bin of zeros everything reaches the peak; so may a zero of a gradient that the memory cancels."""
+    for n in (0, 17, 6000):
+        grad = with_specials(rng, vector(rng, n, dtype))
+        grad[n // 3 : n // 2] = 0
+        memory = np.where(rng.random(n) < 0.3, -grad, 0).astype(dtype) if has_memory else None
+        spans = [(start, stop) for start, stop, _ in some_spans(rng, n)]
+        for length in (1, 7, 50):
+            found = ops.bin_select_spans(memory, grad, spans, length, zeros=False)
+            assert_same(found, reference.bin_select_spans(memory, grad, spans, length, zeros=False))
+            everything = reference.bin_select_spans(memory, grad, spans, length)
+            u = grad if memory is None else memory + grad
+            assert_same(found, everything[u[everything] != 0])
+
+
 @pytest.mark.parametrize("index", INDICES)
 @pytest.mark.parametrize("dtype", REALS)
 def test_unpack_of_a_sparse_vector(ops, rng, dtype, index):

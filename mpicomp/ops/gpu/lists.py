@@ -28,9 +28,9 @@ BITS_PIECE = 16384  # of a bitmap, for one block: `bits_piece` in lists.cu
 
 
 @on_device
-def vouch(indices: Array, n: int) -> Array:
+def vouch(indices: Array, n: int, of: Array | None = None) -> Array:
     kind_of(indices, "indices", INDEX)
-    return arguments.vouch(indices, n)
+    return arguments.vouch(indices, n) if of is None or known_of(of) is not None else indices
 
 
 @on_device

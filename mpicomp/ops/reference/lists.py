@@ -35,8 +35,11 @@ def ascends(indices: Array, n: int) -> bool:
     return not len(indices) or bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
 
 
-def vouch(indices: Array, n: int) -> Array:
-    """The list itself, of which the caller knows that it ascends within ``[0, n)``: nobody need look again."""
+def vouch(indices: Array, n: int, of: Array | None = None) -> Array:
+    """The list itself, of which the caller knows that it ascends within ``[0, n)``: nobody need look again.
+
+    Where a list is given that it is part ``of``, it does if that does.
+    """
     return indices
 
 
