@@ -57,6 +57,7 @@ class Step:
         self._seed = seed
         self._scratch: dict[str, Array] = {}
         self._layout: dict[Any, Any] = {}
+        self._of_lists: dict[Any, tuple[Array, Any]] = {}
         self._phases: list[tuple[str, int, int]] = []
         self._densities: list[float | None] = []
         self.number, self.n, self.in_place = -1, 0, False
@@ -74,12 +75,13 @@ class Step:
         other = copy(self)
         other.comm, other.first_worker = comm, comm.rank
         other.selector, other.codec, other.schedule = parts.selector, parts.codec, parts.schedule
-        other._scratch, other._phases, other.seconds = {}, [], {}
+        other._scratch, other._of_lists, other._phases, other.seconds = {}, {}, [], {}
         return other
 
     def begin(self, number: int, bucket: Any, spans: list[tuple[int, int]], densities: list[float | None]) -> None:
         self.number, self.spans, self.seconds = number, spans, {}
         self._phases.clear()
+        self._of_lists.clear()
         self._densities = densities
         self.ops, self.n, self.dtype, self.tensors = bucket.ops, bucket.n, bucket.compute, bucket.tensors
 
@@ -111,6 +113,14 @@ class Step:
         if key not in self._layout:
             self._layout[key] = make()
         return self._layout[key]
+
+    def of_list(self, key: Any, indices: Array, make: Any) -> Any:
+        """What ``make()`` gave in this step when last asked under ``key``, if that was of this very list."""
+        held, made = self._of_lists.get(key, (None, None))
+        if held is not indices:
+            made = make()
+            self._of_lists[key] = indices, made
+        return made
 
     def _kept(self, key: str, n: int, dtype: Any, make: Any) -> Array:
         array = self._scratch.get(key)

@@ -30,9 +30,10 @@ class Compensated(NamedTuple):
 
     def copy_to(self, values: Array, ops: Any) -> Array:
         """u, written into ``values``."""
-        values[:] = self.gradient
-        if self.memory is not None:
-            ops.add(values, self.memory)
+        if self.memory is None:
+            values[:] = self.gradient
+        else:
+            ops.axpby(values, 1.0, self.gradient, 1.0, self.memory)
         return values
 
     def at(self, indices: Array | None, ops: Any) -> Array:
@@ -42,6 +43,10 @@ class Compensated(NamedTuple):
         values = ops.empty(indices.size, self.gradient.dtype)
         ops.gather(self.memory, self.gradient, indices, values)
         return values
+
+    def to_read(self, indices: Array | None, ops: Any) -> Array:
+        """As ``at``, but not to be written: the gradient itself where u is no other."""
+        return self.gradient if indices is None and self.memory is None else self.at(indices, ops)
 
 
 class Sent(NamedTuple):

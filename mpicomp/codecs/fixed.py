@@ -9,6 +9,7 @@ import numpy as np
 from ..options import LAM
 from ..values import Array, Place
 from ._common import BYTE, SelfContained, packed_bytes
+from ._groups import bounds_of_one
 
 
 class Fixed(SelfContained):
@@ -36,8 +37,7 @@ class Fixed(SelfContained):
 
     def decode(self, codes: Array, place: Place, step: Any) -> Array:
         lam = step.selector.threshold(step) if self.lam is None else self.lam
-        bounds = step.ops.from_host(np.array([0, place.size], np.int64))
-        negative, positive = (step.ops.from_host(np.array([one], step.dtype)) for one in (-lam, lam))
+        magnitude = step.ops.from_host(np.array([lam], step.dtype))
         values = step.ops.empty(place.size, step.dtype)
-        step.ops.unpack_signs(codes.view(BYTE), bounds, negative, positive, values)
+        step.ops.unpack_signs(codes.view(BYTE), bounds_of_one(place.size, step), None, magnitude, values)
         return values

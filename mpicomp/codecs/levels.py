@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
@@ -53,7 +51,8 @@ class Levels(SelfContained):
         bounds = _groups.bounds_by_length(self.bucket, place, step)
         message = step.ops.empty(self.nbytes(place.size, values.itemsize), BYTE)
         scales, packed = split(message, [bounds.size - 1], values.dtype)
-        self._measure(values, bounds, scales, step.ops)
+        # A norm beyond the largest number may as well be that: no magnitude is larger.
+        step.ops.group_norms(values, bounds, "capped" if self.norm == "l2" else self.norm, scales)
         step.ops.pack_levels(values, bounds, scales, self.levels, self.width, first_number(place),
                              step.key(place.worker), packed)
         return message
@@ -68,11 +67,3 @@ class Levels(SelfContained):
     def nbytes(self, count: int, itemsize: int) -> int:
         """The length of a message of ``count`` values."""
         return max(1, -(-count // self.bucket)) * itemsize + packed_bytes(count, self.width)
-
-    def _measure(self, values: Array, bounds: Array, scales: Array, ops: Any) -> None:
-        """The buckets' norms. One that is beyond the largest number may as well be that: no magnitude is larger."""
-        ops.group_norms(values, bounds, self.norm, scales)
-        if self.norm == "l2":
-            largest = ops.empty(scales.size, scales.dtype)
-            largest[:] = np.finfo(scales.dtype).max
-            ops.minimum(scales, largest)

@@ -35,8 +35,6 @@ class Sign(SelfContained):
     def decode(self, codes: Array, place: Place, step: Any) -> Array:
         bounds = _groups.bounds_by_tensor(place, step)
         scales, bits = split(codes, [bounds.size - 1], step.dtype)
-        negative = scales.copy()
-        step.ops.scale(negative, -1.0)
         values = step.ops.empty(place.size, step.dtype)
-        step.ops.unpack_signs(bits, bounds, negative, scales, values)
+        step.ops.unpack_signs(bits, bounds, None, scales, values)
         return values

@@ -34,11 +34,12 @@ class Stochastic(SelfContained):
         self.unit = unit
 
     def encode(self, values: Array, place: Place, step: Any) -> Array:
-        dtype = self._narrowest(_groups.peak(values, step.ops), values.dtype)
+        largest = _groups.peak(values, step)
+        dtype = self._narrowest(largest, values.dtype)
         if dtype == values.dtype:
             return values.view(BYTE)
         codes = step.ops.empty(values.size, dtype)
-        step.ops.quantise(values, self.unit, first_number(place), step.key(place.worker), codes)
+        step.ops.quantise(values, self.unit, first_number(place), step.key(place.worker), codes, largest)
         return codes.view(BYTE)
 
     def decode(self, codes: Array, place: Place, step: Any) -> Array:

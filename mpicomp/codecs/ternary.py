@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
@@ -48,7 +46,7 @@ class Ternary(SelfContained):
         scales, packed = split(message, [tensors], values.dtype)
         step.ops.group_norms(values, bounds, "max", scales)
         if self.sigmas:
-            self._clip(values, bounds, scales, step.ops)
+            step.ops.limit_norms(values, bounds, self.sigmas, scales)
         first, key = first_number(place), step.key(place.worker)
         step.ops.pack_levels(values, bounds, scales, 1, WIDTH, first, key, packed)  # cuts off at the scale
         return message
@@ -59,12 +57,3 @@ class Ternary(SelfContained):
         values = step.ops.empty(place.size, step.dtype)
         step.ops.unpack_levels(packed, bounds, scales, 1, WIDTH, values)
         return values
-
-    def _clip(self, values: Array, bounds: Array, scales: Array, ops: Any) -> None:
-        """The scales where clipping makes them smaller."""
-        norms = ops.empty(scales.size, scales.dtype)
-        ops.group_norms(values, bounds, "l2", norms)
-        sizes = np.maximum(1, np.diff(ops.to_host(bounds)))
-        limits = self.sigmas * np.array(ops.to_host(norms), np.float64) / np.sqrt(sizes)
-        with np.errstate(over="ignore"):
-            ops.minimum(scales, ops.from_host(limits.astype(scales.dtype)))

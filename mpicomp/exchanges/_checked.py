@@ -7,6 +7,7 @@ what its sender meant.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,19 @@ def longest(step: Any) -> int:
     return BYTES_A_VALUE * (step.n + len(step.tensors) + 64)
 
 
-def lengths_at_head(message: Array, workers: int, fields: int, ops: Any) -> list[list[int]]:
-    """The ``fields`` int64 numbers that each of ``workers`` has at the beginning of a message of bytes."""
-    end = 8 * fields * workers
-    if message.size < end:
-        raise CorruptMessage(f"a message of {message.size} bytes is too short for the {end} of its head")
-    return np.array(ops.to_host(message[:end])).view(np.int64).reshape(workers, fields).tolist()
+def lengths_at_heads(messages: dict[int, tuple[Array, int]], fields: int, ops: Any) -> dict[int, list[list[int]]]:
+    """The ``fields`` int64 numbers that each worker has at the beginning of its rank's message of bytes.
+
+    Messages are given by rank, with the number of their workers; a device is asked once for all.
+    """
+    heads = []
+    for message, workers in messages.values():
+        end = 8 * fields * workers
+        if message.size < end:
+            raise CorruptMessage(f"a message of {message.size} bytes is too short for the {end} of its head")
+        heads.append(message[:end])
+    if not heads:
+        return {}
+    together = heads[0] if len(heads) == 1 else ops.concatenate(heads, heads[0].dtype)
+    numbers = iter(np.array(ops.to_host(together)).view(np.int64).reshape(-1, fields).tolist())
+    return {rank: list(islice(numbers, workers)) for rank, (_, workers) in messages.items()}

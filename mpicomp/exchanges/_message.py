@@ -71,8 +71,14 @@ def pack(parts: list[Part], ops: Any) -> Array:
     return ops.concatenate(arrays, BYTE)
 
 
-def unpack(message: Array, workers: int, step: Any) -> Iterator[tuple[Array | None, Array]]:
-    """Each worker's indices (None: all) and its codes as bytes.
+def heads(messages: dict[int, Array], step: Any) -> dict[int, list[list[int]]]:
+    """Of messages by rank what their heads say of each worker."""
+    return _checked.lengths_at_heads({rank: (message, step.workers.on(rank)) for rank, message in messages.items()},
+                                     HEADER, step.ops)
+
+
+def unpack(message: Array, headers: list[list[int]], step: Any) -> Iterator[tuple[Array | None, Array]]:
+    """Each worker's indices (None: all) and its codes as bytes, as its one of ``headers`` tells.
 
     Raises
     ------
@@ -80,8 +86,7 @@ def unpack(message: Array, workers: int, step: Any) -> Iterator[tuple[Array | No
         Before anything is written or much memory taken: lengths, forms or indices that cannot be.
     """
     ops = step.ops
-    headers = _checked.lengths_at_head(message, workers, HEADER, ops)
-    at = 8 * HEADER * workers
+    at = 8 * HEADER * len(headers)
     _check(headers, message.size - at, step)
     for count, kind, index_bytes, code_bytes in headers:
         written = _aligned(message[at : at + index_bytes], ops)
@@ -140,6 +145,8 @@ def _indices(form: str, width: int, count: int, written: Array, step: Any) -> Ar
 
 
 def _aligned(part: Array, ops: Any) -> Array:
+    if not part.size:
+        return part
     copy = ops.empty(part.size, BYTE)
     copy[:] = part
     return copy

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from ..options import Option
@@ -40,7 +43,7 @@ class Gather(Stateless):
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._wires = [step.selector.select(u, step) for u in workers]
         self._chosen = [step.selector.expand(wire, step) for wire in self._wires]
-        self._values = [u.at(indices, step.ops) for u, indices in zip(workers, self._chosen, strict=True)]
+        self._values = [u.to_read(indices, step.ops) for u, indices in zip(workers, self._chosen, strict=True)]
         seen = [u.gradient if not step.selector.finds_nonfinite else values
                 for u, values in zip(workers, self._values, strict=True)]
         return [step.ops.count_nonfinite(x)[0] for x in seen]
@@ -52,29 +55,34 @@ class Gather(Stateless):
             _message.part(indices, wire if wire is not indices else None, code, values.size, self.indices, step)
             for indices, wire, code, values in zip(self._chosen, self._wires, codes, self._values, strict=True)
         ]
-        decoded = [step.codec.decode(code, place, step) for code, place in zip(codes, places, strict=True)]
-        return [Sent(indices, values) for indices, values in zip(self._chosen, decoded, strict=True)]
+        self._places = places
+        values = self._decoded(step) if step.remembers else self._values  # which nobody reads
+        return [Sent(*one) for one in zip(self._chosen, values, strict=True)]
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         message = _message.pack(self._parts, step.ops)
         bits = sum(part.bits for part in self._parts) / len(self._parts)
         lengths = step.comm.lengths_of_all(message.size)
         _checked.counts(lengths, step.workers.most * _checked.longest(step), "bytes")
+        own = (one.values for one in sent) if step.remembers else self._decoded(step)
         if self.switch == "auto" and sum(lengths) > 2 * step.n * step.dtype.itemsize:
-            return Exchanged(self._dense(sent, step), sent, 8.0 * step.n * step.dtype.itemsize)
+            return Exchanged(self._dense(own, step), sent, 8.0 * step.n * step.dtype.itemsize)
         flat, _ = step.comm.gather_to_all(message, lengths)
-        return Exchanged(self._sum(flat, lengths, step), sent, bits)
+        return Exchanged(self._sum(flat, lengths, own, step), sent, bits)
 
-    def _sum(self, flat: Array, lengths: list[int], step: Any) -> Mean:
-        """The mean of all workers' decoded messages."""
-        total, lists, at, worker = step.zeroed("gather-total", step.n, step.dtype), [], 0, 0
-        for rank, length in enumerate(lengths):
-            for indices, codes in _message.unpack(flat[at : at + length], step.workers.on(rank), step):
-                place = Place(worker, indices, 0, step.n)
-                step.add_at(total, indices, step.codec.decode(codes, place, step))
-                lists.append(indices)
-                worker += 1
-            at += length
+    def _decoded(self, step: Any) -> Iterator[Array]:
+        """What receivers read of this rank's workers."""
+        return (step.codec.decode(one.codes, place, step) for one, place in zip(self._parts, self._places, strict=True))
+
+    def _sum(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any) -> Mean:
+        """The mean of all workers' values, where this rank's ``own`` are known."""
+        whole, lists = self._chosen[0] is None, []
+        total = (step.ops.zeros if whole else partial(step.zeroed, "gather-total"))(step.n, step.dtype)
+        for indices, values in self._pairs(flat, lengths, own, step):
+            step.add_at(total, indices, values)
+            lists.append(indices)
+        if whole:
+            return Mean(None, step.scale(total), step.n)
         if any(indices is None for indices in lists):
             mean = total.copy()
             total[:] = 0
@@ -85,10 +93,25 @@ class Gather(Stateless):
         step.ops.clear(total, union)
         return Mean(union, step.scale(mean), step.n)
 
-    def _dense(self, sent: list[Sent], step: Any) -> Mean:
+    def _pairs(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any
+               ) -> Iterator[tuple[Array | None, Array]]:
+        """The indices and values of all workers in their order."""
+        me = step.comm.rank
+        messages = {rank: flat[end - length : end]
+                    for rank, (length, end) in enumerate(zip(lengths, accumulate(lengths), strict=True)) if rank != me}
+        heads = _message.heads(messages, step)
+        for rank in range(len(lengths)):
+            if rank == me:
+                yield from zip(self._chosen, own, strict=True)
+                continue
+            theirs = _message.unpack(messages[rank], heads[rank], step)
+            for worker, (indices, codes) in enumerate(theirs, step.workers.first(rank)):
+                yield indices, step.codec.decode(codes, Place(worker, indices, 0, step.n), step)
+
+    def _dense(self, own: Iterable[Array], step: Any) -> Mean:
         """The mean by an all-reduce of dense vectors."""
         total = step.ops.zeros(step.n, step.dtype)
-        for one in sent:
-            step.add_at(total, one.indices, one.values)
+        for indices, values in zip(self._chosen, own, strict=True):
+            step.add_at(total, indices, values)
         step.comm.allreduce_in_place(total, step.algorithm)
         return Mean(None, step.scale(total), step.n)

@@ -26,7 +26,6 @@ from ._cpu import (
     expand_rows,
     gather,
     group_means,
-    group_norms,
     isa,
     largest_gap,
     low_rank_product,
@@ -40,12 +39,10 @@ from ._cpu import (
     pack_bitmap,
     pack_gaps,
     pack_levels,
-    pack_natural,
     pack_signs,
     project,
     project_back,
     project_rows,
-    quantise,
     random_strata,
     random_words,
     sample,
@@ -62,9 +59,9 @@ from ._cpu import (
     unpack_gaps,
     unpack_levels,
     unpack_natural,
-    unpack_signs,
     widen,
 )
+from .cpu_quantise import group_norms, limit_norms, pack_natural, quantise, unpack_signs
 from .reference import (
     PIECE,
     Key,
@@ -101,6 +98,7 @@ from .reference.many import (
     threshold_in,
     top_k_in,
 )
+from .reference.quantise import group_bounds
 from .reference.selection import Moments
 from .reference.sketch import expand_rows_in, project_rows_in, require_rows_of_spans
 
@@ -130,12 +128,14 @@ __all__ = [
     "expand_rows_spans",
     "from_host",
     "gather",
+    "group_bounds",
     "group_means",
     "group_norms",
     "index_dtype",
     "isa",
     "kth_largest_spans",
     "largest_gap",
+    "limit_norms",
     "low_rank_product",
     "low_rank_product_all",
     "masked_update",

@@ -118,7 +118,14 @@ class GhostOps:
     def from_host(self, x: np.ndarray) -> np.ndarray:
         return x
 
-    def concatenate(self, arrays: list[Any], dtype: Any) -> Ghost:
+    group_bounds = from_host
+
+    def limit_norms(self, x: Any, bounds: np.ndarray, factor: float, out: Any) -> None:
+        self.group_norms(x, bounds, "l2", out)
+
+    def concatenate(self, arrays: list[Any], dtype: Any) -> Any:
+        if arrays and all(isinstance(one, np.ndarray) for one in arrays):
+            return np.concatenate(arrays)
         head = arrays[0] if arrays and isinstance(arrays[0], np.ndarray) else None
         spread = joined([getattr(one, "spread", None) for one in arrays if one.size])
         return self.copied(Ghost(self, sum(one.size for one in arrays), dtype, head, spread))

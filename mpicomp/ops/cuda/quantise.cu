@@ -9,11 +9,9 @@ constexpr int unit = 4;
 template <typename T> struct Format;
 template <> struct Format<float> {
     static constexpr int fraction_bits = 23, bias = 127;
-    static __device__ float real(int bits) { return __int_as_float(bits); }
 };
 template <> struct Format<double> {
     static constexpr int fraction_bits = 52, bias = 1023;
-    static __device__ double real(long long bits) { return __longlong_as_double(bits); }
 };
 
 // ---- runs of neighbours, which begin at a multiple of their length
@@ -71,6 +69,7 @@ template <typename T> __global__ void pack_signs(const T* x, long long n, unsign
     }
 }
 
+// `negative` may be null, which means -positive.
 template <typename T>
 __global__ void unpack_signs(const unsigned char* packed, const long long* bounds, long long groups, const T* negative,
                              const T* positive, long long n, T* out) {
@@ -80,7 +79,7 @@ __global__ void unpack_signs(const unsigned char* packed, const long long* bound
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             if (begin + j < end) g = next_group_of(bounds, g, begin + j);
-            run.at[j] = bits >> j & 1 ? positive[g] : negative[g];
+            run.at[j] = bits >> j & 1 ? positive[g] : negative ? negative[g] : -positive[g];
         }
         store_run(out, begin, end, run);
     });
@@ -160,7 +159,8 @@ __global__ void unpack_levels(const unsigned char* packed, const long long* boun
 
 // ---- multiples of one unit, as integers
 
-// codes[i] = floor(x[i] * inverse + uniform), or to nearest even; *invalid is set where one does not fit, or is NaN.
+// codes[i] = floor(x[i] * inverse + uniform), or to nearest even; *invalid is set where one does not fit, or is NaN;
+// it may be null, where that is known not to be.
 template <typename T, typename C>
 __global__ void quantise(const T* x, long long n, T inverse, int stochastic, unsigned long long first,
                          unsigned long long seed, unsigned step, unsigned worker, C* codes, int* invalid) {
@@ -175,7 +175,7 @@ __global__ void quantise(const T* x, long long n, T inverse, int stochastic, uns
             const T scaled = run.at[j] * inverse, uniform = stochastic ? uniform_of(stream.word(first + begin + j)) : 0;
             const T sum = scaled + uniform, rounded = stochastic ? floor(sum) : rint(scaled);
             const bool fits = fabs(rounded) < limit;
-            if (!fits && begin + j < end) *invalid = 1;
+            if (invalid && !fits && begin + j < end) *invalid = 1;
             made.at[j] = (C)(int)(fits ? rounded : T(0));
         }
         store_run(codes, begin, end, made);
@@ -200,15 +200,15 @@ template <typename T> __device__ inline Bits<T> power(int exponent) {
     return (Bits<T>)(exponent + Format<T>::bias) << Format<T>::fraction_bits;
 }
 
-// *invalid is set where a magnitude is above 2^top or NaN. With the exponent bits of 1 a fraction is 1 + the share of
-// the way from one power of two to the next.
+// *invalid is set where a magnitude is above 2^top or NaN; it may be null, where none is known to be. With the exponent
+// bits of 1 a fraction is 1 + the share of the way from one power of two to the next.
 template <typename T>
 __global__ void pack_natural(const T* x, long long n, int top, unsigned long long first, unsigned long long seed,
                              unsigned step, unsigned worker, unsigned char* out, int* invalid) {
     using B = Bits<T>;
     constexpr int shift = Format<T>::fraction_bits;
     const B lowest = power<T>(top - 126), highest = power<T>(top), one = power<T>(0);
-    const T grow = Format<T>::real(power<T>(126 - top));
+    const T grow = Real<T>::value(power<T>(126 - top));
     Stream stream(seed, step, worker);
     for (long long begin = unit * grid_index(); begin < n; begin += unit * grid_size()) {
         const long long end = min(begin + unit, n);
@@ -218,11 +218,11 @@ __global__ void pack_natural(const T* x, long long n, int top, unsigned long lon
         for (int j = 0; j < unit; ++j) {
             const B bits = Real<T>::bits(run.at[j]), size = bits & Real<T>::magnitude;
             const bool tiny = size < lowest;
-            const T share = tiny ? Format<T>::real(size) * grow
-                                 : Format<T>::real((size & (((B)1 << shift) - 1)) | one) - T(1);
+            const T share = tiny ? Real<T>::value(size) * grow
+                                 : Real<T>::value((size & (((B)1 << shift) - 1)) | one) - T(1);
             const B below = tiny ? 0 : (size >> shift) - (lowest >> shift) + 1;
             const bool up = T(uniform_of(stream.word(first + begin + j))) < share;
-            if (size > highest) *invalid = 1;
+            if (invalid && size > highest) *invalid = 1;
             made.at[j] = (unsigned char)((below + up) | (bits < 0 ? 128 : 0));
         }
         store_run(out, begin, end, made);
@@ -239,7 +239,7 @@ template <typename T> __global__ void unpack_natural(const unsigned char* packed
         for (int j = 0; j < unit; ++j) {
             const B code = run.at[j] & 127, step = (B)1 << Format<T>::fraction_bits;
             const B size = power<T>(top - 126) + (code - 1) * step;
-            const T value = Format<T>::real(code ? size : 0);
+            const T value = Real<T>::value(code ? size : 0);
             made.at[j] = run.at[j] & 128 ? -value : value;
         }
         store_run(out, begin, end, made);

@@ -14,23 +14,55 @@ from ...errors import InvalidArgument
 from .base import Array
 from .random import Key, uniform
 
-NORMS = ("l2", "max", "mean")
+NORMS = ("l2", "max", "mean", "capped")
 WIDTHS = (2, 4, 8, 16)  # bits of a level
 
 
+def group_bounds(bounds: Array) -> Array:
+    """``bounds``, an array of the host, on the device: looked at here, so that no operation has to ask for them again.
+
+    Nobody may write into what is returned.
+    """
+    return bounds
+
+
 def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
-    """One number a group: ``"l2"`` Euclidean norm, ``"max"`` or ``"mean"`` of magnitudes; 0 for an empty group.
+    """One number a group: ``"l2"`` Euclidean norm, ``"capped"`` the same but at most the largest number of x's type,
+    ``"max"`` or ``"mean"`` of magnitudes; 0 for an empty group.
 
     Sums are accumulated in float64, in any order.
     """
-    if kind not in NORMS:
-        raise InvalidArgument(f"kind must be one of {', '.join(NORMS)}, got {kind}")
+    require_norm(kind)
     for g, group in enumerate(_groups(x, bounds)):
         size = np.abs(group.astype(np.float64))
         if kind == "max":
             out[g] = size.max(initial=0)
         else:
-            out[g] = np.sqrt(np.square(size).sum()) if kind == "l2" else size.sum() / max(1, len(size))
+            out[g] = size.sum() / max(1, len(size)) if kind == "mean" else np.sqrt(np.square(size).sum())
+    if kind == "capped":
+        cap(out)
+
+
+def cap(norms: Array) -> None:
+    """Infinite norms become the largest number."""
+    np.minimum(norms, np.finfo(norms.dtype).max, out=norms)
+
+
+def limit_norms(x: Array, bounds: Array, factor: float, out: Array) -> None:
+    """Each group's ``out`` becomes ``factor`` times the root mean square of its entries, where that is smaller.
+
+    The norm is rounded to x's precision, and what follows is computed in float64. NaN on either side gives NaN.
+    """
+    norms = np.empty_like(out)
+    group_norms(x, bounds, "l2", norms)
+    limit(norms, bounds, factor, out)
+
+
+def limit(norms: Array, bounds: Array, factor: float, out: Array) -> None:
+    """``limit_norms``, the norms known."""
+    limits = factor * norms.astype(np.float64) / np.sqrt(np.maximum(1, np.diff(bounds)))
+    with np.errstate(over="ignore"):
+        np.minimum(out, limits.astype(out.dtype), out=out)
 
 
 def group_means(x: Array, bounds: Array, negative: Array, positive: Array) -> None:
@@ -45,8 +77,9 @@ def pack_signs(x: Array, out: Array) -> None:
     out[:] = np.packbits(~np.signbit(x), bitorder="little")
 
 
-def unpack_signs(packed: Array, bounds: Array, negative: Array, positive: Array, out: Array) -> None:
-    """Each entry becomes its group's ``positive`` where its bit is 1, else its ``negative``."""
+def unpack_signs(packed: Array, bounds: Array, negative: Array | None, positive: Array, out: Array) -> None:
+    """Each entry becomes its group's ``positive`` where its bit is 1, else its ``negative`` (None: minus the other)."""
+    negative = -positive if negative is None else negative
     group, bits = _group_of(out, bounds), np.unpackbits(packed, count=len(out), bitorder="little")
     out[:] = np.where(bits, positive[group], negative[group])
 
@@ -77,18 +110,17 @@ def unpack_levels(packed: Array, bounds: Array, scales: Array, levels: int, widt
     out[:] = (codes - levels).astype(out.dtype) * (scales / out.dtype.type(levels))[_group_of(out, bounds)]
 
 
-def quantise(x: Array, unit: float, first: int, key: Key | None, codes: Array) -> None:
+def quantise(x: Array, unit: float, first: int, key: Key | None, codes: Array, largest: float | None = None) -> None:
     """``codes`` (int8, int16, int32) = floor(x * (1/unit) + uniform), or rounded to nearest even without a key.
 
     1/unit is rounded to x's precision. Refuses values whose code does not fit; ``codes`` may then hold anything.
+    ``largest``, which no magnitude exceeds, may say that all fit: then a device need not be asked.
     """
     require_unit(unit)
     with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
         scaled = x * (x.dtype.type(1) / x.dtype.type(unit))
     rounded = np.rint(scaled) if key is None else np.floor(scaled + uniform(len(x), first, key).astype(x.dtype))
-    limit = np.iinfo(codes.dtype).max
-    if not np.all(np.abs(rounded.astype(np.float64)) <= limit):
-        raise InvalidArgument(f"codes must be at most {limit} in magnitude: take a larger unit than {unit}")
+    require_codes(bool(np.all(np.abs(rounded.astype(np.float64)) <= np.iinfo(codes.dtype).max)), codes, unit)
     codes[:] = rounded.astype(codes.dtype)
 
 
@@ -98,17 +130,16 @@ def dequantise(codes: Array, unit: float, out: Array) -> None:
     out[:] = codes.astype(out.dtype) * out.dtype.type(unit)
 
 
-def pack_natural(x: Array, top: int, first: int, key: Key, out: Array) -> None:
+def pack_natural(x: Array, top: int, first: int, key: Key, out: Array, largest: float | None = None) -> None:
     """Stochastic rounding of ``|x|`` to the powers of two below it and above it, a byte each: unbiased.
 
     Bit 7 is the sign; c = 1 .. 127 in the others stands for 2^(top - 127 + c), c = 0 for zero. What lies below
     2^(top - 126) becomes that or zero. Refuses ``|x| > 2^top`` (``out`` may then hold anything), and a ``top`` for
-    which 2^(top - 126) .. 2^top are not all normal numbers of x's precision.
+    which 2^(top - 126) .. 2^top are not all normal numbers of x's precision. ``largest`` as for ``quantise``.
     """
     require_top(top, x)
     size = np.abs(x)
-    if not np.all(size <= np.ldexp(1.0, top)):
-        raise InvalidArgument(f"magnitudes must be at most 2^{top}")
+    require_magnitudes(bool(np.all(size <= np.ldexp(1.0, top))), top)
     mantissa, exponent = np.frexp(size)  # size = mantissa 2^exponent, mantissa in [0.5, 1)
     lowest = top - 126
     tiny = size < np.ldexp(x.dtype.type(1), lowest)
@@ -137,6 +168,11 @@ def _group_of(x: Array, bounds: Array) -> Array:
     return np.repeat(np.arange(len(bounds) - 1), [len(group) for group in _groups(x, bounds)])
 
 
+def require_norm(kind: str) -> None:
+    if kind not in NORMS:
+        raise InvalidArgument(f"kind must be one of {', '.join(NORMS)}, got {kind}")
+
+
 def require_levels(levels: int, width: int) -> None:
     if width not in WIDTHS or not 1 <= levels < 2 ** (width - 1):
         raise InvalidArgument(
@@ -153,3 +189,14 @@ def require_top(top: int, x: Array) -> None:
     bias = np.finfo(x.dtype).maxexp - 1
     if not 127 - bias <= top <= bias:
         raise InvalidArgument(f"top must be in [{127 - bias}, {bias}] for {x.dtype}, got {top}")
+
+
+def require_codes(fit: bool, codes: Array, unit: float) -> None:
+    if not fit:
+        limit = np.iinfo(codes.dtype).max
+        raise InvalidArgument(f"codes must be at most {limit} in magnitude: take a larger unit than {unit}")
+
+
+def require_magnitudes(fit: bool, top: int) -> None:
+    if not fit:
+        raise InvalidArgument(f"magnitudes must be at most 2^{top}")
