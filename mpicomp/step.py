@@ -182,6 +182,13 @@ class Step:
             self.codec.share(float(peak[0]), self)
         return [self.codec.encode(one, place, self) for one, place in zip(values, places, strict=True)]
 
+    def decode_into(self, values: Array, codes: Array, place: Place) -> None:
+        """Write what a receiver reads into ``values``."""
+        if getattr(self.codec, "writes", False):
+            self.codec.decode_into(values, codes, place, self)
+        else:
+            values[:] = self.codec.decode(codes, place, self)
+
     def mean_of(self, codes: list[Array], place: Place, consume: bool = False) -> Array:
         """The mean over all workers of all ranks of equally long vectors of addable codes, one a local worker.
 

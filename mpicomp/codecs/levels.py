@@ -8,7 +8,7 @@ from typing import Any
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, first_number, packed_bytes, split
+from ._common import BYTE, InPlace, first_number, packed_bytes, split
 
 WIDTHS = (2, 4, 8, 16)  # bits of a code
 OPTIONS = (
@@ -20,7 +20,7 @@ OPTIONS = (
 )
 
 
-class Levels(SelfContained):
+class Levels(InPlace):
     """Each magnitude becomes one of ``levels`` + 1 equally spaced parts of its bucket's norm, up or down at random.
 
     Unbiased: the expectation of what is decoded is the value. A value is off by less than scale / levels.
@@ -57,12 +57,10 @@ class Levels(SelfContained):
                              step.key(place.worker), packed)
         return message
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         bounds = _groups.bounds_by_length(self.bucket, place, step)
         scales, packed = split(codes, [bounds.size - 1], step.dtype)
-        values = step.ops.empty(place.size, step.dtype)
         step.ops.unpack_levels(packed, bounds, scales, self.levels, self.width, values)
-        return values
 
     def nbytes(self, count: int, itemsize: int) -> int:
         """The length of a message of ``count`` values."""

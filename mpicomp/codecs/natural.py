@@ -9,13 +9,13 @@ import numpy as np
 
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, first_number, split
+from ._common import BYTE, InPlace, first_number, split
 
 HEADER = np.dtype(np.int16)
 NOT_FINITE = np.iinfo(HEADER).max  # as header: the message held NaN or infinity
 
 
-class Natural(SelfContained):
+class Natural(InPlace):
     """Each magnitude becomes the power of two below or above it at random: unbiased, variance at most 1/8 of x^2.
 
     Message: the exponent of the largest power (2 bytes), then a byte a value: its sign and one of 127 powers, or 0.
@@ -47,17 +47,15 @@ class Natural(SelfContained):
         step.ops.pack_natural(values, top, first_number(place), step.key(place.worker), packed, largest)
         return message
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         header, packed = split(codes, [1], HEADER)
         own, top = self._own.get((place.worker, place.start), (None, 0))
         if own is not codes:
             top = int(step.ops.to_host(header)[0])
-        values = step.ops.empty(place.size, step.dtype)
         if top == NOT_FINITE:
             values[:] = np.nan
         else:
             step.ops.unpack_natural(packed, top, values)
-        return values
 
 
 def top_of(largest: float, dtype: np.dtype) -> int:

@@ -8,12 +8,12 @@ from typing import Any
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, first_number, packed_bytes, split
+from ._common import BYTE, InPlace, first_number, packed_bytes, split
 
 WIDTH = 2
 
 
-class Ternary(SelfContained):
+class Ternary(InPlace):
     """Each value becomes -s, 0 or +s, s its tensor's largest magnitude, by a draw that is right in expectation.
 
     First, values are clipped at ``sigmas`` standard deviations of their tensor, which makes s smaller and so the
@@ -51,9 +51,7 @@ class Ternary(SelfContained):
         step.ops.pack_levels(values, bounds, scales, 1, WIDTH, first, key, packed)  # cuts off at the scale
         return message
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         bounds = _groups.bounds_by_tensor(place, step)
         scales, packed = split(codes, [bounds.size - 1], step.dtype)
-        values = step.ops.empty(place.size, step.dtype)
         step.ops.unpack_levels(packed, bounds, scales, 1, WIDTH, values)
-        return values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -77,7 +76,11 @@ class Gather(Stateless):
     def _sum(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any) -> Mean:
         """The mean of all workers' values, where this rank's ``own`` are known."""
         whole, lists = self._chosen[0] is None, []
-        total = (step.ops.zeros if whole else partial(step.zeroed, "gather-total"))(step.n, step.dtype)
+        if whole:
+            total = step.scratch("gather-mean", step.n, step.dtype)
+            total[:] = 0
+        else:
+            total = step.zeroed("gather-total", step.n, step.dtype)
         for indices, values in self._pairs(flat, lengths, own, step):
             step.add_at(total, indices, values)
             lists.append(indices)

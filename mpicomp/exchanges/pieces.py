@@ -61,7 +61,7 @@ class Pieces:
             return [Sent(None, one) for one in vectors]  # nobody reads it
         sent = [step.scratch(f"pieces-sent-{local}", step.n, step.dtype) for local in range(len(workers))]
         for codes, place in zip(self._codes, places, strict=True):
-            sent[place.worker - step.first_worker][place.start : place.stop] = step.codec.decode(codes, place, step)
+            step.decode_into(sent[place.worker - step.first_worker][place.start : place.stop], codes, place)
         return [Sent(None, one) for one in sent]
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
@@ -160,8 +160,8 @@ class Pieces:
         mean, at = step.scratch("pieces-mean", step.n, step.dtype), 0
         for rank, start, stop in _cut(step):
             place = Place(step.total_workers + rank, None, start, stop)
-            own = rank == step.comm.rank
-            mean[start:stop] = step.codec.decode(codes[0] if own else flat[at : at + lengths[rank]].copy(), place, step)
+            theirs = codes[0] if rank == step.comm.rank else flat[at : at + lengths[rank]].copy()
+            step.decode_into(mean[start:stop], theirs, place)
             at += lengths[rank]
         return mean
 

@@ -54,7 +54,7 @@ class _Groups(NamedTuple):
     """
 
     n: int
-    count: int
+    number: int
     team: int
     pieces: int  # of the long groups
     starts: Array  # on the device: the number of each group's first piece
@@ -97,7 +97,7 @@ def _groups(bounds: Array, n: int) -> _Groups:
 def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
     kind_of(x, "x", REAL)
     groups = _groups(bounds, x.size)
-    check(out, "out", x.dtype, groups.count)
+    check(out, "out", x.dtype, groups.number)
     require_norm(kind)
     if kind == "max":
         _maxima(x, bounds, groups, out)
@@ -109,7 +109,7 @@ def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
 def limit_norms(x: Array, bounds: Array, factor: float, out: Array) -> None:
     kind_of(x, "x", REAL)
     groups = _groups(bounds, x.size)
-    check(out, "out", x.dtype, groups.count)
+    check(out, "out", x.dtype, groups.number)
     _sum(x, bounds, groups, "Square", "Limit", factor, out)
 
 
@@ -117,15 +117,15 @@ def limit_norms(x: Array, bounds: Array, factor: float, out: Array) -> None:
 def group_means(x: Array, bounds: Array, negative: Array, positive: Array) -> None:
     kind_of(x, "x", REAL)
     groups = _groups(bounds, x.size)
-    check(negative, "negative", x.dtype, groups.count)
-    check(positive, "positive", x.dtype, groups.count)
+    check(negative, "negative", x.dtype, groups.number)
+    check(positive, "positive", x.dtype, groups.number)
     _sum(x, bounds, groups, "Signs", "Means", 0.0, negative, positive)
 
 
 def _sum(x: Array, bounds: Array, groups: _Groups, term: str, kind: str, factor: float, out: Array,
          other: Array = NULL) -> None:
     """Sums of terms, float64, and what ``kind`` makes of them: one launch, two where groups are long."""
-    t, count, pieces = REAL[x.dtype.name], np.int64(groups.count), np.int64(groups.pieces)
+    t, count, pieces = REAL[x.dtype.name], np.int64(groups.number), np.int64(groups.pieces)
     given, sums = (x, bounds, groups.starts, count), NULL
     if groups.pieces:
         sums = xp().empty((3 if term == "Signs" else 1) * groups.pieces, np.float64)
@@ -140,12 +140,12 @@ def _maxima(x: Array, bounds: Array, groups: _Groups, out: Array) -> None:
     if groups.pieces:
         keys[:] = 0
     blocks = max(_blocks(groups), blocks_for(groups.pieces, 1))
-    given = x, bounds, groups.starts, np.int64(groups.count), np.int32(groups.team)
+    given = x, bounds, groups.starts, np.int64(groups.number), np.int32(groups.team)
     launch("norms", f"group_maxima<{REAL[x.dtype.name]}>", blocks, *given, keys)
 
 
 def _blocks(groups: _Groups) -> int:
-    return blocks_for(groups.count, THREADS // groups.team)
+    return blocks_for(groups.number, THREADS // groups.team)
 
 
 # ---- one bit an entry
@@ -161,7 +161,7 @@ def pack_signs(x: Array, out: Array) -> None:
 def unpack_signs(packed: Array, bounds: Array, negative: Array | None, positive: Array, out: Array) -> None:
     t, nbytes = kind_of(out, "out", REAL), (out.size + 7) // 8
     check(packed, "packed", np.dtype(np.uint8), nbytes)
-    groups = _groups(bounds, out.size).count
+    groups = _groups(bounds, out.size).number
     if negative is not None:
         check(negative, "negative", out.dtype, groups)
     check(positive, "positive", out.dtype, groups)
@@ -177,7 +177,7 @@ def pack_levels(x: Array, bounds: Array, scales: Array, levels: int, width: int,
     t = kind_of(x, "x", REAL)
     require_levels(levels, width)
     check(out, "out", np.dtype(np.uint8), (x.size * width + 7) // 8)
-    groups = _groups(bounds, x.size).count
+    groups = _groups(bounds, x.size).number
     check(scales, "scales", x.dtype, groups)
     arguments = np.int64(groups), scales, np.int32(levels), np.int32(width), *stream(first, key), out
     launch("quantise", f"pack_levels<{t}>", blocks_for(x.size, CODE_PIECE), x, np.int64(x.size), bounds, *arguments)
@@ -188,7 +188,7 @@ def unpack_levels(packed: Array, bounds: Array, scales: Array, levels: int, widt
     t = kind_of(out, "out", REAL)
     require_levels(levels, width)
     check(packed, "packed", np.dtype(np.uint8), (out.size * width + 7) // 8)
-    groups = _groups(bounds, out.size).count
+    groups = _groups(bounds, out.size).number
     check(scales, "scales", out.dtype, groups)
     arguments = np.int64(groups), scales, np.int32(levels), np.int32(width), np.int64(out.size), out
     launch("quantise", f"unpack_levels<{t}>", blocks_for(out.size, CODE_PIECE), packed, bounds, *arguments)
