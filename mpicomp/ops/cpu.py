@@ -39,6 +39,7 @@ from ._cpu import (
     pack_bitmap,
     pack_gaps,
     pack_levels,
+    pack_natural,
     pack_signs,
     project,
     project_back,
@@ -61,7 +62,7 @@ from ._cpu import (
     unpack_natural,
     widen,
 )
-from .cpu_quantise import group_norms, limit_norms, pack_natural, quantise, unpack_signs
+from .cpu_quantise import decode_natural, encode_natural, group_norms, limit_norms, quantise, unpack_signs
 from .reference import (
     PIECE,
     Key,
@@ -121,9 +122,11 @@ __all__ = [
     "concatenate",
     "count_nonfinite",
     "count_sketch",
+    "decode_natural",
     "dense_update",
     "dequantise",
     "empty",
+    "encode_natural",
     "expand_rows",
     "expand_rows_spans",
     "from_host",

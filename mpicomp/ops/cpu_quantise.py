@@ -6,7 +6,7 @@ import numpy as np
 
 from . import _cpu
 from .reference import Key
-from .reference.quantise import cap, limit, require_norm
+from .reference.quantise import cap, decode_natural_by, encode_natural_by, limit, require_norm
 
 
 def group_norms(x: np.ndarray, bounds: np.ndarray, kind: str, out: np.ndarray) -> None:
@@ -36,6 +36,11 @@ def quantise(x: np.ndarray, unit: float, first: int, key: Key | None, codes: np.
     _cpu.quantise(x, unit, first, key, codes)
 
 
-def pack_natural(x: np.ndarray, top: int, first: int, key: Key, out: np.ndarray, largest: float | None = None) -> None:
-    """Stochastic rounding to powers of two, a byte each; what does not fit is looked for on the way."""
-    _cpu.pack_natural(x, top, first, key, out)
+def encode_natural(x: np.ndarray, bounds: np.ndarray, first: int, key: Key, message: np.ndarray) -> None:
+    """A ``message`` of bytes: the exponent of the largest power of two, then a byte a value."""
+    encode_natural_by(_cpu.group_norms, _cpu.pack_natural, x, bounds, first, key, message)
+
+
+def decode_natural(message: np.ndarray, out: np.ndarray, known: bool = False) -> None:
+    """What ``encode_natural``'s message stands for, NaN where values were not finite; refuses any other head."""
+    decode_natural_by(_cpu.unpack_natural, message, out)

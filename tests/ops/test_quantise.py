@@ -180,7 +180,7 @@ def test_bounds_that_are_known_are_not_asked_for(emulated_cuda, rng, monkeypatch
     bounds = emulated_cuda.group_bounds(host)
     assert_same(bounds, host)
     scales, expected, packed = of_groups(host, x.dtype), of_groups(host, x.dtype), np.zeros(125, np.uint8)
-    out, codes, natural = np.empty_like(x), np.zeros(1000, np.int8), np.zeros(1000, np.uint8)
+    out, codes, natural = np.empty_like(x), np.zeros(1000, np.int8), np.zeros(1002, np.uint8)
     emulated_cuda.group_norms(x, host.copy(), "mean", expected)
 
     def refuse(runtime, array):
@@ -192,10 +192,10 @@ def test_bounds_that_are_known_are_not_asked_for(emulated_cuda, rng, monkeypatch
     assert_same(scales, expected)
     emulated_cuda.unpack_signs(packed, bounds, None, scales, out)
     emulated_cuda.quantise(x, 0.1, 0, None, codes, 10.0)
-    emulated_cuda.pack_natural(x, 4, 0, KEY, natural, 10.0)
+    emulated_cuda.encode_natural(x, emulated_cuda.group_bounds(np.int64([0, 1000])), 0, KEY, natural)
+    emulated_cuda.decode_natural(natural, out, True)
     for call in (lambda: emulated_cuda.group_norms(x[:999].copy(), bounds, "mean", scales),
-                 lambda: emulated_cuda.quantise(x, 0.1, 0, None, codes, 12.8),
-                 lambda: emulated_cuda.pack_natural(x, 4, 0, KEY, natural, 16.5)):
+                 lambda: emulated_cuda.quantise(x, 0.1, 0, None, codes, 12.8)):
         with pytest.raises(InvalidArgument, match="must"):
             call()
 
@@ -419,6 +419,37 @@ def test_natural_is_unbiased(ops):
         return out
 
     assert np.all(np.abs(average(through) - x) <= 5 * np.abs(x) / 2 / 400**0.5)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_messages_of_powers(ops, rng, dtype):
+    """Magnitudes of every size, nothing but zeros, nothing at all; what is cut off, and what is not finite."""
+    real, some = np.finfo(dtype), vector(rng, 1030, dtype)
+    largest = [0.0, real.smallest_subnormal, real.tiny, 0.5, 1.0, np.nextafter(dtype(1), dtype(2)), 3.0, real.max / 4,
+               np.ldexp(dtype(1), real.maxexp - 1), real.max, np.inf, -np.inf, np.nan]  # fmt: skip
+    for x in (some[:0], some[:1], *(np.array([*some / 8 * size, -size], dtype) for size in largest[:8]),
+              *(np.array([1.5, size, -1], dtype) for size in largest)):
+        first, bounds = int(rng.integers(2**40)), np.int64([0, len(x)])
+        message, expected = np.full((2, len(x) + 2), 0xAA, np.uint8)
+        ops.encode_natural(x, bounds, first, KEY, message)
+        reference.encode_natural(x, bounds, first, KEY, expected)
+        assert_same(message, expected)
+        for known in (False, True):
+            out, expected = np.full((2, len(x)), -7, dtype)
+            ops.decode_natural(message, out, known)
+            reference.decode_natural(message, expected)
+            np.testing.assert_array_equal(out, expected)
+            assert np.isnan(out).all() == (not np.isfinite(x).all()) or not len(x)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_heads_that_no_message_has_are_refused(ops, dtype):
+    lowest, highest = min(TOPS[dtype]), max(TOPS[dtype])
+    for top in (lowest - 1, highest + 1, -(2**15), 2**15 - 2):
+        message = np.append(np.int16([top]).view(np.uint8), np.zeros(3, np.uint8))
+        for implementation in (ops, reference):
+            with pytest.raises(InvalidArgument, match=rf"top must be in \[{lowest}, {highest}\] for float"):
+                implementation.decode_natural(message, np.zeros(3, dtype))
 
 
 @pytest.mark.parametrize("dtype", REALS)

@@ -200,11 +200,28 @@ template <typename T> __device__ inline Bits<T> power(int exponent) {
     return (Bits<T>)(exponent + Format<T>::bias) << Format<T>::fraction_bits;
 }
 
-// *invalid is set where a magnitude is above 2^top or NaN; it may be null, where none is known to be. With the exponent
-// bits of 1 a fraction is 1 + the share of the way from one power of two to the next.
+constexpr short not_finite = 0x7fff;  // as the head of a message
+
+// The least power of two that is not below `largest`, as far as 2^(top - 126) .. 2^top are normal numbers.
+template <typename T> __device__ inline int top_of(T largest) {
+    using F = Format<T>;
+    const Bits<T> bits = Real<T>::bits(largest), fraction = bits & (((Bits<T>)1 << F::fraction_bits) - 1);
+    const int exponent = bits ? (int)(bits >> F::fraction_bits) - F::bias + (fraction != 0) : 0;
+    return min(F::bias, max(127 - F::bias, exponent));
+}
+
+// Where `largest` is given, the largest magnitude of x: the power follows from it and goes to *head, and larger ones are cut
+// off there; where it is not finite, *head says so and codes are zero. Else *invalid, which may be null, is set where a
+// magnitude is above 2^top or NaN. With the exponent bits of 1 a fraction is 1 + the share of the way from one power of two
+// to the next.
 template <typename T>
-__global__ void pack_natural(const T* x, long long n, int top, unsigned long long first, unsigned long long seed,
-                             unsigned step, unsigned worker, unsigned char* out, int* invalid) {
+__global__ void pack_natural(const T* x, long long n, int top, const T* largest, short* head, unsigned long long first,
+                             unsigned long long seed, unsigned step, unsigned worker, unsigned char* out, int* invalid) {
+    const bool finite = !largest || !is_nonfinite(*largest);
+    if (largest) {
+        top = finite ? top_of(*largest) : 0;
+        if (grid_index() == 0) *head = finite ? (short)top : not_finite;
+    }
     using B = Bits<T>;
     constexpr int shift = Format<T>::fraction_bits;
     const B lowest = power<T>(top - 126), highest = power<T>(top), one = power<T>(0);
@@ -216,21 +233,27 @@ __global__ void pack_natural(const T* x, long long n, int top, unsigned long lon
         Run<unsigned char, unit> made;
 #pragma unroll
         for (int j = 0; j < unit; ++j) {
-            const B bits = Real<T>::bits(run.at[j]), size = bits & Real<T>::magnitude;
+            const B bits = Real<T>::bits(run.at[j]), whole = bits & Real<T>::magnitude;
+            const B size = largest ? min(whole, highest) : whole;
             const bool tiny = size < lowest;
             const T share = tiny ? Real<T>::value(size) * grow
                                  : Real<T>::value((size & (((B)1 << shift) - 1)) | one) - T(1);
             const B below = tiny ? 0 : (size >> shift) - (lowest >> shift) + 1;
             const bool up = T(uniform_of(stream.word(first + begin + j))) < share;
             if (invalid && size > highest) *invalid = 1;
-            made.at[j] = (unsigned char)((below + up) | (bits < 0 ? 128 : 0));
+            made.at[j] = finite ? (unsigned char)((below + up) | (bits < 0 ? 128 : 0)) : 0;
         }
         store_run(out, begin, end, made);
     }
 }
 
-template <typename T> __global__ void unpack_natural(const unsigned char* packed, int top, long long n, T* out) {
+// The power is *head, where that is given.
+template <typename T>
+__global__ void unpack_natural(const unsigned char* packed, int top, const short* head, long long n, T* out) {
     using B = Bits<T>;
+    const bool finite = !head || *head != not_finite;
+    constexpr B nan = Real<T>::infinity | (B)1 << (Format<T>::fraction_bits - 1);
+    if (head) top = finite ? *head : 0;
     for (long long begin = unit * grid_index(); begin < n; begin += unit * grid_size()) {
         const long long end = min(begin + unit, n);
         const Run<unsigned char, unit> run = load_run<unit>(packed, begin, end);
@@ -240,7 +263,7 @@ template <typename T> __global__ void unpack_natural(const unsigned char* packed
             const B code = run.at[j] & 127, step = (B)1 << Format<T>::fraction_bits;
             const B size = power<T>(top - 126) + (code - 1) * step;
             const T value = Real<T>::value(code ? size : 0);
-            made.at[j] = run.at[j] & 128 ? -value : value;
+            made.at[j] = finite ? (run.at[j] & 128 ? -value : value) : Real<T>::value(nan);
         }
         store_run(out, begin, end, made);
     }

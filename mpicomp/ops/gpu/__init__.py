@@ -64,7 +64,9 @@ from .low_rank import (
 )
 from .many import pack, unpack
 from .quantise import (
+    decode_natural,
     dequantise,
+    encode_natural,
     group_bounds,
     group_means,
     group_norms,
@@ -116,9 +118,11 @@ __all__ = [
     "concatenate",
     "count_nonfinite",
     "count_sketch",
+    "decode_natural",
     "dense_update",
     "dequantise",
     "empty",
+    "encode_natural",
     "expand_rows",
     "expand_rows_spans",
     "from_host",

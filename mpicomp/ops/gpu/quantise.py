@@ -27,6 +27,7 @@ from ..cuda_runtime import (
     xp,
 )
 from ..reference.quantise import (
+    NOT_FINITE,
     require_codes,
     require_levels,
     require_magnitudes,
@@ -208,15 +209,10 @@ def quantise(x: Array, unit: float, first: int, key: Key | None, codes: Array, l
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         inverse = x.dtype.type(1) / x.dtype.type(unit)
     stochastic, numbers = np.int32(key is not None), stream(first, key or Key(0, 0, 0))
-    invalid = _flag(largest)
+    invalid = xp().zeros(1, np.int32) if largest is None else NULL
     arguments = np.int64(x.size), inverse, stochastic, *numbers, codes, invalid
     launch("quantise", f"quantise<{t}, {c}>", _units(x.size), x, *arguments)
     require_codes(_fits(invalid) if largest is None else largest / unit + 1 <= np.iinfo(codes.dtype).max, codes, unit)
-
-
-def _flag(largest: float | None) -> Array:
-    """Where a kernel says that a value does not fit; nowhere, where it is known how large values are."""
-    return xp().zeros(1, np.int32) if largest is None else NULL
 
 
 def _fits(invalid: Array) -> bool:
@@ -234,19 +230,52 @@ def dequantise(codes: Array, unit: float, out: Array) -> None:
 
 
 @on_device
-def pack_natural(x: Array, top: int, first: int, key: Key, out: Array, largest: float | None = None) -> None:
-    t = kind_of(x, "x", REAL)
+def pack_natural(x: Array, top: int, first: int, key: Key, out: Array) -> None:
     require_top(top, x)
     check(out, "out", np.dtype(np.uint8), x.size)
-    invalid = _flag(largest)
-    arguments = np.int64(x.size), np.int32(top), *stream(first, key), out, invalid
-    launch("quantise", f"pack_natural<{t}>", _units(x.size), x, *arguments)
-    require_magnitudes(_fits(invalid) if largest is None else largest <= 2.0**top, top)
+    invalid = xp().zeros(1, np.int32)
+    _pack_natural(x, top, NULL, NULL, first, key, out, invalid)
+    require_magnitudes(_fits(invalid), top)
 
 
 @on_device
 def unpack_natural(packed: Array, top: int, out: Array) -> None:
-    t = kind_of(out, "out", REAL)
     require_top(top, out)
     check(packed, "packed", np.dtype(np.uint8), out.size)
-    launch("quantise", f"unpack_natural<{t}>", _units(out.size), packed, np.int32(top), np.int64(out.size), out)
+    _unpack_natural(packed, top, NULL, out)
+
+
+@on_device
+def encode_natural(x: Array, bounds: Array, first: int, key: Key, message: Array) -> None:
+    kind_of(x, "x", REAL)
+    head, codes = _head_and_codes(message, x.size)
+    largest = xp().empty(1, x.dtype)
+    group_norms(x, bounds, "max", largest)
+    _pack_natural(x, 0, largest, head, first, key, codes, NULL)
+
+
+@on_device
+def decode_natural(message: Array, out: Array, known: bool = False) -> None:
+    head, codes = _head_and_codes(message, out.size)
+    top = NOT_FINITE if known else int(to_host(head)[0])
+    if top != NOT_FINITE:
+        require_top(top, out)
+    _unpack_natural(codes, 0, head, out)
+
+
+def _head_and_codes(message: Array, n: int) -> tuple[Array, Array]:
+    check(message, "message", np.dtype(np.uint8), 2 + n)
+    return message[:2].view(np.int16), message[2:]
+
+
+def _pack_natural(x: Array, top: int, largest: Array, head: Array, first: int, key: Key, out: Array, invalid: Array
+                  ) -> None:
+    t = kind_of(x, "x", REAL)
+    arguments = np.int64(x.size), np.int32(top), largest, head, *stream(first, key), out, invalid
+    launch("quantise", f"pack_natural<{t}>", max(1, _units(x.size)), x, *arguments)  # the head is written of none, too
+
+
+def _unpack_natural(packed: Array, top: int, head: Array, out: Array) -> None:
+    t = kind_of(out, "out", REAL)
+    arguments = packed, np.int32(top), head, np.int64(out.size), out
+    launch("quantise", f"unpack_natural<{t}>", _units(out.size), *arguments)

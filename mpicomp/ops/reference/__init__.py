@@ -71,7 +71,9 @@ from .many import (
     unpack,
 )
 from .quantise import (
+    decode_natural,
     dequantise,
+    encode_natural,
     group_bounds,
     group_means,
     group_norms,
@@ -125,9 +127,11 @@ __all__ = [
     "concatenate",
     "count_nonfinite",
     "count_sketch",
+    "decode_natural",
     "dense_update",
     "dequantise",
     "empty",
+    "encode_natural",
     "expand_rows",
     "expand_rows_spans",
     "from_host",

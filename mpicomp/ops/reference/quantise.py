@@ -6,6 +6,8 @@ end. Where rounding is stochastic, entry i uses element ``first + i`` of the str
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +18,8 @@ from .random import Key, uniform
 
 NORMS = ("l2", "max", "mean", "capped")
 WIDTHS = (2, 4, 8, 16)  # bits of a level
+HEAD = np.dtype(np.int16)  # of a message of powers of two
+NOT_FINITE = int(np.iinfo(HEAD).max)  # as a head: there was NaN or infinity
 
 
 def group_bounds(bounds: Array) -> Array:
@@ -130,12 +134,12 @@ def dequantise(codes: Array, unit: float, out: Array) -> None:
     out[:] = codes.astype(out.dtype) * out.dtype.type(unit)
 
 
-def pack_natural(x: Array, top: int, first: int, key: Key, out: Array, largest: float | None = None) -> None:
+def pack_natural(x: Array, top: int, first: int, key: Key, out: Array) -> None:
     """Stochastic rounding of ``|x|`` to the powers of two below it and above it, a byte each: unbiased.
 
     Bit 7 is the sign; c = 1 .. 127 in the others stands for 2^(top - 127 + c), c = 0 for zero. What lies below
     2^(top - 126) becomes that or zero. Refuses ``|x| > 2^top`` (``out`` may then hold anything), and a ``top`` for
-    which 2^(top - 126) .. 2^top are not all normal numbers of x's precision. ``largest`` as for ``quantise``.
+    which 2^(top - 126) .. 2^top are not all normal numbers of x's precision.
     """
     require_top(top, x)
     size = np.abs(x)
@@ -156,6 +160,57 @@ def unpack_natural(packed: Array, top: int, out: Array) -> None:
     code = (packed & 127).astype(np.int64)
     size = np.where(code, np.ldexp(np.ones(len(out), out.dtype), code - 127 + top), 0)
     out[:] = np.where(packed >> 7, -size, size)
+
+
+def encode_natural(x: Array, bounds: Array, first: int, key: Key, message: Array) -> None:
+    """A ``message`` of bytes: the exponent ``top`` as int16, then `pack_natural`'s codes; ``bounds`` are of one group.
+
+    2^top is the least power that is not below any magnitude, within what `pack_natural` takes; magnitudes above the
+    largest power are cut off there. Where one is not finite, the head is NOT_FINITE and the codes are zero.
+    """
+    encode_natural_by(group_norms, pack_natural, x, bounds, first, key, message)
+
+
+def encode_natural_by(norms: Callable[..., None], pack: Callable[..., None], x: Array, bounds: Array, first: int,
+                      key: Key, message: Array) -> None:
+    """``encode_natural`` by a ``group_norms`` and a ``pack_natural``."""
+    largest, codes = np.empty(1, x.dtype), message[2:]
+    norms(x, bounds, "max", largest)
+    message[:2].view(HEAD)[0] = top = top_of(float(largest[0]), x.dtype)
+    if top == NOT_FINITE:
+        codes[:] = 0
+    else:
+        limit = x.dtype.type(2.0**top)
+        pack(np.clip(x, -limit, limit) if largest[0] > limit else x, top, first, key, codes)
+
+
+def decode_natural(message: Array, out: Array, known: bool = False) -> None:
+    """What ``encode_natural``'s message stands for, NaN where values were not finite; refuses any other head.
+
+    A message ``known`` to come from ``encode_natural`` needs no look at its head, for which a device would be asked.
+    """
+    decode_natural_by(unpack_natural, message, out)
+
+
+def decode_natural_by(unpack: Callable[..., None], message: Array, out: Array) -> None:
+    """``decode_natural`` by an ``unpack_natural``."""
+    top = int(message[:2].view(HEAD)[0])
+    if top == NOT_FINITE:
+        out[:] = np.nan
+    else:
+        unpack(message[2:], top, out)
+
+
+def top_of(largest: float, dtype: np.dtype) -> int:
+    """The exponent of the least power of two that is not below ``largest``, within what a byte's code allows.
+
+    2^(top - 126) .. 2^top must be normal numbers of ``dtype``.
+    """
+    if not math.isfinite(largest):
+        return NOT_FINITE
+    highest = int(np.finfo(dtype).maxexp) - 1
+    mantissa, exponent = math.frexp(largest)  # largest = mantissa 2^exponent, mantissa 0 or in [0.5, 1)
+    return min(highest, max(127 - highest, exponent - (mantissa == 0.5)))
 
 
 def _groups(x: Array, bounds: Array) -> list[Array]:
