@@ -149,6 +149,8 @@ class Pieces:
                 for one in sent:
                     step.ops.add(total, one.values[start:stop])
                 continue
+            if rank != me and rank not in theirs:
+                raise CorruptMessage(f"rank {rank} sent no codes of the piece [{start}, {stop}) to its owner")
             for worker, codes in enumerate(self._by_owner(step)[me] if rank == me else theirs[rank], first):
                 step.ops.add(total, step.codec.decode(codes, Place(worker, None, start, stop), step))
         return step.scale(total)
