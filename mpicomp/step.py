@@ -59,6 +59,7 @@ class Step:
         self._seed = seed
         self._scratch: dict[str, Array] = {}
         self._layout: dict[Any, Any] = {}
+        self._of_lists: dict[Any, tuple[Array, Any]] = {}
         self._phases: list[tuple[str, int, int]] = []
         self._densities: list[float | None] = []
         self.number, self.n = -1, 0
@@ -77,12 +78,13 @@ class Step:
         other = copy(self)
         other.comm, other.first_worker = comm, comm.rank
         other.selector, other.codec, other.schedule = parts.selector, parts.codec, parts.schedule
-        other._scratch, other._phases, other.seconds = {}, [], {}
+        other._scratch, other._of_lists, other._phases, other.seconds = {}, {}, [], {}
         return other
 
     def begin(self, number: int, bucket: Any, spans: list[tuple[int, int]], densities: list[float | None]) -> None:
         self.number, self.spans, self.seconds = number, spans, {}
         self._phases.clear()
+        self._of_lists.clear()
         self._densities = densities
         self.ops, self.n, self.dtype, self.tensors = bucket.ops, bucket.n, bucket.compute, bucket.tensors
 
@@ -114,6 +116,14 @@ class Step:
         if key not in self._layout:
             self._layout[key] = make()
         return self._layout[key]
+
+    def of_list(self, key: Any, indices: Array, make: Any) -> Any:
+        """What ``make()`` gave in this step when last asked under ``key``, if that was of this very list."""
+        held, made = self._of_lists.get(key, (None, None))
+        if held is not indices:
+            made = make()
+            self._of_lists[key] = indices, made
+        return made
 
     def _kept(self, key: str, n: int, dtype: Any, make: Any) -> Array:
         array = self._scratch.get(key)
@@ -174,6 +184,13 @@ class Step:
             self.comm.allreduce_in_place(peak, "native", "max")
             self.codec.share(float(peak[0]), self)
         return [self.codec.encode(one, place, self) for one, place in zip(values, places, strict=True)]
+
+    def decode_into(self, values: Array, codes: Array, place: Place) -> None:
+        """Write what a receiver reads into ``values``."""
+        if getattr(self.codec, "writes", False):
+            self.codec.decode_into(values, codes, place, self)
+        else:
+            values[:] = self.codec.decode(codes, place, self)
 
     def mean_of(self, codes: list[Array], place: Place, consume: bool = False) -> Array:
         """The mean over all workers of all ranks of equally long vectors of addable codes, one a local worker.

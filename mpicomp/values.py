@@ -40,9 +40,10 @@ class Compensated(NamedTuple):
 
     def copy_to(self, values: Array, ops: Any) -> Array:
         """u, written into ``values``."""
-        values[:] = self.gradient
-        if self.memory is not None:
-            ops.add(values, self.memory)
+        if self.memory is None:
+            values[:] = self.gradient
+        else:
+            ops.axpby(values, 1.0, self.gradient, 1.0, self.memory)
         return values
 
     def at(self, indices: Array | None, ops: Any) -> Array:
@@ -53,11 +54,14 @@ class Compensated(NamedTuple):
         ops.gather(self.memory, self.gradient, indices, values)
         return values
 
+    def to_read(self, indices: Array | None, ops: Any) -> Array:
+        """As ``at``, but not to be written: the gradient itself where u is no other."""
+        return self.gradient if indices is None and self.memory is None else self.at(indices, ops)
 
     def counted_at(self, indices: Array | None, ops: Any) -> tuple[Array, int]:
-        """As ``at``; and how many of these values are not finite."""
+        """As ``to_read``; and how many of these values are not finite."""
         if indices is None:
-            values = self.at(None, ops)
+            values = self.to_read(None, ops)
             return values, ops.count_nonfinite(values)[0]
         values = ops.empty(indices.size, self.gradient.dtype)
         return values, ops.gather_counted(self.memory, self.gradient, indices, values)

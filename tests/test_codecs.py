@@ -40,6 +40,9 @@ class FakeStep:
             self._kept[key] = make()
         return self._kept[key]
 
+    def of_list(self, key, indices, make):
+        return make()
+
 
 def codec(text):
     """A codec as its schemes make it: ``name,option=value``."""

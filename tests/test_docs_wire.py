@@ -76,7 +76,7 @@ def pairs():
 def to_an_owner():
     step, _ = step_of("onebit", VECTOR)
     codes = step.encode_together([VECTOR[:6]], [step.place(0, None)._replace(stop=6)])
-    return pieces._pack(codes, step.ops).tobytes()
+    return pieces._pack([codes], step.ops)[0].tobytes()
 
 
 def selection():

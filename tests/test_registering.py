@@ -125,3 +125,19 @@ def test_a_scheme_that_cannot_be_is_refused(changed, message):
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         mpicomp.register_scheme(composition(**changed))
     assert schemes.names() == before
+
+
+def test_a_codec_made_from_one_of_ours_decodes_by_itself_in_every_exchange():
+    """Ours write into a vector's pieces; one with a decode of its own is asked for that."""
+    @mpicomp.register_part("codec")
+    class Doubled(codecs.CODECS["sign"]):
+        name = "doubled"
+
+        def decode(self, codes, place, step):
+            return 2 * super().decode(codes, place, step)
+
+    comm, x = mpicomp.Comm(MPI.COMM_SELF), np.array([1.0, -3.0, 2.0, -2.0])
+    for exchange, twice in (("gather", 1), ("pieces", 2)):  # pieces are quantised on the way back, too
+        sign, doubled = (mpicomp.Reducer(comm, f"signsgd:codec={codec},memory=none,exchange={exchange}").reduce(x)
+                         for codec in ("sign", "doubled"))
+        np.testing.assert_array_equal(doubled, 2**twice * sign)

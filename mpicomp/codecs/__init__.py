@@ -1,10 +1,11 @@
 """Codecs: how a value is written on the wire. One a file, chosen by declared name.
 
-``encode`` gives the codes of one worker's values, ``decode`` what a receiver reads from them (also given as bytes);
-both take the ``Place`` of the values and the step. Codes that are ``addable`` may be summed by an all-reduce; where
-all workers must use one scale for that (``shares_scale``), ``peak`` and ``share`` settle it first. A codec that
-``asks_threshold`` needs a selector with a ``threshold(step)`` where its own option ``lam`` is not given; one with a
-``check_workers(total)`` refuses there what it cannot serve, before the first step.
+``encode`` gives the codes of one worker's values, which it may not write into (they may be the caller's gradient);
+``decode`` gives what a receiver reads from codes (also given as bytes). Both take the ``Place`` of the values and the
+step. Codes that are ``addable`` may be summed by an all-reduce; where all workers must use one scale for that
+(``shares_scale``), ``peak`` and ``share`` settle it first. A codec that ``asks_threshold`` needs a selector with a
+``threshold(step)`` where its own option ``lam`` is not given; one with a ``check_workers(total)`` refuses there what it
+cannot serve, before the first step.
 
 What a receiver reads of a vector, on one rank:
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from ..errors import CorruptMessage
@@ -19,6 +22,22 @@ class SelfContained:
 
     def may_overflow(self, dtype: np.dtype) -> bool:
         return False
+
+
+class InPlace(SelfContained):
+    """One that writes what a receiver reads where it is to lie, by ``decode_into(values, codes, place, step)``."""
+
+    writes = True  # whether that gives what decode does: not where a class made from one has a decode of its own
+    decode_into: Callable[..., None]
+
+    def __init_subclass__(cls) -> None:
+        if "decode" in vars(cls):
+            cls.writes = False
+
+    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+        values: Array = step.ops.empty(place.size, step.dtype)
+        self.decode_into(values, codes, place, step)
+        return values
 
 
 def first_number(place: Place) -> int:

@@ -56,10 +56,11 @@ def of_list(indices: Array, tensors: Sequence[Tensor], ops: Any) -> np.ndarray:
 def bounds_by(name: Any, starts: Callable[[], np.ndarray], place: Place, step: Any) -> Array:
     """The groups of a place on the device: by ``starts()`` where it is dense (kept under ``name``), else by tensor."""
     if place.indices is not None:
-        return step.ops.from_host(of_list(place.indices, step.tensors, step.ops))
+        return step.of_list(("groups", place.worker), place.indices,
+                            lambda: step.ops.group_bounds(of_list(place.indices, step.tensors, step.ops)))
     key = ("groups", name, place.start, place.stop)
     everywhere = step.kept(("starts", name), starts)  # once for the places of all pieces
-    return step.kept(key, lambda: step.ops.from_host(within(everywhere, place.start, place.stop)))
+    return step.kept(key, lambda: step.ops.group_bounds(within(everywhere, place.start, place.stop)))
 
 
 def bounds_by_tensor(place: Place, step: Any) -> Array:
@@ -69,13 +70,24 @@ def bounds_by_tensor(place: Place, step: Any) -> Array:
 
 def bounds_by_length(length: int, place: Place, step: Any) -> Array:
     """Groups of ``length`` neighbours among the values sent."""
+    def make() -> Array:
+        return step.ops.group_bounds(by_length(place.size, length))
+
     if place.indices is not None:
-        return step.ops.from_host(by_length(place.size, length))
-    return step.kept(("groups", length, place.size), lambda: step.ops.from_host(by_length(place.size, length)))
+        return step.of_list(("groups", length, place.worker), place.indices, make)
+    return step.kept(("groups", length, place.size), make)
 
 
-def peak(values: Array, ops: Any) -> float:
+def bounds_of_one(size: int, step: Any) -> Array:
+    """All of so many values in one group; kept where they are the whole vector."""
+    def make() -> Array:
+        return step.ops.group_bounds(np.array([0, size], np.int64))
+
+    return step.kept("one group", make) if size == step.n else make()
+
+
+def peak(values: Array, step: Any) -> float:
     """The largest magnitude, 0 for none."""
-    largest = ops.empty(1, values.dtype)
-    ops.group_norms(values, ops.from_host(np.array([0, values.size], np.int64)), "max", largest)
-    return float(ops.to_host(largest)[0])
+    largest = step.ops.empty(1, values.dtype)
+    step.ops.group_norms(values, bounds_of_one(values.size, step), "max", largest)
+    return float(step.ops.to_host(largest)[0])

@@ -8,10 +8,11 @@ import numpy as np
 
 from ..options import LAM
 from ..values import Array, Place
-from ._common import BYTE, SelfContained, packed_bytes
+from ._common import BYTE, InPlace, packed_bytes
+from ._groups import bounds_of_one
 
 
-class Fixed(SelfContained):
+class Fixed(InPlace):
     """Sends only the sign of each value; receivers read -lam or +lam, the threshold that selected them.
 
     A memory keeps the rest, so that a large value is sent over several steps.
@@ -34,10 +35,7 @@ class Fixed(SelfContained):
         step.ops.pack_signs(values, message)
         return message
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         lam = step.selector.threshold(step) if self.lam is None else self.lam
-        bounds = step.ops.from_host(np.array([0, place.size], np.int64))
-        negative, positive = (step.ops.from_host(np.array([one], step.dtype)) for one in (-lam, lam))
-        values = step.ops.empty(place.size, step.dtype)
-        step.ops.unpack_signs(codes.view(BYTE), bounds, negative, positive, values)
-        return values
+        magnitude = step.ops.from_host(np.array([lam], step.dtype))
+        step.ops.unpack_signs(codes.view(BYTE), bounds_of_one(place.size, step), None, magnitude, values)

@@ -6,11 +6,11 @@ from typing import Any
 
 from ..options import DENSITY, K
 from ..values import Array, Place
-from ._common import BYTE, SelfContained, packed_bytes, split
+from ._common import BYTE, InPlace, packed_bytes, split
 from .levels import OPTIONS, Levels
 
 
-class Induced(SelfContained):
+class Induced(InPlace):
     """C(x) + Q(x - C(x)): C sends the largest values exactly, Q is QSGD's code of what is left. Unbiased, as Q is.
 
     So a biased compressor is used without error memory, and with less variance than Q alone.
@@ -45,15 +45,14 @@ class Induced(SelfContained):
         ops.pack_gaps(chosen, _width(gap_bytes, k), gaps)
         return ops.concatenate([exact.view(BYTE), self._rest.encode(rest, place, step), gaps], BYTE)
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         ops, k = step.ops, self._count(place, step)
         exact, others = split(codes, [k], step.dtype)
         length = self._rest.nbytes(place.size, step.dtype.itemsize)
-        values = self._rest.decode(others[:length], place, step)
+        self._rest.decode_into(values, others[:length], place, step)
         gaps, chosen = others[length:], ops.empty(k, ops.index_dtype(place.size))
         ops.unpack_gaps(gaps, _width(gaps.size, k), place.size, chosen)
         ops.scatter(values, chosen, exact)
-        return values
 
     def _count(self, place: Place, step: Any) -> int:
         """How many of a place's values are sent exactly: at least one of any that there are."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, first_number, packed_bytes, split
+from ._common import BYTE, InPlace, first_number, packed_bytes, split
 
 WIDTHS = (2, 4, 8, 16)  # bits of a code
 OPTIONS = (
@@ -22,7 +20,7 @@ OPTIONS = (
 )
 
 
-class Levels(SelfContained):
+class Levels(InPlace):
     """Each magnitude becomes one of ``levels`` + 1 equally spaced parts of its bucket's norm, up or down at random.
 
     Unbiased: the expectation of what is decoded is the value. A value is off by less than scale / levels.
@@ -53,26 +51,17 @@ class Levels(SelfContained):
         bounds = _groups.bounds_by_length(self.bucket, place, step)
         message = step.ops.empty(self.nbytes(place.size, values.itemsize), BYTE)
         scales, packed = split(message, [bounds.size - 1], values.dtype)
-        self._measure(values, bounds, scales, step.ops)
+        # A norm beyond the largest number may as well be that: no magnitude is larger.
+        step.ops.group_norms(values, bounds, "capped" if self.norm == "l2" else self.norm, scales)
         step.ops.pack_levels(values, bounds, scales, self.levels, self.width, first_number(place),
                              step.key(place.worker), packed)
         return message
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         bounds = _groups.bounds_by_length(self.bucket, place, step)
         scales, packed = split(codes, [bounds.size - 1], step.dtype)
-        values = step.ops.empty(place.size, step.dtype)
         step.ops.unpack_levels(packed, bounds, scales, self.levels, self.width, values)
-        return values
 
     def nbytes(self, count: int, itemsize: int) -> int:
         """The length of a message of ``count`` values."""
         return max(1, -(-count // self.bucket)) * itemsize + packed_bytes(count, self.width)
-
-    def _measure(self, values: Array, bounds: Array, scales: Array, ops: Any) -> None:
-        """The buckets' norms. One that is beyond the largest number may as well be that: no magnitude is larger."""
-        ops.group_norms(values, bounds, self.norm, scales)
-        if self.norm == "l2":
-            largest = ops.empty(scales.size, scales.dtype)
-            largest[:] = np.finfo(scales.dtype).max
-            ops.minimum(scales, largest)

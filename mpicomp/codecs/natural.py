@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
-
-import numpy as np
 
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, first_number, split
+from ._common import BYTE, InPlace, first_number, require_bytes
 
-HEADER = np.dtype(np.int16)
-NOT_FINITE = np.iinfo(HEADER).max  # as header: the message held NaN or infinity
+HEAD_BYTES = 2
 
 
-class Natural(SelfContained):
+class Natural(InPlace):
     """Each magnitude becomes the power of two below or above it at random: unbiased, variance at most 1/8 of x^2.
 
     Message: the exponent of the largest power (2 bytes), then a byte a value: its sign and one of 127 powers, or 0.
@@ -30,47 +26,15 @@ class Natural(SelfContained):
     options = ()
     reference = "Horvath et al. 2022"
 
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int], Array] = {}  # the last messages, by worker and piece
+
     def encode(self, values: Array, place: Place, step: Any) -> Array:
-        message = step.ops.empty(HEADER.itemsize + place.size, BYTE)
-        header, packed = split(message, [1], HEADER)
-        largest = _groups.peak(values, step.ops)
-        header[:] = top = top_of(largest, values.dtype)
-        if top == NOT_FINITE:
-            packed[:] = 0
-            return message
-        if largest > 2.0**top:
-            values = _cut(values, 2.0**top, step.ops)
-        step.ops.pack_natural(values, top, first_number(place), step.key(place.worker), packed)
+        message = self._made[place.worker, place.start] = step.ops.empty(HEAD_BYTES + place.size, BYTE)
+        bounds = _groups.bounds_of_one(values.size, step)
+        step.ops.encode_natural(values, bounds, first_number(place), step.key(place.worker), message)
         return message
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
-        header, packed = split(codes, [1], HEADER)
-        top = int(step.ops.to_host(header)[0])
-        values = step.ops.empty(place.size, step.dtype)
-        if top == NOT_FINITE:
-            values[:] = np.nan
-        else:
-            step.ops.unpack_natural(packed, top, values)
-        return values
-
-
-def top_of(largest: float, dtype: np.dtype) -> int:
-    """The exponent of the least power of two that is not below ``largest``, within what a byte's code allows.
-
-    2^(top - 126) .. 2^top must be normal numbers of ``dtype``.
-    """
-    if not math.isfinite(largest):
-        return NOT_FINITE
-    highest = int(np.finfo(dtype).maxexp) - 1
-    mantissa, exponent = math.frexp(largest)  # largest = mantissa 2^exponent, mantissa 0 or in [0.5, 1)
-    return min(highest, max(127 - highest, exponent - (mantissa == 0.5)))
-
-
-def _cut(values: Array, limit: float, ops: Any) -> Array:
-    """The values within [-limit, limit]."""
-    values, bound = values.copy(), ops.empty(values.size, values.dtype)
-    bound[:] = limit
-    ops.minimum(values, bound)
-    ops.scale(bound, -1.0)
-    ops.maximum(values, bound)
-    return values
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
+        require_bytes(codes, HEAD_BYTES + place.size)
+        step.ops.decode_natural(codes, values, self._made.get((place.worker, place.start)) is codes)

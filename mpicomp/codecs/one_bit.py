@@ -7,10 +7,10 @@ from typing import Any
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, packed_bytes, split
+from ._common import BYTE, InPlace, packed_bytes, split
 
 
-class OneBit(SelfContained):
+class OneBit(InPlace):
     """The sign of each value; receivers read the mean of its column's negative values, or of its others.
 
     A column is the weights of one output unit: a tensor of shape (out, ...) has ``out`` of them, a vector is one; of
@@ -38,12 +38,10 @@ class OneBit(SelfContained):
         step.ops.pack_signs(values, bits)
         return message
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         bounds = self._bounds(place, step)
         negative, positive, bits = split(codes, [bounds.size - 1] * 2, step.dtype)
-        values = step.ops.empty(place.size, step.dtype)
         step.ops.unpack_signs(bits, bounds, negative, positive, values)
-        return values
 
     def _bounds(self, place: Place, step: Any) -> Array:
         return _groups.bounds_by(("columns", self.column),

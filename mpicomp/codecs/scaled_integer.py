@@ -38,7 +38,7 @@ class ScaledInteger:
 
     def __init__(self, bits: str, rounding: str) -> None:
         self.dtype, self.rounding = np.dtype(f"int{bits}"), rounding
-        self._unit = math.nan  # of the current step; NaN where the values were not finite
+        self._peak = self._unit = math.nan  # of the current step; the unit is NaN where values were not finite
 
     def check_workers(self, total: int) -> None:
         """Refuse more workers than the integers have room for."""
@@ -49,11 +49,12 @@ class ScaledInteger:
 
     def peak(self, values: list[Array], step: Any) -> float:
         """The largest magnitude of this rank's values; infinite where they are not finite."""
-        peaks = [_groups.peak(one, step.ops) for one in values]
+        peaks = [_groups.peak(one, step) for one in values]
         return max((one if math.isfinite(one) else math.inf for one in peaks), default=0.0)
 
     def share(self, peak: float, step: Any) -> None:
         """Settle the unit for the largest magnitude of all ranks."""
+        self._peak = peak
         self._unit = unit_for(peak, step.total_workers, self.dtype, step.dtype) if math.isfinite(peak) else math.nan
 
     def encode(self, values: Array, place: Place, step: Any) -> Array:
@@ -62,7 +63,7 @@ class ScaledInteger:
             codes[:] = 0
             return codes
         key = step.key(place.worker) if self.rounding == "stochastic" else None
-        step.ops.quantise(values, self._unit, first_number(place), key, codes)
+        step.ops.quantise(values, self._unit, first_number(place), key, codes, self._peak)
         return codes
 
     def decode(self, codes: Array, place: Place, step: Any) -> Array:

@@ -6,10 +6,10 @@ from typing import Any
 
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, packed_bytes, split
+from ._common import BYTE, InPlace, packed_bytes, split
 
 
-class Sign(SelfContained):
+class Sign(InPlace):
     """The sign of each value times the mean magnitude of its tensor's values.
 
     Message: one scale a tensor, then one bit a value.
@@ -32,11 +32,7 @@ class Sign(SelfContained):
         step.ops.pack_signs(values, bits)
         return message
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         bounds = _groups.bounds_by_tensor(place, step)
         scales, bits = split(codes, [bounds.size - 1], step.dtype)
-        negative = scales.copy()
-        step.ops.scale(negative, -1.0)
-        values = step.ops.empty(place.size, step.dtype)
-        step.ops.unpack_signs(bits, bounds, negative, scales, values)
-        return values
+        step.ops.unpack_signs(bits, bounds, None, scales, values)

@@ -9,12 +9,12 @@ import numpy as np
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, first_number, require_bytes
+from ._common import BYTE, InPlace, first_number, require_bytes
 
 CODES = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 
 
-class Stochastic(SelfContained):
+class Stochastic(InPlace):
     """Each value becomes the multiple of ``unit`` below or above it at random: unbiased, off by less than ``unit``.
 
     Message: multiples as int8, int16 or int32, the narrowest that holds all of the message; where none is narrower
@@ -34,15 +34,15 @@ class Stochastic(SelfContained):
         self.unit = unit
 
     def encode(self, values: Array, place: Place, step: Any) -> Array:
-        dtype = self._narrowest(_groups.peak(values, step.ops), values.dtype)
+        largest = _groups.peak(values, step)
+        dtype = self._narrowest(largest, values.dtype)
         if dtype == values.dtype:
             return values.view(BYTE)
         codes = step.ops.empty(values.size, dtype)
-        step.ops.quantise(values, self.unit, first_number(place), step.key(place.worker), codes)
+        step.ops.quantise(values, self.unit, first_number(place), step.key(place.worker), codes, largest)
         return codes.view(BYTE)
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
-        values = step.ops.empty(place.size, step.dtype)
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         width = codes.nbytes // max(1, place.size)
         widths = [code.itemsize for code in CODES if code.itemsize < step.dtype.itemsize] + [step.dtype.itemsize]
         require_bytes(codes, place.size * (width if width in widths else step.dtype.itemsize))
@@ -50,7 +50,6 @@ class Stochastic(SelfContained):
             values[:] = codes.view(step.dtype)
         elif place.size:
             step.ops.dequantise(codes.view(f"i{width}"), self.unit, values)
-        return values
 
     def _narrowest(self, peak: float, dtype: np.dtype) -> np.dtype:
         """The type of the codes of values up to ``peak``; their own where no integers are narrower, or if not finite.

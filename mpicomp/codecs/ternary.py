@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..options import Option
 from ..values import Array, Place
 from . import _groups
-from ._common import BYTE, SelfContained, first_number, packed_bytes, split
+from ._common import BYTE, InPlace, first_number, packed_bytes, split
 
 WIDTH = 2
 
 
-class Ternary(SelfContained):
+class Ternary(InPlace):
     """Each value becomes -s, 0 or +s, s its tensor's largest magnitude, by a draw that is right in expectation.
 
     First, values are clipped at ``sigmas`` standard deviations of their tensor, which makes s smaller and so the
@@ -48,23 +46,12 @@ class Ternary(SelfContained):
         scales, packed = split(message, [tensors], values.dtype)
         step.ops.group_norms(values, bounds, "max", scales)
         if self.sigmas:
-            self._clip(values, bounds, scales, step.ops)
+            step.ops.limit_norms(values, bounds, self.sigmas, scales)
         first, key = first_number(place), step.key(place.worker)
         step.ops.pack_levels(values, bounds, scales, 1, WIDTH, first, key, packed)  # cuts off at the scale
         return message
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
         bounds = _groups.bounds_by_tensor(place, step)
         scales, packed = split(codes, [bounds.size - 1], step.dtype)
-        values = step.ops.empty(place.size, step.dtype)
         step.ops.unpack_levels(packed, bounds, scales, 1, WIDTH, values)
-        return values
-
-    def _clip(self, values: Array, bounds: Array, scales: Array, ops: Any) -> None:
-        """The scales where clipping makes them smaller."""
-        norms = ops.empty(scales.size, scales.dtype)
-        ops.group_norms(values, bounds, "l2", norms)
-        sizes = np.maximum(1, np.diff(ops.to_host(bounds)))
-        limits = self.sigmas * np.array(ops.to_host(norms), np.float64) / np.sqrt(sizes)
-        with np.errstate(over="ignore"):
-            ops.minimum(scales, ops.from_host(limits.astype(scales.dtype)))

@@ -7,7 +7,7 @@ what its sender meant.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -42,20 +42,19 @@ def longest(step: Any) -> int:
     return BYTES_A_VALUE * (step.n + len(step.tensors) + 64)
 
 
-def lengths_at_head(message: Array, workers: int, fields: int, ops: Any) -> list[list[int]]:
-    """The ``fields`` int64 numbers that each of ``workers`` has at the beginning of a message of bytes."""
-    return heads([message], [workers], fields, ops)[0]
+def lengths_at_heads(messages: dict[int, tuple[Array, int]], fields: int, ops: Any) -> dict[int, list[list[int]]]:
+    """The ``fields`` int64 numbers that each worker has at the beginning of its rank's message of bytes.
 
-
-def heads(messages: list[Array], workers: list[int], fields: int, ops: Any) -> list[list[list[int]]]:
-    """The same of several messages, read at once."""
-    ends = [8 * fields * own for own in workers]
-    for message, end in zip(messages, ends, strict=True):
+    Messages are given by rank, with the number of their workers; a device is asked once for all.
+    """
+    heads = []
+    for message, workers in messages.values():
+        end = 8 * fields * workers
         if message.size < end:
             raise CorruptMessage(f"a message of {message.size} bytes is too short for the {end} of its head")
-    parts = [message[:end] for message, end in zip(messages, ends, strict=True)]
-    if not parts:
-        return []
-    whole = np.array(ops.to_host(parts[0] if len(parts) == 1 else ops.concatenate(parts, parts[0].dtype)))
-    numbers, until = whole.view(np.int64).reshape(-1, fields).tolist(), [0, *accumulate(workers)]
-    return [numbers[first:last] for first, last in pairwise(until)]
+        heads.append(message[:end])
+    if not heads:
+        return {}
+    together = heads[0] if len(heads) == 1 else ops.concatenate(heads, heads[0].dtype)
+    numbers = iter(np.array(ops.to_host(together)).view(np.int64).reshape(-1, fields).tolist())
+    return {rank: list(islice(numbers, workers)) for rank, (_, workers) in messages.items()}

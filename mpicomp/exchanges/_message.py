@@ -71,13 +71,14 @@ def pack(parts: list[Part], ops: Any) -> Array:
     return ops.concatenate(arrays, BYTE)
 
 
-def heads_of(messages: list[Array], workers: list[int], step: Any) -> list[list[list[int]]]:
-    """The headers of ranks' messages, which have so many workers each; the host waits once."""
-    return _checked.heads(messages, workers, HEADER, step.ops)
+def heads(messages: dict[int, Array], step: Any) -> dict[int, list[list[int]]]:
+    """Of messages by rank what their heads say of each worker."""
+    return _checked.lengths_at_heads({rank: (message, step.workers.on(rank)) for rank, message in messages.items()},
+                                     HEADER, step.ops)
 
 
 def unpack(message: Array, headers: list[list[int]], step: Any) -> Iterator[tuple[Array | None, Array]]:
-    """Each worker's indices (None: all) and its codes as bytes; ``headers`` are the message's.
+    """Each worker's indices (None: all) and its codes as bytes, as its one of ``headers`` tells.
 
     Raises
     ------
@@ -144,6 +145,8 @@ def _indices(form: str, width: int, count: int, written: Array, step: Any) -> Ar
 
 
 def _aligned(part: Array, ops: Any) -> Array:
+    if not part.size:
+        return part
     copy = ops.empty(part.size, BYTE)
     copy[:] = part
     return copy

@@ -32,8 +32,12 @@ class Dense(Stateless):
         if step.workers.most == 1 and not step.remembers and not step.codec.shares_scale:
             return [Sent(None, workers[0].gradient)]  # nobody reads it; written as the exchange goes on
         places = [step.place(worker, None) for worker in range(len(workers))]
-        values = [step.whole(u, f"dense-{worker}") for worker, u in enumerate(workers)]
+        # Integers of a unit are arrays of their own; other codes may be the values, and are overwritten.
+        values = [u.gradient if step.codec.shares_scale and u.memory is None else step.whole(u, f"dense-{worker}")
+                  for worker, u in enumerate(workers)]
         self._codes = step.encode_together(values, places)
+        if not step.remembers:
+            return [Sent(None, one) for one in values]
         return [Sent(None, step.codec.decode(codes, place, step))
                 for codes, place in zip(self._codes, places, strict=True)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -55,31 +55,38 @@ class Gather(Stateless):
             _message.part(indices, wire if wire is not indices else None, code, values.size, self.indices, step)
             for indices, wire, code, values in zip(self._chosen, self._wires, codes, self._values, strict=True)
         ]
-        decoded = [step.codec.decode(code, place, step) for code, place in zip(codes, places, strict=True)]
-        return [Sent(indices, values) for indices, values in zip(self._chosen, decoded, strict=True)]
+        self._places = places
+        values = self._decoded(step) if step.remembers else self._values  # which nobody reads
+        return [Sent(*one) for one in zip(self._chosen, values, strict=True)]
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         message = _message.pack(self._parts, step.ops)
         bits = sum(part.bits for part in self._parts) / len(self._parts)
         lengths = step.comm.lengths_of_all(message.size)
         _checked.counts(lengths, step.workers.most * _checked.longest(step), "bytes")
+        own = (one.values for one in sent) if step.remembers else self._decoded(step)
         if self.switch == "auto" and sum(lengths) > 2 * step.n * step.dtype.itemsize:
-            return Exchanged(self._dense(sent, step), sent, 8.0 * step.n * step.dtype.itemsize)
+            return Exchanged(self._dense(own, step), sent, 8.0 * step.n * step.dtype.itemsize)
         flat, _ = step.comm.gather_to_all(message, lengths)
-        return Exchanged(self._sum(flat, lengths, sent, step), sent, bits)
+        return Exchanged(self._sum(flat, lengths, own, step), sent, bits)
 
-    def _sum(self, flat: Array, lengths: list[int], sent: list[Sent], step: Any) -> Mean:
-        """The mean of all workers' decoded messages; this rank's own, which ``sent`` tells, are not read again."""
-        total, me = step.zeroed("gather-total", step.n, step.dtype), step.comm.own_message
-        lists: list[Any] = []
-        messages = [flat[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
-        others = [rank for rank in range(len(lengths)) if rank != me]
-        workers = [step.workers.on(rank) for rank in others]
-        heads = dict(zip(others, _message.heads_of([messages[rank] for rank in others], workers, step), strict=True))
-        for rank, message in enumerate(messages):
-            for one in sent if rank == me else self._received(message, heads[rank], len(lists), step):
-                step.add_at(total, one.indices, one.values)
-                lists.append(one.indices)
+    def _decoded(self, step: Any) -> Iterator[Array]:
+        """What receivers read of this rank's workers."""
+        return (step.codec.decode(one.codes, place, step) for one, place in zip(self._parts, self._places, strict=True))
+
+    def _sum(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any) -> Mean:
+        """The mean of all workers' values, where this rank's ``own`` are known."""
+        whole, lists = self._chosen[0] is None, []
+        if whole:
+            total = step.scratch("gather-mean", step.n, step.dtype)
+            total[:] = 0
+        else:
+            total = step.zeroed("gather-total", step.n, step.dtype)
+        for indices, values in self._pairs(flat, lengths, own, step):
+            step.add_at(total, indices, values)
+            lists.append(indices)
+        if whole:
+            return Mean(None, step.scale(total), step.n)
         if any(indices is None for indices in lists):
             mean = total.copy()
             total[:] = 0
@@ -89,15 +96,25 @@ class Gather(Stateless):
         step.ops.take_out(total, union, 1.0 / step.total_workers, mean)
         return Mean(union, mean, step.n)
 
-    def _received(self, message: Array, headers: list[list[int]], first: int, step: Any) -> Iterator[Sent]:
-        """What the workers of another rank sent, of whom the first has this number."""
-        for worker, (indices, codes) in enumerate(_message.unpack(message, headers, step), first):
-            yield Sent(indices, step.codec.decode(codes, Place(worker, indices, 0, step.n), step))
+    def _pairs(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any
+               ) -> Iterator[tuple[Array | None, Array]]:
+        """The indices and values of all workers in their order."""
+        me = step.comm.own_message
+        messages = {rank: flat[end - length : end]
+                    for rank, (length, end) in enumerate(zip(lengths, accumulate(lengths), strict=True)) if rank != me}
+        heads = _message.heads(messages, step)
+        for rank in range(len(lengths)):
+            if rank == me:
+                yield from zip(self._chosen, own, strict=True)
+                continue
+            theirs = _message.unpack(messages[rank], heads[rank], step)
+            for worker, (indices, codes) in enumerate(theirs, step.workers.first(rank)):
+                yield indices, step.codec.decode(codes, Place(worker, indices, 0, step.n), step)
 
-    def _dense(self, sent: list[Sent], step: Any) -> Mean:
+    def _dense(self, own: Iterable[Array], step: Any) -> Mean:
         """The mean by an all-reduce of dense vectors."""
         total = step.ops.zeros(step.n, step.dtype)
-        for one in sent:
-            step.add_at(total, one.indices, one.values)
+        for indices, values in zip(self._chosen, own, strict=True):
+            step.add_at(total, indices, values)
         step.comm.allreduce_in_place(total, step.algorithm)
         return Mean(None, step.scale(total), step.n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -50,29 +51,30 @@ class Pieces:
         return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        vectors = [step.whole(u, f"pieces-{local}") for local, u in enumerate(workers)]
+        vectors = [u.gradient if u.memory is None else step.whole(u, f"pieces-{local}")
+                   for local, u in enumerate(workers)]
         places = [Place(step.first_worker + local, None, start, stop)
                   for local in range(len(workers)) for _, start, stop in _cut(step)]
         values = [vectors[place.worker - step.first_worker][place.start : place.stop] for place in places]
         self._codes = step.encode_together(values, places)
+        if not step.remembers:
+            return [Sent(None, one) for one in vectors]  # nobody reads it
         sent = [step.scratch(f"pieces-sent-{local}", step.n, step.dtype) for local in range(len(workers))]
         for codes, place in zip(self._codes, places, strict=True):
-            sent[place.worker - step.first_worker][place.start : place.stop] = step.codec.decode(codes, place, step)
+            step.decode_into(sent[place.worker - step.first_worker][place.start : place.stop], codes, place)
         return [Sent(None, one) for one in sent]
 
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        total = self._average(self._swap(len(workers), step), step)
+        start, stop = self._piece(step)
+        total = self._average(self._swap(step), sent, step)
         residual = self._open(total, step)
         step.ops.add(total, residual)
-        mine = [Place(step.total_workers + step.comm.rank, None, *self._piece(step))] if total.size else []
+        mine = [Place(step.total_workers + step.comm.rank, None, start, stop)] if total.size else []
         codes = step.encode_together([total] * len(mine), mine)
-        unsent = step.scratch("pieces-unsent", total.size, total.dtype)  # not in total: codes may be that itself
-        for one, place in zip(codes, mine, strict=True):
-            step.ops.axpby(unsent, 1.0, total, -1.0, step.codec.decode(one, place, step))
         mean = self._gather(codes, step)
         # A narrow wire may have overflowed: then the step is refused, and this memory stays as it was, too.
         if self.second and not (step.codec.may_overflow(step.dtype) and step.ops.count_nonfinite(mean)[0]):
-            residual[:] = unsent
+            step.ops.axpby(residual, 1.0, total, -1.0, mean[start:stop])
         bits = 8.0 * sum(one.nbytes for one in self._codes) / len(workers)
         return Exchanged(Mean(None, mean, step.n), sent, bits)
 
@@ -112,27 +114,42 @@ class Pieces:
         start = displs[step.comm.rank]
         return start, start + counts[step.comm.rank]
 
-    def _swap(self, workers: int, step: Any) -> dict[int, Array]:
-        """Codes to their owners; the messages with the codes of this rank's piece, by rank."""
-        pieces, me, size = _cut(step), step.comm.rank, step.comm.size
-        messages = {rank: _pack(self._codes[at :: len(pieces)], step.ops) for at, (rank, _, _) in enumerate(pieces)}
+    def _swap(self, step: Any) -> dict[int, Array]:
+        """Codes to their owners; the messages with the others' codes of this rank's piece, by rank."""
+        me, size = step.comm.rank, step.comm.size
+        owned = self._by_owner(step)
+        messages = dict(zip(owned, _pack(list(owned.values()), step.ops), strict=True))
         theirs = step.comm.swap_lengths([messages[rank].size if rank in messages else 0 for rank in range(size)])
         _checked.counts(theirs, step.workers.most * _checked.longest(step), "bytes")
         after = [(me + distance) % size for distance in range(1, size)]  # so that not all send to one rank at once
         outgoing = {rank: messages[rank] for rank in after if rank in messages}
         incoming = {rank: theirs[rank] for rank in reversed(after) if theirs[rank]}
         like = messages.get(me, step.ops.empty(0, BYTE))
-        here = {me: like} if me in messages else {}
-        return here | step.comm.send_and_receive(outgoing, incoming, like)
+        return step.comm.send_and_receive(outgoing, incoming, like)
 
-    def _average(self, messages: dict[int, Array], step: Any) -> Array:
+    def _by_owner(self, step: Any) -> dict[int, list[Array]]:
+        """The codes that each owner of a piece gets, one a worker; this rank's own first."""
+        me, pieces = step.comm.rank, _cut(step)
+        codes = {rank: self._codes[at :: len(pieces)] for at, (rank, _, _) in enumerate(pieces)}
+        return {me: codes[me], **codes} if me in codes else codes
+
+    def _average(self, messages: dict[int, Array], sent: list[Sent], step: Any) -> Array:
         """The mean of this rank's piece over all workers, added in their order."""
         start, stop = self._piece(step)
-        total, worker = step.ops.zeros(stop - start, step.dtype), 0
-        for rank in sorted(messages):
-            for codes in _unpack(messages[rank], step.workers.on(rank), step.ops):
+        total, me = step.ops.zeros(stop - start, step.dtype), step.comm.rank
+        if not total.size:
+            return total
+        theirs = _unpack({rank: (one, step.workers.on(rank)) for rank, one in messages.items()}, step.ops)
+        for rank in range(step.comm.size):
+            first = step.workers.first(rank)
+            if rank == me and step.remembers:
+                for one in sent:
+                    step.ops.add(total, one.values[start:stop])
+                continue
+            if rank != me and rank not in theirs:
+                raise CorruptMessage(f"rank {rank} sent no codes of the piece [{start}, {stop}) to its owner")
+            for worker, codes in enumerate(self._by_owner(step)[me] if rank == me else theirs[rank], first):
                 step.ops.add(total, step.codec.decode(codes, Place(worker, None, start, stop), step))
-                worker += 1
         return step.scale(total)
 
     def _gather(self, codes: list[Array], step: Any) -> Array:
@@ -142,7 +159,8 @@ class Pieces:
         mean, at = step.scratch("pieces-mean", step.n, step.dtype), 0
         for rank, start, stop in _cut(step):
             place = Place(step.total_workers + rank, None, start, stop)
-            mean[start:stop] = step.codec.decode(flat[at : at + lengths[rank]].copy(), place, step)
+            theirs = codes[0] if rank == step.comm.rank else flat[at : at + lengths[rank]].copy()
+            step.decode_into(mean[start:stop], theirs, place)
             at += lengths[rank]
         return mean
 
@@ -154,19 +172,26 @@ def _cut(step: Any) -> list[tuple[int, int, int]]:
             if count]
 
 
-def _pack(codes: list[Array], ops: Any) -> Array:
-    """One message to an owner: the length of each worker's code, then the codes."""
-    lengths = np.array([one.nbytes for one in codes], np.int64)
-    return ops.concatenate([ops.from_host(lengths.view(BYTE)), *(one.view(BYTE) for one in codes)], BYTE)
+def _pack(owned: list[list[Array]], ops: Any) -> list[Array]:
+    """A message to each owner: the length of each worker's code, then the codes. One array holds all of them."""
+    lengths = np.array([[one.nbytes for one in codes] for codes in owned], np.int64)
+    heads, each = ops.from_host(lengths.ravel().view(BYTE)), 8 * lengths.shape[1]
+    arrays = [[heads[at * each : (at + 1) * each], *(one.view(BYTE) for one in codes)]
+              for at, codes in enumerate(owned)]
+    together, ends = ops.concatenate(list(chain(*arrays)), BYTE), accumulate((each + lengths.sum(axis=1)).tolist())
+    return [together[begin:end] for begin, end in pairwise([0, *ends])]
 
 
-def _unpack(message: Array, workers: int, ops: Any) -> list[Array]:
-    """The codes in a message, each in memory of its own, where any type is aligned."""
-    at, codes = 8 * workers, []
-    lengths = [length for (length,) in _checked.lengths_at_head(message, workers, 1, ops)]
-    if min(lengths) < 0 or at + sum(lengths) != message.size:
-        raise CorruptMessage(f"codes of {lengths} bytes do not fit a message of {message.size}")
-    for length in lengths:
-        codes.append(message[at : at + length].copy())
-        at += length
+def _unpack(messages: dict[int, tuple[Array, int]], ops: Any) -> dict[int, list[Array]]:
+    """The codes in messages by rank, given with the number of their workers; each in memory of its own, where any type
+    is aligned.
+    """
+    codes: dict[int, list[Array]] = {}
+    heads = _checked.lengths_at_heads(messages, 1, ops)
+    for rank, (message, workers) in messages.items():
+        at, lengths = 8 * workers, [length for (length,) in heads[rank]]
+        if min(lengths) < 0 or at + sum(lengths) != message.size:
+            raise CorruptMessage(f"codes of {lengths} bytes do not fit a message of {message.size}")
+        ends = accumulate(lengths, initial=at)
+        codes[rank] = [message[begin:end].copy() for begin, end in pairwise(ends)]
     return codes

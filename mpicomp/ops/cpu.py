@@ -26,7 +26,6 @@ from ._cpu import (
     expand_rows,
     gather,
     group_means,
-    group_norms,
     isa,
     largest_gap,
     low_rank_product,
@@ -45,7 +44,6 @@ from ._cpu import (
     project,
     project_back,
     project_rows,
-    quantise,
     random_strata,
     random_words,
     sample,
@@ -62,10 +60,10 @@ from ._cpu import (
     unpack_gaps,
     unpack_levels,
     unpack_natural,
-    unpack_signs,
     widen,
 )
 from .composed import bin_select_spans, gather_counted, places_in, take_out, unpack_sparse
+from .cpu_quantise import decode_natural, encode_natural, group_norms, limit_norms, quantise, unpack_signs
 from .reference import (
     PIECE,
     Key,
@@ -103,6 +101,7 @@ from .reference.many import (
     threshold_in,
     top_k_in,
 )
+from .reference.quantise import group_bounds
 from .reference.selection import Moments
 from .reference.sketch import expand_rows_in, project_rows_in, require_rows_of_spans
 
@@ -125,21 +124,25 @@ __all__ = [
     "concatenate",
     "count_nonfinite",
     "count_sketch",
+    "decode_natural",
     "dense_update",
     "dequantise",
     "empty",
+    "encode_natural",
     "expand_rows",
     "expand_rows_spans",
     "filled_length",
     "from_host",
     "gather",
     "gather_counted",
+    "group_bounds",
     "group_means",
     "group_norms",
     "index_dtype",
     "isa",
     "kth_largest_spans",
     "largest_gap",
+    "limit_norms",
     "low_rank_product",
     "low_rank_product_all",
     "masked_update",

@@ -87,7 +87,7 @@ class RecordingComm:
         self._to_owners: list[int] | None = None
 
     def _call(self, verb: Callable[..., None], *arguments: Any) -> None:
-        self._script.calls.append((len(self._script.tape.events), verb, arguments))
+        self._script.calls.append((self._script.tape.cut(), verb, arguments))
 
     def agree(self, signature: str = "", error: Exception | None = None, patient: bool = False) -> None:
         self._call(_agreement)

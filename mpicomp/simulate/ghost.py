@@ -57,7 +57,7 @@ class Ghost:
                 return self.head[:stop]
             size = stop - start if stop > start else 0
             spread = self.spread and (self.spread if size == self.size else self.spread.cut(start, start + size))
-            return Ghost(self.ops, size, self.dtype, spread=spread)
+            return Ghost(self.ops, size, self.dtype, None if start else self.head, spread)
         if isinstance(key, (Ghost, np.ndarray)) and key.dtype.kind in "iub":
             return self.ops.copied(self._chosen(key))
         raise Unknown(f"an element is asked for ({key!r})")

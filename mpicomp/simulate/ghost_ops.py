@@ -118,6 +118,18 @@ class GhostOps:
     def from_host(self, x: np.ndarray) -> np.ndarray:
         return x
 
+    group_bounds = from_host
+
+    def encode_natural(self, x: Any, bounds: np.ndarray, first: int, key: Any, message: Any) -> None:
+        self.group_norms(x, bounds, "max", None)
+        self.pack_natural(x)
+
+    def decode_natural(self, message: Any, out: Any, known: bool = False) -> None:
+        self.unpack_natural(out)
+
+    def limit_norms(self, x: Any, bounds: np.ndarray, factor: float, out: Any) -> None:
+        self.group_norms(x, bounds, "l2", out)
+
     def concatenate(self, arrays: list[Any], dtype: Any) -> Any:
         if arrays and all(isinstance(one, np.ndarray) for one in arrays):
             return np.concatenate(arrays, dtype=dtype)

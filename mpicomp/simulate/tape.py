@@ -31,6 +31,7 @@ class Tape:
 
     A wait is idle (1) within MPI's own collectives, from which a rank does not return to its pool; else 0.
     Messages between two ranks are numbered anew in every collective, with which all ranks begin a ``phase``.
+    Work between two other events has no order: it is kept sorted, so that ranks that do the same are seen to.
     ``bytes_shared`` are those that this rank wrote into the memory of its node for others to read.
     """
 
@@ -39,7 +40,12 @@ class Tape:
         self.bytes_sent = self.bytes_shared = self.messages = self._first = 0
         self._to: dict[int, int] = defaultdict(int)
         self._from: dict[int, int] = defaultdict(int)
-        self._work, self._idle = WORK, 0
+        self._work, self._idle, self._cut = WORK, 0, 0
+
+    def cut(self) -> int:
+        """What was done so far comes before what follows; the length of it."""
+        self._cut = len(self.events)
+        return self._cut
 
     def phase(self) -> None:
         """A collective begins, on all ranks."""
@@ -70,10 +76,13 @@ class Tape:
         events, number = self.events, NUMBER[kernel]
         if elements == 0:
             return
-        if len(events) and events[-4] == self._work and events[-3] == number:
-            events[-1] += elements
+        at = len(events)
+        while self._work == WORK and at > self._cut and events[at - 4] == WORK and events[at - 3] > number:
+            at -= 4
+        if at > self._cut and events[at - 4] == self._work and events[at - 3] == number:
+            events[at - 1] += elements
         else:
-            events.extend((self._work, number, 0, elements))
+            events[at:at] = array("q", (self._work, number, 0, elements))
 
     def sync(self) -> None:
         if self._work == WORK:  # what ranks do in the gaps is not held up by each other's

@@ -25,6 +25,7 @@ from mpicomp.exchanges import _message
 from mpicomp.ops import cpu
 from mpicomp.trace import journal, schema
 from mpicomp.trace.facts import run_facts
+from mpicomp.workers import Workers
 
 EDGES = st.sampled_from([0, 1, -1, 255, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63 - 1, -(2**63)])
 NUMBERS = st.one_of(EDGES, st.integers(-(2**63), 2**63 - 1))
@@ -87,9 +88,13 @@ def parts(draw):
 
 
 def packed(n, workers):
-    step = SimpleNamespace(ops=cpu, n=n, selector=object())
+    step = SimpleNamespace(ops=cpu, n=n, selector=object(), workers=Workers.equal(len(workers), 1))
     made = [_message.part(indices, None, codes, indices.size, form, step) for form, indices, codes in workers]
     return step, _message.pack(made, cpu)
+
+
+def unpacked(message, step):
+    return list(_message.unpack(message, _message.heads({0: message}, step)[0], step))
 
 
 @tries(100)
@@ -97,7 +102,7 @@ def packed(n, workers):
 def test_a_message_says_what_was_packed(given_parts):
     n, workers = given_parts
     step, message = packed(n, workers)
-    read = list(_message.unpack(message, len(workers), step))
+    read = unpacked(message, step)
     for (_, indices, codes), (their_indices, their_codes) in zip(workers, read, strict=True):
         np.testing.assert_array_equal(their_indices, indices)
         np.testing.assert_array_equal(their_codes, codes)
@@ -112,7 +117,7 @@ def test_a_head_of_any_numbers_gives_indices_of_the_vector_or_an_error(given_par
     for at, number in changes:
         head[at % head.size] = number
     try:
-        read = list(_message.unpack(message, len(workers), step))
+        read = unpacked(message, step)
     except MpicompError:
         return
     for indices, _ in read:
@@ -126,7 +131,7 @@ def test_a_message_of_another_length_is_refused(given_parts, more, shorter):
     step, message = packed(n, workers)
     other = message[: max(0, message.size - more)] if shorter else np.append(message, np.zeros(more, np.uint8))
     with pytest.raises(CorruptMessage):
-        list(_message.unpack(other, len(workers), step))
+        unpacked(other, step)
 
 
 # ---- journals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,12 +63,13 @@ def gathered(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
     workers = int(rng.integers(1, 4))
     step, exchange, u = step_of(text, rng, workers)
     exchange.select(u, step)
-    exchange.compress(u, step)
+    own = [one.values for one in exchange.compress(u, step)]
     message = _message.pack(exchange._parts, step.ops)
+    step.comm, step.workers = SimpleNamespace(rank=1), Workers.equal(workers, 2)  # who gets it
 
     def read(data: bytes) -> None:
         flat = np.frombuffer(data, BYTE)
-        mean = exchange._sum(flat, [flat.size], step)
+        mean = exchange._sum(flat, [flat.size, 0], own, step)
         assert mean.indices is None or (np.diff(mean.indices) > 0).all()
         assert mean.dense(step.ops).shape == (step.n,)
 
@@ -128,10 +130,10 @@ def piece(rng: np.random.Generator) -> tuple[bytes, Read]:
     workers = int(rng.integers(1, 4))
     step, exchange, u = step_of("onebit:column=16", rng, workers)
     exchange.compress(u, step)
-    message = pieces._pack(exchange._codes, step.ops)
+    (message,) = pieces._pack([exchange._codes], step.ops)
 
     def read(data: bytes) -> None:
-        for one in pieces._unpack(np.frombuffer(data, BYTE), workers, step.ops):
+        for one in pieces._unpack({0: (np.frombuffer(data, BYTE), workers)}, step.ops)[0]:
             assert step.codec.decode(one, Place(0, None, 0, step.n), step).shape == (step.n,)
 
     return message.tobytes(), read

@@ -16,6 +16,8 @@ from cuda_on_cpu import EmulatedRuntime
 
 from mpicomp.ops import cuda_runtime, gpu, reference
 from mpicomp.ops.gpu import collect
+from mpicomp.ops.gpu.arguments import vouch
+from mpicomp.ops.gpu.quantise import _Groups
 
 N = 2**33
 SIZES = (2**20, 2**31 - 1, 2**31, 2**31 + 1, 2**32, 2**32 + 5, N)
@@ -140,12 +142,19 @@ def calls(n):
         "expand_rows_spans": (lambda: gpu.expand_rows_spans(Huge(k, np.int64), 64, rows, n), k),
         "pack": (lambda: gpu.pack([Huge(n // 3), Huge(n - n // 3)], x), n),
         "pack_signs": (lambda: gpu.pack_signs(x, Huge((n + 7) // 8, np.uint8)), n),
-        "group_norms": (lambda: gpu.group_norms(x, Huge(n + 1, np.int64), "l2", y), n),
-        "group_norms max": (lambda: gpu.group_norms(x, Huge(n // 4 + 1, np.int64), "max", Huge(n // 4)), n // 4),
-        "group_means": (lambda: gpu.group_means(x, Huge(2, np.int64), Huge(1), Huge(1)), 1),
+        "group_norms": (lambda: gpu.group_norms(x, groups_of(n, n), "l2", y), n),
+        "group_norms max": (lambda: gpu.group_norms(x, groups_of(n, n // 4), "max", Huge(n // 4)), n // 4),
+        "group_means": (lambda: gpu.group_means(x, groups_of(n, 1), Huge(1), Huge(1)), 1),
         "quantise": (lambda: gpu.quantise(x, 0.1, n, gpu.Key(1, 2, 3), Huge(n, np.int8)), n),
         "uniform": (lambda: gpu.uniform(n, n, gpu.Key(1, 2, 3)), n),
     }
+
+
+def groups_of(n, count):
+    """Bounds of so many groups, known to be right: of one, all pieces are its own."""
+    bounds, pieces = Huge(count + 1, np.int64), n // cuda_runtime.GROUP_PIECE if count == 1 else 0
+    team = THREADS if count == 1 else 1
+    return vouch(bounds, _Groups(n, count, team, pieces, Huge(count + 1, np.int64)), "groups")
 
 
 def gpu_chunks(spans):
@@ -297,16 +306,16 @@ def test_short_groups_at_the_end(runtime, sparse, rng):
     own, edges = own[-4 * last :], np.arange(N - 4 * last, N + 1, 4)
     bounds, starts = sparse(count + 1, np.int64), sparse(count + 1, np.int64)
     bounds[-last - 1 :] = edges
-    totals, maxima, expected = sparse(3 * count, np.float64), sparse(count, np.int32), np.zeros(last, np.float32)
+    means, maxima, expected = (sparse(count), sparse(count)), sparse(count, np.int32), np.zeros(last, np.float32)
     groups, blocks = (whole, bounds, starts, np.int64(count), np.int32(1)), count // THREADS
-    run(runtime, "norms", "sum_groups<float, Signs>", blocks, (*groups, np.int64(0), np.uintp(0), totals))
+    no_pieces = np.int64(0), np.uintp(0), np.float64(0)
+    run(runtime, "norms", "sum_groups<float, Means>", blocks, (*groups, *no_pieces, *means))
     run(runtime, "norms", "group_maxima<float>", blocks, (*groups, maxima))
     reference.group_norms(own, edges - edges[0], "max", expected)
     assert_same(maxima[-last:].view(np.float32), expected)
-    negative, wide = np.signbit(own), own.astype(np.float64)
-    parts = np.where(negative, wide, 0), np.where(negative, 0, wide), negative
-    sums = [part.reshape(last, 4).sum(axis=1) for part in parts]
-    np.testing.assert_allclose(totals.reshape(3, count)[:, -last:], sums, rtol=1e-12)
+    expected = np.zeros(last, np.float32), np.zeros(last, np.float32)
+    reference.group_means(own, edges - edges[0], *expected)
+    np.testing.assert_allclose([one[-last:] for one in means], expected, rtol=1e-6)
 
 
 def test_a_long_group_at_the_end(runtime, sparse, rng):

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from arrays import REALS, SIZES, assert_same, vector, with_specials
+from cuda_on_cpu import EmulatedRuntime
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpicomp.errors import BufferRefused, InvalidArgument
-from mpicomp.ops import _cpu, cpu, cuda_runtime, reference
+from mpicomp.ops import _cpu, cpu, cuda_runtime, gpu, reference
 from mpicomp.ops.reference import Key
 from mpicomp.ops.reference.quantise import NORMS
 
@@ -138,13 +139,66 @@ def test_groups_and_pieces_beyond_the_grid(emulated_cuda, rng, dtype, monkeypatc
 
 
 def groups_agree(ops, x, bounds, rtol):
-    out, expected = of_groups(bounds, x.dtype, 5), of_groups(bounds, x.dtype, 5)
+    out, expected = of_groups(bounds, x.dtype, 7), of_groups(bounds, x.dtype, 7)
     for implementation, to in ((ops, out), (reference, expected)):
         for kind, one in zip(NORMS, to, strict=False):
             implementation.group_norms(x, bounds, kind, one)
-        implementation.group_means(x, bounds, to[3], to[4])
+        to[4] = to[NORMS.index("max")]
+        implementation.limit_norms(x, bounds, 1.5, to[4])
+        implementation.group_means(x, bounds, to[5], to[6])
     np.testing.assert_allclose(out, expected, rtol=rtol, atol=0)
     assert_same(out[NORMS.index("max")], expected[NORMS.index("max")])
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_norms_beyond_the_largest_number(ops, dtype):
+    """Capped at it, and with them only what is infinite; NaN stays."""
+    largest = np.finfo(dtype).max
+    x = np.array([largest, largest, 3, 4, np.inf, np.nan, 0], dtype)
+    bounds = np.int64([0, 2, 4, 5, 6, 6, 7])
+    for implementation in (ops, reference):
+        out = of_groups(bounds, dtype)
+        implementation.group_norms(x, bounds, "capped", out)
+        np.testing.assert_array_equal(out, np.array([largest, 5, largest, np.nan, 0, 0], dtype))
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_limits_of_specials(ops, dtype):
+    """NaN on either side gives NaN; an infinite limit cuts nothing; an empty group's is 0."""
+    x, bounds = np.array([np.nan, np.inf, 2, 2], dtype), np.int64([0, 1, 2, 2, 4, 4])
+    for implementation in (ops, reference):
+        out = np.array([1, 7, 3, np.nan, -1], dtype)
+        implementation.limit_norms(x, bounds, 2.0, out)
+        np.testing.assert_array_equal(out, np.array([np.nan, 7, 0, np.nan, -1], dtype))
+
+
+def test_bounds_that_are_known_are_not_asked_for(emulated_cuda, rng, monkeypatch):
+    """Nor what no operation has to look for, as the largest magnitude is given."""
+    if emulated_cuda is not gpu:
+        pytest.skip("arrays are copied to the GPU for each call, so nothing is known of them")
+    x, host = vector(rng, 1000, np.float32), np.int64([0, 300, 1000])
+    bounds = emulated_cuda.group_bounds(host)
+    assert_same(bounds, host)
+    scales, expected, packed = of_groups(host, x.dtype), of_groups(host, x.dtype), np.zeros(125, np.uint8)
+    out, codes, natural = np.empty_like(x), np.zeros(1000, np.int8), np.zeros(1002, np.uint8)
+    emulated_cuda.group_norms(x, host.copy(), "mean", expected)
+
+    def refuse(runtime, array):
+        raise AssertionError("the host waits")
+
+    monkeypatch.setattr(cuda_runtime.Runtime, "to_host", refuse)
+    monkeypatch.setattr(EmulatedRuntime, "to_host", refuse)
+    emulated_cuda.group_norms(x, bounds, "mean", scales)
+    assert_same(scales, expected)
+    emulated_cuda.unpack_signs(packed, bounds, None, scales, out)
+    emulated_cuda.quantise(x, 0.1, 0, None, codes, 10.0)
+    emulated_cuda.encode_natural(x, emulated_cuda.group_bounds(np.int64([0, 1000])), 0, KEY, natural)
+    emulated_cuda.decode_natural(natural, out, True)
+    for call in (lambda: emulated_cuda.group_norms(x[:999].copy(), bounds, "mean", scales),
+                 lambda: emulated_cuda.quantise(x, 0.1, 0, None, codes, 12.8)):
+        with pytest.raises(InvalidArgument, match="must"):
+            call()
 
 
 def test_sums_of_groups_are_the_same_on_every_instruction_set(cpu_ops, rng):
@@ -174,6 +228,9 @@ def test_signs(ops, rng, dtype):
             out, expected = np.full((2, n), -7, dtype)
             ops.unpack_signs(packed, bounds, negative, positive, out)
             reference.unpack_signs(packed, bounds, negative, positive, expected)
+            assert_same(out, expected)
+            ops.unpack_signs(packed, bounds, None, positive, out)
+            reference.unpack_signs(packed, bounds, -positive, positive, expected)
             assert_same(out, expected)
 
 
@@ -388,6 +445,37 @@ def test_natural_is_unbiased(ops):
 
 
 @pytest.mark.parametrize("dtype", REALS)
+def test_messages_of_powers(ops, rng, dtype):
+    """Magnitudes of every size, nothing but zeros, nothing at all; what is cut off, and what is not finite."""
+    real, some = np.finfo(dtype), vector(rng, 1030, dtype)
+    largest = [0.0, real.smallest_subnormal, real.tiny, 0.5, 1.0, np.nextafter(dtype(1), dtype(2)), 3.0, real.max / 4,
+               np.ldexp(dtype(1), real.maxexp - 1), real.max, np.inf, -np.inf, np.nan]  # fmt: skip
+    for x in (some[:0], some[:1], *(np.array([*some / 8 * size, -size], dtype) for size in largest[:8]),
+              *(np.array([1.5, size, -1], dtype) for size in largest)):
+        first, bounds = int(rng.integers(2**40)), np.int64([0, len(x)])
+        message, expected = np.full((2, len(x) + 2), 0xAA, np.uint8)
+        ops.encode_natural(x, bounds, first, KEY, message)
+        reference.encode_natural(x, bounds, first, KEY, expected)
+        assert_same(message, expected)
+        for known in (False, True):
+            out, expected = np.full((2, len(x)), -7, dtype)
+            ops.decode_natural(message, out, known)
+            reference.decode_natural(message, expected)
+            np.testing.assert_array_equal(out, expected)
+            assert np.isnan(out).all() == (not np.isfinite(x).all()) or not len(x)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_heads_that_no_message_has_are_refused(ops, dtype):
+    lowest, highest = min(TOPS[dtype]), max(TOPS[dtype])
+    for top in (lowest - 1, highest + 1, -(2**15), 2**15 - 2):
+        message = np.append(np.int16([top]).view(np.uint8), np.zeros(3, np.uint8))
+        for implementation in (ops, reference):
+            with pytest.raises(InvalidArgument, match=rf"top must be in \[{lowest}, {highest}\] for float"):
+                implementation.decode_natural(message, np.zeros(3, dtype))
+
+
+@pytest.mark.parametrize("dtype", REALS)
 def test_natural_refuses(ops, dtype):
     for top in TOPS[dtype]:
         beyond = np.nextafter(np.ldexp(dtype(1), top), dtype(np.inf))
@@ -415,6 +503,7 @@ def with_bounds(ops, bounds):
     scales = np.ones(max(0, len(bounds) - 1), np.float32)
     yield lambda: ops.group_norms(X, bounds, "max", scales.copy())
     yield lambda: ops.group_means(X, bounds, scales.copy(), scales.copy())
+    yield lambda: ops.limit_norms(X, bounds, 2.5, scales.copy())
     yield lambda: ops.unpack_signs(OUT[:2], bounds, scales, scales, X.copy())
     yield lambda: ops.pack_levels(X, bounds, scales, 7, 4, 0, KEY, OUT.copy())
     yield lambda: ops.unpack_levels(OUT, bounds, scales, 7, 4, X.copy())
@@ -460,7 +549,7 @@ def test_lengths_and_dtypes(ops):
     for call, match in (
         (lambda: ops.group_norms(X, BOUNDS, "max", one.copy()), "out must have 2 elements, got 1"),
         (lambda: ops.group_norms(X, BOUNDS, "max", wide.copy()), "out must be of dtype float32, got float64"),
-        (lambda: ops.group_norms(X, BOUNDS, "l1", SCALES.copy()), "kind must be one of l2, max, mean, got l1"),
+        (lambda: ops.group_norms(X, BOUNDS, "l1", SCALES.copy()), "kind must be one of l2, max, mean, capped, got l1"),
         (lambda: ops.group_means(X, BOUNDS, SCALES.copy(), one.copy()), "positive must have 2 elements, got 1"),
         (lambda: ops.pack_signs(X, OUT.copy()), "out must have 2 elements, got 5"),
         (lambda: ops.unpack_signs(OUT, BOUNDS, SCALES, SCALES, X.copy()), "packed must have 2 elements, got 5"),

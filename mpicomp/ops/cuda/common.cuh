@@ -13,11 +13,13 @@ template <> struct Real<float> {
     using Bits = int;
     static constexpr Bits magnitude = 0x7fffffff, infinity = 0x7f800000;
     static __device__ Bits bits(float value) { return __float_as_int(value); }
+    static __device__ float value(Bits bits) { return __int_as_float(bits); }
 };
 template <> struct Real<double> {
     using Bits = long long;
     static constexpr Bits magnitude = 0x7fffffffffffffff, infinity = 0x7ff0000000000000;
     static __device__ Bits bits(double value) { return __double_as_longlong(value); }
+    static __device__ double value(Bits bits) { return __longlong_as_double(bits); }
 };
 template <typename T> using Bits = typename Real<T>::Bits;
 

@@ -6,12 +6,6 @@
 
 constexpr int piece = 16384;  // elements
 
-// *invalid is set where bounds do not ascend from 0 to n.
-__global__ void check_bounds(const long long* bounds, long long count, long long n, int* invalid) {
-    for (long long g = grid_index(); g <= count; g += grid_size())
-        if (g < count ? bounds[g + 1] < bounds[g] : bounds[0] != 0 || bounds[count] != n) *invalid = 1;
-}
-
 struct Square {
     static constexpr int rows = 1;
     static __device__ void add(double value, bool, double* sums) { sums[0] += value * value; }
@@ -28,6 +22,44 @@ struct Signs {  // the sum of those with the sign bit set, of the others, and ho
         sums[0] += negative ? value : 0;  // constant places, so that the sums stay in registers
         sums[1] += negative ? 0 : value;
         sums[2] += negative;
+    }
+};
+
+// What becomes of a group's sums: written to out[g], of some also to other[g].
+
+struct Norm : Square {
+    template <typename T> static __device__ void finish(const double* sums, double, double, long long g, T* out, T*) {
+        out[g] = (T)sqrt(sums[0]);
+    }
+};
+
+struct CappedNorm : Square {  // at most the largest number
+    template <typename T> static __device__ void finish(const double* sums, double, double, long long g, T* out, T*) {
+        const T norm = (T)sqrt(sums[0]);
+        out[g] = norm == Real<T>::value(Real<T>::infinity) ? Real<T>::value(Real<T>::infinity - 1) : norm;
+    }
+};
+
+struct Limit : Square {  // out[g] where it is not above so many root mean squares; NaN on either side gives NaN
+    template <typename T>
+    static __device__ void finish(const double* sums, double size, double factor, long long g, T* out, T*) {
+        const T limit = (T)(factor * (double)(T)sqrt(sums[0]) / sqrt(size)), was = out[g];
+        out[g] = was < limit || was != was ? was : limit;
+    }
+};
+
+struct MeanMagnitude : Magnitude {
+    template <typename T>
+    static __device__ void finish(const double* sums, double size, double, long long g, T* out, T*) {
+        out[g] = (T)(sums[0] / size);
+    }
+};
+
+struct Means : Signs {
+    template <typename T>
+    static __device__ void finish(const double* sums, double size, double, long long g, T* out, T* other) {
+        out[g] = (T)(sums[0] / max(sums[2], 1.0));
+        other[g] = (T)(sums[1] / max(size - sums[2], 1.0));
     }
 };
 
@@ -90,19 +122,22 @@ __global__ void add_pieces(const double* sums, long long pieces, const long long
     if (threadIdx.x == 0) totals[row * count + g] = total;
 }
 
-// totals[row * count + g] = the sums of group g, always in the same order: of a short one by its team, of a long one, by
-// the block, from the sums of its pieces.
-template <typename T, typename Term>
+// What `Kind` makes of the sums of group g, which are always added in the same order: of a short one by its team, of a long
+// one, by the block, from the sums of its pieces.
+template <typename T, typename Kind>
 __global__ void sum_groups(const T* x, const long long* bounds, const long long* starts, long long count, int team,
-                           long long pieces, const double* sums, double* totals) {
+                           long long pieces, const double* sums, double factor, T* out, T* other) {
     __shared__ int waiting[threads], number;  // the block's long groups, counted from its first; in no order
     const int teams = threads / team;
+    const auto finish = [=](const double* totals, long long g) {
+        Kind::finish(totals, (double)max(bounds[g + 1] - bounds[g], 1ll), factor, g, out, other);
+    };
     for (long long first = (long long)blockIdx.x * teams; first < count; first += (long long)gridDim.x * teams) {
         if (threadIdx.x == 0) number = 0;
         __syncthreads();
         const Share mine(bounds, starts, count, first, team);
-        double partial[Term::rows] = {};
-        const auto add = [&](T value) { Term::add(value, Real<T>::bits(value) < 0, partial); };
+        double partial[Kind::rows] = {};
+        const auto add = [&](T value) { Kind::add(value, Real<T>::bits(value) < 0, partial); };
         long long i = mine.begin;
         for (const int step = mine.step; i + 3 * step < mine.end; i += 4 * step) {  // four reads do not wait for each other
             const T values[4] = {x[i], x[i + step], x[i + 2 * step], x[i + 3 * step]};
@@ -112,25 +147,24 @@ __global__ void sum_groups(const T* x, const long long* bounds, const long long*
 #pragma unroll 1
         for (; i < mine.end; i += mine.step) add(x[i]);
 #pragma unroll
-        for (int row = 0; row < Term::rows; ++row) {
+        for (int row = 0; row < Kind::rows; ++row)
             for (int offset = mine.step / 2; offset; offset /= 2)
                 partial[row] += __shfl_down_sync(all_lanes, partial[row], offset, mine.step);
-            if (mine.leads && !mine.is_long) totals[row * count + mine.group] = partial[row];
-        }
+        if (mine.leads && !mine.is_long) finish(partial, mine.group);
         if (mine.leads && mine.is_long) waiting[atomicAdd(&number, 1)] = threadIdx.x / team;
         __syncthreads();
         for (int w = 0; w < number; ++w) {
             const long long g = first + waiting[w];
-            for (int row = 0; row < Term::rows; ++row) {
-                const double total = sum_of_pieces(sums + row * pieces, starts, g);
-                if (threadIdx.x == 0) totals[row * count + g] = total;
-            }
+            double totals[Kind::rows];
+#pragma unroll
+            for (int row = 0; row < Kind::rows; ++row) totals[row] = sum_of_pieces(sums + row * pieces, starts, g);
+            if (threadIdx.x == 0) finish(totals, g);
         }
         __syncthreads();  // `number` has been read
     }
 }
 
-// keys[g] = the largest magnitude of group g, as bits; begins as 0.
+// keys[g] = the largest magnitude of group g, as bits; that of a long one begins as 0.
 template <typename T>
 __global__ void group_maxima(const T* x, const long long* bounds, const long long* starts, long long count, int team,
                              Bits<T>* keys) {

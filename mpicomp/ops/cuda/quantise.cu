@@ -9,11 +9,9 @@ constexpr int unit = 4;
 template <typename T> struct Format;
 template <> struct Format<float> {
     static constexpr int fraction_bits = 23, bias = 127;
-    static __device__ float real(int bits) { return __int_as_float(bits); }
 };
 template <> struct Format<double> {
     static constexpr int fraction_bits = 52, bias = 1023;
-    static __device__ double real(long long bits) { return __longlong_as_double(bits); }
 };
 
 // ---- runs of neighbours, which begin at a multiple of their length
@@ -110,11 +108,12 @@ template <typename T> __global__ void pack_signs(const T* x, long long n, unsign
     }
 }
 
+// `negative` may be null, which means -positive.
 template <typename T>
 __global__ void unpack_signs(const unsigned char* packed, const long long* bounds, long long groups, const T* negative,
                              const T* positive, long long n, T* out) {
     T below = 0, above = 0;
-    const auto enter = [&](long long g) { below = negative[g], above = positive[g]; };
+    const auto enter = [&](long long g) { above = positive[g], below = negative ? negative[g] : -above; };
     each_run<8>(bounds, groups, n, enter, [&](long long i, int offset, int count, Walk& walk) {
         const unsigned bits = packed[i / 8];
         const bool crosses = walk.leaves(offset + count - 1);
@@ -208,7 +207,8 @@ __global__ void unpack_levels(const unsigned char* packed, const long long* boun
 
 // ---- multiples of one unit, as integers
 
-// codes[i] = floor(x[i] * inverse + uniform), or to nearest even; *invalid is set where one does not fit, or is NaN.
+// codes[i] = floor(x[i] * inverse + uniform), or to nearest even; *invalid is set where one does not fit, or is NaN;
+// it may be null, where that is known not to be.
 template <typename T, typename C>
 __global__ void quantise(const T* x, long long n, T inverse, int stochastic, unsigned long long first,
                          unsigned long long seed, unsigned step, unsigned worker, C* codes, int* invalid) {
@@ -225,7 +225,7 @@ __global__ void quantise(const T* x, long long n, T inverse, int stochastic, uns
             const T scaled = run.at[j] * inverse, uniform = uniform_of(words[j]);
             const T sum = scaled + uniform, rounded = stochastic ? floor(sum) : rint(scaled);
             const bool fits = fabs(rounded) < limit;
-            if (!fits && j < count) *invalid = 1;
+            if (invalid && !fits && j < count) atomicOr(invalid, 1);
             made.at[j] = (C)(int)(fits ? rounded : T(0));
         }
         store_run(codes + begin, count, made);
@@ -250,15 +250,32 @@ template <typename T> __device__ inline Bits<T> power(int exponent) {
     return (Bits<T>)(exponent + Format<T>::bias) << Format<T>::fraction_bits;
 }
 
-// *invalid is set where a magnitude is above 2^top or NaN. With the exponent bits of 1 a fraction is 1 + the share of
-// the way from one power of two to the next.
+constexpr short not_finite = 0x7fff;  // as the head of a message
+
+// The least power of two that is not below `largest`, as far as 2^(top - 126) .. 2^top are normal numbers.
+template <typename T> __device__ inline int top_of(T largest) {
+    using F = Format<T>;
+    const Bits<T> bits = Real<T>::bits(largest), fraction = bits & (((Bits<T>)1 << F::fraction_bits) - 1);
+    const int exponent = bits ? (int)(bits >> F::fraction_bits) - F::bias + (fraction != 0) : 0;
+    return min(F::bias, max(127 - F::bias, exponent));
+}
+
+// Where `largest` is given, the largest magnitude of x: the power follows from it and goes to *head, and larger ones are cut
+// off there; where it is not finite, *head says so and codes are zero. Else *invalid, which may be null, is set where a
+// magnitude is above 2^top or NaN. With the exponent bits of 1 a fraction is 1 + the share of the way from one power of two
+// to the next.
 template <typename T>
-__global__ void pack_natural(const T* x, long long n, int top, unsigned long long first, unsigned long long seed,
-                             unsigned step, unsigned worker, unsigned char* out, int* invalid) {
+__global__ void pack_natural(const T* x, long long n, int top, const T* largest, short* head, unsigned long long first,
+                             unsigned long long seed, unsigned step, unsigned worker, unsigned char* out, int* invalid) {
+    const bool finite = !largest || !is_nonfinite(*largest);
+    if (largest) {
+        top = finite ? top_of(*largest) : 0;
+        if (grid_index() == 0) *head = finite ? (short)top : not_finite;
+    }
     using B = Bits<T>;
     constexpr int shift = Format<T>::fraction_bits;
     const B lowest = power<T>(top - 126), highest = power<T>(top), one = power<T>(0);
-    const T grow = Format<T>::real(power<T>(126 - top));
+    const T grow = Real<T>::value(power<T>(126 - top));
     Stream stream(seed, step, worker);
     for (long long begin = unit * grid_index(); begin < n; begin += unit * grid_size()) {
         const int count = (int)min(n - begin, (long long)unit);
@@ -268,21 +285,27 @@ __global__ void pack_natural(const T* x, long long n, int top, unsigned long lon
         Run<unsigned char, unit> made;
 #pragma unroll
         for (int j = 0; j < unit; ++j) {
-            const B bits = Real<T>::bits(run.at[j]), size = bits & Real<T>::magnitude;
+            const B bits = Real<T>::bits(run.at[j]), whole = bits & Real<T>::magnitude;
+            const B size = largest ? min(whole, highest) : whole;
             const bool tiny = size < lowest;
-            const T share = tiny ? Format<T>::real(size) * grow
-                                 : Format<T>::real((size & (((B)1 << shift) - 1)) | one) - T(1);
+            const T share = tiny ? Real<T>::value(size) * grow
+                                 : Real<T>::value((size & (((B)1 << shift) - 1)) | one) - T(1);
             const B below = tiny ? 0 : (size >> shift) - (lowest >> shift) + 1;
             const bool up = T(uniform_of(words[j])) < share;
-            if (size > highest) *invalid = 1;
-            made.at[j] = (unsigned char)((below + up) | (bits < 0 ? 128 : 0));
+            if (invalid && size > highest) atomicOr(invalid, 1);
+            made.at[j] = finite ? (unsigned char)((below + up) | (bits < 0 ? 128 : 0)) : 0;
         }
         store_run(out + begin, count, made);
     }
 }
 
-template <typename T> __global__ void unpack_natural(const unsigned char* packed, int top, long long n, T* out) {
+// The power is *head, where that is given.
+template <typename T>
+__global__ void unpack_natural(const unsigned char* packed, int top, const short* head, long long n, T* out) {
     using B = Bits<T>;
+    const bool finite = !head || *head != not_finite;
+    constexpr B nan = Real<T>::infinity | (B)1 << (Format<T>::fraction_bits - 1);
+    if (head) top = finite ? *head : 0;
     for (long long begin = unit * grid_index(); begin < n; begin += unit * grid_size()) {
         const int count = (int)min(n - begin, (long long)unit);
         const Run<unsigned char, unit> run = load_run<unit>(packed + begin, count);
@@ -291,8 +314,8 @@ template <typename T> __global__ void unpack_natural(const unsigned char* packed
         for (int j = 0; j < unit; ++j) {
             const B code = run.at[j] & 127, step = (B)1 << Format<T>::fraction_bits;
             const B size = power<T>(top - 126) + (code - 1) * step;
-            const T value = Format<T>::real(code ? size : 0);
-            made.at[j] = run.at[j] & 128 ? -value : value;
+            const T value = Real<T>::value(code ? size : 0);
+            made.at[j] = finite ? (run.at[j] & 128 ? -value : value) : Real<T>::value(nan);
         }
         store_run(out + begin, count, made);
     }

@@ -1,10 +1,13 @@
 """Launchers of what writes few bits a value; see :mod:`..reference.quantise`.
 
 Four neighbours a thread, or a byte of eight bits; norms take a few threads a short group, and a block a piece of a long
-one. Refusing bounds, or values that do not fit, waits for the device.
+one. Bounds that `group_bounds` did not make, and values that may not fit, are looked at first, which waits for the
+device.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,89 +26,127 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from ..reference.quantise import NORMS, require_levels, require_top, require_unit
+from ..reference.quantise import (
+    NOT_FINITE,
+    require_codes,
+    require_levels,
+    require_magnitudes,
+    require_norm,
+    require_top,
+    require_unit,
+)
 from ..reference.random import Key
-from .arguments import bits_dtype, check, kind_of
+from .arguments import bits_dtype, check, kind_of, known_of, vouch
 from .random import stream
 
-TERM = {"l2": "Square", "mean": "Magnitude"}
+KIND = {"l2": ("Square", "Norm"), "capped": ("Square", "CappedNorm"), "mean": ("Magnitude", "MeanMagnitude")}
 UNIT = 4  # `unit` in quantise.cu
 CODE_PIECE = 4096  # `code_piece` there
+NULL = np.uintp(0)
 
 
 # ---- one number a group
 
-@on_device
-def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
-    t, groups = kind_of(x, "x", REAL), _groups(bounds, x.size)
-    check(out, "out", x.dtype, groups)
-    if kind not in NORMS:
-        raise InvalidArgument(f"kind must be one of {', '.join(NORMS)}, got {kind}")
-    if kind == "max":
-        out[:] = _maxima(x, t, bounds).view(x.dtype)
-        return
-    (totals,) = _sums(x, f"{t}, {TERM[kind]}", bounds, 1)
-    out[:] = xp().sqrt(totals) if kind == "l2" else totals / xp().maximum(xp().diff(bounds), 1)
-
-
-@on_device
-def group_means(x: Array, bounds: Array, negative: Array, positive: Array) -> None:
-    t, groups = kind_of(x, "x", REAL), _groups(bounds, x.size)
-    check(negative, "negative", x.dtype, groups)
-    check(positive, "positive", x.dtype, groups)
-    below, above, negatives = _sums(x, f"{t}, Signs", bounds, 3)
-    negative[:] = below / xp().maximum(negatives, 1)
-    positive[:] = above / xp().maximum(xp().diff(bounds) - negatives, 1)
-
-
-def _groups(bounds: Array, n: int) -> int:
-    """How many groups; refuses bounds that do not cut all of ``[0, n)``."""
-    check(bounds, "bounds", np.dtype(np.int64))
-    groups: int = bounds.size - 1
-    invalid = xp().zeros(1, np.int32)
-    if groups >= 0:
-        launch("norms", "check_bounds", blocks_for(groups + 1), bounds, np.int64(groups), np.int64(n), invalid)
-    if groups < 0 or int(to_host(invalid)[0]):
-        raise InvalidArgument(f"bounds must ascend from 0 to {n}")
-    return groups
-
-
-class _Teams:
-    """Who sums which group, worked out without waiting for the device; see norms.cu.
+class _Groups(NamedTuple):
+    """What the host knows of groups, and which threads sum which of them; see norms.cu.
 
     A team has a thread for every 4 to 8 elements of the mean group, at most a warp. Groups of over TEAM_MOST elements a
     thread are long: blocks take them, piece by piece, and where the mean group is, a block also adds up its pieces.
     """
 
-    def __init__(self, bounds: Array, n: int) -> None:
-        groups = bounds.size - 1
-        mean, most = n // max(groups, 1), WARP * TEAM_MOST  # what a warp takes alone
-        self.team = THREADS if mean > most else min(WARP, 1 << (mean // 8).bit_length())
-        self.blocks = blocks_for(groups, THREADS // self.team)
-        longest = min(self.team, WARP) * TEAM_MOST  # of the short groups
-        self.pieces = n // GROUP_PIECE + min(groups, n // (longest + 1))  # there are no more, and mostly fewer
-        self.piece_blocks = blocks_for(min(self.pieces, n // most + 1), 1)
-        counts = (xp().diff(bounds) + (GROUP_PIECE - 1 - longest)) // GROUP_PIECE  # 0 for a short group
-        self.starts = xp().concatenate([xp().zeros(1, np.int64), xp().cumsum(counts)])
+    n: int
+    number: int
+    team: int
+    pieces: int  # of the long groups
+    starts: Array  # on the device: the number of each group's first piece
 
 
-def _sums(x: Array, instance: str, bounds: Array, rows: int) -> Array:
-    """``rows`` sums of each group, float64."""
-    groups, teams = np.int64(bounds.size - 1), _Teams(bounds, x.size)
-    sums, totals = xp().empty(rows * teams.pieces, np.float64), xp().empty(rows * int(groups), np.float64)
-    given, pieces = (x, bounds, teams.starts, groups), np.int64(teams.pieces)
-    launch("norms", f"sum_pieces<{instance}>", teams.piece_blocks, *given, pieces, sums)
-    launch("norms", f"sum_groups<{instance}>", teams.blocks, *given, np.int32(teams.team), pieces, sums, totals)
-    return totals.reshape(rows, -1)
+def group_bounds(bounds: np.ndarray) -> Array:
+    groups, starts = _cut(bounds, int(bounds[-1]) if bounds.size else 0)
+    both = xp().asarray(np.concatenate([bounds, starts]))
+    return vouch(both[: bounds.size], groups._replace(starts=both[bounds.size :]), "groups")
 
 
-def _maxima(x: Array, t: str, bounds: Array) -> Array:
-    """The bits of each group's largest magnitude."""
-    groups, keys = np.int64(bounds.size - 1), xp().zeros(bounds.size - 1, bits_dtype(x))
-    teams = _Teams(bounds, x.size)
-    blocks = max(teams.blocks, teams.piece_blocks)
-    launch("norms", f"group_maxima<{t}>", blocks, x, bounds, teams.starts, groups, np.int32(teams.team), keys)
-    return keys
+def _cut(bounds: np.ndarray, n: int) -> tuple[_Groups, np.ndarray]:
+    """The groups that bounds on the host make, and their `starts` there; refuses those that do not cut ``[0, n)``."""
+    lengths = np.diff(bounds)
+    if not bounds.size or bounds[0] or bounds[-1] != n or (lengths < 0).any():
+        raise InvalidArgument(f"bounds must ascend from 0 to {n}")
+    count = bounds.size - 1
+    mean, most = n // max(count, 1), WARP * TEAM_MOST  # what a warp takes alone
+    team = THREADS if mean > most else min(WARP, 1 << (mean // 8).bit_length())
+    longest = min(team, WARP) * TEAM_MOST  # of the short groups
+    starts = np.zeros(bounds.size, np.int64)
+    np.cumsum((lengths + (GROUP_PIECE - 1 - longest)) // GROUP_PIECE, out=starts[1:])  # a short group has none
+    return _Groups(n, count, team, int(starts[-1]), None), starts
+
+
+def _groups(bounds: Array, n: int) -> _Groups:
+    """The groups of bounds on the device, which are examined where `group_bounds` did not make them."""
+    check(bounds, "bounds", np.dtype(np.int64))
+    groups: _Groups | None = known_of(bounds, "groups")
+    if groups is None:
+        groups, starts = _cut(to_host(bounds), n)
+        groups = groups._replace(starts=xp().asarray(starts))
+        vouch(bounds, groups, "groups")
+    if groups.n != n:
+        raise InvalidArgument(f"bounds must ascend from 0 to {n}")
+    return groups
+
+
+@on_device
+def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
+    kind_of(x, "x", REAL)
+    groups = _groups(bounds, x.size)
+    check(out, "out", x.dtype, groups.number)
+    require_norm(kind)
+    if kind == "max":
+        _maxima(x, bounds, groups, out)
+    else:
+        _sum(x, bounds, groups, *KIND[kind], 0.0, out)
+
+
+@on_device
+def limit_norms(x: Array, bounds: Array, factor: float, out: Array) -> None:
+    kind_of(x, "x", REAL)
+    groups = _groups(bounds, x.size)
+    check(out, "out", x.dtype, groups.number)
+    _sum(x, bounds, groups, "Square", "Limit", factor, out)
+
+
+@on_device
+def group_means(x: Array, bounds: Array, negative: Array, positive: Array) -> None:
+    kind_of(x, "x", REAL)
+    groups = _groups(bounds, x.size)
+    check(negative, "negative", x.dtype, groups.number)
+    check(positive, "positive", x.dtype, groups.number)
+    _sum(x, bounds, groups, "Signs", "Means", 0.0, negative, positive)
+
+
+def _sum(x: Array, bounds: Array, groups: _Groups, term: str, kind: str, factor: float, out: Array,
+         other: Array = NULL) -> None:
+    """Sums of terms, float64, and what ``kind`` makes of them: one launch, two where groups are long."""
+    t, count, pieces = REAL[x.dtype.name], np.int64(groups.number), np.int64(groups.pieces)
+    given, sums = (x, bounds, groups.starts, count), NULL
+    if groups.pieces:
+        sums = xp().empty((3 if term == "Signs" else 1) * groups.pieces, np.float64)
+        launch("norms", f"sum_pieces<{t}, {term}>", blocks_for(groups.pieces, 1), *given, pieces, sums)
+    team, made = np.int32(groups.team), (np.float64(factor), out, other)
+    launch("norms", f"sum_groups<{t}, {kind}>", _blocks(groups), *given, team, pieces, sums, *made)
+
+
+def _maxima(x: Array, bounds: Array, groups: _Groups, out: Array) -> None:
+    """Each group's largest magnitude."""
+    keys = out.view(bits_dtype(x))
+    if groups.pieces:
+        keys[:] = 0
+    blocks = max(_blocks(groups), blocks_for(groups.pieces, 1))
+    given = x, bounds, groups.starts, np.int64(groups.number), np.int32(groups.team)
+    launch("norms", f"group_maxima<{REAL[x.dtype.name]}>", blocks, *given, keys)
+
+
+def _blocks(groups: _Groups) -> int:
+    return blocks_for(groups.number, THREADS // groups.team)
 
 
 # ---- one bit an entry
@@ -118,13 +159,14 @@ def pack_signs(x: Array, out: Array) -> None:
 
 
 @on_device
-def unpack_signs(packed: Array, bounds: Array, negative: Array, positive: Array, out: Array) -> None:
+def unpack_signs(packed: Array, bounds: Array, negative: Array | None, positive: Array, out: Array) -> None:
     t, nbytes = kind_of(out, "out", REAL), (out.size + 7) // 8
     check(packed, "packed", np.dtype(np.uint8), nbytes)
-    groups = _groups(bounds, out.size)
-    check(negative, "negative", out.dtype, groups)
+    groups = _groups(bounds, out.size).number
+    if negative is not None:
+        check(negative, "negative", out.dtype, groups)
     check(positive, "positive", out.dtype, groups)
-    arguments = np.int64(groups), negative, positive, np.int64(out.size), out
+    arguments = np.int64(groups), NULL if negative is None else negative, positive, np.int64(out.size), out
     launch("quantise", f"unpack_signs<{t}>", blocks_for(out.size, CODE_PIECE), packed, bounds, *arguments)
 
 
@@ -136,7 +178,7 @@ def pack_levels(x: Array, bounds: Array, scales: Array, levels: int, width: int,
     t = kind_of(x, "x", REAL)
     require_levels(levels, width)
     check(out, "out", np.dtype(np.uint8), (x.size * width + 7) // 8)
-    groups = _groups(bounds, x.size)
+    groups = _groups(bounds, x.size).number
     check(scales, "scales", x.dtype, groups)
     arguments = np.int64(groups), scales, np.int32(levels), np.int32(width), *stream(first, key), out
     launch("quantise", f"pack_levels<{t}>", blocks_for(x.size, CODE_PIECE), x, np.int64(x.size), bounds, *arguments)
@@ -147,7 +189,7 @@ def unpack_levels(packed: Array, bounds: Array, scales: Array, levels: int, widt
     t = kind_of(out, "out", REAL)
     require_levels(levels, width)
     check(packed, "packed", np.dtype(np.uint8), (out.size * width + 7) // 8)
-    groups = _groups(bounds, out.size)
+    groups = _groups(bounds, out.size).number
     check(scales, "scales", out.dtype, groups)
     arguments = np.int64(groups), scales, np.int32(levels), np.int32(width), np.int64(out.size), out
     launch("quantise", f"unpack_levels<{t}>", blocks_for(out.size, CODE_PIECE), packed, bounds, *arguments)
@@ -160,19 +202,21 @@ def _units(n: int) -> int:
 # ---- multiples of one unit, and powers of two
 
 @on_device
-def quantise(x: Array, unit: float, first: int, key: Key | None, codes: Array) -> None:
+def quantise(x: Array, unit: float, first: int, key: Key | None, codes: Array, largest: float | None = None) -> None:
     require_unit(unit)
     t, c = kind_of(x, "x", REAL), kind_of(codes, "codes", CODE)
     check(codes, "codes", codes.dtype, x.size)
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         inverse = x.dtype.type(1) / x.dtype.type(unit)
     stochastic, numbers = np.int32(key is not None), stream(first, key or Key(0, 0, 0))
-    invalid = xp().zeros(1, np.int32)
+    invalid = xp().zeros(1, np.int32) if largest is None else NULL
     arguments = np.int64(x.size), inverse, stochastic, *numbers, codes, invalid
     launch("quantise", f"quantise<{t}, {c}>", _units(x.size), x, *arguments)
-    if int(to_host(invalid)[0]):
-        limit = np.iinfo(codes.dtype).max
-        raise InvalidArgument(f"codes must be at most {limit} in magnitude: take a larger unit than {unit}")
+    require_codes(_fits(invalid) if largest is None else largest / unit + 1 <= np.iinfo(codes.dtype).max, codes, unit)
+
+
+def _fits(invalid: Array) -> bool:
+    return not int(to_host(invalid)[0])
 
 
 @on_device
@@ -187,19 +231,51 @@ def dequantise(codes: Array, unit: float, out: Array) -> None:
 
 @on_device
 def pack_natural(x: Array, top: int, first: int, key: Key, out: Array) -> None:
-    t = kind_of(x, "x", REAL)
     require_top(top, x)
     check(out, "out", np.dtype(np.uint8), x.size)
     invalid = xp().zeros(1, np.int32)
-    arguments = np.int64(x.size), np.int32(top), *stream(first, key), out, invalid
-    launch("quantise", f"pack_natural<{t}>", _units(x.size), x, *arguments)
-    if int(to_host(invalid)[0]):
-        raise InvalidArgument(f"magnitudes must be at most 2^{top}")
+    _pack_natural(x, top, NULL, NULL, first, key, out, invalid)
+    require_magnitudes(_fits(invalid), top)
 
 
 @on_device
 def unpack_natural(packed: Array, top: int, out: Array) -> None:
-    t = kind_of(out, "out", REAL)
     require_top(top, out)
     check(packed, "packed", np.dtype(np.uint8), out.size)
-    launch("quantise", f"unpack_natural<{t}>", _units(out.size), packed, np.int32(top), np.int64(out.size), out)
+    _unpack_natural(packed, top, NULL, out)
+
+
+@on_device
+def encode_natural(x: Array, bounds: Array, first: int, key: Key, message: Array) -> None:
+    kind_of(x, "x", REAL)
+    head, codes = _head_and_codes(message, x.size)
+    largest = xp().empty(1, x.dtype)
+    group_norms(x, bounds, "max", largest)
+    _pack_natural(x, 0, largest, head, first, key, codes, NULL)
+
+
+@on_device
+def decode_natural(message: Array, out: Array, known: bool = False) -> None:
+    head, codes = _head_and_codes(message, out.size)
+    top = NOT_FINITE if known else int(to_host(head)[0])
+    if top != NOT_FINITE:
+        require_top(top, out)
+    _unpack_natural(codes, 0, head, out)
+
+
+def _head_and_codes(message: Array, n: int) -> tuple[Array, Array]:
+    check(message, "message", np.dtype(np.uint8), 2 + n)
+    return message[:2].view(np.int16), message[2:]
+
+
+def _pack_natural(x: Array, top: int, largest: Array, head: Array, first: int, key: Key, out: Array, invalid: Array
+                  ) -> None:
+    t = kind_of(x, "x", REAL)
+    arguments = np.int64(x.size), np.int32(top), largest, head, *stream(first, key), out, invalid
+    launch("quantise", f"pack_natural<{t}>", max(1, _units(x.size)), x, *arguments)  # the head is written of none, too
+
+
+def _unpack_natural(packed: Array, top: int, head: Array, out: Array) -> None:
+    t = kind_of(out, "out", REAL)
+    arguments = packed, np.int32(top), head, np.int64(out.size), out
+    launch("quantise", f"unpack_natural<{t}>", _units(out.size), *arguments)
