@@ -44,7 +44,7 @@ __global__ void read_gaps(const unsigned char* packed, int width, long long k, l
             bits |= (unsigned long long)(packed[bit / 8] >> bit % 8) << have;
             have += 8 - (int)(bit % 8);
         }
-        steps[j] = (long long)(bits & ((1ull << width) - 1)) + 1;
+        steps[j] = (long long)((bits & ((1ull << width) - 1)) + 1);
     }
 }
 

@@ -9,7 +9,7 @@ constexpr int piece = 16384;  // elements
 // *invalid is set where bounds do not ascend from 0 to n.
 __global__ void check_bounds(const long long* bounds, long long count, long long n, int* invalid) {
     for (long long g = grid_index(); g <= count; g += grid_size())
-        if (g < count ? bounds[g + 1] < bounds[g] : bounds[0] != 0 || bounds[count] != n) *invalid = 1;
+        if (g < count ? bounds[g + 1] < bounds[g] : bounds[0] != 0 || bounds[count] != n) atomicOr(invalid, 1);
 }
 
 struct Square {

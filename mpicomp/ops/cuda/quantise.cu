@@ -175,7 +175,7 @@ __global__ void quantise(const T* x, long long n, T inverse, int stochastic, uns
             const T scaled = run.at[j] * inverse, uniform = stochastic ? uniform_of(stream.word(first + begin + j)) : 0;
             const T sum = scaled + uniform, rounded = stochastic ? floor(sum) : rint(scaled);
             const bool fits = fabs(rounded) < limit;
-            if (!fits && begin + j < end) *invalid = 1;
+            if (!fits && begin + j < end) atomicOr(invalid, 1);
             made.at[j] = (C)(int)(fits ? rounded : T(0));
         }
         store_run(codes, begin, end, made);
@@ -222,7 +222,7 @@ __global__ void pack_natural(const T* x, long long n, int top, unsigned long lon
                                  : Format<T>::real((size & (((B)1 << shift) - 1)) | one) - T(1);
             const B below = tiny ? 0 : (size >> shift) - (lowest >> shift) + 1;
             const bool up = T(uniform_of(stream.word(first + begin + j))) < share;
-            if (size > highest) *invalid = 1;
+            if (size > highest) atomicOr(invalid, 1);
             made.at[j] = (unsigned char)((below + up) | (bits < 0 ? 128 : 0));
         }
         store_run(out, begin, end, made);

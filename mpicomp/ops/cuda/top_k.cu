@@ -54,13 +54,13 @@ __global__ void choose_digit(long long* cut, unsigned long long* counts) {
     constexpr int each = digits / threads, of_lane = digits / warp_size;
     __shared__ unsigned long long sums[threads];
     cut += 2 * (long long)blockIdx.x, counts += digits * (long long)blockIdx.x;
+    const unsigned long long wanted = cut[1];  // before the barrier, after which a lane changes it
     const auto from_top = [&](int place) { return counts[digits - 1 - place]; };
     unsigned long long mine = 0;
     for (int j = 0; j < each; ++j) mine += from_top(threadIdx.x * each + j);
     sums[threadIdx.x] = mine;
     __syncthreads();
     if (threadIdx.x < warp_size) {
-        const unsigned long long wanted = cut[1];
         unsigned long long own = 0, until = 0;
         for (int j = 0; j < threads / warp_size; ++j) own += sums[threadIdx.x * (threads / warp_size) + j];
         until = own;
