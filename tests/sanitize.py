@@ -1,11 +1,14 @@
-"""The compiled operations under GCC's sanitizers: what ``make sanitize`` runs.
+"""The compiled operations under GCC's sanitizers, the CUDA kernels under checks of ours: what ``make sanitize`` runs.
 
-    python tests/sanitize.py [address] [thread]
+    python tests/sanitize.py [address] [thread] [cuda]
 
 ``address`` (AddressSanitizer with UndefinedBehaviorSanitizer) runs the tests of the operations and bent input for
 every decoder of the wire; ``thread`` (ThreadSanitizer) what helper threads do (tests/threads_of_ops.py). Both are built
 at the same time, each in a copy of the package in a temporary folder, so that nothing here sees them. The interpreter
 is not instrumented: the sanitizer's library is loaded before it. A finding ends the run.
+
+``cuda`` runs the kernels' tests on the CPU with several blocks at once, and looks at every access to memory: races,
+accesses outside arrays, undefined behaviour (tests/ops/cuda_checks.h). Every kernel must have been run in several.
 
 Two things make the builds short, for what takes long is to instrument pybind11 in every file. All files are compiled as
 one, each in a namespace of its own. And loops are compiled once instead of for every instruction set: sanitizers look
@@ -60,15 +63,46 @@ IN_OPERATION = "mpicomp/ops/cpu/reduce.cpp"
 PLANTED = {"address": {"address": IN_OPERATION, "undefined": "signed integer overflow"},
            "thread": {"thread": IN_OPERATION}}  # fmt: skip
 RUNS = {"address": OPERATIONS, "thread": [["tests/threads_of_ops.py"]]}
+# Without what has no kernel to run, huge grids, and half of the slowest tests.
+KERNELS = ["-m", "pytest", "-q", "tests/ops", "--ignore=tests/ops/test_cuda_compiles.py",
+           "--ignore=tests/ops/test_large.py", "-k",
+           "cuda and not (products_of_integers and (cuda-1 or cuda-3 or cuda-5 or cuda-7))",
+           f"--numprocesses={WORKERS}"]  # fmt: skip
 
 
 def main(names: list[str]) -> int:
-    names = names or list(FLAGS)
-    if set(names) - set(FLAGS):
-        sys.exit(f"choose from {', '.join(FLAGS)}, got {' '.join(names)}")
+    names = names or [*FLAGS, "cuda"]
+    if set(names) - {*FLAGS, "cuda"}:
+        sys.exit(f"choose from {', '.join(FLAGS)}, cuda, got {' '.join(names)}")
+    if "cuda" in names and (code := check_kernels()):
+        return code
+    names = [name for name in names if name != "cuda"]
     with tempfile.TemporaryDirectory(prefix="mpicomp-sanitize-") as folder, ThreadPoolExecutor() as pool:
         packages = dict(zip(names, pool.map(lambda name: build(name, Path(folder) / name), names), strict=True))
         return next((code for name in names if (code := run(name, packages[name]))), 0)
+
+
+def check_kernels() -> int:
+    """The exit code of the kernels' tests; 1 where a kernel was not run in several blocks."""
+    sys.path.insert(0, str(ROOT / "tests" / "ops"))
+    from cuda_on_cpu import CheckedRuntime
+
+    from mpicomp.ops import cuda_runtime
+
+    if reason := CheckedRuntime.missing():
+        print(f"== cuda: left out: {reason}")
+        return 0
+    print(f"== cuda: {' '.join(KERNELS)}", flush=True)
+    with tempfile.NamedTemporaryFile("r") as log:
+        variables = {**os.environ, "MPICOMP_CHECK_CUDA": log.name}
+        code = subprocess.run([sys.executable, *KERNELS], cwd=ROOT, env=variables).returncode
+        spread = {line.partition("<")[0].strip() for line in log}
+    kernels = {name.partition("<")[0] for names in cuda_runtime.KERNELS.values() for name in names}
+    if code == 0 and (alone := sorted(kernels - spread)):
+        print(f"== cuda: never in several blocks: {' '.join(alone)}")
+        code = 1
+    print(f"== cuda FAILED (exit code {code})" if code else "== cuda: no finding", flush=True)
+    return code
 
 
 def run(name: str, package: Path) -> int:

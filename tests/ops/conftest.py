@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from cuda_on_cpu import EmulatedRuntime
+from cuda_on_cpu import CheckedRuntime, EmulatedRuntime
 from on_gpu import OnGPU
 
 from mpicomp.errors import InvalidArgument
@@ -18,11 +18,14 @@ ISAS = ("avx512", "avx2", "baseline")
 
 @pytest.fixture(scope="session")
 def emulated_cuda():
-    """mpicomp.ops.gpu, its kernels run on the CPU; with MPICOMP_TEST_GPU=1 on the GPU (tests/gpu_check.py sets it)."""
+    """mpicomp.ops.gpu, its kernels run on the CPU; with MPICOMP_TEST_GPU=1 on the GPU (tests/gpu_check.py sets it).
+
+    With MPICOMP_CHECK_CUDA=FILE every access of theirs to memory is looked at (tests/sanitize.py sets it).
+    """
     if os.environ.get("MPICOMP_TEST_GPU") == "1":
         yield OnGPU()
         return
-    previous = cuda_runtime.use(EmulatedRuntime())
+    previous = cuda_runtime.use(CheckedRuntime() if "MPICOMP_CHECK_CUDA" in os.environ else EmulatedRuntime())
     yield gpu
     cuda_runtime.use(previous)
 

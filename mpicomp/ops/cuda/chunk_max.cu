@@ -86,7 +86,7 @@ template <typename P, typename I>
 __global__ void chunk_indices(const P* positions, long long m, int chunk, long long n, I* indices, int* invalid) {
     for (long long j = grid_index(); j < m; j += grid_size()) {
         const long long index = j * chunk + positions[j];
-        if (positions[j] >= chunk || index >= n) *invalid = 1;
+        if (positions[j] >= chunk || index >= n) atomicOr(invalid, 1);
         indices[j] = (I)index;
     }
 }
@@ -97,7 +97,7 @@ __global__ void chunk_indices_spans(const P* positions, const long long* spans, 
                                     I* indices, int* invalid) {
     for (long long j = grid_index(); j < m; j += grid_size()) {
         const Chunk own = chunk_of(spans, count, group_of(spans, count, j), j);
-        if (positions[j] >= own.length) *invalid = 1;
+        if (positions[j] >= own.length) atomicOr(invalid, 1);
         indices[j] = (I)(own.begin + positions[j]);
     }
 }

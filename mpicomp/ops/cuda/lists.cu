@@ -43,7 +43,7 @@ __global__ void read_gaps(const unsigned char* packed, int width, long long k, l
             bits |= (unsigned long long)(packed[bit / 8] >> bit % 8) << have;
             have += 8 - (int)(bit % 8);
         }
-        steps[j] = (long long)(bits & ((1ull << width) - 1)) + 1;
+        steps[j] = (long long)((bits & ((1ull << width) - 1)) + 1);
     }
 }
 
@@ -52,8 +52,9 @@ template <typename I>
 __global__ void write_indices(const long long* until, long long k, I* indices, unsigned long long* found) {
     unsigned long long largest = 0;
     for (long long j = grid_index(); j < k; j += grid_size()) {
-        indices[j] = (I)(until[j] - 1);
-        largest = max(largest, (unsigned long long)(until[j] - 1));
+        const unsigned long long index = (unsigned long long)until[j] - 1;  // which nonsense takes round
+        indices[j] = (I)index;
+        largest = max(largest, index);
     }
     largest = block_max(largest);
     if (threadIdx.x == 0) found[blockIdx.x] = largest;
