@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from . import allreduce, cautions, saved
 from .buckets import Arrays, Bucket
 from .errors import InvalidArgument, NonFiniteGradient
@@ -184,7 +182,7 @@ class Reducer:
     def _load(self, state: dict[str, Any]) -> None:
         self.step = int(state["step"])
         for prefix, part in self._stateful():
-            part.load({key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)})
+            part.load(saved.of_part(prefix, state))
         if self._bucket is not None:
             self._pipeline.check(self._bucket, self.step)
 

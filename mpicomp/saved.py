@@ -39,6 +39,11 @@ def agree_on(comm: Any, state: Mapping[str, Any], scheme: Scheme, workers: int, 
     comm.agree(common, error)
 
 
+def of_part(prefix: str, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Copies of what one part of a reducer saved, whose names begin with ``prefix``."""
+    return {key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)}
+
+
 def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> str:
     """What all ranks' states must have in common, in words."""
     if absent := [key for key in ("scheme", "workers", "step") if key not in state]:

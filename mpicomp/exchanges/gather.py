@@ -76,7 +76,8 @@ class Gather(Stateless):
 
     def _sum(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any) -> Mean:
         """The mean of all workers' values, where this rank's ``own`` are known."""
-        whole, lists = self._chosen[0] is None, []
+        whole = self._chosen[0] is None
+        lists: list[Any] = []
         if whole:
             total = step.scratch("gather-mean", step.n, step.dtype)
             total[:] = 0

@@ -106,7 +106,6 @@ def _kernel_names() -> dict[str, list[str]]:
         "orthogonalise": [f"orthogonalise<{t}, {rank}>" for t in real for rank in RANKS],
         "random": [*(f"numbers<{t}>" for t in ("unsigned int", "float")), *(f"random_strata<{i}>" for i in index)],
         "norms": [
-            "add_pieces",
             *(f"sum_pieces<{t}, {term}>" for t in real for term in ("Square", "Magnitude", "Signs")),
             *(f"sum_groups<{t}, {kind}>" for t in real for kind in ("Norm", "CappedNorm", "Limit", "MeanMagnitude",
                                                                     "Means")),

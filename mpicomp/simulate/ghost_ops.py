@@ -33,6 +33,7 @@ from ..ops.reference.many import (
 from ..ops.reference.selection import Moments
 from ..ops.reference.sketch import expand_rows_in, project_rows_in
 from .ghost import Ghost, Unknown
+from .ghost_composed import Composed
 from .spread import Spread, joined, union
 
 # What operations count by: the elements of the largest argument, or of the one at this place.
@@ -55,7 +56,7 @@ KERNELS = (
 BIN = 5  # pass of AdaComp's bins in the long run: 4 to 8 of 50 or 500 random gradients, however they were drawn
 
 
-class GhostOps:
+class GhostOps(Composed):
     """The operations of ``mpicomp.ops`` on ghosts: what each passes over goes to ``work(kernel, elements)``.
 
     Assumed, where it depends on elements: a threshold lets ``passing`` of the places through that its elements were
@@ -120,16 +121,6 @@ class GhostOps:
 
     group_bounds = from_host
 
-    def encode_natural(self, x: Any, bounds: np.ndarray, first: int, key: Any, message: Any) -> None:
-        self.group_norms(x, bounds, "max", None)
-        self.pack_natural(x)
-
-    def decode_natural(self, message: Any, out: Any, known: bool = False) -> None:
-        self.unpack_natural(out)
-
-    def limit_norms(self, x: Any, bounds: np.ndarray, factor: float, out: Any) -> None:
-        self.group_norms(x, bounds, "l2", out)
-
     def concatenate(self, arrays: list[Any], dtype: Any) -> Any:
         if arrays and all(isinstance(one, np.ndarray) for one in arrays):
             return np.concatenate(arrays, dtype=dtype)
@@ -143,15 +134,6 @@ class GhostOps:
     def gather(self, memory: Any, grad: Any, indices: Any, values: Any) -> None:
         self.work("gather", indices.size)
         values.spread = indices.spread
-
-    def gather_counted(self, memory: Any, grad: Any, indices: Any, values: Any) -> int:
-        self.gather(memory, grad, indices, values)
-        return self.count_nonfinite(values)[0]
-
-    def take_out(self, dst: Any, indices: Any, factor: float, values: Any) -> None:
-        self.gather(None, dst, indices, values)
-        self.clear(dst, indices)
-        self.scale(values, factor)
 
     def scatter_add(self, dst: Any, indices: Any, values: Any) -> None:
         self.work("scatter_add", indices.size)

@@ -215,6 +215,7 @@ static void undefined(const Location& at, const char* what) {
     SEEN(__tsan_unaligned_read##bytes, bytes, false) SEEN(__tsan_unaligned_write##bytes, bytes, true)
 SEEN_ALL(1) SEEN_ALL(2) SEEN_ALL(4) SEEN_ALL(8) SEEN_ALL(16)
 SEEN(__tsan_volatile_read8, 8, false) SEEN(__tsan_volatile_write8, 8, true)
+SEEN(__tsan_volatile_write1, 1, true) SEEN(__tsan_volatile_write2, 2, true)
 extern "C" void __tsan_volatile_read4(void* flag) { checks::read_flag(flag, HERE); }
 extern "C" void __tsan_volatile_write4(void* flag) { checks::write_flag(flag, HERE); }
 extern "C" void __tsan_read_range(void* first, std::size_t n) { checks::access(first, n, false, checks::plain, HERE); }

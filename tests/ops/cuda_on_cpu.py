@@ -140,8 +140,8 @@ class CheckedRuntime(EmulatedRuntime):
         log = None if self._instead else os.environ.get("MPICOMP_CHECK_CUDA")
 
         def launch(grid: tuple[int], block: tuple[int], args: tuple) -> None:
-            own = {arg.ctypes.data: arg.nbytes for arg in args if isinstance(arg, np.ndarray)}
-            arrays = [*own.items(), *self._asked.items()]
+            own = [(arg.ctypes.data, arg.nbytes) for arg in args if isinstance(arg, np.ndarray)]
+            arrays = [*own, *self._asked.items()]
             columns = ((ctypes.c_size_t * len(arrays))(*column) for column in zip(*arrays, strict=True))
             library.allow(*columns, len(arrays))
             seed = int(os.environ.get("MPICOMP_SCHEDULE", random.randrange(2**63)))

@@ -14,7 +14,10 @@ __global__ void move_arrays(const unsigned long long* addresses, const long long
     __shared__ long long first;
     for (long long begin = (long long)blockIdx.x * list_piece; begin < n; begin += (long long)gridDim.x * list_piece) {
         const long long end = min(begin + list_piece, n);
-        if (threadIdx.x < warp_size) first = group_of_warp(bounds, count, begin);
+        if (threadIdx.x < warp_size) {
+            const long long group = group_of_warp(bounds, count, begin);
+            if (threadIdx.x == 0) first = group;
+        }
         __syncthreads();
         long long g = first;
         for (long long i = begin + size * threadIdx.x; i < end; i += size * threads) {
@@ -46,10 +49,11 @@ __global__ void move_sparse(const unsigned long long* addresses, const long long
     for (long long begin = (long long)blockIdx.x * list_piece; begin < n; begin += (long long)gridDim.x * list_piece) {
         const long long end = min(begin + list_piece, n);
         const int warp = threadIdx.x / warp_size;  // one asks for the group, and two for the piece's indices
-        if (warp == 0) first = group_of_warp(bounds, count, begin);
-        if (warp == 1 || warp == 2) {
-            const long long bound = warp == 1 ? begin : end;
-            cuts[warp - 1] = count_passing(k, [=](long long j) { return indices[j] < bound; });
+        if (warp < 3) {
+            const long long bound = warp == 2 ? end : begin;
+            const long long found = warp == 0 ? group_of_warp(bounds, count, begin)
+                                              : count_passing(k, [=](long long j) { return indices[j] < bound; });
+            if (threadIdx.x % warp_size == 0) (warp == 0 ? first : cuts[warp - 1]) = found;
         }
         __syncthreads();
         long long g = first;

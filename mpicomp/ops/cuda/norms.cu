@@ -114,14 +114,6 @@ __device__ inline double sum_of_pieces(const double* sums, const long long* star
     return block_sum(partial);
 }
 
-// totals[row * count + g] = the sum of group g's pieces, of any kernel's. One block a group and row.
-__global__ void add_pieces(const double* sums, long long pieces, const long long* starts, long long count,
-                           double* totals) {
-    const long long row = blockIdx.x / count, g = blockIdx.x % count;
-    const double total = sum_of_pieces(sums + row * pieces, starts, g);
-    if (threadIdx.x == 0) totals[row * count + g] = total;
-}
-
 // What `Kind` makes of the sums of group g, which are always added in the same order: of a short one by its team, of a long
 // one, by the block, from the sums of its pieces.
 template <typename T, typename Kind>

@@ -78,7 +78,10 @@ __device__ inline void each_run(const long long* bounds, long long groups, long 
     const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size;
     for (long long begin = (long long)blockIdx.x * code_piece; begin < n; begin += (long long)gridDim.x * code_piece) {
         const int size = (int)min(n - begin, (long long)code_piece);
-        if (warp < 2) ends[warp] = group_of_warp(bounds, groups, warp ? begin + size - 1 : begin);
+        if (warp < 2) {
+            const long long group = group_of_warp(bounds, groups, warp ? begin + size - 1 : begin);
+            if (lane == 0) ends[warp] = group;
+        }
         __syncthreads();
         Walk walk = {bounds, begin, ends[1], ends[0]};
         __syncthreads();  // both have been read

@@ -21,7 +21,8 @@ __global__ void masked_update(T* memory, const T* grad, long long n, const I* in
         const long long end = min(begin + update_piece, n);
         if (threadIdx.x < 2 * warp_size) {  // how many indices lie before the piece, and before its end: a warp each
             const long long which = threadIdx.x / warp_size, bound = which ? end : begin;
-            cuts[which] = count_passing(k, [=](long long j) { return indices[j] < bound; });
+            const long long before = count_passing(k, [=](long long j) { return indices[j] < bound; });
+            if (threadIdx.x % warp_size == 0) cuts[which] = before;
         }
         __syncthreads();
         const long long first = cuts[0], last = cuts[1];

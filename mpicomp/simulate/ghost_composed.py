@@ -1,0 +1,33 @@
+"""Operations on arrays without elements that cost what others do, one after another, as on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+class Composed:
+    """Mixed into ``GhostOps``, which has the others."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def encode_natural(self, x: Any, bounds: np.ndarray, first: int, key: Any, message: Any) -> None:
+        self.group_norms(x, bounds, "max", None)
+        self.pack_natural(x)
+
+    def decode_natural(self, message: Any, out: Any, known: bool = False) -> None:
+        self.unpack_natural(out)
+
+    def limit_norms(self, x: Any, bounds: np.ndarray, factor: float, out: Any) -> None:
+        self.group_norms(x, bounds, "l2", out)
+
+    def gather_counted(self, memory: Any, grad: Any, indices: Any, values: Any) -> int:
+        self.gather(memory, grad, indices, values)
+        return self.count_nonfinite(values)[0]
+
+    def take_out(self, dst: Any, indices: Any, factor: float, values: Any) -> None:
+        self.gather(None, dst, indices, values)
+        self.clear(dst, indices)
+        self.scale(values, factor)
