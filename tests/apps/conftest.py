@@ -32,7 +32,7 @@ class Traffic(NamedTuple):
 class Alone:
     """What the apps and the reducer ask of a communicator, for one process and without MPI."""
 
-    rank, size, traffic, log, reducers = 0, 1, Traffic(), None, 0
+    rank, size, own_message, traffic, log, reducers = 0, 1, 0, Traffic(), None, 0
 
     def agree(self, signature, error=None, patient=False):
         if error is not None:

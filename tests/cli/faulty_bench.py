@@ -14,16 +14,16 @@ from mpicomp.bench import documents
 from mpicomp.cli import main
 
 
-def wrong(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
-    link.native_allreduce(work, op)
+def wrong(link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float, source: Any) -> None:
+    link.native_allreduce(work, op, source)
     if link.rank == link.size - 1:
         work[work.size // 2] += 1
 
 
-def hang(link: Any, work: Any, op: str, ops: Any, scratch: Any) -> None:
+def hang(link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float, source: Any) -> None:
     while link.rank == link.size - 1:
         time.sleep(1)
-    link.native_allreduce(work, op)
+    link.native_allreduce(work, op, source)
 
 
 def register(name: str, function: Any) -> None:

@@ -65,7 +65,7 @@ def gathered(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
     exchange.select(u, step)
     own = [one.values for one in exchange.compress(u, step)]
     message = _message.pack(exchange._parts, step.ops)
-    step.comm, step.workers = SimpleNamespace(rank=1), Workers.equal(workers, 2)  # who gets it
+    step.comm, step.workers = SimpleNamespace(rank=1, own_message=1), Workers.equal(workers, 2)  # who gets it
 
     def read(data: bytes) -> None:
         flat = np.frombuffer(data, BYTE)
