@@ -135,6 +135,11 @@ class Step:
         """u as one array, which the caller may overwrite; kept under ``key``."""
         return u.copy_to(self.scratch(key, u.n, u.gradient.dtype), self.ops)
 
+    def read(self, u: Compensated, indices: Array | None) -> tuple[Array, int]:
+        """The values of u that were selected, and how many of u's are not finite: by these, where they show it."""
+        values, found = u.counted_at(indices, self.ops)
+        return values, found if self.selector.finds_nonfinite else self.ops.count_nonfinite(u.gradient)[0]
+
     def add_at(self, total: Array, indices: Array | None, values: Array) -> None:
         """``total[indices] += values``, everywhere where indices is None."""
         if indices is None:
@@ -255,9 +260,7 @@ class Step:
                 started.append((wire, self.comm.start_allreduce(wire, self.algorithm, kind, factor)))
 
         def read(wire: Array, begin: int, end: int) -> Array:
-            if place is None or plain:
-                return wire
-            return self.scale(self.codec.decode(wire, place.part(begin, end), self))
+            return wire if place is None or plain else self.scale(self.codec.decode(wire, place.part(begin, end), self))
 
         def finish() -> Array:
             if not started:

@@ -37,9 +37,9 @@ def choose(workers: list[Compensated], step: Any) -> tuple[list[Pairs], list[int
     lists, seen = [], []
     for u in workers:
         indices = step.selector.expand(step.selector.select(u, step), step)
-        values, found = u.counted_at(indices, step.ops)
+        values, found = step.read(u, indices)
         lists.append(Pairs(indices, values))
-        seen.append(found if step.selector.finds_nonfinite else step.ops.count_nonfinite(u.gradient)[0])
+        seen.append(found)
     return lists, seen
 
 

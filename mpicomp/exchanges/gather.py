@@ -42,11 +42,9 @@ class Gather(Stateless):
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._wires = [step.selector.select(u, step) for u in workers]
         self._chosen = [step.selector.expand(wire, step) for wire in self._wires]
-        both = [u.counted_at(indices, step.ops) for u, indices in zip(workers, self._chosen, strict=True)]
+        both = [step.read(u, indices) for u, indices in zip(workers, self._chosen, strict=True)]
         self._values = [values for values, _ in both]
-        if step.selector.finds_nonfinite:
-            return [found for _, found in both]
-        return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
+        return [found for _, found in both]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         places = [step.place(worker, indices) for worker, indices in enumerate(self._chosen)]

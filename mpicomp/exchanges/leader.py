@@ -55,8 +55,8 @@ class Leader(Stateless):
         """Select from the leading worker's u; where the selected values show it, they tell whether it is finite."""
         self._selection = step.selector.select(u, step)
         self._indices = step.selector.expand(self._selection, step)
-        self._values, found = u.counted_at(self._indices, step.ops)
-        return found if step.selector.finds_nonfinite else step.ops.count_nonfinite(u.gradient)[0]
+        self._values, found = step.read(u, self._indices)
+        return found
 
     def _broadcast(self, step: Any) -> Array:
         """The leader's indices on every rank; its selection travels in the selector's compact form."""
