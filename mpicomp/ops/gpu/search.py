@@ -89,8 +89,8 @@ def exponential_spans(memory: Array | None, grad: Array, spans: Bounds, targets:
 
 
 def _stages(targets: list[int], sizes: list[int]) -> int:
-    """How many are queued at first: those that exponential tails take, of which each leaves a quarter, and one more; two
-    more for many spans, of which some take longer. A launch too many costs little.
+    """How many are queued at first: those that exponential tails take, each of which leaves a quarter; and one more, or
+    two for many spans, of which some take longer. A launch too many costs little.
     """
     ratio = min((target / n for target, n in zip(targets, sizes, strict=True) if n), default=1.0)
     return min(STAGES, max(1, ceil(log(ratio, RATIO))) + (1 if len(sizes) == 1 else 2))
