@@ -104,7 +104,7 @@ def sampled_spans(memory: Array | None, grad: Array, spans: Bounds, samples: Sam
     sample_spans(memory, grad, samples, values)
     cuts, count = kth_cuts(values, places, counts), np.int64(len(spans))
     launch("search", f"accept_cuts<{search.t}>", blocks_for(count), cuts, count, search.known)
-    return search.found(sum(stop - start for start, stop in spans) // GUESS)[0]
+    return search.found(sum(k * stride for k, (_, stride, _) in zip(counts, samples, strict=True)))[0]
 
 
 @lru_cache(maxsize=64)  # they change with the density only
