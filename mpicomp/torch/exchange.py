@@ -73,6 +73,7 @@ class Exchange:
         """Begin the next step: no gradient is there."""
         self._there = [[False] * len(bucket.names) for bucket in self.buckets]
         self._missing = [len(bucket.names) for bucket in self.buckets]
+        self._streams: list[set[Any]] = [set() for _ in self.buckets]  # of a GPU, that wrote into each
         self._pending: list[Pending] = []
         self._failed: set[int] = set()
         self.skipped = False
@@ -87,6 +88,7 @@ class Exchange:
         gradient = parameter.grad
         assert gradient is not None, "PyTorch calls when it has accumulated"
         bucket.put(at, gradient.detach(), factor)
+        self._written(i)
         self._missing[i] -= 1
         if self._lanes.threaded:
             self._start_full()
@@ -137,7 +139,14 @@ class Exchange:
                 unused.add(parameter)
             else:
                 self.buckets[i].put(at, parameter.grad.detach(), factor)
+            self._written(i)
         return unused
+
+    def _written(self, i: int) -> None:
+        """Note which stream wrote into a bucket: autograd adds up each gradient on the stream of its forward pass."""
+        flat = self.buckets[i].flat
+        if flat.is_cuda:
+            self._streams[i].add(torch.cuda.current_stream(flat.device))
 
     def _wait(self) -> None:
         """Return when the threads have nothing left to do; raise what went wrong first."""
@@ -159,11 +168,10 @@ class Exchange:
         """Start the exchange of the buckets that are full and whose predecessors have been started."""
         while len(self._pending) < len(self.buckets) and not self._missing[len(self._pending)]:
             i = len(self._pending)
-            flat = self.buckets[i].flat
-            event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
-            self._pending.append(self._lanes.start(self._lanes.of(i), self._average, i, event))
+            events = [stream.record_event() for stream in self._streams[i]]
+            self._pending.append(self._lanes.start(self._lanes.of(i), self._average, i, events))
 
-    def _average(self, i: int, event: Any) -> None:
+    def _average(self, i: int, events: list[Any]) -> None:
         """Replace a bucket by its mean over the ranks; nothing after one of this lane's that failed on all ranks."""
         lane = self._lanes.of(i)
         if lane in self._failed:
@@ -171,10 +179,11 @@ class Exchange:
         arrays = self.buckets[i].arrays
         try:
             device = device_of(self.buckets[i].flat)
-            if event is None or device is None:
+            if device is None:
                 self.reducers[i].reduce(arrays, out=arrays)
                 return
-            event.synchronize()  # the gradients are there
+            for event in events:
+                event.synchronize()  # the gradients are there
             with device.aside(as_array(self.buckets[i].flat)):
                 self.reducers[i].reduce(arrays, out=arrays)
         except BaseException:
