@@ -16,6 +16,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..device import ready
 from ..ops import ops_for
 from .call import resolve
 from .checks import Opened
@@ -130,6 +131,8 @@ class Helper:
         """Begin ``comm.Allreduce`` of the same arguments."""
         arguments = sendbuf, recvbuf, op, algorithm
         if self._worker is not None:
+            for message in (sendbuf, recvbuf):  # the thread has streams of its own, which do not wait for the caller's
+                ready(message[0] if isinstance(message, (list, tuple)) and message else message)
             return self._worker.start(self.comm.Allreduce, *arguments)
         target = resolve(*arguments, self.comm.gpu_path).target
         simple = target is None or (target.device is None and not target.kind)
