@@ -62,7 +62,17 @@ from ._cpu import (
     unpack_natural,
     widen,
 )
-from .composed import bin_select_spans, gather_counted, places_in, take_out, unpack_sparse
+from .composed import (
+    bin_select_spans,
+    exponential_spans,
+    gather_counted,
+    kth_largest_spans,
+    normal_spans,
+    places_in,
+    sampled_spans,
+    take_out,
+    unpack_sparse,
+)
 from .cpu_quantise import decode_natural, encode_natural, group_norms, limit_norms, quantise, unpack_signs
 from .reference import (
     PIECE,
@@ -96,7 +106,6 @@ from .reference.many import (
     chunk_max_in,
     moments_in,
     random_strata_in,
-    require_counts,
     sample_in,
     threshold_in,
     top_k_in,
@@ -131,6 +140,7 @@ __all__ = [
     "encode_natural",
     "expand_rows",
     "expand_rows_spans",
+    "exponential_spans",
     "filled_length",
     "from_host",
     "gather",
@@ -152,6 +162,7 @@ __all__ = [
     "moments_spans",
     "multiply",
     "narrow",
+    "normal_spans",
     "orthogonalise",
     "orthogonalise_all",
     "pack",
@@ -174,6 +185,7 @@ __all__ = [
     "random_words",
     "sample",
     "sample_spans",
+    "sampled_spans",
     "scale",
     "scatter",
     "scatter_add",
@@ -235,13 +247,6 @@ def moments_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, fl
 def sample_spans(memory: np.ndarray | None, grad: np.ndarray, samples: Samples, values: np.ndarray) -> None:
     """``sample`` for each of ``samples``, one behind another."""
     sample_in(sample, memory, grad, samples, values)
-
-
-def kth_largest_spans(x: np.ndarray, spans: Bounds, counts: list[int]) -> list[float]:
-    """The smallest magnitude that ``top_k`` selects in each of ``spans``."""
-    require_counts(spans, counts, x.size, least=1)
-    largest = [x[start:stop][top_k(None, x[start:stop], k)] for (start, stop), k in zip(spans, counts, strict=True)]
-    return [float(np.fmin.reduce(np.abs(one))) for one in largest]  # NaN only where nothing else is
 
 
 def random_strata_spans(n: int, spans: Bounds, counts: list[int], key: Key) -> np.ndarray:

@@ -33,7 +33,7 @@ PACK_BYTES = 16  # what one access moves: `Pack` in common.cuh
 PIECE = 4096  # elements for one block: `update_piece` in update.cu, `list_piece` in many.cu
 DIGIT_BITS = 11  # `digit_bits` in top_k.cu
 DIGIT_PIECE = 65536  # `digit_piece` there
-MOMENTS_PIECE = 16384  # `moments_piece` in moments.cu
+MOMENTS_PIECE = 16384  # `moments_piece` in moments.cuh
 GROUP_PIECE = 16384  # `piece` in norms.cu
 TEAM_MOST = 64  # elements for each thread of a team there, at most: longer groups are cut into pieces
 RANKS = (2, 4, 8, 16)  # columns of PowerSGD's kernels; others are filled up, and more go to CuPy's libraries
@@ -63,7 +63,7 @@ OPERATIONS = ("Add", "Multiply", "Minimum", "Maximum")
 def _kernel_names() -> dict[str, list[str]]:
     """By .cu file, every template instance that is launched below."""
     real, index, position = REAL.values(), INDEX.values(), POSITION.values()
-    real_index = [f"{t}, {i}" for t in real for i in index]
+    real_index, real_bool = ([f"{t}, {i}" for t in real for i in kinds] for kinds in (index, ("false", "true")))
     numbers = [*real, *INTEGER.values()]
     return {
         "reduce": [*(f"combine<{op}, {t}>" for op in OPERATIONS for t in numbers), *_of("scale", real)],
@@ -82,10 +82,7 @@ def _kernel_names() -> dict[str, list[str]]:
             *_of("gather gather_counted scatter scatter_add clear take_out", real_index),
             *_of("check_indices check_filled", index),
         ],
-        "update": [
-            *_of("masked_update", real_index),
-            *_of("dense_update axpby", real),
-        ],
+        "update": [*_of("masked_update", real_index), *_of("dense_update axpby", real)],
         "sketch": [
             *_of("count_sketch project_rows", real),
             *(f"sketch_estimate<{t}, {rows}>" for t in real for rows in (0, *SKETCH_ROWS)),
@@ -94,6 +91,7 @@ def _kernel_names() -> dict[str, list[str]]:
         ],
         "measure": _of("count_nonfinite squared_norm", real),
         "moments": _of("moments sample", real),
+        "search": [*_of("first_threshold fit_stage", real_bool), *_of("correct_thresholds accept_cuts", real)],
         "bin_select": [*_of("bin_peaks", real), *_of("write_bins", real_index)],
         "lists": [
             *_of("measure_gaps look_up pack_gaps write_indices set_bits write_bitmap write_bits", index),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 from ..options import Option
-from ..values import Array, Compensated
+from ..values import Array, Compensated, Part, parts_of
 from ._by_span import DENSITY, K, Listed, Targeted
-from ._estimated import Part, exactly, largest_of, passed, selection
+from ._estimated import exactly, largest_of, selection
 
 LOW, HIGH = 0.8, 1.3  # bounds on how many pass, in targets
 LOWERINGS = 5  # of the threshold, each to LOW of it
@@ -43,38 +42,44 @@ class Sampled(Targeted, Listed):
     def select(self, u: Compensated, step: Any) -> Array:
         targets = self.targets(step)
         found: dict[int, Part] = {}
-        left = self._thresholds(u, targets, step)
-        for _ in range(LOWERINGS + 1):
-            found |= {span: part for span, part in passed(u, left, step).items() if part.size >= LOW * targets[span]}
+        left = {span: 0.0 for span, (start, stop) in enumerate(step.spans)  # of which everything is to be sent
+                if targets[span] == stop - start and self.stride(targets[span]) > 1}
+        for span, (lam, part) in self._estimates(u, targets, step).items():
+            if part.size >= LOW * targets[span]:
+                found[span] = part
+            elif lam > 0:  # not NaN
+                left[span] = LOW * lam
+        for _ in range(LOWERINGS):
+            if not left:
+                break
+            indices, of_each = step.ops.threshold_spans(*u, [step.spans[span] for span in left], list(left.values()))
+            found |= {span: part for span, part in parts_of(indices, left, of_each).items()
+                      if part.size >= LOW * targets[span]}
             left = {span: LOW * lam for span, lam in left.items() if span not in found}
         crowded = {span: found[span] for span in sorted(found) if found[span].size > HIGH * targets[span]}
         found |= largest_of(u, crowded, targets, step)
         found |= exactly(u, [span for span in range(len(targets)) if span not in found], targets, step)
         return selection(found, step)
 
-    def _thresholds(self, u: Compensated, targets: list[int], step: Any) -> dict[int, float]:
-        """By span, the smallest magnitude of its sample's own top-k; 0 where everything is to be sent.
+    def _estimates(self, u: Compensated, targets: list[int], step: Any) -> dict[int, tuple[float, Part]]:
+        """By span, the smallest magnitude of its sample's own top-k, and all that reach it.
 
-        Nothing where an exact selection is to be made: where the sample would be everything, or says 0, which would let
-        everything pass, or a number that is not finite.
+        Nothing of spans whose sample would be everything, or of which everything is to be sent.
         """
-        whole, samples, places, counts, end = [], {}, [], [], 0
+        spans, samples, counts = {}, [], []
         for span, ((start, stop), target) in enumerate(zip(step.spans, targets, strict=True)):
             stride = self.stride(target)
-            if stride > 1 and target == stop - start:
-                whole.append(span)
-            elif stride > 1:
+            if stride > 1 and target < stop - start:
                 first = step.number % stride
                 size = -(-(stop - start - first) // stride)
-                samples[span] = start + first, stride, size
-                places.append((end, end + size))
+                spans[span] = start, stop
+                samples.append((start + first, stride, size))
                 counts.append(max(1, round(size * target / (stop - start))))
-                end += size
-        values = step.ops.empty(end, u.gradient.dtype)
-        step.ops.sample_spans(*u, list(samples.values()), values)
-        kth = step.ops.kth_largest_spans(values, places, counts)
-        lams = {span: lam for span, lam in zip(samples, kth, strict=True) if 0 < lam < inf}
-        return {span: lams.get(span, 0.0) for span in sorted([*lams, *whole])}
+        if not spans:
+            return {}
+        found = step.ops.sampled_spans(*u, list(spans.values()), samples, counts)
+        parts = parts_of(found.indices, spans, found.counts)
+        return {span: (lam, parts[span]) for span, lam in zip(spans, found.lams, strict=True)}
 
     def stride(self, target: int) -> int:
         """Elements between two of the sample; odd, so as not to keep in step with rows of 2^m elements."""

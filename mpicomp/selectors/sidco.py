@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from math import isfinite, log
+from math import isfinite
 from typing import Any
 
-from ..values import Array, Compensated
+from ..ops.reference.search import HIGH
+from ..values import Array, Compensated, parts_of
 from ._by_span import DENSITY, K, Listed, Targeted
-from ._estimated import Part, exactly, finite_or_infinity, largest_of, parts_of, selection
-
-RATIO = 0.25  # of the elements go on to the next stage
-LOW, HIGH = 0.8, 1.2  # how many may pass, in targets
-STAGES = 12
+from ._estimated import exactly, largest_of, selection
 
 
 class Sidco(Targeted, Listed):
@@ -34,56 +31,11 @@ class Sidco(Targeted, Listed):
 
     def select(self, u: Compensated, step: Any) -> Array:
         targets = self.targets(step)
-        found: dict[int, Part] = {}
-        candidates: dict[int, Part] = {}  # what the last stage left of a span
-        values, indices = u, None  # all that the last stage left, and where that stands in u (None: as it is)
-        bounds, lams = dict(enumerate(step.spans)), dict.fromkeys(range(len(targets)), 0.0)  # bounds in `values`
-        for _ in range(STAGES):
-            if not bounds:
-                break
-            lams = next_thresholds(values, bounds, lams, targets, step.ops)
-            passed, counts = step.ops.threshold_spans(*values, list(bounds.values()), finite_or_infinity(lams))
-            indices = passed if indices is None else step.ops.vouch(indices[passed], step.n)
-            further = {}
-            for span, part in parts_of(indices, bounds, counts).items():
-                n = bounds[span][1] - bounds[span][0]
-                if enough(part.size, n, targets[span], lams[span]):
-                    found[span] = part
-                elif too_many(part.size, n, targets[span], lams[span]):
-                    candidates[span], further[span] = part, (part.begin, part.end)
-            bounds = further
-            if bounds:
-                values = Compensated(None, values.at(passed, step.ops))
-        taken_back = {span: candidates[span] for span in sorted(candidates) if span not in found}
+        indices, counts, lams = step.ops.exponential_spans(*u, step.spans, targets)
+        found = parts_of(indices, range(len(targets)), counts)
+        taken_back = {span: part for span, part in found.items()
+                      if isfinite(lams[span]) and part.size > HIGH * targets[span]}
+        nothing = [span for span, part in found.items() if part.size == 0 < targets[span]]
         found |= largest_of(u, taken_back, targets, step)
-        found |= exactly(u, [span for span in range(len(targets)) if span not in found], targets, step)
+        found |= exactly(u, nothing, targets, step)
         return selection(found, step)
-
-
-def next_thresholds(u: Compensated, bounds: dict[int, tuple[int, int]], lams: dict[int, float], targets: list[int],
-                    ops: Any) -> dict[int, float]:
-    """By span, where the exponential through its magnitudes, all of which exceed its lam, leaves the next stage's part.
-
-    0 where all are wanted.
-    """
-    moments = ops.moments_spans(*u, list(bounds.values()), 0.0)
-    return {span: next_threshold(n, magnitudes, lams[span], targets[span]) if targets[span] < n else 0.0
-            for span, (n, _, magnitudes, _) in zip(bounds, moments, strict=True)}
-
-
-def next_threshold(n: int, magnitudes: float, lam: float, target: int) -> float:
-    """Of ``n`` elements with this sum of magnitudes."""
-    ratio = min(1.0, max(RATIO, target / n))
-    return lam + log(1 / ratio) * (magnitudes / n - lam)
-
-
-def enough(passed: int, n: int, target: int, lam: float) -> bool:
-    """Whether those that passed, of ``n``, are sent; of a lam that is not finite, whatever is to blame."""
-    if not isfinite(lam):
-        return passed > 0
-    return target == n or (LOW * target <= passed <= HIGH * target and passed < n)
-
-
-def too_many(passed: int, n: int, target: int, lam: float) -> bool:
-    """Whether another stage is to go through those that passed: they are fewer than before."""
-    return isfinite(lam) and HIGH * target < passed < n

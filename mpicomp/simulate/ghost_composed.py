@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.reference.many import Bounds, Samples
+from ..ops.reference.search import Found, exponential_in, normal_in, sampled_in
+
 
 class Composed:
     """Mixed into ``GhostOps``, which has the others."""
@@ -26,6 +29,15 @@ class Composed:
     def gather_counted(self, memory: Any, grad: Any, indices: Any, values: Any) -> int:
         self.gather(memory, grad, indices, values)
         return self.count_nonfinite(values)[0]
+
+    def normal_spans(self, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
+        return normal_in(self, memory, grad, spans, targets)
+
+    def exponential_spans(self, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
+        return exponential_in(self, memory, grad, spans, targets)
+
+    def sampled_spans(self, memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
+        return sampled_in(self, memory, grad, spans, samples, counts)
 
     def take_out(self, dst: Any, indices: Any, factor: float, values: Any) -> None:
         self.gather(None, dst, indices, values)

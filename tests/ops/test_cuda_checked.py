@@ -118,6 +118,10 @@ def moments(rng):
     gpu.moments(None, vector(rng, 40_001, np.float32), 1.0)
 
 
+def search(rng):
+    gpu.normal_spans(None, vector(rng, 40_001, np.float32), [(0, 40_001)], [9])
+
+
 def nonfinite(rng):
     x = np.zeros(5000, np.float32)
     x[::100] = np.nan
@@ -132,9 +136,10 @@ def nonfinite(rng):
         (select, "collect.cu", "        of_warp[lane] = sum - own;", "        of_warp[lane ^ 1] = sum - own;"),
         (norm, "common.cuh", "= value;\n    __syncthreads();\n", "= value;\n"),
         (moments, "common.cuh", "    __syncthreads();  // an earlier call's sums have been read\n", ""),
+        (search, "search.cu", "    __threadfence();  // what this thread has", "    // what this thread has"),
         (nonfinite, "measure.cu", "atomicAdd(&found[0], 1ull)", "found[0] += 1"),
     ],
-    ids=["tell", "look-back", "of_warp", "block_sum", "block_sum-again", "count"],
+    ids=["tell", "look-back", "of_warp", "block_sum", "block_sum-again", "is_last", "count"],
 )
 def test_races_in_our_kernels_would_be_found(rng, run, file, right, wrong):
     with kernels_with(file, right, wrong), pytest.raises(AssertionError, match="race: "):

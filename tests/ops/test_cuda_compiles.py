@@ -8,6 +8,7 @@ import pytest
 from cuda_resources import ARCHITECTURES, TABLE, assembly, compile_family, report
 
 from mpicomp.ops import cuda_runtime
+from mpicomp.ops.reference import search
 
 # The only kernels that may keep something in local memory: a sketch's votes, where their number is not constant.
 INDEXES_ITS_STACK = "sketch_estimate<{}, 0>"
@@ -63,7 +64,7 @@ def test_every_source_is_listed():
 
 def test_constants_shared_with_the_kernels():
     """Launchers and kernels agree on the sizes that both need."""
-    sources = "".join(map(cuda_runtime.source, ("collect", "top_k", "update", "many", "moments", "norms")))
+    sources = "".join(map(cuda_runtime.source, ("collect", "top_k", "update", "many", "moments", "norms", "search")))
     for line in (
         f"constexpr int threads = {cuda_runtime.THREADS};",
         f"constexpr int warp_size = {cuda_runtime.WARP};",
@@ -72,6 +73,11 @@ def test_constants_shared_with_the_kernels():
         f"constexpr int list_piece = {cuda_runtime.PIECE};",
         f"constexpr int moments_piece = {cuda_runtime.MOMENTS_PIECE};",
         f"constexpr int piece = {cuda_runtime.GROUP_PIECE};",
+        f"constexpr int corrections = {search.CORRECTIONS},",
+        f"constexpr double low = {search.LOW}, high = {search.HIGH};",
+        f"max({search.RATIO}, target / n)",
+        f"lam *= {search.DOWN};",
+        f"lam *= {search.UP};",
         f"constexpr int digit_bits = {cuda_runtime.DIGIT_BITS},",
     ):
         assert line in sources

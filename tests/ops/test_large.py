@@ -141,6 +141,9 @@ def calls(n):
         "squared_norm": (lambda: gpu.squared_norm(x), n),
         "moments": (lambda: gpu.moments(x, y, 0.5), 1),
         "moments_spans": (lambda: gpu.moments_spans(x, y, [(0, n // 2), (n // 2, n)], 0.5), 2),
+        "normal_spans": (lambda: gpu.normal_spans(x, y, rows, [k, n // 2]), 2),
+        "exponential_spans": (lambda: gpu.exponential_spans(x, y, rows, [k, n // 2]), 2),
+        "sampled_spans": (lambda: gpu.sampled_spans(x, y, rows, [(5, 9, n // 30), (n // 2, 9, n // 30)], [k, k]), 2),
         "project_rows_spans": (lambda: gpu.project_rows_spans(x, y, rows, 64, 4, 1, Huge(4 * gpu_chunks(chunked))), 64),
         "expand_rows_spans": (lambda: gpu.expand_rows_spans(Huge(k, np.int64), 64, rows, n), k),
         "pack": (lambda: gpu.pack([Huge(n // 3), Huge(n - n // 3)], x), n),
@@ -287,6 +290,28 @@ def test_gather_and_measures_at_the_end(runtime, sparse, rng):
     found = np.array([0, 2**64 - 1], np.uint64)
     run(runtime, "measure", "count_nonfinite<float>", N // 4 // THREADS, (whole, np.int64(N), found))
     assert found.tolist() == [1, N - 7]
+
+
+def test_a_search_at_the_end(runtime, sparse, rng):
+    """The last pieces of one span: what passes there is counted, kept behind the middle, and found there again."""
+    whole, own = tail(rng, sparse)
+    pieces, piece = N // cuda_runtime.MOMENTS_PIECE, cuda_runtime.MOMENTS_PIECE
+    table, goals = np.array([0, pieces, 0, N]), np.array([1e9, 3.0])
+    kept, passed, sums = sparse(N // 2), sparse(8 * pieces, np.int32), sparse(3 * pieces, np.float64)
+    known = np.zeros(7 + 10, np.int64)
+    known[2], known[3], known[5] = *np.array([1.5]).view(np.int64), N, *np.array([np.nan]).view(np.int64)
+    args = np.uintp(0), whole, table, np.int64(1), goals
+    for first in ("true", "false"):
+        run(runtime, "search", f"fit_stage<float, {first}>", pieces, (*args, kept, passed, sums, known), most=1)
+        passing = np.abs(own[-piece:])[np.abs(own[-piece:]) >= 1.5].astype(np.float64)
+        assert (sums[pieces - 1], sums[2 * pieces - 1]) == (passing.size, pytest.approx(passing.sum(), rel=1e-12))
+    assert passed[-8:].sum() == passing.size
+    assert np.count_nonzero(kept[-piece // 2 :]) == passing.size
+    run(runtime, "search", "correct_thresholds<float>", pieces, (*args, known[7:], known), most=1)
+    assert known[7] == passing.size
+    run(runtime, "search", "first_threshold<float, true>", pieces, (*args, sums, known), most=1)
+    assert sums[pieces - 1] == pytest.approx(own[-piece:].astype(np.float64).sum(), rel=1e-12, abs=1e-10)
+    assert known[4] == 4  # pieces that were done, one a launch
 
 
 def test_moments_at_the_end(runtime, sparse, rng):

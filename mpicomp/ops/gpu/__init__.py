@@ -85,6 +85,7 @@ from .quantise import (
     unpack_signs,
 )
 from .random import Key, random_strata, random_strata_spans, random_words, uniform
+from .search import exponential_spans, normal_spans, sampled_spans
 from .selection import (
     axpby,
     bin_select,
@@ -130,6 +131,7 @@ __all__ = [
     "encode_natural",
     "expand_rows",
     "expand_rows_spans",
+    "exponential_spans",
     "filled_length",
     "from_host",
     "gather",
@@ -150,6 +152,7 @@ __all__ = [
     "moments_spans",
     "multiply",
     "narrow",
+    "normal_spans",
     "orthogonalise",
     "orthogonalise_all",
     "pack",
@@ -172,6 +175,7 @@ __all__ = [
     "random_words",
     "sample",
     "sample_spans",
+    "sampled_spans",
     "scale",
     "scatter",
     "scatter_add",

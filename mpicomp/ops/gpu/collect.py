@@ -104,29 +104,36 @@ def collect_spans(m: Array, grad: Array, spans: list[tuple[int, int]], keys: lis
     n = sum(stop - start for start, stop in spans)
     cuts = xp().asarray(np.array([[key, ALL] for key in keys], np.int64).ravel())
     room = min(n, n // GUESS + TILE_BYTES)
-    indices, ends = _select_through(m, grad, spans, cuts, room)
+    indices, ends = select_through(m, grad, spans, cuts, room)
     until = np.maximum.accumulate([0, *to_host(ends)])  # a span of no elements has no tile that says where it ends
     if until[-1] > room:
-        indices, _ = _select_through(m, grad, spans, cuts, int(until[-1]))
+        indices, _ = select_through(m, grad, spans, cuts, int(until[-1]))
     return indices[: int(until[-1])], np.diff(until).tolist()
 
 
-def _select_through(m: Array, grad: Array, spans: list[tuple[int, int]], cuts: Array, room: int) -> tuple[Array, Array]:
-    """Room for one list through all spans, and where that of each ends."""
+def select_through(m: Array, grad: Array, spans: list[tuple[int, int]], cuts: Array, room: int,
+                   told: Array | None = None) -> tuple[Array, Array]:
+    """Room for one list through all spans, and where that of each ends: ``told``, if given, which is zero at first."""
     tiles, table = _tile_table(grad, spans)
     ends, board = _zeroed(16 * len(spans), board_bytes(tiles))
     indices, ends = xp().empty(room, index_dtype(grad.size)), ends.view(np.int64)[: len(spans)]
+    ends = ends if told is None else told
     _launch_spans(m, grad, len(spans), table, tiles, cuts, board, indices, ends)
     return indices, ends
 
 
-def kth_keys(grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> np.ndarray:
-    """The bits of the ``counts``-th largest magnitude of each span; waits for the device."""
-    found = [np.empty(0, np.int64)]
+def kth_cuts(grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:
+    """Of each span the bits of the ``counts``-th largest magnitude, and another number: on the device. Only queues."""
+    found = [xp().empty(0, np.int64)]
     for begin in range(0, len(spans), MOST_SPANS):
         some, of_each = tuple(spans[begin : begin + MOST_SPANS]), counts[begin : begin + MOST_SPANS]
-        found.append(to_host(_radix_select_spans(NO_CUT, grad, some, of_each, *_zeroed(TALLY_BYTES * len(some))))[::2])
-    return np.concatenate(found)
+        found.append(_radix_select_spans(NO_CUT, grad, some, of_each, *_zeroed(TALLY_BYTES * len(some))))
+    return found[-1] if len(found) <= 2 else xp().concatenate(found)
+
+
+def kth_keys(grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> np.ndarray:
+    """The bits of the ``counts``-th largest magnitude of each span; waits for the device."""
+    return to_host(kth_cuts(grad, spans, counts))[::2]
 
 
 def largest_of_spans(m: Array, grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:

@@ -98,6 +98,7 @@ from .random import (
     random_words,
     uniform,
 )
+from .search import exponential_spans, normal_spans, sampled_spans
 from .selection import (
     axpby,
     bin_select,
@@ -140,6 +141,7 @@ __all__ = [
     "encode_natural",
     "expand_rows",
     "expand_rows_spans",
+    "exponential_spans",
     "filled_length",
     "from_host",
     "gather",
@@ -160,6 +162,7 @@ __all__ = [
     "moments_spans",
     "multiply",
     "narrow",
+    "normal_spans",
     "orthogonalise",
     "orthogonalise_all",
     "pack",
@@ -182,6 +185,7 @@ __all__ = [
     "random_words",
     "sample",
     "sample_spans",
+    "sampled_spans",
     "scale",
     "scatter",
     "scatter_add",
