@@ -204,12 +204,13 @@ class Pipeline:
 
         def part(begin: int, end: int) -> Array:
             here = total[begin:end]
-            here[:] = first[begin:end]
+            if others:
+                here[:] = first[begin:end]
             for other in others:
                 step.ops.add(here, other[begin:end])
             return here
 
-        return step.start_mean(first, part, target=total, beside=beside)
+        return step.start_mean(first, part, target=total, beside=beside, source=None if others else first)
 
     def _refuse_overflow(self, mean: Mean) -> None:
         step = self.step

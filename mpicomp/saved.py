@@ -27,7 +27,7 @@ def agree_on(comm: Any, state: Mapping[str, Any], scheme: Scheme, workers: int, 
     Raises
     ------
     InvalidArgument
-        On every rank: a state is none, or of another reducer.
+        On every rank: a state is none, or of another reducer, or an error memory is missing from it.
     Disagreement
         On every rank: states are of different steps, or one lacks what another has.
     """
@@ -44,6 +44,20 @@ def of_part(prefix: str, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)}
 
 
+def check_whole(state: Mapping[str, Any], scheme: Scheme, workers: int) -> None:
+    """Refuse a state, of any step but the first, without what the scheme's parts say that it ``keeps``.
+
+    Without its memories a training would go on as if all had been sent. What is no memory may be missing on all ranks:
+    a warm start, thresholds and the like are then found anew.
+    """
+    (memory,), _, _, exchange, _ = scheme.parts(1)
+    wanted = [f"memory/{worker}/{name}" for worker in range(workers) for name in getattr(memory, "keeps", ())]
+    wanted += [f"exchange/{name}" for name in getattr(exchange, "keeps", ())]
+    if int(state["step"]) and (absent := [name for name in wanted if name not in state]):
+        raise InvalidArgument(f"the state of step {int(state['step'])} of {scheme} must have its error memories, it "
+                              f"lacks {', '.join(absent)}: take a state that is whole, or begin anew without one")
+
+
 def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> str:
     """What all ranks' states must have in common, in words."""
     if absent := [key for key in ("scheme", "workers", "step") if key not in state]:
@@ -52,6 +66,7 @@ def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bu
         raise InvalidArgument(f"the state must have scheme={scheme}, got {state['scheme']}")
     if state["workers"] != workers:
         raise InvalidArgument(f"the state must have workers={workers}, got {state['workers']}")
+    check_whole(state, scheme, workers)
     for kind, n in (("memory", bucket.n), ("dense", bucket.total - bucket.n)) if bucket is not None else ():
         got = {np.size(value) for name, value in state.items() if name.startswith(f"{kind}/")}
         if got - {n}:

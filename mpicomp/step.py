@@ -71,10 +71,7 @@ class Step:
         self.dtype: Any = None
 
     def on_rank(self, comm: Any, parts: Any) -> Step:
-        """A fresh step of another rank with one worker, as all have: for simulations, which make very many.
-
-        It shares what depends on the layout alone.
-        """
+        """A fresh step of another rank, one worker each, for simulations: it shares what the layout alone decides."""
         other = copy(self)
         other.comm, other.first_worker = comm, comm.rank
         other.selector, other.codec, other.schedule = parts.selector, parts.codec, parts.schedule
@@ -229,7 +226,8 @@ class Step:
         return target
 
     def start_mean(self, like: Array, part: Callable[[int, int], Array], place: Place | None = None,
-                   target: Array | None = None, beside: bool = False) -> Callable[[], Array]:
+                   target: Array | None = None, beside: bool = False,
+                   source: Array | None = None) -> Callable[[], Array]:
         """Begin to average a dense vector over all workers, in buckets that are in flight at once (collective).
 
         While one bucket is on its way, the next is made and the one before is read.
@@ -246,6 +244,8 @@ class Step:
             Receives the mean; may be what the parts are views of.
         beside : bool
             Whether something else follows before the result is asked for: then even a short vector is in flight.
+        source : array, optional
+            One worker's values, which stay: the parts are room for the mean and hold nothing yet. Only without codes.
 
         Returns
         -------
@@ -256,13 +256,15 @@ class Step:
         factor = 1.0 / self.total_workers if plain else 1.0  # else codes are decoded first
         if len(cuts) > 1 or beside:
             for begin, end in cuts:
-                wire = part(begin, end)
-                started.append((wire, self.comm.start_allreduce(wire, self.algorithm, kind, factor)))
+                wire, own = part(begin, end), None if source is None else source[begin:end]
+                started.append((wire, self.comm.start_allreduce(wire, self.algorithm, kind, factor, own)))
 
         def read(wire: Array, begin: int, end: int) -> Array:
             return wire if place is None or plain else self.scale(self.codec.decode(wire, place.part(begin, end), self))
 
         def finish() -> Array:
+            if not started and source is not None:
+                return self.mean_from(source, part(0, like.size))
             if not started:
                 wire = part(0, like.size)
                 self.comm.allreduce_in_place(wire, self.algorithm, kind=kind, factor=factor)
@@ -283,9 +285,8 @@ class Step:
         return self.codec.name == "float" and self.codec.dtype(self.dtype) == self.dtype
 
     def cuts(self, like: Array) -> list[tuple[int, int]]:
-        """Where the buckets of a dense vector begin and end: about equally long; only one where none can be in flight.
-
-        The same on all ranks.
+        """Where the buckets of a dense vector begin and end, about equally long, the same on all ranks; only one where
+        none can be in flight.
         """
         count = chunk_count(like.size * self.dtype.itemsize, BUCKET_BYTES)
         if count < 2 or not isinstance(like, np.ndarray) or not self.comm.flies:

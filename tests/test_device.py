@@ -11,7 +11,7 @@ import pytest
 from mpicomp import device as device_module
 from mpicomp.device import CuPy, device_of, ready
 from mpicomp.errors import BufferRefused
-from mpicomp.mpi.buffers import check_device
+from mpicomp.mpi.buffers import check_device, check_flat, vector
 
 
 class Noted:
@@ -51,6 +51,7 @@ class Ours:
     def __init__(self, noted, interface=None):
         self.device, self.interface = Card(noted), interface
 
+    dtype = np.dtype(np.float32)
     __cuda_array_interface__ = property(lambda self: self.interface)
 
     def reshape(self, n):
@@ -113,6 +114,16 @@ def test_the_stream_of_version_3_is_waited_for(cupy, stream):
 def test_without_a_stream_the_device_is_waited_for(cupy, interface):
     ready(ByInterface(**interface))
     assert cupy.log == ["asarray", "device"]
+
+
+@pytest.mark.parametrize("taken", [lambda x: vector(x, "sendbuf", None, None), lambda x: check_flat(x, "x")])
+def test_what_another_library_has_queued_is_waited_for_before_cupy_reads_it(cupy, taken):
+    """CuPy itself waits for streams that the interface names."""
+    taken(ByInterface(version=2))
+    assert cupy.log[-1] == "device"
+    cupy.log.clear()
+    taken(Ours(cupy.noted, ByInterface().interface))
+    assert "device" not in cupy.log
 
 
 @pytest.mark.parametrize(("kind", "ours"), [(1, False), (2, True), (13, True), (10, False)])

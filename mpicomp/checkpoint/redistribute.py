@@ -27,6 +27,7 @@ import numpy as np
 
 from ..errors import InvalidArgument
 from ..partition import partition
+from ..saved import check_whole
 from ..schemes import Scheme
 
 Entries = dict[str, Any]
@@ -46,18 +47,24 @@ def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequenc
     Raises
     ------
     InvalidArgument
-        For a state that cannot be spread.
+        For a state that cannot be spread, or an old rank's that lacks a memory.
     """
-    first = old(0)
+    scheme = Scheme.parse(old(0)["scheme"])
+
+    def whole(other: int) -> Entries:
+        check_whole(state := old(other), scheme, had[other])
+        return state
+
+    first = whole(0)
     rules = _rules(first["scheme"])
     state = {"scheme": first["scheme"], "step": first["step"], "workers": now[rank]}
-    state |= _memories(old, had, now, rank, rules)
+    state |= _memories(whole, had, now, rank, rules)
     for name, value in first.items():
         kind, _, rest = name.partition("/")
         if kind in DEFAULT and kind != "memory" and rules.get((kind, rest), DEFAULT[kind]) == "same":
             state[name] = value
     if ("exchange", "start") in rules and "exchange/start" in first:
-        state |= _piece(old, len(had), len(now), rank)
+        state |= _piece(whole, len(had), len(now), rank)
     return state
 
 
@@ -110,6 +117,8 @@ def _check_rule(rule: str, name: str, had: int, now: int) -> None:
 
 def _piece(old: Callable[[int], Entries], had: int, now: int, rank: int) -> Entries:
     """This rank's piece of a vector that the old ranks owned pieces of."""
+    if int(old(0)["exchange/start"]) < 0:  # of a step before the first that was sent, on all ranks
+        return {name: old(0)[name] for name in ("exchange/residual", "exchange/start")}
     n = sum(old(other)["exchange/residual"].size for other in range(had))
     counts, displs = partition(n, now)
     start, stop = displs[rank], displs[rank] + counts[rank]

@@ -14,6 +14,7 @@ from ..values import Array, Compensated, Exchanged, Mean, Place, Sent
 from . import _checked
 
 BYTE = np.dtype(np.uint8)
+NOTHING = -1
 
 
 class Pieces:
@@ -38,6 +39,7 @@ class Pieces:
     takes = "all"
     codecs = "any"
     early = True
+    keeps = ("residual", "start")  # a state of any step but the first must have them
     spread = (("residual", "cut"), ("start", "cut"))  # see mpicomp/checkpoint/redistribute.py
 
     def __init__(self, second: str) -> None:
@@ -81,13 +83,14 @@ class Pieces:
     # -- the second memory
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
-        """What this rank keeps back of its piece, and where that begins."""
+        """What this rank keeps back of its piece, and where that begins: NOTHING before the first that was sent."""
         if self._residual is None:
-            return self._loaded or {}
+            return self._loaded or {"residual": np.empty(0, np.float32), "start": np.array(NOTHING)}
         return {"residual": np.array(ops.to_host(self._residual)), "start": np.array(self._start)}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
-        self._residual, self._loaded = None, {name: state[name] for name in ("residual", "start") if name in state}
+        kept = {name: state[name] for name in self.keeps if name in state}
+        self._residual, self._loaded = None, kept if kept and int(kept["start"]) != NOTHING else None
 
     def _check_loaded(self, step: Any) -> None:
         """Refuse a state of other pieces than this job's."""

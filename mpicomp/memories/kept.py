@@ -56,7 +56,9 @@ class Kept:
 
 
 class ErrorMemory:
-    """A memory with a ``residual``, what was not sent, and perhaps more vectors, which its class names as ``keeps``."""
+    """A memory with a ``residual``, what was not sent, and perhaps more vectors, which its class names as ``keeps``: a
+    state of any step but the first must have them.
+    """
 
     remembers = True
     silences = False

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import InvalidArgument
 from ..values import Array, Compensated, Sent
 from .kept import ErrorMemory, Kept
 from .residual import keep_unsent
@@ -66,5 +67,7 @@ class Shifted(ErrorMemory):
         return {**super().state(ops), **self._shift.state(ops)}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
+        if ("shift" in state) != ("shift_mean" in state):
+            raise InvalidArgument("the state must have both of shift and shift_mean, or neither")
         super().load(state)
         self._shift.load(state)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..device import Device, device_of
+from ..device import Device, device_of, ready
 from ..errors import BufferRefused, InvalidArgument
 
 # One letter a dtype our schedules add: float32, float64 and the integers.
@@ -62,7 +62,7 @@ def vector(
     device = device_of(obj)
     if device is not None:
         check_device(obj, role)
-        array, flat = obj, device.flat(obj)
+        array, flat = obj, flat_on(device, obj)
     else:
         array = as_numpy(obj, raw_bytes if dtype is not None else np.from_dlpack)
         if array is None:
@@ -165,6 +165,16 @@ def check_device(array: Any, role: str) -> None:
         raise BufferRefused("recvbuf must be writable, got a read-only device array: pass a copy")
 
 
+def flat_on(device: Device, array: Any) -> Any:
+    """A device array in its device's type; another library's once it is there, since CuPy waits for streams that an
+    array names and for no others.
+    """
+    flat = device.flat(array)
+    if type(flat) is not type(array):
+        ready(array)
+    return flat
+
+
 def check_pair(source: Vector, target: Vector) -> None:
     """Refuse a send and a receive buffer that do not belong together."""
     if source.array.dtype != target.array.dtype or source.kind != target.kind:
@@ -198,7 +208,7 @@ def check_flat(x: Any, name: str) -> Any:
     device = device_of(x)
     if device is not None:
         check_device(x, name)
-        return device.flat(x)
+        return flat_on(device, x)
     if not isinstance(x, np.ndarray):
         raise BufferRefused(f"{name} must be an array, got {type(x).__name__}")
     check_host(x, name)

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from .. import allreduce
 from ..calls import Calls, logged
 from ..cost import least_bytes
+from ..device import ready
 from ..errors import InvalidArgument, MpicompError
 from ..ops.shared import PlainCalls
 from .agreement import Agreement
@@ -214,6 +215,7 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
             _native_allreduce(self, out, target.plain(), op)
         else:
             self._reduction.run(source, target, call.op, schedule)
+            ready(target.array)  # for whoever reads it on another stream
 
     def _record(self, call: Call, start: int, used: Traffic) -> None:
         array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")

@@ -16,6 +16,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..device import ready
 from ..ops import ops_for
 from .call import resolve
 from .checks import Opened
@@ -130,6 +131,8 @@ class Helper:
         """Begin ``comm.Allreduce`` of the same arguments."""
         arguments = sendbuf, recvbuf, op, algorithm
         if self._worker is not None:
+            for message in (sendbuf, recvbuf):  # the thread has streams of its own, which do not wait for the caller's
+                ready(message[0] if isinstance(message, (list, tuple)) and message else message)
             return self._worker.start(self.comm.Allreduce, *arguments)
         target = resolve(*arguments, self.comm.gpu_path).target
         simple = target is None or (target.device is None and not target.kind)
@@ -139,13 +142,15 @@ class Helper:
             return Native(MPI.Intracomm.Iallreduce(self.comm, sendbuf, recvbuf, op))
         return done_at_once(self.comm.Allreduce, arguments)
 
-    def start_in_place(self, x: Any, algorithm: str, kind: str | None, factor: float) -> Pending:
-        """Begin ``comm.allreduce_in_place`` of the same arguments, with the sum."""
+    def start_sum(self, x: Any, algorithm: str, kind: str | None, factor: float, source: Any) -> Pending:
+        """Begin ``comm.allreduce_in_place`` with the sum, or ``allreduce_from`` where there is a ``source``."""
         arguments = x, algorithm, "sum", kind, factor
+        if self._worker is not None and source is not None:
+            return self._worker.start(self.comm.allreduce_from, source, x, algorithm, factor)
         if self._worker is not None:
             return self._worker.start(self.comm.allreduce_in_place, *arguments)
         if kind is None:
-            pending = self.start(MPI.IN_PLACE, x, MPI.SUM, algorithm)
+            pending = self.start(MPI.IN_PLACE if source is None else source, x, MPI.SUM, algorithm)
             return pending if factor == 1.0 else Scaled(pending, x, factor)
         return done_at_once(self.comm.allreduce_in_place, arguments)
 
@@ -171,9 +176,11 @@ class InFlight(Opened):
         return self._in_flight.start(sendbuf, recvbuf, op, algorithm)
 
     def start_allreduce(self, x: Any, algorithm: str = "auto", kind: str | None = None,
-                        factor: float = 1.0) -> Pending:
-        """Start an ``allreduce_in_place`` that adds up; for ``wait_for``, else as `Iallreduce`."""
-        return self._in_flight.start_in_place(x, algorithm, kind, factor)
+                        factor: float = 1.0, source: Any = None) -> Pending:
+        """Start an ``allreduce_in_place`` that adds up, or an ``allreduce_from`` a ``source`` that stays and has no
+        ``kind``; for ``wait_for``, else as `Iallreduce`. Host arrays only.
+        """
+        return self._in_flight.start_sum(x, algorithm, kind, factor, source)
 
     @property
     def flies(self) -> bool:

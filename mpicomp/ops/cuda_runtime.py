@@ -11,6 +11,7 @@ from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from threading import get_ident
 from typing import Any, ParamSpec, SupportsInt, TypeVar
 
 import numpy as np
@@ -38,6 +39,7 @@ TEAM_MOST = 64  # elements for each thread of a team there, at most: longer grou
 RANKS = (2, 4, 8, 16)  # columns of PowerSGD's kernels; others are filled up, and more go to CuPy's libraries
 PANEL = 2048  # `panel` in low_rank.cu
 LONGEST = 8192  # `longest` in low_rank.cu
+PER_THREAD = 2  # `cudaStreamPerThread`, by which each thread means another stream
 SKETCH_ROWS = (1, 3, 5, 7)  # medians of so many keep to registers; 0 stands for any other number
 
 REAL = {"float32": "float", "float64": "double"}
@@ -164,6 +166,10 @@ class Runtime:
     def current_device(self) -> int:
         return self.xp.cuda.runtime.getDevice()
 
+    def stream(self) -> int:
+        """The current device's current stream, as CUDA numbers it."""
+        return self.xp.cuda.get_current_stream().ptr
+
     def kernel(self, family: str, name: str) -> Any:
         return self._functions(family, self.current_device())[name]
 
@@ -231,6 +237,16 @@ def addresses(arrays: Sequence[Array]) -> tuple[int, ...]:
 def current_device() -> int:
     """The number of the device that launches without array arguments go to."""
     return _runtime.current_device()
+
+
+def current_stream() -> str:
+    """What arrays that are kept on the device are kept by: the stream that queues now on the current device.
+
+    A table's copy to the device is only queued: another stream might read it too early, or, since CuPy's pool is per
+    stream, get its memory too early once it is given up. With a table for each stream nobody has to wait.
+    """
+    stream = _runtime.stream()
+    return f"{stream} of thread {get_ident()}" if stream == PER_THREAD else str(stream)
 
 
 def on_device(op: Callable[Given, Result]) -> Callable[Given, Result]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import Disagreement
-from .flat import as_array
+from .flat import as_array, finished
 
 
 @torch.no_grad()
@@ -36,6 +36,7 @@ def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[st
         if not tensor.numel():
             continue
         whole = tensor.contiguous()
+        finished(whole)
         comm.broadcast(as_array(whole.view(-1).view(torch.uint8)), root)
         if whole.data_ptr() != tensor.data_ptr():
             tensor.copy_(whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ..errors import InvalidArgument
 from ..reducer import Reducer
 from ..schemes import Scheme
 from .exchange import SEED_STEP
-from .flat import COMPUTE, as_array, named_arrays
+from .flat import COMPUTE, as_array, finished, named_arrays
 from .lanes import Lanes
 
 
@@ -86,17 +87,18 @@ class DDPHook:
     def _average(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any) -> None:
         if flat.dtype not in COMPUTE:
             raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {flat.dtype}")
+        if event is not None:
+            event.synchronize()  # the gradients are there: DDP adds all of them up on one stream
         work = flat.to(COMPUTE[flat.dtype])  # itself, but for half precision
         names = [self._names.get(parameter, f"bucket {index} gradient {i}") for i, parameter in enumerate(parameters)]
-        device = device_of(work)
-        if event is not None and device is not None:
-            event.synchronize()
-            with device.aside(as_array(work)):
-                self._reduce(index, names, parameters, work, first)
-        else:
+        device, converted = device_of(work), work is not flat
+        if converted:
+            finished(work)
+        with nullcontext() if device is None else device.aside(as_array(work)):
             self._reduce(index, names, parameters, work, first)
-        if work is not flat:
+        if converted:
             flat.copy_(work)
+            finished(flat)
 
     def _reduce(self, index: int, names: list[str], parameters: list[Any], work: torch.Tensor, first: bool) -> None:
         comm = self._lanes.comms[self._lane(index, work)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..device import device_of
-from ..errors import InvalidArgument, NonFiniteGradient
+from ..errors import BufferRefused, InvalidArgument, NonFiniteGradient
 from ..exchanges import Stateless
 from ..mpi.inflight import Pending
 from ..ops import ops_for
@@ -19,6 +20,7 @@ from .flat import FlatBucket, Named, as_array, plan
 from .lanes import Lanes
 
 HOST = np.empty(0)  # whose operations gradients on the host take
+REFUSED = 2  # what a flag says; 1: not finite
 SEED_STEP = 1_000_003  # between the random numbers of two buckets
 TWICE = (
     "the gradient of {} came twice in one step: expected once. Checkpoints need use_reentrant=False; of several "
@@ -53,6 +55,7 @@ class Exchange:
         densities = dict(options.pop("densities", None) or {})
         if unknown := sorted(set(densities) - {name for name, _ in named}):
             raise InvalidArgument(f"densities must name parameters of the model, got {', '.join(unknown)}")
+        self._memory = scheme.parts(1)[0][0]  # whose kind knows in which steps nothing is sent
         # A memory that has taken part of a step in cannot give it back: then all ranks look at all buckets first.
         self._looks_first = nonfinite == "skip" and remembers(scheme)
         several = not options.get("trace") and not any(one.is_cuda for _, one in named)
@@ -73,6 +76,8 @@ class Exchange:
         """Begin the next step: no gradient is there."""
         self._there = [[False] * len(bucket.names) for bucket in self.buckets]
         self._missing = [len(bucket.names) for bucket in self.buckets]
+        self._streams: list[set[Any]] = [set() for _ in self.buckets]  # of a GPU, that wrote into each
+        self._refused: dict[int, BufferRefused] = {}  # why a bucket could not take one of this rank's gradients
         self._pending: list[Pending] = []
         self._failed: set[int] = set()
         self.skipped = False
@@ -84,9 +89,7 @@ class Exchange:
         if self._there[i][at]:
             raise InvalidArgument(TWICE.format(bucket.names[at]))
         self._there[i][at] = True
-        gradient = parameter.grad
-        assert gradient is not None, "PyTorch calls when it has accumulated"
-        bucket.put(at, gradient.detach(), factor)
+        self._write(i, at, parameter.grad, factor)
         self._missing[i] -= 1
         if self._lanes.threaded:
             self._start_full()
@@ -104,8 +107,7 @@ class Exchange:
         flags = np.zeros(1 + len(self.places), np.uint8)
         flags[1:] = [parameter not in unused for parameter in self.places]
         if self._looks_first:
-            flags[0] = not all(is_finite(bucket.flat) for bucket in self.buckets)
-            self._share(flags)
+            self._share(flags, not all(is_finite(bucket.flat) for bucket in self.buckets))
             self.skipped = bool(flags[0])
         if not self.skipped:
             self._missing = [0] * len(self.buckets)
@@ -113,7 +115,7 @@ class Exchange:
             self._wait()
             if not self._looks_first:
                 self.skipped = any(reducer.stats.skipped for reducer in self.reducers)
-                self._share(flags)
+                self._share(flags, 0)
         return {parameter for parameter, used in zip(self.places, flags[1:], strict=True)
                 if not used and not self.view(parameter).any()}
 
@@ -133,11 +135,25 @@ class Exchange:
             if self._there[i][at]:
                 continue
             if parameter.grad is None:
-                self.buckets[i].views[at].zero_()
                 unused.add(parameter)
-            else:
-                self.buckets[i].put(at, parameter.grad.detach(), factor)
+            self._write(i, at, parameter.grad, factor)
         return unused
+
+    def _write(self, i: int, at: int, gradient: torch.Tensor | None, factor: float) -> None:
+        """Write a gradient (None: zero) to its place. What is wrong with it is told to all ranks by the bucket's step,
+        for which the others wait; where that is silent, at the end.
+        """
+        bucket = self.buckets[i]
+        try:
+            if gradient is not None:
+                bucket.put(at, gradient.detach(), factor)
+        except BufferRefused as error:
+            self._refused.setdefault(i, error)
+            gradient = None
+        if gradient is None:
+            bucket.views[at].zero_()
+        if bucket.flat.is_cuda:  # autograd adds up each gradient on the stream of its forward pass
+            self._streams[i].add(torch.cuda.current_stream(bucket.flat.device))
 
     def _wait(self) -> None:
         """Return when the threads have nothing left to do; raise what went wrong first."""
@@ -150,36 +166,59 @@ class Exchange:
         if failure is not None:
             raise failure
 
-    def _share(self, flags: np.ndarray) -> None:
-        """Whether a gradient anywhere is not finite, and which parameters are used anywhere."""
+    def _share(self, flags: np.ndarray, nonfinite: int) -> None:
+        """Whether a gradient anywhere is not finite, and which parameters are used anywhere; refuse on all ranks what
+        could not be told before.
+        """
+        flags[0] = REFUSED if self._refused else nonfinite
         if self.comm.size > 1:
             self.comm.allreduce_in_place(flags, op="max")
+        if flags[0] == REFUSED:
+            self.comm.fail_together(next(iter(self._refused.values()), None))
 
     def _start_full(self) -> None:
         """Start the exchange of the buckets that are full and whose predecessors have been started."""
         while len(self._pending) < len(self.buckets) and not self._missing[len(self._pending)]:
             i = len(self._pending)
-            flat = self.buckets[i].flat
-            event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
-            self._pending.append(self._lanes.start(self._lanes.of(i), self._average, i, event))
+            events = [stream.record_event() for stream in self._streams[i]]
+            self._pending.append(self._lanes.start(self._lanes.of(i), self._average, i, events))
 
-    def _average(self, i: int, event: Any) -> None:
+    def _average(self, i: int, events: list[Any]) -> None:
         """Replace a bucket by its mean over the ranks; nothing after one of this lane's that failed on all ranks."""
         lane = self._lanes.of(i)
         if lane in self._failed:
             return
-        arrays = self.buckets[i].arrays
+        arrays: Any = self.buckets[i].arrays
+        if i in self._refused and not self._memory.silent(self.reducers[i].step):
+            arrays = Refused(self._refused[i])
         try:
             device = device_of(self.buckets[i].flat)
-            if event is None or device is None:
+            if device is None:
                 self.reducers[i].reduce(arrays, out=arrays)
                 return
-            event.synchronize()  # the gradients are there
+            for event in events:
+                event.synchronize()  # the gradients are there
             with device.aside(as_array(self.buckets[i].flat)):
                 self.reducers[i].reduce(arrays, out=arrays)
         except BaseException:
             self._failed.add(lane)
             raise
+
+
+class Refused(Mapping[str, Any]):
+    """What a Reducer gets in the place of gradients that cannot be had: the error, which it tells to all ranks."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getitem__(self, name: str) -> Any:
+        raise self._error
+
+    def __iter__(self) -> Any:
+        raise self._error
+
+    def __len__(self) -> int:
+        raise self._error
 
 
 class Alone:

@@ -89,6 +89,12 @@ def as_array(flat: torch.Tensor) -> Any:
     return flat.numpy() if device is None else device.flat(flat)
 
 
+def finished(tensor: torch.Tensor) -> None:
+    """Wait for what this thread has queued on a tensor of a GPU: streams of CuPy, of DDP and of MPI do not."""
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()
+
+
 def plan(named: Named, bucket_bytes: int) -> list[Named]:
     """Which parameters share a bucket: the last bucket of the model first, as backward gives its gradients.
 

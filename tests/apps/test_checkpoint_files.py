@@ -237,7 +237,7 @@ def test_pieces_are_cut_anew():
 
     def old(rank):
         start, stop = ((0, 4), (4, 7), (7, 10))[rank]
-        return {"scheme": "onebit", "step": 1, "workers": 1, "exchange/residual": whole[start:stop],
+        return {"scheme": "onebit:memory=none", "step": 1, "workers": 1, "exchange/residual": whole[start:stop],
                 "exchange/start": np.array(start)}  # fmt: skip
 
     for now in (1, 2, 5):
@@ -245,3 +245,26 @@ def test_pieces_are_cut_anew():
         assert np.array_equal(np.concatenate([state["exchange/residual"] for state in states]), whole)
         sizes = [state["exchange/residual"].size for state in states]
         assert [int(state["exchange/start"]) for state in states] == [sum(sizes[:rank]) for rank in range(now)]
+
+
+def test_pieces_of_which_nothing_was_sent_yet():
+    def old(rank):
+        return {"scheme": "onebit:memory=none", "step": 1, "workers": 1, "exchange/residual": np.empty(0),
+                "exchange/start": np.array(-1)}  # fmt: skip
+
+    for rank in range(3):
+        state = redistribute(old, [1, 1], [1, 1, 1], rank)
+        assert int(state["exchange/start"]) == -1 and state["exchange/residual"].size == 0
+
+
+@pytest.mark.parametrize(("scheme", "names"), [("dgc", ("residual", "velocity")), ("topk", ("residual",))])
+def test_an_old_rank_whose_memory_is_missing(scheme, names):
+    """Its part would be taken for zero."""
+    def old(rank):
+        entries = {f"memory/{worker}/{name}": np.ones(6) for worker in range(2) for name in names}
+        if rank == 1:
+            del entries[f"memory/1/{names[-1]}"]
+        return {"scheme": scheme, "step": 5, "workers": 2, **entries}
+
+    with pytest.raises(InvalidArgument, match=f"the state of step 5 of {scheme} .*lacks memory/1/{names[-1]}: take"):
+        redistribute(old, [2, 2], [1], 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from fake_device import FakeArray, FakeDevice
@@ -70,11 +72,11 @@ def test_staged_allreduce(make, device, piece):
         assert device.most_pending <= staging.DEPTH
 
 
-def test_the_device_is_waited_for_before_anything_is_copied(own, device):
+def test_the_device_is_waited_for_before_anything_is_copied_and_in_the_end(own, device):
     x = on_device(100, own.rank)
     own.Allreduce(MPI.IN_PLACE, x)
     copies = [entry for entry in device.log if entry != "pinned"]
-    assert copies == (["synchronize", "to_host", "to_device"] if own.size > 1 else [])
+    assert copies == [*(["synchronize", "to_host", "to_device"] if own.size > 1 else []), "synchronize"]
 
 
 def test_copies_overlap_the_reduction(device):
@@ -173,6 +175,20 @@ def test_auto_leaves_memory_that_mpi_takes_on_the_device(world, direct, make, mo
         link = make(MPICOMP_GPU_PATH=path)._link
         monkeypatch.setattr(link, "one_node", True)
         assert schedule(Vector(x, kind, direct), "sum", "auto", link) == expected
+
+
+def test_a_thread_reduces_what_its_caller_has_queued_and_leaves_nothing_queued(direct, make, monkeypatch):
+    """Streams are each thread's own; one that is read or written by the other is waited for."""
+    waiting = []
+    monkeypatch.setattr(direct, "synchronize", lambda array: waiting.append(threading.current_thread()))
+    own, x, y = make(), on_device(100, 0), on_device(100, 0)
+    own.Iallreduce(x, y, algorithm="native").Wait()
+    caller, threaded = threading.current_thread(), own._in_flight.threaded
+    assert waiting[:2] == [caller] * 2 if threaded else waiting[0] is caller
+    assert (waiting[-1] is not caller) == threaded
+    direct.log.clear()
+    own.Allreduce(x, y)
+    assert waiting[-1] is caller
 
 
 def test_direct_is_refused_when_mpi_does_not_say_it_can(make, device, monkeypatch):

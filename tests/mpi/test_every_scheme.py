@@ -97,13 +97,30 @@ def test_a_state_that_lacks_anything_on_one_rank_is_refused_on_all(comm, seed, t
         state = dict(whole)
         if comm.rank == comm.size - 1:
             del state[key]
-        with pytest.raises((InvalidArgument, Disagreement), match=key.replace("memory/0", "memory")):
+        with pytest.raises((InvalidArgument, Disagreement), match=key.replace("memory/0", "memory(/0)?")):
             second.load_state_dict(state)
     assert second.state_dict().keys() == mpicomp.Reducer(comm, text, measures=1).state_dict().keys()
     second.load_state_dict(whole)
     grads = gradients(seed, comm.rank, 3)
     for a, b in zip(first.reduce(grads).values(), second.reduce(grads).values(), strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("text", [*ALL, "onebit:memory=none", "topk:memory=update"])
+def test_a_state_whose_memories_are_missing_on_all_ranks_is_refused(comm, seed, text):
+    """They would be taken for zero. What is no memory begins anew; before the first step there is none."""
+    first, second = (mpicomp.Reducer(comm, text) for _ in range(2))
+    second.load_state_dict({key: value for key, value in second.state_dict().items() if "/" not in key})
+    for step in range(2):
+        first.reduce(gradients(seed, comm.rank, step))
+    whole = first.state_dict()
+    memories = [key for key in whole if key.startswith("memory/") or key.endswith("/residual")]
+    if memory_of(text).remembers:
+        assert "memory/0/residual" in memories
+    for key in memories:
+        with pytest.raises(InvalidArgument, match=f"the state of step 2 of .* must have its error memories, .*{key}"):
+            second.load_state_dict({name: value for name, value in whole.items() if name != key})
+    second.load_state_dict({name: value for name, value in whole.items() if not name.startswith("schedule/")})
 
 
 @pytest.mark.parametrize("text", [text for text in ALL if not memory_of(text).silences])

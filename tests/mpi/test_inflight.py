@@ -129,6 +129,25 @@ def test_the_reducer_keeps_dense_arrays_in_flight(world, text, monkeypatch):
     comm.Free()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("least", [0, 1 << 30], ids=["in flight", "at the end"])
+def test_what_goes_dense_is_read_where_it_is(own, monkeypatch, least, workers):
+    """Of one worker; several are added up first. It stays as it is."""
+    read, start, plain = [], own.start_allreduce, own.allreduce_from
+    monkeypatch.setattr(own, "start_allreduce", lambda *args: read.append(args[4]) or start(*args))
+    monkeypatch.setattr(own, "allreduce_from", lambda *args: read.append(args[0]) or plain(*args))
+    monkeypatch.setattr(pipeline, "IN_FLIGHT_BYTES", least)
+    rows = (workers,) if workers > 1 else ()
+    grads = {"b": np.arange(1000 * workers, dtype=np.float32).reshape(*rows, 1000) % 17 + own.rank,
+             "w": np.ones((*rows, 40, 50), np.float32)}
+    before = grads["b"].copy()
+    mean = Reducer(own, "topk:k=5,dense=1d", workers=workers).reduce([grads["w"], grads["b"]])[1]
+    np.testing.assert_array_equal(grads["b"], before)
+    np.testing.assert_allclose(mean, np.reshape(own.allgather(before), (-1, 1000)).mean(0), rtol=1e-6)
+    found = [one for one in read if one is not None]
+    assert len(found) == (workers == 1) and len(read) <= 1
+
+
 @pytest.mark.parametrize("text", ["topk:k=5,dense=1d", "scalecom:chunk=4,dense=1d", "gtopk:k=5,dense=1d"])
 def test_an_overflow_waits_for_dense_arrays_in_flight(own, text, monkeypatch):
     """Else MPI would write into memory that is free, and the next step would count what this one sent."""

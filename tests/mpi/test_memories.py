@@ -352,6 +352,17 @@ def test_wrong_shifts_are_refused_on_every_rank(comm):
         reducer.set_shift(np.zeros(3 if comm.rank else 4))
 
 
+@pytest.mark.parametrize("lost", ["shift", "shift_mean"])
+def test_a_state_of_half_a_shift_is_refused(comm, lost):
+    reducer, other = (mpicomp.Reducer(comm, "topk:k=1,memory=shifted") for _ in range(2))
+    reducer.set_shift(np.ones(3))
+    reducer.reduce(np.zeros(3))
+    state = reducer.state_dict()
+    del state[f"memory/0/{lost}"]
+    with pytest.raises(InvalidArgument, match="must have both of shift and shift_mean, or neither"):
+        other.load_state_dict(state)
+
+
 # -- all
 
 @pytest.mark.parametrize("text", ["dgc:k=5,clip=3,nesterov=yes", "topk:k=5,memory=update", "topk:k=5,memory=shifted",

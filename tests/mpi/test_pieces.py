@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicomp
+from mpicomp import checkpoint
 from mpicomp.codecs import _groups
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.partition import partition
@@ -173,6 +174,17 @@ def test_a_state_goes_through_a_reducer_that_has_not_stepped(comm, seed):
     again.load_state_dict(through.state_dict())
     expected = reducer.reduce(gradient(seed, comm.rank, 1))
     np.testing.assert_array_equal(again.reduce(gradient(seed, comm.rank, 1)), expected)
+
+
+def test_a_state_from_before_anything_was_sent(comm, seed, folder):
+    """A first step that all ranks leave out; through a file, too."""
+    reducer, resumed = (mpicomp.Reducer(comm, "onebit", nonfinite="skip") for _ in range(2))
+    reducer.reduce(np.full(N, np.nan, np.float32))
+    checkpoint.save(comm, folder, 1, common={}, reducers={"reducer": reducer})
+    checkpoint.load(comm, folder).restore(resumed)
+    for step in range(2):
+        expected = reducer.reduce(gradient(seed, comm.rank, step))
+        np.testing.assert_array_equal(resumed.reduce(gradient(seed, comm.rank, step)), expected)
 
 
 # ---- the wire

@@ -63,6 +63,9 @@ class EmulatedRuntime(cuda_runtime.Runtime):
     def current_device(self) -> int:
         return 0
 
+    def stream(self) -> int:
+        return 0
+
     def kernel(self, family: str, name: str):
         entry = getattr(self._library(family), f"kernel_{cuda_runtime.KERNELS[family].index(name)}")
 

@@ -98,6 +98,9 @@ class Recorder(cuda_runtime.Runtime):
     def current_device(self):
         return 0
 
+    def stream(self):
+        return 0
+
     def kernel(self, family, name):
         assert name in cuda_runtime.KERNELS[family]
         return lambda grid, block, args: self.launches.append((name.partition("<")[0], grid, block, args))

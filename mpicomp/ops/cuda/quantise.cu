@@ -135,16 +135,17 @@ __global__ void unpack_signs(const unsigned char* packed, const long long* bound
 // Where the codes of the run that begins with element i lie.
 __device__ inline long long place_of(long long i, int width) { return (unsigned long long)i / unit * (width * unit / 8); }
 
-// The codes of a run of `count`, in one access where it is whole and they lie at a multiple of their bytes.
-__device__ inline void store_codes(unsigned char* to, int width, int count, unsigned long long bits) {
+// The first `count` codes of a run, then zero bits; in one access where it is whole, and they lie at a multiple of their bytes.
+template <int length> __device__ inline void store_codes(unsigned char* to, int width, int count, unsigned long long bits) {
     const int bytes = (width * count + 7) / 8;
-    if (count == unit && ((unsigned)(unsigned long long)to & (bytes - 1)) == 0) {
-        if (bytes == 2) *(unsigned short*)to = (unsigned short)bits;
-        else if (bytes == 4) *(unsigned*)to = (unsigned)bits;
-        else if (bytes == 1) *to = (unsigned char)bits;
-        else *(unsigned long long*)to = bits;
+    if (count == length && ((unsigned)(unsigned long long)to & (bytes - 1)) == 0) {
+        if (bytes == 4) *(unsigned*)to = (unsigned)bits;
+        else if (bytes == 2) *(unsigned short*)to = (unsigned short)bits;
+        else if (bytes == 8) *(unsigned long long*)to = bits;
+        else *to = (unsigned char)bits;
         return;
     }
+    if (count < length) bits &= (1ull << (width * count)) - 1;
     for (int byte = 0; byte < bytes; ++byte) to[byte] = (unsigned char)(bits >> (8 * byte));
 }
 
@@ -162,30 +163,48 @@ __device__ inline unsigned long long load_codes(const unsigned char* from, int w
 
 // NaN, which fails every comparison, counts as 0. A word's uniform number is a multiple of 2^-24 below 1: its product is
 // exact, so that multiplying and adding at once gives the bits of one after the other.
-template <typename T> __device__ inline unsigned level_code(T x, T inverse, unsigned word, int levels) {
+template <typename T> __device__ inline int level_of(T x, T inverse, unsigned word, int levels) {
     const T scaled = fabs(x) * inverse, sum = fma(T(word >> 8), T(0x1p-24), scaled);
-    return levels + (int)copysign(min(sum > 0 ? sum : T(0), T(levels)), x);
+    return (int)copysign(min(sum > 0 ? sum : T(0), T(levels)), x);
 }
 
+// Eight a thread and round, so that what a run costs by itself (its group, its place) is paid half as often.
 template <typename T>
 __global__ void pack_levels(const T* x, long long n, const long long* bounds, long long groups, const T* scales,
                             int levels, int width, unsigned long long first, unsigned long long seed, unsigned step,
                             unsigned worker, unsigned char* out) {
+    constexpr int length = 2 * unit;
+    const unsigned next = 1u << width, middle = levels * (next + 1);  // of two codes
     Stream stream(seed, step, worker);
     T inverse = 0;
     const auto enter = [&](long long g) { inverse = scales[g] > 0 ? T(levels) / scales[g] : T(0); };
-    each_run<unit>(bounds, groups, n, enter, [&](long long i, int offset, int count, Walk& walk) {
-        const Run<T, unit> run = load_run<unit>(x + i, count);
-        unsigned words[unit], half[2] = {0, 0};  // two codes each
+    each_run<length>(bounds, groups, n, enter, [&](long long i, int offset, int count, Walk& walk) {
+        const Run<T, length> run = load_run<length>(x + i, count);
+        unsigned words[length], pairs[length / 2];
         stream.four(first + i, words);
-        const bool crosses = walk.leaves(offset + count - 1);
+        stream.four(first + i + unit, words + unit);
+        int level[length];
+        if (!walk.leaves(offset + count - 1)) {
 #pragma unroll
-        for (int j = 0; j < unit; ++j) {
-            if (j >= count) break;
-            if (j && crosses && walk.leaves(offset + j)) walk.step_to(offset + j), enter(walk.g);
-            half[j / 2] |= level_code(run.at[j], inverse, words[j], levels) << (j % 2 ? width : 0);
+            for (int j = 0; j < length; ++j) level[j] = level_of(run.at[j], inverse, words[j], levels);
+        } else {
+#pragma unroll
+            for (int j = 0; j < length; ++j) {
+                if (j && j < count && walk.leaves(offset + j)) walk.step_to(offset + j), enter(walk.g);
+                level[j] = level_of(run.at[j], inverse, words[j], levels);
+            }
         }
-        store_codes(out + place_of(i, width), width, count, half[0] | (unsigned long long)half[1] << (2 * width));
+#pragma unroll
+        for (int j = 0; j < length; j += 2) pairs[j / 2] = level[j] + level[j + 1] * next + middle;
+        unsigned char* to = out + place_of(i, width);
+        const unsigned long long low = pairs[0] | (unsigned long long)pairs[1] << (2 * width),
+                                 high = pairs[2] | (unsigned long long)pairs[3] << (2 * width);
+        if (width < 16) {
+            store_codes<length>(to, width, count, low | high << (4 * width));
+        } else {
+            store_codes<unit>(to, width, min(count, unit), low);
+            if (count > unit) store_codes<unit>(to + 8, width, count - unit, high);
+        }
     });
 }
 

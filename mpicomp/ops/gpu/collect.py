@@ -17,6 +17,7 @@ from ..cuda_runtime import (
     TILE_BYTES,
     Array,
     blocks_for,
+    current_stream,
     launch,
     packs,
     to_host,
@@ -175,8 +176,8 @@ def _launch_spans(m: Array, grad: Array, count: int, table: Array, tiles: int, c
 
 
 def where(array: Array) -> str:
-    """The array's device, as what tables are kept by."""
-    return str(getattr(array, "device", ""))
+    """What tables are kept by: the array's device, and the stream that queues there now."""
+    return f"{getattr(array, 'device', '')}, stream {current_stream()}"
 
 
 @lru_cache(maxsize=64)  # spans are those of a model: the tables are copied to the device once

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..cuda_runtime import INDEX, PIECE, REAL, WORD, Array, addresses, blocks_for, launch, on_device, xp
+from ..cuda_runtime import INDEX, PIECE, REAL, WORD, Array, addresses, blocks_for, current_stream, launch, on_device, xp
 from ..reference.many import require_total
 from .arguments import check, kind_of, require_indices
 from .base import scatter
@@ -44,7 +44,7 @@ def _as_they_are(arrays: list[Array], flat: Array) -> bool:
 
 def _table_of(arrays: list[Array]) -> tuple[Array, Array]:
     """The arrays' addresses, and the bounds of their places in the vector."""
-    table = _table(addresses(arrays), tuple(array.size for array in arrays), xp())
+    table = _table(addresses(arrays), tuple(array.size for array in arrays), xp(), current_stream())
     return table[: len(arrays)], table[len(arrays) :]
 
 
@@ -65,6 +65,6 @@ def _move(arrays: list[Array], flat: Array, *, into: bool) -> None:
 
 
 @lru_cache(maxsize=64)  # where gradients keep their places, the table stays on the device
-def _table(begins: tuple[int, ...], sizes: tuple[int, ...], module: object) -> Array:
+def _table(begins: tuple[int, ...], sizes: tuple[int, ...], module: object, stream: str) -> Array:
     """The arrays' addresses, then the bounds of their places in the vector."""
     return xp().asarray(np.array([*begins, 0, *np.cumsum(sizes)], np.int64))

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..cuda_runtime import INDEX, Array, blocks_for, current_device, launch, xp
+from ..cuda_runtime import INDEX, Array, blocks_for, current_device, current_stream, launch, xp
 from ..reference import index_dtype
 from ..reference.base import require_count
 from ..reference.many import checked_streams, require_counts
@@ -50,7 +50,7 @@ def random_strata_spans(n: int, spans: list[tuple[int, int]], counts: list[int],
     key = checked_streams(key, len(spans))
     indices = xp().empty(sum(counts), index_dtype(n))
     if indices.size:
-        blocks, table = _table(tuple(spans), tuple(counts), xp(), current_device())
+        blocks, table = _table(tuple(spans), tuple(counts), xp(), current_device(), current_stream())
         name, (_, *numbers) = f"random_strata<{INDEX[indices.dtype.name]}>", stream(0, key)
         launch("random", name, blocks_for(blocks), table, np.int64(len(spans)), *numbers, indices)
     return vouched(indices, spans, n)
@@ -58,7 +58,7 @@ def random_strata_spans(n: int, spans: list[tuple[int, int]], counts: list[int],
 
 @lru_cache(maxsize=64)  # spans and counts are those of a model: the table is copied to the device once
 def _table(spans: tuple[tuple[int, int], ...], counts: tuple[int, ...], module: object,
-           device: int) -> tuple[int, Array]:
+           device: int, stream: str) -> tuple[int, Array]:
     """Blocks of four words in all spans; on the device as `random_strata` in random.cu reads them."""
     (starts, stops), ks = np.array(spans, np.int64).reshape(-1, 2).T, np.array(counts, np.int64)
     first, lists = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in ((ks + 3) // 4, ks))
