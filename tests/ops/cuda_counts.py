@@ -64,7 +64,7 @@ HOT = (
     Hot("QSGD decode, 4 bits", "quantise", "unpack_levels<float>", 4.5, 18, {r"LDG\.E\.U16": 1, r"STG\.E": 1}),
     Hot("natural encode", "quantise", "pack_natural<float>", 5, 20, {WIDE: 1, RANDOM: 18}),
     Hot("natural decode", "quantise", "unpack_natural<float>", 5, 20, {r"LDG\.E": 1, r"STG\.E\.128": 1}),
-    Hot("sums of groups of 512", "norms", "sum_groups<float, Square>", 4, 16, {r"LDG\.E ": 4, "DADD": 4}),
+    Hot("sums of groups of 512", "norms", "sum_groups<float, Norm>", 4, 16, {r"LDG\.E ": 4, "DADD": 4}),
     Hot("moments", "moments", "moments<float>", 8, 32, {WIDE: 2, "DADD": 8}),
 )  # fmt: skip
 

@@ -67,8 +67,8 @@ def largest(m: Array, grad: Array, k: int) -> Array:
         _keep(m, grad, guesses, *none, more[0], tiles, kept)
     cut, blocks = xp().empty(2, np.int64), blocks_for(packs(grad))
     for shift in _shifts(bits_dtype(grad)):
-        scalars = n, np.int32(shift), np.int64(k)
-        launch("top_k", f"count_digits<{t}>", blocks, m, grad, *scalars, cut, tally, kept.room, kept.values, kept.found)
+        digit = n, np.int32(shift), np.int64(k)
+        launch("top_k", f"count_digits<{t}>", blocks, m, grad, *digit, cut, tally, kept.room, kept.values, kept.found)
     _select_largest(m, grad, cut, *none, board, tiles, indices, kept)
     return vouch(indices, grad.size)
 
