@@ -33,6 +33,7 @@ PACK_BYTES = 16  # what one access moves: `Pack` in common.cuh
 PIECE = 4096  # elements for one block: `update_piece` in update.cu, `list_piece` in many.cu
 DIGIT_BITS = 11  # `digit_bits` in top_k.cu
 DIGIT_PIECE = 65536  # `digit_piece` there
+SAMPLE = 8192  # `sample` there
 MOMENTS_PIECE = 16384  # `moments_piece` in moments.cuh
 GROUP_PIECE = 16384  # `piece` in norms.cu
 TEAM_MOST = 64  # elements for each thread of a team there, at most: longer groups are cut into pieces
@@ -72,8 +73,9 @@ def _kernel_names() -> dict[str, list[str]]:
             *_of("chunk_max chunk_max_spans", (f"{t}, {p}" for t in real for p in position)),
             *_of("chunk_indices chunk_indices_spans", (f"{p}, {i}" for p in position for i in index)),
         ],
-        "collect": [f"select<{ti}, {many}>" for ti in real_index for many in ("false", "true")],
-        "top_k": [f"count_digits{of}<{t}>" for of in ("", "_spans") for t in real],
+        "collect": _of("select keep select_largest", (f"{ti}, {many}" for ti in real_index
+                                                      for many in ("false", "true"))),
+        "top_k": _of("guess count_digits count_digits_spans", real),
         "many": [
             *_of("move_arrays", (f"{word}, {into}" for word in WORD.values() for into in ("true", "false"))),
             *_of("move_sparse", (f"{WORD[width]}, {i}" for width in (4, 8) for i in index)),

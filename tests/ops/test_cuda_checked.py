@@ -13,6 +13,7 @@ from cuda_on_cpu import CheckedRuntime
 
 from mpicomp.errors import MpicompError
 from mpicomp.ops import cuda_runtime, gpu, reference
+from mpicomp.ops.gpu import largest
 from mpicomp.ops.reference import Key
 
 THREADS, BLOCKS = cuda_runtime.THREADS, 7
@@ -110,6 +111,13 @@ def select(rng):
     np.testing.assert_array_equal(got, expected)
 
 
+def largest_of_spans(rng):
+    """Spans that are not sampled, whose tiles nothing is kept of, between those that are."""
+    grad, spans = vector(rng, 90_001, np.float32), [(0, 20_000), (20_000, 70_000), (70_000, 90_001)]
+    got, expected = (ops.top_k_spans(None, grad, spans, [9, 40_000, 9]) for ops in (gpu, reference))
+    np.testing.assert_array_equal(got, expected)
+
+
 def norm(rng):
     gpu.squared_norm(vector(rng, 10_001, np.float32))
 
@@ -134,24 +142,40 @@ def nonfinite(rng):
         (select, "collect.cu", "    __threadfence();\n    told[t]", "    told[t]"),
         (select, "collect.cu", "            __threadfence();\n            volatile", "            volatile"),
         (select, "collect.cu", "        of_warp[lane] = sum - own;", "        of_warp[lane ^ 1] = sum - own;"),
+        (largest_of_spans, "collect.cu", "    __syncthreads();  // the number of the one before has been read\n", ""),
+        (largest_of_spans, "top_k.cu", "[turn & 1][threadIdx.x", "[0][threadIdx.x"),
         (norm, "common.cuh", "= value;\n    __syncthreads();\n", "= value;\n"),
         (moments, "common.cuh", "    __syncthreads();  // an earlier call's sums have been read\n", ""),
         (search, "search.cu", "    __threadfence();  // what this thread has", "    // what this thread has"),
         (nonfinite, "measure.cu", "atomicAdd(&found[0], 1ull)", "found[0] += 1"),
     ],
-    ids=["tell", "look-back", "of_warp", "block_sum", "block_sum-again", "is_last", "count"],
+    ids=["tell", "look-back", "of_warp", "take", "block_count", "block_sum", "block_sum-again", "is_last", "count"],
 )
-def test_races_in_our_kernels_would_be_found(rng, run, file, right, wrong):
+def test_races_in_our_kernels_would_be_found(rng, monkeypatch, run, file, right, wrong):
+    monkeypatch.setattr(largest, "LONG", 0)
+    monkeypatch.setattr(largest, "SAMPLED", cuda_runtime.SAMPLE)
     with kernels_with(file, right, wrong), pytest.raises(AssertionError, match="race: "):
         run(rng)
 
 
 def test_a_block_waits_for_its_ticket_alone(rng):
     """Taken by number, tiles would wait for blocks that have not begun."""
-    ticket = "taken = atomicAdd((int*)board.ticket, 1)"
-    with kernels_with("collect.cu", ticket, "taken = blockIdx.x"), pytest.raises(AssertionError, match="deadlock"):
+    follows = "{\n        Tile own = {0, 0, t * tile<T>};\n        long long end = n;\n"  # in `select`
+    taken = f"for (long long t = take(board); t < tiles; t = take(board)) {follows}"
+    by_number = f"for (long long t = blockIdx.x; t < tiles; t += gridDim.x) {follows}"
+    with kernels_with("collect.cu", taken, by_number), pytest.raises(AssertionError, match="deadlock"):
         for _ in range(20):
             select(rng)
+
+
+def test_candidates_have_no_more_than_their_room(rng, monkeypatch):
+    monkeypatch.setattr(largest, "LONG", 0)
+    n, k = 2 * cuda_runtime.SAMPLE, 20
+    x = np.zeros(n, np.float32)
+    x[rng.permutation(n)[: largest.guessed(n, k)[1] + 1]] = 1
+    with kernels_with("collect.cu", "place >= area.room", "place > area.room"), \
+            pytest.raises(AssertionError, match="outside"):
+        gpu.top_k(None, x, k)
 
 
 def test_selection_in_any_order_of_its_blocks(rng, checked):

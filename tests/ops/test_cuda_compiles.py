@@ -28,6 +28,7 @@ def test_compiles_without_spills(family, architecture):
 @pytest.mark.parametrize(
     ("family", "kernel", "reads"),
     [("chunk_max", "chunk_max<float, unsigned char>", 2), ("collect", "select<float, int, false>", 2),
+     ("collect", "keep<float, int, false>", 2), ("collect", "keep<float, int, true>", 2),
      ("quantise", "pack_signs<float>", 2), ("quantise", "pack_levels<float>", 1),
      ("sketch", "count_sketch<float>", 2), ("low_rank", "project<float, 4>", 2),
      ("low_rank", "project_back<float, 4>", 2), ("top_k", "count_digits_spans<float>", 2),
@@ -79,5 +80,7 @@ def test_constants_shared_with_the_kernels():
         f"lam *= {search.DOWN};",
         f"lam *= {search.UP};",
         f"constexpr int digit_bits = {cuda_runtime.DIGIT_BITS},",
+        f"constexpr int digit_piece = {cuda_runtime.DIGIT_PIECE};",
+        f"constexpr int sample = {cuda_runtime.SAMPLE};",
     ):
         assert line in sources

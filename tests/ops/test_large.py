@@ -298,8 +298,8 @@ def test_a_search_at_the_end(runtime, sparse, rng):
     pieces, piece = N // cuda_runtime.MOMENTS_PIECE, cuda_runtime.MOMENTS_PIECE
     table, goals = np.array([0, pieces, 0, N]), np.array([1e9, 3.0])
     kept, passed, sums = sparse(N // 2), sparse(8 * pieces, np.int32), sparse(3 * pieces, np.float64)
-    known = np.zeros(7 + 10, np.int64)
-    known[2], known[3], known[5] = *np.array([1.5]).view(np.int64), N, *np.array([np.nan]).view(np.int64)
+    known = np.zeros(6 + 10, np.int64)
+    known[1], known[2], known[4] = *np.array([1.5]).view(np.int64), N, *np.array([np.nan]).view(np.int64)
     args = np.uintp(0), whole, table, np.int64(1), goals
     for first in ("true", "false"):
         run(runtime, "search", f"fit_stage<float, {first}>", pieces, (*args, kept, passed, sums, known), most=1)
@@ -307,11 +307,11 @@ def test_a_search_at_the_end(runtime, sparse, rng):
         assert (sums[pieces - 1], sums[2 * pieces - 1]) == (passing.size, pytest.approx(passing.sum(), rel=1e-12))
     assert passed[-8:].sum() == passing.size
     assert np.count_nonzero(kept[-piece // 2 :]) == passing.size
-    run(runtime, "search", "correct_thresholds<float>", pieces, (*args, known[7:], known), most=1)
-    assert known[7] == passing.size
+    run(runtime, "search", "correct_thresholds<float>", pieces, (*args, known[6:], known), most=1)
+    assert known[6] == passing.size
     run(runtime, "search", "first_threshold<float, true>", pieces, (*args, sums, known), most=1)
     assert sums[pieces - 1] == pytest.approx(own[-piece:].astype(np.float64).sum(), rel=1e-12, abs=1e-10)
-    assert known[4] == 4  # pieces that were done, one a launch
+    assert known[3] == 4  # pieces that were done, one a launch
 
 
 def test_moments_at_the_end(runtime, sparse, rng):
@@ -378,10 +378,8 @@ def test_rows_at_the_end(runtime, sparse, rng):
     assert_same(indices, np.concatenate([np.arange(N - 5 * row, N - 4 * row), np.arange(N - row, N)]))
 
 
-def test_the_last_tile_of_a_cut(runtime, sparse, rng):
-    """The tiles before it have told: some their own counts, one the sum of all up to it."""
-    whole, own = tail(rng, sparse)
-    tiles = N * 4 // cuda_runtime.TILE_BYTES
+def told_until_the_last(rng, tiles):
+    """What tiles have told before the last is taken: their own counts, or the sum of all so far; and what that is."""
     board = np.zeros(collect.board_bytes(tiles), np.uint8)
     words = -(-(tiles + 1) // 4) * 4
     head, counts = board[: 4 * words].view(np.int32), board[4 * words :].view(np.int64)
@@ -392,15 +390,56 @@ def test_the_last_tile_of_a_cut(runtime, sparse, rng):
     told[tiles - 1 - first], running[tiles - 1 - first] = 2, (2**32 + 5, 7)
     told[tiles - first : tiles - 1] = 1
     counted[tiles - first : tiles - 1] = rng.integers(0, 100, (first - 1, 2))
-    before = running[tiles - 1 - first] + counted[tiles - first : tiles - 1].sum(axis=0)
-    room, key = before[0] + TAIL + before[1], np.float32(1).view(np.int32)
-    indices, totals = sparse(int(room), np.int64), np.zeros(2, np.int64)
-    scalars = np.int64(N), np.int32(key), np.int64(N), np.uintp(0), np.uintp(0), np.int64(0)
-    space = board, np.int64(tiles), np.int64(room)
-    args = np.uintp(0), whole, *scalars, *space, indices, totals
+    return board, running[tiles - 1 - first] + counted[tiles - first : tiles - 1].sum(axis=0)
+
+
+def test_the_last_tile_of_a_cut(runtime, sparse, rng):
+    whole, own = tail(rng, sparse)
+    tiles = N * 4 // cuda_runtime.TILE_BYTES
+    board, (before, _) = told_until_the_last(rng, tiles)
+    room, key = before + TAIL, np.float32(1).view(np.int32)
+    indices, total = sparse(int(room), np.int64), np.zeros(1, np.int64)
+    scalars = np.int64(N), np.int32(key), np.uintp(0), np.uintp(0), np.int64(0)
+    args = np.uintp(0), whole, *scalars, board, np.int64(tiles), np.int64(room), indices, total
     runtime.kernel("collect", "select<float, long long, false>")((1,), (THREADS,), args)
     expected = reference.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
-    assert totals.sum() == before.sum() + expected.size
-    assert_same(indices[before.sum() : totals.sum()], expected)
-    assert told[tiles - 1] == 2
-    assert running[tiles - 1].tolist() == totals.tolist()
+    assert total[0] == before + expected.size
+    assert_same(indices[before : total[0]], expected)
+
+
+def test_the_last_of_the_largest(runtime, sparse, rng):
+    """Of candidates, and of the vector; the cut admits all that are above 1, and one more that equals it."""
+    whole, own = tail(rng, sparse)
+    tiles, no_spans = N * 4 // cuda_runtime.TILE_BYTES, (np.uintp(0), np.int64(0))
+    expected = reference.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
+    board, (before, _) = told_until_the_last(rng, tiles)
+    room, guesses, found = before + TAIL, np.array([np.float32(1).view(np.int32)], np.int64), np.zeros(1, np.int64)
+    kept, at = sparse(int(room)), sparse(int(room), np.int64)
+    space, candidates = (board, np.int64(tiles)), (np.int64(room), np.uintp(0), kept, at, found)
+    args = np.uintp(0), whole, np.int64(N), guesses, *no_spans, *space, *candidates
+    runtime.kernel("collect", "keep<float, long long, false>")((1,), (THREADS,), args)
+    assert found[0] == before + expected.size
+    assert_same(at[before : found[0]], expected)
+    assert_same(kept[before : found[0]], np.abs(whole[expected]))
+
+    board, (above, equal) = told_until_the_last(rng, tiles)
+    k = above + equal + TAIL
+    indices, cut = sparse(int(k), np.int64), np.array([guesses[0], equal + 1])
+    args = np.uintp(0), whole, np.int64(N), cut, *no_spans, board, np.int64(tiles), np.int64(k), indices
+    nothing_kept = np.int64(0), *[np.uintp(0)] * 4
+    runtime.kernel("collect", "select_largest<float, long long, false>")((1,), (THREADS,), (*args, *nothing_kept))
+    ones = expected[np.abs(whole[expected]) == 1]
+    expected = np.setdiff1d(expected, ones[1:])
+    assert_same(indices[above + equal : above + equal + expected.size], expected)
+    assert not indices[above + equal + expected.size :].any()
+
+
+def test_a_guess_at_the_end(runtime, sparse):
+    """One element of each of as many equal parts as the sample has: the last twelve are 1, 2, ... 12."""
+    whole, part = sparse(N), N // cuda_runtime.SAMPLE
+    whole[-12 * part :].reshape(12, part)[...] = np.arange(1, 13)[:, None]
+    for wanted, expected in ((1, 12.0), (5, 8.0), (12, 1.0), (13, 0.0)):
+        guesses = np.full(2, -1, np.int64)
+        args = np.uintp(0), whole, np.int64(N), np.int64(wanted), np.int64(N), np.uintp(0), np.uintp(0), guesses
+        runtime.kernel("top_k", "guess<float>")((1,), (THREADS,), args)
+        assert guesses.tolist() == [np.float32(expected).view(np.int32), -1]

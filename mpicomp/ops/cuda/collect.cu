@@ -1,9 +1,11 @@
 // Stream compaction: ascending indices of the elements a cut admits, which are those whose magnitude is above `key`
-// and the first `ties` whose magnitude equals it. One pass: a block counts its tile, learns by looking back how many the
-// tiles before it hold, and writes its indices to their place (Merrill and Garland, Single-pass parallel prefix scan with
-// decoupled look-back, NVIDIA 2016). What is written does not depend on the order in which blocks run.
+// and the first `ties` whose magnitude equals it. One pass: a block counts a tile, learns by looking back how many the
+// tiles before it hold, writes its indices to their place (Merrill and Garland, Single-pass parallel prefix scan with
+// decoupled look-back, NVIDIA 2016), and takes the next tile. What is written does not depend on the order in which
+// blocks run, nor on their number.
 #include "common.cuh"
 #include "groups.cuh"
+#include "kept.cuh"
 
 constexpr int rounds = 4;  // packs of 16 bytes that a thread looks at
 template <typename T> constexpr int tile = threads * rounds * Pack<T>::size;
@@ -66,35 +68,25 @@ __device__ inline Count count_before(const Board& board, long long first, long l
     return before;
 }
 
-// indices: at least as many as `capacity`; further ones are only counted. totals = how many are above the key, and how many
-// equal it, in all of n elements. cut (may be null): key and ties as top_k.cu leaves them, in the place of these.
-// Where `many` is set, of `count` spans of the vector, with a cut each: spans has of each the number of its first tile
-// (`count` + 1 of them), then where each begins, where each ends, and where its indices begin in the list. Or, where totals is
-// given, one list goes on through all spans, whose cuts admit all that equal them: totals[s] = where that of span s ends.
-template <typename T, typename I, bool many>
-__global__ void select(const T* memory, const T* grad, long long n, Bits<T> key, long long ties, const long long* cut,
-                       const long long* spans, long long count, char* board_memory, long long tiles, long long capacity,
-                       I* indices, long long* totals) {
-    constexpr int size = Pack<T>::size, warps = threads / warp_size;
+// The next tile, for the whole block.
+__device__ inline long long take(const Board& board) {
     __shared__ long long taken;
+    __syncthreads();  // the number of the one before has been read
+    if (threadIdx.x == 0) taken = atomicAdd((int*)board.ticket, 1);
+    __syncthreads();
+    return taken;
+}
+
+// Tile t, which begins at element `begin` of n, of a list whose first tile is `first`. Thread 0 hands how many are above and
+// equal in all tiles so far to `counted`; for each admitted element i, `write` gets its place in the list. Without `tied` all
+// that equal the key are above it.
+template <bool tied, typename T, typename F, typename G>
+__device__ inline void compact(const Board& board, long long first, long long t, const T* memory, const T* grad,
+                               long long n, long long begin, Bits<T> key, long long ties, F counted, G write) {
+    constexpr int size = Pack<T>::size, warps = threads / warp_size;
     __shared__ int of_warp[rounds * warps];  // how many are above and equal, 16 bits each, in each round of each warp
     __shared__ Count before;
     const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
-    const Board board = board_at(board_memory, tiles);
-    if (threadIdx.x == 0) taken = atomicAdd((int*)board.ticket, 1);
-    __syncthreads();
-    const long long t = taken;
-    long long first = 0, start = 0, begin = t * tile<T>;  // the list's first tile; where the span begins, and in it the tile
-    if constexpr (many) {
-        const long long s = group_of(spans, count, t), *of = spans + count + 1 + s;
-        start = of[0], n = of[count] - start, begin = (t - spans[s]) * tile<T>;
-        grad += start, memory = memory ? memory + start : memory, cut += 2 * s;
-        if (!totals) first = spans[s], indices += of[2 * count];
-        else totals = t + 1 == spans[s + 1] ? totals + s : nullptr;
-    } else if (t + 1 < tiles) {
-        totals = nullptr;
-    }
-    if (cut) key = (Bits<T>)cut[0], ties = cut[1];
 
     // Pack `round * threads + thread` of the tile is this thread's.
     Bits<T> keys[rounds][size];
@@ -123,15 +115,18 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
 #pragma unroll
         for (int j = 0; j < size; ++j) {
             const unsigned bit = 1u << (round * size + j), one = 1u << (8 * round);
-            if (keys[round][j] > key) above |= bit, aboves += one;
-            if (keys[round][j] == key) equal |= bit, equals += one;
+            if (keys[round][j] > key || (!tied && keys[round][j] == key)) above |= bit, aboves += one;
+            if (tied && keys[round][j] == key) equal |= bit, equals += one;
         }
     const unsigned own_aboves = aboves, own_equals = equals;
 #pragma unroll
     for (int offset = 1; offset < warp_size; offset *= 2) {  // running sums over the lanes
         const unsigned more_aboves = __shfl_up_sync(all_lanes, aboves, offset);
-        const unsigned more_equals = __shfl_up_sync(all_lanes, equals, offset);
-        if (lane >= offset) aboves += more_aboves, equals += more_equals;
+        if (lane >= offset) aboves += more_aboves;
+        if constexpr (tied) {
+            const unsigned more_equals = __shfl_up_sync(all_lanes, equals, offset);
+            if (lane >= offset) equals += more_equals;
+        }
     }
     if (lane == warp_size - 1)
 #pragma unroll
@@ -156,8 +151,7 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
             const Count sums = {earlier.above + count.above, earlier.equal + count.equal};
             tell(board.running, board.told, t, sums, running_count);
             before = earlier;
-            if (totals) totals[0] = many ? sums.above + sums.equal : sums.above;
-            if (totals && !many) totals[1] = sums.equal;
+            counted(sums);
         }
     }
     __syncthreads();
@@ -166,9 +160,109 @@ __global__ void select(const T* memory, const T* grad, long long n, Bits<T> key,
         const int bit = __ffs(left) - 1, round = bit / size, shift = 8 * round, inside = of_warp[round * warps + warp];
         const unsigned earlier = (1u << bit) - (1u << (round * size));  // of this round
         const long long larger = before.above + (inside & 0xffff) + (aboves >> shift & 255) + __popc(above & earlier);
-        const long long same = before.equal + (inside >> 16) + (equals >> shift & 255) + __popc(equal & earlier);
-        const long long place = larger + min(same, ties);
-        if (place < capacity && (above >> bit & 1 || same < ties))
-            indices[place] = (I)(start + begin + (round * threads + threadIdx.x) * size + bit % size);
+        const long long i = begin + (round * threads + threadIdx.x) * size + bit % size;
+        if constexpr (tied) {
+            const long long same = before.equal + (inside >> 16) + (equals >> shift & 255) + __popc(equal & earlier);
+            if (above >> bit & 1 || same < ties) write(larger + min(same, ties), i);
+        } else {
+            write(larger, i);
+        }
+    }
+}
+
+// Where tile t of several spans lies: its span, which begins at element `start`, and where the tile begins in the span.
+struct Tile {
+    long long span, start, begin;
+};
+
+template <typename T> __device__ inline Tile tile_of(const long long* spans, long long count, long long t) {
+    const long long s = group_of(spans, count, t);
+    return {s, spans[count + 1 + s], (t - spans[s]) * tile<T>};
+}
+
+// All magnitudes of at least `key`. indices: room for `capacity`; further ones are only counted. total: how many they are.
+// Where `many` is set, in `count` spans of the vector, each with a key of its own in `cuts`: one list through all of them,
+// and total[s] is where that of span s ends. spans: of each the number of its first tile (`count` + 1 of them), then where
+// each begins, where each ends.
+template <typename T, typename I, bool many>
+__global__ void select(const T* memory, const T* grad, long long n, Bits<T> key, const long long* cuts,
+                       const long long* spans, long long count, char* board_memory, long long tiles, long long capacity,
+                       I* indices, long long* total) {
+    const Board board = board_at(board_memory, tiles);
+    for (long long t = take(board); t < tiles; t = take(board)) {
+        Tile own = {0, 0, t * tile<T>};
+        long long end = n;
+        if constexpr (many) {
+            own = tile_of<T>(spans, count, t), end = spans[2 * count + 1 + own.span] - own.start;
+            key = (Bits<T>)cuts[own.span];
+        }
+        const bool last = t + 1 == (many ? spans[own.span + 1] : tiles);
+        compact<false>(
+            board, 0, t, memory ? memory + own.start : memory, grad + own.start, end, own.begin, key, 0,
+            [&](Count sums) { if (last) total[own.span] = sums.above; },
+            [&](long long place, long long i) { if (place < capacity) indices[place] = (I)(own.start + i); });
+    }
+}
+
+// The candidates for the k largest: all magnitudes of at least guesses[0], as far as there is room for them, with their
+// indices; found[0] = how many they are. Nothing where the guess is zero. Where `many` is set, the same of each of `count`
+// spans (as above), which have an area each.
+template <typename T, typename I, bool many>
+__global__ void keep(const T* memory, const T* grad, long long n, const long long* guesses, const long long* spans,
+                     long long count, char* board_memory, long long tiles, long long room, const long long* areas,
+                     T* kept, I* kept_at, long long* found) {
+    if (!many && guesses[0] == 0) return;
+    const Board board = board_at(board_memory, tiles);
+    for (long long t = take(board); t < tiles; t = take(board)) {
+        Tile own = {0, 0, t * tile<T>};
+        long long end = n, first = 0, last = tiles - 1;
+        if constexpr (many) {
+            own = tile_of<T>(spans, count, t), end = spans[2 * count + 1 + own.span] - own.start;
+            first = spans[own.span], last = spans[own.span + 1] - 1;
+        }
+        const Bits<T> guess = (Bits<T>)guesses[own.span];
+        if (guess == 0) continue;
+        const Area area = area_of(areas, own.span, room);
+        const T *m = memory ? memory + own.start : memory, *g = grad + own.start;
+        compact<false>(
+            board, first, t, m, g, end, own.begin, guess, 0,
+            [&](Count sums) { if (t == last) found[own.span] = sums.above; },
+            [&](long long place, long long i) {
+                if (place >= area.room) return;
+                kept[area.begin + place] = Real<T>::value(magnitude(compensated(m, g, i)));
+                kept_at[area.begin + place] = (I)(own.start + i);
+            });
+    }
+}
+
+// The k largest, the least of which is cuts[0], and cuts[1] equal it. Where `many` is set, of `count` spans one behind
+// another: behind the spans stand running sums of how many of each. From the candidates, where they stand in.
+template <typename T, typename I, bool many>
+__global__ void select_largest(const T* memory, const T* grad, long long n, const long long* cuts, const long long* spans,
+                               long long count, char* board_memory, long long tiles, long long k, I* indices,
+                               long long room, const long long* areas, const T* kept, const I* kept_at,
+                               const long long* found) {
+    const Board board = board_at(board_memory, tiles);
+    const bool short_cut = !many && stand_in(found, 0, k, room);
+    const long long until = short_cut ? (found[0] + tile<T> - 1) / tile<T> : tiles;
+    for (long long t = take(board); t < until; t = take(board)) {
+        Tile own = {0, 0, t * tile<T>};
+        long long end = n, first = 0;
+        I* list = indices;
+        if constexpr (many) {
+            own = tile_of<T>(spans, count, t), end = spans[2 * count + 1 + own.span] - own.start, first = spans[own.span];
+            const long long* lists = spans + 3 * count + 1 + own.span;
+            k = lists[1] - lists[0], list += lists[0];
+        }
+        const T *m = memory ? memory + own.start : memory, *g = grad + own.start;
+        const I* at = nullptr;
+        const Area area = area_of(areas, own.span, room);
+        if (stand_in(found, own.span, k, area.room)) {
+            m = nullptr, g = kept + area.begin, at = kept_at + area.begin, end = found[own.span];
+            if (own.begin >= end) continue;
+        }
+        compact<true>(
+            board, first, t, m, g, end, own.begin, (Bits<T>)cuts[2 * own.span], cuts[2 * own.span + 1], [](Count) {},
+            [&](long long place, long long i) { list[place] = at ? at[i] : (I)(own.start + i); });
     }
 }

@@ -5,11 +5,9 @@
 #include "groups.cuh"
 #include "moments.cuh"
 
-constexpr long long all_ties = 1ll << 62;  // so many that equal a cut are admitted
-
-// What is known of each span, one array behind another, zero at first. Cuts are what collect.cu takes.
+// What is known of each span, one array behind another, zero at first.
 struct Search {
-    long long* cuts;              // two a span: the list so far is all that reach the first
+    long long* cuts;              // the list so far is all magnitudes of at least so much
     double* tried;                // the threshold that is tried now
     long long* left;              // elements that reach the cut; 0: the search is over
     unsigned long long* tickets;  // pieces that are done in this pass
@@ -17,8 +15,8 @@ struct Search {
 };
 
 __device__ inline Search search_at(long long* known, long long count) {
-    return {known, (double*)(known + 2 * count), known + 3 * count, (unsigned long long*)(known + 4 * count),
-            (double*)(known + 5 * count)};
+    return {known, (double*)(known + count), known + 2 * count, (unsigned long long*)(known + 3 * count),
+            (double*)(known + 4 * count)};
 }
 
 // The magnitude that a threshold stands for, rounded as the elements are; infinity if it is not finite.
@@ -66,7 +64,7 @@ __device__ inline double sum_of(const volatile double* sums, long long first, lo
 
 // The list is to be all that reach lam.
 template <typename T> __device__ inline void accept(Search& search, long long s, double lam, Bits<T> key) {
-    search.cuts[2 * s] = key, search.cuts[2 * s + 1] = all_ties, search.lams[s] = lam;
+    search.cuts[s] = key, search.lams[s] = lam;
 }
 
 // ---- the first threshold, from the moments
@@ -182,7 +180,7 @@ constexpr int warps = threads / warp_size, stretch = moments_piece / warps;  // 
 // The magnitude that elements must reach in this stage: also that of the stage before, which rounding may leave above.
 template <typename T> __device__ inline Bits<T> floor_of(const Search& search, long long s) {
     const Bits<T> key = key_of<T>(search.tried[s]);
-    return is_nonfinite(search.lams[s]) ? key : max(key, (Bits<T>)search.cuts[2 * s]);
+    return is_nonfinite(search.lams[s]) ? key : max(key, (Bits<T>)search.cuts[s]);
 }
 
 // What follows from the number of those that reach the threshold tried, and the sum of their magnitudes.

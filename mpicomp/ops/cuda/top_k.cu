@@ -1,10 +1,14 @@
-// Radix select: one digit of the k-th largest magnitude a pass; the host need not know the digits.
+// Radix select: one digit of the k-th largest magnitude a pass; the host need not know the digits. In long vectors after a
+// guess, by a sample, of a magnitude that the k largest pass and few others do (Floyd and Rivest, Expected time bounds for
+// selection, CACM 1975): collect.cu keeps these, and they stand in for the vector where the guess proves right.
 #include "common.cuh"
 #include "groups.cuh"
+#include "kept.cuh"
 
 constexpr int digit_bits = 11, digits = 1 << digit_bits;
 constexpr int tally = digits + 2;  // counts of the digits, how many blocks have added theirs, and 8 bytes of room
 constexpr int digit_piece = 65536;  // elements of a span for one block
+constexpr int sample = 8192;  // elements of a vector that a guess goes by
 
 // cut[0]: the digits found so far; cut[1]: which of the magnitudes that begin with them is looked for, counted from the
 // largest. Both are settled when all digits are. The first pass writes what the others read.
@@ -54,49 +58,112 @@ __device__ inline void choose_digit(long long prefix, unsigned long long wanted,
     for (int d = threadIdx.x; d < tally; d += threads) counts[d] = 0;
 }
 
+// How many over the block, in all threads, which must all call it; `turn` is another than in the call before.
+__device__ inline int block_count(int own, int turn) {
+    __shared__ int of_warp[2][threads / warp_size];
+    for (int offset = warp_size / 2; offset; offset /= 2) own += __shfl_down_sync(all_lanes, own, offset);
+    if (threadIdx.x % warp_size == 0) of_warp[turn & 1][threadIdx.x / warp_size] = own;
+    __syncthreads();
+    int sum = 0;
+    for (int warp = 0; warp < threads / warp_size; ++warp) sum += of_warp[turn & 1][warp];
+    return sum;
+}
+
+// guesses[0] = the `wanted`-th largest magnitude of a sample of n elements, rounded down to 8 bits of mantissa; zero where it
+// is zero, or where twice as many pass it as there is room for, by the sample. Where `table` is given, the same for a span a
+// block: where each begins, where each ends, and as which it is wanted; zero in those that have no room.
+template <typename T>
+__global__ void guess(const T* memory, const T* grad, long long n, long long wanted, long long room,
+                      const long long* table, const long long* areas, long long* guesses) {
+    constexpr int each = sample / threads;
+    constexpr int top = 8 * sizeof(T) - 2, lowest = sizeof(T) == 4 ? 15 : 44;
+    const long long s = blockIdx.x, count = gridDim.x;
+    if (table) {
+        const long long start = table[s];
+        n = table[count + s] - start, wanted = table[2 * count + s], room = area_of(areas, s, 0).room;
+        grad += start, memory = memory ? memory + start : memory;
+    }
+    if (room == 0) {
+        if (threadIdx.x == 0) guesses[s] = 0;
+        return;
+    }
+    // One element of each of `sample` equal parts, at places of no period that the vector might have, too.
+    const long long part = n / sample;
+    Bits<T> keys[each];
+#pragma unroll
+    for (int j = 0; j < each; ++j) {
+        const unsigned p = j * threads + threadIdx.x;
+        const unsigned long long place = ((unsigned long long)(p * 2654435769u) * part) >> 32;
+        keys[j] = magnitude(compensated(memory, grad, (long long)(p * part + place)));
+    }
+    int turn = 0;
+    const auto passing = [&](Bits<T> least) {
+        int own = 0;
+#pragma unroll
+        for (int j = 0; j < each; ++j) own += keys[j] >= least;
+        return block_count(own, turn++);
+    };
+    Bits<T> found = 0;
+    for (int bit = top; bit >= lowest; --bit)
+        if (const Bits<T> more = found | (Bits<T>)1 << bit; passing(more) >= wanted) found = more;
+    const bool fits = passing(found) * part <= 2 * room;
+    if (threadIdx.x == 0) guesses[s] = fits ? found : 0;
+}
+
 // One pass, for the k-th largest: count how many of the n magnitudes begin with cut[0] and have which next digit, which is
 // the digit_bits bits from `shift` on; each block in its shared memory first. The last block to be done chooses the digit.
-// counts: a tally, zero at first.
+// counts: a tally, zero at first. Of the candidates in `kept`, where they stand in for the vector.
 template <typename T>
 __global__ void count_digits(const T* memory, const T* grad, long long n, int shift, long long k, long long* cut,
-                             unsigned long long* counts) {
+                             unsigned long long* counts, long long room, const T* kept, const long long* found) {
     __shared__ int of_block[digits];
+    if (stand_in(found, 0, k, room)) memory = nullptr, grad = kept, n = found[0];
+    const long long of_pass = threads * Pack<T>::size, blocks = min((long long)gridDim.x, (n + of_pass - 1) / of_pass);
+    if (blockIdx.x >= blocks) return;
     for (int d = threadIdx.x; d < digits; d += threads) of_block[d] = 0;
     __syncthreads();
     const long long prefix = is_first<T>(shift) ? 0 : cut[0], wanted = is_first<T>(shift) ? k : cut[1];
-    visit(memory, grad, n, [&](long long, T value) {
+    visit_by(grid_index(), blocks * threads, memory, grad, n, [&](long long, T value) {
         const Bits<T> key = magnitude(value) >> shift;
         if (key >> digit_bits == (Bits<T>)prefix) atomicAdd(&of_block[key & (digits - 1)], 1);
     });
     __syncthreads();
     for (int d = threadIdx.x; d < digits; d += threads)
         if (of_block[d]) atomicAdd(&counts[d], (unsigned long long)of_block[d]);
-    if (is_last(counts, gridDim.x)) choose_digit(prefix, wanted, cut, counts);
+    if (is_last(counts, blocks)) choose_digit(prefix, wanted, cut, counts);
 }
 
 // The same for `count` spans of the vector, each with a cut and a tally of its own, one behind another. Behind the spans
 // stand running sums of how many are looked for in each: `count` + 1 of them.
 template <typename T>
 __global__ void count_digits_spans(const T* memory, const T* grad, const long long* spans, long long count, int shift,
-                                   long long* cuts, unsigned long long* counts) {
+                                   long long* cuts, unsigned long long* counts, const long long* areas, const T* kept,
+                                   const long long* found) {
     __shared__ int of_block[digits];
     const long long* until = spans + 3 * count + 1;
     for (long long t = blockIdx.x; t < spans[count]; t += gridDim.x) {
-        const auto [s, begin, end] = piece_of(spans, count, digit_piece, t);
-        const T *g = grad + begin, *m = memory ? memory + begin : memory;
+        auto [s, begin, end] = piece_of(spans, count, digit_piece, t);
+        const long long k = until[s + 1] - until[s];
+        const T *g = grad, *m = memory;
+        long long pieces = spans[s + 1] - spans[s];
+        if (const Area area = area_of(areas, s, 0); stand_in(found, s, k, area.room)) {
+            begin = (t - spans[s]) * digit_piece, end = min(begin + digit_piece, found[s]);
+            if (begin >= end) continue;
+            g = kept + area.begin, m = nullptr, pieces = (found[s] + digit_piece - 1) / digit_piece;
+        }
         unsigned long long* own = counts + s * tally;
         for (int d = threadIdx.x; d < digits; d += threads) of_block[d] = 0;
         __syncthreads();
         const bool first = is_first<T>(shift);
-        const long long prefix = first ? 0 : cuts[2 * s], wanted = first ? until[s + 1] - until[s] : cuts[2 * s + 1];
-        visit_by(threadIdx.x, threads, m, g, end - begin, [&](long long, T value) {
+        const long long prefix = first ? 0 : cuts[2 * s], wanted = first ? k : cuts[2 * s + 1];
+        visit_by(threadIdx.x, threads, m ? m + begin : m, g + begin, end - begin, [&](long long, T value) {
             const Bits<T> key = magnitude(value) >> shift;
             if (key >> digit_bits == (Bits<T>)prefix) atomicAdd(&of_block[key & (digits - 1)], 1);
         });
         __syncthreads();
         for (int d = threadIdx.x; d < digits; d += threads)
             if (of_block[d]) atomicAdd(&own[d], (unsigned long long)of_block[d]);
-        if (is_last(own, spans[s + 1] - spans[s])) choose_digit(prefix, wanted, cuts + 2 * s, own);
+        if (is_last(own, pieces)) choose_digit(prefix, wanted, cuts + 2 * s, own);
         __syncthreads();  // the counts have been read
     }
 }

@@ -30,7 +30,8 @@ from ..cuda_runtime import PIECE as PIECE_OF_BLOCK
 from ..reference import index_dtype
 from ..reference.many import require_counts, require_lams
 from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
-from .collect import collect, collect_spans, kth_keys, largest, largest_of_spans
+from .collect import collect, collect_spans
+from .largest import kth_keys, largest, largest_of_spans
 
 PIECE = 1 << 40  # kernels run beside the host anyhow: a pass is one piece
 

@@ -1,4 +1,4 @@
-"""Launchers that turn cuts into the ascending list of all they admit, and find the cut of the k largest."""
+"""Launchers that turn cuts into the ascending list of all they admit."""
 
 from __future__ import annotations
 
@@ -9,36 +9,21 @@ from itertools import accumulate
 import numpy as np
 
 from ..cuda_runtime import (
-    DIGIT_BITS,
-    DIGIT_PIECE,
     INDEX,
-    MAX_BLOCKS,
     REAL,
     TILE_BYTES,
     Array,
-    blocks_for,
     current_stream,
     launch,
-    packs,
     to_host,
     xp,
 )
 from ..reference import index_dtype
 from .arguments import bits_dtype, vouch
 
-NO_CUT = np.uintp(0)
-ALL = 2**62  # so many that equal a cut may be admitted
-TALLY_BYTES = 8 * ((1 << DIGIT_BITS) + 2)  # of a span whose digits are counted: `tally` in top_k.cu
-MOST_SPANS = 1024  # whose digits are counted at once: 16 MiB
+NO_CUT = np.uintp(0)  # a null pointer in a launch
 GUESS = 32  # a list of unknown length gets room for every so many-th element, and a second pass if it is longer
-
-
-def largest(m: Array, grad: Array, k: int) -> Array:
-    """Ascending indices of the ``k`` largest magnitudes. Only queues: the length of the list is known."""
-    if k == 0:
-        return vouch(xp().empty(0, index_dtype(grad.size)), 0)
-    tally, board = _zeroed(TALLY_BYTES, board_bytes(_tiles(grad)))
-    return vouch(_select(m, grad, 0, 0, _radix_select(m, grad, k, tally), k, board)[0], grad.size)
+SELECT_BLOCKS = 1024  # take tiles in turn: no device has as many at a time
 
 
 def collect(m: Array, grad: Array, key: int) -> Array:
@@ -46,30 +31,38 @@ def collect(m: Array, grad: Array, key: int) -> Array:
     n = grad.size
     if n == 0:
         return vouch(xp().empty(0, index_dtype(n)), 0)
-    room, size = min(n, n // GUESS + TILE_BYTES), board_bytes(_tiles(grad))
-    indices, totals = _select(m, grad, key, n, NO_CUT, room, *_zeroed(size))
-    count = int(to_host(totals).sum())
+    room = min(n, n // GUESS + TILE_BYTES)
+    indices, total = _select(m, grad, key, room)
+    count = int(to_host(total)[0])
     if count > room:
-        indices, _ = _select(m, grad, key, n, NO_CUT, count, *_zeroed(size))
+        indices, _ = _select(m, grad, key, count)
     return vouch(indices[:count], n)
 
 
-def _select(m: Array, grad: Array, key: int, ties: int, cut: Array, room: int, board: Array) -> tuple[Array, Array]:
-    """Room for a list, and how many are above the key and equal to it; one block a tile."""
-    t, n, bits, tiles = REAL[grad.dtype.name], grad.size, bits_dtype(grad), _tiles(grad)
-    indices, totals = xp().empty(room, index_dtype(n)), xp().empty(2, np.int64)
-    scalars = np.int64(n), bits.type(key), np.int64(ties)
-    space = board, np.int64(tiles), np.int64(room)
-    name = f"select<{t}, {INDEX[indices.dtype.name]}, false>"
-    launch("collect", name, tiles, m, grad, *scalars, cut, NO_CUT, np.int64(0), *space, indices, totals)
-    return indices, totals
+def _select(m: Array, grad: Array, key: int, room: int) -> tuple[Array, Array]:
+    """Room for a list, and how many pass."""
+    n, tiles = grad.size, tiles_of(grad)
+    indices, total, board = xp().empty(room, index_dtype(n)), xp().empty(1, np.int64), zeroed(board_bytes(tiles))[0]
+    scalars, no_spans = (np.int64(n), bits_dtype(grad).type(key)), (NO_CUT, NO_CUT, np.int64(0))
+    space, name = (board, np.int64(tiles), np.int64(room)), f"select<{types_of(grad, indices)}, false>"
+    launch("collect", name, select_blocks(tiles), m, grad, *scalars, *no_spans, *space, indices, total)
+    return indices, total
 
 
-def _tiles(grad: Array) -> int:
+def types_of(grad: Array, indices: Array) -> str:
+    """Of elements and indices, in the names of kernels."""
+    return f"{REAL[grad.dtype.name]}, {INDEX[indices.dtype.name]}"
+
+
+def tiles_of(grad: Array) -> int:
     return -(-grad.size * grad.dtype.itemsize // TILE_BYTES)
 
 
-def _zeroed(*sizes: int) -> list[Array]:
+def select_blocks(tiles: int) -> int:
+    return min(SELECT_BLOCKS, tiles)
+
+
+def zeroed(*sizes: int) -> list[Array]:
     """Zeros of so many bytes each, by one fill; sizes are multiples of 16, but for the last."""
     ends = list(accumulate(sizes))
     memory = xp().zeros(ends[-1], np.uint8)
@@ -81,20 +74,6 @@ def board_bytes(tiles: int) -> int:
     return 4 * (-(-(tiles + 1) // 4) * 4) + 2 * 16 * tiles
 
 
-def _radix_select(m: Array, grad: Array, k: int, tally: Array) -> Array:
-    """The k-th largest magnitude, and how many that equal it belong to the k largest, as an array on the device."""
-    t, cut = REAL[grad.dtype.name], xp().empty(2, np.int64)
-    for shift in _shifts(bits_dtype(grad)):
-        scalars = np.int64(grad.size), np.int32(shift), np.int64(k)
-        launch("top_k", f"count_digits<{t}>", blocks_for(packs(grad)), m, grad, *scalars, cut, tally)
-    return cut
-
-
-def _shifts(bits: np.dtype) -> range:
-    """Where the digits of a magnitude begin, the highest first."""
-    return range((8 * bits.itemsize - 1) // DIGIT_BITS * DIGIT_BITS, -1, -DIGIT_BITS)
-
-
 # ---- the same in many spans, each with a cut of its own
 
 def collect_spans(m: Array, grad: Array, spans: list[tuple[int, int]], keys: list[int]) -> tuple[Array, list[int]]:
@@ -102,7 +81,7 @@ def collect_spans(m: Array, grad: Array, spans: list[tuple[int, int]], keys: lis
     has; waits for the device, to know.
     """
     n = sum(stop - start for start, stop in spans)
-    cuts = xp().asarray(np.array([[key, ALL] for key in keys], np.int64).ravel())
+    cuts = xp().asarray(np.array(keys, np.int64))
     room = min(n, n // GUESS + TILE_BYTES)
     indices, ends = select_through(m, grad, spans, cuts, room)
     until = np.maximum.accumulate([0, *to_host(ends)])  # a span of no elements has no tile that says where it ends
@@ -114,65 +93,18 @@ def collect_spans(m: Array, grad: Array, spans: list[tuple[int, int]], keys: lis
 def select_through(m: Array, grad: Array, spans: list[tuple[int, int]], cuts: Array, room: int,
                    told: Array | None = None) -> tuple[Array, Array]:
     """Room for one list through all spans, and where that of each ends: ``told``, if given, which is zero at first."""
-    tiles, table = _tile_table(grad, spans)
-    ends, board = _zeroed(16 * len(spans), board_bytes(tiles))
-    indices, ends = xp().empty(room, index_dtype(grad.size)), ends.view(np.int64)[: len(spans)]
-    ends = ends if told is None else told
-    _launch_spans(m, grad, len(spans), table, tiles, cuts, board, indices, ends)
+    tiles, table = tile_table(grad, spans)
+    own, board = zeroed(16 * len(spans), board_bytes(tiles))
+    ends = own.view(np.int64)[: len(spans)] if told is None else told
+    indices = xp().empty(room, index_dtype(grad.size))
+    scalars, space = (np.int64(0), bits_dtype(grad).type(0)), (board, np.int64(tiles), np.int64(room))
+    name, count = f"select<{types_of(grad, indices)}, true>", np.int64(len(spans))
+    launch("collect", name, select_blocks(tiles), m, grad, *scalars, cuts, table, count, *space, indices, ends)
     return indices, ends
 
 
-def kth_cuts(grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:
-    """Of each span the bits of the ``counts``-th largest magnitude, and another number: on the device. Only queues."""
-    found = [xp().empty(0, np.int64)]
-    for begin in range(0, len(spans), MOST_SPANS):
-        some, of_each = tuple(spans[begin : begin + MOST_SPANS]), counts[begin : begin + MOST_SPANS]
-        found.append(_radix_select_spans(NO_CUT, grad, some, of_each, *_zeroed(TALLY_BYTES * len(some))))
-    return found[-1] if len(found) <= 2 else xp().concatenate(found)
-
-
-def kth_keys(grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> np.ndarray:
-    """The bits of the ``counts``-th largest magnitude of each span; waits for the device."""
-    return to_host(kth_cuts(grad, spans, counts))[::2]
-
-
-def largest_of_spans(m: Array, grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:
-    """Ascending indices of the ``counts`` largest magnitudes of each span, span after span. Only queues."""
-    indices = xp().empty(sum(counts), index_dtype(grad.size))
-    wanted = [(span, k) for span, k in zip(spans, counts, strict=True) if k]  # of none there is no smallest: no cut
-    at = 0
-    for begin in range(0, len(wanted), MOST_SPANS):
-        some, of_each = zip(*wanted[begin : begin + MOST_SPANS], strict=True)
-        tiles, table = _tile_table(grad, some, of_each)
-        tallies, board = _zeroed(TALLY_BYTES * len(some), board_bytes(tiles))
-        cuts, own = _radix_select_spans(m, grad, some, of_each, tallies), indices[at : at + sum(of_each)]
-        _launch_spans(m, grad, len(some), table, tiles, cuts, board, own, NO_CUT)
-        at += sum(of_each)
-    return indices
-
-
-def _radix_select_spans(m: Array, grad: Array, spans: Sequence[tuple[int, int]], counts: Sequence[int],
-                        tallies: Array) -> Array:
-    """Of each span the ``counts``-th largest magnitude, and how many that equal it belong to the largest."""
-    t, cuts = REAL[grad.dtype.name], xp().empty(2 * len(spans), np.int64)
-    pieces, table = table_of(tuple(spans), DIGIT_PIECE, tuple(counts), xp(), where(grad))
-    for shift in _shifts(bits_dtype(grad)):
-        scalars = table, np.int64(len(spans)), np.int32(shift)
-        launch("top_k", f"count_digits_spans<{t}>", min(MAX_BLOCKS, pieces), m, grad, *scalars, cuts, tallies)
-    return cuts
-
-
-def _tile_table(grad: Array, spans: Sequence[tuple[int, int]], counts: Sequence[int] = ()) -> tuple[int, Array]:
+def tile_table(grad: Array, spans: Sequence[tuple[int, int]], counts: Sequence[int] = ()) -> tuple[int, Array]:
     return table_of(tuple(spans), TILE_BYTES // grad.dtype.itemsize, tuple(counts), xp(), where(grad))
-
-
-def _launch_spans(m: Array, grad: Array, count: int, table: Array, tiles: int, cuts: Array, board: Array,
-                  indices: Array, ends: Array) -> None:
-    """Lists in ``count`` spans one behind another, or one through all, which says where that of each ends."""
-    scalars = np.int64(0), bits_dtype(grad).type(0), np.int64(0)
-    space = board, np.int64(tiles), np.int64(indices.size)
-    name = f"select<{REAL[grad.dtype.name]}, {INDEX[indices.dtype.name]}, true>"
-    launch("collect", name, tiles, m, grad, *scalars, cuts, table, np.int64(count), *space, indices, ends)
 
 
 def where(array: Array) -> str:

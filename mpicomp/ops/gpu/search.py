@@ -25,10 +25,11 @@ from ..reference.many import Bounds, Samples
 from ..reference.search import CORRECTIONS, RATIO, STAGES, Found, normal_quantile, require_sampled, require_targets
 from . import base
 from .arguments import kind_of, memory_or_null, vouch
-from .collect import GUESS, kth_cuts, select_through, table_of, where
+from .collect import GUESS, select_through, table_of, where
+from .largest import kth_cuts
 from .selection import sample_spans
 
-KNOWN = 7  # words of 8 bytes a span: `Search` in search.cu, and where its list ends
+KNOWN = 6  # words of 8 bytes a span: `Search` in search.cu, and where its list ends
 TRIES = (CORRECTIONS + 1) * (CORRECTIONS + 2) // 2  # `tries` there
 FURTHER = 4  # stages that are queued where the first were too few
 
@@ -49,9 +50,9 @@ class _Search:
         """All that reach the thresholds so far, about so many; and whether any goes on. Waits for the device."""
         count, n = len(self.spans), sum(stop - start for start, stop in self.spans)
         room = min(n, max(n // GUESS, 2 * wanted) + TILE_BYTES)
-        cuts, ends = self.known[: 2 * count], self.known[(KNOWN - 1) * count : KNOWN * count]
+        cuts, ends = self.known[:count], self.known[(KNOWN - 1) * count : KNOWN * count]
         indices, _ = select_through(self.m, self.grad, self.spans, cuts, room, ends)
-        left, _, lams, until = to_host(self.known[3 * count : KNOWN * count]).reshape(4, count)
+        left, _, lams, until = to_host(self.known[2 * count : KNOWN * count]).reshape(4, count)
         until = np.maximum.accumulate([0, *until])  # a span of no elements has no tile that says where it ends
         if until[-1] > room:
             indices, _ = select_through(self.m, self.grad, self.spans, cuts, int(until[-1]))
