@@ -1,4 +1,4 @@
-"""Operations on the CPU that are some compiled ones, one after the other; on a device each is one launch."""
+"""Operations on the CPU that are some compiled ones, one after the other; on a device, launches queued together."""
 
 from __future__ import annotations
 

@@ -66,6 +66,10 @@ HOT = (
     Hot("natural decode", "quantise", "unpack_natural<float>", 5, 20, {r"LDG\.E": 1, r"STG\.E\.128": 1}),
     Hot("sums of groups of 512", "norms", "sum_groups<float, Square>", 4, 16, {r"LDG\.E ": 4, "DADD": 4}),
     Hot("moments", "moments", "moments<float>", 8, 32, {WIDE: 2, "DADD": 8}),
+    Hot("moments, then a threshold", "search", "first_threshold<float, true>", 8, 32, {WIDE: 2, "DADD": 8}),
+    Hot("counts for ten thresholds", "search", "correct_thresholds<float>", 8, 32, {WIDE: 2}),
+    Hot("first stage of exponential fits", "search", "fit_stage<float, true>", 9, 36, {WIDE: 2, "VOTE": 4}),
+    Hot("later stages", "search", "fit_stage<float, false>", 4, 4, {r"LDG\.E ": 1, "DADD": 1}),
 )  # fmt: skip
 
 

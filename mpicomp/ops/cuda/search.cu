@@ -9,16 +9,16 @@ constexpr long long all_ties = 1ll << 62;  // so many that equal a cut are admit
 
 // What is known of each span, one array behind another, zero at first. Cuts are what collect.cu takes.
 struct Search {
-    long long* cuts;             // two a span: all reach the first that belong to the list so far
-    double* tried;               // the threshold that is tried now
-    long long* left;             // elements that reach the cut so far; 0: the search is over
+    long long* cuts;              // two a span: the list so far is all that reach the first
+    double* tried;                // the threshold that is tried now
+    long long* left;              // elements that reach the cut; 0: the search is over
     unsigned long long* tickets;  // pieces that are done in this pass
-    double* lams;                // of the cut
+    double* lams;                 // the threshold that the cut is
 };
 
-__device__ inline Search search_at(long long* memory, long long count) {
-    return {memory, (double*)(memory + 2 * count), memory + 3 * count, (unsigned long long*)(memory + 4 * count),
-            (double*)(memory + 5 * count)};
+__device__ inline Search search_at(long long* known, long long count) {
+    return {known, (double*)(known + 2 * count), known + 3 * count, (unsigned long long*)(known + 4 * count),
+            (double*)(known + 5 * count)};
 }
 
 // The magnitude that a threshold stands for, rounded as the elements are; infinity if it is not finite.
@@ -75,9 +75,9 @@ template <typename T> __device__ inline void accept(Search& search, long long s,
 // distribution. sums: three of each piece, one behind another. memory may be null.
 template <typename T, bool normal>
 __global__ void first_threshold(const T* memory, const T* grad, const long long* spans, long long count,
-                                const double* wanted, double* sums, long long* memory_of_search) {
+                                const double* wanted, double* sums, long long* known) {
     const long long pieces = spans[count];
-    Search search = search_at(memory_of_search, count);
+    Search search = search_at(known, count);
     for (long long p = blockIdx.x; p < pieces; p += gridDim.x) {
         const auto [s, begin, end] = piece_of(spans, count, moments_piece, p);
         const double n = (double)(spans[2 * count + 1 + s] - spans[count + 1 + s]);
@@ -133,13 +133,13 @@ __device__ inline void correct(Search& search, long long s, double target, const
     search.left[s] = 0;
 }
 
-// One pass counts for all of them: reached, `tries` a span, zero at first.
+// One pass counts how many reach each threshold that corrections may lead to: `reached`, `tries` a span, zero at first.
 template <typename T>
 __global__ void correct_thresholds(const T* memory, const T* grad, const long long* spans, long long count,
-                                   const double* wanted, unsigned long long* reached, long long* memory_of_search) {
+                                   const double* wanted, unsigned long long* reached, long long* known) {
     __shared__ Bits<T> keys[tries];
     __shared__ int of_block[tries];
-    Search search = search_at(memory_of_search, count);
+    Search search = search_at(known, count);
     for (long long p = blockIdx.x; p < spans[count]; p += gridDim.x) {
         const auto [s, begin, end] = piece_of(spans, count, moments_piece, p);
         if (search.left[s] == 0) continue;
@@ -201,11 +201,11 @@ __device__ inline void next_stage(Search& search, long long s, double target, do
 // stages go through what was kept. sums: two of each piece, one behind another.
 template <typename T, bool first>
 __global__ void fit_stage(const T* memory, const T* grad, const long long* spans, long long count, const double* wanted,
-                          T* kept, int* passed, double* sums, long long* memory_of_search) {
+                          T* kept, int* passed, double* sums, long long* known) {
     constexpr int size = Pack<T>::size;
     const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
     const long long pieces = spans[count];
-    Search search = search_at(memory_of_search, count);
+    Search search = search_at(known, count);
     for (long long p = blockIdx.x; p < pieces; p += gridDim.x) {
         const auto [s, begin, end] = piece_of(spans, count, moments_piece, p);
         if (search.left[s] == 0) continue;
@@ -257,11 +257,11 @@ __global__ void fit_stage(const T* memory, const T* grad, const long long* spans
     }
 }
 
-// ---- DGC: the cuts of samples, as radix select leaves them
+// ---- DGC: the cuts of samples
 
-// cuts: two of each of `count` spans, whose first is the magnitude that all are to reach.
-template <typename T> __global__ void accept_cuts(const long long* cuts, long long count, long long* memory_of_search) {
-    Search search = search_at(memory_of_search, count);
+// cuts: two of each of `count` spans, as radix select leaves them; the first is the magnitude that is to be reached.
+template <typename T> __global__ void accept_cuts(const long long* cuts, long long count, long long* known) {
+    Search search = search_at(known, count);
     for (long long s = grid_index(); s < count; s += grid_size()) {
         const Bits<T> key = (Bits<T>)cuts[2 * s];
         if (0 < key && key < Real<T>::infinity) accept<T>(search, s, Real<T>::value(key), key);

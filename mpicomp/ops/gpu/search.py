@@ -30,7 +30,7 @@ from .selection import sample_spans
 
 KNOWN = 7  # words of 8 bytes a span: `Search` in search.cu, and where its list ends
 TRIES = (CORRECTIONS + 1) * (CORRECTIONS + 2) // 2  # `tries` there
-SPARE = 1  # stages more than exponential tails take
+FURTHER = 4  # stages that are queued where the first were too few
 
 
 class _Search:
@@ -85,13 +85,15 @@ def exponential_spans(memory: Array | None, grad: Array, spans: Bounds, targets:
         found, unfinished = search.found(sum(targets))
         if not unfinished or until == STAGES:
             return found
-        stage, until = until, STAGES
+        stage, until = until, min(STAGES, until + FURTHER)
 
 
 def _stages(targets: list[int], sizes: list[int]) -> int:
-    """How many are queued at first: a stage leaves a quarter of an exponential tail; a launch too many costs little."""
+    """How many are queued at first: those that exponential tails take, each of which leaves a quarter; and one more, or
+    two for many spans, of which some take longer. A launch too many costs little.
+    """
     ratio = min((target / n for target, n in zip(targets, sizes, strict=True) if n), default=1.0)
-    return min(STAGES, max(1, ceil(log(ratio, RATIO))) + SPARE)
+    return min(STAGES, max(1, ceil(log(ratio, RATIO))) + (1 if len(sizes) == 1 else 2))
 
 
 @on_device
@@ -102,7 +104,7 @@ def sampled_spans(memory: Array | None, grad: Array, spans: Bounds, samples: Sam
     sample_spans(memory, grad, samples, values)
     cuts, count = kth_cuts(values, places, counts), np.int64(len(spans))
     launch("search", f"accept_cuts<{search.t}>", blocks_for(count), cuts, count, search.known)
-    return search.found(sum(stop - start for start, stop in spans) // GUESS)[0]
+    return search.found(sum(k * stride for k, (_, stride, _) in zip(counts, samples, strict=True)))[0]
 
 
 @lru_cache(maxsize=64)  # they change with the density only
