@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ KILLED_IN = ["native", "ring", "halving_doubling", "direct", "node_shared", "in-
 
 
 @pytest.mark.parametrize(
-    ("what", "job"), [(what, ENVIRONMENTS[place % len(ENVIRONMENTS)]) for place, what in enumerate(KILLED_IN)],
+    ("what", "job"), list(zip(KILLED_IN, cycle(ENVIRONMENTS))),
     indirect=["job"],
 )  # fmt: skip
 def test_kill_9_ends_the_job(job, what):
@@ -110,7 +111,7 @@ def test_kill_9_ends_the_job(job, what):
 
 
 @pytest.mark.parametrize(
-    ("message", "job"), [("1", ENVIRONMENTS[0]), ("3", ENVIRONMENTS[-1])], indirect=["job"]
+    ("message", "job"), list(zip("13", cycle(ENVIRONMENTS))), indirect=["job"]
 )
 def test_kill_9_in_the_middle_of_a_ring(job, message):
     ended = job(CALL, "ring", "2000", MPICOMP_FAULT=f"kill:rank=1,call=9,message={message}")
@@ -154,7 +155,7 @@ CHOSEN = INSIDE if os.environ.get("MPICOMP_SOAK") == "1" else ("leader", "balanc
 
 
 @pytest.mark.parametrize(
-    ("exchange", "job"), [(name, ENVIRONMENTS[place % len(ENVIRONMENTS)]) for place, name in enumerate(CHOSEN)],
+    ("exchange", "job"), list(zip(CHOSEN, cycle(ENVIRONMENTS))),
     indirect=["job"],
 )  # fmt: skip
 def test_raise_between_two_messages_of_an_exchange(job, exchange):
