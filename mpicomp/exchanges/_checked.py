@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CorruptMessage
-from ..values import Array
+from ..values import Array, address
 
 BYTES_A_VALUE = 64  # no index with its code and its share of the scales is longer
 
@@ -40,6 +40,11 @@ def counts(numbers: Iterable[int], most: int, what: str) -> None:
 def longest(step: Any) -> int:
     """Bytes that no message of one worker's whole vector exceeds."""
     return BYTES_A_VALUE * (step.n + len(step.tensors) + 64)
+
+
+def aligned(part: Array, dtype: np.dtype) -> Array:
+    """Bytes of a message as numbers of a type; a copy only where they do not begin where such numbers may."""
+    return (part if address(part) % dtype.itemsize == 0 else part.copy()).view(dtype)
 
 
 def lengths_at_heads(messages: dict[int, tuple[Array, int]], fields: int, ops: Any) -> dict[int, list[list[int]]]:

@@ -1,11 +1,12 @@
-"""Operations on the CPU that are some compiled ones, one after the other; on a device each is one launch."""
+"""Operations on the CPU that are made of compiled ones: their arrays, or some one after the other."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ._cpu import bin_select, clear, common, count_nonfinite, gather, scale, scatter, threshold
-from .reference import concatenate
+from ._cpu import bin_select, clear, common, count_nonfinite, gather, scale, scatter, sums_of, threshold, union_of
+from .reference import concatenate, index_dtype
+from .reference.lists import restrict_in
 from .reference.many import Bounds, bin_select_in, unpack_sparse_in
 
 
@@ -26,9 +27,25 @@ def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndar
     return count_nonfinite(values)[0]
 
 
-def places_in(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Where in ``whole`` the entries of ``part`` stand, all of which it has."""
-    return common(part, whole)[1]
+def union(lists: list[np.ndarray], n: int) -> np.ndarray:
+    """Ascending indices, each once, of all that are in any of ``lists``."""
+    out = np.empty(sum(map(len, lists)), index_dtype(n))
+    return out[: union_of(lists, n, out)]
+
+
+def add_lists(lists: list[np.ndarray], values: list[np.ndarray], n: int,
+              filled: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The union of ``lists``, and at each of its indices the sum of their ``values``."""
+    room = sum(map(len, lists))
+    out, sums = np.empty(room, index_dtype(n)), np.empty(room, values[0].dtype)
+    total = sums_of(lists, values, n, filled, out, sums)
+    return out[:total], sums[:total]
+
+
+def restrict(lists: list[np.ndarray], values: list[np.ndarray], whole: np.ndarray,
+             nonzero: list[bool]) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Of each list the entries that ``whole`` has, too, and their values."""
+    return restrict_in(common, lists, values, whole, nonzero)
 
 
 def take_out(dst: np.ndarray, indices: np.ndarray, factor: float, values: np.ndarray) -> None:

@@ -55,14 +55,13 @@ from ._cpu import (
     threshold,
     top_k,
     uniform,
-    union_of,
     unpack_bitmap,
     unpack_gaps,
     unpack_levels,
     unpack_natural,
     widen,
 )
-from .composed import bin_select_spans, gather_counted, places_in, take_out, unpack_sparse
+from .composed import add_lists, bin_select_spans, gather_counted, restrict, take_out, union, unpack_sparse
 from .cpu_quantise import decode_natural, encode_natural, group_norms, limit_norms, quantise, unpack_signs
 from .reference import (
     PIECE,
@@ -98,6 +97,7 @@ from .reference.many import (
     random_strata_in,
     require_counts,
     sample_in,
+    sorted_magnitudes,
     threshold_in,
     top_k_in,
 )
@@ -109,6 +109,7 @@ __all__ = [
     "PIECE",
     "Key",
     "add",
+    "add_lists",
     "add_widened",
     "arange",
     "ascends",
@@ -160,7 +161,6 @@ __all__ = [
     "pack_levels",
     "pack_natural",
     "pack_signs",
-    "places_in",
     "positions_of",
     "project",
     "project_all",
@@ -172,12 +172,14 @@ __all__ = [
     "random_strata",
     "random_strata_spans",
     "random_words",
+    "restrict",
     "sample",
     "sample_spans",
     "scale",
     "scatter",
     "scatter_add",
     "sketch_estimate",
+    "sorted_magnitudes",
     "squared_norm",
     "take_out",
     "threshold",
@@ -198,12 +200,6 @@ __all__ = [
     "widen",
     "zeros",
 ]
-
-
-def union(lists: list[np.ndarray], n: int) -> np.ndarray:
-    """Ascending indices, each once, of all that are in any of ``lists`` (indices into ``n`` elements)."""
-    out = np.empty(sum(map(len, lists)), index_dtype(n))
-    return out[: union_of(lists, n, out)]
 
 
 def chunk_max_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Spans, positions: np.ndarray) -> None:

@@ -98,6 +98,7 @@ def _kernel_names() -> dict[str, list[str]]:
             "read_gaps",
             "count_bits",
         ],
+        "union": [*_of("mark_lists", index), *_of("write_union find_common write_common", real_index)],
         "low_rank": [
             *(f"{name}<{t}, {rank}>" for name in ("project", "project_back", "low_rank_product") for t in real
               for rank in RANKS),

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.reference.lists import restrict_in
+from ..ops.reference.many import Bounds
+
 
 class Composed:
     """Mixed into ``GhostOps``, which has the others."""
@@ -26,6 +29,22 @@ class Composed:
     def gather_counted(self, memory: Any, grad: Any, indices: Any, values: Any) -> int:
         self.gather(memory, grad, indices, values)
         return self.count_nonfinite(values)[0]
+
+    def add_lists(self, lists: list[Any], values: list[Any], n: int, filled: bool = False) -> tuple[Any, Any]:
+        union = self.union([one[: self.filled_length(one, n)] for one in lists] if filled else lists, n)
+        sums = self.empty(union.size, values[0].dtype)
+        sums.spread = union.spread
+        for one in lists:
+            self.work("scatter_add", one.size)
+        return union, sums
+
+    def restrict(self, lists: list[Any], values: list[Any], whole: Any, nonzero: list[bool]) -> tuple[Any, ...]:
+        return restrict_in(self.common, lists, values, whole, nonzero)
+
+    def sorted_magnitudes(self, x: Any, spans: Bounds) -> list[np.ndarray]:
+        """All larger than what a search tries."""
+        self.work("top_k_short", x.size)
+        return [np.broadcast_to(np.iinfo(np.int64).max, stop - start) for start, stop in spans]
 
     def take_out(self, dst: Any, indices: Any, factor: float, values: Any) -> None:
         self.gather(None, dst, indices, values)

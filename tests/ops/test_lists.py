@@ -49,17 +49,6 @@ def test_common_of_lists_far_apart(ops):
     assert_common(ops, np.concatenate([low, high]), high)
 
 
-@pytest.mark.parametrize("dtype", INDICES)
-def test_places_in(ops, rng, dtype):
-    for n in LENGTHS:
-        for density in DENSITIES:
-            whole = drawn(rng, n, 0.4, dtype)
-            part = whole[rng.random(whole.size) < density]
-            places = np.asarray(ops.places_in(whole, part))
-            assert_same(places, reference.places_in(whole, part))
-            assert_same(whole[places], part)
-
-
 @pytest.mark.parametrize("bad", [[1, 1], [2, 1]])
 def test_common_refuses_lists_that_do_not_ascend(ops, bad):
     bad, good = np.int32(bad), np.int32([1, 2, 3])

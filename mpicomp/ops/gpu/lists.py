@@ -76,15 +76,6 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 @on_device
-def places_in(whole: Array, part: Array) -> Array:
-    kind_of(whole, "whole", INDEX)
-    check(part, "part", whole.dtype)
-    for indices in (whole, part):
-        require_indices(indices, 2**64, ascending=True)
-    return arguments.vouch(xp().searchsorted(whole, part), whole.size)
-
-
-@on_device
 def ascends(indices: Array, n: int) -> bool:
     kind_of(indices, "indices", INDEX)
     below = known_of(indices)

@@ -1,6 +1,8 @@
-"""Ascending index lists: what two have in common, and how they are written in few bytes."""
+"""Ascending index lists: unions and sums, what they have in common, and how they are written in few bytes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -8,6 +10,7 @@ from ...errors import InvalidArgument
 from .base import (
     Array,
     clear,
+    concatenate,
     count_nonfinite,
     gather,
     index_dtype,
@@ -17,17 +20,67 @@ from .base import (
 )
 
 
+def union(lists: list[Array], n: int) -> Array:
+    """Ascending indices, each once, of all that are in any of ``lists``, which must ascend within ``[0, n)``."""
+    _own_lengths(lists, n, filled=False)
+    return np.unique(concatenate(lists, index_dtype(n)))
+
+
+def add_lists(lists: list[Array], values: list[Array], n: int, filled: bool = False) -> tuple[Array, Array]:
+    """The union of ``lists`` (at least one), and at each of its indices the sum of their ``values``, in their order.
+
+    Sums begin with 0. Where lists may be ``filled`` up by ones at the index n, these count for nothing.
+    """
+    if len(lists) != len(values):
+        raise InvalidArgument(f"values must be as many as lists, {len(lists)}, got {len(values)}")
+    lengths = _own_lengths(lists, n, filled)
+    lists = [one[:length] for one, length in zip(lists, lengths, strict=True)]
+    indices = union(lists, n)
+    sums = np.zeros(len(indices), values[0].dtype)
+    for one, of, length in zip(lists, values, lengths, strict=True):
+        sums[np.searchsorted(indices, one)] += of[:length]
+    return indices, sums
+
+
+def _own_lengths(lists: list[Array], n: int, filled: bool) -> list[int]:
+    lengths = [filled_length(one, n) if filled else len(one) if ascends(one, n) else -1 for one in lists]
+    if -1 in lengths:
+        raise refused_lists(n, filled)
+    return lengths
+
+
+def refused_lists(n: int, filled: bool) -> InvalidArgument:
+    """What is raised where one of several lists is none."""
+    return InvalidArgument(f"lists must ascend within [0, {n}){' and be filled up at their ends' if filled else ''}")
+
+
+def restrict(lists: list[Array], values: list[Array], whole: Array,
+             nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
+    """Of each list the entries that ``whole`` has, too, and their values; where ``nonzero``, none of value zero.
+
+    All lists ascend.
+    """
+    return restrict_in(common, lists, values, whole, nonzero)
+
+
+def restrict_in(find: Callable, lists: list[Array], values: list[Array], whole: Array,
+                nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
+    """``restrict`` by a module's own ``common``."""
+    kept = []
+    for one, of, without_zeros in zip(lists, values, nonzero, strict=True):
+        places = find(one, whole)[0]
+        if without_zeros:
+            places = places[of[places] != 0]
+        kept.append((one[places], of[places]))
+    return tuple(kept)
+
+
 def common(a: Array, b: Array) -> tuple[Array, Array]:
     """Where in ``a`` and where in ``b`` (ascending, distinct) the entries stand that both have; int64."""
     require_ascending(a)
     require_ascending(b)
     _, in_a, in_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
     return in_a.astype(np.int64), in_b.astype(np.int64)
-
-
-def places_in(whole: Array, part: Array) -> Array:
-    """Where in ``whole`` (ascending) the entries of ``part`` (ascending) stand, all of which it has; int64."""
-    return common(part, whole)[1]
 
 
 def ascends(indices: Array, n: int) -> bool:
