@@ -6,13 +6,14 @@ what its sender meant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from ..errors import CorruptMessage
+from ..errors import CorruptMessage, InvalidArgument
 from ..values import Array, address
 
 BYTES_A_VALUE = 64  # no index with its code and its share of the scales is longer
@@ -42,9 +43,23 @@ def longest(step: Any) -> int:
     return BYTES_A_VALUE * (step.n + len(step.tensors) + 64)
 
 
-def aligned(part: Array, dtype: np.dtype) -> Array:
-    """Bytes of a message as numbers of a type; a copy only where they do not begin where such numbers may."""
-    return (part if address(part) % dtype.itemsize == 0 else part.copy()).view(dtype)
+@contextmanager
+def received() -> Iterator[None]:
+    """Within the block, index lists that an operation refuses are another rank's.
+
+    Raises
+    ------
+    CorruptMessage
+    """
+    try:
+        yield
+    except InvalidArgument as error:
+        raise CorruptMessage(f"{error}: another rank's message is damaged") from error
+
+
+def aligned(part: Array, nbytes: int) -> Array:
+    """Part of a message; a copy, where it does not begin at a multiple of ``nbytes``."""
+    return part if address(part) % nbytes == 0 else part.copy()
 
 
 def lengths_at_heads(messages: dict[int, tuple[Array, int]], fields: int, ops: Any) -> dict[int, list[list[int]]]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import CorruptMessage, InvalidArgument
+from ..errors import CorruptMessage
 from ..values import Array, Compensated, Sent
 from . import _checked
 
@@ -57,10 +57,8 @@ def add(lists: list[Pairs], step: Any, filled: bool = False) -> Pairs:
     if len(lists) == 1:
         return lists[0]
     indices, values = zip(*lists, strict=True)
-    try:
+    with _checked.received():
         return Pairs(*step.ops.add_lists(list(indices), list(values), step.n, filled))
-    except InvalidArgument as error:
-        raise CorruptMessage(f"{error}: another rank's message is damaged") from error
 
 
 def bounds(sizes: Iterable[int]) -> Bounds:
@@ -129,8 +127,8 @@ def read(message: Array, step: Any, filled: bool = False, check: bool = True) ->
     if message.size % pair_bytes(step):
         raise CorruptMessage(f"a list of pairs takes a multiple of {pair_bytes(step)} bytes, got {message.size}")
     cut = message.size // pair_bytes(step) * dtype.itemsize
-    indices = _checked.aligned(message[:cut], dtype)
-    codes = _checked.aligned(message[cut:], step.codec.dtype(step.dtype))
+    indices = _checked.aligned(message[:cut], dtype.itemsize).view(dtype)
+    codes = _checked.aligned(message[cut:], step.codec.dtype(step.dtype).itemsize)
     values = step.codec.decode(codes, step.place(0, indices), step)
     if not check:
         return Pairs(indices, values)

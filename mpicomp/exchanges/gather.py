@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -75,40 +76,39 @@ class Gather(Stateless):
     def _sum(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any) -> Mean:
         """The mean of all workers' values, where this rank's ``own`` are known."""
         whole = self._chosen[0] is None
-        lists: list[Any] = []
+        workers = list(self._pairs(flat, lengths, iter(own), step))
+        union = _union([indices for indices, _ in workers], step)  # by now all lists have been looked at
         if whole:
             total = step.scratch("gather-mean", step.n, step.dtype)
             total[:] = 0
         else:
             total = step.zeroed("gather-total", step.n, step.dtype)
-        for indices, values in self._pairs(flat, lengths, own, step):
-            step.add_at(total, indices, values)
-            lists.append(indices)
+        for indices, values in workers:
+            step.add_at(total, indices, values())
         if whole:
             return Mean(None, step.scale(total), step.n)
-        if any(indices is None for indices in lists):
+        if union is None:
             mean = total.copy()
             total[:] = 0
             return Mean(None, step.scale(mean), step.n)
-        union = lists[0] if len(lists) == 1 else step.ops.union(lists, step.n)
         mean = step.ops.empty(union.size, step.dtype)
         step.ops.take_out(total, union, 1.0 / step.total_workers, mean)
         return Mean(union, mean, step.n)
 
-    def _pairs(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any
-               ) -> Iterator[tuple[Array | None, Array]]:
-        """The indices and values of all workers in their order."""
+    def _pairs(self, flat: Array, lengths: list[int], own: Iterator[Array], step: Any
+               ) -> Iterator[tuple[Array | None, Callable[[], Array]]]:
+        """The indices of all workers in their order, and what gives their values, to be asked in this order."""
         me = step.comm.own_message
         messages = {rank: flat[end - length : end]
                     for rank, (length, end) in enumerate(zip(lengths, accumulate(lengths), strict=True)) if rank != me}
         heads = _message.heads(messages, step)
         for rank in range(len(lengths)):
             if rank == me:
-                yield from zip(self._chosen, own, strict=True)
+                yield from ((indices, partial(next, own)) for indices in self._chosen)
                 continue
             theirs = _message.unpack(messages[rank], heads[rank], step)
             for worker, (indices, codes) in enumerate(theirs, step.workers.first(rank)):
-                yield indices, step.codec.decode(codes, Place(worker, indices, 0, step.n), step)
+                yield indices, partial(step.codec.decode, codes, Place(worker, indices, 0, step.n), step)
 
     def _dense(self, own: Iterable[Array], step: Any) -> Mean:
         """The mean by an all-reduce of dense vectors."""
@@ -117,3 +117,22 @@ class Gather(Stateless):
             step.add_at(total, indices, values)
         step.comm.allreduce_in_place(total, step.algorithm)
         return Mean(None, step.scale(total), step.n)
+
+
+def _union(lists: list[Array | None], step: Any) -> Array | None:
+    """The union of all workers' lists, None where one of them is all there is.
+
+    Raises
+    ------
+    CorruptMessage
+        A list does not ascend within the vector.
+    """
+    if len(lists) == 1:
+        return lists[0]
+    if any(indices is None for indices in lists):
+        for indices in lists:
+            if indices is not None:
+                _checked.ascending(indices, step)
+        return None
+    with _checked.received():
+        return step.ops.union(lists, step.n)

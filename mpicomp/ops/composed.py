@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from . import _cpu
 from ._cpu import bin_select, clear, common, count_nonfinite, gather, scale, scatter, sums_of, threshold, union_of
 from .reference import concatenate, index_dtype
 from .reference.lists import restrict_in
@@ -53,6 +54,16 @@ def take_out(dst: np.ndarray, indices: np.ndarray, factor: float, values: np.nda
     gather(None, dst, indices, values)
     clear(dst, indices)
     scale(values, factor)
+
+
+def unpack_gaps(packed: np.ndarray, width: int, n: int, indices: np.ndarray, wait: bool = True) -> None:
+    """The inverse of ``pack_gaps``; always checked."""
+    _cpu.unpack_gaps(packed, width, n, indices)
+
+
+def unpack_bitmap(bitmap: np.ndarray, n: int, indices: np.ndarray, wait: bool = True) -> None:
+    """The inverse of ``pack_bitmap``; always checked."""
+    _cpu.unpack_bitmap(bitmap, n, indices)
 
 
 def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarray]) -> None:

@@ -55,13 +55,21 @@ from ._cpu import (
     threshold,
     top_k,
     uniform,
-    unpack_bitmap,
-    unpack_gaps,
     unpack_levels,
     unpack_natural,
     widen,
 )
-from .composed import add_lists, bin_select_spans, gather_counted, restrict, take_out, union, unpack_sparse
+from .composed import (
+    add_lists,
+    bin_select_spans,
+    gather_counted,
+    restrict,
+    take_out,
+    union,
+    unpack_bitmap,
+    unpack_gaps,
+    unpack_sparse,
+)
 from .cpu_quantise import decode_natural, encode_natural, group_norms, limit_norms, quantise, unpack_signs
 from .reference import (
     PIECE,

@@ -133,8 +133,12 @@ def pack_gaps(indices: Array, width: int, out: Array) -> None:
     out[:] = np.packbits(bits.astype(np.uint8).ravel(), bitorder="little")
 
 
-def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
-    """The inverse of ``pack_gaps``; refuses a list that runs past ``n``."""
+def unpack_gaps(packed: Array, width: int, n: int, indices: Array, wait: bool = True) -> None:
+    """The inverse of ``pack_gaps``; refuses a list that runs past ``n``.
+
+    Without ``wait`` a device is not asked whether it does: then ``indices`` do not ascend within ``[0, n)``, and who
+    looks at them refuses them.
+    """
     _check_width(width)
     k = len(indices)
     bits = np.unpackbits(packed, count=k * width, bitorder="little").reshape(k, width)
@@ -152,8 +156,11 @@ def pack_bitmap(indices: Array, n: int, out: Array) -> None:
     out[:] = np.packbits(flags, bitorder="little")
 
 
-def unpack_bitmap(bitmap: Array, n: int, indices: Array) -> None:
-    """The inverse of ``pack_bitmap``; refuses a bitmap of another number of indices than ``indices`` holds."""
+def unpack_bitmap(bitmap: Array, n: int, indices: Array, wait: bool = True) -> None:
+    """The inverse of ``pack_bitmap``; refuses a bitmap of another number of indices than ``indices`` holds.
+
+    ``wait`` as in ``unpack_gaps``.
+    """
     found = np.flatnonzero(np.unpackbits(bitmap, count=n, bitorder="little"))
     if len(found) != len(indices):
         raise InvalidArgument(f"the bitmap must hold {len(indices)} indices, got {len(found)}")
