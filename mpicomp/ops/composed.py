@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import _cpu
-from ._cpu import bin_select, clear, common, count_nonfinite, gather, scale, scatter, sums_of, threshold, union_of
+from ._cpu import bin_select, common, count_nonfinite, gather, scatter, sums_of, threshold, union_of
 from .reference import concatenate, index_dtype
 from .reference.lists import restrict_in
 from .reference.many import Bounds, bin_select_in, unpack_sparse_in
@@ -47,13 +47,6 @@ def restrict(lists: list[np.ndarray], values: list[np.ndarray], whole: np.ndarra
              nonzero: list[bool]) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     """Of each list the entries that ``whole`` has, too, and their values."""
     return restrict_in(common, lists, values, whole, nonzero)
-
-
-def take_out(dst: np.ndarray, indices: np.ndarray, factor: float, values: np.ndarray) -> None:
-    """``values[j] = dst[indices[j]] * factor``; then ``dst`` is zero there."""
-    gather(None, dst, indices, values)
-    clear(dst, indices)
-    scale(values, factor)
 
 
 def unpack_gaps(packed: np.ndarray, width: int, n: int, indices: np.ndarray, wait: bool = True) -> None:

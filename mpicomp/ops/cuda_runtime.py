@@ -77,7 +77,7 @@ def _kernel_names() -> dict[str, list[str]]:
             *_of("move_sparse", (f"{WORD[width]}, {i}" for width in (4, 8) for i in index)),
         ],
         "gather": [
-            *_of("gather gather_counted scatter scatter_add clear take_out", real_index),
+            *_of("gather gather_counted scatter scatter_add clear", real_index),
             *_of("check_indices check_filled", index),
         ],
         "update": [

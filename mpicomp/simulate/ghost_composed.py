@@ -45,8 +45,3 @@ class Composed:
         """All larger than what a search tries."""
         self.work("top_k_short", x.size)
         return [np.broadcast_to(np.iinfo(np.int64).max, stop - start) for start, stop in spans]
-
-    def take_out(self, dst: Any, indices: Any, factor: float, values: Any) -> None:
-        self.gather(None, dst, indices, values)
-        self.clear(dst, indices)
-        self.scale(values, factor)

@@ -242,7 +242,8 @@ class GhostOps(Composed):
         self.work("common", a.size + b.size)
         count = a.size if a in b.lists else min(a.size, b.size, round(a.size * b.size / self.n))
 
-        return tuple(Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count)) for one in (a, b))
+        in_a, in_b = (Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count)) for one in (a, b))
+        return in_a, in_b
 
     # -- sketches: a pass over the vector for each of their rows, or columns of random signs
 

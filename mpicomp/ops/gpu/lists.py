@@ -45,15 +45,6 @@ def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Ar
 
 
 @on_device
-def take_out(dst: Array, indices: Array, factor: float, values: Array) -> None:
-    t, i, k = kind_of(dst, "dst", REAL), kind_of(indices, "indices", INDEX), np.int64(indices.size)
-    check(values, "values", dst.dtype, indices.size)
-    require_indices(indices, dst.size)
-    factor = dst.dtype.type(factor)
-    launch("gather", f"take_out<{t}, {i}>", blocks_for(k), dst, indices, k, factor, values)
-
-
-@on_device
 def filled_length(indices: Array, n: int) -> int:
     name, k = f"check_filled<{kind_of(indices, 'indices', INDEX)}>", np.int64(indices.size)
     own, gaps, wrong = told("gather", name, 3, indices.size, indices, k, np.int64(n))

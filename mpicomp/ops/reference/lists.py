@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument
 from .base import (
     Array,
-    clear,
     concatenate,
     count_nonfinite,
     gather,
     index_dtype,
     require_ascending,
     require_in_range,
-    scale,
 )
 
 
@@ -63,7 +62,7 @@ def restrict(lists: list[Array], values: list[Array], whole: Array,
     return restrict_in(common, lists, values, whole, nonzero)
 
 
-def restrict_in(find: Callable, lists: list[Array], values: list[Array], whole: Array,
+def restrict_in(find: Callable[..., Any], lists: list[Array], values: list[Array], whole: Array,
                 nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
     """``restrict`` by a module's own ``common``."""
     kept = []
@@ -106,13 +105,6 @@ def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Ar
     """``values[j] = u[indices[j]]``, and how many of these are not finite."""
     gather(memory, grad, indices, values)
     return count_nonfinite(values)[0]
-
-
-def take_out(dst: Array, indices: Array, factor: float, values: Array) -> None:
-    """``values[j] = dst[indices[j]] * factor``, the factor rounded first; then ``dst`` is zero there."""
-    gather(None, dst, indices, values)
-    clear(dst, indices)
-    scale(values, factor)
 
 
 def largest_gap(indices: Array) -> int:
