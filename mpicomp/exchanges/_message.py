@@ -85,7 +85,7 @@ def unpack(message: Array, headers: list[list[int]], step: Any) -> Iterator[tupl
 
     Raises
     ------
-    CorruptMessage, InvalidArgument
+    CorruptMessage
         Before anything is written or much memory taken: lengths or forms that cannot be.
     """
     at = 8 * HEADER * len(headers)
@@ -94,7 +94,9 @@ def unpack(message: Array, headers: list[list[int]], step: Any) -> Iterator[tupl
         written = message[at : at + index_bytes]
         codes = _checked.aligned(message[at + index_bytes : at + index_bytes + code_bytes], ALIGNED)
         at += index_bytes + code_bytes
-        yield _indices(FORMS[kind & 255], kind >> 8, count, written, step), codes
+        with _checked.received():
+            indices = _indices(FORMS[kind & 255], kind >> 8, count, written, step)
+        yield indices, codes
 
 
 def _check(headers: list[list[int]], nbytes: int, step: Any) -> None:
