@@ -32,12 +32,12 @@ KERNEL void mark(Word* words, const I* indices, std::size_t k) {
     }
 }
 
-// before (may be null): of each word, how many bits are set in front of it.
-template <class I>
+// before, where it is wanted: of each word, how many bits are set in front of it.
+template <bool wanted, class I>
 KERNEL std::size_t list(const Word* words, std::size_t count, I* indices, I* before) {
     I* next = indices;
     for (std::size_t w = 0; w < count; ++w) {
-        if (before) before[w] = static_cast<I>(next - indices);
+        if (wanted) before[w] = static_cast<I>(next - indices);
         for (Word word = words[w]; word; word &= word - 1)
             *next++ = static_cast<I>(w * bits + __builtin_ctzll(word));
     }
@@ -84,7 +84,7 @@ template <class T, class I>
 std::size_t add_lists(const Lists<I>& lists, const std::vector<const T*>& values, std::int64_t n, I* indices, T* sums) {
     const auto words = marked(lists, n);
     std::vector<I> before(words.size());
-    const std::size_t total = dispatch<list<I>>(words.data(), words.size(), indices, before.data());
+    const std::size_t total = dispatch<list<true, I>>(words.data(), words.size(), indices, before.data());
     std::fill_n(sums, total, T{0});
     for (std::size_t l = 0; l < lists.size(); ++l)
         dispatch<add_at_rank<T, I>>(words.data(), static_cast<const I*>(before.data()), lists[l].data, lists[l].n,
@@ -103,7 +103,7 @@ void bind_union(py::module_& m) {
             const auto to = output<I>(out, "out", together(lists));
             py::gil_scoped_release release;
             const auto words = marked(views, n);
-            total = dispatch<list<I>>(words.data(), words.size(), to.data, static_cast<I*>(nullptr));
+            total = dispatch<list<false, I>>(words.data(), words.size(), to.data, static_cast<I*>(nullptr));
         });
         return total;
     }, py::arg("lists"), py::arg("n"), py::arg("out"),
