@@ -102,11 +102,10 @@ class Step:
 
     def scratch(self, key: str, n: int, dtype: Any) -> Array:
         """An array of ``n`` elements kept from step to step under ``key``; its contents are not defined."""
-        return self._kept(key, n, dtype, self.ops.empty)
-
-    def zeroed(self, key: str, n: int, dtype: Any) -> Array:
-        """As ``scratch``, but zero at first; the user leaves it zero."""
-        return self._kept(key, n, dtype, self.ops.zeros)
+        array = self._scratch.get(key)
+        if array is None or array.size != n or array.dtype != dtype:
+            array = self._scratch[key] = self.ops.empty(n, dtype)
+        return array
 
     def kept(self, key: Any, make: Any) -> Any:
         """What ``make()`` gave the first time; for what depends on the layout alone."""
@@ -121,12 +120,6 @@ class Step:
             made = make()
             self._of_lists[key] = indices, made
         return made
-
-    def _kept(self, key: str, n: int, dtype: Any, make: Any) -> Array:
-        array = self._scratch.get(key)
-        if array is None or array.size != n or array.dtype != dtype:
-            array = self._scratch[key] = make(n, dtype)
-        return array
 
     def whole(self, u: Compensated, key: str) -> Array:
         """u as one array, which the caller may overwrite; kept under ``key``."""

@@ -6,14 +6,15 @@ what its sender meant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from ..errors import CorruptMessage
-from ..values import Array
+from ..errors import CorruptMessage, InvalidArgument
+from ..values import Array, address
 
 BYTES_A_VALUE = 64  # no index with its code and its share of the scales is longer
 
@@ -40,6 +41,25 @@ def counts(numbers: Iterable[int], most: int, what: str) -> None:
 def longest(step: Any) -> int:
     """Bytes that no message of one worker's whole vector exceeds."""
     return BYTES_A_VALUE * (step.n + len(step.tensors) + 64)
+
+
+@contextmanager
+def received() -> Iterator[None]:
+    """Within the block, index lists that an operation refuses are another rank's.
+
+    Raises
+    ------
+    CorruptMessage
+    """
+    try:
+        yield
+    except InvalidArgument as error:
+        raise CorruptMessage(f"{error}: another rank's message is damaged") from error
+
+
+def aligned(part: Array, nbytes: int) -> Array:
+    """Part of a message; a copy, where it does not begin at a multiple of ``nbytes``."""
+    return part if address(part) % nbytes == 0 else part.copy()
 
 
 def lengths_at_heads(messages: dict[int, tuple[Array, int]], fields: int, ops: Any) -> dict[int, list[list[int]]]:

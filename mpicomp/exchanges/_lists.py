@@ -5,7 +5,8 @@ Where the codec narrows, every list that travels is rounded first, so that a rec
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..values import Array, Compensated, Sent
 from . import _checked
 
 BYTE = np.dtype(np.uint8)
+Bounds = list[tuple[int, int]]  # of the parts of a list that lie in each span
 
 
 class Pairs(NamedTuple):
@@ -43,33 +45,40 @@ def choose(workers: list[Compensated], step: Any) -> tuple[list[Pairs], list[int
     return lists, seen
 
 
-def count_nonfinite(workers: list[Compensated], lists: list[Pairs], show: bool, step: Any) -> list[int]:
-    """How many non-finite values each worker has: in its list where all of them ``show`` there."""
-    seen = [one.values if show else u.gradient for u, one in zip(workers, lists, strict=True)]
-    return [step.ops.count_nonfinite(values)[0] for values in seen]
+def add(lists: list[Pairs], step: Any, filled: bool = False) -> Pairs:
+    """The sum: every index of any list once, values added in the order of the lists. Of several, those that came from
+    other ranks need not have been examined, and may be ``filled`` up.
 
-
-def add(lists: list[Pairs], step: Any) -> Pairs:
-    """The sum: every index of any list once, values added in the order of the lists."""
+    Raises
+    ------
+    CorruptMessage
+        A list does not ascend within the vector.
+    """
     if len(lists) == 1:
         return lists[0]
-    union = step.ops.union([one.indices for one in lists], step.n)
-    total = step.ops.zeros(union.size, step.dtype)
-    for one in lists:
-        step.ops.scatter_add(total, step.ops.places_in(union, one.indices), one.values)
-    return Pairs(union, total)
+    indices, values = zip(*lists, strict=True)
+    with _checked.received():
+        return Pairs(*step.ops.add_lists(list(indices), list(values), step.n, filled))
 
 
-def by_span(pairs: Pairs, step: Any) -> list[tuple[int, int]]:
+def bounds(sizes: Iterable[int]) -> Bounds:
+    """Where parts of these sizes begin and end, one behind another."""
+    return list(pairwise(accumulate(sizes, initial=0)))
+
+
+def sizes(parts: Bounds) -> list[int]:
+    return [stop - start for start, stop in parts]
+
+
+def by_span(pairs: Pairs, step: Any) -> Bounds:
     """Where in a list the part of each span begins and ends."""
     ends = step.ops.positions_of(pairs.indices, [stop for _, stop in step.spans])
     return list(pairwise([0, *ends]))
 
 
-def largest(pairs: Pairs, counts: list[int], step: Any) -> Array | None:
-    """Where in a list the ``counts`` largest of each span stand, ascending; None: nowhere are there more."""
-    parts = by_span(pairs, step)
-    there = [stop - start for start, stop in parts]
+def largest(pairs: Pairs, parts: Bounds, counts: list[int], step: Any) -> Array | None:
+    """Where in a list the ``counts`` largest of each part stand, ascending; None: nowhere are there more."""
+    there = sizes(parts)
     wanted = [min(both) for both in zip(counts, there, strict=True)]
     return None if wanted == there else step.ops.top_k_spans(None, pairs.values, parts, wanted)
 
@@ -107,7 +116,7 @@ def write(pairs: Pairs, step: Any, length: int | None = None) -> Array:
 
 def read(message: Array, step: Any, filled: bool = False, check: bool = True) -> Pairs:
     """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out. Without
-    ``check`` indices are still to be examined.
+    ``check`` indices are still to be examined, and nothing is left out. What is read may be the message's own memory.
 
     Raises
     ------
@@ -118,10 +127,13 @@ def read(message: Array, step: Any, filled: bool = False, check: bool = True) ->
     if message.size % pair_bytes(step):
         raise CorruptMessage(f"a list of pairs takes a multiple of {pair_bytes(step)} bytes, got {message.size}")
     cut = message.size // pair_bytes(step) * dtype.itemsize
-    indices = message[:cut].copy().view(dtype)  # copies are aligned for their type
-    values = step.codec.decode(message[cut:].copy(), step.place(0, indices), step)
+    indices = _checked.aligned(message[:cut], dtype.itemsize).view(dtype)
+    codes = _checked.aligned(message[cut:], step.codec.dtype(step.dtype).itemsize)
+    values = step.codec.decode(codes, step.place(0, indices), step)
+    if not check:
+        return Pairs(indices, values)
     if not filled:
-        return Pairs(_checked.ascending(indices, step) if check else indices, values)
+        return Pairs(_checked.ascending(indices, step), values)
     count = step.ops.filled_length(indices, step.n)
     if count < 0:
         raise CorruptMessage(f"a list of pairs must ascend within [0, {step.n}) and be filled up at its end: another "
@@ -138,36 +150,49 @@ class Ledger:
 
     def __init__(self, own: list[Pairs]) -> None:
         self._own = own
-        self._left: list[Pairs] = []
+        self._left: list[tuple[Pairs, Pairs, Array | None]] = []
 
-    def leave(self, total: Pairs, kept: Pairs, positions: Array | None, step: Any) -> None:
+    def leave(self, total: Pairs, kept: Pairs, positions: Array | None) -> None:
         """Of a sum only ``kept`` goes on, its entries at ``positions`` (None: all)."""
-        left, minus = total.values.copy(), kept.values.copy()
-        step.ops.scale(minus, -1.0)
-        step.add_at(left, positions, minus)
-        remain = step.ops.threshold(None, left, float(np.finfo(left.dtype).smallest_subnormal))  # all but zeros
-        self._left.append(Pairs(total.indices, left).at(remain, step))
+        self._left.append((total, kept, positions))
 
     def sent(self, final: Array, step: Any) -> list[Sent]:
         """What each of this rank's workers sent, ``final`` being the indices that came through."""
-        sent = [_through(one, final, step) for one in self._own]
-        back = [_through(one, final, step) for one in self._left]
+        own = [one for one in self._own if one.indices is not final]
+        # Of what is final itself all came through, or all but what was rounded away.
+        left = [_left_out(*one, step) for one in self._left if narrows(step) or one[1].indices is not final]
+        asked = [*own, *left]
+        through: Iterable[Any] = ()
+        if asked:
+            indices, values = (list(parts) for parts in zip(*asked, strict=True))
+            through = step.ops.restrict(indices, values, final, [False] * len(own) + [True] * len(left))
+        found = (Pairs(*one) for one in through)
+        sent = [one if one.indices is final else next(found) for one in self._own]
+        back = [one for one in found if one.size]
         for one in back:
             step.ops.scale(one.values, -1.0)
-        sent[0] = add([sent[0], *(one for one in back if one.size)], step)
+        sent[0] = add([sent[0], *back], step)
         return [Sent(*one) for one in sent]
 
 
-def _through(pairs: Pairs, final: Array, step: Any) -> Pairs:
-    return pairs if pairs.indices is final else pairs.at(step.ops.common(pairs.indices, final)[0], step)
+def _left_out(total: Pairs, kept: Pairs, positions: Array | None, step: Any) -> Pairs:
+    """The sum less what was kept of it: zero where that was all."""
+    left = total.values.copy()
+    if positions is not None and not narrows(step):
+        step.ops.clear(left, positions)
+        return Pairs(total.indices, left)
+    minus = kept.values.copy()
+    step.ops.scale(minus, -1.0)
+    step.add_at(left, positions, minus)
+    return Pairs(total.indices, left)
 
 
-def merged(lists: list[Pairs], counts: list[int] | None, ledger: Ledger, step: Any) -> Pairs:
+def merged(lists: list[Pairs], counts: list[int] | None, ledger: Ledger, step: Any, filled: bool = False) -> Pairs:
     """The sum of lists, rounded; of each span the ``counts`` largest (None: all). The ledger knows what is left out."""
-    total = add(lists, step)
-    positions = None if counts is None else largest(total, counts, step)
+    total = add(lists, step, filled)
+    positions = None if counts is None else largest(total, by_span(total, step), counts, step)
     if positions is None and not narrows(step):
         return total
     kept = rounded(total if positions is None else total.at(positions, step), step)
-    ledger.leave(total, kept, positions, step)
+    ledger.leave(total, kept, positions)
     return kept

@@ -19,6 +19,7 @@ from . import _checked
 FORMS = ("none", "plain", "gaps", "bitmap", "own")
 HEADER = 4  # int64: count, form and width, bytes of indices, bytes of codes
 BYTE = np.dtype(np.uint8)
+ALIGNED = 16  # bytes, of which numbers of any type begin at a multiple
 
 
 class Part(NamedTuple):
@@ -80,19 +81,22 @@ def heads(messages: dict[int, Array], step: Any) -> dict[int, list[list[int]]]:
 def unpack(message: Array, headers: list[list[int]], step: Any) -> Iterator[tuple[Array | None, Array]]:
     """Each worker's indices (None: all) and its codes as bytes, as its one of ``headers`` tells.
 
+    Whether indices ascend is still to be seen. Both may be the message's own memory.
+
     Raises
     ------
-    CorruptMessage, InvalidArgument
-        Before anything is written or much memory taken: lengths, forms or indices that cannot be.
+    CorruptMessage
+        Before anything is written or much memory taken: lengths or forms that cannot be.
     """
-    ops = step.ops
     at = 8 * HEADER * len(headers)
     _check(headers, message.size - at, step)
     for count, kind, index_bytes, code_bytes in headers:
         written = message[at : at + index_bytes]
-        codes = _aligned(message[at + index_bytes : at + index_bytes + code_bytes], ops)
+        codes = _checked.aligned(message[at + index_bytes : at + index_bytes + code_bytes], ALIGNED)
         at += index_bytes + code_bytes
-        yield _indices(FORMS[kind & 255], kind >> 8, count, written, step), codes
+        with _checked.received():
+            indices = _indices(FORMS[kind & 255], kind >> 8, count, written, step)
+        yield indices, codes
 
 
 def _check(headers: list[list[int]], nbytes: int, step: Any) -> None:
@@ -129,24 +133,16 @@ def _indices(form: str, width: int, count: int, written: Array, step: Any) -> Ar
         return None
     dtype = ops.index_dtype(n)
     if form == "plain":
-        return _checked.ascending(_aligned(written, ops).view(dtype), step)
+        return _checked.aligned(written, ALIGNED).view(dtype)
     if form == "own":
         like = step.selector.wire_like(step)
-        indices = step.selector.expand(_aligned(written, ops).view(like.dtype), step)
+        indices = step.selector.expand(_checked.aligned(written, ALIGNED).view(like.dtype), step)
         if indices.size != count:
             raise CorruptMessage(f"a message of {count} values came with {indices.size} indices")
-        return _checked.ascending(indices, step)
+        return indices
     indices = ops.empty(count, dtype)
     if form == "gaps":
-        ops.unpack_gaps(written, width, n, indices)
+        ops.unpack_gaps(written, width, n, indices, False)
     else:
-        ops.unpack_bitmap(written, n, indices)
+        ops.unpack_bitmap(written, n, indices, False)
     return indices
-
-
-def _aligned(part: Array, ops: Any) -> Array:
-    if not part.size:
-        return part
-    copy = ops.empty(part.size, BYTE)
-    copy[:] = part
-    return copy

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..options import Option
-from ..values import Compensated, Exchanged, Mean, Sent
+from ..values import Array, Compensated, Exchanged, Mean, Sent
 from . import _checked, _lists
-from ._lists import Ledger, Pairs
-
-Bounds = list[tuple[int, int]]  # of the parts of a list that lie in each span
+from ._lists import Bounds, Ledger, Pairs
 
 
 class Balanced:
@@ -55,22 +53,26 @@ class Balanced:
         if known is None:
             known = np.full(shape, -1.0)
         chosen = [self._choose(u, lams, step) for u, lams in zip(workers, known, strict=True)]
-        self._own = [one for one, _ in chosen]
-        self._next = np.array([lams for _, lams in chosen])
-        return _lists.count_nonfinite(workers, self._own, step.selector.finds_nonfinite, step)
+        self._own, self._next = [one for one, _, _ in chosen], np.array([lams for _, lams, _ in chosen])
+        return [found for _, _, found in chosen]
 
-    def _choose(self, u: Compensated, lams: np.ndarray, step: Any) -> tuple[Pairs, list[float]]:
-        """A worker's list, and the thresholds by which to choose it next time."""
+    def _choose(self, u: Compensated, lams: np.ndarray, step: Any) -> tuple[Pairs, list[float], int]:
+        """A worker's list, the thresholds by which to choose it next time, and how many non-finite values show."""
         if np.all(lams >= 0):
-            indices, _ = step.ops.threshold_spans(*u, step.spans, lams.tolist())
-            own = Pairs(indices, u.at(indices, step.ops))
-            if _in_band(_sizes(_lists.by_span(own, step)), self._counts):
-                positions = _lists.largest(own, self._counts, step)
-                return own if positions is None else own.at(positions, step), lams.tolist()
-        own = _lists.choose([u], step)[0][0]
-        positions = _lists.largest(own, self._counts, step)
-        own = own if positions is None else own.at(positions, step)
-        return own, _smallest(own, step)
+            indices, passed = step.ops.threshold_spans(*u, step.spans, lams.tolist())
+            if _in_band(passed, self._counts):
+                values, found = step.read(u, indices)
+                return self._cut(Pairs(indices, values), _lists.bounds(passed), step)[0], lams.tolist(), found
+        (own,), (found,) = _lists.choose([u], step)
+        own, parts = self._cut(own, _lists.by_span(own, step), step)
+        return own, _smallest(own, parts, step), found
+
+    def _cut(self, own: Pairs, parts: Bounds, step: Any) -> tuple[Pairs, Bounds]:
+        """At most as many of each span as are wanted, and where these begin and end."""
+        positions = _lists.largest(own, parts, self._counts, step)
+        if positions is None:
+            return own, parts
+        return own.at(positions, step), _lists.bounds(map(min, _lists.sizes(parts), self._counts))
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         self._own = [_lists.rounded(one, step) for one in self._own]
@@ -116,34 +118,34 @@ class Balanced:
         incoming = {other: theirs[other] * nbytes for other in reversed(after) if theirs[other]}
         self._crowded = 2 * sum(theirs) > 3 * mine.size
         received = step.comm.send_and_receive(outgoing, incoming, like=mine.values)
-        lists = [parts[rank], *(_lists.read(received[other], step) for other in sorted(received))]
-        return _lists.add([one for one in lists if one.size] or lists[:1], step)
+        others = [_lists.read(received[other], step, check=False) for other in sorted(received)]
+        return _lists.add([parts[rank], *others], step)
 
     def _survivors(self, sums: Pairs, step: Any) -> Pairs:
         """Those of this rank's sums that all get, by the known threshold where that lets about k pass."""
         parts = _lists.by_span(sums, step)
         known = self._known(self._global, (len(parts),), step)
         if known is not None:
-            survivors = _reaching(sums, parts, known, step)
-            here = _sizes(_lists.by_span(survivors, step)), _sizes(parts)
-            counts = np.array([*here[0], *here[1], self._crowded], np.int64)
+            positions, here = _reaching(sums, parts, known, step)
+            counts = np.array([*here, *_lists.sizes(parts), self._crowded], np.int64)
             step.comm.allreduce_in_place(counts, "native")
             passed, there = counts[:-1].reshape(2, -1)
             if counts[-1]:
                 self._bounds = None
             if _in_band(passed, np.minimum(self._counts, there)):
-                return survivors
+                return sums.at(positions, step)
         self._global = self._estimate(sums, parts, step)
-        return _reaching(sums, parts, self._global, step)
+        return sums.at(_reaching(sums, parts, self._global, step)[0], step)
 
     def _estimate(self, sums: Pairs, parts: Bounds, step: Any) -> np.ndarray:
         """The k-th largest magnitude of all owners' sums in each span (0: there are fewer), by bisection of bits."""
         low = np.zeros(len(parts), f"i{step.dtype.itemsize}")
         high = np.full(len(parts), np.inf, step.dtype).view(low.dtype) + 1
+        magnitudes = step.ops.sorted_magnitudes(sums.values, parts)
         while np.any(high - low > 1):  # at ``low`` k or more pass, or all there are; at ``high`` fewer
             middle = low + (high - low) // 2
-            _, counts = step.ops.threshold_spans(None, sums.values, parts, middle.view(step.dtype).tolist())
-            passed = np.array(counts, np.int64)
+            passed = np.array([some.size - np.searchsorted(some, one) for some, one in
+                               zip(magnitudes, middle, strict=True)], np.int64)  # fmt: skip
             step.comm.allreduce_in_place(passed, "native")
             low = np.where(passed >= self._counts, middle, low)
             high = np.where(passed >= self._counts, high, middle)
@@ -175,9 +177,9 @@ class Balanced:
         self._local, self._global, self._bounds = (state.get(name) for name in ("local", "global", "bounds"))
 
 
-def _reaching(sums: Pairs, parts: Bounds, lams: np.ndarray, step: Any) -> Pairs:
-    """The sums whose magnitude reaches the threshold of their part."""
-    return sums.at(step.ops.threshold_spans(None, sums.values, parts, lams.tolist())[0], step)
+def _reaching(sums: Pairs, parts: Bounds, lams: np.ndarray, step: Any) -> tuple[Array, list[int]]:
+    """Where the sums are whose magnitude reaches the threshold of their part, and how many each part has."""
+    return step.ops.threshold_spans(None, sums.values, parts, lams.tolist())
 
 
 def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
@@ -185,13 +187,8 @@ def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
     return all(2 * count <= 3 * got and 2 * got <= 3 * count for got, count in zip(passed, counts, strict=True))
 
 
-def _sizes(parts: Bounds) -> list[int]:
-    return [stop - start for start, stop in parts]
-
-
-def _smallest(own: Pairs, step: Any) -> list[float]:
+def _smallest(own: Pairs, parts: Bounds, step: Any) -> list[float]:
     """The smallest magnitude in each span: what next time's values are to reach; 0 for a span that has none."""
-    parts = _lists.by_span(own, step)
     filled = [(start, stop) for start, stop in parts if start < stop]
-    least = iter(step.ops.kth_largest_spans(own.values, filled, _sizes(filled)))
+    least = iter(step.ops.kth_largest_spans(own.values, filled, _lists.sizes(filled)))
     return [next(least) if start < stop else 0.0 for start, stop in parts]

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..options import Option
 from ..values import Array, Compensated, Exchanged, Mean, Place, Sent
-from . import _checked, _message
+from . import _checked, _lists, _message
+from ._lists import Pairs
 from ._stateless import Stateless
 
 
@@ -19,7 +20,7 @@ class Gather(Stateless):
     messages together would be longer than a dense all-reduce (all ranks see it from the lengths), that is done
     instead (``switch=auto``).
     Cost: a rank receives the pairs of all others, (size-1) k (v + i) bytes: it grows with the number of ranks, and the
-    union of the coordinates with it (gradient build-up), until the switch at 2 n v. Memory: one dense vector.
+    union of the coordinates with it (gradient build-up), until the switch at 2 n v. Memory: all pairs.
     Restrictions: none; codes need not be addable, and may stand for every coordinate.
     Reference: Lin et al., Deep Gradient Compression, ICLR 2018; the switch: Renggli et al., SparCML, SC 2019; cost in
     Li and Hoefler, PPoPP 2022.
@@ -74,30 +75,22 @@ class Gather(Stateless):
 
     def _sum(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any) -> Mean:
         """The mean of all workers' values, where this rank's ``own`` are known."""
-        whole = self._chosen[0] is None
-        lists: list[Any] = []
-        if whole:
-            total = step.scratch("gather-mean", step.n, step.dtype)
-            total[:] = 0
-        else:
-            total = step.zeroed("gather-total", step.n, step.dtype)
-        for indices, values in self._pairs(flat, lengths, own, step):
-            step.add_at(total, indices, values)
-            lists.append(indices)
-        if whole:
-            return Mean(None, step.scale(total), step.n)
-        if any(indices is None for indices in lists):
-            mean = total.copy()
-            total[:] = 0
-            return Mean(None, step.scale(mean), step.n)
-        union = lists[0] if len(lists) == 1 else step.ops.union(lists, step.n)
-        mean = step.ops.empty(union.size, step.dtype)
-        step.ops.take_out(total, union, 1.0 / step.total_workers, mean)
-        return Mean(union, mean, step.n)
+        pairs = self._pairs(flat, lengths, own, step)
+        if self._chosen[0] is not None:
+            lists = [Pairs(*one) for one in pairs]
+            if all(one.indices is not None for one in lists):
+                total = _lists.add(lists, step)
+                return Mean(total.indices, step.scale(total.values), step.n)
+            pairs = iter(lists)
+        mean = step.scratch("gather-mean", step.n, step.dtype)
+        mean[:] = 0
+        for indices, values in pairs:
+            step.add_at(mean, indices if indices is None else _checked.ascending(indices, step), values)
+        return Mean(None, step.scale(mean), step.n)
 
     def _pairs(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any
                ) -> Iterator[tuple[Array | None, Array]]:
-        """The indices and values of all workers in their order."""
+        """The indices and values of all workers in their order; whether indices ascend is still to be seen."""
         me = step.comm.own_message
         messages = {rank: flat[end - length : end]
                     for rank, (length, end) in enumerate(zip(lengths, accumulate(lengths), strict=True)) if rank != me}

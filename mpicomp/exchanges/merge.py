@@ -56,8 +56,8 @@ class Merge(Stateless):
         while bit < size and not rank & bit:
             if rank + bit < size:
                 received = step.comm.send_and_receive({}, {rank + bit: nbytes}, like=mine.values)
-                theirs = _lists.read(received[rank + bit], step, filled=True)
-                mine = _lists.merged([mine, theirs], counts, ledger, step)
+                theirs = _lists.read(received[rank + bit], step, check=False)
+                mine = _lists.merged([mine, theirs], counts, ledger, step, filled=True)
             bit <<= 1
         message = _lists.write(mine, step, length)
         if rank:

@@ -66,7 +66,7 @@ class Sketch(Stateless):
         codes = step.encode_together([u.at(asked, step.ops) for u in workers], places)
         own = [step.codec.decode(one, place, step) for one, place in zip(codes, places, strict=True)]
         mean = Pairs(asked, step.mean_of(codes, places[0]))
-        positions = _lists.largest(mean, self._counts, step)
+        positions = _lists.largest(mean, _lists.by_span(mean, step), self._counts, step)
         final = mean
         if positions is not None:
             final, own = mean.at(positions, step), [values[positions] for values in own]

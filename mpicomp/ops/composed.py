@@ -1,4 +1,4 @@
-"""Operations on the CPU that are some compiled ones, one after the other; on a device, launches queued together."""
+"""Operations on the CPU that are made of compiled ones: their arrays, or some one after the other."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from . import _cpu
 from ._cpu import (
     bin_select,
-    clear,
     common,
     count_nonfinite,
     gather,
     moments,
     sample,
-    scale,
     scatter,
+    sums_of,
     threshold,
     top_k,
+    union_of,
 )
-from .reference import concatenate, empty
+from .reference import concatenate, empty, index_dtype
+from .reference.lists import restrict_in
 from .reference.many import (
     Bounds,
     Samples,
@@ -74,16 +76,35 @@ def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndar
     return count_nonfinite(values)[0]
 
 
-def places_in(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Where in ``whole`` the entries of ``part`` stand, all of which it has."""
-    return common(part, whole)[1]
+def union(lists: list[np.ndarray], n: int) -> np.ndarray:
+    """Ascending indices, each once, of all that are in any of ``lists``."""
+    out = np.empty(sum(map(len, lists)), index_dtype(n))
+    return out[: union_of(lists, n, out)]
 
 
-def take_out(dst: np.ndarray, indices: np.ndarray, factor: float, values: np.ndarray) -> None:
-    """``values[j] = dst[indices[j]] * factor``; then ``dst`` is zero there."""
-    gather(None, dst, indices, values)
-    clear(dst, indices)
-    scale(values, factor)
+def add_lists(lists: list[np.ndarray], values: list[np.ndarray], n: int,
+              filled: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The union of ``lists``, and at each of its indices the sum of their ``values``."""
+    room = sum(map(len, lists))
+    out, sums = np.empty(room, index_dtype(n)), np.empty(room, values[0].dtype)
+    total = sums_of(lists, values, n, filled, out, sums)
+    return out[:total], sums[:total]
+
+
+def restrict(lists: list[np.ndarray], values: list[np.ndarray], whole: np.ndarray,
+             nonzero: list[bool]) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Of each list the entries that ``whole`` has, too, and their values."""
+    return restrict_in(common, lists, values, whole, nonzero)
+
+
+def unpack_gaps(packed: np.ndarray, width: int, n: int, indices: np.ndarray, wait: bool = True) -> None:
+    """The inverse of ``pack_gaps``; always checked."""
+    _cpu.unpack_gaps(packed, width, n, indices)
+
+
+def unpack_bitmap(bitmap: np.ndarray, n: int, indices: np.ndarray, wait: bool = True) -> None:
+    """The inverse of ``pack_bitmap``; always checked."""
+    _cpu.unpack_bitmap(bitmap, n, indices)
 
 
 def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarray]) -> None:

@@ -55,22 +55,22 @@ from ._cpu import (
     threshold,
     top_k,
     uniform,
-    union_of,
-    unpack_bitmap,
-    unpack_gaps,
     unpack_levels,
     unpack_natural,
     widen,
 )
 from .composed import (
+    add_lists,
     bin_select_spans,
     exponential_spans,
     gather_counted,
     kth_largest_spans,
     normal_spans,
-    places_in,
+    restrict,
     sampled_spans,
-    take_out,
+    union,
+    unpack_bitmap,
+    unpack_gaps,
     unpack_sparse,
 )
 from .cpu_quantise import decode_natural, encode_natural, group_norms, limit_norms, quantise, unpack_signs
@@ -107,6 +107,7 @@ from .reference.many import (
     moments_in,
     random_strata_in,
     sample_in,
+    sorted_magnitudes,
     threshold_in,
     top_k_in,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "PIECE",
     "Key",
     "add",
+    "add_lists",
     "add_widened",
     "arange",
     "ascends",
@@ -171,7 +173,6 @@ __all__ = [
     "pack_levels",
     "pack_natural",
     "pack_signs",
-    "places_in",
     "positions_of",
     "project",
     "project_all",
@@ -183,6 +184,7 @@ __all__ = [
     "random_strata",
     "random_strata_spans",
     "random_words",
+    "restrict",
     "sample",
     "sample_spans",
     "sampled_spans",
@@ -190,8 +192,8 @@ __all__ = [
     "scatter",
     "scatter_add",
     "sketch_estimate",
+    "sorted_magnitudes",
     "squared_norm",
-    "take_out",
     "threshold",
     "threshold_spans",
     "to_host",
@@ -210,12 +212,6 @@ __all__ = [
     "widen",
     "zeros",
 ]
-
-
-def union(lists: list[np.ndarray], n: int) -> np.ndarray:
-    """Ascending indices, each once, of all that are in any of ``lists`` (indices into ``n`` elements)."""
-    out = np.empty(sum(map(len, lists)), index_dtype(n))
-    return out[: union_of(lists, n, out)]
 
 
 def chunk_max_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Spans, positions: np.ndarray) -> None:

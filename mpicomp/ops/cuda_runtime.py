@@ -81,7 +81,7 @@ def _kernel_names() -> dict[str, list[str]]:
             *_of("move_sparse", (f"{WORD[width]}, {i}" for width in (4, 8) for i in index)),
         ],
         "gather": [
-            *_of("gather gather_counted scatter scatter_add clear take_out", real_index),
+            *_of("gather gather_counted scatter scatter_add clear", real_index),
             *_of("check_indices check_filled", index),
         ],
         "update": [*_of("masked_update", real_index), *_of("dense_update axpby", real)],
@@ -100,6 +100,7 @@ def _kernel_names() -> dict[str, list[str]]:
             "read_gaps",
             "count_bits",
         ],
+        "union": [*_of("mark_lists", index), *_of("write_union find_common write_common", real_index)],
         "low_rank": [
             *(f"{name}<{t}, {rank}>" for name in ("project", "project_back", "low_rank_product") for t in real
               for rank in RANKS),

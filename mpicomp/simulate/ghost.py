@@ -27,16 +27,15 @@ class Ghost:
     """Length and type of a flat array.
 
     What may be known all the same: ``head``, leading elements; ``spread``, how a list of indices lies over the vector,
-    or where in it an array's elements stand; ``lists``, what it is the union of; ``into``, the list of positions.
+    or where in it an array's elements stand; ``lists``, what it is the union of.
     """
 
-    __slots__ = ("dtype", "head", "into", "lists", "ops", "size", "spread")
+    __slots__ = ("dtype", "head", "lists", "ops", "size", "spread")
 
     def __init__(self, ops: GhostOps, size: int, dtype: Any, head: np.ndarray | None = None,
                  spread: Spread | None = None) -> None:
         self.ops, self.size, self.head, self.spread = ops, size, head, spread
         self.lists: frozenset[Ghost] = NO_LISTS
-        self.into: Ghost | None = None
         self.dtype = dtype if dtype.__class__ in DTYPES else np.dtype(dtype)
 
     @property

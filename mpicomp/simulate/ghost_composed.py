@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.reference.lists import restrict_in
 from ..ops.reference.many import Bounds, Samples
 from ..ops.reference.search import Found, exponential_in, normal_in, sampled_in
 
@@ -39,7 +40,18 @@ class Composed:
     def sampled_spans(self, memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
         return sampled_in(self, memory, grad, spans, samples, counts)
 
-    def take_out(self, dst: Any, indices: Any, factor: float, values: Any) -> None:
-        self.gather(None, dst, indices, values)
-        self.clear(dst, indices)
-        self.scale(values, factor)
+    def add_lists(self, lists: list[Any], values: list[Any], n: int, filled: bool = False) -> tuple[Any, Any]:
+        union = self.union([one[: self.filled_length(one, n)] for one in lists] if filled else lists, n)
+        sums = self.empty(union.size, values[0].dtype)
+        sums.spread = union.spread
+        for one in lists:
+            self.work("scatter_add", one.size)
+        return union, sums
+
+    def restrict(self, lists: list[Any], values: list[Any], whole: Any, nonzero: list[bool]) -> tuple[Any, ...]:
+        return restrict_in(self.common, lists, values, whole, nonzero)
+
+    def sorted_magnitudes(self, x: Any, spans: Bounds) -> list[np.ndarray]:
+        """All larger than what a search tries."""
+        self.work("top_k_short", x.size)
+        return [np.broadcast_to(np.iinfo(np.int64).max, stop - start) for start, stop in spans]

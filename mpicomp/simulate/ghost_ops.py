@@ -137,8 +137,6 @@ class GhostOps(Composed):
 
     def scatter_add(self, dst: Any, indices: Any, values: Any) -> None:
         self.work("scatter_add", indices.size)
-        if indices.into is not None:  # at the places of that list dst's elements stand
-            dst.spread = indices.into.spread
 
     # -- many arrays, one after the other
 
@@ -205,7 +203,7 @@ class GhostOps(Composed):
 
     def threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:
         self.work("threshold", grad.size)
-        if lam == 0 and not grad.spread:  # (of sums 0 is what a search among ghosts ends at)
+        if lam == 0 and not grad.spread:  # (of sums it is what a search for more than there are ends at)
             return self._indices(grad.size, grad.size, grad.size)
         places = grad.spread.width if grad.spread else grad.size
         return self._indices(grad.size, min(grad.size, max(1, round(self.passing * places))), grad.size)
@@ -244,15 +242,8 @@ class GhostOps(Composed):
         self.work("common", a.size + b.size)
         count = a.size if a in b.lists else min(a.size, b.size, round(a.size * b.size / self.n))
 
-        def places(one: Any) -> Ghost:
-            found = Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count))
-            found.into = one
-            return found
-
-        return places(a), places(b)
-
-    def places_in(self, whole: Any, part: Any) -> Ghost:
-        return self.common(part, whole)[1]
+        in_a, in_b = (Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count)) for one in (a, b))
+        return in_a, in_b
 
     # -- sketches: a pass over the vector for each of their rows, or columns of random signs
 

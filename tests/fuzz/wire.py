@@ -84,10 +84,11 @@ def pairs(filled: bool, rng: np.random.Generator) -> tuple[bytes, Read]:
     message = _lists.write(own, step, sum(step.selector.counts(step)) + int(rng.integers(0, 5)) if filled else None)
 
     def read(data: bytes) -> None:
-        theirs = _lists.read(np.frombuffer(data, BYTE), step, filled)
-        assert theirs.indices.size == theirs.values.size <= step.n
-        total = _lists.add([own, theirs], step)
+        total = _lists.add([own, _lists.read(np.frombuffer(data, BYTE), step, check=False)], step, filled)
         assert (np.diff(total.indices) > 0).all()
+        assert total.indices.size == total.values.size <= step.n
+        theirs = _lists.read(np.frombuffer(data, BYTE), step, filled)  # as a last message is, which is added to nothing
+        assert np.isin(theirs.indices, total.indices).all()
 
     return message.tobytes(), read
 

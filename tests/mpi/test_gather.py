@@ -5,6 +5,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicomp
+from mpicomp.errors import CorruptMessage
+from mpicomp.exchanges import _message
 
 HEADER = 32  # bytes a worker
 
@@ -69,6 +71,33 @@ def test_indices_inside_chunks_take_a_byte_at_most(comm, seed):
     assert reducer.stats.payload_bits <= 200 * (32 + 8)
     own = np.abs(grad.reshape(-1, chunk)).argmax(axis=1) + np.arange(200) * chunk
     assert np.all(mean[own] != 0)
+
+
+BENT = {"plain": lambda written: written.view(np.int32)[::-1].copy().view(np.uint8),
+        "gaps": lambda written: written | 0xFF,
+        "bitmap": np.zeros_like}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", BENT)
+def test_a_damaged_list_is_refused_by_all_who_get_it(world, monkeypatch, form):
+    """With the same text, and nobody hangs. Its sender, which reads no message of its own, is told by their end."""
+    if world.size == 1:
+        pytest.skip("nobody gets it")
+    pack, damages = _message.pack, world.rank == world.size - 1
+
+    def bent(parts, ops):
+        return pack([one._replace(indices=BENT[form](one.indices)) for one in parts], ops)
+
+    if damages:
+        monkeypatch.setattr(_message, "pack", bent)
+    reducer, said = mpicomp.Reducer(mpicomp.Comm(world), f"topk:k=20,indices={form},switch=never"), None
+    try:
+        reducer.reduce(np.random.default_rng(world.rank).standard_normal(999).astype(np.float32))
+    except CorruptMessage as error:
+        said = str(error)
+    *others, sender = world.allgather(said)
+    assert sender is None
+    assert set(others) == {others[0]} and "another rank's message is damaged" in others[0], others
 
 
 def test_a_full_union_goes_dense(comm, seed):

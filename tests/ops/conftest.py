@@ -68,7 +68,7 @@ def rng():
 def wide_indices(monkeypatch):
     """Selections answer with 64-bit indices, as they do for vectors over 2^31 - 1 elements."""
     _cpu.set_index_limit(0)
-    for home in (gpu.base, gpu.collect, gpu.largest, gpu.selection, gpu.sketch):
+    for home in (gpu.base, gpu.collect, gpu.largest, gpu.selection, gpu.sketch, gpu.unions):
         monkeypatch.setattr(home, "index_dtype", lambda n: np.dtype(np.int64))
     yield
     _cpu.set_index_limit(2**31 - 1)

@@ -47,18 +47,6 @@ def test_gather_counted(ops, rng, dtype, index, has_memory):
             assert_same(values, expected)
 
 
-def test_take_out(ops, rng, dtype, index):
-    for n in SIZES:
-        indices, dst = some_indices(rng, n, index), with_specials(rng, vector(rng, n, dtype))
-        values, wanted = np.full((2, len(indices)), 7, dtype)
-        other = dst.copy()
-        ops.take_out(dst, indices, 1 / 3, values)
-        reference.take_out(other, indices, 1 / 3, wanted)
-        assert_same(values, wanted)
-        assert_same(dst, other)
-        assert not dst[indices].any()
-
-
 @pytest.mark.parametrize("beta", [0.1, 1.0])
 def test_masked_update(ops, rng, dtype, index, beta):
     for n in SIZES:

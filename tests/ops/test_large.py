@@ -133,7 +133,8 @@ def calls(n):
         "project_all": (lambda: gpu.project_all(x, y, *matrices), None),
         "gather": (lambda: gpu.gather(x, y, indices, values), k),
         "gather_counted": (lambda: gpu.gather_counted(x, y, indices, values), k),
-        "take_out": (lambda: gpu.take_out(x, indices, 0.5, values), k),
+        "add_lists": (lambda: gpu.add_lists([indices, Huge(9, indices.dtype)], [values, Huge(9)], n), n),
+        "restrict": (lambda: gpu.restrict([Huge(9, indices.dtype)], [Huge(9)], indices, [True]), k),
         "unpack_sparse": (lambda: gpu.unpack_sparse(indices, values, [Huge(n // 3), Huge(n - n // 3)]), n),
         "scatter": (lambda: gpu.scatter(x, indices, values), k),
         "masked_update": (lambda: gpu.masked_update(x, y, indices, values, 0.1), n),
@@ -244,6 +245,22 @@ def test_elementwise_at_the_end(runtime, sparse, rng):
     changed = 2 * THREADS * 4
     assert_same(whole[-changed:], own[-changed:] * np.float32(3))
     assert_same(whole[-TAIL:-changed], own[:-changed])
+
+
+def test_union_at_the_end(runtime, sparse):
+    lists = [np.int64([5, N - 9000, N - 1]), np.int64([N - 9000, N - 2])]
+    values = [np.float32([1, 2, 3]), np.float32([4, 5])]
+    table = np.array([0, 3, 5, *(one.ctypes.data for one in (*lists, *values))])
+    tiles, words, counts = 1024, sparse(N // 32, np.uint32), np.zeros(1025, np.uint64)
+    scalars = np.int64(N // tiles), np.int64(tiles), words, counts
+    args = table, np.int64(2), np.int64(N), np.int32(0), *scalars
+    run(runtime, "union", "mark_lists<long long>", 1, args, first=0)
+    assert (counts[0], counts[tiles - 1], counts[tiles], counts.sum()) == (1, 3, 0, 4)
+    indices, sums = np.zeros(4, np.int64), np.zeros(4, np.float32)
+    args = table, np.int64(2), np.int64(N), *scalars, indices, sums
+    run(runtime, "union", "write_union<float, long long>", tiles, args, most=1)
+    assert_same(indices, np.int64([0, N - 9000, N - 2, N - 1]))  # the first is another block's
+    assert_same(sums, np.float32([0, 6, 5, 3]))
 
 
 def test_chunks_at_the_end(runtime, sparse, rng):

@@ -1,5 +1,8 @@
 """Ascending index lists: what two have in common, and writing them in few bytes, against the oracle and back."""
 
+from contextlib import suppress
+from functools import partial
+
 import numpy as np
 import pytest
 from arrays import INDICES, assert_same
@@ -47,17 +50,6 @@ def test_common_of_lists_far_apart(ops):
     low, high = np.arange(100, dtype=np.int64), np.arange(2**62, 2**62 + 100)
     assert_common(ops, low, high)
     assert_common(ops, np.concatenate([low, high]), high)
-
-
-@pytest.mark.parametrize("dtype", INDICES)
-def test_places_in(ops, rng, dtype):
-    for n in LENGTHS:
-        for density in DENSITIES:
-            whole = drawn(rng, n, 0.4, dtype)
-            part = whole[rng.random(whole.size) < density]
-            places = np.asarray(ops.places_in(whole, part))
-            assert_same(places, reference.places_in(whole, part))
-            assert_same(whole[places], part)
 
 
 @pytest.mark.parametrize("bad", [[1, 1], [2, 1]])
@@ -224,6 +216,38 @@ def test_bitmap_of_another_number_of_indices(ops):
         for k in (0, 9, 11, 1000):
             refuse(lambda i, m=module: m.unpack_bitmap(bitmap, 16, i), np.zeros(k, np.int32),
                    match=f"the bitmap must hold {k} indices, got 10")
+
+
+def without_waiting(ops, unpack, k, n, dtype):
+    """What ``unpack(indices, False)`` gives; None where it is refused, or no list that ascends within [0, n)."""
+    back = np.full(k, 7, dtype)
+    with suppress(InvalidArgument):
+        unpack(back, False)
+        if ops.ascends(back, n):
+            return back
+    return None
+
+
+@pytest.mark.parametrize("dtype", INDICES)
+def test_what_is_unpacked_without_waiting(ops, rng, dtype):
+    for n in (1, 64, 1021, 40_000):
+        indices = np.append(drawn(rng, n - 1, 0.3, dtype), dtype(n - 1))
+        gaps, bitmap = packed_gaps(reference, indices, 16), packed_bitmap(reference, indices, n)
+        for module in (ops, reference):
+            for end, right in ((n, True), (n - 1, False), (int(rng.integers(0, n)), False)):
+                found = without_waiting(module, partial(module.unpack_gaps, gaps, 16, end), indices.size, end, dtype)
+                assert (found is not None) == right
+                assert_same(found if right else indices, indices)
+            for k in (indices.size, indices.size - 1, indices.size + 1, 0):
+                found = without_waiting(module, partial(module.unpack_bitmap, bitmap, n), k, n, dtype)
+                assert (found is not None) == (k == indices.size)
+                assert_same(indices if found is None else found, indices)
+
+
+def test_gaps_past_32_bits_that_would_look_well_in_these(ops):
+    packed = packed_gaps(reference, np.int64([2**32 + 3, 2**32 + 8]), 40)
+    for module in (ops, reference):
+        assert without_waiting(module, partial(module.unpack_gaps, packed, 40, 1000), 2, 1000, np.int32) is None
 
 
 @pytest.mark.parametrize("bad", [-1, 20, 2**31 - 1])

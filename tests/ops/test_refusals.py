@@ -28,7 +28,6 @@ def test_indices_outside(ops, bad):
     match = rf"indices must be in \[0, {N}\), got {bad}"
     refuse(lambda g, i, v: ops.gather(None, g, i, v), ones(), indices, values, match=match)
     refuse(lambda g, i, v: ops.gather_counted(None, g, i, v), ones(), indices, values, match=match)
-    refuse(lambda d, i, v: ops.take_out(d, i, 1.0, v), ones(), indices, values, match=match)
     refuse(ops.scatter, ones(), indices, values, match=match)
     refuse(ops.scatter_add, ones(), indices, values, match=match)
     refuse(ops.clear, ones(), indices, match=match)

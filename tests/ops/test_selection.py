@@ -126,10 +126,3 @@ def test_selections_of_any_floats(values, data):
     cpu.chunk_max(None, grad, chunk, positions)
     reference.chunk_max(None, grad, chunk, expected)
     assert_same(positions, expected)
-
-
-def test_union(ops, rng):
-    for n in (1, 63, 64, 65, 3000):
-        for count in (0, 1, 4):
-            lists = [np.flatnonzero(rng.random(n) < 0.1).astype(np.int32) for _ in range(count)]
-            assert_same(np.asarray(ops.union(lists, n)), reference.union(lists, n))

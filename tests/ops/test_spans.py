@@ -69,6 +69,18 @@ def test_kth_largest(ops, rng, dtype):
     assert ops.kth_largest_spans(x, [], []) == []
 
 
+@pytest.mark.parametrize("dtype", REALS)
+def test_sorted_magnitudes(ops, rng, dtype):
+    for n in (0, 12, 3000):
+        x = with_specials(rng, vector(rng, n, dtype))
+        spans = cut(rng, n)
+        found, expected = ops.sorted_magnitudes(x, spans), reference.sorted_magnitudes(x, spans)
+        for some, others, (start, stop) in zip(found, expected, spans, strict=True):
+            assert_same(some, others)
+            finite = np.abs(x[start:stop][np.isfinite(x[start:stop])])
+            np.testing.assert_array_equal(some.view(dtype)[: finite.size], np.sort(finite))
+
+
 @pytest.mark.parametrize("has_memory", [True, False])
 @pytest.mark.parametrize("dtype", REALS)
 def test_samples(ops, rng, dtype, has_memory):

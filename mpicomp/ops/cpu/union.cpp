@@ -1,4 +1,4 @@
-// The union of index lists, through one bit an element.
+// The union of index lists, through one bit an element, and the sums of the values that belong to them.
 #include <pybind11/stl.h>
 
 #include <vector>
@@ -11,25 +11,85 @@
 namespace {
 
 using Word = std::uint64_t;
-constexpr std::size_t bits = 64;
+constexpr std::size_t bits = 64, wrong = any_length;
 
 template <class I>
-KERNEL std::size_t mark(Word* words, const I* indices, std::size_t k) {
-    std::size_t fresh = 0;
-    for (std::size_t j = 0; j < k; ++j) {
-        const std::size_t i = indices[j];
-        const Word bit = Word{1} << (i % bits);
-        fresh += (words[i / bits] & bit) == 0;
-        words[i / bits] |= bit;
-    }
-    return fresh;
+using Lists = std::vector<View<const I>>;
+
+// How many of k indices ascend within [0, n), where only the filling n follows them, if any may; else `wrong`.
+template <class I>
+KERNEL std::size_t own_length(const I* indices, std::size_t k, std::int64_t n, bool filled) {
+    while (filled && k && indices[k - 1] == n) --k;
+    const bool inside = k == 0 || (indices[0] >= 0 && indices[k - 1] < n);
+    return inside && is_ascending(indices, k) ? k : wrong;
 }
 
 template <class I>
-KERNEL void list(const Word* words, std::size_t count, I* indices) {
-    for (std::size_t w = 0; w < count; ++w)
+KERNEL void mark(Word* words, const I* indices, std::size_t k) {
+    for (std::size_t j = 0; j < k; ++j) {
+        const auto i = static_cast<std::size_t>(indices[j]);
+        words[i / bits] |= Word{1} << (i % bits);
+    }
+}
+
+// before, where it is wanted: of each word, how many bits are set in front of it.
+template <bool wanted, class I>
+KERNEL std::size_t list(const Word* words, std::size_t count, I* indices, I* before) {
+    I* next = indices;
+    for (std::size_t w = 0; w < count; ++w) {
+        if (wanted) before[w] = static_cast<I>(next - indices);
         for (Word word = words[w]; word; word &= word - 1)
-            *indices++ = static_cast<I>(w * bits + __builtin_ctzll(word));
+            *next++ = static_cast<I>(w * bits + __builtin_ctzll(word));
+    }
+    return static_cast<std::size_t>(next - indices);
+}
+
+template <class T, class I>
+KERNEL void add_at_rank(const Word* words, const I* before, const I* indices, std::size_t k, const T* values, T* sums) {
+    for (std::size_t j = 0; j < k; ++j) {
+        const auto i = static_cast<std::size_t>(indices[j]);
+        const Word below = words[i / bits] & ((Word{1} << (i % bits)) - 1);
+        sums[before[i / bits] + __builtin_popcountll(below)] += values[j];
+    }
+}
+
+template <class I>
+Lists<I> checked(const std::vector<py::array>& lists, std::int64_t n, bool filled) {
+    Lists<I> views;
+    for (const auto& one : lists) {
+        auto view = input<I>(one, "lists");
+        view.n = dispatch<own_length<I>>(view.data, view.n, n, filled);
+        if (view.n == wrong)
+            throw InvalidArgument("lists must ascend within [0, " + std::to_string(n) + ")" +
+                                  (filled ? " and be filled up at their ends" : ""));
+        views.push_back(view);
+    }
+    return views;
+}
+
+std::size_t together(const std::vector<py::array>& arrays) {
+    std::size_t total = 0;
+    for (const auto& one : arrays) total += static_cast<std::size_t>(one.size());
+    return total;
+}
+
+template <class I>
+std::vector<Word> marked(const Lists<I>& lists, std::int64_t n) {
+    std::vector<Word> words((static_cast<std::size_t>(n) + bits - 1) / bits);
+    for (const auto& view : lists) dispatch<mark<I>>(words.data(), view.data, view.n);
+    return words;
+}
+
+template <class T, class I>
+std::size_t add_lists(const Lists<I>& lists, const std::vector<const T*>& values, std::int64_t n, I* indices, T* sums) {
+    const auto words = marked(lists, n);
+    std::vector<I> before(words.size());
+    const std::size_t total = dispatch<list<true, I>>(words.data(), words.size(), indices, before.data());
+    std::fill_n(sums, total, T{0});
+    for (std::size_t l = 0; l < lists.size(); ++l)
+        dispatch<add_at_rank<T, I>>(words.data(), static_cast<const I*>(before.data()), lists[l].data, lists[l].n,
+                                    values[l], sums);
+    return total;
 }
 
 }  // namespace
@@ -39,20 +99,38 @@ void bind_union(py::module_& m) {
         std::size_t total = 0;
         visit_index(out, "out", [&](auto zero) {
             using I = decltype(zero);
-            std::vector<View<const I>> views;
-            for (const auto& one : lists) {
-                views.push_back(input<I>(one, "lists"));
-                require_in_range(views.back(), static_cast<std::size_t>(n));
-            }
-            std::size_t longest = 0;
-            for (const auto& view : views) longest += view.n;
-            const auto to = output<I>(out, "out", longest);
+            const auto views = checked<I>(lists, n, false);
+            const auto to = output<I>(out, "out", together(lists));
             py::gil_scoped_release release;
-            std::vector<Word> words((static_cast<std::size_t>(n) + bits - 1) / bits);
-            for (const auto& view : views) total += dispatch<mark<I>>(words.data(), view.data, view.n);
-            dispatch<list<I>>(static_cast<const Word*>(words.data()), words.size(), to.data);
+            const auto words = marked(views, n);
+            total = dispatch<list<false, I>>(words.data(), words.size(), to.data, static_cast<I*>(nullptr));
         });
         return total;
     }, py::arg("lists"), py::arg("n"), py::arg("out"),
        "Write the ascending union of index lists to the front of out; returns its length.");
+
+    m.def("sums_of", [](const std::vector<py::array>& lists, const std::vector<py::array>& values, std::int64_t n,
+                        bool filled, py::array out, py::array sums) {
+        std::size_t total = 0;
+        visit_index(out, "out", [&](auto index) {
+            visit_real(sums, "sums", [&](auto zero) {
+                using I = decltype(index);
+                using T = decltype(zero);
+                const std::size_t longest = together(lists);
+                const auto to = output<I>(out, "out", longest);
+                const auto add = output<T>(sums, "sums", longest);
+                if (values.size() != lists.size())
+                    throw InvalidArgument("values must be as many as lists, " + std::to_string(lists.size()) + ", got " +
+                                          std::to_string(values.size()));
+                std::vector<const T*> from;
+                for (std::size_t l = 0; l < lists.size(); ++l)
+                    from.push_back(input<T>(values[l], "values", static_cast<std::size_t>(lists[l].size())).data);
+                const auto views = checked<I>(lists, n, filled);
+                py::gil_scoped_release release;
+                total = add_lists<T, I>(views, from, n, to.data, add.data);
+            });
+        });
+        return total;
+    }, py::arg("lists"), py::arg("values"), py::arg("n"), py::arg("filled"), py::arg("out"), py::arg("sums"),
+       "Write the ascending union of index lists, and the sums of their values, to the fronts of out and sums.");
 }

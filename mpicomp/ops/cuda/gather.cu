@@ -23,16 +23,6 @@ __global__ void gather_counted(const T* memory, const T* grad, const I* indices,
     if (threadIdx.x == 0) found[2 * blockIdx.x] = bad, found[2 * blockIdx.x + 1] = largest;
 }
 
-// values[j] = dst[indices[j]] * factor, which becomes zero there; indices are distinct.
-template <typename T, typename I>
-__global__ void take_out(T* dst, const I* indices, long long k, T factor, T* values) {
-    for (long long j = grid_index(); j < k; j += grid_size()) {
-        const long long i = indices[j];
-        values[j] = dst[i] * factor;
-        dst[i] = 0;
-    }
-}
-
 template <typename T, typename I> __global__ void scatter(T* dst, const I* indices, long long k, const T* values) {
     for (long long j = grid_index(); j < k; j += grid_size()) dst[indices[j]] = values[j];
 }

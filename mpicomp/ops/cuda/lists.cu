@@ -47,15 +47,17 @@ __global__ void read_gaps(const unsigned char* packed, int width, long long k, l
     }
 }
 
-// indices[j] = until[j] - 1, and of each block the largest of these, read as unsigned.
+// indices[j] = until[j] - 1, or -1 where that is not below n; and of each block the largest of these, read as unsigned, where
+// `found` is given.
 template <typename I>
-__global__ void write_indices(const long long* until, long long k, I* indices, unsigned long long* found) {
+__global__ void write_indices(const long long* until, long long k, long long n, I* indices, unsigned long long* found) {
     unsigned long long largest = 0;
     for (long long j = grid_index(); j < k; j += grid_size()) {
         const unsigned long long index = (unsigned long long)until[j] - 1;  // which nonsense takes round
-        indices[j] = (I)index;
+        indices[j] = index < (unsigned long long)n ? (I)index : (I)-1;
         largest = max(largest, index);
     }
+    if (!found) return;
     largest = block_max(largest);
     if (threadIdx.x == 0) found[blockIdx.x] = largest;
 }
@@ -101,10 +103,14 @@ __global__ void count_bits(const unsigned char* bitmap, long long n, long long w
     for (long long w = grid_index(); w < words; w += grid_size()) counts[w] = __popcll(bits_at(bitmap, n, 64 * w));
 }
 
-// until: running sums of the counts, each word's own included.
+// until: running sums of the counts, each word's own included. Where these are not k in all, indices become -1.
 template <typename I>
-__global__ void write_bits(const unsigned char* bitmap, long long n, long long words, const long long* until,
+__global__ void write_bits(const unsigned char* bitmap, long long n, long long words, const long long* until, long long k,
                            I* indices) {
+    if (until[words - 1] != k) {
+        for (long long j = grid_index(); j < k; j += grid_size()) indices[j] = -1;
+        return;
+    }
     for (long long w = grid_index(); w < words; w += grid_size()) {
         long long place = w ? until[w - 1] : 0;
         for (unsigned long long word = bits_at(bitmap, n, 64 * w); word; word &= word - 1)

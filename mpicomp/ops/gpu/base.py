@@ -28,6 +28,7 @@ from ..cuda_runtime import (
 )
 from ..cuda_runtime import PIECE as PIECE_OF_BLOCK
 from ..reference import index_dtype
+from ..reference import sorted_magnitudes as sorted_on_host
 from ..reference.many import require_counts, require_lams
 from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
 from .collect import collect, collect_spans
@@ -153,6 +154,11 @@ def kth_largest_spans(x: Array, spans: list[tuple[int, int]], counts: list[int])
     return kth_keys(x, spans, counts).astype(bits_dtype(x)).view(x.dtype).tolist()
 
 
+def sorted_magnitudes(x: Array, spans: list[tuple[int, int]]) -> list[np.ndarray]:
+    kind_of(x, "x", REAL)
+    return sorted_on_host(to_host(x), spans)
+
+
 # ---- reading and writing at indices: one index a thread
 
 @on_device
@@ -248,7 +254,3 @@ def positions_of(indices: Array, bounds: list[int]) -> list[int]:
     if below is not None and all(bound == 0 or bound >= below for bound in bounds):
         return [indices.size if bound else 0 for bound in bounds]
     return to_host(xp().searchsorted(indices, xp().asarray(bounds))).tolist()
-
-
-def union(lists: list[Array], n: int) -> Array:
-    return vouch(xp().unique(concatenate(lists, index_dtype(n))), n)

@@ -45,15 +45,6 @@ def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Ar
 
 
 @on_device
-def take_out(dst: Array, indices: Array, factor: float, values: Array) -> None:
-    t, i, k = kind_of(dst, "dst", REAL), kind_of(indices, "indices", INDEX), np.int64(indices.size)
-    check(values, "values", dst.dtype, indices.size)
-    require_indices(indices, dst.size)
-    factor = dst.dtype.type(factor)
-    launch("gather", f"take_out<{t}, {i}>", blocks_for(k), dst, indices, k, factor, values)
-
-
-@on_device
 def filled_length(indices: Array, n: int) -> int:
     name, k = f"check_filled<{kind_of(indices, 'indices', INDEX)}>", np.int64(indices.size)
     own, gaps, wrong = told("gather", name, 3, indices.size, indices, k, np.int64(n))
@@ -73,15 +64,6 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
     launch("lists", f"look_up<{i}>", blocks_for(k), a, k, b, m, places, found)
     in_a = collect(NO_CUT, found, int(np.float32(1).view(np.int32)))
     return arguments.vouch(in_a.astype(np.int64, copy=False), a.size), arguments.vouch(places[in_a], b.size)
-
-
-@on_device
-def places_in(whole: Array, part: Array) -> Array:
-    kind_of(whole, "whole", INDEX)
-    check(part, "part", whole.dtype)
-    for indices in (whole, part):
-        require_indices(indices, 2**64, ascending=True)
-    return arguments.vouch(xp().searchsorted(whole, part), whole.size)
 
 
 @on_device
@@ -122,14 +104,19 @@ def pack_gaps(indices: Array, width: int, out: Array) -> None:
 
 
 @on_device
-def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
+def unpack_gaps(packed: Array, width: int, n: int, indices: Array, wait: bool = True) -> None:
     i = kind_of(indices, "indices", INDEX)
     _check_packed(packed, "packed", indices.size, width)
     _check_length(n, indices)
     steps, k = empty(indices.size, np.int64), np.int64(indices.size)
     launch("lists", "read_gaps", blocks_for(k), packed, np.int32(width), k, steps)
     # A step is at most 2^63, so one that comes round to a small number again comes by a large one.
-    last = int(told("lists", f"write_indices<{i}>", 1, indices.size, xp().cumsum(steps), k, indices).max(initial=0))
+    name, given = f"write_indices<{i}>", (xp().cumsum(steps), k, np.int64(n), indices)
+    if not wait:
+        arguments.vouch(indices, None)
+        launch("lists", name, blocks_for(k), *given, np.uintp(0))
+        return
+    last = int(told("lists", name, 1, indices.size, *given).max(initial=0))
     if indices.size and last >= n:
         raise InvalidArgument(f"indices must be in [0, {n}), got {np.uint64(last).astype(np.int64)}")
     arguments.vouch(indices, n)
@@ -164,15 +151,16 @@ def pack_bitmap(indices: Array, n: int, out: Array) -> None:
 
 
 @on_device
-def unpack_bitmap(bitmap: Array, n: int, indices: Array) -> None:
+def unpack_bitmap(bitmap: Array, n: int, indices: Array, wait: bool = True) -> None:
     i, words = kind_of(indices, "indices", INDEX), -(-n // BITS)
     _check_length(n, indices)
     check(bitmap, "bitmap", "uint8", -(-n // 8))
     counts, scalars = empty(words, np.int64), (np.int64(n), np.int64(words))
     launch("lists", "count_bits", blocks_for(words), bitmap, *scalars, counts)
     until = xp().cumsum(counts)
-    total = int(until[-1]) if words else 0
+    seen = wait or not indices.size  # for a list of none shows nothing
+    total = int(until[-1]) if seen and words else indices.size
     if total != indices.size:
         raise InvalidArgument(f"the bitmap must hold {indices.size} indices, got {total}")
-    launch("lists", f"write_bits<{i}>", blocks_for(words), bitmap, *scalars, until, indices)
-    arguments.vouch(indices, n)
+    launch("lists", f"write_bits<{i}>", blocks_for(words), bitmap, *scalars, until, np.int64(indices.size), indices)
+    arguments.vouch(indices, n if seen else None)

@@ -197,11 +197,6 @@ def concatenate(arrays: list[Array], dtype: Any) -> Array:
     return np.concatenate(arrays, dtype=dtype) if arrays else np.empty(0, dtype)
 
 
-def union(lists: list[Array], n: int) -> Array:
-    """Ascending indices, each once, of all that are in any of ``lists`` (ascending indices into ``n`` elements)."""
-    return np.unique(concatenate(lists, index_dtype(n)))
-
-
 def positions_of(indices: Array, bounds: list[int]) -> list[int]:
     """How many of ``indices`` (ascending) are below each of ``bounds``."""
     return np.searchsorted(indices, bounds).tolist()

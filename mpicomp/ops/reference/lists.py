@@ -1,20 +1,77 @@
-"""Ascending index lists: what two have in common, and how they are written in few bytes."""
+"""Ascending index lists: unions and sums, what they have in common, and how they are written in few bytes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument
 from .base import (
     Array,
-    clear,
+    concatenate,
     count_nonfinite,
     gather,
     index_dtype,
     require_ascending,
     require_in_range,
-    scale,
 )
+
+
+def union(lists: list[Array], n: int) -> Array:
+    """Ascending indices, each once, of all that are in any of ``lists``, which must ascend within ``[0, n)``."""
+    _own_lengths(lists, n, filled=False)
+    return np.unique(concatenate(lists, index_dtype(n)))
+
+
+def add_lists(lists: list[Array], values: list[Array], n: int, filled: bool = False) -> tuple[Array, Array]:
+    """The union of ``lists`` (at least one), and at each of its indices the sum of their ``values``, in their order.
+
+    Sums begin with 0. Where lists may be ``filled`` up by ones at the index n, these count for nothing.
+    """
+    if len(lists) != len(values):
+        raise InvalidArgument(f"values must be as many as lists, {len(lists)}, got {len(values)}")
+    lengths = _own_lengths(lists, n, filled)
+    lists = [one[:length] for one, length in zip(lists, lengths, strict=True)]
+    indices = union(lists, n)
+    sums = np.zeros(len(indices), values[0].dtype)
+    for one, of, length in zip(lists, values, lengths, strict=True):
+        sums[np.searchsorted(indices, one)] += of[:length]
+    return indices, sums
+
+
+def _own_lengths(lists: list[Array], n: int, filled: bool) -> list[int]:
+    lengths = [filled_length(one, n) if filled else len(one) if ascends(one, n) else -1 for one in lists]
+    if -1 in lengths:
+        raise refused_lists(n, filled)
+    return lengths
+
+
+def refused_lists(n: int, filled: bool) -> InvalidArgument:
+    """What is raised where one of several lists is none."""
+    return InvalidArgument(f"lists must ascend within [0, {n}){' and be filled up at their ends' if filled else ''}")
+
+
+def restrict(lists: list[Array], values: list[Array], whole: Array,
+             nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
+    """Of each list the entries that ``whole`` has, too, and their values; where ``nonzero``, none of value zero.
+
+    All lists ascend.
+    """
+    return restrict_in(common, lists, values, whole, nonzero)
+
+
+def restrict_in(find: Callable[..., Any], lists: list[Array], values: list[Array], whole: Array,
+                nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
+    """``restrict`` by a module's own ``common``."""
+    kept = []
+    for one, of, without_zeros in zip(lists, values, nonzero, strict=True):
+        places = find(one, whole)[0]
+        if without_zeros:
+            places = places[of[places] != 0]
+        kept.append((one[places], of[places]))
+    return tuple(kept)
 
 
 def common(a: Array, b: Array) -> tuple[Array, Array]:
@@ -23,11 +80,6 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
     require_ascending(b)
     _, in_a, in_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
     return in_a.astype(np.int64), in_b.astype(np.int64)
-
-
-def places_in(whole: Array, part: Array) -> Array:
-    """Where in ``whole`` (ascending) the entries of ``part`` (ascending) stand, all of which it has; int64."""
-    return common(part, whole)[1]
 
 
 def ascends(indices: Array, n: int) -> bool:
@@ -55,13 +107,6 @@ def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Ar
     return count_nonfinite(values)[0]
 
 
-def take_out(dst: Array, indices: Array, factor: float, values: Array) -> None:
-    """``values[j] = dst[indices[j]] * factor``, the factor rounded first; then ``dst`` is zero there."""
-    gather(None, dst, indices, values)
-    clear(dst, indices)
-    scale(values, factor)
-
-
 def largest_gap(indices: Array) -> int:
     """The largest number of indices left out before any of ``indices`` (ascending); 0 for none."""
     return int(_gaps(indices).max(initial=0))
@@ -80,8 +125,12 @@ def pack_gaps(indices: Array, width: int, out: Array) -> None:
     out[:] = np.packbits(bits.astype(np.uint8).ravel(), bitorder="little")
 
 
-def unpack_gaps(packed: Array, width: int, n: int, indices: Array) -> None:
-    """The inverse of ``pack_gaps``; refuses a list that runs past ``n``."""
+def unpack_gaps(packed: Array, width: int, n: int, indices: Array, wait: bool = True) -> None:
+    """The inverse of ``pack_gaps``; refuses a list that runs past ``n``.
+
+    Without ``wait`` a device is not asked whether it does: then ``indices`` do not ascend within ``[0, n)``, and who
+    looks at them refuses them.
+    """
     _check_width(width)
     k = len(indices)
     bits = np.unpackbits(packed, count=k * width, bitorder="little").reshape(k, width)
@@ -99,8 +148,11 @@ def pack_bitmap(indices: Array, n: int, out: Array) -> None:
     out[:] = np.packbits(flags, bitorder="little")
 
 
-def unpack_bitmap(bitmap: Array, n: int, indices: Array) -> None:
-    """The inverse of ``pack_bitmap``; refuses a bitmap of another number of indices than ``indices`` holds."""
+def unpack_bitmap(bitmap: Array, n: int, indices: Array, wait: bool = True) -> None:
+    """The inverse of ``pack_bitmap``; refuses a bitmap of another number of indices than ``indices`` holds.
+
+    ``wait`` as in ``unpack_gaps``.
+    """
     found = np.flatnonzero(np.unpackbits(bitmap, count=n, bitorder="little"))
     if len(found) != len(indices):
         raise InvalidArgument(f"the bitmap must hold {len(indices)} indices, got {len(found)}")

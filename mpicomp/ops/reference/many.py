@@ -70,8 +70,12 @@ def sample_spans(memory: Array | None, grad: Array, samples: Samples, values: Ar
 def kth_largest_spans(x: Array, spans: Bounds, counts: list[int]) -> list[float]:
     """The magnitude of the ``counts``-th largest, at least the first, in each of ``spans``; NaN counts as largest."""
     require_counts(spans, counts, x.size, least=1)
-    sizes = [np.sort(magnitude_bits(x[start:stop])) for start, stop in spans]
-    return [float(size[-k].view(x.dtype)) for size, k in zip(sizes, counts, strict=True)]
+    return [float(some[-k].view(x.dtype)) for some, k in zip(sorted_magnitudes(x, spans), counts, strict=True)]
+
+
+def sorted_magnitudes(x: Array, spans: Bounds) -> list[np.ndarray]:
+    """The bits of all magnitudes in each of ``spans``, ascending: integers in host memory, NaN all alike."""
+    return [np.sort(magnitude_bits(x[start:stop])) for start, stop in spans]
 
 
 def random_strata_spans(n: int, spans: Bounds, counts: list[int], key: Key) -> Array:
