@@ -71,7 +71,7 @@ class Pipeline:
     def set_shift(self, flat: list[Array]) -> None:
         """Give the memories their workers' shifts, and the mean of all (collective)."""
         step = self.step
-        mean = self._start_mean([g[: step.n] for g in flat])()
+        mean = self._start_mean([g[: step.n] for g in flat], step.ops.empty(step.n, flat[0].dtype))()
         # No negative zeros, which averages over several workers would lose; CuPy's own addition loses denormal numbers.
         step.ops.add(mean, step.ops.zeros(mean.size, mean.dtype))
         for memory, g in zip(self.memories, flat, strict=True):
@@ -188,7 +188,9 @@ class Pipeline:
         step = self.step
         tails = [g[step.n :] for g in flat]
         long = isinstance(tails[0], np.ndarray) and tails[0].nbytes >= IN_FLIGHT_BYTES
-        mean = self._start_mean(tails, beside=bool(step.n) and long)
+        # Kept, since a long vector's fresh pages take time in each step; what comes of it is copied.
+        room = step.scratch("dense-mean", tails[0].size, tails[0].dtype)
+        mean = self._start_mean(tails, room, beside=bool(step.n) and long)
 
         def finish() -> Array:
             with step.timed("exchange"):
@@ -196,11 +198,10 @@ class Pipeline:
 
         return finish
 
-    def _start_mean(self, vectors: list[Array], beside: bool = False) -> Callable[[], Array]:
-        """Begin to average dense vectors, one a local worker, which stay as they are."""
+    def _start_mean(self, vectors: list[Array], total: Array, beside: bool = False) -> Callable[[], Array]:
+        """Begin to average dense vectors, one a local worker, which stay as they are, into ``total``."""
         step = self.step
         first, *others = vectors
-        total = step.ops.empty(first.size, first.dtype)
 
         def part(begin: int, end: int) -> Array:
             here = total[begin:end]
