@@ -181,6 +181,16 @@ def at_home(arrays: Any) -> AbstractContextManager[Any]:
     return arrays.device if ours else nullcontext()
 
 
+def finish_others(array: Any, device: Device) -> None:
+    """Wait for what another library has still to do on its array, where the interface does not say on which stream:
+    what CuPy makes of it waits for CuPy's own work alone.
+    """
+    kind = type(array)
+    named = kind.__module__.partition(".")[0] == "cupy" or _stream_of(array) is not None
+    if hasattr(kind, "__cuda_array_interface__") and not named:
+        device.synchronize(array)
+
+
 def ready(array: Any) -> None:
     """Call before MPI touches ``array``: the one place where a device is waited for.
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpicomp import device as device_module
-from mpicomp.device import CuPy, at_home, device_of, ready
+from mpicomp.device import CuPy, at_home, device_of, finish_others, ready
 from mpicomp.errors import BufferRefused
 from mpicomp.mpi.buffers import check_device
 
@@ -137,6 +137,16 @@ def test_the_stream_of_version_3_is_waited_for(cupy, stream):
 def test_without_a_stream_the_device_is_waited_for(cupy, interface):
     ready(ByInterface(**interface))
     assert cupy.log == ["on 1", "asarray", "device"]
+
+
+@pytest.mark.parametrize("interface", [{"version": 2}, {"version": 3, "stream": None}])
+def test_what_others_have_still_to_do_is_waited_for(cupy, interface):
+    """CuPy's view of such an array would wait for CuPy's stream alone."""
+    for array in (Ours(cupy.noted), ByInterface(version=3, stream=1), ByDLPack(2)):
+        finish_others(array, CuPy())
+    assert cupy.log == []
+    finish_others(ByInterface(**interface), CuPy())
+    assert cupy.log[-1] == "device"
 
 
 @pytest.mark.parametrize(("kind", "ours"), [(1, False), (2, True), (13, True), (10, False)])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..device import Device, device_of
+from ..device import Device, device_of, finish_others
 from ..errors import BufferRefused, InvalidArgument
 
 # One letter a dtype our schedules add: float32, float64 and the integers.
@@ -62,6 +62,7 @@ def vector(
     device = device_of(obj)
     if device is not None:
         check_device(obj, role)
+        finish_others(obj, device)
         array, flat = obj, device.flat(obj)
     else:
         array = as_numpy(obj, raw_bytes if dtype is not None else np.from_dlpack)
