@@ -4,12 +4,13 @@
 
 What lies between our Python and a GPU is CuPy: what it takes, gives and refuses, in what order it queues, what it waits
 for. Here CuPy is its own release, but for one module: ``runtime``, into which CUDA's runtime is linked, is compiled
-again from CuPy's source, with runtime.cpp in CUDA's place. The driver, NVRTC, cuBLAS and cuSOLVER are shared libraries
-to a release, and ours are driver.cpp, nvrtc.cpp and linear_algebra.cpp. Kernels, CuPy's own among them, are compiled by
-g++ (compile_kernel.py) and run as tests/ops runs ours. Sorting is thrust.py, random numbers are random_numbers.py.
+again from CuPy's source, with runtime.cpp and streams.cpp in CUDA's place. The driver, NVRTC, cuBLAS and cuSOLVER are
+shared libraries to a release, and ours are driver.cpp, nvrtc.cpp and linear_algebra.cpp. Kernels, CuPy's own among
+them, are compiled by g++ (compile_kernel.py) and run as tests/ops runs ours. Sorting is thrust.py, random numbers are
+random_numbers.py.
 Not there: NCCL, CUB (CuPy's own reductions run in its place), memory that is managed or allocated on streams, graphs.
 
-The device is as late as CUDA allows, so that a missing wait shows, and its memory is closed to the host (runtime.cpp).
+The device is as late as CUDA allows, so that a missing wait shows, and its memory is closed to the host (machine.cpp).
 EMULATED_CUDA=now makes it prompt, EMULATED_CUDA_DEVICES=2 gives two. Times mean nothing.
 
 The first run fetches CuPy's release and source, Cython and CUDA's headers from the package index and builds, in a

@@ -16,7 +16,8 @@ import build  # noqa: E402
 from gpu_check import KERNEL_TESTS, environment, launcher  # noqa: E402
 
 PYTHON = sys.executable
-TESTS = [PYTHON, "-m", "pytest", "-q", "tests/ops", "--ignore=tests/ops/test_cuda_compiles.py", "-k", KERNEL_TESTS]
+TESTS = [PYTHON, "-m", "pytest", "-q", "-n", "2", "tests/ops", "--ignore=tests/ops/test_cuda_compiles.py", "-k",
+         KERNEL_TESTS]  # fmt: skip
 
 
 def ranks(n: int, script: str) -> list[str]:
