@@ -120,7 +120,7 @@ soak-trace: $(call environment,openmpi)
 gpu-check:
 	$(PYTHON) tests/gpu_check.py
 
-# The same without a GPU, but for speed: the real CuPy on an emulated device (tests/cupy_on_cpu/build.py), some ten minutes.
+# The same without a GPU, but for speed: the real CuPy on an emulated device (tests/cupy_on_cpu/build.py): minutes.
 test-cupy: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/cupy_on_cpu/check.py
 

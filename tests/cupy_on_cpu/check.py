@@ -1,4 +1,4 @@
-"""What ``make test-cupy`` runs: the GPU's tests with the real CuPy on an emulated device (build.py), some ten minutes.
+"""What ``make test-cupy`` runs: the GPU's tests with the real CuPy on an emulated device (build.py): minutes.
 
 Exit code 0 also where CuPy cannot be built here (no package index, no g++); it says why.
 """
