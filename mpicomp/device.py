@@ -6,8 +6,8 @@ memory, so that everything above runs without a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,7 +70,15 @@ class CuPy:
         stream that the interface names, and by DLPack the library is told of ours.
         """
         cupy = _cupy()
-        return cupy.asarray(array) if hasattr(type(array), "__cuda_array_interface__") else cupy.from_dlpack(array)
+        if isinstance(array, cupy.ndarray):
+            return array
+        if not hasattr(type(array), "__cuda_array_interface__"):
+            return cupy.from_dlpack(array)
+        address = array.__cuda_array_interface__["data"][0]
+        if not address:  # of no elements
+            return cupy.asarray(array)
+        with cupy.cuda.Device(cupy.cuda.runtime.pointerGetAttributes(address).device):  # `asarray` copies from others
+            return cupy.asarray(array)
 
     def synchronize(self, array: Any) -> None:
         cupy = _cupy()
@@ -161,6 +169,26 @@ def device_of(array: Any) -> Device | None:
     if type(array) is np.ndarray:
         return None
     return next((device for device in _devices if device.matches(array)), None)
+
+
+def at_home(arrays: Any) -> AbstractContextManager[Any]:
+    """Within the block, the device of the first of these arrays (or dicts or lists of some) is CuPy's current one: what
+    is made anew lies beside them.
+    """
+    while isinstance(arrays, Mapping | list | tuple):
+        arrays = next(iter(arrays.values() if isinstance(arrays, Mapping) else arrays), None)
+    ours = type(arrays).__module__.partition(".")[0] == "cupy" and hasattr(arrays, "device")
+    return arrays.device if ours else nullcontext()
+
+
+def finish_others(array: Any, device: Device) -> None:
+    """Wait for what another library has still to do on its array, where the interface does not say on which stream:
+    what CuPy makes of it waits for CuPy's own work alone.
+    """
+    kind = type(array)
+    named = kind.__module__.partition(".")[0] == "cupy" or _stream_of(array) is not None
+    if hasattr(kind, "__cuda_array_interface__") and not named:
+        device.synchronize(array)
 
 
 def ready(array: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import allreduce, cautions, saved
 from .buckets import Arrays, Bucket
+from .device import at_home
 from .errors import InvalidArgument, NonFiniteGradient
 from .measures import Measures
 from .pipeline import Pipeline
@@ -101,16 +102,17 @@ class Reducer:
         -------
         The mean in the structure, shapes and dtype of ``grads``: fresh arrays, or ``out``.
         """
-        mean = self._run(grads, out)
-        target = None if out is None else self._laid_out.flat_view(out)
-        if out is not None and target is None and mean.indices is not None:
-            return self._laid_out.spread(mean, out)
-        dense = mean.dense(self._step.ops, target)
-        if target is not None:
-            return out
-        if out is None and mean.indices is None:
-            dense = dense.copy()  # these values belong to the reducer
-        return self._laid_out.unflatten(dense, out)
+        with at_home(grads):
+            mean = self._run(grads, out)
+            target = None if out is None else self._laid_out.flat_view(out)
+            if out is not None and target is None and mean.indices is not None:
+                return self._laid_out.spread(mean, out)
+            dense = mean.dense(self._step.ops, target)
+            if target is not None:
+                return out
+            if out is None and mean.indices is None:
+                dense = dense.copy()  # these values belong to the reducer
+            return self._laid_out.unflatten(dense, out)
 
     def reduce_sparse(self, grads: Arrays) -> Mean:
         """The mean as ``(indices, values, n)`` over the flattened arrays (collective).
@@ -153,10 +155,8 @@ class Reducer:
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
         ops = self._step.ops
-        state = {"scheme": str(self.scheme), "step": self.step, "workers": self.workers}
-        for prefix, part in self._stateful():
-            state.update({prefix + name: array for name, array in part.state(ops).items()})
-        return state
+        kept = {prefix + name: array for prefix, part in self._stateful() for name, array in part.state(ops).items()}
+        return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **kept}
 
     def _stateful(self) -> Iterator[tuple[str, Any]]:
         """What has state, and how its names begin."""
@@ -201,7 +201,8 @@ class Reducer:
         """Do what lays out the arrays if none were: where that is refused, nothing of the layout stays."""
         state = self.state_dict() if self._bucket is None else None
         try:
-            return work(*arrays)
+            with at_home(arrays):
+                return work(*arrays)
         except Exception:
             if state is not None:
                 self._make_parts(self._step.workers, self._step.algorithm, self._measures.interval, self._step.trace)

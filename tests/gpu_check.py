@@ -96,6 +96,8 @@ def parts() -> list[Part]:
         *([] if compiled() else [Part("build", [python, "setup.py", "-q", "build_ext", "--inplace"], 200)]),
         Part("kernels against the oracle", [*tests, KERNEL_TESTS], 150, ("cupy", "pytest", "compiled")),
         Part("benchmarks", [python, "tests/gpu/bench.py"], 120, ("cupy",)),
+        Part("calls, 2 ranks", [launcher() or "mpiexec", "-n", "2", python, "tests/gpu/calls.py"], 60,
+             ("cupy", "compiled", "mpi")),
         *ranks,
         Part("PowerSGD beside PyTorch's", [python, "tests/gpu/powersgd.py"], 60, ("cupy", "compiled", "mpi", "torch")),
         Part("PyTorch", [python, "tests/gpu/torch_steps.py"], 60, ("cupy", "compiled", "mpi", "torch")),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpicomp import device as device_module
-from mpicomp.device import CuPy, device_of, ready
+from mpicomp.device import CuPy, at_home, device_of, finish_others, ready
 from mpicomp.errors import BufferRefused
 from mpicomp.mpi.buffers import check_device, check_flat, vector
 
@@ -91,7 +91,9 @@ def cupy(monkeypatch):
     module.asarray = lambda array: noted.log.append("asarray") or Ours(noted)
     module.from_dlpack = lambda array: noted.log.append("from_dlpack") or Ours(noted, strided)
     module.cuda = SimpleNamespace(
-        get_current_stream=lambda: Stream(noted, "current"), ExternalStream=lambda pointer: Stream(noted, pointer)
+        get_current_stream=lambda: Stream(noted, "current"), ExternalStream=lambda pointer: Stream(noted, pointer),
+        Device=lambda number: noted.log.append(f"on {number}") or Card(noted),
+        runtime=SimpleNamespace(pointerGetAttributes=lambda address: SimpleNamespace(device=address // 256)),
     )
     module.noted = noted
     monkeypatch.setitem(sys.modules, "cupy", module)
@@ -104,16 +106,48 @@ def test_our_own_arrays_wait_for_the_current_stream(cupy):
     assert cupy.log == ["stream current"]
 
 
+def test_nothing_is_copied_to_the_current_device(cupy):
+    """CuPy's `asarray` does that with arrays that lie on another."""
+    array = Ours(cupy.noted)
+    assert CuPy().own(array) is array
+    assert cupy.log == []
+    CuPy().own(ByInterface(data=(512, False)))
+    assert cupy.log == ["on 2", "asarray"]
+    empty = ByInterface(data=(0, False), shape=(0,))  # is nowhere
+    CuPy().own(empty)
+    assert cupy.log[2:] == ["asarray"]
+
+
+def test_the_device_of_arrays_becomes_the_current_one(cupy):
+    array = Ours(cupy.noted)
+    for arrays in (array, [array], {"a": array}, [[array], [array]]):
+        with at_home(arrays) as device:
+            assert device is array.device
+    for arrays in (np.ones(3), {}, [], None):
+        with at_home(arrays) as device:
+            assert device is None
+
+
 @pytest.mark.parametrize("stream", [1, 2, 0x7F00])
 def test_the_stream_of_version_3_is_waited_for(cupy, stream):
     ready(ByInterface(version=3, stream=stream))
-    assert cupy.log == ["asarray", f"stream {stream}"]
+    assert cupy.log == ["on 1", "asarray", f"stream {stream}"]
 
 
 @pytest.mark.parametrize("interface", [{"version": 2}, {"version": 3, "stream": None}, {"version": 2, "stream": 5}])
 def test_without_a_stream_the_device_is_waited_for(cupy, interface):
     ready(ByInterface(**interface))
-    assert cupy.log == ["asarray", "device"]
+    assert cupy.log == ["on 1", "asarray", "device"]
+
+
+@pytest.mark.parametrize("interface", [{"version": 2}, {"version": 3, "stream": None}])
+def test_what_others_have_still_to_do_is_waited_for(cupy, interface):
+    """CuPy's view of such an array would wait for CuPy's stream alone."""
+    for array in (Ours(cupy.noted), ByInterface(version=3, stream=1), ByDLPack(2)):
+        finish_others(array, CuPy())
+    assert cupy.log == []
+    finish_others(ByInterface(**interface), CuPy())
+    assert cupy.log[-1] == "device"
 
 
 @pytest.mark.parametrize("taken", [lambda x: vector(x, "sendbuf", None, None), lambda x: check_flat(x, "x")])

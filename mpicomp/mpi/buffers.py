@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..device import Device, device_of, ready
+from ..device import Device, device_of, finish_others
 from ..errors import BufferRefused, InvalidArgument
 
 # One letter a dtype our schedules add: float32, float64 and the integers.
@@ -166,13 +166,9 @@ def check_device(array: Any, role: str) -> None:
 
 
 def flat_on(device: Device, array: Any) -> Any:
-    """A device array in its device's type; another library's once it is there, since CuPy waits for streams that an
-    array names and for no others.
-    """
-    flat = device.flat(array)
-    if type(flat) is not type(array):
-        ready(array)
-    return flat
+    """A device array in its device's type, another library's once it is there."""
+    finish_others(array, device)
+    return device.flat(array)
 
 
 def check_pair(source: Vector, target: Vector) -> None:

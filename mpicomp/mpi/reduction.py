@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import allreduce
 from ..cost import least_bytes
+from ..device import at_home
 from ..errors import BufferRefused
 from ..ops import ops_for
 from . import nccl
@@ -25,6 +26,10 @@ class Reduction:
 
     def run(self, source: Vector | None, target: Vector, op: str, algorithm: str, factor: float = 1.0) -> None:
         """Reduce ``source`` into ``target``, or ``target`` in place, times ``factor``."""
+        with at_home(target.array):
+            self._run(source, target, op, algorithm, factor)
+
+    def _run(self, source: Vector | None, target: Vector, op: str, algorithm: str, factor: float) -> None:
         staged = target.device is not None and (not self._link.takes_devices or algorithm in allreduce.ON_HOSTS)
         alone = self._link.size == 1 or target.array.size == 0
         if source is not None and (alone or staged or algorithm == nccl.NAME):

@@ -21,7 +21,10 @@
 
 namespace emulator {
 constexpr std::size_t stack_bytes = 64 << 10;
-constexpr unsigned most_threads = 256;  // of a block
+#ifndef MOST_THREADS
+#define MOST_THREADS 256
+#endif
+constexpr unsigned most_threads = MOST_THREADS;  // of a block
 void pause();
 static bool progress;
 }  // namespace emulator

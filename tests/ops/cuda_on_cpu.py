@@ -95,18 +95,18 @@ class EmulatedRuntime(cuda_runtime.Runtime):
     def compiled(self, family: str) -> Path:
         """The library of a .cu file."""
         machine = {name: (HERE / name).read_text(encoding="utf-8") for name in MACHINE}
-        runs = _made("machine.o", machine, [*COMMON, *self.machine_flags, "-c", "cuda_on_cpu.cpp"])
+        runs = made("machine.o", machine, [*COMMON, *self.machine_flags, "-c", "cuda_on_cpu.cpp"])
         texts = {"cuda_on_cpu.h": machine["cuda_on_cpu.h"]}
         for name in [f"{family}.cu", *(header.name for header in cuda_runtime.SOURCES.glob("*.cuh"))]:
-            texts[name] = SHARED.sub(_shared, self.source(name))
+            texts[name] = SHARED.sub(shared, self.source(name))
         entries = (
             f'extern "C" __attribute__((visibility("default"))) int kernel_{i}(unsigned blocks, unsigned threads_, '
             f"void** args, int given) {{ return emulator::launch<&{name}>(blocks, threads_, args, given); }}\n"
             for i, name in enumerate(cuda_runtime.KERNELS[family])
         )
         texts["kernels.cpp"] = f'#include "cuda_on_cpu.h"\n#include "{family}.cu"\n' + "".join(entries)
-        kernels = _made(f"{family}.o", texts, [*COMMON, *self.kernel_flags, "-c", "kernels.cpp"])
-        return _made(f"{family}.so", {}, ["-shared", "-Wl,-z,defs", str(kernels), str(runs), "-ldl"])
+        kernels = made(f"{family}.o", texts, [*COMMON, *self.kernel_flags, "-c", "kernels.cpp"])
+        return made(f"{family}.so", {}, ["-shared", "-Wl,-z,defs", str(kernels), str(runs), "-ldl"])
 
 
 class CheckedRuntime(EmulatedRuntime):
@@ -160,7 +160,7 @@ class CheckedRuntime(EmulatedRuntime):
         return launch
 
 
-def _made(name: str, texts: dict[str, str], options: list[str]) -> Path:
+def made(name: str, texts: dict[str, str], options: list[str]) -> Path:
     """What g++ makes of these files: compiled when first wanted, and kept for other processes and later runs."""
     key = hashlib.sha256(repr((texts, options)).encode()).hexdigest()[:16]
     result = CACHE / f"{key}-{name}"
@@ -174,7 +174,7 @@ def _made(name: str, texts: dict[str, str], options: list[str]) -> Path:
     return result
 
 
-def _shared(declaration: re.Match) -> str:
+def shared(declaration: re.Match) -> str:
     """``__shared__ T a[n], b;`` as references to memory of the block (cuda_on_cpu.h)."""
     references, kind = [], ""
     for one in declaration[1].split(", "):

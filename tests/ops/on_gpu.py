@@ -18,17 +18,23 @@ class OnGPU:
         if xp is None:
             import cupy as xp
         self._xp = xp
+        self._operations: dict[Callable, Callable] = {}  # asked for twice, an operation is the same
 
     def __getattr__(self, name: str) -> Any:
         thing = getattr(gpu, name)
-        return self._around(thing) if callable(thing) and not isinstance(thing, type) else thing
+        if not callable(thing) or isinstance(thing, type):
+            return thing
+        if thing not in self._operations:
+            self._operations[thing] = self._around(thing)
+        return self._operations[thing]
 
     def _around(self, operation: Callable) -> Callable:
         @wraps(operation)
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             there: dict[int, tuple[np.ndarray, Any]] = {}  # by id: one array given twice is one array there, too
             try:
-                return self._back(operation(*[self._there(one, there) for one in arguments]))
+                given = {name: self._there(one, there) for name, one in options.items()}
+                return self._back(operation(*[self._there(one, there) for one in arguments], **given), there)
             finally:
                 for here, copy in there.values():
                     if here.flags.writeable:
@@ -53,7 +59,10 @@ class OnGPU:
         copy[...] = self._xp.asarray(np.ascontiguousarray(array))
         return copy
 
-    def _back(self, result: Any) -> Any:
+    def _back(self, result: Any, there: dict[int, tuple[np.ndarray, Any]]) -> Any:
         if isinstance(result, tuple) and type(result) is tuple:
-            return tuple(map(self._back, result))
+            return tuple(self._back(one, there) for one in result)
+        given = next((here for here, copy in there.values() if copy is result), None)
+        if given is not None:
+            return given
         return self._xp.asnumpy(result) if isinstance(result, self._xp.ndarray) else result

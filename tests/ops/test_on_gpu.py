@@ -39,6 +39,14 @@ def test_one_array_given_twice_is_one(there, rng):
     assert_same(x, expected)
 
 
+def test_what_is_the_same_stays_the_same(there):
+    """An array that an operation hands back, and an operation asked for twice; options are copied, too."""
+    indices = np.int32([1, 5, 9])
+    assert there.vouch(indices, n=10) is indices
+    assert there.project is there.project
+    assert there.project is not there.project_back
+
+
 def test_strided_arrays_stay_strided(there):
     with pytest.raises(BufferRefused, match="strided"):
         there.scale(np.ones(10, np.float32)[::2], 2.0)
