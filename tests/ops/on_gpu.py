@@ -60,8 +60,9 @@ class OnGPU:
         return copy
 
     def _back(self, result: Any, there: dict[int, tuple[np.ndarray, Any]]) -> Any:
-        if isinstance(result, tuple) and type(result) is tuple:
-            return tuple(self._back(one, there) for one in result)
+        if isinstance(result, tuple):
+            parts = [self._back(one, there) for one in result]
+            return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
         given = next((here for here, copy in there.values() if copy is result), None)
         if given is not None:
             return given

@@ -13,10 +13,18 @@ from mpicomp.errors import BufferRefused
 from mpicomp.ops import reference
 
 
+class OnHost(np.ndarray):
+    """What has come back."""
+
+
+def to_host(array):
+    return np.array(array).view(OnHost)
+
+
 @pytest.fixture
 def there(emulated_cuda):
     """Operations on copies: what is not copied back is seen to be missing."""
-    return OnGPU(SimpleNamespace(asarray=np.array, asnumpy=np.array, empty=np.empty, ndarray=np.ndarray))
+    return OnGPU(SimpleNamespace(asarray=np.array, asnumpy=to_host, empty=np.empty, ndarray=np.ndarray))
 
 
 def test_results_and_written_arrays_come_back(there, rng):
@@ -30,6 +38,12 @@ def test_results_and_written_arrays_come_back(there, rng):
     parts = [np.zeros(100, np.float32), np.zeros(200, np.float32)]
     there.unpack(grad, parts)
     assert_same(np.concatenate(parts), grad)
+
+
+def test_what_lies_in_a_named_tuple_comes_back(there, rng):
+    found = there.normal_spans(None, vector(rng, 300, np.float32), [(0, 300)], [5])
+    assert isinstance(found.indices, OnHost)
+    assert found.counts == [found.indices.size]
 
 
 def test_one_array_given_twice_is_one(there, rng):
