@@ -26,7 +26,8 @@ from .logreg import Run, check, define, describe, evaluate_if_due
 from .logreg_result import Evaluation, Result
 from .settings import Settings
 
-OF_PLACES = ("exchange/residual", "exchange/start")  # of a rank's piece of the vector: no other rank has the same piece
+# Of a rank's piece of the vector, where no other rank had the same piece: as before anything was sent.
+OF_PLACES = {"exchange/residual": np.empty(0, np.float32), "exchange/start": np.array(-1)}
 STATISTICS = 6  # numbers of a rank that all others know: |memory|^2, four sums over steps, bytes
 
 
@@ -136,8 +137,8 @@ class Training:
         everyone = np.arange(self._workers)
         had = np.array_split(everyone, len(then.ranks))[place]
         has = np.array_split(everyone, comm.size)[comm.rank]
-        state = {name: value for name, value in then.reducer.items()
-                 if not name.startswith("memory/") and name not in OF_PLACES}  # fmt: skip
+        state = {name: OF_PLACES.get(name, value) for name, value in then.reducer.items()
+                 if not name.startswith("memory/")}  # fmt: skip
         names = sorted({name.split("/", 2)[2] for name in then.reducer if name.startswith("memory/")})
         alive = comm.gather_to_all(had)[0].tolist()
         for name in names:
