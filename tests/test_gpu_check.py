@@ -74,7 +74,7 @@ def test_a_whole_run(machine, capsys, monkeypatch, tmp_path):
     assert [one["outcome"] for one in found["parts"]] == ["passed", "failed", "stopped", "skipped"]
     assert found["parts"][2]["results"] == [figure]
     text = (tmp_path / "nvidia-h200.md").read_text()
-    assert "| PyTorch | skipped: torch is missing: pip install torch | |" in text.replace("|  |", "| |")
+    assert "| PyTorch | skipped: torch is missing: pip install torch, with CUDA | |" in text.replace("|  |", "| |")
     assert "| copy | 1,000,000 | 8.0 | 4.000 | 2 | 50% | 85%, MISSED |" in text
     assert "bad: topk, 2 ranks: 0.25" in text
     assert text.strip() in capsys.readouterr().out
