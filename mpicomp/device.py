@@ -173,10 +173,14 @@ def device_of(array: Any) -> Device | None:
 
 def at_home(arrays: Any) -> AbstractContextManager[Any]:
     """Within the block, the device of the first of these arrays (or dicts or lists of some) is CuPy's current one: what
-    is made anew lies beside them.
+    is made anew lies beside them. What is wrong with them is for those to tell who read them, on all ranks.
     """
-    while isinstance(arrays, Mapping | list | tuple):
-        arrays = next(iter(arrays.values() if isinstance(arrays, Mapping) else arrays), None)
+    for _ in range(2):  # lists of arguments, of arrays
+        if isinstance(arrays, Mapping | list | tuple):
+            try:
+                arrays = next(iter(arrays.values() if isinstance(arrays, Mapping) else arrays), None)
+            except Exception:
+                return nullcontext()
     ours = type(arrays).__module__.partition(".")[0] == "cupy" and hasattr(arrays, "device")
     return arrays.device if ours else nullcontext()
 

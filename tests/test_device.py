@@ -134,6 +134,16 @@ def test_the_stream_of_version_3_is_waited_for(cupy, stream):
     assert cupy.log == ["on 1", "asarray", f"stream {stream}"]
 
 
+def test_arrays_that_cannot_be_read_are_nowhere():
+    """The others would wait for a rank that fails before it has told them why."""
+    class Broken(dict):
+        def values(self):
+            raise OSError
+
+    with at_home((Broken(gradient=1), None)) as device:
+        assert device is None
+
+
 @pytest.mark.parametrize("interface", [{"version": 2}, {"version": 3, "stream": None}, {"version": 2, "stream": 5}])
 def test_without_a_stream_the_device_is_waited_for(cupy, interface):
     ready(ByInterface(**interface))
