@@ -146,7 +146,7 @@ def nonfinite(rng):
         (largest_of_spans, "top_k.cu", "[turn & 1][threadIdx.x", "[0][threadIdx.x"),
         (norm, "common.cuh", "= value;\n    __syncthreads();\n", "= value;\n"),
         (moments, "common.cuh", "    __syncthreads();  // an earlier call's sums have been read\n", ""),
-        (search, "search.cu", "    __threadfence();  // what this thread has", "    // what this thread has"),
+        (search, "common.cuh", "    __threadfence();  // what this thread has", "    // what this thread has"),
         (nonfinite, "measure.cu", "atomicAdd(&found[0], 1ull)", "found[0] += 1"),
     ],
     ids=["tell", "look-back", "of_warp", "take", "block_count", "block_sum", "block_sum-again", "is_last", "count"],

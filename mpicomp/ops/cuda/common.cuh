@@ -131,6 +131,19 @@ template <typename T> __device__ inline T block_sum(T value) {
     return sum;
 }
 
+// Whether this block is the last of `blocks` to say so, whose results are then all there. The ticket, zero at first, becomes
+// zero again. All threads must call it.
+__device__ inline bool is_last(unsigned long long* ticket, long long blocks) {
+    __shared__ bool last;
+    __threadfence();  // what this thread has written is seen before the block says that it is done
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(ticket, 1ull) == blocks - 1;
+    __syncthreads();
+    __threadfence();
+    if (last && threadIdx.x == 0) *ticket = 0;
+    return last;
+}
+
 // How many of `count` places pass, where all that do come before all others. A warp asks 32 of them at a time, so that few
 // reads have to wait for one another; all its lanes must call it, and get the same.
 template <typename F> __device__ inline long long count_passing(long long count, F passes) {

@@ -43,18 +43,6 @@ __device__ inline double exponential_threshold(double n, double magnitudes, doub
 
 // ---- between passes
 
-// Whether this block is the last of `pieces` to be done, whose results are then all there. All threads must call it.
-__device__ inline bool is_last(unsigned long long* ticket, long long pieces) {
-    __shared__ bool last;
-    __threadfence();  // what this thread has written is seen before the block says that it is done
-    __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(ticket, 1ull) == pieces - 1;
-    __syncthreads();
-    __threadfence();
-    if (last && threadIdx.x == 0) *ticket = 0;
-    return last;
-}
-
 // The sum of what the blocks left for each of a span's pieces, right in thread 0.
 __device__ inline double sum_of(const volatile double* sums, long long first, long long last) {
     double mine = 0;

@@ -14,18 +14,7 @@ constexpr int sample = 8192;  // elements of a vector that a guess goes by
 // largest. Both are settled when all digits are. The first pass writes what the others read.
 template <typename T> __device__ inline bool is_first(int shift) { return Real<T>::magnitude >> shift < digits; }
 
-// Whether this block is the last of `blocks` to say so, whose counts are then all there. All threads must call it.
-__device__ inline bool is_last(unsigned long long* counts, long long blocks) {
-    __shared__ bool last;
-    __threadfence();  // what this thread has counted is seen before the block says that it is done
-    __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(&counts[digits], 1ull) == blocks - 1;
-    __syncthreads();
-    __threadfence();
-    return last;
-}
-
-// Append the digit of the `wanted`-th largest to `prefix`, and take those above it off `wanted`; the tally becomes zero. By
+// Append the digit of the `wanted`-th largest to `prefix`, and take those above it off `wanted`; the counts become zero. By
 // one block: a thread adds up some digits, from the top; a lane of the first warp some threads; then one lane looks digit
 // by digit.
 __device__ inline void choose_digit(long long prefix, unsigned long long wanted, long long* cut,
@@ -55,7 +44,7 @@ __device__ inline void choose_digit(long long prefix, unsigned long long wanted,
         }
     }
     __syncthreads();
-    for (int d = threadIdx.x; d < tally; d += threads) counts[d] = 0;
+    for (int d = threadIdx.x; d < digits; d += threads) counts[d] = 0;
 }
 
 // How many over the block, in all threads, which must all call it; `turn` is another than in the call before.
@@ -130,7 +119,7 @@ __global__ void count_digits(const T* memory, const T* grad, long long n, int sh
     __syncthreads();
     for (int d = threadIdx.x; d < digits; d += threads)
         if (of_block[d]) atomicAdd(&counts[d], (unsigned long long)of_block[d]);
-    if (is_last(counts, blocks)) choose_digit(prefix, wanted, cut, counts);
+    if (is_last(counts + digits, blocks)) choose_digit(prefix, wanted, cut, counts);
 }
 
 // The same for `count` spans of the vector, each with a cut and a tally of its own, one behind another. Behind the spans
@@ -163,7 +152,7 @@ __global__ void count_digits_spans(const T* memory, const T* grad, const long lo
         __syncthreads();
         for (int d = threadIdx.x; d < digits; d += threads)
             if (of_block[d]) atomicAdd(&own[d], (unsigned long long)of_block[d]);
-        if (is_last(own, pieces)) choose_digit(prefix, wanted, cuts + 2 * s, own);
+        if (is_last(own + digits, pieces)) choose_digit(prefix, wanted, cuts + 2 * s, own);
         __syncthreads();  // the counts have been read
     }
 }
