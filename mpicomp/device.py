@@ -56,7 +56,7 @@ class CuPy:
     def matches(self, array: Any) -> bool:
         kind = type(array)
         known = hasattr(kind, "__cuda_array_interface__")
-        if known and kind.__module__.partition(".")[0] == "cupy":
+        if known and _is_cupys(kind):
             return True
         if hasattr(kind, "__dlpack_device__"):  # PyTorch's and JAX' types have the interface wherever an array is
             return int(array.__dlpack_device__()[0]) in CUDA
@@ -133,6 +133,11 @@ class CuPy:
             return stream.record()
 
 
+def _is_cupys(kind: type) -> bool:
+    """Whether a type is one of CuPy, which need not be installed."""
+    return kind.__module__.partition(".")[0] == "cupy"
+
+
 def _stream_of(array: Any) -> int | None:
     """The stream that version 3 of the interface names (1: the legacy default, 2: the thread's own), None if unknown.
 
@@ -181,8 +186,7 @@ def at_home(arrays: Any) -> AbstractContextManager[Any]:
                 arrays = next(iter(arrays.values() if isinstance(arrays, Mapping) else arrays), None)
             except Exception:
                 return nullcontext()
-    ours = type(arrays).__module__.partition(".")[0] == "cupy" and hasattr(arrays, "device")
-    return arrays.device if ours else nullcontext()
+    return arrays.device if _is_cupys(type(arrays)) and hasattr(arrays, "device") else nullcontext()
 
 
 def finish_others(array: Any, device: Device) -> None:
@@ -190,7 +194,7 @@ def finish_others(array: Any, device: Device) -> None:
     what CuPy makes of it waits for CuPy's own work alone.
     """
     kind = type(array)
-    named = kind.__module__.partition(".")[0] == "cupy" or _stream_of(array) is not None
+    named = _is_cupys(kind) or _stream_of(array) is not None
     if hasattr(kind, "__cuda_array_interface__") and not named:
         device.synchronize(array)
 
