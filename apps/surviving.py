@@ -18,6 +18,7 @@ import numpy as np
 
 from mpicomp import Scheme
 from mpicomp.errors import InvalidArgument, MpicompError
+from mpicomp.exchanges.pieces import UNUSED
 from mpicomp.survivors import Loss
 
 from . import data
@@ -27,7 +28,7 @@ from .logreg_result import Evaluation, Result
 from .settings import Settings
 
 # Of a rank's piece of the vector, where no other rank had the same piece: as before anything was sent.
-OF_PLACES = {"exchange/residual": np.empty(0, np.float32), "exchange/start": np.array(-1)}
+OF_PLACES = {f"exchange/{name}": value for name, value in UNUSED.items()}
 STATISTICS = 6  # numbers of a rank that all others know: |memory|^2, four sums over steps, bytes
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument
+from ..exchanges.pieces import NOTHING
 from ..partition import partition
 from ..saved import check_whole
 from ..schemes import Scheme
@@ -117,7 +118,7 @@ def _check_rule(rule: str, name: str, had: int, now: int) -> None:
 
 def _piece(old: Callable[[int], Entries], had: int, now: int, rank: int) -> Entries:
     """This rank's piece of a vector that the old ranks owned pieces of."""
-    if int(old(0)["exchange/start"]) < 0:  # of a step before the first that was sent, on all ranks
+    if int(old(0)["exchange/start"]) == NOTHING:  # of a step before the first that was sent, on all ranks
         return {name: old(0)[name] for name in ("exchange/residual", "exchange/start")}
     n = sum(old(other)["exchange/residual"].size for other in range(had))
     counts, displs = partition(n, now)

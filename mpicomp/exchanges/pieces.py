@@ -15,6 +15,8 @@ from . import _checked
 
 BYTE = np.dtype(np.uint8)
 NOTHING = -1
+# The second memory before anything was sent.
+UNUSED: dict[str, np.ndarray] = {"residual": np.empty(0, np.float32), "start": np.array(NOTHING)}
 
 
 class Pieces:
@@ -85,7 +87,7 @@ class Pieces:
     def state(self, ops: Any) -> dict[str, np.ndarray]:
         """What this rank keeps back of its piece, and where that begins: NOTHING before the first that was sent."""
         if self._residual is None:
-            return self._loaded or {"residual": np.empty(0, np.float32), "start": np.array(NOTHING)}
+            return self._loaded or dict(UNUSED)
         return {"residual": np.array(ops.to_host(self._residual)), "start": np.array(self._start)}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
