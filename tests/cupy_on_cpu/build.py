@@ -45,6 +45,10 @@ NOT_SUPPORTED = {"cuda": 801, "cublas": 15, "cusolver": 9, "cusparse": 10}  # th
 SKIPPED = 77
 
 
+class Unavailable(Exception):
+    """What CuPy is made of here cannot be had."""
+
+
 def built() -> Path:
     """The folder in which CuPy lies with our libraries: made where it is not there, or not of these files."""
     sources = [Path(__file__), HERE / "compile_kernel.py", *sorted(HERE.rglob("*.cpp")), *sorted(HERE.rglob("*.h")),
@@ -54,7 +58,12 @@ def built() -> Path:
     if mark.exists() and mark.read_text() == key:
         return site
     mark.unlink(missing_ok=True)
-    fetch(site)
+    if shutil.which("g++") is None:
+        raise Unavailable("g++ is missing")
+    try:
+        fetch(site)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Unavailable(str(error)) from error
     shutil.rmtree(CACHE / "kernels", ignore_errors=True)
     for module in (*REPLACED, "cupy_backends/cuda/api/runtime"):
         for old in site.glob(f"{module}.*.so"):
@@ -134,7 +143,7 @@ def run(command: list[str], **options) -> None:
 def main(command: list[str]) -> int:
     try:
         there = environment()
-    except (OSError, subprocess.SubprocessError) as error:
+    except Unavailable as error:
         print(f"CuPy cannot be built for this machine without a GPU: {error}", file=sys.stderr)
         return SKIPPED
     return subprocess.run(command or [sys.executable], env=there, check=False).returncode

@@ -28,7 +28,7 @@ def ranks(n: int, script: str) -> list[str]:
 def main() -> int:
     try:
         emulated = build.environment()
-    except (OSError, subprocess.SubprocessError) as error:
+    except build.Unavailable as error:
         print(f"skipped: CuPy cannot be built for a machine without a GPU here: {error}")
         return 0
     there = {**environment(), **emulated}

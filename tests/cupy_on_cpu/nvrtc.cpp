@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -55,14 +56,13 @@ VISIBLE int nvrtcDestroyProgram(Program** program) { return delete *program, *pr
 VISIBLE int nvrtcAddNameExpression(Program* program, const char* name) { return program->names.emplace_back(name), fine; }
 
 VISIBLE int nvrtcCompileProgram(Program* program, int n, const char** options) {
-    char folder[] = "/tmp/nvrtc-XXXXXX";
-    if (!mkdtemp(folder)) return compilation;
-    const std::string in = folder;
+    std::string in = std::filesystem::temp_directory_path() / "nvrtc-XXXXXX";
+    if (!mkdtemp(in.data())) return compilation;
     std::ofstream(in + "/source.cu") << program->source;
     write_lines(in + "/options", std::vector<std::string>(options, options + n));
     write_lines(in + "/names", program->names);
     const char* python = std::getenv("EMULATED_CUDA_PYTHON");
-    const char* const command[] = {python ? python : "python3", COMPILER, folder, nullptr};
+    const char* const command[] = {python ? python : "python3", COMPILER, in.c_str(), nullptr};
     pid_t child;
     int status = -1;
     if (posix_spawnp(&child, command[0], nullptr, nullptr, const_cast<char* const*>(command), environ) == 0)
@@ -72,7 +72,7 @@ VISIBLE int nvrtcCompileProgram(Program* program, int n, const char** options) {
     std::istringstream names(read(in + "/lowered"));
     for (std::string line; std::getline(names, line);) program->lowered.push_back(line);
     for (const char* file : {"source.cu", "options", "names", "log", "image", "lowered"}) unlink((in + "/" + file).c_str());
-    rmdir(folder);
+    rmdir(in.c_str());
     return status == 0 ? fine : compilation;
 }
 
