@@ -103,7 +103,7 @@ setup(
     package_dir={"mpicomp.apps": "apps", "mpicomp.slurm": "slurm"},
     package_data={
         "mpicomp": ["py.typed"],
-        "mpicomp.ops": ["*.pyi", "cuda/*.cu", "cuda/*.cuh", "cpu/*.h"],
+        "mpicomp.ops": ["*.pyi", "gpu/*.cu", "gpu/*.cuh", "cpu/*.h"],
         "mpicomp.simulate": ["published.json"],
         "mpicomp.slurm": ["*.sbatch", "env.sh"],
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpicomp.partition import partition
+from mpicomp._util.partition import partition
 
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _STEP = 0x9E3779B97F4A7C15

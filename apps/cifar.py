@@ -17,7 +17,7 @@ import numpy as np
 
 from mpicomp.errors import CorruptFile, InvalidArgument, MissingExtra, MpicompError
 
-from . import packed
+from . import compressed_files
 
 SIDE = 32
 RECORD = 1 + 3 * SIDE * SIDE
@@ -48,12 +48,12 @@ def read_folder(folder: Path) -> Arrays:
 
 
 def _records(folder: Path, name: str) -> np.ndarray:
-    path = packed.find(folder, (name,))
+    path = compressed_files.find(folder, (name,))
     if path is None:
         pickled = (folder / PICKLED).is_file()
         raise InvalidArgument(f"no {name} in {folder}: expected the binary version of CIFAR-10 "
                               f"(cifar-10-binary.tar.gz)" + ", got the python version" * pickled)
-    content = packed.read(path, LARGEST)
+    content = compressed_files.read(path, LARGEST)
     if not content or len(content) % RECORD:
         raise CorruptFile(f"{path} must hold records of {RECORD} bytes, got {len(content)} bytes")
     return np.frombuffer(content, np.uint8).reshape(-1, RECORD)

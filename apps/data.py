@@ -9,8 +9,8 @@ from zlib import crc32
 
 import numpy as np
 
+from mpicomp.comm.safety.collective_errors import together
 from mpicomp.errors import CorruptFile, InvalidArgument
-from mpicomp.together import together
 
 from . import libsvm, matfile, synthetic
 from .matrix import Matrix

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpicomp.errors import CorruptFile, InvalidArgument
 
-from . import cifar, idx, made_up, packed
+from . import cifar, compressed_files, generator_options, idx
 from .data import read_once
 
 CLASSES = 10
@@ -64,7 +64,7 @@ def load(source: str) -> Images:
     shape: tuple[int, ...] = (3, cifar.SIDE, cifar.SIDE)
     if path.is_file() and path.suffix == ".npz":
         parts = cifar.read_archive(path)
-    elif packed.find(path, (*cifar.TRAIN, *cifar.TEST, cifar.PICKLED)):
+    elif compressed_files.find(path, (*cifar.TRAIN, *cifar.TEST, cifar.PICKLED)):
         parts = cifar.read_folder(path)
     else:
         parts, shape = _idx(path), (SIDE, SIDE)
@@ -105,7 +105,7 @@ def check(data: Images, source: str, shape: tuple[int, ...] = (SIDE, SIDE)) -> N
 
 def generate(source: str) -> Images:
     """Ten smooth random pictures, and noise: ``train=2000,test=500,seed=1``; equal text, equal data."""
-    options = made_up.options(source, _DEFAULTS)
+    options = generator_options.options(source, _DEFAULTS)
     rng, channels = np.random.default_rng(options["seed"]), options["channels"]
     if channels not in (1, 3):
         raise InvalidArgument(f"synthetic images have 1 or 3 channels, got {channels}")

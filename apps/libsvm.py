@@ -13,7 +13,7 @@ import numpy as np
 
 from mpicomp.errors import CorruptFile
 
-from . import packed
+from . import compressed_files
 from .matrix import Matrix, Sparse, compact
 
 _MOST_COLUMNS = 2**31 - 1
@@ -58,7 +58,7 @@ def read(path: Path) -> tuple[Matrix, np.ndarray]:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines with something on them, comments cut off."""
     number = 0
-    with open(path, "rb") as raw, packed.unpacked(raw) as text:
+    with open(path, "rb") as raw, compressed_files.unpacked(raw) as text:
         try:
             for number, line in enumerate(iter(partial(text.readline, _LONGEST_LINE), b""), 1):
                 if len(line) == _LONGEST_LINE:
@@ -66,7 +66,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 content = line.partition(b"#")[0].rstrip()
                 if content:
                     yield number, content
-        except packed.BROKEN as error:
+        except compressed_files.BROKEN as error:
             raise CorruptFile(f"{path} breaks off or is damaged after line {number}: {error}; copy it again") from error
 
 

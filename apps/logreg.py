@@ -25,8 +25,8 @@ from mpicomp.errors import InvalidArgument
 from mpicomp.trace import NullRecorder
 
 from . import logistic
+from .checkpoints import Keeper, Snapshot, check_ranks
 from .data import Dataset, fingerprint, read_once
-from .keeper import Keeper, Snapshot, check_ranks
 from .logreg_result import Evaluation, Problem, Result
 from .settings import Settings, known
 from .shards import Shards

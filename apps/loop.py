@@ -32,14 +32,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpicomp import Reducer, optim, rates
+from mpicomp import Reducer, optim
 from mpicomp.checkpoint import common_result
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import ops_for
+from mpicomp.optim import rates
 from mpicomp.trace import NullRecorder
 
 from .batches import Batches
-from .keeper import Keeper, Snapshot, check_ranks
+from .checkpoints import Keeper, Snapshot, check_ranks
 from .loop_settings import LoopSettings, Point, Report
 from .settings import known
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from mpicomp import Scheme
 from mpicomp.errors import InvalidArgument
-from mpicomp.optim import SGD
-from mpicomp.options import resolve, written
+from mpicomp.optim.optimizers import SGD
+from mpicomp.schemes.options import resolve, written
 
 from .settings import at_least, check_workers
 

@@ -15,11 +15,11 @@ from mpicomp.errors import CorruptFile, MissingExtra
 
 from .matrix import Dense, Matrix, Sparse, compact
 
-CHILD = Path(__file__).with_name("matchild.py")
+CHILD = Path(__file__).with_name("read_matlab.py")
 
 
 def read(path: Path) -> tuple[Matrix, np.ndarray]:
-    """Features and labels of a ``.mat`` file (version 4 to 7.2), read by a child process: see matchild.py.
+    """Features and labels of a ``.mat`` file (version 4 to 7.2), read by a child process: see read_matlab.py.
 
     Raises
     ------

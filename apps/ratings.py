@@ -11,7 +11,7 @@ import numpy as np
 
 from mpicomp.errors import CorruptFile, InvalidArgument
 
-from . import made_up, packed
+from . import compressed_files, generator_options
 from .data import read_once
 
 NAMES = ("u.data", "ratings.dat", "ratings.csv")  # in the folders ml-100k; ml-1m, ml-10m; ml-20m, ml-latest
@@ -71,11 +71,12 @@ def load(source: str) -> Ratings:
     if source.partition(":")[0] == "synthetic":
         return held_out(source, _columns(generate(source), source), source)
     path = Path(source)
-    found = packed.find(path, NAMES) if path.is_dir() else path if path.is_file() else None
+    found = compressed_files.find(path, NAMES) if path.is_dir() else path if path.is_file() else None
     if found is None:
         raise InvalidArgument(f"no ratings in {source!r}: expected {', '.join(NAMES)} or a folder with one of them, or "
                               "synthetic:users=200,items=300,each=12,seed=1 to go without")
-    return held_out((path if path.is_dir() else found).resolve().name, _columns(packed.read(found), str(found)), source)
+    columns = _columns(compressed_files.read(found), str(found))
+    return held_out((path if path.is_dir() else found).resolve().name, columns, source)
 
 
 def share(comm: Any, source: str) -> Ratings:
@@ -171,7 +172,7 @@ def _shown(line: bytes) -> str:
 
 def generate(source: str) -> bytes:
     """Ratings as in ml-100k: people and items with tastes, who rate what is near them, ``each`` a user."""
-    wanted = made_up.options(source, _DEFAULTS, most=1 << 20)
+    wanted = generator_options.options(source, _DEFAULTS, most=1 << 20)
     users, items, each = (wanted[name] for name in ("users", "items", "each"))
     if each < 2 or each > items or users * items > 1 << 28:
         raise InvalidArgument(f"synthetic ratings need each of 2 to items, and users times items of at most {1 << 28}, "

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpicomp.errors import InvalidArgument
 
-from . import made_up
+from . import generator_options
 from .matrix import Dense
 
 _DEFAULTS = {"n": 2000, "d": 500, "seed": 0}
@@ -21,7 +21,7 @@ _MARGIN = 2.0  # standard deviation of the planted margin: labels are right in a
 
 def generate(source: str) -> tuple[Dense, np.ndarray]:
     """Features and labels for ``synthetic:n=...,d=...,seed=...``; equal text, equal data."""
-    options = made_up.options(source, _DEFAULTS, most=_MOST)
+    options = generator_options.options(source, _DEFAULTS, most=_MOST)
     n, d = options["n"], options["d"]
     if n < 2 or n * d > _MOST:
         raise InvalidArgument(f"synthetic data needs n of at least 2, and n times d of at most {_MOST}, got {source!r}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from mpicomp.errors import CorruptFile, InvalidArgument
 
-from . import made_up, packed
+from . import compressed_files, generator_options
 from .data import read_once
 
 SPLITS = ("train", "valid", "test")
@@ -99,7 +99,7 @@ def _first(symbols: np.ndarray, most: int | None, name: str) -> np.ndarray:
 def _three(folder: Path) -> list[str]:
     """The texts of a folder's three files."""
     for pattern in NAMES:
-        found = [packed.find(folder, (pattern.format(split),)) for split in SPLITS]
+        found = [compressed_files.find(folder, (pattern.format(split),)) for split in SPLITS]
         paths = [path for path in found if path]
         if len(paths) == len(SPLITS):
             return [_decoded(path) for path in paths]
@@ -115,7 +115,7 @@ def _cut(text: str) -> list[str]:
 
 def _decoded(path: Path) -> str:
     try:
-        return packed.read(path).decode()
+        return compressed_files.read(path).decode()
     except UnicodeDecodeError as error:
         wrong = error.object[error.start]
         raise CorruptFile(f"{path} must be UTF-8 text, got byte {wrong:#04x} at {error.start}") from None
@@ -150,7 +150,7 @@ def _numbers(symbols: Iterable[str], numbers: dict[str, int]) -> np.ndarray:
 
 def _generate(source: str) -> Text:
     """Words each of which has few that follow it often, and seldom any: half of it can be foreseen."""
-    wanted = made_up.options(source, _DEFAULTS)
+    wanted = generator_options.options(source, _DEFAULTS)
     rng = np.random.default_rng(wanted["seed"])
     symbols = wanted["symbols"]
     following = rng.integers(symbols, size=(symbols, _SUCCESSORS))

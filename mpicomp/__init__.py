@@ -23,24 +23,29 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import checkpoint, errors, ops, optim, rates, schemes, trace
+    from . import checkpoint, errors, ops, optim, schemes, trace
     from . import torch as torch  # not in __all__: it needs PyTorch
-    from .mpi.comm import Comm
-    from .mpi.job import launcher_mismatch
-    from .reducer import Reducer
-    from .registering import register_part, register_scheme
-    from .schemes import Scheme
+    from .comm.comm import Comm
+    from .comm.job import launcher_mismatch
+    from .comm.safety import survivors
+    from .optim import rates
+    from .reducer.reducer import Reducer
+    from .schemes.registration import register_part, register_scheme
+    from .schemes.registry import Scheme
 
 # Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
 _HOME = {
-    "Comm": ".mpi.comm", "launcher_mismatch": ".mpi.job", "Reducer": ".reducer", "Scheme": ".schemes",
-    "register_part": ".registering", "register_scheme": ".registering",
-}
-_MODULES = ("checkpoint", "errors", "ops", "optim", "rates", "schemes", "trace")
+    "Comm": ".comm.comm", "launcher_mismatch": ".comm.job", "Reducer": ".reducer.reducer",
+    "Scheme": ".schemes.registry", "register_part": ".schemes.registration", "register_scheme": ".schemes.registration",
+}  # fmt: skip
+_MODULES = {
+    **{name: f".{name}" for name in ("checkpoint", "errors", "ops", "optim", "schemes", "trace")},
+    "rates": ".optim.rates", "survivors": ".comm.safety.survivors",
+}  # fmt: skip
 
 __all__ = [
     "Comm", "Reducer", "Scheme", "__version__", "checkpoint", "errors", "launcher_mismatch", "ops", "optim", "rates",
-    "register_part", "register_scheme", "schemes", "trace",
+    "register_part", "register_scheme", "schemes", "survivors", "trace",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # else checkers of types would take every misspelt name for one that is found here
@@ -49,7 +54,7 @@ if not TYPE_CHECKING:  # else checkers of types would take every misspelt name f
         if name in _HOME:
             return getattr(import_module(_HOME[name], __name__), name)
         if name in _MODULES or name == "torch":  # not in __all__: it needs PyTorch
-            return import_module(f".{name}", __name__)
+            return import_module(_MODULES.get(name, ".torch"), __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

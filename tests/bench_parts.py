@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from bench_ops import ROUNDS, seconds
 
-from mpicomp.codecs import CODECS
 from mpicomp.ops import cpu
-from mpicomp.selectors import SELECTORS
-from mpicomp.values import Compensated, Place
+from mpicomp.schemes.codecs import CODECS
+from mpicomp.schemes.selectors import SELECTORS
+from mpicomp.types import Compensated, Place
 
 DENSITY = 0.001
 # name in the table -> (selector, its options, passes over the vector)

@@ -20,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # One file of each kind that a rule could forget.
 IN_SOURCE = ("setup.py", "README.md", "LICENSE", "apps/logreg.py", "slurm/env.sh", "mpicomp/py.typed",
-             "mpicomp/ops/cpu/module.cpp", "mpicomp/ops/cpu/arrays.h", "mpicomp/ops/cuda/common.cuh")  # fmt: skip
+             "mpicomp/ops/cpu/module.cpp", "mpicomp/ops/cpu/arrays.h", "mpicomp/ops/gpu/common.cuh")  # fmt: skip
 IN_WHEEL = ("mpicomp/py.typed", "mpicomp/ops/_cpu.pyi", "mpicomp/apps/logreg.py", "mpicomp/slurm/env.sh",
-            "mpicomp/simulate/published.json", "mpicomp/ops/cuda/gather.cu", "mpicomp/ops/cuda/common.cuh",
+            "mpicomp/simulate/published.json", "mpicomp/ops/gpu/gather.cu", "mpicomp/ops/gpu/common.cuh",
             "mpicomp/torch/__init__.py")  # fmt: skip
 USE = "from mpicomp.ops import _cpu; from mpicomp import _version; print(_version.__file__, _cpu.isa())"
 

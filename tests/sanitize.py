@@ -87,7 +87,7 @@ def check_kernels() -> int:
     sys.path.insert(0, str(ROOT / "tests" / "ops"))
     from cuda_on_cpu import CheckedRuntime
 
-    from mpicomp.ops import cuda_runtime
+    from mpicomp.ops.gpu import cuda_runtime
 
     if reason := CheckedRuntime.missing():
         print(f"== cuda: left out: {reason}")

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpicomp.ops import cpu, reference
-from mpicomp.selectors import SELECTORS
-from mpicomp.values import Compensated
+from mpicomp.ops import cpu, oracle
+from mpicomp.schemes.selectors import SELECTORS
+from mpicomp.types import Compensated
 
 ESTIMATED = ["sampled", "gaussian", "sidco"]
 AGREED = ["random-k", "rows"]
 WITH_A_TARGET = ["top-k", *ESTIMATED]
-BOTH = pytest.mark.parametrize("ops", [reference, cpu], ids=["reference", "cpu"])
+BOTH = pytest.mark.parametrize("ops", [oracle, cpu], ids=["reference", "cpu"])
 PAST_FLOAT32 = 2**24 + 3
 
 

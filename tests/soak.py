@@ -25,7 +25,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp.mpi import watchdog
+from mpicomp.comm.safety import watchdog
 
 SCHEMES = ("topk:density=0.01", "scalecom:chunk=100", "gtopk:density=0.01", "oktopk:density=0.01", "powersgd:rank=2",
            "onebit", "qsgd", "terngrad", "half", "sketchsgd:density=0.001")  # fmt: skip

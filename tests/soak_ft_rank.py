@@ -10,8 +10,8 @@ import zlib
 from mpi4py import MPI
 
 from mpicomp import survivors
+from mpicomp.apps.fault_tolerant import Training
 from mpicomp.apps.settings import Settings
-from mpicomp.apps.surviving import Training
 from mpicomp.trace import NullRecorder
 
 

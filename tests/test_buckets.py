@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mpicomp import ops
-from mpicomp.buckets import Bucket
 from mpicomp.errors import BufferRefused, InvalidArgument
-from mpicomp.values import address, overlap
+from mpicomp.reducer.layout import Bucket
+from mpicomp.types import address, overlap
 
 
 def scratch(key, n, dtype):

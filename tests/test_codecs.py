@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from mpicomp.codecs import CODECS, _groups
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import ops_for
-from mpicomp.ops.reference import Key
-from mpicomp.options import resolve
+from mpicomp.ops.oracle import Key
 from mpicomp.schemes import Scheme
-from mpicomp.values import Place
+from mpicomp.schemes.codecs import CODECS, _groups
+from mpicomp.schemes.options import resolve
+from mpicomp.types import Place
 
 TENSORS = [(0, 60, (6, 10)), (60, 60, (0, 4)), (60, 61, ()), (61, 91, (30,)), (91, 300, (11, 19))]
 N = 300

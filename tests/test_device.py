@@ -8,10 +8,10 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from mpicomp import device as device_module
-from mpicomp.device import CuPy, at_home, device_of, finish_others, ready
+from mpicomp.comm.buffers import check_device, check_flat, vector
 from mpicomp.errors import BufferRefused
-from mpicomp.mpi.buffers import check_device, check_flat, vector
+from mpicomp.ops import device as device_module
+from mpicomp.ops.device import CuPy, at_home, device_of, finish_others, ready
 
 
 class Noted:

@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpicomp.buckets import Bucket
+from mpicomp.comm.safety.agreement import Agreement
 from mpicomp.errors import Disagreement
-from mpicomp.exchanges import _lists, _message, pieces
-from mpicomp.mpi.agreement import Agreement
+from mpicomp.reducer.layout import Bucket
+from mpicomp.reducer.step import Step
+from mpicomp.reducer.workers import Workers
 from mpicomp.schemes import Scheme
-from mpicomp.step import Step
+from mpicomp.schemes.exchanges import pieces
+from mpicomp.schemes.wire import index_lists, message_format
 from mpicomp.trace import journal
-from mpicomp.values import Compensated
-from mpicomp.workers import Workers
+from mpicomp.types import Compensated
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "reference" / "wire-formats.md").read_text()
 VECTOR = np.array([0, 3, -1, 0.5, 0, -2, 0, 0, 0.25, 0, 0, 4], np.float32)  # that of the page
@@ -57,7 +58,7 @@ def gathered(text, gradient=VECTOR):
     u = [Compensated(None, gradient)]
     exchange.select(u, step)
     exchange.compress(u, step)
-    return _message.pack(exchange._parts, step.ops).tobytes(), step
+    return message_format.pack(exchange._parts, step.ops).tobytes(), step
 
 
 def coded(text, gradient=VECTOR):
@@ -70,7 +71,7 @@ def coded(text, gradient=VECTOR):
 def pairs():
     step, _ = step_of("gtopk:k=3", VECTOR)
     chosen = np.array([1, 5], np.int32)
-    return _lists.write(_lists.Pairs(chosen, VECTOR[chosen]), step, 3).tobytes()
+    return index_lists.write(index_lists.Pairs(chosen, VECTOR[chosen]), step, 3).tobytes()
 
 
 def to_an_owner():
@@ -153,9 +154,9 @@ def test_the_reader_of_the_page_reads_what_is_sent(form, density):
     step, _ = step_of("topk-global", np.zeros(n, np.float32))
     lists = [np.flatnonzero(rng.random(n) < density).astype(np.int32) for _ in range(2)]
     values = [rng.standard_normal(one.size).astype(np.float32) for one in lists]
-    parts = [_message.part(None if one.size == n else one, None, code, one.size, form, step)
+    parts = [message_format.part(None if one.size == n else one, None, code, one.size, form, step)
              for one, code in zip(lists, values, strict=True)]  # fmt: skip
-    read = [*scope["read"](_message.pack(parts, step.ops).tobytes(), 2, n)]
+    read = [*scope["read"](message_format.pack(parts, step.ops).tobytes(), 2, n)]
     for (indices, found), one, code in zip(read, lists, values, strict=True):
         assert np.array_equal(indices, one)
         assert np.array_equal(found, code)

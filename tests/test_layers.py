@@ -13,26 +13,27 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# From the bottom up. A module may import modules of lower layers, and of its own group; groups of one layer are
+# From the bottom up. A module may import modules of lower layers, and of its own folder; folders of one layer are
 # siblings that do not know each other. Keep in step with docs/architecture.md.
 LAYERS = (
-    ({"_version", "calls", "children", "cost", "durable", "errors", "faults", "heaps", "options", "partition",
-      "together", "values", "variables"},),
-    ({"ops"}, {"device"}),
+    ({"_util", "_version", "errors", "types"},),
+    ({"ops"},),
     ({"allreduce"},),
-    ({"mpi"},),
-    ({"codecs"}, {"exchanges"}, {"memories"}, {"schedules"}, {"selectors"}),
-    ({"buckets", "cautions", "measures", "pipeline", "reducer", "registering", "saved", "schemes",
-      "step", "workers"},),
-    ({"bench"}, {"checkpoint"}, {"optim", "rates"}, {"simulate"}, {"survivors"}, {"torch"}, {"trace"}),
+    ({"comm"},),
+    ({"schemes"},),
+    ({"reducer"},),
+    ({"bench"}, {"checkpoint"}, {"optim"}, {"simulate"}, {"torch"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),
 )
+# Kinds of parts in schemes/: siblings that do not know each other.
+PARTS = ("codecs", "exchanges", "memories", "selectors")
+MAX_MODULES = 4  # in the package's root
 
 # Which files may import a library, as path prefixes.
 LIBRARIES = {
-    # The door; what goes on with the survivors; what starts MPI before a command and ends the job after it.
-    "mpi4py": ("mpicomp/mpi/", "mpicomp/survivors.py", "mpicomp/cli/guard.py"),
+    # The door; and the module that starts MPI before a command and ends the job after it.
+    "mpi4py": ("mpicomp/comm/", "mpicomp/cli/guard.py"),
     "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
     "matplotlib": (
         "apps/plots.py", "mpicomp/bench/plot.py", "mpicomp/simulate/plot.py", "mpicomp/trace/analyses/plots.py",
@@ -42,7 +43,7 @@ LIBRARIES = {
     "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),
     "rich": ("mpicomp/cli/",),
-    "cupy": ("mpicomp/ops/cuda_runtime.py", "mpicomp/device.py"),
+    "cupy": ("mpicomp/ops/gpu/cuda_runtime.py", "mpicomp/ops/device.py"),
     "torch": ("mpicomp/torch/", "apps/torch_model.py"),
 }
 
@@ -104,6 +105,19 @@ def test_imports_point_down(path: Path) -> None:
         if other is None or other == mine or other[0].isupper() or other == "__version__":
             continue
         assert place(other)[0] < level or other in group, f"{path} imports {name}, which is not below it"
+
+
+def test_parts_of_one_kind_do_not_know_the_others() -> None:
+    for path in (ROOT / "mpicomp" / "schemes").rglob("*.py"):
+        mine = path.relative_to(ROOT / "mpicomp" / "schemes").parts[0]
+        for name in imports(path) if mine in PARTS else ():
+            other = name.removeprefix("mpicomp.schemes.").split(".")[0]
+            assert other == mine or other not in PARTS, f"{path} imports {name}: {mine} must not know {other}"
+
+
+def test_the_root_holds_folders() -> None:
+    modules = [path.name for path in (ROOT / "mpicomp").glob("*.py")]
+    assert len(modules) <= MAX_MODULES, f"move one of {modules} into a folder"
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))

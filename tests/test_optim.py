@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from mpicomp import optim, rates
+from mpicomp import optim
 from mpicomp.errors import InvalidArgument
+from mpicomp.optim import rates
 
 SHAPES = {"weight": (5, 3), "bias": (3,), "scale": ()}
 STEPS = 7

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpicomp.partition import chunk_count, partition, pieces
+from mpicomp._util.partition import chunk_count, partition, pieces
 
 
 @settings(deadline=None)  # no clocks on a busy machine

@@ -7,9 +7,10 @@ import pytest
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp import codecs, exchanges, schemes, selectors
+from mpicomp import schemes
 from mpicomp.errors import InvalidArgument
-from mpicomp.options import Option
+from mpicomp.schemes import codecs, exchanges, selectors
+from mpicomp.schemes.options import Option
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +18,7 @@ def as_before(monkeypatch):
     """Leave the registries to other tests as they are."""
     for kind, registry in schemes.PARTS.items():
         monkeypatch.setitem(schemes.PARTS, kind, dict(registry))
-    monkeypatch.setattr(schemes, "COMPOSITIONS", dict(schemes.COMPOSITIONS))
+    monkeypatch.setattr("mpicomp.schemes.registry.COMPOSITIONS", dict(schemes.COMPOSITIONS))
 
 
 def selector(**changed):
@@ -75,7 +76,7 @@ def test_a_selector_chooses_from_each_span_as_many_as_the_density_says(layers, f
         ({"name": "top-k"}, "there is a selector named 'top-k' already"),
         ({"name": "a,b"}, "must hold none of"),
         ({"name": ""}, "must hold none of"),
-        ({"options": ("stride",)}, "must be a tuple of mpicomp.options.Option"),
+        ({"options": ("stride",)}, "must be a tuple of mpicomp.schemes.options.Option"),
     ],
 )
 def test_what_is_missing_is_said_and_nothing_is_registered(changed, message):

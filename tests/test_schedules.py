@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import reference
-from mpicomp.schedules import SCHEDULES, Accordion, WarmUp, densities_by_flops
-from mpicomp.values import Mean
+from mpicomp.ops import oracle
+from mpicomp.schemes.schedules import SCHEDULES, Accordion, WarmUp, densities_by_flops
+from mpicomp.types import Mean
 
 SPANS = [(0, 3), (3, 3), (3, 8)]
 
@@ -17,7 +17,7 @@ def step_of(number, spans=SPANS):
     def add_at(total, indices, values):
         total[slice(None) if indices is None else indices] += values
 
-    return SimpleNamespace(number=number, ops=reference, n=spans[-1][1], dtype=np.float32, spans=spans, add_at=add_at)
+    return SimpleNamespace(number=number, ops=oracle, n=spans[-1][1], dtype=np.float32, spans=spans, add_at=add_at)
 
 
 def feed(schedule, number, *sizes):
@@ -108,7 +108,7 @@ def test_accordion_goes_on_from_its_state(stop):
         straight.learning_rate_dropped()
         first.learning_rate_dropped()
     second = Accordion(high=0.1, interval=3, change=0.3)
-    second.load(first.state(reference))
+    second.load(first.state(oracle))
     third = Accordion(high=0.1, interval=3, change=0.3)
     third.load(second.state(None))  # before the device is known
     for number in range(stop, 20):

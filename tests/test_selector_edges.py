@@ -10,8 +10,8 @@ from selecting import AGREED, BOTH, ESTIMATED, KINDS, PAST_FLOAT32, WITH_A_TARGE
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.schemes import Scheme
-from mpicomp.selectors import SELECTORS
-from mpicomp.values import Compensated
+from mpicomp.schemes.selectors import SELECTORS
+from mpicomp.types import Compensated
 
 # ---- spans
 

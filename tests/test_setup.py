@@ -9,7 +9,7 @@ from mpi4py import MPI
 from setup_calls import Counted
 
 import mpicomp
-from mpicomp.workers import Workers
+from mpicomp.reducer.workers import Workers
 
 FEW, MANY = 8, 65_536
 SLACK = 2048  # bytes: numbers of other lengths

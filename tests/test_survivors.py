@@ -20,9 +20,9 @@ from run_mpi import ROOT, interpreter, job_environment
 from soak_ft import detector, run
 
 from mpicomp import survivors
-from mpicomp.faults import DETECTOR_THREAD, finalize_hangs
-from mpicomp.mpi import node
-from mpicomp.mpi.node import ORPHANED_S, SEARCH_S, remove_orphans
+from mpicomp.comm import node_memory
+from mpicomp.comm.node_memory import ORPHANED_S, SEARCH_S, remove_orphans
+from mpicomp.comm.safety.fault_injection import DETECTOR_THREAD, finalize_hangs
 from mpicomp.trace import open_trace
 
 RANKS = 3
@@ -202,11 +202,11 @@ def test_orphans_are_looked_for_once_and_after_an_hour(monkeypatch):
     """Not with every segment: a folder of thousands of files would be read each time."""
     times, searches = [1000.0, 1001.0, 999.0 + SEARCH_S, 1000.0 + SEARCH_S, 1001.0 + SEARCH_S], []
     clock = iter(times)
-    monkeypatch.setattr(node, "_searched", None)
-    monkeypatch.setattr(node, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(node, "remove_orphans", searches.append)
+    monkeypatch.setattr(node_memory, "_searched", None)
+    monkeypatch.setattr(node_memory, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(node_memory, "remove_orphans", searches.append)
     for _ in times:
-        path, fd = node.create(4096)
+        path, fd = node_memory.create(4096)
         os.close(fd)
         os.unlink(path)
     assert len(searches) == 2

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from mpicomp.comm.safety.collective_errors import together
 from mpicomp.errors import InvalidArgument
-from mpicomp.together import together
 
 
 class Ranks:

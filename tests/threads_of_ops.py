@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mpicomp.ops import cpu
-from mpicomp.ops.shared import LINE_BYTES, NodeWindow
+from mpicomp.ops.node_shared import LINE_BYTES, NodeWindow
 
 SLOT_BYTES, DEPTH, TURNS = 4096, 2, 12
 

@@ -4,7 +4,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp.options import Option
+from mpicomp.schemes.options import Option
 
 
 @mpicomp.register_part("selector")

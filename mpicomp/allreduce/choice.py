@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ops.shared import has_kernel
+from ..ops.node_shared import has_kernel
 from . import ON_DEVICES, ON_HOSTS, VERBS
 
 

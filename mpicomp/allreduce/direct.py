@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ..partition import chunk_count, partition
+from .._util.partition import chunk_count, partition
 from . import combiner
 from .segments import segments
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..partition import chunk_count, offset
+from .._util.partition import chunk_count, offset
 from . import combiner
 from .segments import segments
 

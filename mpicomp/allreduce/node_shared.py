@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from ..partition import pieces
+from .._util.partition import pieces
 from . import direct, ring
 
 STREAM_BYTES = 8 << 20  # a rank's vector from which results are written past the caches

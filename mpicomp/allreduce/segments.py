@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..device import device_of
+from ..ops.device import device_of
 
 EAGER_BYTES = 60_000  # goes without an answer over TCP: Open MPI's limit is 64 KiB with the header
 EAGER_WINDOW = 16  # such segments in flight in each direction

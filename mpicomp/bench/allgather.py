@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..mpi.link import specification
+from ..comm.transport import specification
 from .data import Dense, Part, Vectors, dense, mpis_own
 from .plan import Plan
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from ..cost import least_bytes
-from ..mpi.link import MAX_COUNT, MPI_OPS, specification
+from ..allreduce.cost import least_bytes
+from ..comm.transport import MAX_COUNT, MPI_OPS, specification
 from . import data
 from .compressed import Compressed, noise
 from .data import PERIOD, Dense, Part

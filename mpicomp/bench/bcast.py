@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from ..mpi.link import specification
+from ..comm.transport import specification
 from .data import Dense, Part, Vectors, dense, mpis_own
 from .plan import Plan
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from .. import allreduce
-from ..reducer import Reducer
-from ..schemes import Scheme
+from ..reducer.reducer import Reducer
+from ..schemes.registry import Scheme
 from .probe import timed, typical
 
 NATIVE_S = 1.0  # one call of MPI's own all-reduce may take about so long; of longer ones a part is timed

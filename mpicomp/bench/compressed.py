@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..device import ready
 from ..ops import ops_for
-from ..reducer import Reducer
+from ..ops.device import ready
+from ..reducer.reducer import Reducer
 from .devices import to_device
 from .plan import Plan
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..device import device_of, ready
+from .._util.partition import pieces
+from ..comm.inherited import Inherited
 from ..errors import BufferRefused
-from ..mpi.inherited import Inherited
 from ..ops import ops_for
-from ..partition import pieces
+from ..ops.device import device_of, ready
 from .devices import to_device
 from .plan import Plan
 

@@ -7,9 +7,9 @@ import socket
 from collections import Counter
 from typing import Any
 
+from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument, MpicompError
-from ..ops import cuda_runtime
-from ..together import together
+from ..ops.gpu import cuda_runtime
 
 
 def choose_device(comm: Any) -> int:

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ..children import python
+from .._util.subprocesses import python
 from ..errors import DAMAGE, CorruptFile, InvalidArgument
 from .rows import FIELDS, full
 

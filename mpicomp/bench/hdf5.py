@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..heaps import check_heaps
+from .._util.hdf5_heaps import check_heaps
 from .rows import FIELDS, Field
 
 MOST_ROWS = 1 << 20  # of a result: sizes times implementations

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from .._util.partition import pieces
 from ..allreduce import ring
 from ..allreduce.segments import SLOW, on_network
-from ..partition import pieces
 from .kernels import Case, themes
 
 LONG_S = 0.02  # a message that takes so long is long enough to tell a bandwidth
@@ -29,7 +29,7 @@ LOST_LATENCY = 1e-7  # what a latency is at least
 
 def machine(comm: Any, say: Callable[[str, float], None] = lambda text, done: None) -> dict[str, Any]:
     """The machine as the document that ``mpicomp.simulate.machine.load`` reads (collective)."""
-    from ..mpi.comm import Comm
+    from ..comm.comm import Comm
 
     per_node, nodes = comm.layout
     node, place = own_node(comm)
@@ -55,7 +55,7 @@ def machine(comm: Any, say: Callable[[str, float], None] = lambda text, done: No
 
 def own_node(comm: Any) -> tuple[int, int]:
     """The lowest rank of this rank's node, which stands for the node, and this rank's place on it (collective)."""
-    from ..mpi.node import split_node
+    from ..comm.node_memory import split_node
 
     ranks = split_node(comm, comm.layout[0])
     node, place = ranks.bcast(comm.rank), ranks.rank
@@ -89,8 +89,8 @@ def wire(part: Any, everyone: Any, beside: int) -> dict[str, float]:
 
 def own_time_of_step(comm: Any) -> float:
     """Seconds of a scheme's step that do not grow with the vector: a short step of every rank alone, all at once."""
-    from ..mpi.comm import Comm
-    from ..reducer import Reducer
+    from ..comm.comm import Comm
+    from ..reducer.reducer import Reducer
 
     own = comm.Split(comm.rank, 0)
     alone = Comm(own)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..mpi.link import MPI_OPS, specification
+from ..comm.transport import MPI_OPS, specification
 from .data import Dense, Part, Vectors, dense, mpis_own, resized, summed
 from .plan import Plan
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cost import least_bytes
+from ..allreduce.cost import least_bytes
 from .confidence import median_interval
 from .plan import Plan, show_size
 from .timing import Implementation, Sample

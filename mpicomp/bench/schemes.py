@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..mpi.comm import Comm
+from ..comm.comm import Comm
 from . import data
 from .allreduce import Vectors
 from .compressed import Alone, Compressed, noise

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from ..durable import fsync, replace
+from .._util.atomic_files import fsync, replace
 from ..errors import CorruptFile, MpicompError
 
 FORMAT, VERSION = "mpicomp-checkpoint", 1

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..comm.safety.collective_errors import together
 from ..errors import CorruptFile, InvalidArgument
-from ..together import together
 from . import folder
 from .save import CHECKSUM
 

@@ -19,7 +19,7 @@ from zlib import crc32
 import h5py
 import numpy as np
 
-from ..durable import fsync
+from .._util.atomic_files import fsync
 from ..errors import DAMAGE, CorruptFile, InvalidArgument, MpicompError
 from ..ops import ops_for
 

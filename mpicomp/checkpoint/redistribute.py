@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
+from .._util.partition import partition
 from ..errors import InvalidArgument
-from ..exchanges.pieces import NOTHING
-from ..partition import partition
-from ..saved import check_whole
-from ..schemes import Scheme
+from ..reducer.saved_state import check_whole
+from ..schemes.exchanges.pieces import NOTHING
+from ..schemes.registry import Scheme
 
 Entries = dict[str, Any]
 DEFAULT = {"memory": "add", "dense": "same", "exchange": "same", "schedule": "same", "measures": "same"}

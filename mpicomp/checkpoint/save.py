@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .._util.atomic_files import replace
 from .._version import __version__
-from ..durable import replace
+from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument, MpicompError
-from ..together import together
 from . import folder
 
 CHECKSUM = "checksum"  # the section of a single file that verifies the others

@@ -10,15 +10,15 @@ from typing import Any
 import click
 
 from ..bench import check, plan, probe
+from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument
-from ..schemes import Scheme
+from ..schemes.registry import Scheme
 from ..simulate import Machine
 from ..simulate import machine as machines
 from ..simulate.advice import SCHEMES, Advice, Line
 from ..simulate.advice import advise as ask
 from ..simulate.models import Model
 from ..simulate.steps import kinds
-from ..together import together
 from ..trace.units import digits
 from . import guard, inputs
 from .console import Column, Progress, folded, print_json, print_table, say, width_of
@@ -58,7 +58,7 @@ def advise(
     Measures this job's messages and operations for some seconds, predicts steps of dense all-reduces and of schemes
     from the schedules they execute, and says where they break even and what was published about training with them.
     """
-    from ..mpi.comm import Comm
+    from ..comm.comm import Comm
 
     comm = Comm(guard.world())
     if comm.size == 1:

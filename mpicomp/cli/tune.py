@@ -15,9 +15,9 @@ import click
 from .. import allreduce
 from ..allreduce.table import WITHOUT_LIMIT, Row, Table, choices_of, dump, load
 from ..bench import Plan, environment, plan, run
+from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument, MpicompError, RefusedOverwrite
 from ..simulate import machine as machines
-from ..together import together
 from . import guard
 from .console import Progress, print_json
 from .machine import this_machine
@@ -60,7 +60,7 @@ def tune(
     takes the most similar row. Every row says where, when and with which MPI it was measured; none is replaced without
     --force. With --machine it describes this machine instead.
     """
-    from ..mpi.comm import Comm
+    from ..comm.comm import Comm
 
     names = tuple(dict.fromkeys(("native", *(plan.split_names(algorithm) or ALGORITHMS))))
     for name in names:

@@ -9,8 +9,8 @@ from importlib import metadata
 
 import click
 
+from .._util.subprocesses import python
 from .._version import __version__
-from ..children import python
 
 PACKAGES = ("numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x", "cupy", "torch")
 ASK_S = 30.0  # a file system that is slow at its first look takes seconds

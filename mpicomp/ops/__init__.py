@@ -11,7 +11,7 @@ from ..errors import InvalidArgument
 
 __all__ = ["ops_for", "register"]
 
-_CPU = ".reference" if os.environ.get("MPICOMP_OPS") == "reference" else ".cpu"
+_CPU = ".oracle" if os.environ.get("MPICOMP_OPS") == "reference" else ".cpu"
 _HOMES: dict[str, str | ModuleType] = {"numpy": _CPU, "cupy": ".gpu"}  # by the root of the array type's module
 _FOUND: dict[type, ModuleType] = {}  # by array type: what makes ops_for cheap enough for every call
 

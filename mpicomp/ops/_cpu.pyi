@@ -1,11 +1,11 @@
-"""Types of the compiled operations: those of :mod:`.reference`, whose names, arguments and results they have."""
+"""Types of the compiled operations: those of :mod:`.oracle`, whose names, arguments and results they have."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .reference import *  # noqa: F403 (what is not compiled is not imported from here)
+from .oracle import *  # noqa: F403 (what is not compiled is not imported from here)
 
 LINE_BYTES: int
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from .. import allreduce
 from ..allreduce.choice import schedule
-from ..mpi.broadcast import broadcast
-from ..mpi.gather_to_all import gather_to_all
+from ..comm.allgather import gather_to_all
+from ..comm.broadcast import broadcast
 from .ghost import Ghost, Tiled, Unknown
 from .link import RecordingLink
 from .tape import Tape
@@ -157,7 +157,7 @@ def _nothing(link: RecordingLink) -> None:
 
 
 def _agreement(link: RecordingLink) -> None:
-    """By dissemination, see ``mpicomp.mpi.link.Link.extremes``."""
+    """By dissemination, see ``mpicomp.comm.transport.Link.extremes``."""
     shift, numbers = 1, Ghost(link.ops, AGREEMENT, np.int64)
     while shift < link.size:
         link.sendrecv(numbers, (link.rank + shift) % link.size, numbers, (link.rank - shift) % link.size)

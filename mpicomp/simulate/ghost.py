@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import MpicompError
-from .spread import Spread
+from .index_spacing import Spread
 
 if TYPE_CHECKING:
     from .ghost_ops import GhostOps

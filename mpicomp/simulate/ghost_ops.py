@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.reference import PIECE, index_dtype, vouch
-from ..ops.reference import Key as RandomKey
-from ..ops.reference.low_rank import (
+from ..ops.oracle import PIECE, index_dtype, vouch
+from ..ops.oracle import Key as RandomKey
+from ..ops.oracle.low_rank import (
     Matrices,
     low_rank_product_each,
     orthogonalise_each,
     project_back_each,
     project_each,
 )
-from ..ops.reference.many import (
+from ..ops.oracle.many import (
     Bounds,
     Samples,
     bin_select_in,
@@ -30,11 +30,11 @@ from ..ops.reference.many import (
     threshold_in,
     top_k_in,
 )
-from ..ops.reference.selection import Moments
-from ..ops.reference.sketch import expand_rows_in, project_rows_in
+from ..ops.oracle.selection import Moments
+from ..ops.oracle.sketch import expand_rows_in, project_rows_in
 from .ghost import Ghost, Unknown
 from .ghost_composed import Composed
-from .spread import Spread, joined, union
+from .index_spacing import Spread, joined, union
 
 # What operations count by: the elements of the largest argument, or of the one at this place.
 IN_PLACE = {

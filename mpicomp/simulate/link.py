@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .._util.partition import partition
 from ..allreduce import halving_doubling
 from ..allreduce.segments import SLOW
 from ..allreduce.table import built_in
-from ..partition import partition
 from .ghost import Ghost
 from .ghost_ops import GhostOps
 from .tape import Tape
@@ -56,7 +56,7 @@ def doubling_bytes(size: int) -> int:
 
 
 class RecordingLink:
-    """The verbs of ``mpicomp.mpi.link.Link`` for the rank at ``place``, as far as schedules use them.
+    """The verbs of ``mpicomp.comm.transport.Link`` for the rank at ``place``, as far as schedules use them.
 
     MPI's own all-reduce, whose schedule cannot be seen, is stood in for by the textbook's: recursive doubling of short
     vectors, halving-doubling of others. ``peers`` gives the number on the tape of a rank of this link.

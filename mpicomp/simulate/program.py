@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import allreduce
 from ..errors import InvalidArgument
-from ..schemes import Scheme
+from ..schemes.registry import Scheme
 from . import roles
 from .comm import RecordingComm, Script
 from .ghost import Ghost, Unknown

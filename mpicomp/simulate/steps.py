@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..buckets import Bucket
-from ..codecs._groups import column_starts
-from ..pipeline import Pipeline
-from ..schemes import Scheme
-from ..step import Step
-from ..workers import Workers
+from ..reducer.layout import Bucket
+from ..reducer.run_step import Pipeline
+from ..reducer.step import Step
+from ..reducer.workers import Workers
+from ..schemes.codecs._groups import column_starts
+from ..schemes.registry import Scheme
 from .comm import PAIRWISE, RecordingComm, Script
 from .ghost import Ghost
 from .ghost_ops import BIN, STEP, GhostOps

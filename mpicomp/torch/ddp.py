@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from ..device import device_of
 from ..errors import InvalidArgument
-from ..reducer import Reducer
-from ..schemes import Scheme
+from ..ops.device import device_of
+from ..reducer.reducer import Reducer
+from ..schemes.registry import Scheme
 from .exchange import SEED_STEP
 from .flat import COMPUTE, as_array, finished, named_arrays
 from .lanes import Lanes

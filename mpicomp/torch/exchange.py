@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..device import device_of
+from ..comm.nonblocking import Pending
 from ..errors import BufferRefused, InvalidArgument, NonFiniteGradient
-from ..exchanges import Stateless
-from ..mpi.inflight import Pending
 from ..ops import ops_for
-from ..reducer import Reducer
-from ..schedules import WarmUp
-from ..schemes import Scheme
+from ..ops.device import device_of
+from ..reducer.reducer import Reducer
+from ..schemes.exchanges import Stateless
+from ..schemes.registry import Scheme
+from ..schemes.schedules import WarmUp
 from .flat import FlatBucket, Named, as_array, plan
 from .lanes import Lanes
 

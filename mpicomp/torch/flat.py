@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..device import device_of
 from ..errors import BufferRefused, InvalidArgument
+from ..ops.device import device_of
 
 Named = list[tuple[str, torch.nn.Parameter]]
 

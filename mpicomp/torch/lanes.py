@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..mpi.comm import Comm
-from ..mpi.inflight import Pending, Worker, done_at_once, threads_allowed
+from ..comm.comm import Comm
+from ..comm.nonblocking import Pending, Worker, done_at_once, threads_allowed
 
 # Exchanges at once: where one agrees, or computes, another one's vectors are on the wire. PyTorch's Gloo has as many.
 LANES = 2

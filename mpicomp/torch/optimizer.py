@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..comm.comm import Comm
+from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument
-from ..mpi.comm import Comm
-from ..schemes import Scheme
-from ..together import together
+from ..schemes.registry import Scheme
 from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe
 from .exchange import Alone, Exchange, sends_all
 from .flat import bucket_size

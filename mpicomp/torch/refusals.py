@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import torch
 
-from ..cautions import NONFINITE
 from ..errors import InvalidArgument
-from ..schemes import Scheme
+from ..schemes.compatibility import NONFINITE
+from ..schemes.registry import Scheme
 from .flat import COMPUTE, Named
 
 

@@ -33,18 +33,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .analyses.arrivals import stragglers
     from .analyses.comparison import diff
     from .analyses.compression import codec, measures
-    from .analyses.lateness import stragglers
+    from .analyses.hang import hang
     from .analyses.over_steps import heatmap, spikes, steps
     from .analyses.picture import timeline
     from .analyses.shares import breakdown, efficiency, overlap
-    from .analyses.standstill import hang
     from .analyses.traffic import bandwidth, collectives, matrix
     from .analysis import imbalance, info, metrics, phases, report, summary, traffic
     from .check import validate
     from .exporting import export
-    from .merge import recover
+    from .merge_journals import recover
     from .page import write_page
     from .read import open_trace
     from .recorder import NullRecorder, Recorder
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Recorder": ".recorder",
     "NullRecorder": ".recorder",
-    "recover": ".merge",
+    "recover": ".merge_journals",
     "open_trace": ".read",
     "export": ".exporting",
     "validate": ".check",
@@ -70,7 +70,7 @@ _HOME = {
     "efficiency": ".analyses.shares",
     "spikes": ".analyses.over_steps",
     "heatmap": ".analyses.over_steps",
-    "stragglers": ".analyses.lateness",
+    "stragglers": ".analyses.arrivals",
     "collectives": ".analyses.traffic",
     "bandwidth": ".analyses.traffic",
     "matrix": ".analyses.traffic",
@@ -78,7 +78,7 @@ _HOME = {
     "measures": ".analyses.compression",
     "diff": ".analyses.comparison",
     "timeline": ".analyses.picture",
-    "hang": ".analyses.standstill",
+    "hang": ".analyses.hang",
     "write_page": ".page",
 }
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..comm.safety.collective_errors import together
 from ..errors import CorruptFile, MpicompError
-from ..together import together
 from . import journal, messages
 from .spool import Spool
 
@@ -32,10 +32,10 @@ def merge_over_ranks(
 
 def recover_together(comm: Any, folder: Path, path: Path, force: bool) -> None:
     """Make the file from the journals in a folder that rank 0 sees, and remove them. Collective."""
-    from . import merge
+    from . import merge_journals
 
     def recover() -> None:
-        merge.recover(folder, path, force=force)
+        merge_journals.recover(folder, path, force=force)
         for own in folder.glob("*" + journal.SUFFIX):
             own.unlink()
         folder.rmdir()
@@ -59,7 +59,7 @@ def is_visible(facts: dict[str, Any], run_id: str) -> bool:
 def _merge_here(
     comm: Any, folder: Path, everyone: list[Any], unseen: list[int], path: Path, force: bool, max_events: int | None
 ) -> Exception | None:
-    from . import merge
+    from . import merge_journals
 
     fetched = {rank: folder / f"rank{rank:05d}.fetched" for rank in unseen}
     failure: Exception | None = None
@@ -70,7 +70,7 @@ def _merge_here(
             raise failure
         journals = [journal.Journal(fetched.get(rank, facts["path"])) for rank, facts in enumerate(everyone)]
         _note_losses(journals, everyone)
-        merge.merge(journals, path, force=force, max_events=max_events or merge.MAX_EVENTS)
+        merge_journals.merge(journals, path, force=force, max_events=max_events or merge_journals.MAX_EVENTS)
     except MpicompError as error:
         return error
     except Exception as error:  # HDF5 raises many kinds; every one of them must reach all ranks

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..errors import InvalidArgument, MissingExtra
 from . import schema
-from .aside import check_output, files_of, write_aside
+from .atomic_output import check_output, files_of, write_aside
+from .progress import Progress, silent
 from .read import Source, Trace, open_trace
-from .saying import Progress, silent
 
 COLUMNS = (*(name for name in schema.EVENTS if name != "event"), "t_reference")
 _COUNTERS = ("nbytes_sent", "nbytes_recv")

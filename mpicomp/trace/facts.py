@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .. import variables
+from .._util import environment_variables
 from .._version import __version__
 from . import clock
 from .units import ranges
@@ -29,7 +29,7 @@ def run_facts(title: str, n_ranks: int, configuration: Mapping[str, Any] | None 
         "n_ranks": n_ranks,
         "command_line": sys.argv,
         "configuration": json.loads(json.dumps(dict(configuration or {}), default=str)),
-        "environment": variables.explaining(),
+        "environment": environment_variables.explaining(),
         "git_revision": git_revision(Path.cwd()),
         "slurm_job_id": os.environ.get("SLURM_JOB_ID", ""),
         "python_version": sys.version.split()[0],

@@ -9,10 +9,10 @@ from typing import Any
 
 from . import analysis, pictures
 from .analyses.frame import Frame
-from .analyses.standstill import hang
-from .aside import check_output, files_of, write_content_aside
+from .analyses.hang import hang
+from .atomic_output import check_output, files_of, write_content_aside
+from .progress import Progress, part_of, silent
 from .read import Source, Trace, open_trace
-from .saying import Progress, part_of, silent
 from .sections import Grid, Section, sections
 from .units import count, duration
 from .wording import settings, shortcomings

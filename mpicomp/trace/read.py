@@ -18,10 +18,10 @@ from typing import Any
 import h5py
 import numpy as np
 
+from .._util.hdf5_heaps import check_heaps
 from ..errors import DAMAGE, CorruptFile
-from ..heaps import check_heaps
 from . import clock, schema, tables
-from .aside import PART_FILES, folder_of
+from .atomic_output import PART_FILES, folder_of
 
 Source = str | os.PathLike[str]  # of a trace: a file, or the folder of its parts
 _LARGE = 64 << 20  # bytes a dataset may claim without having them stored

@@ -10,10 +10,10 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument
-from ..together import together
 from . import clock, facts, journal, schema
-from .aside import check_trace, on_files
+from .atomic_output import check_trace, on_files
 from .messages import broadcast_json
 from .spool import BATCH, Spool, log
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import analysis, pictures
-from .analyses import compression, lateness, over_steps, shares, traffic
+from .analyses import arrivals, compression, over_steps, shares, traffic
 from .analyses.frame import Frame
 from .analyses.picture import timeline
 from .pictures import Picture
-from .saying import Progress, silent
+from .progress import Progress, silent
 from .units import duration, is_known, nbytes, number, percent, some_ranges, time_of
 from .wording import SCHEME_ROWS, culprit
 
@@ -107,7 +107,7 @@ def _of_efficiency(result: dict[str, Any]) -> list[str]:
 
 
 def _late(frame: Frame) -> Section:
-    found, sudden = lateness.stragglers(frame), over_steps.spikes(frame)
+    found, sudden = arrivals.stragglers(frame), over_steps.spikes(frame)
     facts, grids, drawn = [], [], []
     if found["kind"] is None:
         facts.append("No communication of several ranks was recorded.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ..partition import runs
+from .._util.partition import runs
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 20

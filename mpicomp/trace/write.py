@@ -14,7 +14,7 @@ from ..errors import CorruptFile
 from . import schema, tables
 from .columns import attach_scale, create_column, describe, describe_codes, write_scale, write_table
 from .journal import Journal
-from .saying import Progress, silent
+from .progress import Progress, silent
 from .schema import Column
 from .totals import Totals
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpicomp.apps import images, loop, plots
-from mpicomp.apps.keeper import Keeper
+from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.mlp import MLP
 from mpicomp.errors import InvalidArgument, MpicompError, NonFiniteGradient, RefusedOverwrite

@@ -7,7 +7,7 @@ import lzma
 import numpy as np
 import pytest
 
-from mpicomp.apps import packed, texts
+from mpicomp.apps import compressed_files, texts
 from mpicomp.errors import CorruptFile, InvalidArgument
 
 LINES = {"train": " = a =\n\nthe cat sat on the mat\n", "valid": "the dog\n", "test": "a mat .\n"}
@@ -101,5 +101,5 @@ def test_wrong_folders_and_files(tmp_path):
 def test_a_small_file_that_would_fill_the_memory(tmp_path):
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(3 << 20)))
     with pytest.raises(CorruptFile, match="must hold at most 1048576 bytes, got more"):
-        packed.read(tmp_path / "bomb.gz", 1 << 20)
-    assert len(packed.read(tmp_path / "bomb.gz", 3 << 20)) == 3 << 20
+        compressed_files.read(tmp_path / "bomb.gz", 1 << 20)
+    assert len(compressed_files.read(tmp_path / "bomb.gz", 3 << 20)) == 3 << 20

@@ -22,12 +22,12 @@ from mpicomp.bench import documents
 from mpicomp.bench.compare import Baseline
 from mpicomp.bench.confidence import median_interval
 from mpicomp.bench.environment import Noise
-from mpicomp.bench.merge import merge
+from mpicomp.bench.merge_runs import merge
 from mpicomp.bench.plan import DTYPES, size_range
 from mpicomp.bench.plot import check_plot, plot
 from mpicomp.bench.rows import FIELDS, compression, full
 from mpicomp.cli import config, console
-from mpicomp.cli.bench import make_plan
+from mpicomp.cli.bench.command import make_plan
 from mpicomp.cli.root import root
 from mpicomp.errors import CorruptFile, InvalidArgument, MissingExtra, MpicompError
 
@@ -363,7 +363,7 @@ def test_words_of_nccl_tests(monkeypatch):
         seen.update(given)
         raise Stop
 
-    monkeypatch.setattr("mpicomp.cli.bench.make_plan", spy)
+    monkeypatch.setattr("mpicomp.cli.bench.command.make_plan", spy)
     result = invoke("bench", "-b", "8", "-e", "1K", "-f", "2", "-n", "20", "-w", "5", "-c", "0", "-d", "half", "-o",
                     "max", "-r", "1", "-m", "4", "-N", "3", "bcast")  # fmt: skip
     assert isinstance(result.exception, Stop), result.output
@@ -422,7 +422,7 @@ def configured(monkeypatch, tmp_path, text: str, *arguments: str):
         seen.update(given)
         raise Stop
 
-    monkeypatch.setattr("mpicomp.cli.bench.make_plan", spy)
+    monkeypatch.setattr("mpicomp.cli.bench.command.make_plan", spy)
     path = tmp_path / "run.toml"
     path.write_text(text)
     result = invoke(*(one.replace("FILE", str(path)) for one in arguments))

@@ -18,7 +18,7 @@ import mpicomp
 from mpicomp.bench import COLLECTIVES
 from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_names, split_schemes
 from mpicomp.cli import version
-from mpicomp.cli.bench import bench, make_plan
+from mpicomp.cli.bench.command import bench, make_plan
 from mpicomp.cli.console import Column, folded, plain_line
 from mpicomp.cli.hints import rank_hint, size_hint
 from mpicomp.cli.options import as_typed

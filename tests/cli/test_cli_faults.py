@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from launching import ENVIRONMENTS
 
+from mpicomp.comm.safety.fault_injection import Fault, parse
 from mpicomp.errors import InvalidArgument
-from mpicomp.exchanges import EXCHANGES
-from mpicomp.faults import Fault, parse
+from mpicomp.schemes.exchanges import EXCHANGES
 
 CALL = [str(Path(__file__).resolve().parent / "faulty_call.py")]
 TIMED_OUT = 70
@@ -35,7 +35,7 @@ def test_a_message_that_never_comes(job):
     assert re.search(r"waits for \d+ bytes from rank \d \(no\. \d+ of the latest \d+ messages\)", err)
     assert re.search(r"#6 Allreduce sum 1000 elements float64 ring: began \d+\.\d+ s ago, took \d+\.\d+ ms", err)
     assert re.search(rf"ranks 0-{job.ranks - 1}: {here}", err)  # the one that hangs has begun the call, too
-    assert "thread MainThread" in err and "faults.py" in err and "in _hang" in err
+    assert "thread MainThread" in err and "fault_injection.py" in err and "in _hang" in err
 
 
 def test_a_rank_that_does_not_come(one_job):
@@ -165,7 +165,7 @@ def test_raise_between_two_messages_of_an_exchange(job, exchange):
     assert ended.code != 0 and "END" not in ended.out
     who, why = rf"\[mpicomp\] rank 1 of {job.ranks} \(host .+, pid \d+\)", "MPICOMP_FAULT: raise on rank 1"
     assert re.search(rf"{who}: InjectedFault: {why} in call {call} \(message {message}\)", ended.err), ended.err
-    assert "mpicomp/exchanges/" in ended.err  # the traceback goes through the exchange
+    assert "mpicomp/schemes/exchanges/" in ended.err  # the traceback goes through the exchange
     assert ended.seconds < 40
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from launching import COMMAND, run
 
-from mpicomp.cli.trace import trace
+from mpicomp.cli.trace.command import trace
 
 NOT_WRITABLE = Path("/sys")  # a kernel's own: not even root makes files there
 BENCH = ["bench", "--sizes", "1K", "--iters", "2"]
@@ -63,7 +63,7 @@ def test_what_a_trace_cannot_be_written_to(recorded, tmp_path, monkeypatch, word
 def test_a_disk_that_is_full(recorded, words):
     """As far as a process may write: the same error, but for its name, as that of a full disk."""
     output = recorded.with_name("x")
-    limited = ("import resource, sys; from mpicomp.cli.trace import trace\n"
+    limited = ("import resource, sys; from mpicomp.cli.trace.command import trace\n"
                "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); trace(sys.argv[1:])")  # fmt: skip
     ended = run([sys.executable, "-c", limited, *words, str(recorded), "-o", str(output)])
     assert ended.code == 1 and ended.out == ""

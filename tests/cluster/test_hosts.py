@@ -40,7 +40,7 @@ def test_links_are_shaped_to_the_stated_rate(rate, bits, shown):
 
 
 def test_ring_is_right_on_hosts_of_different_names():
-    pytest.importorskip("mpicomp.mpi.comm")
+    pytest.importorskip("mpicomp.comm.comm")
     with hosts.Hosts(4) as cluster:
         assert run(cluster, "ring") == {"equal": True, "hosts": ["node0", "node1", "node2", "node3"]}
 

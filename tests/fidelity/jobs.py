@@ -13,8 +13,8 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp.apps import data, images, logreg, logreg_result, loop, ratings, texts
+from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.data import fingerprint
-from mpicomp.apps.keeper import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.mlp import MLP
 from mpicomp.apps.settings import Settings

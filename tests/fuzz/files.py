@@ -23,15 +23,15 @@ from kept import written
 
 from mpicomp.allreduce import ALGORITHMS
 from mpicomp.allreduce.table import built_in, dump, load
-from mpicomp.apps import data, idx, matchild, matfile
+from mpicomp.apps import data, idx, matfile, read_matlab
 from mpicomp.bench import documents, hdf5
 from mpicomp.bench.compare import Baseline
-from mpicomp.bench.merge import merge
+from mpicomp.bench.merge_runs import merge
 from mpicomp.bench.rows import FIELDS, full
 from mpicomp.cli import config
 from mpicomp.cli.root import COMMANDS, root
+from mpicomp.comm.safety.fault_injection import parse
 from mpicomp.errors import MpicompError
-from mpicomp.faults import parse
 from mpicomp.schemes import Scheme, names
 from mpicomp.trace import journal, open_trace, recover, schema, validate
 from mpicomp.trace.facts import run_facts
@@ -45,7 +45,7 @@ def _rows_of_a_result(path: str) -> None:
 
 
 # What those who fuzz put in the place of ``subprocess`` in these modules.
-FORKS = {matfile: forked.instead_of_subprocess(matchild.main),
+FORKS = {matfile: forked.instead_of_subprocess(read_matlab.main),
          documents: forked.instead_of_subprocess(_rows_of_a_result)}  # fmt: skip
 
 

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from kept import written
 
 from mpicomp.errors import CorruptFile, CorruptMessage, MpicompError
-from mpicomp.exchanges import _message
 from mpicomp.ops import cpu
+from mpicomp.reducer.workers import Workers
+from mpicomp.schemes.wire import message_format
 from mpicomp.trace import journal, schema
 from mpicomp.trace.facts import run_facts
-from mpicomp.workers import Workers
 
 EDGES = st.sampled_from([0, 1, -1, 255, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63 - 1, -(2**63)])
 NUMBERS = st.one_of(EDGES, st.integers(-(2**63), 2**63 - 1))
@@ -89,12 +89,12 @@ def parts(draw):
 
 def packed(n, workers):
     step = SimpleNamespace(ops=cpu, n=n, selector=object(), workers=Workers.equal(len(workers), 1))
-    made = [_message.part(indices, None, codes, indices.size, form, step) for form, indices, codes in workers]
-    return step, _message.pack(made, cpu)
+    made = [message_format.part(indices, None, codes, indices.size, form, step) for form, indices, codes in workers]
+    return step, message_format.pack(made, cpu)
 
 
 def unpacked(message, step):
-    return list(_message.unpack(message, _message.heads({0: message}, step)[0], step))
+    return list(message_format.unpack(message, message_format.heads({0: message}, step)[0], step))
 
 
 @tries(100)

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from mpicomp.buckets import Bucket
-from mpicomp.codecs import CODECS
+from mpicomp.comm.safety.agreement import Agreement
 from mpicomp.errors import Disagreement
-from mpicomp.exchanges import _checked, _lists, _message, pieces
-from mpicomp.mpi.agreement import Agreement
-from mpicomp.options import resolve
+from mpicomp.reducer.layout import Bucket
+from mpicomp.reducer.step import Step
+from mpicomp.reducer.workers import Workers
 from mpicomp.schemes import Scheme
-from mpicomp.step import Step
-from mpicomp.values import Compensated, Place
-from mpicomp.workers import Workers
+from mpicomp.schemes.codecs import CODECS
+from mpicomp.schemes.exchanges import pieces
+from mpicomp.schemes.options import resolve
+from mpicomp.schemes.wire import index_lists, message_format, validation
+from mpicomp.types import Compensated, Place
 
 BYTE = np.dtype(np.uint8)
 Read = Callable[[bytes], None]
@@ -64,7 +65,7 @@ def gathered(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
     step, exchange, u = step_of(text, rng, workers)
     exchange.select(u, step)
     own = [one.values for one in exchange.compress(u, step)]
-    message = _message.pack(exchange._parts, step.ops)
+    message = message_format.pack(exchange._parts, step.ops)
     step.comm, step.workers = SimpleNamespace(rank=1, own_message=1), Workers.equal(workers, 2)  # who gets it
 
     def read(data: bytes) -> None:
@@ -81,13 +82,15 @@ def pairs(filled: bool, rng: np.random.Generator) -> tuple[bytes, Read]:
     step, exchange, (u,) = step_of("gtopk:density=0.3", rng)
     exchange.select([u], step)
     own = exchange._own[0]
-    message = _lists.write(own, step, sum(step.selector.counts(step)) + int(rng.integers(0, 5)) if filled else None)
+    padded = sum(step.selector.counts(step)) + int(rng.integers(0, 5)) if filled else None
+    message = index_lists.write(own, step, padded)
 
     def read(data: bytes) -> None:
-        total = _lists.add([own, _lists.read(np.frombuffer(data, BYTE), step, check=False)], step, filled)
+        total = index_lists.add([own, index_lists.read(np.frombuffer(data, BYTE), step, check=False)], step, filled)
         assert (np.diff(total.indices) > 0).all()
         assert total.indices.size == total.values.size <= step.n
-        theirs = _lists.read(np.frombuffer(data, BYTE), step, filled)  # as a last message is, which is added to nothing
+        # As the last message, which is added to nothing.
+        theirs = index_lists.read(np.frombuffer(data, BYTE), step, filled)
         assert np.isin(theirs.indices, total.indices).all()
 
     return message.tobytes(), read
@@ -100,7 +103,7 @@ def selection(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
 
     def read(data: bytes) -> None:
         padded = (data + bytes(wire.nbytes))[: wire.nbytes]  # a broadcast has the receiver's length
-        indices = _checked.ascending(step.selector.expand(np.frombuffer(padded, wire.dtype), step), step)
+        indices = validation.ascending(step.selector.expand(np.frombuffer(padded, wire.dtype), step), step)
         assert u.at(indices, step.ops).size == indices.size <= step.n
 
     return wire.tobytes(), read

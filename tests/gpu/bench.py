@@ -201,8 +201,8 @@ def torch_top_k(xp: Any, n: int, arrays: list[Any], rate: float, busy: Busy,
 
 def staging(xp: Any, nbytes: int = 100_000_000) -> Iterator[dict[str, Any]]:
     """A vector through pinned host memory and back, in pieces, beside one pinned copy each way after the other."""
-    from mpicomp.device import device_of
-    from mpicomp.mpi.staging import Stage
+    from mpicomp.comm.staging import Stage
+    from mpicomp.ops.device import device_of
 
     x = xp.zeros(nbytes // 4, xp.float32)
     device = device_of(x)

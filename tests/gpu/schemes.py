@@ -40,8 +40,9 @@ def emulated() -> Any:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mpi"))
     import emulated_gpu
 
-    from mpicomp import device, ops
-    from mpicomp.ops import cuda_runtime, gpu
+    from mpicomp import ops
+    from mpicomp.ops import device, gpu
+    from mpicomp.ops.gpu import cuda_runtime
 
     ops.register("emulatedgpu", gpu)
     cuda_runtime.use(emulated_gpu.CountingRuntime())

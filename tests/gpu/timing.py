@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mpicomp.ops import cuda_runtime
+from mpicomp.ops.gpu import cuda_runtime
 
 ROUNDS, LEAST_ROUNDS = 9, 3
 BATCH = 10

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 from fake_device import FakeDevice
 
-from mpicomp import device as device_module
 from mpicomp import ops
-from mpicomp.ops import cuda_runtime, gpu
+from mpicomp.ops import device as device_module
+from mpicomp.ops import gpu
+from mpicomp.ops.gpu import cuda_runtime
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ops"))
 from cuda_on_cpu import EmulatedRuntime

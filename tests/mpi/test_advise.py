@@ -9,9 +9,9 @@ from mpicomp import Comm, Reducer
 from mpicomp.allreduce import ring, segments
 from mpicomp.bench import check, kernels, probe
 from mpicomp.cli.machine import this_machine
-from mpicomp.exchanges import _lists
-from mpicomp.exchanges.balanced import Balanced
 from mpicomp.schemes import Scheme
+from mpicomp.schemes.exchanges.balanced import Balanced
+from mpicomp.schemes.wire import index_lists
 from mpicomp.simulate import Place, program_of, replay
 from mpicomp.simulate import machine as machines
 from mpicomp.simulate.ghost_ops import KERNELS
@@ -103,7 +103,7 @@ def mean_of_checks(comm, monkeypatch, text, counted):
 def test_checks_estimate_thresholds_as_often_as_is_predicted(comm, monkeypatch, text):
     """Once a period, however much of the same gradient would wait in the memory by then."""
     estimated = []
-    for owner, name in ((_lists, "choose"), (Balanced, "_estimate")):
+    for owner, name in ((index_lists, "choose"), (Balanced, "_estimate")):
         real = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given, real=real: estimated.append(real) or real(*given))
     once = 2 / Scheme.parse(text).options["period"]  # here and by all

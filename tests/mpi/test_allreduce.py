@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import allreduce, cost
-from mpicomp.allreduce import direct, halving_doubling, ring
+from mpicomp import allreduce
+from mpicomp.allreduce import cost, direct, halving_doubling, ring
 from mpicomp.errors import BufferRefused, InvalidArgument
 
 OPS = {"sum": (MPI.SUM, np.add), "prod": (MPI.PROD, np.multiply), "min": (MPI.MIN, np.minimum)}
@@ -167,7 +167,7 @@ def test_bfloat16(comm):
 def test_counts_over_the_limit_go_in_chunks(world, monkeypatch):
     from mpicomp import Comm
 
-    monkeypatch.setattr("mpicomp.mpi.link.MAX_COUNT", 100)
+    monkeypatch.setattr("mpicomp.comm.transport.MAX_COUNT", 100)
     comm = Comm(world)
     try:
         for algorithm in ("native", *OWN):

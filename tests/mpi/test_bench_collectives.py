@@ -13,7 +13,7 @@ from mpicomp.bench.plan import DTYPES
 from mpicomp.bench.rows import FIELDS
 from mpicomp.bench.timing import Timer
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import cuda_runtime
+from mpicomp.ops.gpu import cuda_runtime
 from mpicomp.schemes import names
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast", "pingpong")

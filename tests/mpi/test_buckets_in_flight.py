@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import Comm, Reducer, pipeline, step
+from mpicomp import Comm, Reducer
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
+from mpicomp.reducer.reducer import run_step, step
 
 THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 N = 5003  # float32: five buckets of 4 KiB
@@ -175,7 +176,7 @@ def test_bytes_of_mpis_own_call_in_flight_are_counted(world, monkeypatch):
 
 def test_a_state_of_other_pieces_is_refused_before_anything_is_in_flight(own, started, monkeypatch, seed):
     """What is in flight when a step ends reads and writes memory that was given up."""
-    monkeypatch.setattr(pipeline, "IN_FLIGHT_BYTES", 1)
+    monkeypatch.setattr(run_step, "IN_FLIGHT_BYTES", 1)
     grads = dict(zip("wb", drawn(own, seed)[0], strict=True))
     first, second = (Reducer(own, "onebit:dense=1d") for _ in range(2))
     first.reduce(grads)

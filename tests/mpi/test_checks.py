@@ -10,9 +10,9 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm, Reducer
+from mpicomp.comm.safety.agreement import difference
+from mpicomp.comm.safety.checks import CHECKED_CALLS
 from mpicomp.errors import Disagreement
-from mpicomp.mpi.agreement import difference
-from mpicomp.mpi.checks import CHECKED_CALLS
 
 
 @pytest.fixture

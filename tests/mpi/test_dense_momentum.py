@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import checkpoint
+from mpicomp._util.partition import partition
 from mpicomp.errors import InvalidArgument, NonFiniteGradient, SchemeWarning
-from mpicomp.partition import partition
 
 STEPS = 6
 SHAPES = {"b": (7,), "w": (8, 9), "norm": (3,), "v": (4, 6)}  # dense=1d: the first and the third

@@ -10,11 +10,11 @@ from fake_device import FakeArray, FakeDevice
 from mpi4py import MPI
 
 from mpicomp import Comm
-from mpicomp import device as device_module
 from mpicomp.allreduce.choice import schedule
+from mpicomp.comm import job, staging
+from mpicomp.comm.buffers import Vector
 from mpicomp.errors import BufferRefused, InvalidArgument
-from mpicomp.mpi import job, staging
-from mpicomp.mpi.buffers import Vector
+from mpicomp.ops import device as device_module
 
 
 @pytest.fixture

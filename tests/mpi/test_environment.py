@@ -11,12 +11,12 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import Comm, ops
-from mpicomp import device as device_module
 from mpicomp.allreduce.table import FORMAT, VERSION
 from mpicomp.cli import info
+from mpicomp.comm import job
 from mpicomp.errors import InvalidArgument
-from mpicomp.mpi import job
-from mpicomp.ops import _cpu, reference
+from mpicomp.ops import _cpu, oracle
+from mpicomp.ops import device as device_module
 
 TABLE, NONSENSE = "a table of its own", ("nonsense", "none")
 # Variable, rank 0's value, that of the others; None: not set.
@@ -161,7 +161,7 @@ def test_ranks_with_other_operations_are_refused(world, monkeypatch):
     """MPICOMP_OPS=reference on some: sums of squares would differ in their last bits, and so would models."""
     monkeypatch.setattr(ops, "_FOUND", {})
     if world.rank == 0:
-        monkeypatch.setitem(ops._HOMES, "numpy", reference)
+        monkeypatch.setitem(ops._HOMES, "numpy", oracle)
     if world.size == 1:
         return Comm(world).Free()
     with pytest.raises(InvalidArgument, match=r"operations must be the same on all ranks.*: mpicomp\.ops\.reference"):

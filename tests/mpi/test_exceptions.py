@@ -7,8 +7,8 @@ import pytest
 
 import mpicomp
 from mpicomp.errors import InjectedFault
-from mpicomp.exchanges import EXCHANGES
 from mpicomp.schemes import COMPOSITIONS
+from mpicomp.schemes.exchanges import EXCHANGES
 
 SCHEMES = {
     "dense": "half", "leader": "scalecom:chunk=7", "gather": "topk:density=0.1", "merge": "gtopk:density=0.1",

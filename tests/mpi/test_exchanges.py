@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp.partition import partition
+from mpicomp._util.partition import partition
 
 STEPS = 5
 

@@ -9,9 +9,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicomp
+from mpicomp._util.partition import partition
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import reference
-from mpicomp.partition import partition
+from mpicomp.ops import oracle
 
 STEPS = 7
 
@@ -191,7 +191,7 @@ class Sketched:
         u = self.memory + gradients
         estimates = np.empty(self.n, np.float32)
         table = sum(self.table(one, number) for one in u)
-        reference.sketch_estimate(table, *self.shape, number * self.shape[0], estimates)
+        oracle.sketch_estimate(table, *self.shape, number * self.shape[0], estimates)
         sums = np.where(largest(estimates, 4 * self.k), u.sum(axis=0), 0)
         final = largest(sums, self.k)
         self.memory = np.where(final, 0, u)
@@ -199,7 +199,7 @@ class Sketched:
 
     def table(self, one, number):
         table = np.empty(self.shape[0] * self.shape[1], np.float32)
-        reference.count_sketch(None, one, *self.shape, number * self.shape[0], table)
+        oracle.count_sketch(None, one, *self.shape, number * self.shape[0], table)
         return table
 
 

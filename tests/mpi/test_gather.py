@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp.errors import CorruptMessage
-from mpicomp.exchanges import _message
+from mpicomp.schemes.wire import message_format
 
 HEADER = 32  # bytes a worker
 
@@ -83,13 +83,13 @@ def test_a_damaged_list_is_refused_by_all_who_get_it(world, monkeypatch, form):
     """With the same text, and nobody hangs. Its sender, which reads no message of its own, is told by their end."""
     if world.size == 1:
         pytest.skip("nobody gets it")
-    pack, damages = _message.pack, world.rank == world.size - 1
+    pack, damages = message_format.pack, world.rank == world.size - 1
 
     def bent(parts, ops):
         return pack([one._replace(indices=BENT[form](one.indices)) for one in parts], ops)
 
     if damages:
-        monkeypatch.setattr(_message, "pack", bent)
+        monkeypatch.setattr(message_format, "pack", bent)
     reducer, said = mpicomp.Reducer(mpicomp.Comm(world), f"topk:k=20,indices={form},switch=never"), None
     try:
         reducer.reduce(np.random.default_rng(world.rank).standard_normal(999).astype(np.float32))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import Comm, Reducer, pipeline
+from mpicomp import Comm, Reducer
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
+from mpicomp.reducer.reducer import run_step
 
 THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
@@ -115,7 +116,7 @@ def test_the_reducer_keeps_dense_arrays_in_flight(world, text, monkeypatch):
     start = comm.start_allreduce
     monkeypatch.setattr(comm, "start_allreduce", lambda *args, **named: used.append(1) or start(*args, **named))
     for least in (0, 1 << 30):
-        monkeypatch.setattr(pipeline, "IN_FLIGHT_BYTES", least)
+        monkeypatch.setattr(run_step, "IN_FLIGHT_BYTES", least)
         reducer = Reducer(comm, text, algorithm="ring")
         results.append([reducer.reduce(grads) for _ in range(3)])
         sent.append(reducer.stats.bytes_sent)
@@ -136,7 +137,7 @@ def test_what_goes_dense_is_read_where_it_is(own, monkeypatch, least, workers):
     read, start, plain = [], own.start_allreduce, own.allreduce_from
     monkeypatch.setattr(own, "start_allreduce", lambda *args: read.append(args[4]) or start(*args))
     monkeypatch.setattr(own, "allreduce_from", lambda *args: read.append(args[0]) or plain(*args))
-    monkeypatch.setattr(pipeline, "IN_FLIGHT_BYTES", least)
+    monkeypatch.setattr(run_step, "IN_FLIGHT_BYTES", least)
     rows = (workers,) if workers > 1 else ()
     grads = {"b": np.arange(1000 * workers, dtype=np.float32).reshape(*rows, 1000) % 17 + own.rank,
              "w": np.ones((*rows, 40, 50), np.float32)}

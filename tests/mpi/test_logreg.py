@@ -10,7 +10,7 @@ from mpi4py import MPI
 import mpicomp
 from mpicomp.apps import data, logreg
 from mpicomp.apps.settings import Settings
-from mpicomp.cli.train import logreg as command
+from mpicomp.cli.train.command import logreg as command
 from mpicomp.errors import CorruptFile, Disagreement, InvalidArgument, RefusedOverwrite
 from mpicomp.trace import NullRecorder
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mpicomp
-from mpicomp.exchanges import EXCHANGES
-from mpicomp.partition import partition
+from mpicomp._util.partition import partition
+from mpicomp.schemes.exchanges import EXCHANGES
 
 N, STEPS = 80, 4
 NAMES = {"density", "wire_bytes", "compression_error", "total_error", "contraction", "memory_norm", "memory_cosine",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import mpicomp
+from mpicomp._util.partition import partition
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
-from mpicomp.partition import partition
 
 STEPS, N, K = 7, 90, 6
 RESET = "error-reset:selector=top-k,exchange=gather"  # with the parts that the simulation has

@@ -11,11 +11,12 @@ from emulated_gpu import CountingRuntime, DeviceFunctions, EmulatedGPU, on_devic
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp import device as device_module
 from mpicomp import ops
+from mpicomp.comm import nccl
 from mpicomp.errors import BufferRefused, InvalidArgument
-from mpicomp.mpi import nccl
-from mpicomp.ops import cuda_runtime, gpu
+from mpicomp.ops import device as device_module
+from mpicomp.ops import gpu
+from mpicomp.ops.gpu import cuda_runtime
 
 TYPES = {"NCCL_FLOAT32": np.float32, "NCCL_FLOAT64": np.float64, "NCCL_INT32": np.int32, "NCCL_UINT8": np.uint8}
 OPS = {"NCCL_SUM": MPI.SUM, "NCCL_PROD": MPI.PROD, "NCCL_MIN": MPI.MIN, "NCCL_MAX": MPI.MAX}

@@ -12,9 +12,9 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm
+from mpicomp.comm import node_memory
 from mpicomp.errors import InvalidArgument, MpicompError, RankLeft
-from mpicomp.mpi import node
-from mpicomp.ops import reference
+from mpicomp.ops import oracle
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 REALS = ("float32", "float64", "float16")
@@ -41,13 +41,13 @@ def reduced(comm, vectors, op, in_place=False):
     return result
 
 
-@pytest.fixture(params=[node.SLOT_BYTES, 1 << 10], ids=["", "many-pieces"])
+@pytest.fixture(params=[node_memory.SLOT_BYTES, 1 << 10], ids=["", "many-pieces"])
 def small(request, comm, monkeypatch):
     """A communicator with the usual slots, or with slots so small that every call turns them over many times."""
-    if request.param == node.SLOT_BYTES:
+    if request.param == node_memory.SLOT_BYTES:
         yield comm
         return
-    monkeypatch.setattr(node, "SLOT_BYTES", request.param)
+    monkeypatch.setattr(node_memory, "SLOT_BYTES", request.param)
     own = Comm(comm)
     yield own
     own.Free()
@@ -66,7 +66,7 @@ def test_every_op_and_dtype(small, op):
 
 def test_lengths_around_what_the_slots_hold(world, monkeypatch, seed):
     """One piece in one slot, one piece over all slots, many pieces: each may follow each, and ranks come late."""
-    monkeypatch.setattr(node, "SLOT_BYTES", 1 << 11)
+    monkeypatch.setattr(node_memory, "SLOT_BYTES", 1 << 11)
     own, rng, late = Comm(world), np.random.default_rng(seed), np.random.default_rng([seed, world.rank])
     for _ in range(30):
         n = int(rng.choice([1, 500, 512, 513, 900, 1000, 1024, 1025, 3000]))  # float32: one slot holds 512, both 1024
@@ -103,7 +103,7 @@ def test_the_sum_is_taken_in_rank_order(small):
         vectors = [np.random.default_rng([n, rank]).standard_normal(n, np.float32) for rank in range(small.size)]
         want = vectors[0].copy()
         for vector in vectors[1:]:
-            reference.add(want, vector)
+            oracle.add(want, vector)
         for in_place in (False, True):
             np.testing.assert_array_equal(reduced(small, vectors, MPI.SUM, in_place), want)
 
@@ -136,7 +136,7 @@ def test_empty_without_enough_memory(comm, monkeypatch):
         raise OSError(28, "No space left on device")
 
     comm.empty(1)  # the slots have their memory
-    monkeypatch.setattr(node, "create", full)
+    monkeypatch.setattr(node_memory, "create", full)
     with pytest.raises(MpicompError, match="no shared memory for 4 bytes a rank"):
         comm.empty(1)
 
@@ -199,7 +199,7 @@ def test_without_shared_memory_another_schedule_runs(world, monkeypatch):
     def full(nbytes):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(node, "create", full)
+    monkeypatch.setattr(node_memory, "create", full)
     own = Comm(world)
     x = np.full(100, own.rank)
     own.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")

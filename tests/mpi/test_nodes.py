@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from mpicomp import Comm
 from mpicomp.allreduce import choice, node_shared
-from mpicomp.mpi import call, node
+from mpicomp.comm import allreduce_call, node_memory
 
 OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 LOGIC = {
@@ -24,7 +24,7 @@ LOGIC = {
 def own(request, world, monkeypatch):
     """Nodes of two or three ranks; an odd rank out where the number of ranks does not divide."""
     monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", request.param)
-    monkeypatch.setattr(node, "SLOT_BYTES", 1 << 12)
+    monkeypatch.setattr(node_memory, "SLOT_BYTES", 1 << 12)
     monkeypatch.setattr(node_shared, "PART_BYTES", 1 << 14)
     comm = Comm(world)
     yield comm
@@ -40,7 +40,7 @@ def test_layout(own, world):
 def schedules(monkeypatch):
     """The schedules that were chosen."""
     chosen, really = [], choice.schedule
-    monkeypatch.setattr(call, "schedule", lambda *arguments: chosen.append(really(*arguments)) or chosen[-1])
+    monkeypatch.setattr(allreduce_call, "schedule", lambda *arguments: chosen.append(really(*arguments)) or chosen[-1])
     return chosen
 
 

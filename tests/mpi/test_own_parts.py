@@ -5,9 +5,9 @@ import pytest
 
 import mpicomp
 from mpicomp import schemes
-from mpicomp.exchanges import Stateless
-from mpicomp.selectors import DENSITY, Counted, K
-from mpicomp.values import Exchanged, Mean, Sent
+from mpicomp.schemes.exchanges import Stateless
+from mpicomp.schemes.selectors import DENSITY, Counted, K
+from mpicomp.types import Exchanged, Mean, Sent
 
 N = 40
 

@@ -8,9 +8,9 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import checkpoint
-from mpicomp.codecs import _groups
+from mpicomp._util.partition import partition
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
-from mpicomp.partition import partition
+from mpicomp.schemes.codecs import _groups
 
 STEPS = 4
 SHAPES = {"w": (6, 10), "b": (7,), "none": (3, 0), "kernel": (5, 3, 2, 2)}

@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 from mpicomp import Comm
 from mpicomp.allreduce import direct, names
+from mpicomp.comm import node_memory
 from mpicomp.errors import InvalidArgument, MpicompError
-from mpicomp.mpi import node
 
 OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 DTYPES = ("float32", "float64", "float16", "int8", "int64", "uint16")
@@ -46,7 +46,7 @@ def own(request, world, monkeypatch):
     if request.param.startswith("nodes"):
         monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "2" if request.param.endswith("two") else "1")
     if request.param == "short segments":
-        monkeypatch.setattr(node, "SLOT_BYTES", 1 << 10)
+        monkeypatch.setattr(node_memory, "SLOT_BYTES", 1 << 10)
     if request.param != "one node":
         monkeypatch.setattr(direct, "SEGMENT_BYTES", 1 << 9)
     comm = Comm(world, reproducible=True)

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from mpicomp import Comm
 from mpicomp.allreduce import direct, halving_doubling, ring, segments
-from mpicomp.mpi import gather_to_all
+from mpicomp.comm import allgather
 
 USUAL = 1 << 20, 4
 
@@ -73,7 +73,7 @@ def test_blocks_of_a_gather_travel_in_segments(scattered, kind, window, monkeypa
     monkeypatch.setattr(segments, "EAGER_BYTES", 1000)
     monkeypatch.setattr(segments, "EAGER_WINDOW", window)
     monkeypatch.setattr(segments, "LEAST_BYTES", 2000)
-    monkeypatch.setattr(gather_to_all, "BRUCK_BYTES", 0)
+    monkeypatch.setattr(allgather, "BRUCK_BYTES", 0)
     rank, size = scattered.rank, scattered.size
     counts = {"equal": [5000] * size, "rising": [1000 * at + 999 for at in range(size)],
               "one": [0] * (size - 1) + [7003], "some none": [(at % 2) * 4500 for at in range(size)]}[kind]  # fmt: skip

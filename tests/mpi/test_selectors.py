@@ -8,9 +8,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp.ops import reference
-from mpicomp.partition import partition
-from mpicomp.selectors.random_k import SHARED
+from mpicomp._util.partition import partition
+from mpicomp.ops import oracle
+from mpicomp.schemes.selectors.random_k import SHARED
 
 STEPS = 4
 # Sketches longer than what they stand for, of which users are warned: test_cautions.py.
@@ -39,10 +39,10 @@ def agreed_indices(scheme, number, u):
     options, n = scheme.options, u.shape[1]
     k, seed = target(options, n), options["seed"]
     if scheme.name == "randomk":
-        return reference.random_strata(n, k, reference.Key(seed, number, SHARED))
+        return oracle.random_strata(n, k, oracle.Key(seed, number, SHARED))
     row, width = options["row"], options["width"]
     sketch = np.empty(-(-n // row) * width)
-    reference.project_rows(None, u.sum(axis=0), row, width, seed * 2**32 + number, sketch)
+    oracle.project_rows(None, u.sum(axis=0), row, width, seed * 2**32 + number, sketch)
     norms = np.sqrt(np.sum(sketch.reshape(-1, width) ** 2, axis=1)).astype(np.float32)
     chosen = largest(norms, min(len(norms), -(-k // row)))
     return np.array([i for i in range(n) if i // row in chosen])

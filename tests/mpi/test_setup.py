@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import mpicomp
-from mpicomp.workers import Workers
+from mpicomp.reducer.workers import Workers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import setup_calls

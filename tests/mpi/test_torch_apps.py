@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp.apps import images, loop, ratings, texts
-from mpicomp.apps.keeper import Keeper
+from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.language import Language
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.recommend import Recommend

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mpicomp import device as device_module
+from mpicomp.ops import device as device_module
 from mpicomp.torch import DistributedOptimizer, ddp_hook
 from mpicomp.torch.flat import FlatBucket
 

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp.apps import data, images, logreg, loop
-from mpicomp.apps.keeper import Keeper
+from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.mlp import MLP
 from mpicomp.apps.settings import Settings

@@ -9,8 +9,8 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm
-from mpicomp.calls import Calls
-from mpicomp.mpi import watchdog
+from mpicomp.comm.safety import watchdog
+from mpicomp.comm.safety.call_log import Calls
 
 LIMIT_S, TICK_S = 40.0, 1.0
 
@@ -31,7 +31,7 @@ def clock(monkeypatch):
     now = SimpleNamespace(seconds=1000.0)
     time = SimpleNamespace(monotonic=lambda: now.seconds)
     monkeypatch.setattr(watchdog, "time", time)
-    monkeypatch.setattr("mpicomp.calls.monotonic", time.monotonic)
+    monkeypatch.setattr("mpicomp.comm.safety.call_log.monotonic", time.monotonic)
     return now
 
 

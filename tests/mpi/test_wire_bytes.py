@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import schemes
-from mpicomp.codecs import _groups
-from mpicomp.partition import partition
+from mpicomp._util.partition import partition
+from mpicomp.schemes.codecs import _groups
 
 SHAPES = {"w": (64, 48), "v": (1024,)}
 N = 4096

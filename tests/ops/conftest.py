@@ -11,7 +11,8 @@ from cuda_on_cpu import CheckedRuntime, EmulatedRuntime
 from on_gpu import OnGPU
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import _cpu, cpu, cuda_runtime, gpu
+from mpicomp.ops import _cpu, cpu, gpu
+from mpicomp.ops.gpu import cuda_runtime
 
 ISAS = ("avx512", "avx2", "baseline")
 

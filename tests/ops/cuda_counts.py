@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from cuda_resources import Resources, checked, compile_family
 
-from mpicomp.ops import cuda_runtime
+from mpicomp.ops.gpu import cuda_runtime
 
 ARCHITECTURE = "sm_90"
 MULTIPROCESSORS, CLOCK, ISSUED = 132, 1.7e9, 4  # of an H100: instructions of a warp a clock, on a multiprocessor

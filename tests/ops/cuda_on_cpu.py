@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpicomp.ops import cuda_runtime
+from mpicomp.ops.gpu import cuda_runtime
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "cuda_on_cpu"

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpicomp.ops import cuda_runtime
+from mpicomp.ops.gpu import cuda_runtime
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")  # Ampere, Hopper, Blackwell
 TABLE = Path(__file__).parents[2] / "docs" / "results" / "cuda-resources.md"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_refusals import refuse
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import cpu, reference
+from mpicomp.ops import cpu, oracle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LENGTHS = (1, 2, 7, 15, 16, 17, 50, 100, 256, 500, 1000, 1023, 1024, 1025, 3000, 2**40)
@@ -16,7 +16,7 @@ LENGTHS = (1, 2, 7, 15, 16, 17, 50, 100, 256, 500, 1000, 1023, 1024, 1025, 3000,
 
 def assert_same_selection(ops, memory, grad, lengths):
     for length in lengths:
-        assert_same(ops.bin_select(memory, grad, length), reference.bin_select(memory, grad, length))
+        assert_same(ops.bin_select(memory, grad, length), oracle.bin_select(memory, grad, length))
 
 
 @pytest.mark.parametrize("has_memory", [True, False])
@@ -46,7 +46,7 @@ def test_specials(cpu_ops, rng, dtype):
 
 def test_wide_indices(ops, rng, wide_indices):
     grad = vector(rng, 300, np.float32)
-    assert_same(ops.bin_select(None, grad, 50), reference.bin_select(None, grad, 50).astype(np.int64))
+    assert_same(ops.bin_select(None, grad, 50), oracle.bin_select(None, grad, 50).astype(np.int64))
 
 
 def test_a_bin_in_which_all_reach_the_peak(ops):
@@ -60,13 +60,13 @@ def test_a_bin_in_which_all_reach_the_peak(ops):
 def test_any_floats(values, length, data):
     memory = data.draw(st.lists(st.floats(width=32), min_size=len(values), max_size=len(values)))
     memory, grad = np.float32(memory), np.float32(values)
-    assert_same(cpu.bin_select(memory, grad, length), reference.bin_select(memory, grad, length))
+    assert_same(cpu.bin_select(memory, grad, length), oracle.bin_select(memory, grad, length))
 
 
 def test_arguments(ops):
     grad = np.ones(10, np.float32)
     for length in (0, -1):
-        for module in (ops, reference):
+        for module in (ops, oracle):
             with pytest.raises(InvalidArgument, match=f"length must be at least 1, got {length}"):
                 module.bin_select(None, grad, length)
     refuse(lambda m, g: ops.bin_select(m, g, 5), grad[:3].copy(), grad, match="memory must have 10 elements, got 3")

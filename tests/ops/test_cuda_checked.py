@@ -12,9 +12,9 @@ from arrays import vector
 from cuda_on_cpu import CheckedRuntime
 
 from mpicomp.errors import MpicompError
-from mpicomp.ops import cuda_runtime, gpu, reference
-from mpicomp.ops.gpu import largest
-from mpicomp.ops.reference import Key
+from mpicomp.ops import gpu, oracle
+from mpicomp.ops.gpu import cuda_runtime, largest
+from mpicomp.ops.oracle import Key
 
 THREADS, BLOCKS = cuda_runtime.THREADS, 7
 PLANTED = Path(__file__).with_name("planted.cu").read_text(encoding="utf-8")
@@ -107,14 +107,14 @@ def kernels_with(file, right, wrong):
 
 def select(rng):
     grad = vector(rng, 40_001, np.float32)  # ten tiles
-    got, expected = gpu.threshold(None, grad, 2.0), reference.threshold(None, grad, 2.0)
+    got, expected = gpu.threshold(None, grad, 2.0), oracle.threshold(None, grad, 2.0)
     np.testing.assert_array_equal(got, expected)
 
 
 def largest_of_spans(rng):
     """Spans that are not sampled, whose tiles nothing is kept of, between those that are."""
     grad, spans = vector(rng, 90_001, np.float32), [(0, 20_000), (20_000, 70_000), (70_000, 90_001)]
-    got, expected = (ops.top_k_spans(None, grad, spans, [9, 40_000, 9]) for ops in (gpu, reference))
+    got, expected = (ops.top_k_spans(None, grad, spans, [9, 40_000, 9]) for ops in (gpu, oracle))
     np.testing.assert_array_equal(got, expected)
 
 

@@ -10,8 +10,8 @@ from arrays import REALS, assert_same, vector, with_specials
 from test_large import Huge, Recorder
 from test_selection import long_vectors
 
-from mpicomp.ops import cuda_runtime, gpu, reference
-from mpicomp.ops.gpu import largest
+from mpicomp.ops import gpu, oracle
+from mpicomp.ops.gpu import cuda_runtime, largest
 
 SAMPLE = cuda_runtime.SAMPLE
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -83,8 +83,8 @@ def test_any_vector(ops, rng, dtype, kind):
     n = int(rng.integers(SAMPLE, 2 * SAMPLE))
     x, memory = vectors(rng, n, dtype)[kind], with_specials(rng, vector(rng, n, dtype))
     for k in (0, 1, n // int(rng.choice([30, 300, 1000]))):
-        assert_same(ops.top_k(None, x, k), reference.top_k(None, x, k))
-    assert_same(ops.top_k(memory, x, n // 100), reference.top_k(memory, x, n // 100))
+        assert_same(ops.top_k(None, x, k), oracle.top_k(None, x, k))
+    assert_same(ops.top_k(memory, x, n // 100), oracle.top_k(memory, x, n // 100))
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -98,10 +98,10 @@ def test_any_spans(ops, rng, dtype):
     for name in rng.permutation(list(kinds))[:5]:
         x = kinds[name]
         counts = [100, 30, 7, 0, ends[3] - ends[2] - 1, 1]
-        found, expected = ops.top_k_spans(None, x, spans, counts), reference.top_k_spans(None, x, spans, counts)
+        found, expected = ops.top_k_spans(None, x, spans, counts), oracle.top_k_spans(None, x, spans, counts)
         np.testing.assert_array_equal(found, expected, name)
     counts = [1, 100, 99, 0, 50, 9]
-    assert_same(ops.top_k_spans(memory, x, spans, counts), reference.top_k_spans(memory, x, spans, counts))
+    assert_same(ops.top_k_spans(memory, x, spans, counts), oracle.top_k_spans(memory, x, spans, counts))
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -113,18 +113,18 @@ def test_the_vector_is_read_once(ops, rng, after, sure, dtype, has_memory):
     memory, spans = memory if has_memory else None, [(0, 2 * SAMPLE + 5), (2 * SAMPLE + 5, n)]
     spoilt = after("keep", spoil_vector)
     for k in (1, n // 1000, n // 100, n // 60):
-        expected = reference.top_k(memory, grad, k)
+        expected = oracle.top_k(memory, grad, k)
         assert_same(ops.top_k(memory, grad.copy(), k), expected)
-        expected = reference.top_k_spans(memory, grad, spans, [k, k])
+        expected = oracle.top_k_spans(memory, grad, spans, [k, k])
         assert_same(ops.top_k_spans(memory, grad.copy(), spans, [k, k]), expected)
     assert len(spoilt) == 8
 
 
 def test_wide_indices(ops, rng, wide_indices):
     memory, grad = vector(rng, 2 * SAMPLE, np.float32), vector(rng, 2 * SAMPLE, np.float32)
-    assert_same(ops.top_k(memory, grad, 70), reference.top_k(memory, grad, 70).astype(np.int64))
+    assert_same(ops.top_k(memory, grad, 70), oracle.top_k(memory, grad, 70).astype(np.int64))
     spans = [(0, SAMPLE + 9), (SAMPLE + 9, 2 * SAMPLE)]
-    expected = reference.top_k_spans(memory, grad, spans, [70, 3]).astype(np.int64)
+    expected = oracle.top_k_spans(memory, grad, spans, [70, 3]).astype(np.int64)
     assert_same(ops.top_k_spans(memory, grad, spans, [70, 3]), expected)
 
 
@@ -138,8 +138,8 @@ def test_as_many_candidates_as_there_is_room_for(ops, rng, after, sure, more, sp
         for start in (0, n):
             x[start + rng.permutation(n)[: room + more]] = -2
         spans = [(0, n), (n, 2 * n)]
-        assert_same(ops.top_k(None, x[:n].copy(), k), reference.top_k(None, x[:n], k))
-        assert_same(ops.top_k_spans(None, x.copy(), spans, [k, k]), reference.top_k_spans(None, x, spans, [k, k]))
+        assert_same(ops.top_k(None, x[:n].copy(), k), oracle.top_k(None, x[:n], k))
+        assert_same(ops.top_k_spans(None, x.copy(), spans, [k, k]), oracle.top_k_spans(None, x, spans, [k, k]))
     assert len(spoilt) == 4
 
 
@@ -147,9 +147,9 @@ def test_any_guess(ops, rng, after):
     """Too high, so that candidates are fewer than k or none; too low, so that they are many; nearly right."""
     n, k = 3 * SAMPLE, 150
     x = vector(rng, 2 * n, np.float32)
-    spans, expected = [(0, n), (n, 2 * n)], reference.top_k(None, x[:n], k)
+    spans, expected = [(0, n), (n, 2 * n)], oracle.top_k(None, x[:n], k)
     least = np.sort(np.abs(x[:n]).view(np.int32))[-k]
-    of_spans = reference.top_k_spans(None, x, spans, [k, k])
+    of_spans = oracle.top_k_spans(None, x, spans, [k, k])
     keys = (0, 1, least - 1, least, least + 1, np.float32(np.inf).view(np.int32), 2**31 - 1, *rng.integers(0, 2**31, 2))
     for key in keys:
         planted = after("guess", lambda *args, key=key: args[-1].fill(int(key)))

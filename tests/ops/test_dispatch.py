@@ -14,12 +14,13 @@ import pytest
 
 from mpicomp import ops as package
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import _cpu, cpu, cuda_runtime, gpu, ops_for, reference, register
+from mpicomp.ops import _cpu, cpu, gpu, ops_for, oracle, register
+from mpicomp.ops.gpu import cuda_runtime
 
 NAMES = [
     name
-    for name, f in vars(reference).items()
-    if inspect.isfunction(f) and f.__module__ == reference.__name__ and name[0] != "_"
+    for name, f in vars(oracle).items()
+    if inspect.isfunction(f) and f.__module__ == oracle.__name__ and name[0] != "_"
 ]
 
 
@@ -55,7 +56,7 @@ def test_modules_mirror_the_reference(module):
 
 def test_gpu_takes_the_same_arguments_as_the_reference():
     for name in NAMES:
-        expected, actual = (list(inspect.signature(getattr(m, name)).parameters) for m in (reference, gpu))
+        expected, actual = (list(inspect.signature(getattr(m, name)).parameters) for m in (oracle, gpu))
         assert actual == expected, name
 
 
@@ -69,7 +70,7 @@ def test_a_clone_that_was_not_compiled_says_so(tmp_path):
 
 def test_environment_chooses_the_oracle():
     code = "import numpy, mpicomp.ops as o; print(o.ops_for(numpy.zeros(1)).__name__)"
-    assert python(code, MPICOMP_OPS="reference").stdout.strip() == "mpicomp.ops.reference"
+    assert python(code, MPICOMP_OPS="reference").stdout.strip() == "mpicomp.ops.oracle"
 
 
 def test_environment_chooses_the_instruction_set():

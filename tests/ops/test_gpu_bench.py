@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpicomp.ops import cuda_runtime
+from mpicomp.ops.gpu import cuda_runtime
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
 import bench

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from arrays import assert_same, vector, with_specials
 
-from mpicomp.ops import reference
+from mpicomp.ops import oracle
 
 KINDS = ("float16", "bfloat16")
 ALL_HALVES = np.arange(2**16, dtype=np.uint16)
@@ -19,14 +19,14 @@ def is_nan(halves: np.ndarray, kind: str) -> np.ndarray:
 def test_widen_every_bit_pattern(ops, kind):
     wide, expected = np.empty((2, 2**16), np.float32)
     ops.widen(wide, ALL_HALVES, kind)
-    reference.widen(expected, ALL_HALVES, kind)
+    oracle.widen(expected, ALL_HALVES, kind)
     assert_same(wide, expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_narrow_gives_back_what_was_widened(ops, kind):
     wide, back = np.empty(2**16, np.float32), np.empty(2**16, np.uint16)
-    reference.widen(wide, ALL_HALVES, kind)
+    oracle.widen(wide, ALL_HALVES, kind)
     ops.narrow(back, wide, kind)
     nan = is_nan(ALL_HALVES, kind)
     assert is_nan(back[nan], kind).all()
@@ -36,7 +36,7 @@ def test_narrow_gives_back_what_was_widened(ops, kind):
 def difficult_floats(rng, kind):
     """Ties between two halves and their neighbours, of every exponent; and any bits at all."""
     wide = np.empty(2**16, np.float32)
-    reference.widen(wide, ALL_HALVES, kind)
+    oracle.widen(wide, ALL_HALVES, kind)
     with np.errstate(all="ignore"):
         ties = ((wide[:-1].astype(np.float64) + wide[1:]) / 2).astype(np.float32)
         neighbours = np.concatenate([np.nextafter(ties, np.float32(s * np.inf)) for s in (-1, 1)])
@@ -51,7 +51,7 @@ def test_narrow_rounds_to_nearest_even(ops, rng, kind):
     wide = difficult_floats(rng, kind)
     narrow, expected = np.empty((2, len(wide)), np.uint16)
     ops.narrow(narrow, wide, kind)
-    reference.narrow(expected, wide, kind)
+    oracle.narrow(expected, wide, kind)
     nan = np.isnan(wide)
     assert is_nan(narrow[nan], kind).all()
     np.testing.assert_array_equal(narrow[~nan], expected[~nan])
@@ -64,6 +64,6 @@ def test_add_widened(ops, rng, kind):
         dst = with_specials(rng, vector(rng, n, np.float32))
         src = rng.integers(0, 2**16, n, np.uint16)
         expected = dst.copy()
-        reference.add_widened(expected, src, kind)
+        oracle.add_widened(expected, src, kind)
         ops.add_widened(dst, src, kind)
         assert_same(dst, expected)

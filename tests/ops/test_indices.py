@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from arrays import INDICES, REALS, SIZES, assert_same, some_indices, vector, with_specials
 
-from mpicomp.ops import reference
+from mpicomp.ops import oracle
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
@@ -20,7 +20,7 @@ def test_gather(ops, rng, dtype, index):
         values, expected = np.empty((2, len(indices)), dtype)
         for m in (memory, None):
             ops.gather(m, grad, indices, values)
-            reference.gather(m, grad, indices, expected)
+            oracle.gather(m, grad, indices, expected)
             assert_same(values, expected)
 
 
@@ -31,7 +31,7 @@ def test_write(ops, rng, dtype, index, name):
         values = () if name == "clear" else (vector(rng, len(indices), dtype),)
         expected = dst.copy()
         getattr(ops, name)(dst, indices, *values)
-        getattr(reference, name)(expected, indices, *values)
+        getattr(oracle, name)(expected, indices, *values)
         assert_same(dst, expected)
 
 
@@ -42,7 +42,7 @@ def test_gather_counted(ops, rng, dtype, index, has_memory):
         for indices in (some_indices(rng, n, index), rng.permutation(n).astype(index)):
             values, expected = np.full((2, len(indices)), 7, dtype)
             found = ops.gather_counted(memory, grad, indices, values)
-            assert found == reference.gather_counted(memory, grad, indices, expected)
+            assert found == oracle.gather_counted(memory, grad, indices, expected)
             assert found == np.count_nonzero(~np.isfinite(expected))
             assert_same(values, expected)
 
@@ -53,7 +53,7 @@ def test_masked_update(ops, rng, dtype, index, beta):
         memory, grad = vector(rng, n, dtype), with_specials(rng, vector(rng, n, dtype))
         indices = some_indices(rng, n, index)
         sent, expected = vector(rng, len(indices), dtype), memory.copy()
-        reference.masked_update(expected, grad, indices, sent, beta)
+        oracle.masked_update(expected, grad, indices, sent, beta)
         ops.masked_update(memory, grad, indices, sent, beta)
         assert_same(memory, expected)
 
@@ -61,6 +61,6 @@ def test_masked_update(ops, rng, dtype, index, beta):
 def test_masked_update_where_everything_was_sent(ops, rng, dtype, index):
     memory, grad, sent = (vector(rng, 3000, dtype) for _ in range(3))
     indices, expected = np.arange(3000, dtype=index), memory.copy()
-    reference.masked_update(expected, grad, indices, sent, 0.5)
+    oracle.masked_update(expected, grad, indices, sent, 0.5)
     ops.masked_update(memory, grad, indices, sent, 0.5)
     assert_same(memory, expected)

@@ -14,8 +14,8 @@ import pytest
 from arrays import assert_same, vector
 from cuda_on_cpu import EmulatedRuntime
 
-from mpicomp.ops import cuda_runtime, gpu, reference
-from mpicomp.ops.gpu import collect
+from mpicomp.ops import gpu, oracle
+from mpicomp.ops.gpu import collect, cuda_runtime
 from mpicomp.ops.gpu.arguments import vouch
 from mpicomp.ops.gpu.quantise import _Groups
 
@@ -109,7 +109,7 @@ class Recorder(cuda_runtime.Runtime):
 def calls(n):
     """Operations over n elements, each with the number that its kernel must be told."""
     x, y, z, k = Huge(n), Huge(n), Huge(n), n // 100
-    values, indices = Huge(k), Huge(k, reference.index_dtype(n))
+    values, indices = Huge(k), Huge(k, oracle.index_dtype(n))
     positions = Huge(-(-n // 112), np.uint8)
     spans = [(0, n // 2, 112), (n // 2, n, 112)]
     rows, chunked = [(0, n // 3), (n // 3, n)], [(0, n // 3, 64), (n // 3, n, 64)]
@@ -291,7 +291,7 @@ def test_updates_at_the_end(runtime, sparse, rng):
     blocks = N // cuda_runtime.PIECE
     args = memory, grad, np.int64(N), indices + (N - TAIL), sent, np.int64(50), np.float32(0.5)
     run(runtime, "update", "masked_update<float, long long>", blocks, args, most=1)
-    reference.masked_update(expected, own_grad, indices, sent, 0.5)
+    oracle.masked_update(expected, own_grad, indices, sent, 0.5)
     assert_same(memory[-TAIL:], expected)
 
 
@@ -337,7 +337,7 @@ def test_moments_at_the_end(runtime, sparse, rng):
     table, sums = np.array([0, pieces, 0, N]), sparse(4 * pieces, np.float64)
     args = np.uintp(0), whole, table, np.int64(1), np.int32(0), sums
     run(runtime, "moments", "moments<float>", pieces, args, most=1)
-    _, *expected = reference.moments(None, own, 0.0)
+    _, *expected = oracle.moments(None, own, 0.0)
     count, *found = sums.reshape(4, pieces)[:, -1]
     assert count == cuda_runtime.MOMENTS_PIECE
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-10)
@@ -356,10 +356,10 @@ def test_short_groups_at_the_end(runtime, sparse, rng):
     no_pieces = np.int64(0), np.uintp(0), np.float64(0)
     run(runtime, "norms", "sum_groups<float, Means>", blocks, (*groups, *no_pieces, *means))
     run(runtime, "norms", "group_maxima<float>", blocks, (*groups, maxima))
-    reference.group_norms(own, edges - edges[0], "max", expected)
+    oracle.group_norms(own, edges - edges[0], "max", expected)
     assert_same(maxima[-last:].view(np.float32), expected)
     expected = np.zeros(last, np.float32), np.zeros(last, np.float32)
-    reference.group_means(own, edges - edges[0], *expected)
+    oracle.group_means(own, edges - edges[0], *expected)
     np.testing.assert_allclose([one[-last:] for one in means], expected, rtol=1e-6)
 
 
@@ -386,7 +386,7 @@ def test_rows_at_the_end(runtime, sparse, rng):
     run(runtime, "sketch", "project_rows<float>", blocks, args)
     changed = 2 * THREADS // cuda_runtime.WARP
     expected = np.zeros(changed * width, np.float32)
-    reference.project_rows(None, own[-changed * row :], row, width, seed, expected)
+    oracle.project_rows(None, own[-changed * row :], row, width, seed, expected)
     np.testing.assert_allclose(sketch[-expected.size :], expected, rtol=0, atol=1e-4)
     last, lengths, indices = np.int32([rows - 5, rows - 1]), np.zeros(2, np.int64), np.zeros(2 * row, np.int64)
     runtime.kernel("sketch", "row_lengths<int>")((1,), (THREADS,), (last, np.int64(2), *table, lengths))
@@ -419,7 +419,7 @@ def test_the_last_tile_of_a_cut(runtime, sparse, rng):
     scalars = np.int64(N), np.int32(key), np.uintp(0), np.uintp(0), np.int64(0)
     args = np.uintp(0), whole, *scalars, board, np.int64(tiles), np.int64(room), indices, total
     runtime.kernel("collect", "select<float, long long, false>")((1,), (THREADS,), args)
-    expected = reference.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
+    expected = oracle.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
     assert total[0] == before + expected.size
     assert_same(indices[before : total[0]], expected)
 
@@ -428,7 +428,7 @@ def test_the_last_of_the_largest(runtime, sparse, rng):
     """Of candidates, and of the vector; the cut admits all that are above 1, and one more that equals it."""
     whole, own = tail(rng, sparse)
     tiles, no_spans = N * 4 // cuda_runtime.TILE_BYTES, (np.uintp(0), np.int64(0))
-    expected = reference.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
+    expected = oracle.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
     board, (before, _) = told_until_the_last(rng, tiles)
     room, guesses, found = before + TAIL, np.array([np.float32(1).view(np.int32)], np.int64), np.zeros(1, np.int64)
     kept, at = sparse(int(room)), sparse(int(room), np.int64)

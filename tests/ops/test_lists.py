@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_refusals import refuse
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import cpu, reference
+from mpicomp.ops import cpu, oracle
 
 LENGTHS = (0, 1, 7, 8, 9, 63, 64, 65, 255, 1021, 4099)
 DENSITIES = (0.0, 0.01, 0.2, 0.9, 1.0)
@@ -34,7 +34,7 @@ def packed_bitmap(ops, indices, n):
 
 
 def assert_common(ops, a, b):
-    for actual, expected in zip(ops.common(a, b), reference.common(a, b), strict=True):
+    for actual, expected in zip(ops.common(a, b), oracle.common(a, b), strict=True):
         assert_same(np.asarray(actual), expected)
 
 
@@ -58,7 +58,7 @@ def test_common_refuses_lists_that_do_not_ascend(ops, bad):
     for pair in ((bad, good), (good, bad)):
         refuse(ops.common, *pair, match="indices must be strictly ascending")
         with pytest.raises(InvalidArgument):
-            reference.common(*pair)
+            oracle.common(*pair)
     refuse(ops.common, good, np.int64([1]), match="b must be of dtype int32, got int64")
 
 
@@ -67,7 +67,7 @@ def test_largest_gap(ops, rng, dtype):
     for n in LENGTHS:
         for density in DENSITIES:
             indices = drawn(rng, n, density, dtype)
-            assert ops.largest_gap(indices) == reference.largest_gap(indices)
+            assert ops.largest_gap(indices) == oracle.largest_gap(indices)
     limit = np.iinfo(dtype).max
     assert ops.largest_gap(np.array([5, limit], dtype)) == limit - 6
     assert ops.largest_gap(np.array([limit], dtype)) == limit
@@ -93,14 +93,14 @@ def test_filled_length(ops, rng, dtype):
             own, missing = drawn(rng, n, density, dtype), int(rng.integers(0, 400))
             assert ops.filled_length(np.concatenate([own, np.full(missing, n, dtype)]), n) == own.size
     for bad in ([0, 10, 3], [10, 3], [3, 3, 10], [4, 3, 10], [-1, 3, 10], [3, 11], [11, 10], [-1, 10], [5, 10, 11, 10]):
-        for module in (ops, reference):
+        for module in (ops, oracle):
             assert module.filled_length(np.array(bad, dtype), 10) == -1, bad
 
 
 def test_a_list_that_is_vouched_for(ops):
     indices = np.int32([1, 5, 9])
     assert ops.vouch(indices, 10) is indices
-    assert reference.vouch(indices, 10) is indices
+    assert oracle.vouch(indices, 10) is indices
     assert ops.ascends(indices, 10)
     bad = np.int32([9, 1, 5])
     refuse(lambda m, part: ops.masked_update(m, m, part, np.zeros(2, np.float32), 1.0), np.ones(10, np.float32),
@@ -113,8 +113,8 @@ def test_the_gap_of_a_list_that_was_read_at(ops, rng, dtype):
     for n in LENGTHS:
         for indices in (drawn(rng, n, 0.2, dtype), rng.permutation(drawn(rng, n, 0.2, dtype))):
             ops.gather_counted(None, np.ones(n, np.float32), indices, np.empty(indices.size, np.float32))
-            if reference.ascends(indices, n):
-                assert ops.largest_gap(indices) == reference.largest_gap(indices)
+            if oracle.ascends(indices, n):
+                assert ops.largest_gap(indices) == oracle.largest_gap(indices)
             else:
                 refuse(lambda i: ops.pack_gaps(i, 13, np.empty(-(-i.size * 13 // 8), np.uint8)), indices,
                        match="indices must ascend")
@@ -125,10 +125,10 @@ def test_gaps_there_and_back(ops, rng, dtype):
     for n in LENGTHS:
         for density in DENSITIES:
             indices = drawn(rng, n, density, dtype)
-            least = reference.largest_gap(indices).bit_length()
+            least = oracle.largest_gap(indices).bit_length()
             for width in {least, 8, 13, 16, 31, 32, 33, 57, 58, 63} - set(range(least)):
                 packed = packed_gaps(ops, indices, width)
-                assert_same(packed, packed_gaps(reference, indices, width))
+                assert_same(packed, packed_gaps(oracle, indices, width))
                 back = np.full(len(indices), -1, dtype)
                 ops.unpack_gaps(packed, width, n, back)
                 assert_same(back, indices)
@@ -138,7 +138,7 @@ def test_the_widest_gaps(ops):
     indices = np.array([2**61, 2**61 + 1, 2**62 + 7, 2**63 - 2])
     for width in (62, 63):
         back, packed = np.zeros(4, np.int64), packed_gaps(ops, indices, width)
-        assert_same(packed, packed_gaps(reference, indices, width))
+        assert_same(packed, packed_gaps(oracle, indices, width))
         ops.unpack_gaps(packed, width, 2**63 - 1, back)
         assert_same(back, indices)
 
@@ -151,15 +151,15 @@ def test_bits_beyond_the_last_gap_do_not_matter(ops):
 
 @pytest.mark.parametrize("indices", [[0, 9], [300], [5, 5], [5, 3], [-1], [-(2**31), 2**31 - 1]])
 def test_gaps_that_cannot_be_packed(ops, indices):
-    for module in (ops, reference):
+    for module in (ops, oracle):
         call = lambda i, out, module=module: module.pack_gaps(i, 3, out)  # noqa: E731
         refuse(call, np.int32(indices), np.zeros(len(indices) * 3 // 8 + 1, np.uint8),
                match=r"indices must ascend with gaps below 2\^3")
 
 
 def test_gaps_past_the_end(ops):
-    packed = packed_gaps(reference, np.int32([1, 5, 9]), 4)
-    for module in (ops, reference):
+    packed = packed_gaps(oracle, np.int32([1, 5, 9]), 4)
+    for module in (ops, oracle):
         module.unpack_gaps(packed, 4, 10, np.zeros(3, np.int32))
         for n in (0, 1, 2, 9):
             with pytest.raises(InvalidArgument, match=rf"indices must be in \[0, {n}\), got"):
@@ -169,7 +169,7 @@ def test_gaps_past_the_end(ops):
 def test_gaps_that_overflow(ops):
     """A sum of gaps that comes round to a small number again."""
     packed = np.full(-(-63 * 5 // 8), 0xFF, np.uint8)
-    for module in (ops, reference):
+    for module in (ops, oracle):
         with pytest.raises(InvalidArgument, match=r"indices must be in \[0, 1000\)"):
             module.unpack_gaps(packed, 63, 1000, np.zeros(5, np.int64))
 
@@ -177,7 +177,7 @@ def test_gaps_that_overflow(ops):
 @pytest.mark.parametrize("width", [-1, 64])
 def test_width(ops, width):
     nothing, bytes_ = np.zeros(0, np.int32), np.zeros(0, np.uint8)
-    for module in (ops, reference):
+    for module in (ops, oracle):
         for call in (lambda m: m.pack_gaps(nothing, width, bytes_), lambda m: m.unpack_gaps(bytes_, width, 9, nothing)):
             with pytest.raises(InvalidArgument, match=rf"width must be in \[0, 63\], got {width}"):
                 call(module)
@@ -189,7 +189,7 @@ def test_bitmap_there_and_back(ops, rng, dtype):
         for density in DENSITIES:
             indices = drawn(rng, n, density, dtype)
             bitmap = packed_bitmap(ops, rng.permutation(indices), n)
-            assert_same(bitmap, packed_bitmap(reference, indices, n))
+            assert_same(bitmap, packed_bitmap(oracle, indices, n))
             back = np.full(len(indices), -1, dtype)
             ops.unpack_bitmap(bitmap, n, back)
             assert_same(back, indices)
@@ -201,7 +201,7 @@ def test_bitmap_of_a_list_that_ascends(ops, rng, dtype):
     for n in (1, 7, 16_383, 16_384, 16_385, 50_001):
         for density in DENSITIES:
             indices = drawn(rng, n, density, dtype)
-            assert_same(packed_bitmap(ops, ops.vouch(indices, n), n), packed_bitmap(reference, indices, n))
+            assert_same(packed_bitmap(ops, ops.vouch(indices, n), n), packed_bitmap(oracle, indices, n))
 
 
 def test_bits_beyond_n_do_not_count(ops):
@@ -212,7 +212,7 @@ def test_bits_beyond_n_do_not_count(ops):
 
 def test_bitmap_of_another_number_of_indices(ops):
     bitmap = np.uint8([0xFF, 0x03])
-    for module in (ops, reference):
+    for module in (ops, oracle):
         for k in (0, 9, 11, 1000):
             refuse(lambda i, m=module: m.unpack_bitmap(bitmap, 16, i), np.zeros(k, np.int32),
                    match=f"the bitmap must hold {k} indices, got 10")
@@ -232,8 +232,8 @@ def without_waiting(ops, unpack, k, n, dtype):
 def test_what_is_unpacked_without_waiting(ops, rng, dtype):
     for n in (1, 64, 1021, 40_000):
         indices = np.append(drawn(rng, n - 1, 0.3, dtype), dtype(n - 1))
-        gaps, bitmap = packed_gaps(reference, indices, 16), packed_bitmap(reference, indices, n)
-        for module in (ops, reference):
+        gaps, bitmap = packed_gaps(oracle, indices, 16), packed_bitmap(oracle, indices, n)
+        for module in (ops, oracle):
             for end, right in ((n, True), (n - 1, False), (int(rng.integers(0, n)), False)):
                 found = without_waiting(module, partial(module.unpack_gaps, gaps, 16, end), indices.size, end, dtype)
                 assert (found is not None) == right
@@ -245,14 +245,14 @@ def test_what_is_unpacked_without_waiting(ops, rng, dtype):
 
 
 def test_gaps_past_32_bits_that_would_look_well_in_these(ops):
-    packed = packed_gaps(reference, np.int64([2**32 + 3, 2**32 + 8]), 40)
-    for module in (ops, reference):
+    packed = packed_gaps(oracle, np.int64([2**32 + 3, 2**32 + 8]), 40)
+    for module in (ops, oracle):
         assert without_waiting(module, partial(module.unpack_gaps, packed, 40, 1000), 2, 1000, np.int32) is None
 
 
 @pytest.mark.parametrize("bad", [-1, 20, 2**31 - 1])
 def test_bitmap_of_indices_outside(ops, bad):
-    for module in (ops, reference):
+    for module in (ops, oracle):
         refuse(lambda i, o, m=module: m.pack_bitmap(i, 20, o), np.int32([3, bad]), np.zeros(3, np.uint8),
                match=rf"indices must be in \[0, 20\), got {bad}")
 
@@ -293,7 +293,7 @@ def test_any_bytes_are_unpacked_or_refused(packed, width, n, data):
     packed = np.frombuffer(packed, np.uint8)[: -(-k * width // 8)]
     actual, expected = np.zeros((2, k), np.int64)
     try:
-        reference.unpack_gaps(packed, width, n, expected)
+        oracle.unpack_gaps(packed, width, n, expected)
     except InvalidArgument:
         with pytest.raises(InvalidArgument, match="indices must be in"):
             cpu.unpack_gaps(packed, width, n, actual)

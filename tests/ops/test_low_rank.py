@@ -6,7 +6,7 @@ from arrays import REALS, assert_same
 from test_refusals import refuse
 
 from mpicomp.errors import BufferRefused
-from mpicomp.ops import _cpu, cpu, reference
+from mpicomp.ops import _cpu, cpu, oracle
 
 # rows, columns: around registers, cache lines and groups of rows; then more columns than are kept at a time
 SHAPES = ((1, 1), (1, 16), (2, 15), (3, 17), (4, 64), (5, 147), (7, 33), (33, 7), (64, 0), (130, 100))
@@ -43,7 +43,7 @@ def test_products_of_integers(ops, rng, dtype, rank):
         memory, grad, p, q = matrices(rng, integers, rows, columns, rank, dtype)
         for m in (None, memory):
             for actual, expected in zip(
-                products(ops, m, grad, rows, p, q), products(reference, m, grad, rows, p, q), strict=True
+                products(ops, m, grad, rows, p, q), products(oracle, m, grad, rows, p, q), strict=True
             ):
                 assert_same(actual, expected)
 
@@ -54,7 +54,7 @@ def test_products_of_any_numbers(ops, rng, dtype, rank):
     for rows, columns in (*SHAPES, *WIDE):
         arrays = list(matrices(rng, normal, rows, columns, rank, dtype))
         memory, grad, p, q = arrays
-        exact = products(reference, *(x.astype(np.float64) for x in arrays[:2]), rows, *map(np.float64, arrays[2:]))
+        exact = products(oracle, *(x.astype(np.float64) for x in arrays[:2]), rows, *map(np.float64, arrays[2:]))
         terms = columns, rows, rank
         for actual, expected, count in zip(products(ops, memory, grad, rows, p, q), exact, terms, strict=True):
             tolerance = 8 * np.finfo(dtype).eps * (1 + count)
@@ -140,7 +140,7 @@ def test_products_of_many_matrices(ops, rng, dtype, most):
     grad, memory, p, q = (integers(rng, size, dtype) for size in (n, n, of_p, of_q))
     for m in (None, memory):
         results = []
-        for one in (ops, reference):
+        for one in (ops, oracle):
             left, right, out = np.full_like(p, 7), np.full_like(q, 7), np.full_like(grad, 7)
             one.project_all(m, grad, found, q, left)
             one.project_back_all(m, grad, found, p, right)
@@ -212,7 +212,7 @@ def test_orthogonalise_agrees_with_the_oracle(ops, rng, dtype):
     for rows in ROWS:
         for rank in (r for r in COLUMNS if r <= rows):
             matrix = rng.standard_normal((rows, rank)).astype(dtype)
-            actual, expected = orthonormal(ops, matrix), orthonormal(reference, matrix)
+            actual, expected = orthonormal(ops, matrix), orthonormal(oracle, matrix)
             # The last columns of a nearly square matrix may be nearly dependent: rounding moves them by its condition.
             tolerance = np.finfo(dtype).eps * 4 + 1e-15 * np.linalg.cond(matrix.astype(np.float64)) ** 2 * rows
             np.testing.assert_allclose(actual, expected, rtol=0, atol=min(tolerance, 1e-3))
@@ -263,7 +263,7 @@ def test_scales_whose_squares_no_double_holds(ops, rng, scale):
     q = orthonormal(ops, scaled)
     assert_orthonormal(q)
     rounded = scaled / np.abs(scaled).max(axis=0)  # denormal numbers keep few digits
-    np.testing.assert_allclose(q, orthonormal(reference, rounded), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(q, orthonormal(oracle, rounded), rtol=0, atol=1e-12)
 
 
 def test_zero_matrix_becomes_unit_columns(ops):

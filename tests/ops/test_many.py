@@ -8,7 +8,8 @@ from arrays import INDICES, REALS, assert_same, vector, with_specials
 from test_refusals import refuse
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import cuda_runtime, reference
+from mpicomp.ops import oracle
+from mpicomp.ops.gpu import cuda_runtime
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -34,12 +35,12 @@ def test_chunks_of_spans(ops, rng, dtype, has_memory, widest):
         spans = some_spans(rng, n, (1, 3, 112, widest))
         positions, expected = np.zeros((2, count(spans)), np.uint8 if max(s[2] for s in spans) <= 256 else np.uint16)
         ops.chunk_max_spans(memory, grad, spans, positions)
-        reference.chunk_max_spans(memory, grad, spans, expected)
+        oracle.chunk_max_spans(memory, grad, spans, expected)
         assert_same(positions, expected)
         for index in INDICES:
             found, wanted = np.zeros((2, len(positions)), index)
             ops.chunk_indices_spans(positions, spans, n, found)
-            reference.chunk_indices_spans(positions, spans, n, wanted)
+            oracle.chunk_indices_spans(positions, spans, n, wanted)
             assert_same(found, wanted)
 
 
@@ -47,7 +48,7 @@ def test_one_span_is_the_whole_vector(ops, rng):
     grad = vector(rng, 1021, np.float32)
     positions, expected = np.zeros((2, 10), np.uint8)
     ops.chunk_max_spans(None, grad, [(0, 1021, 112)], positions)
-    reference.chunk_max(None, grad, 112, expected)
+    oracle.chunk_max(None, grad, 112, expected)
     assert_same(positions, expected)
 
 
@@ -61,22 +62,22 @@ def test_top_k_of_spans(ops, rng, dtype, has_memory):
         spans = [(start, stop) for start, stop, _ in some_spans(rng, n)]
         counts = [int(rng.integers(0, min(stop - start, 300) + 1)) for start, stop in spans]
         found = ops.top_k_spans(memory, grad, spans, counts)
-        assert_same(found, reference.top_k_spans(memory, grad, spans, counts))
-    assert_same(ops.top_k_spans(memory, grad, [(0, n)], [70]), reference.top_k(memory, grad, 70))
+        assert_same(found, oracle.top_k_spans(memory, grad, spans, counts))
+    assert_same(ops.top_k_spans(memory, grad, [(0, n)], [70]), oracle.top_k(memory, grad, 70))
 
 
 def test_top_k_of_spans_longer_than_a_piece(ops, rng):
     """Of the digits' counts, of the tiles that look back; equal magnitudes in every tile."""
     grad = rng.integers(-3, 4, 150_000).astype(np.float32)
     spans, counts = [(0, 5), (5, 140_001), (140_001, 150_000)], [2, 70_000, 9_999]
-    assert_same(ops.top_k_spans(None, grad, spans, counts), reference.top_k_spans(None, grad, spans, counts))
+    assert_same(ops.top_k_spans(None, grad, spans, counts), oracle.top_k_spans(None, grad, spans, counts))
 
 
 def test_no_element_of_a_span_is_wanted(ops, rng):
     """The selection of the span before it ends where the list does, and nothing is written behind it."""
     grad = vector(rng, 9000, np.float32)
     found = ops.top_k_spans(None, grad, [(0, 4000), (4000, 9000)], [7, 0])
-    assert_same(found, reference.top_k(None, grad[:4000], 7))
+    assert_same(found, oracle.top_k(None, grad[:4000], 7))
     assert ops.top_k_spans(None, grad, [(0, 4000), (4000, 9000)], [0, 0]).size == 0
 
 
@@ -120,7 +121,7 @@ def test_positions_and_indices_that_do_not_fit_the_chunks(ops, spans, change):
 def test_chunks_and_their_spans_out_of_range(ops, spans, match):
     """The same words everywhere, the oracle's, too, and nothing is written."""
     grad, positions, indices = np.ones(10, np.float32), np.full(4, 7, np.uint8), np.full(4, 7, np.int32)
-    for module in (ops, reference):
+    for module in (ops, oracle):
         refuse(lambda p, module=module: module.chunk_max_spans(None, grad, spans, p), positions, match=match)
         refuse(lambda i, module=module: module.chunk_indices_spans(np.zeros(4, np.uint8), spans, 10, i), indices,
                match=match)
@@ -137,8 +138,8 @@ def test_bins_of_spans_without_zeros(ops, rng, dtype, has_memory):
         spans = [(start, stop) for start, stop, _ in some_spans(rng, n)]
         for length in (1, 7, 50):
             found = ops.bin_select_spans(memory, grad, spans, length, zeros=False)
-            assert_same(found, reference.bin_select_spans(memory, grad, spans, length, zeros=False))
-            everything = reference.bin_select_spans(memory, grad, spans, length)
+            assert_same(found, oracle.bin_select_spans(memory, grad, spans, length, zeros=False))
+            everything = oracle.bin_select_spans(memory, grad, spans, length)
             u = grad if memory is None else memory + grad
             assert_same(found, everything[u[everything] != 0])
 
@@ -154,7 +155,7 @@ def test_unpack_of_a_sparse_vector(ops, rng, dtype, index):
             arrays.append(np.full((1, n - sum(one.size for one in arrays)), 7, other))
             expected = [one.copy() for one in arrays]
             ops.unpack_sparse(indices, values, arrays)
-            reference.unpack_sparse(indices, values, expected)
+            oracle.unpack_sparse(indices, values, expected)
             for one, wanted in zip(arrays, expected, strict=True):
                 assert_same(one, wanted)
 
@@ -204,15 +205,15 @@ def test_arrays_that_do_not_begin_at_16_bytes(emulated_cuda, rng, dtype):
         memory, grad, sent = (buffer[k : k + n] for buffer, k in zip(buffers, (shift, 0, 1), strict=True))
         positions, expected = np.zeros((2, -(-n // 112)), np.uint8)
         emulated_cuda.chunk_max(memory, grad, 112, positions)
-        reference.chunk_max(memory, grad, 112, expected)
+        oracle.chunk_max(memory, grad, 112, expected)
         assert_same(positions, expected)
         indices = emulated_cuda.top_k(memory, grad, 77)
-        assert_same(indices, reference.top_k(memory, grad, 77))
+        assert_same(indices, oracle.top_k(memory, grad, 77))
         updated = memory.copy()
         emulated_cuda.masked_update(memory, grad, indices, sent[:77], 0.3)
-        reference.masked_update(updated, grad, indices, sent[:77], 0.3)
+        oracle.masked_update(updated, grad, indices, sent[:77], 0.3)
         assert_same(memory, updated)
-        assert emulated_cuda.count_nonfinite(grad) == reference.count_nonfinite(grad)
+        assert emulated_cuda.count_nonfinite(grad) == oracle.count_nonfinite(grad)
 
 
 @pytest.mark.parametrize("share", [0.001, 1.0])
@@ -220,9 +221,9 @@ def test_a_cut_over_many_tiles(emulated_cuda, rng, share):
     """Tiles learn from the boards of those before them; a list longer than guessed takes a second pass."""
     n = 40 * cuda_runtime.TILE_BYTES // 8 + 5  # doubles: more tiles than a warp looks at together
     x = np.where(rng.random(n) < share, rng.choice([1.0, -2.0, 3.0], n), 0.5)
-    assert_same(emulated_cuda.threshold(None, x, 1.0), reference.threshold(None, x, 1.0))
+    assert_same(emulated_cuda.threshold(None, x, 1.0), oracle.threshold(None, x, 1.0))
     k = int(share * n / 2)
-    assert_same(emulated_cuda.top_k(None, x, k), reference.top_k(None, x, k))
+    assert_same(emulated_cuda.top_k(None, x, k), oracle.top_k(None, x, k))
 
 
 def test_the_digits_of_the_kth_largest(emulated_cuda, rng):
@@ -230,4 +231,4 @@ def test_the_digits_of_the_kth_largest(emulated_cuda, rng):
     for x in (np.full(900, 3.0), rng.integers(-3, 4, 900), rng.standard_normal(900) * 1e-3):
         for k in (1, 449, 900):
             grad = x.astype(np.float32)
-            assert_same(emulated_cuda.top_k(None, grad, k), reference.top_k(None, grad, k))
+            assert_same(emulated_cuda.top_k(None, grad, k), oracle.top_k(None, grad, k))

@@ -6,7 +6,7 @@ from arrays import REALS, SIZES, assert_same, vector, with_specials
 from test_refusals import refuse
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import _cpu, cpu, reference
+from mpicomp.ops import _cpu, cpu, oracle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 FLOORS = (0.0, -0.0, 1e-310, 0.1, 1.0, 3.0, float("inf"))
@@ -15,7 +15,7 @@ AROUND_BLOCKS = (*SIZES, 511, 512, 513, 9001)
 
 def assert_close(ops, memory, grad, floor):
     count, *sums = ops.moments(memory, grad, floor)
-    expected_count, *expected = reference.moments(memory, grad, floor)
+    expected_count, *expected = oracle.moments(memory, grad, floor)
     assert count == expected_count
     assert sums == pytest.approx(expected, rel=1e-12, abs=1e-10)
 
@@ -43,7 +43,7 @@ def test_moments_of_integers_are_exact(ops, rng, dtype):
     for n in (1, 16, 113, 1025):
         memory, grad = rng.integers(-9, 10, (2, n)).astype(dtype)
         for floor in (0, 4, 18.5):
-            assert tuple(ops.moments(memory, grad, floor)) == reference.moments(memory, grad, floor)
+            assert tuple(ops.moments(memory, grad, floor)) == oracle.moments(memory, grad, floor)
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -55,7 +55,7 @@ def test_moments_of_what_is_not_finite(ops, dtype):
             for floor in (0, float("inf")):  # NaN and infinity lie above every floor
                 count, *sums = ops.moments(None, grad, floor)
                 assert count == (1000 if floor == 0 else 1)
-                np.testing.assert_array_equal(sums, reference.moments(None, grad, floor)[1:])
+                np.testing.assert_array_equal(sums, oracle.moments(None, grad, floor)[1:])
 
 
 def test_moments_where_infinities_lie_below_no_floor(ops):
@@ -83,7 +83,7 @@ def test_sample(ops, rng, dtype):
                 for first in {0, n // 3, n - 1}:
                     values, expected = np.full((2, (n - 1 - first) // stride + 1), 7, dtype)
                     ops.sample(memory, grad, first, stride, values)
-                    reference.sample(memory, grad, first, stride, expected)
+                    oracle.sample(memory, grad, first, stride, expected)
                     assert_same(values, expected)
 
 
@@ -98,14 +98,14 @@ def test_an_empty_sample(ops):
 )
 def test_samples_outside(ops, first, stride, k):
     match = rf"a sample must lie in \[0, 100\), got {k} elements from {first} in steps of {stride}"
-    for module in (ops, reference):
+    for module in (ops, oracle):
         refuse(lambda g, v, m=module: m.sample(None, g, first, stride, v), np.ones(100), np.zeros(k), match=match)
 
 
 def test_arguments(ops):
     grad, values = np.ones(10, np.float32), np.zeros(3, np.float32)
     for floor in (-1.0, float("nan")):
-        for module in (ops, reference):
+        for module in (ops, oracle):
             with pytest.raises(InvalidArgument, match="floor must be a number >= 0, got"):
                 module.moments(None, grad, floor)
     refuse(lambda m, g: ops.moments(m, g, 0), grad[:3].copy(), grad, match="memory must have 10 elements, got 3")

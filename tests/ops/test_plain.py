@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpicomp.ops.shared import PlainCalls, plain_nbytes
+from mpicomp.ops.node_shared import PlainCalls, plain_nbytes
 
 
 @pytest.mark.parametrize("dtype", [*"fdbBhHiIlLqQ"])

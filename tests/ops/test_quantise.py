@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpicomp.errors import BufferRefused, InvalidArgument
-from mpicomp.ops import _cpu, cpu, cuda_runtime, gpu, reference
-from mpicomp.ops.reference import Key
-from mpicomp.ops.reference.quantise import NORMS
+from mpicomp.ops import _cpu, cpu, gpu, oracle
+from mpicomp.ops.gpu import cuda_runtime
+from mpicomp.ops.oracle import Key
+from mpicomp.ops.oracle.quantise import NORMS
 
 KEY = Key(2**40 + 1, 2, 3)
 LEVELS = ((2, 1), (4, 1), (4, 7), (8, 1), (8, 127), (16, 200), (16, 32767))  # width, levels
@@ -58,7 +59,7 @@ def test_group_norms(ops, rng, dtype, kind):
         for bounds in groupings(rng, n):
             out, expected = of_groups(bounds, dtype, 2)
             ops.group_norms(x, bounds, kind, out)
-            reference.group_norms(x, bounds, kind, expected)
+            oracle.group_norms(x, bounds, kind, expected)
             if kind == "max":
                 assert_same(out, expected)
             else:
@@ -74,7 +75,7 @@ def test_group_norms_of_whole_numbers(ops, rng, dtype, kind):
         for bounds in groupings(rng, n):
             out, expected = of_groups(bounds, dtype, 2)
             ops.group_norms(x, bounds, kind, out)
-            reference.group_norms(x, bounds, kind, expected)
+            oracle.group_norms(x, bounds, kind, expected)
             assert_same(out, expected)
 
 
@@ -86,7 +87,7 @@ def test_group_norms_of_specials(ops, rng, dtype, kind):
     for bounds in groupings(rng, len(x)):
         out, expected = of_groups(bounds, dtype, 2)
         ops.group_norms(x, bounds, kind, out)
-        reference.group_norms(x, bounds, kind, expected)
+        oracle.group_norms(x, bounds, kind, expected)
         np.testing.assert_allclose(out, expected, rtol=tolerance(len(x), dtype))
 
 
@@ -99,7 +100,7 @@ def test_group_means(ops, rng, dtype):
             for bounds in groupings(rng, n):
                 out, expected = of_groups(bounds, dtype, 2), of_groups(bounds, dtype, 2)
                 ops.group_means(x, bounds, *out)
-                reference.group_means(x, bounds, *expected)
+                oracle.group_means(x, bounds, *expected)
                 if exact:
                     np.testing.assert_array_equal(out, expected)
                 else:
@@ -140,7 +141,7 @@ def test_groups_and_pieces_beyond_the_grid(emulated_cuda, rng, dtype, monkeypatc
 
 def groups_agree(ops, x, bounds, rtol):
     out, expected = of_groups(bounds, x.dtype, 7), of_groups(bounds, x.dtype, 7)
-    for implementation, to in ((ops, out), (reference, expected)):
+    for implementation, to in ((ops, out), (oracle, expected)):
         for kind, one in zip(NORMS, to, strict=False):
             implementation.group_norms(x, bounds, kind, one)
         to[4] = to[NORMS.index("max")]
@@ -157,7 +158,7 @@ def test_norms_beyond_the_largest_number(ops, dtype):
     largest = np.finfo(dtype).max
     x = np.array([largest, largest, 3, 4, np.inf, np.nan, 0], dtype)
     bounds = np.int64([0, 2, 4, 5, 6, 6, 7])
-    for implementation in (ops, reference):
+    for implementation in (ops, oracle):
         out = of_groups(bounds, dtype)
         implementation.group_norms(x, bounds, "capped", out)
         np.testing.assert_array_equal(out, np.array([largest, 5, largest, np.nan, 0, 0], dtype))
@@ -167,7 +168,7 @@ def test_norms_beyond_the_largest_number(ops, dtype):
 def test_limits_of_specials(ops, dtype):
     """NaN on either side gives NaN; an infinite limit cuts nothing; an empty group's is 0."""
     x, bounds = np.array([np.nan, np.inf, 2, 2], dtype), np.int64([0, 1, 2, 2, 4, 4])
-    for implementation in (ops, reference):
+    for implementation in (ops, oracle):
         out = np.array([1, 7, 3, np.nan, -1], dtype)
         implementation.limit_norms(x, bounds, 2.0, out)
         np.testing.assert_array_equal(out, np.array([np.nan, 7, 0, np.nan, -1], dtype))
@@ -221,16 +222,16 @@ def test_signs(ops, rng, dtype):
         x = with_specials(rng, vector(rng, n, dtype))
         packed, expected = bytes_of(n, 1), bytes_of(n, 1)
         ops.pack_signs(x, packed)
-        reference.pack_signs(x, expected)
+        oracle.pack_signs(x, expected)
         assert_same(packed, expected)
         for bounds in groupings(rng, n):
             negative, positive = (with_specials(rng, vector(rng, len(bounds) - 1, dtype)) for _ in range(2))
             out, expected = np.full((2, n), -7, dtype)
             ops.unpack_signs(packed, bounds, negative, positive, out)
-            reference.unpack_signs(packed, bounds, negative, positive, expected)
+            oracle.unpack_signs(packed, bounds, negative, positive, expected)
             assert_same(out, expected)
             ops.unpack_signs(packed, bounds, None, positive, out)
-            reference.unpack_signs(packed, bounds, -positive, positive, expected)
+            oracle.unpack_signs(packed, bounds, -positive, positive, expected)
             assert_same(out, expected)
 
 
@@ -254,11 +255,11 @@ def test_levels(ops, rng, dtype, width, levels):
             scales, first = some_scales(rng, bounds, dtype), int(rng.integers(2**40))
             packed, expected = bytes_of(n, width), bytes_of(n, width)
             ops.pack_levels(x, bounds, scales, levels, width, first, KEY, packed)
-            reference.pack_levels(x, bounds, scales, levels, width, first, KEY, expected)
+            oracle.pack_levels(x, bounds, scales, levels, width, first, KEY, expected)
             assert_same(packed, expected)
             out, expected = np.full((2, n), -7, dtype)
             ops.unpack_levels(packed, bounds, scales, levels, width, out)
-            reference.unpack_levels(packed, bounds, scales, levels, width, expected)
+            oracle.unpack_levels(packed, bounds, scales, levels, width, expected)
             assert_same(out, expected)
 
 
@@ -271,16 +272,16 @@ def test_codes_of_groups_much_shorter_than_a_piece(ops, rng, lengths):
     x, (packed, expected), width = vector(rng, n, np.float32), (bytes_of(n, 4) for _ in range(2)), 4
     for first in (0, 1, 2, 3):  # where blocks of random words begin
         ops.pack_levels(x, bounds, scales[0], 7, width, first, KEY, packed)
-        reference.pack_levels(x, bounds, scales[0], 7, width, first, KEY, expected)
+        oracle.pack_levels(x, bounds, scales[0], 7, width, first, KEY, expected)
         assert_same(packed, expected)
     out, wanted = np.full((2, n), -7, np.float32)
     ops.unpack_levels(packed, bounds, scales[0], 7, width, out)
-    reference.unpack_levels(packed, bounds, scales[0], 7, width, wanted)
+    oracle.unpack_levels(packed, bounds, scales[0], 7, width, wanted)
     assert_same(out, wanted)
     signs = bytes_of(n, 1)
-    reference.pack_signs(x, signs)
+    oracle.pack_signs(x, signs)
     ops.unpack_signs(signs, bounds, *scales, out)
-    reference.unpack_signs(signs, bounds, *scales, wanted)
+    oracle.unpack_signs(signs, bounds, *scales, wanted)
     assert_same(out, wanted)
 
 
@@ -291,7 +292,7 @@ def test_unpack_levels_of_any_bytes(ops, rng, width):
     packed, scales = rng.integers(256, size=len(bytes_of(n, width)), dtype=np.uint8), np.float32([0.5, 3])
     out, expected = np.empty((2, n), np.float32)
     ops.unpack_levels(packed, bounds, scales, 1, width, out)
-    reference.unpack_levels(packed, bounds, scales, 1, width, expected)
+    oracle.unpack_levels(packed, bounds, scales, 1, width, expected)
     assert_same(out, expected)
 
 
@@ -306,7 +307,7 @@ def test_levels_of_any_groups(ops, data):
     scales = np.float32(np.arange(len(lengths)) % 4)
     packed, expected = bytes_of(len(x), width), bytes_of(len(x), width)
     ops.pack_levels(x, bounds, scales, levels, width, first, Key(7, step, 1), packed)
-    reference.pack_levels(x, bounds, scales, levels, width, first, Key(7, step, 1), expected)
+    oracle.pack_levels(x, bounds, scales, levels, width, first, Key(7, step, 1), expected)
     assert_same(packed, expected)
 
 
@@ -346,11 +347,11 @@ def test_quantise(ops, rng, dtype, code, key):
             first, scaled = int(rng.integers(2**40)), (x * dtype(unit) * dtype(0.99)).astype(dtype)
             codes, expected = np.full((2, n), 99, code)
             ops.quantise(scaled, unit, first, key, codes)
-            reference.quantise(scaled, unit, first, key, expected)
+            oracle.quantise(scaled, unit, first, key, expected)
             assert_same(codes, expected)
             out, expected = np.full((2, n), -7, dtype)
             ops.dequantise(codes, unit, out)
-            reference.dequantise(codes, unit, expected)
+            oracle.dequantise(codes, unit, expected)
             assert_same(out, expected)
 
 
@@ -363,12 +364,12 @@ def test_quantise_at_the_limit(ops, dtype, code):
     for x in (most, -most):
         codes, expected = np.zeros((2, 5), code)
         ops.quantise(np.array([0, x, 0, 0, 0], dtype), 1.0, 0, None, codes)
-        reference.quantise(np.array([0, x, 0, 0, 0], dtype), 1.0, 0, None, expected)
+        oracle.quantise(np.array([0, x, 0, 0, 0], dtype), 1.0, 0, None, expected)
         assert_same(codes, expected)
     beyond = np.nextafter(dtype(limit + 0.5), dtype(np.inf))
     for x in (beyond, -beyond, -dtype(limit + 1), np.inf, -np.inf, np.nan, 1e30):
         for key in (None, KEY) if not abs(x) < limit + 1 else (None,):  # with a key, some below are rounded down
-            for implementation in (ops, reference):
+            for implementation in (ops, oracle):
                 with pytest.raises(InvalidArgument, match=f"codes must be at most {limit} in magnitude: take a larger"):
                     implementation.quantise(np.array([0, x, 0], dtype), 1.0, 0, key, np.zeros(3, code))
 
@@ -395,7 +396,7 @@ def test_units_beyond_the_precision(ops):
     ops.quantise(np.float32([1, -2]), 1e300, 0, None, codes)
     np.testing.assert_array_equal(codes, 0)
     ops.dequantise(np.int8([1, 0]), 1e300, out)
-    reference.dequantise(np.int8([1, 0]), 1e300, expected)
+    oracle.dequantise(np.int8([1, 0]), 1e300, expected)
     assert_same(out, expected)
 
 
@@ -411,11 +412,11 @@ def test_natural(ops, rng, dtype):
             first = int(rng.integers(2**40))
             packed, expected = np.full((2, n), 0xAA, np.uint8)
             ops.pack_natural(x, top, first, KEY, packed)
-            reference.pack_natural(x, top, first, KEY, expected)
+            oracle.pack_natural(x, top, first, KEY, expected)
             assert_same(packed, expected)
             out, expected = np.full((2, n), -7, dtype)
             ops.unpack_natural(packed, top, out)
-            reference.unpack_natural(packed, top, expected)
+            oracle.unpack_natural(packed, top, expected)
             assert_same(out, expected)
 
 
@@ -425,7 +426,7 @@ def test_natural_of_every_byte(ops, dtype):
     for top in TOPS[dtype]:
         out, expected = np.empty((2, 256), dtype)
         ops.unpack_natural(every, top, out)
-        reference.unpack_natural(every, top, expected)
+        oracle.unpack_natural(every, top, expected)
         assert_same(out, expected)
         assert np.isfinite(out).all()
 
@@ -455,12 +456,12 @@ def test_messages_of_powers(ops, rng, dtype):
         first, bounds = int(rng.integers(2**40)), np.int64([0, len(x)])
         message, expected = np.full((2, len(x) + 2), 0xAA, np.uint8)
         ops.encode_natural(x, bounds, first, KEY, message)
-        reference.encode_natural(x, bounds, first, KEY, expected)
+        oracle.encode_natural(x, bounds, first, KEY, expected)
         assert_same(message, expected)
         for known in (False, True):
             out, expected = np.full((2, len(x)), -7, dtype)
             ops.decode_natural(message, out, known)
-            reference.decode_natural(message, expected)
+            oracle.decode_natural(message, expected)
             np.testing.assert_array_equal(out, expected)
             assert np.isnan(out).all() == (not np.isfinite(x).all()) or not len(x)
 
@@ -470,7 +471,7 @@ def test_heads_that_no_message_has_are_refused(ops, dtype):
     lowest, highest = min(TOPS[dtype]), max(TOPS[dtype])
     for top in (lowest - 1, highest + 1, -(2**15), 2**15 - 2):
         message = np.append(np.int16([top]).view(np.uint8), np.zeros(3, np.uint8))
-        for implementation in (ops, reference):
+        for implementation in (ops, oracle):
             with pytest.raises(InvalidArgument, match=rf"top must be in \[{lowest}, {highest}\] for float"):
                 implementation.decode_natural(message, np.zeros(3, dtype))
 
@@ -480,12 +481,12 @@ def test_natural_refuses(ops, dtype):
     for top in TOPS[dtype]:
         beyond = np.nextafter(np.ldexp(dtype(1), top), dtype(np.inf))
         for bad in (beyond, -beyond, np.inf, -np.inf, np.nan):
-            for implementation in (ops, reference):
+            for implementation in (ops, oracle):
                 with pytest.raises(InvalidArgument, match=rf"magnitudes must be at most 2\^{top}"):
                     implementation.pack_natural(np.array([0, bad, 0], dtype), top, 0, KEY, np.zeros(3, np.uint8))
     lowest, highest = min(TOPS[dtype]), max(TOPS[dtype])
     for top in (lowest - 1, highest + 1):
-        for implementation in (ops, reference):
+        for implementation in (ops, oracle):
             with pytest.raises(InvalidArgument, match=rf"top must be in \[{lowest}, {highest}\] for float"):
                 implementation.pack_natural(np.zeros(3, dtype), top, 0, KEY, np.zeros(3, np.uint8))
             with pytest.raises(InvalidArgument, match=rf"top must be in \[{lowest}, {highest}\] for float"):
@@ -511,7 +512,7 @@ def with_bounds(ops, bounds):
 
 @pytest.mark.parametrize("bad", [[], [0], [0, 9], [0, 11], [1, 10], [0, 5, 4, 10], [0, 11, 10], [0, -1, 10], [10, 0]])
 def test_bounds(ops, bad):
-    for call in (*with_bounds(ops, np.int64(bad)), *with_bounds(reference, np.int64(bad))):
+    for call in (*with_bounds(ops, np.int64(bad)), *with_bounds(oracle, np.int64(bad))):
         with pytest.raises(InvalidArgument, match="bounds must ascend from 0 to 10"):
             call()
 
@@ -528,7 +529,7 @@ def test_bounds_of_another_kind(ops):
 @pytest.mark.parametrize(("levels", "width"), [(0, 4), (8, 4), (-1, 4), (1, 3), (2, 2), (128, 8), (32768, 16), (1, 32)])
 def test_levels_that_do_not_fit(ops, levels, width):
     match = rf"levels must be in \[1, 2\^\(width-1\) - 1\] .* got {levels} and {width}"
-    for implementation in (ops, reference):
+    for implementation in (ops, oracle):
         with pytest.raises(InvalidArgument, match=match):
             implementation.pack_levels(X, BOUNDS, SCALES, levels, width, 0, KEY, OUT.copy())
         with pytest.raises(InvalidArgument, match=match):
@@ -538,7 +539,7 @@ def test_levels_that_do_not_fit(ops, levels, width):
 @pytest.mark.parametrize("unit", [0.0, -1.0, float("inf"), float("nan")])
 def test_units(ops, unit):
     codes = np.zeros(10, np.int8)
-    for implementation in (ops, reference):
+    for implementation in (ops, oracle):
         for call in (lambda o: o.quantise(X, unit, 0, None, codes), lambda o: o.dequantise(codes, unit, X.copy())):
             with pytest.raises(InvalidArgument, match=f"unit must be a positive number, got {unit}"):
                 call(implementation)

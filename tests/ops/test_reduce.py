@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from arrays import REALS, SIZES, assert_same, vector, with_specials
 
-from mpicomp.ops import reference
+from mpicomp.ops import oracle
 
 INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 COMBINATIONS = ("add", "multiply", "minimum", "maximum")
@@ -17,7 +17,7 @@ def test_combine_reals(ops, rng, name, dtype):
     for n in SIZES:
         dst, src = (with_specials(rng, vector(rng, n, dtype)) for _ in range(2))
         expected = dst.copy()
-        getattr(reference, name)(expected, src)
+        getattr(oracle, name)(expected, src)
         getattr(ops, name)(dst, src)
         if name in ("minimum", "maximum"):  # which zero wins is free
             np.testing.assert_array_equal(dst, expected)
@@ -32,7 +32,7 @@ def test_combine_integers_wraps_around(ops, rng, name, dtype):
     for n in (0, 1, 17, 1025):
         dst, src = rng.integers(info.min, info.max, (2, n), dtype, endpoint=True)
         expected = dst.copy()
-        getattr(reference, name)(expected, src)
+        getattr(oracle, name)(expected, src)
         getattr(ops, name)(dst, src)
         assert_same(dst, expected)
 
@@ -51,6 +51,6 @@ def test_scale(ops, rng, dtype, factor):
     for n in SIZES:
         x = with_specials(rng, vector(rng, n, dtype))
         expected = x.copy()
-        reference.scale(expected, factor)
+        oracle.scale(expected, factor)
         ops.scale(x, factor)
         assert_same(x, expected)

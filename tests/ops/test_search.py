@@ -9,8 +9,9 @@ from arrays import REALS, assert_same
 from test_refusals import refuse
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import cuda_runtime, gpu, reference
-from mpicomp.ops.reference.search import HIGH, LOW, MANY, STAGES
+from mpicomp.ops import gpu, oracle
+from mpicomp.ops.gpu import cuda_runtime
+from mpicomp.ops.oracle.search import HIGH, LOW, MANY, STAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 SEARCHES = ("normal_spans", "exponential_spans")
@@ -67,7 +68,7 @@ def assert_found(found, expected):
 def assert_reached(found, memory, grad, spans):
     """The list holds all that reach the thresholds told, and no others."""
     lams = [lam if isfinite(lam) else np.inf for lam in found.lams]
-    indices, counts = reference.threshold_spans(memory, grad, spans, lams)
+    indices, counts = oracle.threshold_spans(memory, grad, spans, lams)
     nothing = [isfinite(lam) and count == 0 for lam, count in zip(found.lams, found.counts, strict=True)]
     assert found.counts == [0 if none else count for none, count in zip(nothing, counts, strict=True)]
     assert_same(found.indices, indices.astype(found.indices.dtype))
@@ -83,7 +84,7 @@ def test_what_is_found(ops, rng, search, kind, dtype):
             for spans in ([(0, n)], cut(rng, n, 9)):
                 targets = some_targets(rng, spans)
                 found = getattr(ops, search)(memory, grad, spans, targets)
-                assert_found(found, getattr(reference, search)(memory, grad, spans, targets))
+                assert_found(found, getattr(oracle, search)(memory, grad, spans, targets))
                 assert_reached(found, memory, grad, spans)
 
 
@@ -96,7 +97,7 @@ def test_how_many_are_found(ops, rng, search):
         (count,) = getattr(ops, search)(None, grad, [(0, n)], [target]).counts
         least, most = (2 / 3, MANY) if search == "normal_spans" else (LOW, HIGH)
         assert least * target <= count
-        found = getattr(reference, search)(None, grad, [(0, n)], [target])
+        found = getattr(oracle, search)(None, grad, [(0, n)], [target])
         assert (count <= most * target) == (found.counts[0] <= most * target)
 
 
@@ -141,7 +142,7 @@ def halving(innermost):
 def test_a_search_that_stops_at_the_limit(ops, rng):
     """The last stage's candidates are found, more than were asked for; a device needs more stages than were queued."""
     grad = rng.permutation(halving(8)) * rng.choice([-1, 1], 8 << STAGES + 1)
-    expected = reference.exponential_spans(None, grad, [(0, grad.size)], [1])
+    expected = oracle.exponential_spans(None, grad, [(0, grad.size)], [1])
     assert expected.counts == [16]
     found = ops.exponential_spans(None, grad, [(0, grad.size)], [1])
     assert_found(found, expected)
@@ -160,7 +161,7 @@ def test_thresholds_of_samples(ops, rng, dtype):
             samples = [(start, 2, (stop - start + 1) // 2) for start, stop in spans]
             counts = [max(1, size // 7) for *_, size in samples]
             found = ops.sampled_spans(memory, grad, spans, samples, counts)
-            expected = reference.sampled_spans(memory, grad, spans, samples, counts)
+            expected = oracle.sampled_spans(memory, grad, spans, samples, counts)
             assert_found(found, expected)
             assert {lam > 0 for lam, size in zip(found.lams, found.counts, strict=True) if size} <= {True}
     assert ops.sampled_spans(None, grad, [], [], []).counts == []
@@ -172,7 +173,7 @@ def test_lists_longer_than_there_is_room_for(ops, rng, search):
     n = 12 * cuda_runtime.TILE_BYTES // 4
     grad = np.where(rng.random(n) < 0.7, 1, rng.random(n) / 4).astype(np.float32)
     spans, targets = [(0, n // 2), (n // 2, n)], [n // 50, n // 60]
-    expected = getattr(reference, search)(None, grad, spans, targets)
+    expected = getattr(oracle, search)(None, grad, spans, targets)
     assert_found(getattr(ops, search)(None, grad, spans, targets), expected)
 
 
@@ -190,12 +191,12 @@ def test_indices_of_64_bits(emulated_cuda, wide_indices, rng, search):
     grad = rng.standard_normal(9000).astype(np.float32)
     found = getattr(gpu, search)(None, grad, [(0, 9000)], [90])
     assert found.indices.dtype == np.int64
-    np.testing.assert_array_equal(found.indices, getattr(reference, search)(None, grad, [(0, 9000)], [90]).indices)
+    np.testing.assert_array_equal(found.indices, getattr(oracle, search)(None, grad, [(0, 9000)], [90]).indices)
 
 
 def test_what_is_refused(ops):
     grad, memory = np.ones(10, np.float32), np.ones(9, np.float32)
-    for module in (ops, reference):
+    for module in (ops, oracle):
         for call, match in (
             (lambda m: m.normal_spans(None, grad, [(0, 11)], [1]), r"spans must lie in \[0, 10\), got 0 to 11"),
             (lambda m: m.exponential_spans(None, grad, [(0, 4)], [5]), r"k must be in \[0, 4\], got 5"),

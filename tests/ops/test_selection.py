@@ -6,7 +6,7 @@ from arrays import INDICES, REALS, SIZES, assert_same, vector, with_specials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpicomp.ops import cpu, reference
+from mpicomp.ops import cpu, oracle
 
 CHUNKS = (1, 2, 3, 7, 16, 31, 33, 100, 112, 256, 257, 1500, 65536)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -30,7 +30,7 @@ def test_chunk_max(ops, rng, dtype, has_memory):
         for chunk in CHUNKS:
             positions, expected = positions_for(n, chunk), positions_for(n, chunk)
             ops.chunk_max(memory, grad, chunk, positions)
-            reference.chunk_max(memory, grad, chunk, expected)
+            oracle.chunk_max(memory, grad, chunk, expected)
             assert_same(positions, expected)
 
 
@@ -39,7 +39,7 @@ def test_chunk_max_in_the_largest_chunks(cpu_ops, rng):
     for chunk in (4096, 65535, 65536):
         positions, expected = positions_for(len(grad), chunk), positions_for(len(grad), chunk)
         cpu_ops.chunk_max(memory, grad, chunk, positions)
-        reference.chunk_max(memory, grad, chunk, expected)
+        oracle.chunk_max(memory, grad, chunk, expected)
         assert_same(positions, expected)
 
 
@@ -48,10 +48,10 @@ def test_chunk_indices(ops, rng, dtype):
     for n in SIZES:
         for chunk in CHUNKS:
             positions = positions_for(n, chunk)
-            reference.chunk_max(None, vector(rng, n, np.float32), chunk, positions)
+            oracle.chunk_max(None, vector(rng, n, np.float32), chunk, positions)
             indices, expected = np.zeros((2, len(positions)), dtype)
             ops.chunk_indices(positions, chunk, n, indices)
-            reference.chunk_indices(positions, chunk, n, expected)
+            oracle.chunk_indices(positions, chunk, n, expected)
             assert_same(indices, expected)
 
 
@@ -61,7 +61,7 @@ def test_threshold(ops, rng, dtype, has_memory):
     for n in SIZES:
         memory, grad = inputs(rng, n, dtype, has_memory)
         for lam in (0.0, -0.0, 1e-310, 0.1, 1.5, float("inf")):
-            assert_same(ops.threshold(memory, grad, lam), reference.threshold(memory, grad, lam))
+            assert_same(ops.threshold(memory, grad, lam), oracle.threshold(memory, grad, lam))
 
 
 @pytest.mark.parametrize("has_memory", [True, False])
@@ -70,13 +70,13 @@ def test_top_k(ops, rng, dtype, has_memory):
     for n in SIZES:
         memory, grad = inputs(rng, n, dtype, has_memory)
         for k in {0, min(n, 1), n // 100, n // 3, max(0, n - 1), n}:
-            assert_same(ops.top_k(memory, grad, k), reference.top_k(memory, grad, k))
+            assert_same(ops.top_k(memory, grad, k), oracle.top_k(memory, grad, k))
 
 
 def test_wide_indices(ops, rng, wide_indices):
     memory, grad = inputs(rng, 3000, np.float32, True)
-    assert_same(ops.top_k(memory, grad, 70), reference.top_k(memory, grad, 70).astype(np.int64))
-    assert_same(ops.threshold(memory, grad, 1), reference.threshold(memory, grad, 1).astype(np.int64))
+    assert_same(ops.top_k(memory, grad, 70), oracle.top_k(memory, grad, 70).astype(np.int64))
+    assert_same(ops.threshold(memory, grad, 1), oracle.threshold(memory, grad, 1).astype(np.int64))
 
 
 def test_equals_go_to_the_lowest_index(ops):
@@ -110,7 +110,7 @@ def test_top_k_where_a_sample_misjudges(cpu_ops, rng, dtype, least, most):
     for name, x in long_vectors(rng, n).items():
         x = x.astype(dtype)
         for k in (1, 300, n // 10, n - 1):
-            np.testing.assert_array_equal(cpu_ops.top_k(None, x, k), reference.top_k(None, x, k), err_msg=name)
+            np.testing.assert_array_equal(cpu_ops.top_k(None, x, k), oracle.top_k(None, x, k), err_msg=name)
 
 
 @settings(max_examples=200, deadline=None)
@@ -120,9 +120,9 @@ def test_selections_of_any_floats(values, data):
     k = data.draw(st.integers(0, len(values)))
     lam = data.draw(st.floats(0, width=32))
     chunk = data.draw(st.integers(1, 300))
-    assert_same(cpu.top_k(None, grad, k), reference.top_k(None, grad, k))
-    assert_same(cpu.threshold(None, grad, lam), reference.threshold(None, grad, lam))
+    assert_same(cpu.top_k(None, grad, k), oracle.top_k(None, grad, k))
+    assert_same(cpu.threshold(None, grad, lam), oracle.threshold(None, grad, lam))
     positions, expected = positions_for(len(grad), chunk), positions_for(len(grad), chunk)
     cpu.chunk_max(None, grad, chunk, positions)
-    reference.chunk_max(None, grad, chunk, expected)
+    oracle.chunk_max(None, grad, chunk, expected)
     assert_same(positions, expected)

@@ -8,8 +8,9 @@ from arrays import INDICES, REALS, assert_same, vector, with_specials
 from test_refusals import refuse
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import cuda_runtime, reference
-from mpicomp.ops.reference import Key
+from mpicomp.ops import oracle
+from mpicomp.ops.gpu import cuda_runtime
+from mpicomp.ops.oracle import Key
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LENGTHS = (0, 17, 9000)
@@ -35,11 +36,11 @@ def test_thresholds(ops, rng, dtype, has_memory):
         spans = cut(rng, n)
         lams = rng.choice([0.0, 0.1, 1.0, 2.5, np.inf], len(spans)).tolist()
         found, counts = ops.threshold_spans(memory, grad, spans, lams)
-        expected, of_each = reference.threshold_spans(memory, grad, spans, lams)
+        expected, of_each = oracle.threshold_spans(memory, grad, spans, lams)
         assert_same(found, expected)
         assert counts == of_each
     found, counts = ops.threshold_spans(memory, grad, [(0, n)], [1.0])
-    assert_same(found, reference.threshold(memory, grad, 1.0))
+    assert_same(found, oracle.threshold(memory, grad, 1.0))
     assert counts == [found.size]
 
 
@@ -50,7 +51,7 @@ def test_thresholds_over_many_tiles(ops, rng):
     spans = [(3, 9), (9, n // 2 + 1), (n // 2 + 1, n // 2 + 1), (n // 2 + 1, n - 1)]
     for lams in ([0.0, 3.5, 0.0, 3.0], [9.0, 0.0, 1.0, 0.5], [9.0] * 4):
         found, counts = ops.threshold_spans(None, grad, spans, lams)
-        expected, of_each = reference.threshold_spans(None, grad, spans, lams)
+        expected, of_each = oracle.threshold_spans(None, grad, spans, lams)
         assert_same(found, expected)
         assert counts == of_each
 
@@ -61,10 +62,10 @@ def test_kth_largest(ops, rng, dtype):
         x = with_specials(rng, vector(rng, n, dtype))
         spans = [(start, stop) for start, stop in cut(rng, n) if stop > start]
         counts = [int(rng.integers(1, stop - start + 1)) for start, stop in spans]
-        found, expected = ops.kth_largest_spans(x, spans, counts), reference.kth_largest_spans(x, spans, counts)
+        found, expected = ops.kth_largest_spans(x, spans, counts), oracle.kth_largest_spans(x, spans, counts)
         np.testing.assert_array_equal(found, expected)
         for (start, stop), k, size in zip(spans, counts, found, strict=True):
-            least = np.abs(x[start:stop][reference.top_k(None, x[start:stop], k)])
+            least = np.abs(x[start:stop][oracle.top_k(None, x[start:stop], k)])
             assert size == np.fmin.reduce(least) or np.isnan(least).all()
     assert ops.kth_largest_spans(x, [], []) == []
 
@@ -74,7 +75,7 @@ def test_sorted_magnitudes(ops, rng, dtype):
     for n in (0, 12, 3000):
         x = with_specials(rng, vector(rng, n, dtype))
         spans = cut(rng, n)
-        found, expected = ops.sorted_magnitudes(x, spans), reference.sorted_magnitudes(x, spans)
+        found, expected = ops.sorted_magnitudes(x, spans), oracle.sorted_magnitudes(x, spans)
         for some, others, (start, stop) in zip(found, expected, spans, strict=True):
             assert_same(some, others)
             finite = np.abs(x[start:stop][np.isfinite(x[start:stop])])
@@ -92,7 +93,7 @@ def test_samples(ops, rng, dtype, has_memory):
             samples.append((first, stride, -(-(stop - first) // stride)))
         values, expected = np.full((2, sum(count for *_, count in samples)), 7, dtype)
         ops.sample_spans(memory, grad, samples, values)
-        reference.sample_spans(memory, grad, samples, expected)
+        oracle.sample_spans(memory, grad, samples, expected)
         assert_same(values, expected)
 
 
@@ -105,7 +106,7 @@ def test_bins(ops, rng, dtype, has_memory):
         spans = cut(rng, n)
         for length in (5, 50, 2**40):
             found = ops.bin_select_spans(memory, grad, spans, length)
-            assert_same(found, reference.bin_select_spans(memory, grad, spans, length))
+            assert_same(found, oracle.bin_select_spans(memory, grad, spans, length))
 
 
 @pytest.mark.parametrize("has_memory", [True, False])
@@ -117,14 +118,14 @@ def test_moments(ops, rng, dtype, has_memory):
         memory, grad = rng.integers(-9, 10, (2, n)).astype(dtype)
         memory = memory if has_memory else None
         for floor in (0.0, 4.0):
-            assert ops.moments_spans(memory, grad, spans, floor) == reference.moments_spans(memory, grad, spans, floor)
+            assert ops.moments_spans(memory, grad, spans, floor) == oracle.moments_spans(memory, grad, spans, floor)
         memory, grad = vector(rng, n, dtype) if has_memory else None, vector(rng, n, dtype)
         for floor in (0.0, 1.0):
             found = ops.moments_spans(memory, grad, spans, floor)
             each = [ops.moments(None if memory is None else memory[start:stop].copy(), grad[start:stop].copy(), floor)
                     for start, stop in spans]
             assert found == each
-            expected = reference.moments_spans(memory, grad, spans, floor)
+            expected = oracle.moments_spans(memory, grad, spans, floor)
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-10)
     assert ops.moments_spans(memory, grad, [], 0.0) == []
 
@@ -135,10 +136,10 @@ def test_moments_of_spans_longer_than_a_piece(ops, rng):
     spans = [(0, 1), (1, n - 7), (n - 7, n - 7), (n - 7, n)]
     grad = vector(rng, n, np.float32)
     found = ops.moments_spans(None, grad, spans, 0.0)
-    np.testing.assert_allclose(found, reference.moments_spans(None, grad, spans, 0.0), rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(found, oracle.moments_spans(None, grad, spans, 0.0), rtol=1e-12, atol=1e-9)
     grad[n // 2] = rng.choice([np.nan, np.inf, -np.inf])
     spoilt = ops.moments_spans(None, grad, spans, 0.0)
-    np.testing.assert_array_equal(spoilt[1], reference.moments_spans(None, grad, spans, 0.0)[1])
+    np.testing.assert_array_equal(spoilt[1], oracle.moments_spans(None, grad, spans, 0.0)[1])
     assert [spoilt[0], *spoilt[2:]] == [found[0], *found[2:]]
 
 
@@ -154,7 +155,7 @@ def test_projections_of_rows(ops, rng, dtype, has_memory):
             memory = memory if has_memory else None
             found, expected = np.full((2, rows * width), 7, dtype)
             ops.project_rows_spans(memory, grad, spans, row, width, seed, found)
-            reference.project_rows_spans(memory, grad, spans, row, width, seed, expected)
+            oracle.project_rows_spans(memory, grad, spans, row, width, seed, expected)
             assert_same(found, expected)
             memory, grad = fresh(rng, n, dtype, has_memory)
             ops.project_rows_spans(memory, grad, spans, row, width, seed, found)
@@ -178,7 +179,7 @@ def test_elements_of_rows(ops, rng, index):
             every = np.arange(count, dtype=index)
             for rows in (every, every[rng.random(count) < 0.3], every[:0], every[-1:]):
                 found = ops.expand_rows_spans(rows, row, spans, n)
-                assert_same(found, reference.expand_rows_spans(rows, row, spans, n))
+                assert_same(found, oracle.expand_rows_spans(rows, row, spans, n))
             covered = np.concatenate([np.arange(*span) for span in spans])
             np.testing.assert_array_equal(ops.expand_rows_spans(every, row, spans, n), covered)
 
@@ -190,15 +191,15 @@ def test_strata(ops, rng):
         counts = [int(rng.integers(0, min(stop - start, 600) + 1)) for start, stop in spans]
         key = Key(int(rng.integers(2**63)), int(rng.integers(2**32)), int(rng.integers(2**32 - 20)))
         found = ops.random_strata_spans(n, spans, counts, key)
-        assert_same(found, reference.random_strata_spans(n, spans, counts, key))
-        each = [start + np.int64(reference.random_strata(stop - start, k, key._replace(worker=key.worker + number)))
+        assert_same(found, oracle.random_strata_spans(n, spans, counts, key))
+        each = [start + np.int64(oracle.random_strata(stop - start, k, key._replace(worker=key.worker + number)))
                 for number, ((start, stop), k) in enumerate(zip(spans, counts, strict=True))]
         np.testing.assert_array_equal(found, np.concatenate(each))
 
 
 def test_what_is_refused(ops):
     grad, key = np.ones(10, np.float32), Key(1, 2, 2**32 - 1)
-    for module in (ops, reference):
+    for module in (ops, oracle):
         for call, match in (
             (lambda m: m.threshold_spans(None, grad, [(0, 11)], [1.0]), r"spans must lie in \[0, 10\), got 0 to 11"),
             (lambda m: m.threshold_spans(None, grad, [(0, 4)], []), "a threshold for each of 1 spans, got 0"),
@@ -248,7 +249,7 @@ def test_a_memory_of_another_length_is_refused(ops, name, arguments, n):
 )
 def test_projections_that_are_refused(ops, spans, row, width, match):
     grad, out = np.ones(10, np.float32), np.ones(4, np.float32)
-    for module in (ops, reference):
+    for module in (ops, oracle):
         refuse(lambda g, o, m=module: m.project_rows_spans(None, g, spans, row, width, 0, o), grad, out, match=match)
 
 
@@ -263,5 +264,5 @@ def test_projections_that_are_refused(ops, spans, row, width, match):
     ],
 )
 def test_rows_that_are_refused(ops, rows, row, spans, match):
-    for module in (ops, reference):
+    for module in (ops, oracle):
         refuse(lambda r, m=module: m.expand_rows_spans(r, row, spans, 10), np.int32(rows), match=match)

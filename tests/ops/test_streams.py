@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from cuda_on_cpu import EmulatedRuntime, Unwritten
 
-from mpicomp.ops import cuda_runtime, gpu
+from mpicomp.ops import gpu
+from mpicomp.ops.gpu import cuda_runtime
 
 SPANS = [(0, 300), (300, 1000)]
 MATRICES = [(0, 600, 30, 2), (600, 1000, 20, 2)]  # start, stop, rows, rank

@@ -6,7 +6,7 @@ from arrays import REALS, assert_same, with_specials
 from test_refusals import refuse
 
 from mpicomp.errors import BufferRefused
-from mpicomp.ops import reference
+from mpicomp.ops import oracle
 
 LENGTHS = (1, 2, 63, 64, 65, 8191, 8192, 8193, 40_000)
 DENSITIES = (0.0, 0.001, 0.2, 1.0)
@@ -51,7 +51,7 @@ def test_sums(ops, rng, dtype):
         for lists in families(rng, n):
             values = valued(rng, lists, dtype)
             with np.errstate(invalid="ignore"):
-                assert_all_same(ops.add_lists(lists, values, n), reference.add_lists(lists, values, n))
+                assert_all_same(ops.add_lists(lists, values, n), oracle.add_lists(lists, values, n))
 
 
 def test_sums_by_a_dense_vector(ops, rng):
@@ -60,7 +60,7 @@ def test_sums_by_a_dense_vector(ops, rng):
     values, dense = [rng.integers(-9, 10, one.size).astype(np.float32) for one in lists], np.zeros(3000, np.float32)
     for one, of in zip(lists, values, strict=True):
         dense[one] += of
-    for module in (ops, reference):
+    for module in (ops, oracle):
         indices, sums = module.add_lists(lists, values, n)
         assert_same(np.asarray(sums), dense[np.asarray(indices)])
         assert np.count_nonzero(dense) == np.count_nonzero(sums)
@@ -68,12 +68,12 @@ def test_sums_by_a_dense_vector(ops, rng):
 
 @pytest.mark.parametrize("dtype", REALS)
 def test_sums_with_wide_indices(ops, rng, dtype, wide_indices, monkeypatch):
-    monkeypatch.setattr("mpicomp.ops.composed.index_dtype", lambda n: np.dtype(np.int64))
-    monkeypatch.setattr("mpicomp.ops.reference.lists.index_dtype", lambda n: np.dtype(np.int64))
+    monkeypatch.setattr("mpicomp.ops.cpu.composed.index_dtype", lambda n: np.dtype(np.int64))
+    monkeypatch.setattr("mpicomp.ops.oracle.lists.index_dtype", lambda n: np.dtype(np.int64))
     for lists in families(rng, 20_000, np.int64):
         values = valued(rng, lists, dtype)
         with np.errstate(invalid="ignore"):
-            assert_all_same(ops.add_lists(lists, values, 20_000), reference.add_lists(lists, values, 20_000))
+            assert_all_same(ops.add_lists(lists, values, 20_000), oracle.add_lists(lists, values, 20_000))
         assert_same(np.asarray(ops.union(lists, 20_000)), np.unique(np.concatenate(lists)))
 
 
@@ -81,7 +81,7 @@ def test_sums_of_more_lists_than_a_block_looks_for_at_once(ops, rng):
     lists = [drawn(rng, 30_000, 0.002) for _ in range(300)]
     values = valued(rng, lists, np.float32)
     with np.errstate(invalid="ignore"):
-        assert_all_same(ops.add_lists(lists, values, 30_000), reference.add_lists(lists, values, 30_000))
+        assert_all_same(ops.add_lists(lists, values, 30_000), oracle.add_lists(lists, values, 30_000))
 
 
 def test_a_vector_of_more_tiles_than_the_host_is_told_of(ops, rng):
@@ -91,7 +91,7 @@ def test_a_vector_of_more_tiles_than_the_host_is_told_of(ops, rng):
     lists[0][0], lists[2][-1] = 0, n - 1
     values = valued(rng, lists, np.float32)
     with np.errstate(invalid="ignore"):
-        assert_all_same(ops.add_lists(lists, values, n), reference.add_lists(lists, values, n))
+        assert_all_same(ops.add_lists(lists, values, n), oracle.add_lists(lists, values, n))
 
 
 def test_lists_that_are_filled_up(ops, rng):
@@ -101,15 +101,15 @@ def test_lists_that_are_filled_up(ops, rng):
         values = valued(rng, lists, np.float32)
         with np.errstate(invalid="ignore"):
             found = ops.add_lists(lists, values, n, True)
-            assert_all_same(found, reference.add_lists(lists, values, n, True))
+            assert_all_same(found, oracle.add_lists(lists, values, n, True))
             values = [of[: one.size] for of, one in zip(values, own, strict=True)]
-            assert_all_same(found, reference.add_lists(own, values, n))
+            assert_all_same(found, oracle.add_lists(own, values, n))
 
 
 @pytest.mark.parametrize("bad", WRONG)
 def test_lists_that_are_none(ops, bad):
     bad, good = np.int32(bad), np.int32([1, 5, 9])
-    for module in (ops, reference):
+    for module in (ops, oracle):
         for lists in ([bad], [good, bad], [bad, good, good]):
             values = [np.ones(one.size, np.float32) for one in lists]
             match = r"lists must ascend within \[0, 10\)$"
@@ -121,7 +121,7 @@ def test_lists_that_are_none(ops, bad):
                                  [10, 11, 10]])
 def test_lists_that_are_wrongly_filled_up(ops, bad):
     bad, good = np.int32(bad), np.int32([1, 5, 10, 10])
-    for module in (ops, reference):
+    for module in (ops, oracle):
         values = [np.ones(good.size, np.float32), np.ones(bad.size, np.float32)]
         refuse(lambda a, b, m=module, v=values: m.add_lists([a, b], v, 10, True), good, bad,
                match=r"lists must ascend within \[0, 10\) and be filled up at their ends")
@@ -135,7 +135,7 @@ def test_restrict(ops, rng, dtype):
             nonzero = [bool(rng.integers(0, 2)) for _ in lists]
             for whole in (drawn(rng, n, 0.3), lists[0], lists[-1], lists[0][:0]):
                 found = ops.restrict(lists, values, whole, nonzero)
-                expected = reference.restrict(lists, values, whole, nonzero)
+                expected = oracle.restrict(lists, values, whole, nonzero)
                 assert len(found) == len(expected)
                 for one, other in zip(found, expected, strict=True):
                     assert_all_same(one, other)
@@ -145,7 +145,7 @@ def test_restrict_leaves_out_zeros(ops):
     """Of either sign, but not denormal numbers or NaN; where it is asked for."""
     indices, tiny = np.int32([1, 2, 3, 5, 8]), np.finfo(np.float32).smallest_subnormal
     values = np.array([0.0, -0.0, tiny, np.nan, 7.0], np.float32)
-    for module in (ops, reference):
+    for module in (ops, oracle):
         both = module.restrict([indices, indices], [values, values], np.int32([2, 3, 5]), [False, True])
         assert_all_same(both[0], (indices[1:4], values[1:4]))
         assert_all_same(both[1], (indices[2:4], values[2:4]))
@@ -155,7 +155,7 @@ def test_restrict_with_wide_indices(ops, rng):
     lists = [drawn(rng, 5000, 0.2, np.int64), np.int64([5, 2**40])]
     values, whole = valued(rng, lists, np.float64), np.append(drawn(rng, 5000, 0.3, np.int64), 2**40)
     for one, other in zip(ops.restrict(lists, values, whole, [False, False]),
-                          reference.restrict(lists, values, whole, [False, False]), strict=True):
+                          oracle.restrict(lists, values, whole, [False, False]), strict=True):
         assert_all_same(one, other)
 
 
@@ -166,7 +166,7 @@ def test_arguments(ops):
     refuse(add, indices.astype(np.int64), values, match="lists must be of dtype int32")
     refuse(add, indices, np.ones(3, np.int32), match="must be of dtype float32, float64")
     refuse(add, np.arange(6, dtype=np.int32)[::2], values, match="lists must be contiguous", error=BufferRefused)
-    for module in (ops, reference):
+    for module in (ops, oracle):
         refuse(lambda i, v, m=module: m.add_lists([i, i], [v], 10), indices, values,
                match="values must be as many as lists, 2, got 1")
         refuse(lambda i, w, v, m=module: m.restrict([i], [v], w, [False]), indices, np.int32([2, 1]), values,

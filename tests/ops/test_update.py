@@ -6,7 +6,7 @@ from arrays import REALS, SIZES, assert_same, vector, with_specials
 from test_refusals import refuse
 
 from mpicomp.errors import BufferRefused
-from mpicomp.ops import reference
+from mpicomp.ops import oracle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -17,7 +17,7 @@ def test_axpby(ops, rng, dtype):
         x, y = (with_specials(rng, vector(rng, n, dtype)) for _ in range(2))
         for a, b in ((1, 1), (0.9, 0.1), (-1e-3, 1 / 3), (0, 1)):
             out, expected = np.full((2, n), 7, dtype)
-            reference.axpby(expected, a, x, b, y)
+            oracle.axpby(expected, a, x, b, y)
             ops.axpby(out, a, x, b, y)
             assert_same(out, expected)
 
@@ -27,7 +27,7 @@ def test_axpby_in_place(ops, rng, dtype):
     for n in SIZES:
         x, y, expected = vector(rng, n, dtype), vector(rng, n, dtype), np.empty(n, dtype)
         for out, left, right in ((x, x, y), (y, x, y), (x, x, x)):
-            reference.axpby(expected, 0.9, left, -0.3, right)
+            oracle.axpby(expected, 0.9, left, -0.3, right)
             ops.axpby(out, 0.9, left, -0.3, right)
             assert_same(out, expected)
 
@@ -38,7 +38,7 @@ def test_dense_update(ops, rng, dtype, beta):
     for n in SIZES:
         memory, grad, sent = (with_specials(rng, vector(rng, n, dtype)) for _ in range(3))
         expected = memory.copy()
-        reference.dense_update(expected, grad, sent, beta)
+        oracle.dense_update(expected, grad, sent, beta)
         ops.dense_update(memory, grad, sent, beta)
         assert_same(memory, expected)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mpicomp.apps import loop, texts
-from mpicomp.apps.keeper import Keeper
+from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.language import NETWORKS, Language, Transformer
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.errors import InvalidArgument

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mpicomp.apps import loop, ratings
-from mpicomp.apps.keeper import Keeper
+from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.recommend import EVALUATION, NETWORKS, RANKED, Recommend, Unrated, place_of_first
 from mpicomp.errors import InvalidArgument

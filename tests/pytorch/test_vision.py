@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mpicomp.apps import images, loop
-from mpicomp.apps.keeper import Keeper
+from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.vision import NETWORKS, Vision, shifted
 from mpicomp.errors import InvalidArgument

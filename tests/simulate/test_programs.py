@@ -5,8 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from mpicomp import cost
-from mpicomp.allreduce import ring, segments
+from mpicomp.allreduce import cost, ring, segments
 from mpicomp.errors import InvalidArgument
 from mpicomp.simulate import Machine, Place, Wire, program_of, replay
 from mpicomp.simulate import program as programs

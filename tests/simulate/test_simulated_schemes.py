@@ -9,16 +9,16 @@ import pytest
 
 from mpicomp import schemes
 from mpicomp.errors import InvalidArgument
-from mpicomp.exchanges import EXCHANGES
-from mpicomp.memories import MEMORIES
 from mpicomp.schemes import Scheme
+from mpicomp.schemes.exchanges import EXCHANGES
+from mpicomp.schemes.memories import MEMORIES
 from mpicomp.simulate import Machine, Place, Wire, predict, program_of, replay, roles, steps
 from mpicomp.simulate import program as programs
 from mpicomp.simulate.comm import Script
 from mpicomp.simulate.ghost import Unknown
 from mpicomp.simulate.ghost_ops import KERNELS, SAMPLED, GhostOps
+from mpicomp.simulate.index_spacing import Spread, joined, union
 from mpicomp.simulate.models import Model, named
-from mpicomp.simulate.spread import Spread, joined, union
 
 MODEL = Model("three", (("matrix", (60, 50), 1.0), ("norm", (77,), 0.0), ("matrix", (40, 20), 1.0)))
 VARIANTS = ("scalecom:beta=0.1,values=float16", "scalecom:layers=per-tensor", "topk-global:density=0.05",
@@ -186,7 +186,7 @@ def test_a_part_of_ones_own_that_asks_for_more_is_refused_in_one_sentence(monkey
     def select(self, u, step):
         return step.ops.fancy(u.gradient)
 
-    monkeypatch.setattr("mpicomp.selectors.top_k.TopK.select", select)
+    monkeypatch.setattr("mpicomp.schemes.selectors.top_k.TopK.select", select)
     with pytest.raises(InvalidArgument, match=r"topk cannot be simulated: the cost of fancy .* docs/simulate.md"):
         program("topk")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from click.testing import CliRunner
 
-from mpicomp.cli.trace import trace
+from mpicomp.cli.trace.command import trace
 from mpicomp.trace import open_trace, validate
 
 SECONDS = 20  # far more than any case needs

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from planted_runs import Run, lockstep
 
 import mpicomp.trace as trace
-from mpicomp.cli.trace import trace as command
+from mpicomp.cli.trace.command import trace as command
 from mpicomp.errors import InvalidArgument, RefusedOverwrite
 from mpicomp.trace.analyses import picture, plots
 
@@ -60,7 +60,7 @@ def test_bandwidth_and_its_model(path):
 @pytest.mark.parametrize("algo", ["ring", "halving_doubling", "direct"])
 @pytest.mark.parametrize("n_ranks", [2, 3, 4, 6, 8])
 def test_matrix_agrees_with_what_the_schedules_send(path, algo, n_ranks):
-    from mpicomp.ops import reference
+    from mpicomp.ops import oracle
 
     class Link:
         """Notes to whom the schedule sends, and receives nothing."""
@@ -84,7 +84,7 @@ def test_matrix_agrees_with_what_the_schedules_send(path, algo, n_ranks):
     n, expected = 840, np.zeros((n_ranks, n_ranks))
     for rank in range(n_ranks):
         link = Link(rank)
-        allreduce.get(algo)(link, np.zeros(n), "sum", reference, lambda n, dtype=float, slot="": np.zeros(n, dtype))
+        allreduce.get(algo)(link, np.zeros(n), "sum", oracle, lambda n, dtype=float, slot="": np.zeros(n, dtype))
         expected[rank] = link.sent
     result = Run(n_ranks, ranks_per_node=2)
     result.add("collective", np.arange(n_ranks), 0, 0, 10, algo=algo, nbytes_dense=n * 8,

@@ -8,7 +8,7 @@ import h5py
 import pytest
 from click.testing import CliRunner
 
-from mpicomp.cli.trace import trace
+from mpicomp.cli.trace.command import trace
 from mpicomp.trace.units import duration, nbytes, sparkline
 
 

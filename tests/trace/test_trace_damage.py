@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mpicomp.cli.trace import trace
+from mpicomp.cli.trace.command import trace
 from mpicomp.trace.journal import Journal
 
 READERS = ("info", "summary", "report", "validate")

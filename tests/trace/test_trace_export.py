@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import mpicomp.trace
-from mpicomp.cli.trace import trace as command
-from mpicomp.cli.trace_export import SUFFIXES
+from mpicomp.cli.trace.command import trace as command
+from mpicomp.cli.trace.export import SUFFIXES
 from mpicomp.errors import InvalidArgument, MissingExtra
 from mpicomp.trace import export, exporting, open_trace
 

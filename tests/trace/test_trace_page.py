@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from planted_runs import Run
 
 import mpicomp.trace
-from mpicomp.cli.trace import trace as command
+from mpicomp.cli.trace.command import trace as command
 from mpicomp.trace.units import duration, nbytes, some_ranges
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'mpicomp[plot]')")

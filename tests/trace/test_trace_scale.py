@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from synthetic import KINDS, write_journals
 
 import mpicomp.trace
-from mpicomp.cli.trace import trace as command
+from mpicomp.cli.trace.command import trace as command
 from mpicomp.errors import CorruptFile, InvalidArgument, RefusedOverwrite
-from mpicomp.trace import merge, open_trace, recover, validate
+from mpicomp.trace import merge_journals, open_trace, recover, validate
 
 RANKS, EVENTS = 2048, 2000
 MEMORY_LIMIT = 1 << 30
@@ -179,7 +179,7 @@ def test_recover_takes_the_limit(both):
     [([5, 5, 5], 10, [(0, 2), (2, 3)]), ([50, 1, 1], 10, [(0, 1), (1, 3)]), ([0, 0], 1, [(0, 2)]), ([7], 1, [(0, 1)])],
 )
 def test_split(n_events, limit, expected):
-    assert merge.split(n_events, limit) == [range(*pair) for pair in expected]
+    assert merge_journals.split(n_events, limit) == [range(*pair) for pair in expected]
 
 
 def test_a_limit_that_cannot_be(tmp_path, request):

@@ -1,12 +1,11 @@
-"""The array primitives on CUDA devices: launchers of the kernels in ``cuda/*.cu``, through CuPy.
+"""The array primitives on CUDA devices: launchers of the kernels in ``*.cu``, through CuPy.
 
-Names, arguments and results are those of :mod:`.reference`, bit for bit (sums of squares apart). Kernels run on
+Names, arguments and results are those of :mod:`.oracle`, bit for bit (sums of squares apart). Kernels run on
 the device of their arrays, on its current stream. A function that has to answer (an index list, a count) or to
 refuse an index list waits for the device, unless the list was made or examined here; the others only queue.
 """
 
-from ..cuda_runtime import to_host
-from ..reference import index_dtype
+from ..oracle import index_dtype
 from .base import (
     PIECE,
     add,
@@ -43,6 +42,7 @@ from .chunks import (
     chunk_max,
     chunk_max_spans,
 )
+from .cuda_runtime import to_host
 from .lists import (
     ascends,
     common,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..._util.partition import chunk_count
 from ...errors import BufferRefused, InvalidArgument
-from ...partition import chunk_count
-from ..cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
-from ..reference.base import require_chunk
+from ..oracle.base import require_chunk
+from .cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
 
 
 def kind_of(array: Array, name: str, choices: dict[str, str]) -> str:

@@ -1,6 +1,6 @@
-"""Launchers of the primitives of every step; see :mod:`..reference.base`.
+"""Launchers of the primitives of every step; see :mod:`..oracle.base`.
 
-Names, arguments and results are those of :mod:`.reference`, bit for bit (sums of squares apart). Kernels run on
+Names, arguments and results are those of :mod:`.oracle`, bit for bit (sums of squares apart). Kernels run on
 the device of their arrays, on its current stream. A function that has to answer (an index list, a count) or to
 refuse an index list waits for the device, unless the list was made or examined here; the others only queue.
 """
@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import (
+from ..oracle import index_dtype
+from ..oracle import sorted_magnitudes as sorted_on_host
+from ..oracle.many import require_counts, require_lams
+from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
+from .collect import collect, collect_spans
+from .cuda_runtime import (
     HALF,
     INDEX,
     INTEGER,
@@ -26,12 +31,7 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from ..cuda_runtime import PIECE as PIECE_OF_BLOCK
-from ..reference import index_dtype
-from ..reference import sorted_magnitudes as sorted_on_host
-from ..reference.many import require_counts, require_lams
-from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
-from .collect import collect, collect_spans
+from .cuda_runtime import PIECE as PIECE_OF_BLOCK
 from .largest import kth_keys, largest, largest_of_spans
 
 PIECE = 1 << 40  # kernels run beside the host anyhow: a pass is one piece

@@ -1,4 +1,4 @@
-"""Launchers of the chunk-wise maximum, of one vector and of many tensors in it; see :mod:`..reference.many`."""
+"""Launchers of the chunk-wise maximum, of one vector and of many tensors in it; see :mod:`..oracle.many`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import (
+from ..oracle.many import chunk_counts
+from .arguments import (
+    check,
+    count_chunks,
+    kind_of,
+    known_of,
+    memory_or_null,
+    position_dtype,
+    vouch,
+)
+from .collect import where
+from .cuda_runtime import (
     INDEX,
     PACK_BYTES,
     POSITION,
@@ -21,17 +32,6 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from ..reference.many import chunk_counts
-from .arguments import (
-    check,
-    count_chunks,
-    kind_of,
-    known_of,
-    memory_or_null,
-    position_dtype,
-    vouch,
-)
-from .collect import where
 
 Spans = list[tuple[int, int, int]]  # start, stop, chunk
 

@@ -8,7 +8,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..cuda_runtime import (
+from ..oracle import index_dtype
+from .arguments import bits_dtype, vouch
+from .cuda_runtime import (
     INDEX,
     REAL,
     TILE_BYTES,
@@ -18,8 +20,6 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from ..reference import index_dtype
-from .arguments import bits_dtype, vouch
 
 NO_CUT = np.uintp(0)  # a null pointer in a launch
 GUESS = 32  # a list of unknown length gets room for every so many-th element, and a second pass if it is longer

@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..cuda_runtime import (
+from ..oracle import index_dtype
+from .arguments import bits_dtype, vouch
+from .collect import NO_CUT, board_bytes, select_blocks, table_of, tile_table, tiles_of, types_of, where, zeroed
+from .cuda_runtime import (
     DIGIT_BITS,
     DIGIT_PIECE,
     MAX_BLOCKS,
@@ -27,9 +30,6 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from ..reference import index_dtype
-from .arguments import bits_dtype, vouch
-from .collect import NO_CUT, board_bytes, select_blocks, table_of, tile_table, tiles_of, types_of, where, zeroed
 
 TALLY_BYTES = 8 * ((1 << DIGIT_BITS) + 2)  # of a span whose digits are counted: `tally` in top_k.cu
 MOST_SPANS = 1024  # whose digits are counted at once: 16 MiB

@@ -1,4 +1,4 @@
-"""Launchers for ascending index lists; see :mod:`..reference.lists`."""
+"""Launchers for ascending index lists; see :mod:`..oracle.lists`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import SupportsInt
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import INDEX, REAL, Array, blocks_for, launch, on_device, xp
 from . import arguments
 from .arguments import (
     ascended,
@@ -22,6 +21,7 @@ from .arguments import (
 )
 from .base import empty, zeros
 from .collect import NO_CUT, collect
+from .cuda_runtime import INDEX, REAL, Array, blocks_for, launch, on_device, xp
 
 BITS = 64  # of a bitmap, for one thread
 BITS_PIECE = 16384  # of a bitmap, for one block: `bits_piece` in lists.cu

@@ -1,4 +1,4 @@
-"""Launchers of products with few columns and their orthogonalisation; see :mod:`..reference.low_rank`.
+"""Launchers of products with few columns and their orthogonalisation; see :mod:`..oracle.low_rank`.
 
 All matrices of a vector go in one launch. Those of more columns than the kernels keep in registers (`RANKS`) go one by
 one through cuBLAS and cuSOLVER, which are made for them.
@@ -13,7 +13,17 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import (
+from ..oracle.low_rank import (
+    Matrices,
+    low_rank_product_each,
+    orthogonalise_each,
+    project_back_each,
+    project_each,
+    require_packed,
+)
+from .arguments import check, kind_of, memory_or_null
+from .collect import where
+from .cuda_runtime import (
     LONGEST,
     MAX_BLOCKS,
     PACK_BYTES,
@@ -28,16 +38,6 @@ from ..cuda_runtime import (
     on_device,
     xp,
 )
-from ..reference.low_rank import (
-    Matrices,
-    low_rank_product_each,
-    orthogonalise_each,
-    project_back_each,
-    project_each,
-    require_packed,
-)
-from .arguments import check, kind_of, memory_or_null
-from .collect import where
 
 # ---- one matrix
 

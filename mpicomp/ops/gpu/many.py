@@ -1,4 +1,4 @@
-"""Launchers that copy many arrays into one vector, and back; see :mod:`..reference.many`."""
+"""Launchers that copy many arrays into one vector, and back; see :mod:`..oracle.many`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..cuda_runtime import INDEX, PIECE, REAL, WORD, Array, addresses, blocks_for, current_stream, launch, on_device, xp
-from ..reference.many import require_total
+from ..oracle.many import require_total
 from .arguments import check, kind_of, require_indices
 from .base import scatter
+from .cuda_runtime import INDEX, PIECE, REAL, WORD, Array, addresses, blocks_for, current_stream, launch, on_device, xp
 
 
 @on_device

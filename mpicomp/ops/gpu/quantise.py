@@ -1,4 +1,4 @@
-"""Launchers of what writes few bits a value; see :mod:`..reference.quantise`.
+"""Launchers of what writes few bits a value; see :mod:`..oracle.quantise`.
 
 Four neighbours a thread, or a byte of eight bits; norms take a few threads a short group, and a block a piece of a long
 one. Bounds that `group_bounds` did not make, and values that may not fit, are looked at first, which waits for the
@@ -12,7 +12,18 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import (
+from ..oracle.quantise import (
+    NOT_FINITE,
+    require_codes,
+    require_levels,
+    require_magnitudes,
+    require_norm,
+    require_top,
+    require_unit,
+)
+from ..oracle.random import Key
+from .arguments import bits_dtype, check, kind_of, known_of, vouch
+from .cuda_runtime import (
     CODE,
     GROUP_PIECE,
     REAL,
@@ -26,17 +37,6 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from ..reference.quantise import (
-    NOT_FINITE,
-    require_codes,
-    require_levels,
-    require_magnitudes,
-    require_norm,
-    require_top,
-    require_unit,
-)
-from ..reference.random import Key
-from .arguments import bits_dtype, check, kind_of, known_of, vouch
 from .random import stream
 
 KIND = {"l2": ("Square", "Norm"), "capped": ("Square", "CappedNorm"), "mean": ("Magnitude", "MeanMagnitude")}

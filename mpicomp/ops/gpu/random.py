@@ -1,4 +1,4 @@
-"""Launchers of random numbers; see :mod:`..reference.random`. Without array arguments: on the current device."""
+"""Launchers of random numbers; see :mod:`..oracle.random`. Without array arguments: on the current device."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..cuda_runtime import INDEX, Array, blocks_for, current_device, current_stream, launch, xp
-from ..reference import index_dtype
-from ..reference.base import require_count
-from ..reference.many import checked_streams, require_counts
-from ..reference.random import Key, checked_key, require_range
+from ..oracle import index_dtype
+from ..oracle.base import require_count
+from ..oracle.many import checked_streams, require_counts
+from ..oracle.random import Key, checked_key, require_range
 from .base import vouched
+from .cuda_runtime import INDEX, Array, blocks_for, current_device, current_stream, launch, xp
 
 __all__ = ["Key", "random_strata", "random_strata_spans", "random_words", "stream", "uniform"]
 

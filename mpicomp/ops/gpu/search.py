@@ -1,4 +1,4 @@
-"""Launchers of searches for thresholds, for which the host waits once; see :mod:`..reference.search`."""
+"""Launchers of searches for thresholds, for which the host waits once; see :mod:`..oracle.search`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from math import ceil, log
 
 import numpy as np
 
-from ..cuda_runtime import (
+from ..oracle.many import Bounds, Samples
+from ..oracle.search import CORRECTIONS, RATIO, STAGES, Found, normal_quantile, require_sampled, require_targets
+from . import base
+from .arguments import kind_of, memory_or_null, vouch
+from .collect import GUESS, select_through, table_of, where
+from .cuda_runtime import (
     MAX_BLOCKS,
     MOMENTS_PIECE,
     REAL,
@@ -21,11 +26,6 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from ..reference.many import Bounds, Samples
-from ..reference.search import CORRECTIONS, RATIO, STAGES, Found, normal_quantile, require_sampled, require_targets
-from . import base
-from .arguments import kind_of, memory_or_null, vouch
-from .collect import GUESS, select_through, table_of, where
 from .largest import kth_cuts
 from .selection import sample_spans
 

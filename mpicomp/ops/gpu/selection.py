@@ -1,4 +1,4 @@
-"""Launchers of what selectors measure and choose, and of dense updates; see :mod:`..reference.selection`."""
+"""Launchers of what selectors measure and choose, and of dense updates; see :mod:`..oracle.selection`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import (
+from ..oracle import index_dtype
+from ..oracle.many import require_samples, require_spans
+from ..oracle.selection import Moments, require_floor
+from . import base
+from .arguments import bits_dtype, check, kind_of, memory_or_null, vouch
+from .collect import table_of, where
+from .cuda_runtime import (
     INDEX,
     MAX_BLOCKS,
     MOMENTS_PIECE,
@@ -21,12 +27,6 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from ..reference import index_dtype
-from ..reference.many import require_samples, require_spans
-from ..reference.selection import Moments, require_floor
-from . import base
-from .arguments import bits_dtype, check, kind_of, memory_or_null, vouch
-from .collect import table_of, where
 
 
 @on_device

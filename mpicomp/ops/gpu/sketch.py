@@ -1,4 +1,4 @@
-"""Launchers of the linear sketches; see :mod:`..reference.sketch`.
+"""Launchers of the linear sketches; see :mod:`..oracle.sketch`.
 
 In which order threads add to a cell of the count sketch is not fixed: its sums may differ in the last bits from run
 to run, also on one device.
@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..cuda_runtime import (
+from ..oracle import index_dtype
+from ..oracle.many import require_spans
+from ..oracle.sketch import require_projection, require_rows
+from .arguments import check, kind_of, memory_or_null, require_indices, vouch
+from .base import empty, vouched
+from .collect import table_of, where
+from .cuda_runtime import (
     INDEX,
     REAL,
     SKETCH_ROWS,
@@ -23,12 +29,6 @@ from ..cuda_runtime import (
     packs,
     xp,
 )
-from ..reference import index_dtype
-from ..reference.many import require_spans
-from ..reference.sketch import require_projection, require_rows
-from .arguments import check, kind_of, memory_or_null, require_indices, vouch
-from .base import empty, vouched
-from .collect import table_of, where
 
 
 def _check_sketch(rows: int, columns: int, table: Array, dtype: Any) -> None:

@@ -1,4 +1,4 @@
-"""Launchers that look at several index lists at once; see :mod:`..reference.lists`."""
+"""Launchers that look at several index lists at once; see :mod:`..oracle.lists`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from itertools import accumulate
 
 import numpy as np
 
+from ..._util.partition import chunk_count
 from ...errors import InvalidArgument
-from ...partition import chunk_count
-from ..cuda_runtime import (
+from ..oracle import index_dtype
+from ..oracle.lists import refused_lists
+from .arguments import MOST_TELLING, check, kind_of, known_of, require_indices, vouch
+from .base import empty, zeros
+from .cuda_runtime import (
     INDEX,
     MAX_BLOCKS,
     REAL,
@@ -21,10 +25,6 @@ from ..cuda_runtime import (
     to_host,
     xp,
 )
-from ..reference import index_dtype
-from ..reference.lists import refused_lists
-from .arguments import MOST_TELLING, check, kind_of, known_of, require_indices, vouch
-from .base import empty, zeros
 
 PIECE = 32 * THREADS  # bits that a block looks at together: `union_piece` in union.cu
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..analysis import quantities
+from .arrivals import lateness_of_all, worst_pair
 from .frame import CLASS_NAMES, COMMUNICATION, Frame, choose, compact, grouped, median_of, opened, spread_of
-from .lateness import lateness_of_all, worst_pair
 
 _BLOCKS = 10  # of consecutive steps, whose medians tell a drift from noise
 _SURE = 3.0  # standard errors

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidArgument
+from .arrivals import worst_pair
 from .frame import CLASS_NAMES, Frame, opened
-from .lateness import worst_pair
 from .nesting import cut
 from .over_steps import step_table
 

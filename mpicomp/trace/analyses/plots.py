@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidArgument, MissingExtra
-from ..aside import check_output, write_content_aside
+from ..atomic_output import check_output, write_content_aside
 
 _FORMATS = (".png", ".svg", ".pdf")
 

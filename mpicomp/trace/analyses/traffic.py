@@ -9,8 +9,8 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from .. import tables
+from .arrivals import lateness_of, worst_pair
 from .frame import ALLREDUCE_KINDS, Frame, choose, collective_kinds, compact, grouped, opened, quantiles
-from .lateness import lateness_of, worst_pair
 
 _LARGEST_MATRIX = 4096  # rows; beyond it the matrix is of nodes
 

@@ -1,0 +1,165 @@
+"""The checkpoints of a running app: what it resumes from, when it saves, and whether it has been asked to stop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpicomp import checkpoint
+from mpicomp.comm.safety.collective_errors import together
+from mpicomp.errors import InvalidArgument, MpicompError, RefusedOverwrite
+
+BEST = "best.h5"
+
+Sections = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All of a run's state on this rank; see ``mpicomp.checkpoint.save``."""
+
+    common: Sections
+    own: Sections = field(default_factory=dict)
+    reducers: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Run(Protocol):
+    """What an app's run must have to be saved."""
+
+    steps: int  # done
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        """What a run that resumes must have in common with it."""
+
+    def snapshot(self) -> Snapshot: ...
+
+
+class Keeper:
+    """Creating it is collective, and so are its methods; without a folder they do nothing.
+
+    Parameters
+    ----------
+    comm : Comm
+    folder : path, optional
+        Where the checkpoints of this run go.
+    every : int, optional
+        Save after every so many steps; when asked to stop and at the end in any case.
+    resume : bool
+        Go on from the newest whole checkpoint in ``folder``; begin where there is none.
+    keep : int
+        So many of the newest stay.
+    asked : callable
+        Whether this rank has been asked to stop; one is enough.
+    say : callable
+        Gets what the user should hear, on every rank.
+
+    Attributes
+    ----------
+    saved : Checkpoint or None
+        What the app is to restore itself from.
+    stopped : bool
+        The run was asked to stop, has been saved, and is not over.
+    path : Path or None
+        The newest checkpoint this run wrote.
+
+    Raises
+    ------
+    RefusedOverwrite
+        On every rank: the folder holds checkpoints, and ``resume`` was not asked for.
+    MpicompError
+        On every rank: nothing can be written into the folder.
+    """
+
+    def __init__(self, comm: Any, folder: str | os.PathLike[str] | None = None, *, every: int | None = None,
+                 resume: bool = False, keep: int = 2, asked: Callable[[], bool] = lambda: False,
+                 say: Callable[[str], None] = lambda text: None) -> None:
+        self._comm, self._folder, self._every, self._keep = comm, folder, every, keep
+        self._asked, self._say = asked, say
+        self.stopped = False
+        self.path: Path | None = None
+        self.saved: checkpoint.Checkpoint | None = None
+        comm.fail_together(_impossible(folder, every, resume))
+        if folder is not None:
+            self._open(Path(folder), resume)
+
+    def _open(self, folder: Path, resume: bool) -> None:
+        together(self._comm, lambda: _prepare(folder, resume), self._comm.rank == 0)
+        self.saved = checkpoint.load(self._comm, folder) if resume else None
+        if self.saved is None and resume:
+            self._say(f"no checkpoint in {folder} yet: beginning")
+
+    def resumed(self) -> None:
+        """The app has restored itself: say from where, and what was out of the ordinary."""
+        assert self.saved is not None, "there is something to resume from"
+        for note in self.saved.notes:
+            self._say(note)
+        self._say(f"resumed after step {self.saved.step} from {self.saved.path}")
+
+    def workers(self, given: int | None) -> int | None:
+        """The number of virtual workers: that of the run to resume, where the user gave none."""
+        return self.saved.settings.get("workers") if given is None and self.saved else given
+
+    def after_step(self, run: Run) -> bool:
+        """Save if it is time; whether the run is to stop."""
+        if self._folder is None:
+            return False
+        flag = np.array([self._asked()], np.int64)
+        self._comm.allreduce_in_place(flag, "native", "max")
+        self.stopped = bool(flag[0])
+        if self.stopped or (self._every and run.steps % self._every == 0):
+            self._save(self._folder, run, complete=False)
+        return self.stopped
+
+    def end(self, run: Run) -> None:
+        """The run is over: its last checkpoint says so."""
+        if self._folder is not None and not (self.saved and self.saved.complete and self.saved.step == run.steps):
+            self._save(self._folder, run, complete=True)
+
+    def best(self, step: int, parameters: Mapping[str, Any]) -> None:
+        """Keep the model that is the best so far, in ``best.h5``: rank 0's."""
+        if self._folder is not None:
+            state = {"model": parameters, "about": {"step": step}}
+            checkpoint.save_arrays(self._comm, Path(self._folder) / BEST, state)
+
+    def _save(self, folder: str | os.PathLike[str], run: Run, complete: bool) -> None:
+        now = run.snapshot()
+        try:
+            self.path = checkpoint.save(
+                self._comm, folder, run.steps, common=now.common, own=now.own, reducers=now.reducers,
+                settings=run.fixed, keep=self._keep, complete=complete,
+            )  # fmt: skip
+        except MpicompError as error:
+            if self.stopped or complete or type(error) is not MpicompError:
+                raise
+            self._say(f"warning: {error}; training goes on without this checkpoint")
+
+
+def _impossible(folder: Any, every: int | None, resume: bool) -> InvalidArgument | None:
+    if folder is None and (every is not None or resume):
+        return InvalidArgument("--resume and --checkpoint-every need a folder of checkpoints: give --checkpoint DIR")
+    if every is not None and every < 1:
+        return InvalidArgument(f"checkpoint_every must be at least 1, got {every}")
+    return None
+
+
+def check_ranks(comm: Any, saved: Any, reducer: Any) -> None:
+    """Refuse, on every rank, to resume models that differ between ranks on another number of ranks (collective)."""
+    comm.fail_together(None if checkpoint.common_result(reducer) or saved.same_ranks else InvalidArgument(
+        f"with {saved.settings['scheme']} each rank has a model of its own: resume on {saved.ranks} ranks"
+    ))  # fmt: skip
+
+
+def _prepare(folder: Path, resume: bool) -> None:
+    """Refuse, before the training and not at its end, a folder that no checkpoints can go into; it is made."""
+    there = [] if resume else checkpoint.steps(folder)
+    if there:
+        raise RefusedOverwrite(
+            f"{folder} holds checkpoints up to step {there[-1]}: --resume to go on from them, or choose another folder"
+        )
+    checkpoint.check_folder(folder)

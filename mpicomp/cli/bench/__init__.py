@@ -1,0 +1,1 @@
+"""The command ``mpicomp bench``: each module is imported when it is used."""

@@ -1,0 +1,236 @@
+"""``mpicomp bench``: collectives, dense and compressed, measured on this job's ranks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...bench import COLLECTIVES, Plan, plan, run
+from ...comm.safety.collective_errors import together
+from ...errors import InvalidArgument, MpicompError
+from .. import guard
+from ..output import OutputFile
+from . import options as bench_options
+
+WRONG_RESULT = 2  # exit codes
+REGRESSED = 3
+
+
+class BenchGroup(click.Group):
+    """Measures unless the first word is another subcommand, so that ``mpicomp bench --algorithm ring`` works."""
+
+    @property
+    def default_command(self) -> click.Command:
+        return self.commands["run"]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.default_map is not None:
+            ctx.default_map = {"run": ctx.default_map}
+        return super().parse_args(ctx, args if args[:1] == ["merge"] else ["run", *args])
+
+
+class GroupsContext(click.Context):
+    """Says of itself what its group says: the command's own name is not for typing."""
+
+    @property
+    def command_path(self) -> str:
+        return self.parent.command_path if self.parent else "mpicomp bench"
+
+
+class RunCommand(click.Command):
+    """Shows itself as its group."""
+
+    context_class = GroupsContext
+
+    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None,
+                     **extra: Any) -> click.Context:  # fmt: skip
+        if parent is not None and parent.default_map:
+            extra.setdefault("default_map", parent.default_map.get("run"))
+        return super().make_context("", args, parent, **extra)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "[OPTIONS] [COLLECTIVE]")
+        formatter.write_usage(ctx.command_path, "merge [OPTIONS] FILE FILE ...", prefix="       ")
+
+
+class OfflineCommand(click.Command):
+    """Runs without MPI."""
+
+    offline = True
+
+
+@click.group(cls=BenchGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def bench() -> None:
+    """Measure collectives, dense and compressed."""
+
+
+@bench.command("run", cls=RunCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@bench_options.what_to_measure
+@bench_options.how_long
+@bench_options.results
+@bench_options.how_to_run
+def run_bench(layout: str, as_json: bool, output: str | None, picture: str | None, force: bool, baseline: str | None,
+              max_regress: str, dry_run: bool, quiet: bool, **options: Any) -> None:  # fmt: skip
+    """Measure a collective's algorithms, and compression schemes, against each other.
+
+    \b
+    allreduce       dense and compressed (the default)
+    reduce_scatter  MPI's own
+    allgather       MPI's own, and Comm's
+    bcast           MPI's own, and Comm's, from --root
+    pingpong        half a round trip, from --root to the rank half the job away
+    schemes         compressing and decompressing alone, and whole steps
+
+    \b
+    mpirun -n 4 mpicomp bench --algorithm native,ring --scheme scalecom:chunk=112
+    mpirun -n 4 mpicomp bench bcast -b 8 -e 128M -f 2 --output result.json
+    mpicomp bench merge launch1.json launch2.json launch3.json
+
+    All implementations take turns within a size. A time is the median over
+    rounds of the slowest rank's time. Exit codes: 0 good, 1 bad values or a
+    failed rank, 2 a wrong result (or an unknown option), 3 slower than the
+    --baseline, 124 a step did not return.
+    """
+    from ...bench import documents
+    from ...bench.plot import plot
+    from ...comm.comm import Comm
+    from ..console import Progress
+    from . import report as bench_report
+
+    layout = "json" if as_json else layout
+    options["op"], output = _op_or_file(options["op"], output)
+    two_places = layout == "nccl" and COLLECTIVES[options["collective"]].in_place
+    chosen = make_plan(**{**options, "place": options["place"] or ("both" if two_places else "out")})
+    suffix, drawn = check_files(output, picture)
+    before = read_baseline(baseline, max_regress)
+    comm = Comm(guard.world())
+    chosen.check_job(comm.size)
+    if before is not None:
+        before.check_job(chosen.collective, comm.size)
+    if dry_run:
+        bench_report.dry_run(comm, chosen)
+        return
+    read = [Path(baseline)] if baseline else []
+    with OutputFile(comm, output, force, read) as file, OutputFile(comm, picture, force, read) as drawing:
+        progress = Progress(quiet or comm.rank != 0)
+        report = bench_report.Report(comm, chosen, layout, progress, before)
+        measured = run(comm, chosen, progress)  # refuses a device that is not there, before the table's head
+        report.begin()
+        for rows in measured:
+            report.add(rows)
+        document = report.end(bench_report.head(comm, chosen))
+
+        def keep() -> None:
+            file.write(lambda path: documents.write(path, document, suffix))
+            drawing.write(lambda path: plot(path, document, drawn))
+
+        # Ranks that left meanwhile, with the exit code of a wrong or slow result, would end the job before the files.
+        together(comm, keep, comm.rank == 0)
+    _end(document, before, prints=comm.rank == 0)
+
+
+@bench.command(cls=OfflineCommand)
+@click.argument("files", nargs=-1, required=True, type=bench_options.PATH, metavar="FILE FILE ...")
+@bench_options.results
+def merge(files: tuple[str, ...], layout: str, as_json: bool, output: str | None, picture: str | None, force: bool,
+          baseline: str | None, max_regress: str) -> None:  # fmt: skip
+    """Several launches of one measurement as one table (no MPI needed).
+
+    FILEs are what --output wrote. A row's time is the median of the launches' medians; spread is the distance of the
+    slowest from the fastest launch, in percent of it. Five launches say much more than one long one.
+    """
+    from ...bench import documents
+    from ...bench.merge_runs import merge as merged
+    from ...bench.plot import plot
+    from .report import show_merged
+
+    suffix, drawn = check_files(output, picture)
+    before = read_baseline(baseline, max_regress)
+    document = merged({name: documents.read(name) for name in files})
+    read = [Path(one) for one in (*files, baseline) if one]
+    with OutputFile(None, output, force, read) as file, OutputFile(None, picture, force, read) as drawing:
+        if before is not None:
+            before.compare(document["rows"])
+        show_merged(document, "json" if as_json else layout)
+        file.write(lambda path: documents.write(path, document, suffix))
+        drawing.write(lambda path: plot(path, document, drawn))
+    _end(document, before, prints=True)
+
+
+def _end(document: dict[str, Any], before: Any, prints: bool) -> None:
+    """Say on stderr what is wrong or slower, and exit accordingly: a wrong result is worse than a slow one."""
+    from ...bench.rows import wrong_results
+
+    wrong, lines, slower = wrong_results(document["rows"]), [], []
+    if before is not None:
+        verdict, slower = before.verdict(document)
+        lines = [f"# {verdict}", *(f"Slower: {line}" for line in slower)]
+    if prints:
+        sys.stderr.write("".join(f"{line}\n" for line in (*lines, *(f"Error: {line}" for line in wrong))))
+    if wrong or slower:
+        sys.exit(WRONG_RESULT if wrong else REGRESSED)
+
+
+def check_files(output: str | None, picture: str | None) -> tuple[str, str]:
+    """The suffixes of the files to write; raises before the work, not after."""
+    from ...bench.documents import check_suffix
+    from ...bench.plot import check_plot
+
+    return (check_suffix(output) if output else ""), (check_plot(picture) if picture else "")
+
+
+def read_baseline(path: str | None, max_regress: str) -> Any:
+    """What to compare with, or None."""
+    from ...bench.compare import Baseline
+    from ...bench.documents import read
+
+    try:
+        percent = float(max_regress.removesuffix("%"))
+    except ValueError:
+        raise InvalidArgument(f"--max-regress must be a percentage such as 10%, got {max_regress!r}") from None
+    return Baseline(read(path), percent, path) if path else None
+
+
+def _op_or_file(op: str, output: str | None) -> tuple[str, str | None]:
+    """``-o`` is nccl-tests' operation; a file's name there is what it was here before."""
+    if op in plan.OPS:
+        return op, output
+    if output is None and ("/" in op or "." in op):
+        return "sum", op
+    raise InvalidArgument(f"op must be one of {', '.join(plan.OPS)}, got {op!r}; for a file: --output FILE")
+
+
+def make_plan(
+    *, algorithm: tuple[str, ...], scheme: tuple[str, ...], sizes: tuple[str, ...],
+    min_bytes: str | None, max_bytes: str | None, step_factor: float, step_bytes: str | None = None,
+    collective: str = "allreduce", check: int = 1, no_check: bool = False, **rest: Any,
+) -> Plan:  # fmt: skip
+    """The plan the options describe, or InvalidArgument."""
+    what = COLLECTIVES[collective]
+    if sizes:
+        nbytes = tuple(plan.parse_size(text) for text in plan.split_names(sizes))
+    else:
+        least, most = plan.parse_size(min_bytes or what.sizes[0]), plan.parse_size(max_bytes or what.sizes[1])
+        nbytes = plan.size_range(least, most, step_factor, plan.parse_size(step_bytes) if step_bytes else None)
+    schemes = plan.split_schemes(scheme)
+    if schemes or collective == "schemes":
+        schemes = _checked_schemes(schemes or ("all",))
+    algorithms = plan.split_names(algorithm) or what.algorithms()
+    return Plan(sizes=nbytes, algorithms=algorithms, schemes=schemes, collective=collective,
+                check=check > 0 and not no_check, **rest)
+
+
+def _checked_schemes(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The schemes, ``all`` being every one with its defaults."""
+    from ...schemes.registry import Scheme, names
+
+    found = tuple(dict.fromkeys(one for text in texts for one in (names() if text == "all" else [text])))
+    for text in found:
+        try:
+            Scheme.parse(text)
+        except MpicompError as error:
+            raise type(error)(f"--scheme {text}: {error}") from None
+    return found

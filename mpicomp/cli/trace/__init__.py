@@ -1,0 +1,1 @@
+"""The command ``mpicomp trace``: each module is imported when it is used."""

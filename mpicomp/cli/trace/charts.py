@@ -1,0 +1,105 @@
+"""Analyses of a trace that are pictures, drawn in characters."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from ...trace.units import duration, nbytes
+from .console import show_clocks, show_fact
+
+DRAWN = ("heatmap", "matrix", "timeline")
+_SHADES = {True: " ░▒▓█", False: " .:-=+*#%@"}  # where the terminal writes UTF-8, and elsewhere
+_MOST_ROWS, _LABEL = 64, 8
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+
+def heatmap(console: Console, result: dict[str, Any]) -> None:
+    values = result["matrix"]
+    show = nbytes if result["units"] == "byte" else duration
+    if not np.isfinite(values).any():
+        show_fact(console, "heatmap", f"no {result['value']} was recorded in a step")
+        return
+    small = _binned(values, min(len(values), _MOST_ROWS), min(values.shape[1], max(8, console.width - _LABEL - 2)))
+    low, high = float(np.nanmin(small)), float(np.nanmax(small))
+    show_fact(console, "value", f"{result['value']} by rank (down) and step (across)")
+    show_fact(console, "shades", f"from {show(low)} to {show(high)}; ? nothing recorded")
+    console.print()
+    first = result["rank"][-(-np.arange(len(small)) * len(values) // len(small))]
+    for rank, row in zip(first, _shaded(console, small, low, high), strict=True):
+        console.print(Text(f"{rank:>{_LABEL}}  {row}"), soft_wrap=True)
+    ends = f"{result['step'][0]}", f"{result['step'][-1]}"
+    console.print(Text(" " * (_LABEL + 2) + ends[0] + ends[1].rjust(max(1, small.shape[1] - len(ends[0])))))
+    show_clocks(console, result["clock_uncertainty"])
+
+
+def matrix(console: Console, result: dict[str, Any]) -> None:
+    values, total = result["matrix"], result["attributed"] + result["unattributed"]
+    known = nbytes(result["attributed"]) if result["attributed"] else "none"
+    show_fact(console, "bytes", f"{nbytes(total)} sent, {known} of them by schedules that say to whom")
+    if result["between_nodes"] is not None:
+        show_fact(console, "between nodes", f"{result['between_nodes']:.1%} of these")
+    if not values.any():
+        return
+    show_fact(console, "shades", f"bytes from {result['by']} (down) to {result['by']} (across), up to "
+               f"{nbytes(float(values.max()))}")  # fmt: skip
+    console.print()
+    edge = min(len(values), _MOST_ROWS, max(8, console.width - _LABEL - 2))
+    small = _binned(values, edge, edge)
+    first = -(-np.arange(edge) * len(values) // edge)
+    for place, row in zip(first, _shaded(console, small, 0.0, float(small.max())), strict=True):
+        console.print(Text(f"{place:>{_LABEL}}  {row}"), soft_wrap=True)
+    show_clocks(console, result["clock_uncertainty"])
+
+
+def _binned(values: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The array averaged down to so many rows and columns; NaN counts for nothing."""
+    row = np.arange(values.shape[0]) * height // values.shape[0]
+    column = np.arange(values.shape[1]) * width // values.shape[1]
+    cell = (row[:, None] * width + column).ravel()
+    known = ~np.isnan(values).ravel()
+    with np.errstate(invalid="ignore"):
+        sums = np.bincount(cell[known], values.ravel()[known], height * width)
+        return (sums / np.bincount(cell[known], minlength=height * width)).reshape(height, width)
+
+
+def _shaded(console: Console, values: np.ndarray, low: float, high: float) -> list[str]:
+    shades = _SHADES[console.encoding.startswith("utf")]
+    level = np.nan_to_num((values - low) / (high - low or 1.0)) * (len(shades) - 1)
+    letters = np.array(list(shades))[np.rint(level).astype(int).clip(0, len(shades) - 1)]
+    return ["".join(row) for row in np.where(np.isnan(values), "?", letters)]
+
+
+def timeline(console: Console, result: dict[str, Any]) -> None:
+    from ...trace.analyses.picture import paint
+
+    spans, width = result["spans"], max(16, console.width - _LABEL - 3)
+    lasted, column = duration(result["duration"]), duration(result["duration"] / width)
+    show_fact(console, "step", f"{result['step']}: {lasted} from the first begin to the last end, {column} a column")
+    kinds = [kind for kind in dict.fromkeys(spans["kind"].tolist()) if kind != "step"]
+    marks = _marks(kinds) | {"step": "."}
+    styles = {kind: _COLOURS[number % len(_COLOURS)] for number, kind in enumerate(kinds)}
+    legend = ", ".join(f"{marks[kind]} {kind}" for kind in kinds)
+    show_fact(console, "legend", (f"{legend}, " if legend else "") + ". in the step, nothing recorded")
+    console.print()
+    for rank, cells in zip(result["ranks"], paint(spans, result["ranks"], result["duration"], width), strict=True):
+        line = Text(f"{rank:>{_LABEL}} |")
+        for cell in cells:
+            kind = spans["kind"][cell] if cell >= 0 else ""
+            line.append(marks.get(kind, " "), style=styles.get(kind, ""))
+        console.print(line, soft_wrap=True)
+    show_clocks(console, result["clock_uncertainty"])
+
+
+def _marks(kinds: list[str]) -> dict[str, str]:
+    """A letter for each kind: one of its own where that is still free."""
+    marks: dict[str, str] = {}
+    for kind in kinds:
+        own = kind.lower() + kind.upper() + string.ascii_letters + string.digits
+        free = (letter for letter in own if letter.isalnum() and letter not in marks.values())
+        marks[kind] = next(free, "*")
+    return marks

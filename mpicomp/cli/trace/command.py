@@ -1,0 +1,143 @@
+"""``mpicomp trace``: what a recording says, without MPI."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from ...trace.wording import settings
+from ..console import print_json
+from .card import show_card, show_imbalance, show_metrics, show_phases, show_summary, warn
+from .console import as_json, errors, roomy_console, show_clocks, show_fact, shown_progress, trace_file
+from .export import export
+from .group import TraceGroup
+
+
+@click.group(cls=TraceGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def trace() -> None:
+    """Read, check, explain and rescue recordings (no MPI needed)."""
+
+
+trace.add_command(export)
+
+
+@trace.command()
+@trace_file
+@as_json
+def info(file: Path, as_json: bool) -> None:
+    """Who ran what, how much was recorded, and what is missing."""
+    with errors():
+        from ...trace import info
+
+        card = info(file)
+    if as_json:
+        print_json(card)
+        return
+    console = roomy_console()
+    show_card(console, file, card)
+    show_clocks(console, card["clock_uncertainty"])
+    show_fact(console, "settings", settings(card["configuration"]))
+    for name in ("mpi_library", "python_version", "numpy_version", "cupy_version", "git_revision", "run_id"):
+        if card.get(name):
+            show_fact(console, name.replace("_", " "), card[name])
+    for name, value in card["environment"].items():
+        show_fact(console, "environment", f"{name}={value}")
+
+
+@trace.command()
+@trace_file
+@click.option("--by", default="kind,algo,scheme,size", show_default=True, help="Also dtype, op, step, rank.")
+@as_json
+def summary(file: Path, by: str, as_json: bool) -> None:
+    """Time and bytes by kind, algorithm, scheme and size."""
+    keys = _keys(by)
+    with errors():
+        from ...trace import summary
+
+        rows = summary(file, keys)
+    if as_json:
+        print_json(rows)
+        return
+    show_summary(roomy_console(), keys, rows)
+
+
+@trace.command()
+@trace_file
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write one HTML file with pictures instead.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@as_json
+def report(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
+    """The run card, phases, steps, traffic, imbalance and metrics."""
+    with errors(), shown_progress() as progress:
+        from ...trace import report, write_page
+
+        result = write_page(file, output, force=force, progress=progress) if output else report(file)
+    if as_json:
+        print_json(result)
+        return
+    if output:
+        click.echo(f"{output}: written")
+        return
+    console = roomy_console()
+    show_card(console, file, result["run"])
+    show_phases(console, result)
+    show_imbalance(console, result["imbalance"])
+    show_metrics(console, result["metrics"])
+
+
+@trace.command()
+@click.argument("spool", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The HDF5 file to write.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option("--max-events", type=click.IntRange(1), default=200_000_000, show_default=True,
+              help="A larger run becomes a folder, OUTPUT.d, of files with so many events.")  # fmt: skip
+@as_json
+def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int, as_json: bool) -> None:
+    """Build a trace from the journals of a killed run.
+
+    SPOOL is the folder that the run left beside its output (NAME.h5.spool), or one folder a node. The journals
+    are kept.
+    """
+    with errors(), shown_progress() as progress:
+        from ...trace import recover
+
+        merged = recover(list(spool), output, force=force, max_events=max_events, progress=progress)
+    if as_json:
+        print_json({**merged._asdict(), "path": str(merged.path)})
+        return
+    console = roomy_console()
+    console.print(f"{merged.path}: {merged.n_events} events of {merged.n_ranks} ranks", markup=False)
+    warn(console, merged.status, merged.n_dropped)
+    for journal, damage in merged.damage.items():
+        console.print(Text(f"{journal}: {damage}", style="yellow"))
+
+
+@trace.command()
+@trace_file
+@as_json
+def validate(file: Path, as_json: bool) -> None:
+    """Check a file against the format; exit code 2 for faults."""
+    with errors():
+        from ...trace import validate
+
+        faults = validate(file)
+    if as_json:
+        print_json({"valid": not faults, "faults": faults})
+    else:
+        for fault in faults or ["valid"]:
+            click.echo(f"{file}: {fault}")
+    sys.exit(2 if faults else 0)
+
+
+def _keys(by: str) -> list[str]:
+    known = ("kind", "algo", "scheme", "size", "dtype", "op", "step", "rank")
+    keys = [key.strip() for key in by.split(",") if key.strip()]
+    for key in keys:
+        if key not in known:
+            raise click.BadParameter(f"cannot group by {key!r}: choose from {', '.join(known)}", param_hint="--by")
+    if not keys:
+        raise click.BadParameter("give at least one of " + ", ".join(known), param_hint="--by")
+    return ["size_bin" if key == "size" else key for key in keys]

@@ -1,0 +1,1 @@
+"""The command ``mpicomp train``: each module is imported when it is used."""

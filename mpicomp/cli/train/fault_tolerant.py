@@ -1,0 +1,51 @@
+"""``mpicomp train logreg --ft``: the training that goes on without ranks that die."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...errors import InvalidArgument, MpicompError
+from ..console import Progress
+from ..guard import world
+from .logreg import line, show
+from .options import recorder as recorder_for
+
+
+def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkpoint: str | None,
+        checkpoint_every: int | None, resume: bool, as_json: bool, **options: Any) -> int:  # fmt: skip
+    """Train; print as the first of the survivors; where ranks were lost, end this process. The exit code."""
+    from ...apps.fault_tolerant import Training
+    from ...apps.settings import Settings
+    from ...comm.comm import Comm
+    from ...comm.safety import survivors
+
+    if checkpoint is not None:
+        raise InvalidArgument("--ft keeps a run alive without checkpoints; got --checkpoint, too: give one of them")
+    settings = Settings(**options)
+    problem = survivors.problem()
+    if problem is not None:
+        raise MpicompError(problem)
+    everyone = Comm(world())
+    progress = Progress(quiet=as_json or everyone.rank != 0)
+    recorder = recorder_for(everyone, trace, force, f"train logreg {source} {settings.scheme} --ft")
+    job = Training(source, rows, settings, everyone.size, recorder,
+                   lambda e, steps: progress(line(e, steps), e.step / steps))  # fmt: skip
+    progress(f"training on {source}, with losses")
+    group = survivors.run(world(), job)
+    job.finish()
+    progress.clear()
+    recorder.close_after_loss(group.comm) if group.losses else recorder.close()
+    if group.comm.rank == 0:
+        show(job.result, trace, as_json, losses=job.losses)
+        _say(job.losses)
+    group.leave()
+    return 0
+
+
+def _say(losses: list[dict[str, Any]]) -> None:
+    for loss in losses:
+        ranks = ", ".join(map(str, loss["ranks"]))
+        click.echo(f"lost rank {ranks} before step {loss['step']}, and error memory of norm {loss['memory_norm']:.4g} "
+                   f"with it; the others went on after {loss['seconds']:.2f} s", err=True)  # fmt: skip

@@ -1,0 +1,112 @@
+"""What the commands of apps on the common loop do: data and model, training, the report. An app gives its task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...comm.safety.collective_errors import together
+from ..console import Column, print_json, print_table
+from ..guard import world
+from ..output import OutputFile
+from .options import Session, exit_code, inputs, recorder, session
+
+if TYPE_CHECKING:
+    from ...apps.loop import Task
+    from ...apps.loop_settings import LoopSettings, Point, Report
+
+TABLE_ROWS = 20  # of the curve; --json has every point
+
+
+def run(make_task: Callable[[Any], Task], title: str, *, trace: str | None, force: bool, plot: str | None,
+        as_json: bool, checkpoint: str | None, checkpoint_every: int | None, resume: bool, **settings: Any) -> int:
+    """Train and report (collective); the exit code.
+
+    Parameters
+    ----------
+    make_task : callable
+        Communicator -> the app's task; collective, raises the same error on every rank.
+    title : str
+        Of the trace.
+    **settings
+        The options of ``train_options.training`` and ``looping``.
+    """
+    from ...apps.loop_settings import LoopSettings
+    from ...comm.comm import Comm
+
+    comm = Comm(world())
+    with (
+        OutputFile(comm, plot, force, inputs()) as picture,
+        session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
+                as_json=as_json) as running,
+    ):  # fmt: skip
+        draw = _drawer(comm, plot)
+        report = _train(comm, make_task, LoopSettings(**settings), lambda: recorder(comm, trace, force, title), running)
+        code = exit_code(comm, running.keeper, running.signals)
+        if comm.rank == 0 and plot is not None:
+            picture.write(lambda path: draw(path, report))
+        if plot is not None:
+            comm.fail_together(None)  # ranks that left before it is drawn would be taken to have gone for good
+    if comm.rank == 0 and as_json:
+        print_json({"format": f"mpicomp-train-{report.app}", "version": 1, **report.to_dict()})
+    elif comm.rank == 0:
+        _print(report, trace, plot)
+    return code
+
+
+def _train(comm: Any, make_task: Callable[[Any], Task], settings: LoopSettings, record: Callable[[], Any],
+           running: Session) -> Report:  # fmt: skip
+    from ...apps import loop
+
+    progress = running.progress
+    progress("reading data")
+    task = make_task(comm)
+    loop.check(comm, task, settings, running.keeper)  # before a trace is begun
+
+    def say(point: Point, steps: int) -> None:
+        progress(_line(point, steps, task.metric), point.step / steps)
+
+    with record() as trace:
+        return loop.train(comm, task, settings, trace, say, running.keeper)
+
+
+def _drawer(comm: Any, plot: str | None) -> Callable[..., None]:
+    """What draws a report; refuses on every rank, before training, what cannot be drawn."""
+    from ...apps import plots
+
+    suffix = together(comm, lambda: plots.check(plot) if plot else "")
+    return lambda path, report: plots.draw(path, report, suffix)
+
+
+def _line(point: Point, steps: int, metric: str) -> str:
+    return f"step {point.step}/{steps}: {metric} {point.metric:.4f}, loss {point.test_loss:.4f}"
+
+
+def _print(report: Report, trace: str | None, plot: str | None) -> None:
+    """The curve and the totals, for people."""
+    settings, facts, seconds = report.settings, report.facts, report.seconds
+    click.echo(
+        f"{facts.get('data', {}).get('name', report.app)}: {settings.workers} workers with {settings.batch} rows on "
+        f"{facts['ranks']} rank{'s' * (facts['ranks'] > 1)}\nscheme {settings.scheme}, optimizer {settings.optimizer}, "
+        f"lr {settings.lr:g}, seed {settings.seed}\n"
+    )
+    titles = ("step", "epoch", "train loss", "test loss", report.metric, "density", "bits", "memory norm")
+    stride = -(-len(report.series) // TABLE_ROWS) or 1
+    rows = [[*_row(point), *(f"{values[place]:.4f}" for values in report.further.values())]
+            for place, point in enumerate(report.series)]  # fmt: skip
+    print_table([Column(title) for title in (*titles, *report.further)], rows[::-1][::stride][::-1],
+                "bits: sent by a worker so far")
+    best = "" if report.best is None else f"best {report.metric} {report.best:.4f} at step {report.best_step}; "
+    click.echo(f"\n{best}{report.steps} steps{', stopped early' * report.early}; steps {seconds['steps']:.2f} s, "
+               f"evaluations {seconds['evaluations']:.2f} s")
+    if trace is not None:
+        click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
+    if plot is not None:
+        click.echo(f"picture in {plot}")
+
+
+def _row(point: Point) -> list[str]:
+    return [str(point.step), f"{point.epoch:.2f}", f"{point.train_loss:.4f}", f"{point.test_loss:.4f}",
+            f"{point.metric:.4f}", f"{point.density:.3e}", f"{point.bits:.4g}", f"{point.memory_norm:.4g}"]  # fmt: skip

@@ -1,0 +1,80 @@
+"""Broadcast, pipelined.
+
+Schedule      Over a network, a chain: root, root+1, ... around the ring; each rank hands a segment on as soon as it has
+              it, so that all links are busy at once. Vectors that are short beside the number of ranks, and all of
+              them in shared memory where a copy costs less than a hand-over, go down a binomial tree in one message:
+              wherever the chain would take more segments' times, p-2+s, than the tree, s log2(p).
+Cost          Chain: p-2+s steps for s segments; n bytes sent by every rank but the last.
+              Tree: log2(p) steps; the root sends n log2(p) bytes.
+Restrictions  none.
+Reference     Open MPI coll_base_bcast.c (pipeline, binomial).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._util.partition import chunk_count
+
+# Below MPI libraries' usual limit for sending at once (64 KiB over TCP), above which a hand-shake holds up the chain;
+# in a long vector the segments are many, and their number costs more than the hand-shake.
+SEGMENT_BYTES = 32 * 1024
+LONG_BYTES, LONG_SEGMENT_BYTES = 16 << 20, 256 * 1024
+WINDOW = 4
+
+
+def broadcast(link: Any, x: Any, root: int) -> None:
+    """Make the 1-D byte array ``x`` of every rank equal to that of ``root``."""
+    if link.size == 1 or x.size == 0:
+        return
+    segments = chunk_count(x.size, segment_bytes(x.size))
+    rounds = (link.size - 1).bit_length()
+    if link.one_node or segments * rounds <= segments + link.size - 2:
+        binomial(link, x, root)
+    else:
+        chain(link, x, root)
+
+
+def segment_bytes(nbytes: int) -> int:
+    return SEGMENT_BYTES if nbytes <= LONG_BYTES else LONG_SEGMENT_BYTES
+
+
+def binomial(link: Any, x: Any, root: int) -> None:
+    relative = (link.rank - root) % link.size
+    mask = 1
+    while mask < link.size and not relative & mask:
+        mask <<= 1
+    if relative:
+        link.wait(link.irecv(x, (link.rank - mask) % link.size))
+    sent = []
+    mask >>= 1
+    while mask:
+        if relative + mask < link.size:
+            sent.append(link.isend(x, (link.rank + mask) % link.size))
+        mask >>= 1
+    for request in sent:
+        link.wait(request)
+
+
+def chain(link: Any, x: Any, root: int) -> None:
+    relative = (link.rank - root) % link.size
+    first, last = relative == 0, relative == link.size - 1
+    left, right = (link.rank - 1) % link.size, (link.rank + 1) % link.size
+    length = segment_bytes(x.size)
+    n_segments = chunk_count(x.size, length)
+    segments = [x[index * length : (index + 1) * length] for index in range(n_segments)]
+
+    inbox = [] if first else [link.irecv(part, left) for part in segments[:WINDOW]]
+    outbox = []
+    for index, part in enumerate(segments):
+        if not first:
+            link.wait(inbox[index])
+            if index + WINDOW < n_segments:
+                inbox.append(link.irecv(segments[index + WINDOW], left))
+        if not last:
+            outbox.append(link.isend(part, right))
+            if index >= WINDOW:
+                link.wait(outbox[index - WINDOW])
+    for request in outbox[-WINDOW:]:
+        link.wait(request)
+

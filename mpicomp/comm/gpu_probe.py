@@ -1,0 +1,70 @@
+"""Does MPI take CUDA memory? Asked by doing it, in a process of its own: where it does not, that one crashes.
+
+``main`` is that process: a job of one rank, which reduces and sends to itself arrays in CUDA memory.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from mpi4py import MPI
+
+from .._util.subprocesses import python
+from ..ops.gpu import cuda_runtime
+
+WRONG, NO_GPU = 3, 4  # exit codes of the child; 0: all is right
+COUNT = 1000
+# What tells a process that a launcher started it: the child is a job of its own.
+_LAUNCHERS = ("OMPI_COMM_", "OMPI_APP", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FIRST_RANKS", "OMPI_MCA_ess", "OMPI_NUM_APP",
+              "OMPI_UNIVERSE", "PALS_", "PMIX_", "PMI_", "PMI2_", "PRTE_", "HYD", "MPIR_", "SLURM_")  # fmt: skip
+
+
+def probe(patience_s: float = 60.0) -> tuple[bool | None, str]:
+    """Whether MPI moves CUDA memory rightly, None where there is none; and what was seen.
+
+    Parameters
+    ----------
+    patience_s : float
+        Seconds after which the child counts as hung, and is killed.
+    """
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
+    child = python("from mpicomp.comm.gpu_probe import main; sys.exit(main())")
+    try:
+        done = subprocess.run(
+            child, env=alone, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=patience_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False, f"did not return within {patience_s:g} s"
+    said = (done.stdout.splitlines() or [""])[-1]
+    if done.returncode in (0, WRONG, NO_GPU):
+        return {0: True, WRONG: False, NO_GPU: None}[done.returncode], said
+    if done.returncode < 0:
+        return False, f"ended by signal {-done.returncode}"
+    error = (done.stderr.strip().splitlines() or ["no word"])[-1]
+    return False, f"failed with exit code {done.returncode}: {error}"
+
+
+def main() -> int:
+    """The child: one Allreduce and one Sendrecv between arrays in CUDA memory."""
+    try:
+        xp = cuda_runtime.xp()
+        xp.cuda.runtime.getDeviceCount()
+        send = xp.arange(COUNT, dtype="float32")
+    except Exception as error:  # CuPy has many words for "no GPU"; the parent prints this one
+        print(f"{type(error).__name__}: {error}".splitlines()[0])
+        return NO_GPU
+    summed, moved = xp.zeros_like(send), xp.zeros_like(send)
+    xp.cuda.runtime.deviceSynchronize()
+    MPI.COMM_SELF.Allreduce(send, summed)
+    MPI.COMM_SELF.Sendrecv(send, 0, recvbuf=moved, source=0)
+    xp.cuda.runtime.deviceSynchronize()
+    wrong = sum(int((xp.asnumpy(got) != xp.asnumpy(send)).sum()) for got in (summed, moved))
+    print(f"{wrong} of {2 * COUNT} elements are wrong" if wrong else "Allreduce and Sendrecv are right")
+    return WRONG if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

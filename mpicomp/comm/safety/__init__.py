@@ -1,0 +1,1 @@
+"""Checks and recovery around collectives: agreement, call log, watchdog, fault injection, lost ranks."""

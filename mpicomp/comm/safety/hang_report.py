@@ -1,0 +1,91 @@
+"""The words of a watchdog: what this rank does, what it waits for, its last calls and its stacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from mpi4py import MPI
+
+from ..job import this_rank, world
+from ..transport import op_name
+from .call_log import KEPT, Calls, Entry
+
+
+def head(calls: Calls) -> str:
+    """Which rank speaks, and where it is."""
+    return f"{this_rank()} is {state(calls)}"
+
+
+def state(calls: Calls) -> str:
+    """Where this rank is, without times: equal texts for ranks that do the same."""
+    going = calls.going()
+    if going:
+        return "in " + ", in ".join([f"#{going[0].number} {words(going[0])}", *map(words, going[1:])])
+    last = [entry for entry in calls.latest() if entry.depth == 0][-1:]
+    return f"outside, after #{last[0].number} {words(last[0])}" if last else "outside, before its first call"
+
+
+def words(entry: Entry) -> str:
+    return " ".join([entry.name, *map(_word, entry.details)])
+
+
+def _word(detail: Any) -> str:
+    if isinstance(detail, MPI.Op):
+        return op_name(detail)
+    if isinstance(detail, tuple):
+        return f"{detail[0]} elements {detail[1]}"
+    return str(detail)
+
+
+def body(calls: Calls) -> str:
+    """Messages, last calls and stacks."""
+    lines = [*_messages(calls), f"  last calls, at most {KEPT}, the latest at the end:", *_history(calls), *_stacks()]
+    return "\n".join(lines)
+
+
+def _messages(calls: Calls) -> Iterator[str]:
+    """Messages of the call that goes on that nobody has waited for; the one waited for now is marked."""
+    if not calls.open:
+        return
+    waiting, started = calls.waiting, calls.messages.copy()
+    for number, (request, sends, peer, nbytes, comm) in enumerate(started, 1):
+        if any(one != MPI.REQUEST_NULL for one in (request if isinstance(request, list) else (request,))):
+            mark = "waits for" if request is waiting else "has also started"
+            way = "to" if sends else "from"
+            place = f"no. {number} of the latest {len(started)} messages"
+            yield f"  {mark} {nbytes} bytes {way} rank {_world_rank(comm, peer)} ({place})"
+
+
+def _world_rank(comm: MPI.Intracomm, rank: int) -> int:
+    return MPI.Group.Translate_ranks(comm.Get_group(), [rank], world().Get_group())[0]
+
+
+def _history(calls: Calls) -> Iterator[str]:
+    now = time.monotonic()
+    for entry in calls.latest():
+        took = "" if entry.ended is None else ", not over"
+        if entry.ended:
+            took = f", took {1e3 * (entry.ended - entry.begun):.3f} ms"
+        yield f"    {'  ' * entry.depth}#{entry.number} {words(entry)}: began {now - entry.begun:.3f} s ago{took}"
+
+
+def _stacks() -> Iterator[str]:
+    """The Python stacks of all threads but this one."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        if ident != threading.get_ident():
+            yield f"  thread {names.get(ident, ident)}:"
+            yield "".join(traceback.format_stack(frame)).rstrip()
+
+
+def say(text: str) -> None:
+    """To standard error in one piece, past Python's own file object: whoever holds that may be what hangs."""
+    data = (text.rstrip() + "\n").encode(errors="backslashreplace")
+    while data:
+        data = data[os.write(2, data) :]

@@ -1,0 +1,265 @@
+"""Going on without ranks that died: Open MPI's user-level failure mitigation (ULFM), started by
+``mpirun --with-ft ulfm``.
+
+Survivors revoke every communicator, shrink to those who live, agree on the least step that all have done, and go on
+from there. A rank may be one step ahead, never more, so a job keeps its state of two steps.
+
+What was found with Open MPI 5.0.11, and decides how this is written: an error's class does not tell a failure from a
+bug, so MPI is asked who has failed; a rank may wait for one that has seen the failure and left, so in every process a
+thread looks, and revokes; MPI_Finalize and MPI_Abort may hang after a failure, and the first always does where a thread
+is Open MPI's detector, so ranks leave by ``os._exit``; a stopped process that the detector has given up keeps the job
+from ending, so survivors on its node end it, and where there are none ``mpirun`` has to.
+
+Reference: Bland et al., Post-failure recovery of MPI communication capability, IJHPCA 2013.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from ...errors import MpicompError, RankLeft
+from ..comm import Comm
+from ..job import library_name, this_rank
+from . import revocation
+from .fault_injection import TOLERANT, finalize_hangs
+
+POLL_S = 0.01  # how often the thread asks who has failed
+PATIENCE_S = 5.0  # between an MPI error and MPI's knowledge that a rank has failed
+LEAVING_S = 1.0  # for the others to be through before mpirun ends all that is left
+OUT_OF_REACH = 76  # exit code: all is done, but a stopped process may be left where nobody lives
+MOST_REPAIRS = 20  # in a row, without a step between
+
+
+class Loss(NamedTuple):
+    """Ranks that died together, and where the others go on."""
+
+    ranks: list[int]  # those that died, of COMM_WORLD
+    alive: list[int]  # the others, by their new rank
+    step: int  # steps that all survivors have done
+    seconds: float
+
+
+class Job(Protocol):
+    """What can be run: ``step`` of ``steps`` are done; ``steps`` is known after ``begin``."""
+
+    step: int
+    steps: int
+
+    def begin(self, comm: Comm, loss: Loss | None) -> None:
+        """Start on ``comm``, the communicator of the survivors, or go on at ``loss.step``; collective.
+
+        With a loss at step 0 all begin anew: some may not have begun. Another loss in here leads to another call.
+        """
+
+    def advance(self) -> None:
+        """One step, in which every rank waits for every other; the state before it is kept."""
+
+
+def problem() -> str | None:
+    """Why this process cannot go on without lost ranks; None where it can."""
+    name, version = MPI.get_vendor()
+    if name != "Open MPI" or version < (5,) or not hasattr(MPI.Comm, "Shrink"):
+        return (f"fault tolerance needs Open MPI 5 started by mpirun --with-ft ulfm; this is {library_name()}: use "
+                "checkpoints and restart")
+    if os.environ.get(TOLERANT) != "1":
+        return "fault tolerance needs mpirun --with-ft ulfm (not srun): start so, or use checkpoints and restart"
+    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        return "fault tolerance needs MPI_THREAD_MULTIPLE: unset MPI4PY_RC_THREAD_LEVEL"
+    return None
+
+
+def run(world: MPI.Intracomm, job: Job) -> Survivors:
+    """Run ``job`` to its end, whoever dies (collective).
+
+    Returns
+    -------
+    Survivors
+        Those who are left, with ``comm`` and ``losses``. The caller leaves by its ``leave`` when it is through.
+
+    Raises
+    ------
+    MpicompError
+        Ranks cannot be lost here, or so many died that nothing could be agreed on.
+    """
+    text = problem()
+    if text:
+        raise MpicompError(text)
+    group, repairs = Survivors(world), 0
+    loss: Loss | None = None
+    while True:
+        try:
+            job.begin(group.make(), loss)
+            loss = None
+            while job.step < job.steps:
+                job.advance()
+                repairs = 0
+            group.comm.Barrier()
+            return group
+        except Exception as error:
+            repairs += 1
+            if repairs > MOST_REPAIRS or not group.lost_somebody(error):
+                raise
+            group.keep(error)
+            untold = loss.ranks if loss else []  # more ranks died before the job had begun again
+            found = group.repair(job.step)
+            loss = found._replace(ranks=[*untold, *found.ranks])
+
+
+class Survivors:
+    """The ranks that live, and their communicator."""
+
+    def __init__(self, world: MPI.Intracomm) -> None:
+        self.losses: list[Loss] = []
+        self.comm: Any = None
+        self._base = MPI.Intracomm(world).Dup()
+        self._base.Set_errhandler(MPI.ERRORS_RETURN)
+        self._world = world.Get_group()
+        self._processes = np.empty((world.Get_size(), 3), np.int64)
+        self._base.Allgather(np.array(process(os.getpid()), np.int64), self._processes)
+        self._made: list[Any] = []
+        self._graves: list[Any] = []  # what a late message may still be written to
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        revocation.listen(self._note)
+        threading.Thread(target=self._look, name="mpicomp-survivors", daemon=True).start()
+
+    def make(self) -> Comm:
+        """A communicator of those who live (collective)."""
+        comm = self.comm = Comm(self._base)
+        return comm
+
+    def lost_somebody(self, error: Exception) -> bool:
+        """Whether ranks have failed. An error of MPI's may come before the news."""
+        patience = PATIENCE_S if isinstance(error, (MPI.Exception, RankLeft)) else 2 * POLL_S
+        deadline = time.monotonic() + patience
+        while not failed(self._base):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def keep(self, error: Exception) -> None:
+        """Keep alive what was under way: requests and buffers are in the frames of the error."""
+        self._graves.append(error)
+
+    def repair(self, step: int) -> Loss:
+        """Leave the dead behind; the least ``step`` of all survivors (collective)."""
+        start, before = time.monotonic(), self._ranks()
+        for _ in range(MOST_REPAIRS):
+            with self._lock:
+                self._revoke()
+            try:
+                base = cast("MPI.Intracomm", self._base.Shrink())
+                base.Set_errhandler(MPI.ERRORS_RETURN)
+                with self._lock:
+                    self._graves += [self._base, self.comm, *self._made]
+                    self._base, self._made = base, []
+                least = np.array([step], np.int64)
+                base.Allreduce(MPI.IN_PLACE, least, MPI.MIN)
+            except MPI.Exception:  # one more has died meanwhile
+                continue
+            now = self._ranks()
+            lost = [rank for rank in before if rank not in now]
+            self._end(lost)
+            loss = Loss(lost, now, int(least[0]), time.monotonic() - start)
+            self.losses.append(loss)
+            return loss
+        raise MpicompError("ranks died faster than the others could agree: restart from a checkpoint")
+
+    def leave(self, code: int = 0) -> None:
+        """End this process with ``code`` where MPI_Finalize might never return: ranks were lost, or Open MPI's detector
+        is a thread. Else do nothing.
+
+        One process ends with OUT_OF_REACH instead of 0 where ``mpirun`` must kill what nobody else can: it ends the
+        whole job when a process ends with another code than 0, and only then.
+        """
+        self._over.set()
+        revocation.leave(self._note)
+        if not (self.losses or finalize_hangs() or failed(self._base)):
+            return
+        with contextlib.suppress(MPI.Exception):
+            self.comm.Barrier()
+        away = self._out_of_reach()
+        if away and code == 0 and self.comm.Get_rank() == 0:
+            sys.stderr.write(f"{this_rank()}: ranks {away} were given up, and no rank of their nodes is left to end "
+                             f"them; leaving with exit code {OUT_OF_REACH}, so that mpirun does\n")  # fmt: skip
+            time.sleep(LEAVING_S)
+            code = OUT_OF_REACH
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    def _out_of_reach(self) -> list[int]:
+        """Lost ranks that may still be processes, for which ``mpirun`` would wait: given up by the detector, on nodes
+        where nobody lives.
+        """
+        lost = [rank for loss in self.losses for rank in loss.ranks] if finalize_hangs() else []
+        homes = set(self._processes[self._ranks(), 0].tolist())
+        return [rank for rank in lost if self._processes[rank, 0] not in homes]
+
+    def _end(self, lost: list[int]) -> None:
+        """Of those that MPI has given up, kill the processes of this node: one that is only stopped would stay."""
+        for home, pid, began in self._processes[lost].tolist():
+            if pid > 0 and (home, pid, began) == process(pid):
+                with contextlib.suppress(OSError):  # it ends by itself at this moment
+                    os.kill(pid, signal.SIGKILL)
+
+    def _ranks(self) -> list[int]:
+        group = self._base.Get_group()
+        return MPI.Group.Translate_ranks(group, list(range(group.Get_size())), self._world)
+
+    def _note(self, comm: Any) -> None:
+        with self._lock:
+            self._made.append(comm)
+
+    def _look(self) -> None:
+        """In a thread: as soon as a rank is known to have failed, nobody is to wait for it, or for who has left."""
+        while not self._over.wait(POLL_S):
+            with self._lock:
+                if MPI.Is_finalized():
+                    return
+                if failed(self._base):
+                    self._revoke()
+
+    def _revoke(self) -> None:
+        for comm in (self._base, *self._made):
+            with contextlib.suppress(MPI.Exception):
+                if comm != MPI.COMM_NULL and not comm.Is_revoked():
+                    comm.Revoke()
+
+
+def failed(comm: MPI.Intracomm) -> bool:
+    """Whether a rank of ``comm`` has failed, or another rank says so by having revoked it."""
+    try:
+        if comm.Is_revoked():
+            return True
+        group = comm.Get_failed()
+        size = group.Get_size()
+        group.Free()
+        return size > 0
+    except MPI.Exception:
+        return True
+
+
+def process(pid: int) -> tuple[int, int, int]:
+    """What tells a process from every other of the job: node and namespace of this one, its id, when it began.
+
+    Zeros where there is no such process, or no /proc to ask.
+    """
+    try:
+        home = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # from the third on
+    except OSError:
+        return 0, 0, 0
+    return zlib.crc32(home.encode()), pid, int(fields[19])

@@ -1,0 +1,215 @@
+"""A thread that notices a collective that does not return, says who is where, and ends the job.
+
+Nothing in Python can interrupt a blocked MPI call, but a thread goes on beside it. When the outermost call of a
+communicator takes longer than ``MPICOMP_TIMEOUT``, its thread asks the other ranks' threads where they are, in messages
+of their own tag. Every rank then prints what it does, its last calls and its stacks, also those that never came to the
+call; the ranks that wait abort the job. Until a rank stands still, its thread looks at the clock and calls no MPI.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+import time
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+from mpi4py import MPI
+
+from ...errors import InvalidArgument
+from ..job import world
+from . import hang_report
+from .agreement import sides
+from .call_log import Calls
+from .fault_injection import VARIABLE as FAULT
+from .fault_injection import FaultyCalls, parse
+
+TIMED_OUT = 70  # exit code
+DEFAULT_S = 1800.0
+TAG = 2  # of the messages between watchdogs; all others of a private communicator have tag 1
+STATE_BYTES = 256  # of such a message: text, padded by zeros
+SILENT = "no answer: stopped, gone, busy with later calls, or without MPICOMP_TIMEOUT"
+STILL_TICKS = 2  # a rank in one call for so long listens to the others' alarms
+STILL_SHARE = 0.25  # of the limit: a rank that is outside for so long does, too
+PRINTING_S = 0.5  # for the ranks' texts to reach the launcher before the abort does
+ABORT_S = 10  # MPI_Abort may itself hang (Open MPI in fault-tolerant mode); then this process ends by a signal
+
+
+def timeout() -> float | None:
+    """Seconds a collective may take, from ``MPICOMP_TIMEOUT``; None: for ever."""
+    text = os.environ.get("MPICOMP_TIMEOUT", str(DEFAULT_S))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise InvalidArgument(f"MPICOMP_TIMEOUT must be a number of seconds, or 0 for no limit, got {text!r}")
+    return seconds or None
+
+
+def wrong_variable() -> str | None:
+    """What is to be said against this rank's variables, which need not be those of the others."""
+    try:
+        timeout()
+        if fault := os.environ.get(FAULT):
+            parse(fault, world().Get_size())
+    except InvalidArgument as error:
+        return str(error)
+    return None
+
+
+class Watchdog:
+    """Looks after the calls of all communicators of this process; one thread, most of the time asleep."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.tick = seconds, min(1.0, seconds / 4)
+        self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self._watched: WeakSet[Watched] = WeakSet()
+        self._lock = threading.Lock()  # held while the thread speaks to MPI
+        self._over = threading.Event()
+        threading.Thread(target=self._look, name="mpicomp-watchdog", daemon=True).start()
+        atexit.register(self.stop)
+
+    def watch(self, calls: Calls, comm: MPI.Intracomm) -> Watched:
+        watched = Watched(calls, comm, self)
+        with self._lock:
+            self._watched.add(watched)
+        return watched
+
+    def forget(self, watched: Watched) -> None:
+        """The communicator is about to be freed."""
+        with self._lock:
+            self._watched.discard(watched)
+
+    def stop(self) -> None:
+        """No more messages: MPI is about to be finalized."""
+        self._over.set()
+        with self._lock:
+            self._watched.clear()
+
+    def _look(self) -> None:
+        while not self._over.wait(self.tick):
+            with self._lock:
+                if MPI.Is_finalized():
+                    return
+                for watched in list(self._watched):
+                    try:
+                        watched.look()
+                    except MPI.Exception:  # revoked: whoever goes on without lost ranks has a new communicator
+                        self._watched.discard(watched)
+
+
+class Watched:
+    """One communicator as its watchdog sees it."""
+
+    def __init__(self, calls: Calls, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
+        self.calls, self._comm, self._watchdog = calls, comm, watchdog
+        self._told: list[Any] = []  # sends to the other ranks, never waited for
+        self._states: dict[int, str] = {}  # where the ranks are that have said so
+        self._seen: tuple[Any, ...] = ()  # what the calls looked like when they last moved
+        self._moved = 0.0
+
+    def leave(self) -> None:
+        """The communicator is about to be freed."""
+        self._watchdog.forget(self)
+
+    def look(self) -> None:
+        """Alarm where a call takes too long; answer the alarm of another rank."""
+        for entry in self.calls.going()[:1]:
+            waited = time.monotonic() - entry.begun
+            if waited > self._watchdog.seconds:
+                self._alarm(waited)
+        if self._watchdog.threaded and not self._told and self._stands_still() and self._listen():
+            self._tell()
+            hang_report.say(f"{hang_report.head(self.calls)} while other ranks wait for longer than "
+                            f"{self._watchdog.seconds:g} s (MPICOMP_TIMEOUT)\n{hang_report.body(self.calls)}")
+
+    def _stands_still(self) -> bool:
+        """Whether others may wait for this rank in vain: only then is it worth a second thread in MPI.
+
+        Who waits has done so for the whole limit, and this rank has come to no later call. One that has just come to it
+        hears the question a few ticks later, which ``_everyone`` allows for.
+        """
+        calls, now = self.calls, time.monotonic()
+        seen = calls.plain.number, len(calls.open), calls.ring[-1] if calls.ring else None
+        if seen != self._seen:
+            self._seen, self._moved = seen, now
+        still = now - self._moved
+        if calls.going():
+            return still >= STILL_TICKS * self._watchdog.tick
+        return still >= STILL_SHARE * self._watchdog.seconds
+
+    def _alarm(self, waited: float) -> None:
+        ranks = ""
+        if self._watchdog.threaded:
+            self._tell()
+            ranks = self._everyone()
+        hang_report.say(f"{hang_report.head(self.calls)} for {waited:.1f} s, longer than "
+                        f"MPICOMP_TIMEOUT={self._watchdog.seconds:g}; stopping all ranks\n"
+                        f"{ranks}{hang_report.body(self.calls)}")
+        time.sleep(PRINTING_S)
+        if not self._watchdog.threaded:  # MPI may not be called here; the launcher ends the others
+            os._exit(TIMED_OUT)
+        signal.alarm(ABORT_S)
+        world().Abort(TIMED_OUT)
+
+    def _tell(self) -> None:
+        """Tell all other ranks where this one is."""
+        if self._told:
+            return
+        rank, state = self._comm.Get_rank(), hang_report.state(self.calls)
+        self._states[rank] = state
+        text = np.zeros(STATE_BYTES, np.uint8)
+        cut = np.frombuffer(state.encode(errors="backslashreplace")[:STATE_BYTES], np.uint8)
+        text[: cut.size] = cut
+        self._told = [self._comm.Isend(text, other, TAG) for other in range(self._comm.Get_size()) if other != rank]
+
+    def _listen(self) -> bool:
+        """Take what other ranks have said; whether there was anything."""
+        status, heard = MPI.Status(), False
+        while self._comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
+            text = np.zeros(STATE_BYTES, np.uint8)
+            self._comm.Recv(text, status.Get_source(), TAG)
+            self._states[status.Get_source()] = text.tobytes().rstrip(b"\0").decode(errors="replace")
+            heard = True
+        return heard
+
+    def _everyone(self) -> str:
+        """Where all ranks are, as far as they say so in time."""
+        deadline = time.monotonic() + (STILL_TICKS + 2) * self._watchdog.tick + PRINTING_S
+        while time.monotonic() < deadline:
+            self._listen()
+            time.sleep(self._watchdog.tick / 10)
+        size = self._comm.Get_size()
+        everyone = [self._states.get(rank, SILENT) for rank in range(size)]
+        lines = "".join(f"    {side}\n" for side in sides(everyone))
+        return f"  where the {size} ranks of this communicator are:\n{lines}"
+
+
+_watchdog: Watchdog | None = None
+
+
+def log_for(comm: MPI.Intracomm) -> tuple[Calls | None, Watched | None]:
+    """The log of calls for a new private communicator, None where nobody wants one; and its watchdog's view."""
+    global _watchdog
+    seconds, fault = timeout(), os.environ.get(FAULT)
+    calls = _faulty(fault) if fault else Calls() if seconds else None
+    if calls is None or not seconds:
+        return calls, None
+    if _watchdog is None or _watchdog.seconds != seconds:
+        _watchdog = Watchdog(seconds)
+    return calls, _watchdog.watch(calls, comm)
+
+
+_faults: dict[str, Any] = {}
+
+
+def _faulty(text: str) -> Calls:
+    """A log with the fault that ``text`` names, which counts the calls of the whole process."""
+    if text not in _faults:
+        _faults[text] = parse(text, world().Get_size())
+    fault = _faults[text]
+    return FaultyCalls(fault) if fault.rank == world().Get_rank() else Calls()

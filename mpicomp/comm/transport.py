@@ -1,0 +1,299 @@
+"""A private communicator's point-to-point verbs, counted: what every schedule of ours sends and receives through."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from operator import add, sub
+from typing import Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from .._util.partition import pieces
+from ..allreduce.cost import least_bytes
+from ..ops.device import ready
+from .node_memory import Node, split_node
+from .safety.call_log import Calls
+from .safety.revocation import made
+from .settings import Settings
+
+# MPI libraries of the 3.1 standard take counts below 2**31 only.
+MAX_COUNT = 2**30
+TAG = 1
+AGREEMENT_TAG = 3  # 2 is the watchdogs'
+DONE = object()  # what an iterator of work that is used up gives
+# A patient rank waits for others' work, such as the leader's selection, and may share a core with it: after a while it
+# looks only now and then. A nap is short beside the wait that led to it.
+SPIN_NS = 100_000
+NAP = 1e-4  # seconds
+
+MPI_OPS = {
+    "sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX,
+    "land": MPI.LAND, "lor": MPI.LOR, "lxor": MPI.LXOR, "band": MPI.BAND, "bor": MPI.BOR, "bxor": MPI.BXOR,
+}  # fmt: skip
+OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP")
+# Numbers in memory, but not to be added as such: MPI rejects them or gives them another meaning.
+NOT_NUMBERS = (MPI.BYTE, MPI.PACKED, MPI.LOGICAL)
+
+
+def is_in_place(sendbuf: object) -> bool:
+    """``MPI.IN_PLACE``, or None, which mpi4py takes for it."""
+    return sendbuf is None or isinstance(sendbuf, type(MPI.IN_PLACE))
+
+
+def op_name(op: MPI.Op) -> str:
+    """Our name of an MPI operation; only those in ``MPI_OPS`` are for our schedules."""
+    if op is MPI.SUM:
+        return "sum"
+    for name, known in MPI_OPS.items():
+        if op == known:
+            return name
+    return next((name for name in OTHER_OPS if op == getattr(MPI, name)), "user-defined")
+
+
+def numpy_dtype(datatype: MPI.Datatype | str) -> np.dtype | None:
+    """The NumPy dtype of a predefined MPI datatype, or of its letter; None for the others."""
+    if isinstance(datatype, str):
+        datatype = MPI.Datatype.fromcode(datatype)
+    if not isinstance(datatype, MPI.Datatype) or datatype == MPI.DATATYPE_NULL or not datatype.is_predefined:
+        return None
+    if datatype in NOT_NUMBERS or not datatype.typestr:
+        return None
+    return np.dtype(datatype.typestr)
+
+
+def raw_bytes(obj: Any) -> memoryview:
+    """The memory of anything mpi4py takes as a buffer; needs no dtype, and keeps nothing of the object's protocol."""
+    memory: Any = MPI.buffer(obj)  # has the buffer protocol, which its stub says for Python 3.12 on
+    return memoryview(memory)
+
+
+def specification(array: Any, count: int | None = None) -> tuple[MPI.buffer, int, MPI.Datatype]:
+    """``array`` as mpi4py takes it with least to ask: a bare array costs it about a microsecond more in every call.
+
+    ``count`` (all elements, by default) is that of one rank's block where an array holds one of every rank: an
+    all-gather's output, both arrays of a reduce-scatter of blocks. Nothing checks it against the array.
+    """
+    return MPI.buffer(array), array.size if count is None else count, MPI.Datatype.fromcode(array.dtype.char)
+
+
+def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int]:
+    """Nodes, and the fewest and most ranks on one; by reductions, so that no rank keeps a list of all (collective)."""
+    node = split_node(comm, limit)
+    first, ranks = np.array([node.Get_rank() == 0], np.int64), np.array([-1, 1], np.int64) * node.Get_size()
+    node.Free()
+    comm.Allreduce(MPI.IN_PLACE, first, MPI.SUM)
+    comm.Allreduce(MPI.IN_PLACE, ranks, MPI.MAX)
+    return int(first[0]), -int(ranks[0]), int(ranks[1])
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What this rank has handed to MPI and taken from it, in bytes, since its ``Comm`` was made.
+
+    ``modelled`` bytes are the part of ``bytes_sent`` (and of ``bytes_received``) that went through MPI's own
+    collectives: a schedule we cannot see, counted by formula.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages: int = 0
+    modelled: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(*map(add, vars(self).values(), vars(other).values()))
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return Traffic(*map(sub, vars(self).values(), vars(earlier).values()))
+
+
+def nap_until_done(request: MPI.Request, nap: float = NAP) -> None:
+    """Look for the end of a request, after a while only every ``nap`` seconds."""
+    nap_from = time.monotonic_ns() + SPIN_NS
+    while not request.Test():
+        if time.monotonic_ns() > nap_from:
+            time.sleep(nap)
+
+
+class Link:
+    """Counted verbs between the ranks of ``comm``; a vector over ``max_count`` elements goes in several messages.
+
+    Both sides know the length of every message, so an empty one is not sent at all. Requests are waited for one by
+    one: after a failed peer ``MPI_Waitall`` may leave requests of the others in an undefined state.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, settings: Settings):
+        self.comm, self.settings, self.reproducible = comm, settings, settings.reproducible
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.nodes, self.owners, self.ranks_per_node = layout_of(comm, settings.node_limit)  # owners: on every node
+        self.one_node = self.nodes == 1
+        self.rows = settings.rows(self.ranks_per_node, self.nodes)  # what ``auto`` goes by, a device each
+        self.takes_devices = settings.gpu_path[0] == "direct"  # whether MPI reads and writes device memory
+        self._node: Node | None = None
+        self._across: Link | None = None
+        self._crosses: bool | None = None  # whether there is one; None: not known yet
+        self.max_count = MAX_COUNT
+        self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
+        self._meanwhile: Iterator[None] | None = None
+        self.log: Calls | None = None  # is told of messages
+        self.slow: bool | None = None  # whether the network between nodes is, once it matters
+        self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self._pair = specification(self._mine), specification(self._theirs)
+        self.patient = False  # whether all waits leave the core to others after a while
+
+    @property
+    def node(self) -> Node:
+        """The ranks of this node and the memory they share; the first use is collective."""
+        if self._node is None:
+            self._node = Node(self.comm, self.progress, self.settings.node_limit, self.owners)
+        return self._node
+
+    @property
+    def across(self) -> Link | None:
+        """The ranks of the other nodes that have this one's place on theirs; the first use is collective.
+
+        None for a rank whose place not every node has.
+        """
+        if self._crosses is None:
+            self._crosses = self.node.rank < self.owners
+            comm = cast("MPI.Intracomm", self.comm.Split(self.node.rank if self._crosses else MPI.UNDEFINED, self.rank))
+            if self._crosses:
+                self._across = Link(made(comm), self.settings._replace(reproducible=False))
+                self._across.log, self._across.patient = self.log, self.patient
+        return self._across
+
+    def progress(self) -> None:
+        """Let MPI get on with messages while this rank waits for something else."""
+        self.comm.Iprobe(MPI.ANY_SOURCE, TAG)
+
+    def free(self) -> None:
+        for part in (self._across, self._node):
+            if part is not None:
+                part.free()
+        self._across = self._node = self._crosses = None
+        self.comm.Free()
+
+    @contextmanager
+    def meanwhile(self, work: Iterator[None]) -> Iterator[None]:
+        """Within the block, waiting ranks advance ``work`` piece by piece; what is left of it is done at the end."""
+        self._meanwhile = work
+        try:
+            yield
+        finally:
+            self._meanwhile = None
+        for _ in work:
+            pass
+
+    def isend(self, array: Any, dest: int) -> Any:
+        """Start sending ``array``; it must stay as it is until the request has been waited for."""
+        if array.size == 0:
+            return None
+        ready(array)
+        self.bytes_sent += array.nbytes
+        if array.size <= self.max_count:
+            self.messages += 1
+            return self._started(self.comm.Isend(array, dest, TAG), True, dest, array.nbytes)
+        requests = [self.comm.Isend(part, dest, TAG) for part in self._parts(array)]
+        self.messages += len(requests)
+        return self._started(requests, True, dest, array.nbytes)
+
+    def irecv(self, array: Any, source: int) -> Any:
+        """Start receiving into ``array``."""
+        if array.size == 0:
+            return None
+        ready(array)
+        self.bytes_received += array.nbytes
+        if array.size <= self.max_count:
+            return self._started(self.comm.Irecv(array, source, TAG), False, source, array.nbytes)
+        requests = [self.comm.Irecv(part, source, TAG) for part in self._parts(array)]
+        return self._started(requests, False, source, array.nbytes)
+
+    def _started(self, request: Any, sends: bool, peer: int, nbytes: int) -> Any:
+        if self.log is not None:
+            self.log.posted(request, sends, peer, nbytes, self.comm)
+        return request
+
+    def _parts(self, array: Any) -> Iterator[Any]:
+        """The array in pieces that MPI can count."""
+        return (array[begin:end] for begin, end in pieces(0, array.size, self.max_count))
+
+    def wait(self, request: Any) -> None:
+        if request is None:
+            return
+        if self.log is not None:
+            self.log.waiting = request
+        for one in request if isinstance(request, list) else (request,):
+            while self._meanwhile is not None and not one.Test():
+                if next(self._meanwhile, DONE) is DONE:
+                    self._meanwhile = None
+                os.sched_yield()  # to a rank on the same core, whose message we may be waiting for
+            if self.patient:
+                nap_until_done(one)
+            one.Wait()
+
+    def sendrecv(self, outgoing: Any, dest: int, incoming: Any, source: int) -> None:
+        received = self.irecv(incoming, source)
+        sent = self.isend(outgoing, dest)
+        self.wait(received)
+        self.wait(sent)
+
+    def native_allreduce(self, work: Any, op: str, source: Any = None) -> None:
+        """MPI_Allreduce of ``source``, or in place, in calls of at most ``max_count`` elements."""
+        ready(work)
+        given: Any = repeat(MPI.IN_PLACE) if source is None else self._parts(source)
+        for own, part in zip(given, self._parts(work), strict=False):
+            if self.patient:
+                self.wait(self.comm.Iallreduce(own, part, MPI_OPS[op]))
+            else:
+                self.comm.Allreduce(own, part, MPI_OPS[op])
+        self.count_modelled(least_bytes(work.nbytes, self.size))
+
+    def extremes(self, number: int, patient: bool) -> tuple[int, int]:
+        """The least and the greatest ``number`` of all ranks, by dissemination: ceil(log2 p) messages of 16 bytes.
+
+        In round k a rank tells what it knows to the one 2^k places on. A patient rank leaves the core to others after a
+        while. Each is so by its own reckoning, which may be wrong when ranks disagree; so these are messages, which
+        match either way. They are not counted as traffic.
+        """
+        least = greatest = number
+        shift = 1
+        while shift < self.size:
+            self._mine[0], self._mine[1] = least, greatest
+            self._swap((self.rank + shift) % self.size, (self.rank - shift) % self.size, patient or self.patient)
+            low, high = self._theirs.tolist()
+            least, greatest = low if low < least else least, high if high > greatest else greatest
+            shift *= 2
+        return least, greatest
+
+    def _swap(self, dest: int, source: int, patient: bool) -> None:
+        """One round of ``extremes``."""
+        outgoing, incoming = self._pair
+        if not patient:
+            self.comm.Sendrecv(outgoing, dest, AGREEMENT_TAG, incoming, source, AGREEMENT_TAG)
+            return
+        received = self.comm.Irecv(incoming, source, AGREEMENT_TAG)
+        sent = self.comm.Isend(outgoing, dest, AGREEMENT_TAG)
+        nap_until_done(received)
+        for request in (received, sent):
+            request.Wait()
+
+    def gather_lengths(self, length: int) -> list[int]:
+        """The ``length`` of every rank, by MPI's own all-gather: 8 bytes each."""
+        lengths = np.empty(self.size, np.int64)
+        self.comm.Allgather(np.array([length], np.int64), lengths)
+        self.count_modelled(8 * (self.size - 1))
+        return lengths.tolist()
+
+    def count_modelled(self, nbytes: int) -> None:
+        self.bytes_sent += nbytes
+        self.bytes_received += nbytes
+        self.modelled += nbytes
+
+    def traffic(self) -> Traffic:
+        own = Traffic(self.bytes_sent, self.bytes_received, self.messages, self.modelled)
+        return own + self._across.traffic() if self._across else own

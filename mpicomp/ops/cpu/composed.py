@@ -1,0 +1,119 @@
+"""Operations on the CPU that are made of compiled ones: their arrays, or some one after the other."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+
+from .. import _cpu
+from .._cpu import (
+    bin_select,
+    common,
+    count_nonfinite,
+    gather,
+    moments,
+    sample,
+    scatter,
+    sums_of,
+    threshold,
+    top_k,
+    union_of,
+)
+from ..oracle import concatenate, empty, index_dtype
+from ..oracle.lists import restrict_in
+from ..oracle.many import (
+    Bounds,
+    Samples,
+    bin_select_in,
+    moments_in,
+    require_counts,
+    sample_in,
+    threshold_in,
+    unpack_sparse_in,
+)
+from ..oracle.search import Found, exponential_in, normal_in, sampled_in
+
+
+def bin_select_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int,
+                     zeros: bool = True) -> np.ndarray:
+    """``bin_select`` in each of ``spans``, as indices into the whole vector; without ``zeros`` none where u is zero."""
+    found = bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+    if zeros:
+        return found
+    values = np.empty(found.size, grad.dtype)
+    gather(memory, grad, found, values)
+    return found[threshold(None, values, float(np.finfo(grad.dtype).smallest_subnormal))]
+
+
+def kth_largest_spans(x: np.ndarray, spans: Bounds, counts: list[int]) -> list[float]:
+    """The smallest magnitude that ``top_k`` selects in each of ``spans``."""
+    require_counts(spans, counts, x.size, least=1)
+    largest = [x[start:stop][top_k(None, x[start:stop], k)] for (start, stop), k in zip(spans, counts, strict=True)]
+    return [float(np.fmin.reduce(np.abs(one))) for one in largest]  # NaN only where nothing else is
+
+
+def normal_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, targets: list[int]) -> Found:
+    """Gaussian-k's threshold in each of ``spans``."""
+    return normal_in(_FOR_SEARCHES, memory, grad, spans, targets)
+
+
+def exponential_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, targets: list[int]) -> Found:
+    """SIDCo's threshold in each of ``spans``."""
+    return exponential_in(_FOR_SEARCHES, memory, grad, spans, targets)
+
+
+def sampled_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, samples: Samples,
+                  counts: list[int]) -> Found:
+    """DGC's threshold in each of ``spans``, from samples."""
+    return sampled_in(_FOR_SEARCHES, memory, grad, spans, samples, counts)
+
+
+def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndarray, values: np.ndarray) -> int:
+    """``gather``, and how many of the values are not finite."""
+    gather(memory, grad, indices, values)
+    return count_nonfinite(values)[0]
+
+
+def union(lists: list[np.ndarray], n: int) -> np.ndarray:
+    """Ascending indices, each once, of all that are in any of ``lists``."""
+    out = np.empty(sum(map(len, lists)), index_dtype(n))
+    return out[: union_of(lists, n, out)]
+
+
+def add_lists(lists: list[np.ndarray], values: list[np.ndarray], n: int,
+              filled: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The union of ``lists``, and at each of its indices the sum of their ``values``."""
+    room = sum(map(len, lists))
+    out, sums = np.empty(room, index_dtype(n)), np.empty(room, values[0].dtype)
+    total = sums_of(lists, values, n, filled, out, sums)
+    return out[:total], sums[:total]
+
+
+def restrict(lists: list[np.ndarray], values: list[np.ndarray], whole: np.ndarray,
+             nonzero: list[bool]) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Of each list the entries that ``whole`` has, too, and their values."""
+    return restrict_in(common, lists, values, whole, nonzero)
+
+
+def unpack_gaps(packed: np.ndarray, width: int, n: int, indices: np.ndarray, wait: bool = True) -> None:
+    """The inverse of ``pack_gaps``; always checked."""
+    _cpu.unpack_gaps(packed, width, n, indices)
+
+
+def unpack_bitmap(bitmap: np.ndarray, n: int, indices: np.ndarray, wait: bool = True) -> None:
+    """The inverse of ``pack_bitmap``; always checked."""
+    _cpu.unpack_bitmap(bitmap, n, indices)
+
+
+def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarray]) -> None:
+    """``unpack`` of a vector that has ``values`` at ``indices``, and is zero elsewhere."""
+    unpack_sparse_in(scatter, indices, values, arrays)
+
+
+_FOR_SEARCHES = SimpleNamespace(
+    concatenate=concatenate, empty=empty, gather=gather, kth_largest_spans=kth_largest_spans,
+    moments_spans=partial(moments_in, moments), sample_spans=partial(sample_in, sample),
+    threshold_spans=partial(threshold_in, threshold, concatenate),
+)  # fmt: skip

@@ -1,0 +1,211 @@
+"""Arrays in device memory: whose they are, when MPI may touch them, how they are copied to and from the host.
+
+A device is described by an object with the methods of `CuPy` below. Tests register one whose "device" is host
+memory, so that everything above runs without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import MissingExtra
+
+CUDA = (2, 13)  # DLPack's kDLCUDA, kDLCUDAManaged
+
+
+class Device(Protocol):
+    """What staging needs of a device. Copies are started here and waited for with ``wait``."""
+
+    def matches(self, array: Any) -> bool: ...
+
+    def flat(self, array: Any) -> Any:
+        """The array as a contiguous 1-D array of the device's own type, sharing memory."""
+
+    def own(self, array: Any) -> Any:
+        """The array in the device's own type, of its own shape, sharing memory."""
+
+    def synchronize(self, array: Any) -> None:
+        """Wait until everything queued on the array so far is done."""
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """Host bytes the device copies to and from at full speed."""
+
+    def start_to_host(self, host: np.ndarray, array: Any) -> Any: ...
+
+    def start_to_device(self, array: Any, host: np.ndarray) -> Any: ...
+
+    def wait(self, copy: Any) -> None: ...
+
+    def empty(self, n: int, like: Any) -> Any: ...
+
+    def aside(self, array: Any) -> AbstractContextManager[None]:
+        """Within the block, work on the array is queued beside other work; at its end it is done."""
+
+
+class CuPy:
+    """CUDA arrays: CuPy's own, and other libraries' by ``__cuda_array_interface__`` or DLPack (no copy is made)."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, tuple[Any, Any]] = {}
+        self._beside: dict[int, Any] = {}
+
+    def matches(self, array: Any) -> bool:
+        kind = type(array)
+        known = hasattr(kind, "__cuda_array_interface__")
+        if known and _is_cupys(kind):
+            return True
+        if hasattr(kind, "__dlpack_device__"):  # PyTorch's and JAX' types have the interface wherever an array is
+            return int(array.__dlpack_device__()[0]) in CUDA
+        return known
+
+    def flat(self, array: Any) -> Any:
+        return self.own(array).reshape(-1)
+
+    def own(self, array: Any) -> Any:
+        """The array in CuPy's type, sharing memory. What its library has still to do comes first: CuPy waits for the
+        stream that the interface names, and by DLPack the library is told of ours.
+        """
+        cupy = _cupy()
+        if isinstance(array, cupy.ndarray):
+            return array
+        if not hasattr(type(array), "__cuda_array_interface__"):
+            return cupy.from_dlpack(array)
+        address = array.__cuda_array_interface__["data"][0]
+        if not address:  # of no elements
+            return cupy.asarray(array)
+        with cupy.cuda.Device(cupy.cuda.runtime.pointerGetAttributes(address).device):  # `asarray` copies from others
+            return cupy.asarray(array)
+
+    def synchronize(self, array: Any) -> None:
+        cupy = _cupy()
+        if isinstance(array, cupy.ndarray):
+            with array.device:
+                cupy.cuda.get_current_stream().synchronize()
+            return
+        stream, device = _stream_of(array), self.own(array).device
+        with device:
+            if stream is None:  # which stream another library works on is not known: wait for the whole device
+                device.synchronize()
+            else:
+                cupy.cuda.ExternalStream(stream).synchronize()
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return np.frombuffer(_cupy().cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+
+    def start_to_host(self, host: np.ndarray, array: Any) -> Any:
+        return self._start(array, host.ctypes.data, array.data.ptr, array.nbytes, outward=True)
+
+    def start_to_device(self, array: Any, host: np.ndarray) -> Any:
+        return self._start(array, array.data.ptr, host.ctypes.data, array.nbytes, outward=False)
+
+    def wait(self, copy: Any) -> None:
+        copy.synchronize()
+
+    def empty(self, n: int, like: Any) -> Any:
+        with like.device:
+            return _cupy().empty(n, like.dtype)
+
+    @contextmanager
+    def aside(self, array: Any) -> Iterator[None]:
+        """Within the block, work on CuPy arrays is queued beside that of other streams; at its end it is done."""
+        with array.device as device:
+            if device.id not in self._beside:
+                self._beside[device.id] = _cupy().cuda.Stream(non_blocking=True)
+            stream = self._beside[device.id]
+            try:
+                with stream:
+                    yield
+            finally:  # also after an error: other streams may use the array again
+                stream.synchronize()
+
+    def _start(self, array: Any, dst: int, src: int, nbytes: int, *, outward: bool) -> Any:
+        cupy = _cupy()
+        kind = cupy.cuda.runtime.memcpyDeviceToHost if outward else cupy.cuda.runtime.memcpyHostToDevice
+        with array.device as device:
+            if device.id not in self._streams:  # one stream each way, so that the two directions overlap
+                self._streams[device.id] = tuple(cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+            stream = self._streams[device.id][0 if outward else 1]
+            cupy.cuda.runtime.memcpyAsync(dst, src, nbytes, kind, stream.ptr)
+            return stream.record()
+
+
+def _is_cupys(kind: type) -> bool:
+    """Whether a type is one of CuPy, which need not be installed."""
+    return kind.__module__.partition(".")[0] == "cupy"
+
+
+def _stream_of(array: Any) -> int | None:
+    """The stream that version 3 of the interface names (1: the legacy default, 2: the thread's own), None if unknown.
+
+    An interface that names none promises that nothing is pending, but libraries of version 2 leave it out, too.
+    """
+    interface = getattr(array, "__cuda_array_interface__", None) or {}
+    return interface.get("stream") if interface.get("version", 0) >= 3 else None
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingExtra(
+            "arrays in CUDA memory need CuPy: pip install 'mpicomp[cuda12]' or 'mpicomp[cuda13]'"
+        ) from error
+    return cupy
+
+
+_devices: list[Device] = [CuPy()]
+
+
+def register(device: Device) -> None:
+    """Ask ``device`` first which arrays are its own."""
+    _devices.insert(0, device)
+
+
+def unregister(device: Device) -> None:
+    _devices.remove(device)
+
+
+def device_of(array: Any) -> Device | None:
+    """The device that owns ``array``; None for host memory."""
+    if type(array) is np.ndarray:
+        return None
+    return next((device for device in _devices if device.matches(array)), None)
+
+
+def at_home(arrays: Any) -> AbstractContextManager[Any]:
+    """Within the block, the device of the first of these arrays (or dicts or lists of some) is CuPy's current one: what
+    is made anew lies beside them. What is wrong with them is for those to tell who read them, on all ranks.
+    """
+    for _ in range(2):  # lists of arguments, of arrays
+        if isinstance(arrays, Mapping | list | tuple):
+            try:
+                arrays = next(iter(arrays.values() if isinstance(arrays, Mapping) else arrays), None)
+            except Exception:
+                return nullcontext()
+    return arrays.device if _is_cupys(type(arrays)) and hasattr(arrays, "device") else nullcontext()
+
+
+def finish_others(array: Any, device: Device) -> None:
+    """Wait for what another library has still to do on its array, where the interface does not say on which stream:
+    what CuPy makes of it waits for CuPy's own work alone.
+    """
+    kind = type(array)
+    named = _is_cupys(kind) or _stream_of(array) is not None
+    if hasattr(kind, "__cuda_array_interface__") and not named:
+        device.synchronize(array)
+
+
+def ready(array: Any) -> None:
+    """Call before MPI touches ``array``: the one place where a device is waited for.
+
+    MPI knows nothing of streams: without this it would send what a kernel has not written yet, or overwrite what one
+    still reads.
+    """
+    if type(array) is not np.ndarray:
+        device = device_of(array)
+        if device is not None:
+            device.synchronize(array)

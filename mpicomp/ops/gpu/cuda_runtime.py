@@ -1,0 +1,291 @@
+"""How the kernels in ``*.cu`` are found, compiled once a device by CuPy's compiler, and launched."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import cache, cached_property, wraps
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from threading import get_ident
+from typing import Any, ParamSpec, SupportsInt, TypeVar
+
+import numpy as np
+
+from ...errors import MissingExtra
+
+Array = Any  # cupy.ndarray
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+SOURCES = Path(__file__).parent
+OPTIONS = ("--std=c++17", "--fmad=false")  # no contraction: the bits of the NumPy oracle
+THREADS = 256  # a block; `threads` in common.cuh
+MAX_BLOCKS = 4096  # enough to fill any device; kernels loop over what is left
+MAX_PIECES = 65536  # blocks that do one piece after another: so many that a device is full until nearly all are done
+WARP = 32
+TILE_BYTES = 16 * 4 * THREADS  # of a vector, for one block of collect.cu: `rounds` packs a thread
+PACK_BYTES = 16  # what one access moves: `Pack` in common.cuh
+PIECE = 4096  # elements for one block: `update_piece` in update.cu, `list_piece` in many.cu
+DIGIT_BITS = 11  # `digit_bits` in top_k.cu
+DIGIT_PIECE = 65536  # `digit_piece` there
+SAMPLE = 8192  # `sample` there
+MOMENTS_PIECE = 16384  # `moments_piece` in moments.cuh
+GROUP_PIECE = 16384  # `piece` in norms.cu
+TEAM_MOST = 64  # elements for each thread of a team there, at most: longer groups are cut into pieces
+RANKS = (2, 4, 8, 16)  # columns of PowerSGD's kernels; others are filled up, and more go to CuPy's libraries
+PANEL = 2048  # `panel` in low_rank.cu
+LONGEST = 8192  # `longest` in low_rank.cu
+PER_THREAD = 2  # `cudaStreamPerThread`, by which each thread means another stream
+SKETCH_ROWS = (1, 3, 5, 7)  # medians of so many keep to registers; 0 stands for any other number
+
+REAL = {"float32": "float", "float64": "double"}
+INDEX = {"int32": "int", "int64": "long long"}
+POSITION = {"uint8": "unsigned char", "uint16": "unsigned short"}
+INTEGER = {
+    "int8": "signed char",
+    "int16": "short",
+    **INDEX,
+    **POSITION,
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+}
+WORD = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}  # by bytes
+CODE = {"int8": "signed char", "int16": "short", "int32": "int"}
+HALF = {"float16": "Float16", "bfloat16": "BFloat16"}
+PACKED = ("signs", "levels", "natural")
+OPERATIONS = ("Add", "Multiply", "Minimum", "Maximum")
+
+
+def _kernel_names() -> dict[str, list[str]]:
+    """By .cu file, every template instance that is launched below."""
+    real, index, position = REAL.values(), INDEX.values(), POSITION.values()
+    real_index, real_bool = ([f"{t}, {i}" for t in real for i in kinds] for kinds in (index, ("false", "true")))
+    numbers = [*real, *INTEGER.values()]
+    return {
+        "reduce": [*(f"combine<{op}, {t}>" for op in OPERATIONS for t in numbers), *_of("scale", real)],
+        "half": [f"{name}<{half}>" for name in ("widen", "add_widened", "narrow") for half in HALF.values()],
+        "chunk_max": [
+            *_of("chunk_max chunk_max_spans", (f"{t}, {p}" for t in real for p in position)),
+            *_of("chunk_indices chunk_indices_spans", (f"{p}, {i}" for p in position for i in index)),
+        ],
+        "collect": _of("select keep select_largest", (f"{ti}, {many}" for ti in real_index
+                                                      for many in ("false", "true"))),
+        "top_k": _of("guess count_digits count_digits_spans", real),
+        "many": [
+            *_of("move_arrays", (f"{word}, {into}" for word in WORD.values() for into in ("true", "false"))),
+            *_of("move_sparse", (f"{WORD[width]}, {i}" for width in (4, 8) for i in index)),
+        ],
+        "gather": [
+            *_of("gather gather_counted scatter scatter_add clear", real_index),
+            *_of("check_indices check_filled", index),
+        ],
+        "update": [*_of("masked_update", real_index), *_of("dense_update axpby", real)],
+        "sketch": [
+            *_of("count_sketch project_rows", real),
+            *(f"sketch_estimate<{t}, {rows}>" for t in real for rows in (0, *SKETCH_ROWS)),
+            *(f"row_lengths<{i}>" for i in index),
+            *(f"write_rows<{rows}, {i}>" for rows in index for i in index),
+        ],
+        "measure": _of("count_nonfinite squared_norm", real),
+        "moments": _of("moments sample", real),
+        "search": [*_of("first_threshold fit_stage", real_bool), *_of("correct_thresholds accept_cuts", real)],
+        "bin_select": [*_of("bin_peaks", real), *_of("write_bins", real_index)],
+        "lists": [
+            *_of("measure_gaps look_up pack_gaps write_indices set_bits write_bitmap write_bits", index),
+            "read_gaps",
+            "count_bits",
+        ],
+        "union": [*_of("mark_lists", index), *_of("write_union find_common write_common", real_index)],
+        "low_rank": [
+            *(f"{name}<{t}, {rank}>" for name in ("project", "project_back", "low_rank_product") for t in real
+              for rank in RANKS),
+            *(f"add_parts<{t}>" for t in real),
+        ],
+        "orthogonalise": [f"orthogonalise<{t}, {rank}>" for t in real for rank in RANKS],
+        "random": [*(f"numbers<{t}>" for t in ("unsigned int", "float")), *(f"random_strata<{i}>" for i in index)],
+        "norms": [
+            *(f"sum_pieces<{t}, {term}>" for t in real for term in ("Square", "Magnitude", "Signs")),
+            *(f"sum_groups<{t}, {kind}>" for t in real for kind in ("Norm", "CappedNorm", "Limit", "MeanMagnitude",
+                                                                    "Means")),
+            *(f"group_maxima<{t}>" for t in real),
+        ],
+        "quantise": [
+            *(f"{pack}{what}<{t}>" for pack in ("pack_", "unpack_") for what in PACKED for t in real),
+            *(f"{name}<{t}, {c}>" for name in ("quantise", "dequantise") for t in real for c in CODE.values()),
+        ],
+    }
+
+
+def _of(names: str, types: Iterable[str]) -> list[str]:
+    """Each of some templates for each of some arguments."""
+    return [f"{name}<{t}>" for name, t in product(names.split(), types)]
+
+
+KERNELS = _kernel_names()
+
+
+def source(family: str) -> str:
+    """The text of ``cuda/<family>.cu`` with our headers put in, since CuPy's cache does not see headers."""
+    text = (SOURCES / f"{family}.cu").read_text(encoding="utf-8")
+    for header in SOURCES.glob("*.cuh"):
+        text = text.replace(f'#include "{header.name}"', header.read_text(encoding="utf-8"))
+    return text
+
+
+class Runtime:
+    """All that is needed of CuPy. Tests put one in its place that runs the kernels on the CPU."""
+
+    @cached_property
+    def xp(self) -> Any:
+        try:
+            import cupy
+        except ImportError as error:
+            raise MissingExtra(
+                "arrays in CUDA memory need CuPy: pip install 'mpicomp[cuda13]' (or 'mpicomp[cuda12]')"
+            ) from error
+        return cupy
+
+    def nccl(self) -> Any:
+        """CuPy's NCCL, whose ``available`` tells whether it is there; since CuPy 14 nobody else imports it."""
+        assert self.xp is not None, "MissingExtra where there is no CuPy"
+        from cupy.cuda import nccl
+
+        return nccl
+
+    def device(self, array: Array) -> AbstractContextManager[Any]:
+        return array.device
+
+    def to_host(self, array: Array) -> np.ndarray:
+        return self.xp.asnumpy(array)
+
+    def address(self, array: Array) -> int:
+        return array.data.ptr
+
+    def current_device(self) -> int:
+        return self.xp.cuda.runtime.getDevice()
+
+    def stream(self) -> int:
+        """The current device's current stream, as CUDA numbers it."""
+        return self.xp.cuda.get_current_stream().ptr
+
+    def kernel(self, family: str, name: str) -> Any:
+        return self._functions(family, self.current_device())[name]
+
+    @cache  # noqa: B019 (the one runtime lives as long as the process)
+    def _functions(self, family: str, device: int) -> dict[str, Any]:
+        from cupy.cuda import function
+
+        binary, names = self._compiled(family)
+        module = function.Module()
+        module.load(binary)
+        return {name: module.get_function(lowered) for name, lowered in names.items()}
+
+    def _compiled(self, family: str) -> tuple[bytes, dict[str, str]]:
+        """A .cu file's code for the current device, and its kernels' names there: from the cache, or compiled for it.
+
+        `cupy.RawModule` would do both, but puts ``-ftz=true`` behind all options: denormal float32 numbers become zero.
+        """
+        from cupy.cuda import Device, compiler, nvrtc
+
+        code, names = source(family), KERNELS[family]
+        key = repr((code, OPTIONS, names, Device().compute_capability, nvrtc.getVersion()))
+        folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+        path = folder / f"mpicomp-{family}-{sha256(key.encode()).hexdigest()[:32]}"
+        if path.exists():
+            head, _, binary = path.read_bytes().partition(b"\n")
+            return binary, json.loads(head)
+        binary, lowered = compiler.compile_using_nvrtc(code, OPTIONS, None, f"{family}.cu", tuple(names))
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder, delete=False) as file:  # other processes see all of it or nothing
+            file.write(json.dumps(lowered).encode() + b"\n" + binary)
+        Path(file.name).replace(path)
+        return binary, lowered
+
+
+_runtime = Runtime()
+
+
+def use(runtime: Runtime) -> Runtime:
+    """Launch through ``runtime`` from now on; returns the one before."""
+    global _runtime
+    previous, _runtime = _runtime, runtime
+    return previous
+
+
+def xp() -> Any:
+    """CuPy, or MissingExtra."""
+    return _runtime.xp
+
+
+def nccl() -> Any:
+    """CuPy's module of that name, or MissingExtra."""
+    return _runtime.nccl()
+
+
+def to_host(x: Array) -> np.ndarray:
+    """A copy in host memory, once the device has finished with the array."""
+    return _runtime.to_host(x)
+
+
+def addresses(arrays: Sequence[Array]) -> tuple[int, ...]:
+    """Where the arrays begin in the device's memory."""
+    return tuple(map(_runtime.address, arrays))
+
+
+def current_device() -> int:
+    """The number of the device that launches without array arguments go to."""
+    return _runtime.current_device()
+
+
+def current_stream() -> str:
+    """What arrays that are kept on the device are kept by: the stream that queues now on the current device.
+
+    A table's copy to the device is only queued: another stream might read it too early, or, since CuPy's pool is per
+    stream, get its memory too early once it is given up. With a table for each stream nobody has to wait.
+    """
+    stream = _runtime.stream()
+    return f"{stream} of thread {get_ident()}" if stream == PER_THREAD else str(stream)
+
+
+def on_device(op: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Run ``op`` on the device of its first array argument (a memory may be None)."""
+
+    @wraps(op)
+    def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        array = next(_arrays(args, kwargs))
+        with _runtime.device(array):
+            return op(*args, **kwargs)
+
+    return wrapped
+
+
+def _arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Array]:
+    for arg in (*args, *kwargs.values()):
+        yield from filter(_is_array, arg if isinstance(arg, list | tuple) else (arg,))
+
+
+def _is_array(thing: Any) -> bool:
+    return hasattr(thing, "dtype")
+
+
+def launch(family: str, name: str, blocks: int, *args: Any) -> None:
+    """Queue a kernel; a grid of no blocks is not allowed in CUDA and would do nothing."""
+    if blocks:
+        _runtime.kernel(family, name)((blocks,), (THREADS,), args)
+
+
+def blocks_for(work: SupportsInt, of_block: int = THREADS) -> int:
+    """Blocks for ``work`` threads, at most MAX_BLOCKS; or for that many of what a block does ``of_block`` of, at most
+    MAX_PIECES.
+    """
+    return min(MAX_BLOCKS if of_block == THREADS else MAX_PIECES, -(-int(work) // of_block))
+
+
+def packs(x: Array) -> int:
+    """Threads for a pass over ``x`` that reads 16 bytes at a time."""
+    return -(-x.size * x.dtype.itemsize // PACK_BYTES)

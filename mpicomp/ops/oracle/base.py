@@ -1,0 +1,256 @@
+"""The array primitives of every step: arithmetic, selection, reading and writing at indices, the memory's update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._util.partition import chunk_count
+from ...errors import InvalidArgument
+
+Array = np.ndarray
+INT32_MAX = 2**31 - 1
+PIECE = 1 << 20  # elements in a piece of a long pass that is to leave room for other work in between
+
+
+# ---- element-wise
+
+def add(dst: Array, src: Array) -> None:
+    """``dst += src``; integers wrap around."""
+    np.add(dst, src, out=dst)
+
+
+def multiply(dst: Array, src: Array) -> None:
+    """``dst *= src``; integers wrap around."""
+    np.multiply(dst, src, out=dst)
+
+
+def minimum(dst: Array, src: Array) -> None:
+    """``dst = min(dst, src)``; NaN wins."""
+    np.minimum(dst, src, out=dst)
+
+
+def maximum(dst: Array, src: Array) -> None:
+    """``dst = max(dst, src)``; NaN wins."""
+    np.maximum(dst, src, out=dst)
+
+
+def scale(x: Array, factor: float) -> None:
+    """``x *= factor``, the factor rounded to x's precision first."""
+    x *= x.dtype.type(factor)
+
+
+# ---- half precision, held as uint16 bits
+
+def widen(dst: Array, src: Array, kind: str) -> None:
+    """``dst`` (float32) ``= src`` (bits of ``kind``: ``"float16"`` or ``"bfloat16"``)."""
+    if _is_float16(kind):
+        dst[:] = src.view(np.float16)
+    else:
+        dst.view(np.uint32)[:] = src.astype(np.uint32) << 16
+
+
+def narrow(dst: Array, src: Array, kind: str) -> None:
+    """``dst`` (bits of ``kind``) ``= src`` (float32), rounded to nearest even; NaN stays NaN."""
+    if _is_float16(kind):
+        with np.errstate(over="ignore", under="ignore"):
+            dst.view(np.float16)[:] = src
+        return
+    bits = src.view(np.uint32)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    dst[:] = np.where(np.isnan(src), (bits >> 16) | 0x40, rounded)
+
+
+def add_widened(dst: Array, src: Array, kind: str) -> None:
+    """``dst`` (float32) ``+= src`` (bits of ``kind``)."""
+    wide = np.empty_like(dst)
+    widen(wide, src, kind)
+    dst += wide
+
+
+def _is_float16(kind: str) -> bool:
+    if kind not in ("float16", "bfloat16"):
+        raise InvalidArgument(f"kind must be float16 or bfloat16, got {kind}")
+    return kind == "float16"
+
+
+# ---- selection
+
+def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -> None:
+    """``positions[j]`` = position inside chunk j of its largest ``|u|``; uint8 for chunk <= 256, else uint16."""
+    require_chunk(chunk)
+    keys = magnitude_bits(compensated(memory, grad))
+    for j in range(chunk_count(len(grad), chunk)):
+        positions[j] = np.argmax(keys[j * chunk : (j + 1) * chunk])
+
+
+def chunk_indices(positions: Array, chunk: int, n: int, indices: Array) -> None:
+    """``indices[j] = j * chunk + positions[j]``."""
+    require_chunk(chunk)
+    found = np.arange(len(positions), dtype=np.int64) * chunk + positions
+    if np.any(positions >= chunk) or np.any(found >= n):
+        raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = {n}")
+    indices[:] = found
+
+
+def threshold(memory: Array | None, grad: Array, lam: float) -> Array:
+    """Ascending indices of ``|u| >= lam``, NaN included."""
+    if not lam >= 0:
+        raise InvalidArgument(f"lam must be a number >= 0, got {lam}")
+    floor = magnitude_bits(np.array([lam], grad.dtype))
+    return to_indices(np.flatnonzero(magnitude_bits(compensated(memory, grad)) >= floor), len(grad))
+
+
+def top_k(memory: Array | None, grad: Array, k: int) -> Array:
+    """Ascending indices of the ``k`` largest ``|u|``; the lowest index wins among equals."""
+    require_count(k, len(grad))
+    keys = magnitude_bits(compensated(memory, grad))
+    largest_first = np.argsort(~keys, kind="stable")
+    return to_indices(np.sort(largest_first[:k]), len(grad))
+
+
+# ---- reading and writing at indices
+
+def gather(memory: Array | None, grad: Array, indices: Array, values: Array) -> None:
+    """``values[j] = u[indices[j]]``."""
+    require_in_range(indices, len(grad))
+    values[:] = grad[indices] if memory is None else memory[indices] + grad[indices]
+
+
+def scatter(dst: Array, indices: Array, values: Array) -> None:
+    """``dst[indices] = values``."""
+    require_in_range(indices, len(dst))
+    dst[indices] = values
+
+
+def scatter_add(dst: Array, indices: Array, values: Array) -> None:
+    """``dst[indices] += values``; indices are distinct."""
+    require_in_range(indices, len(dst))
+    dst[indices] += values
+
+
+def clear(dst: Array, indices: Array) -> None:
+    """``dst[indices] = 0``."""
+    require_in_range(indices, len(dst))
+    dst[indices] = 0
+
+
+# ---- the memory's update
+
+def masked_update(memory: Array, grad: Array, indices: Array, sent: Array, beta: float) -> None:
+    """``memory += beta * grad``, but at ``indices`` ``(1 - beta) * memory + beta * (u - sent)``.
+
+    Evaluated in this order in the array's precision. ``indices`` ascend.
+    """
+    require_in_range(indices, len(grad))
+    require_ascending(indices)
+    beta = grad.dtype.type(beta)
+    unsent = (memory[indices] + grad[indices]) - sent
+    kept = (grad.dtype.type(1) - beta) * memory[indices] + beta * unsent
+    memory += beta * grad
+    memory[indices] = kept
+
+
+# ---- measures
+
+def count_nonfinite(x: Array) -> tuple[int, int]:
+    """How many entries are NaN or infinite, and the index of the first, or -1."""
+    bad = np.flatnonzero(~np.isfinite(x))
+    return len(bad), int(bad[0]) if len(bad) else -1
+
+
+def squared_norm(x: Array) -> float:
+    """Sum of squares, accumulated in float64."""
+    return float(np.sum(np.square(x, dtype=np.float64)))
+
+
+# ---- arrays on this device
+
+def empty(n: int, dtype: Any) -> Array:
+    """An array of ``n`` elements, not initialised."""
+    return np.empty(n, dtype)
+
+
+def zeros(n: int, dtype: Any) -> Array:
+    """An array of ``n`` zeros."""
+    return np.zeros(n, dtype)
+
+
+def to_host(x: Array) -> np.ndarray:
+    """The array in host memory (here: itself)."""
+    return x
+
+
+def from_host(x: np.ndarray) -> Array:
+    """A host array on this device (here: itself)."""
+    return x
+
+
+def arange(n: int) -> Array:
+    """The indices of ``n`` elements."""
+    return np.arange(n, dtype=index_dtype(n))
+
+
+def concatenate(arrays: list[Array], dtype: Any) -> Array:
+    """One array after the other; empty where there is none."""
+    return np.concatenate(arrays, dtype=dtype) if arrays else np.empty(0, dtype)
+
+
+def positions_of(indices: Array, bounds: list[int]) -> list[int]:
+    """How many of ``indices`` (ascending) are below each of ``bounds``."""
+    return np.searchsorted(indices, bounds).tolist()
+
+
+def index_dtype(n: int) -> np.dtype:
+    """The integer type of indices into ``n`` elements: int32, or int64 above 2^31 - 1."""
+    return np.dtype(np.int32 if n <= INT32_MAX else np.int64)
+
+
+# ---- helpers of the other files
+
+def compensated(memory: Array | None, grad: Array) -> Array:
+    """u, which the compiled modules never store."""
+    return grad if memory is None else memory + grad
+
+
+def require_memory(memory: Array | None, grad: Array) -> None:
+    """Refuse a memory of another length than the gradient's, which their parts would not show."""
+    if memory is not None and memory.size != grad.size:
+        raise InvalidArgument(f"memory must have {grad.size} elements, got {memory.size}")
+
+
+def magnitude_bits(u: Array) -> Array:
+    """``|u|`` as integers that order it, all NaN alike and largest."""
+    infinity = np.array(np.inf, u.dtype).view(f"i{u.itemsize}")
+    return np.minimum(np.abs(u).view(infinity.dtype), infinity + 1)
+
+
+def to_indices(found: Array, n: int) -> Array:
+    """In the integer type of indices into ``n`` elements."""
+    return found.astype(index_dtype(n))
+
+
+def require_count(k: int, n: int) -> None:
+    """Refuse to take ``k`` of ``n``."""
+    if not 0 <= k <= n:
+        raise InvalidArgument(f"k must be in [0, {n}], got {k}")
+
+
+def require_in_range(indices: Array, n: int, name: str = "indices") -> None:
+    """Refuse indices outside ``[0, n)``."""
+    if len(indices) and not (indices.min() >= 0 and indices.max() < n):
+        outside = indices[(indices < 0) | (indices >= n)][0]
+        raise InvalidArgument(f"{name} must be in [0, {n}), got {outside}")
+
+
+def require_ascending(indices: Array, name: str = "indices") -> None:
+    """Refuse a list in which an index is not above the one before it."""
+    if np.any(indices[1:] <= indices[:-1]):
+        raise InvalidArgument(f"{name} must be strictly ascending")
+
+
+def require_chunk(chunk: int) -> None:
+    """Refuse chunks of which a position would not fit its type."""
+    if not 1 <= chunk <= 65536:
+        raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")

@@ -1,0 +1,1 @@
+"""One step of a scheme and the `Reducer` that runs it."""

@@ -1,0 +1,245 @@
+"""One flat vector out of an array, or of a dict or list of arrays, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import BufferRefused, InvalidArgument
+from ..ops import ops_for
+from ..types import Array, Mean, address, overlap
+
+Arrays = Any  # an array, a mapping of name -> array, or a list or tuple of arrays
+
+# Half precision is computed in float32.
+COMPUTE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+NOT_PLAIN = (np.matrix, np.ma.MaskedArray)
+
+
+class Bucket:
+    """The layout of one group of arrays inside a flat vector: first those to compress, then those that go dense.
+
+    Parameters
+    ----------
+    grads : array, mapping or sequence of arrays
+        Decides names, shapes and dtype (float16, bfloat16, float32 or float64); its values are not kept.
+    workers : int
+        Above 1, every array has one row a virtual worker: shape (workers, ...).
+    rule : str
+        Which arrays go dense: ``none``, or some of DENSE_RULES joined by ``+``.
+    densities : mapping of name -> float
+        The caller's own densities of some arrays; those with 1 go dense.
+
+    Attributes
+    ----------
+    total, n : int
+        Elements of one worker's vector, and of its first part, which is compressed.
+    spans : list of (int, int)
+        Where each array begins and ends in it.
+    tensors : list of (int, int, shape)
+        The same for the compressed arrays, in the order of the vector; ``densities`` in that order (None: no wish).
+    signature : str
+        What all ranks must have in common.
+    ops : module
+        The operations of the arrays' device.
+
+    Raises
+    ------
+    BufferRefused, InvalidArgument
+        Naming the array, what was expected and what was got.
+    """
+
+    def __init__(self, grads: Arrays, workers: int, rule: str = "none",
+                 densities: Mapping[str, float] | None = None) -> None:
+        self.form, arrays = _form(grads)
+        self.workers = workers
+        self.names = list(arrays)
+        for name, array in arrays.items():
+            if not isinstance(name, str):
+                raise InvalidArgument(f"the names of arrays must be texts, got {name!r}")
+            _check(name, array, workers)
+        dtypes = sorted({array.dtype.name for array in arrays.values()})
+        if len(dtypes) != 1:
+            raise InvalidArgument(f"the arrays of one step must share one dtype, got {', '.join(dtypes) or 'none'}")
+        first = next(iter(arrays.values()))
+        self.dtype, self.dtype_name = first.dtype, dtypes[0]  # NumPy works a dtype's name out anew at every use
+        self.compute = np.dtype(COMPUTE[self.dtype_name])
+        self.shapes = [self._own(array) for array in arrays.values()]
+        self._lay_out(rule, densities or {})
+        self.ops = ops_for(first)
+        shapes = ", ".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
+        # A rank with device memory does otherwise: its long vectors are not cut into buckets.
+        where = "" if isinstance(first, np.ndarray | np.generic) else " on a device"
+        self.signature = f"{self.dtype_name}{where} {shapes}"
+
+    def _lay_out(self, rule: str, densities: Mapping[str, float]) -> None:
+        """Give every array its place."""
+        if unknown := sorted(set(densities) - set(self.names)):
+            raise InvalidArgument(f"densities must name arrays among {', '.join(self.names)}, got {', '.join(unknown)}")
+        dense = {i for i, name in enumerate(self.names) if densities.get(name) == 1 or self._goes_dense(i, rule)}
+        packed = [i for i in range(len(self.names)) if i not in dense]
+        self.spans, at = [(0, 0)] * len(self.names), 0
+        self._order = [*packed, *sorted(dense)]
+        for i in self._order:
+            self.spans[i] = at, at + math.prod(self.shapes[i])
+            at = self.spans[i][1]
+        self.total, self.n = at, self.spans[packed[-1]][1] if packed else 0
+        self.tensors = [(*self.spans[i], self.shapes[i]) for i in packed]
+        self.densities = [densities.get(self.names[i]) for i in packed]
+
+    def _goes_dense(self, i: int, rule: str) -> bool:
+        """Whether a rule names array ``i``."""
+        lower, words = self.names[i].lower(), rule.split("+")
+        return (
+            ("first" in words and i == 0)
+            or ("last" in words and i == len(self.names) - 1)
+            or ("1d" in words and len(self.shapes[i]) <= 1)
+            or ("norm" in words and any(part in lower for part in ("norm", "bn", "bias")))
+        )
+
+    def fits(self, grads: Arrays) -> bool:
+        """Whether this layout describes ``grads``; refuses buffers that cannot be read as they are."""
+        form, arrays = _form(grads)
+        for name, array in arrays.items():
+            _check(name, array, self.workers)
+        return (
+            (form, list(arrays)) == (self.form, self.names)
+            and [self._own(array) for array in arrays.values()] == self.shapes
+            and all(array.dtype == self.dtype for array in arrays.values())
+        )
+
+    def flatten(self, grads: Arrays, scratch: Callable[..., Array]) -> list[Array]:
+        """One flat vector a worker, in the dtype of computation: a view where nothing has to be moved."""
+        arrays = list(_form(grads)[1].values())
+        rows = [[array[w] for array in arrays] for w in range(self.workers)] if self.workers > 1 else [arrays]
+        if len(arrays) == 1 and self.compute == self.dtype:
+            return [row[0].reshape(-1) for row in rows]
+        vector = self._common_vector(arrays)
+        if vector is not None:
+            return [vector]
+        return [self._pack(row, scratch(f"bucket-{w}", self.total, self.compute)) for w, row in enumerate(rows)]
+
+    def unflatten(self, flat: Array, out: Arrays | None) -> Arrays:
+        """``flat`` in the layout's shapes and dtype; written into ``out`` where given, else fresh or views of it."""
+        if out is not None:
+            self.ops.unpack(flat, self._in_order(list(_form(out)[1].values())))
+            return out
+        parts = [flat[start:stop].reshape(shape) for (start, stop), shape in zip(self.spans, self.shapes, strict=True)]
+        parts = [part.astype(self.dtype, copy=False) for part in parts]
+        if self.form == "array":
+            return parts[0]
+        return parts if self.form == "list" else dict(zip(self.names, parts, strict=True))
+
+    def spread(self, mean: Mean, out: Arrays) -> Arrays:
+        """A sparse mean written into ``out``, which is given as the gradients are."""
+        self.ops.unpack_sparse(mean.indices, mean.values, self._in_order(list(_form(out)[1].values())))
+        return out
+
+    def flat_view(self, out: Arrays) -> Array | None:
+        """``out`` as one flat vector, where it is one in the dtype of computation."""
+        arrays = list(_form(out)[1].values())
+        vector = self._common_vector(arrays) if len(arrays) > 1 else None
+        if vector is not None:
+            return vector
+        if len(arrays) > 1 or self.compute != self.dtype or not arrays[0].flags.c_contiguous:
+            return None
+        return arrays[0].reshape(-1)
+
+    def target(self, grads: Arrays, flat: list[Array], out: Arrays | None) -> Array | None:
+        """Memory for the mean of one worker's vector ``flat``, which may be that vector's: that of ``out``, else of
+        ``flat`` where it is not that of ``grads``; none that overlaps it in part.
+        """
+        vector, *others = flat
+        if others or self.total > self.n:
+            return None
+        there = None if out is None else self.flat_view(out)
+        if there is None:
+            packed = not any(overlap(array, vector) for array in _form(grads)[1].values())
+            return vector if packed else None
+        return there if address(there) == address(vector) or not overlap(there, vector) else None
+
+    def check_out(self, out: Arrays) -> None:
+        """Refuse an ``out`` that does not have the layout of one worker's gradients, or cannot be written."""
+        form, arrays = _form(out)
+        if (form, list(arrays)) != (self.form, self.names):
+            raise BufferRefused(f"out must be given as the gradients are, {self.form} of {', '.join(self.names)} in "
+                                f"this order; got {form} of {', '.join(map(str, arrays))}")
+        for name, array in arrays.items():
+            _check_kind(name, array)
+            if not getattr(array.flags, "writeable", True):
+                raise BufferRefused(f"out must be writable, but {name} is read-only")
+        got = [(tuple(array.shape), array.dtype) for array in arrays.values()]
+        expected = [(shape, self.dtype) for shape in self.shapes]
+        if got != expected:
+            raise BufferRefused(f"out must have the gradients' shapes and dtype {expected}, got {got}")
+
+    def where(self, index: int) -> str:
+        """The name of the array, and the place in it, of one element of the flat vector."""
+        for name, shape, (start, stop) in zip(self.names, self.shapes, self.spans, strict=True):
+            if start <= index < stop:
+                place = tuple(int(i) for i in np.unravel_index(index - start, shape))
+                return f"{name}{list(place)}"
+        raise IndexError(index)
+
+    def _common_vector(self, arrays: list[Array]) -> Array | None:
+        """The vector that arrays are views of, where they lie in it as this layout has them; else None."""
+        filled = [(array, start) for array, (start, _) in zip(arrays, self.spans, strict=True) if array.size]
+        if not filled or self.workers > 1:
+            return None
+        some, place = filled[0]
+        base: Any = getattr(some, "base", None)
+        if not isinstance(base, np.ndarray) and type(base) is not type(some):
+            return None
+        if base.ndim != 1 or not base.flags.c_contiguous or not base.dtype == self.compute == self.dtype:
+            return None
+        origin = address(some) - place * base.itemsize
+        if any(array.base is not base or address(array) != origin + start * base.itemsize for array, start in filled):
+            return None
+        first = (origin - address(base)) // base.itemsize
+        vector = base[first : first + self.total] if first >= 0 else base[:0]
+        return vector if vector.size == self.total and address(vector) == origin else None
+
+    def _own(self, array: Array) -> tuple[int, ...]:
+        return tuple(array.shape[1:] if self.workers > 1 else array.shape)
+
+    def _pack(self, arrays: list[Array], flat: Array) -> Array:
+        self.ops.pack(self._in_order(arrays), flat)
+        return flat
+
+    def _in_order(self, arrays: list[Array]) -> list[Array]:
+        """Arrays as they follow each other in the vector."""
+        return [arrays[i] for i in self._order]
+
+
+def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
+    """How ``grads`` is given, and its arrays by name."""
+    if isinstance(grads, Mapping):
+        return "dict", dict(grads)
+    if isinstance(grads, list | tuple):
+        return "list", {f"gradient {i}": array for i, array in enumerate(grads)}
+    return "array", {"gradient": grads}
+
+
+def _check_kind(name: str, array: Array) -> None:
+    """Refuse what is no array, or one with a meaning of its own: matrices stay two-dimensional, masks would be lost."""
+    if not hasattr(array, "dtype") or not hasattr(array, "reshape"):
+        raise BufferRefused(f"{name} must be a NumPy or CuPy array, got {type(array).__name__}")
+    if isinstance(array, NOT_PLAIN):
+        raise BufferRefused(f"{name} must be a plain array, got {type(array).__name__}: use numpy.asarray, or filled()")
+
+
+def _check(name: str, array: Array, workers: int) -> None:
+    """Refuse what cannot be read as one run of native numbers."""
+    _check_kind(name, array)
+    if array.dtype.name not in COMPUTE:
+        raise BufferRefused(f"{name} must be one of {', '.join(COMPUTE)}, got {array.dtype}")
+    if not array.dtype.isnative:
+        raise BufferRefused(f"{name} must be in native byte order, got {array.dtype.str}: use astype")
+    if not array.flags.c_contiguous:
+        raise BufferRefused(f"{name} must be C-contiguous, got strides {array.strides}: use numpy.ascontiguousarray")
+    if workers > 1 and (array.ndim < 1 or array.shape[0] != workers):
+        raise BufferRefused(f"{name} must have one row for each of {workers} workers, got shape {tuple(array.shape)}")

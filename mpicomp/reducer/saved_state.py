@@ -1,0 +1,85 @@
+"""What the saved state of a reducer must be, examined before anything of it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from ..schemes.registry import Scheme
+from .layout import Bucket
+
+
+def agree_on(comm: Any, state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> None:
+    """Refuse states that are not of this reducer, of one step, or complete on all ranks (collective).
+
+    Parameters
+    ----------
+    state : mapping
+        Of this rank, in the form of ``Reducer.state_dict``.
+    workers : int
+        On this rank.
+    bucket : Bucket, optional
+        The layout of the arrays, where it is known.
+
+    Raises
+    ------
+    InvalidArgument
+        On every rank: a state is none, or of another reducer, or an error memory is missing from it.
+    Disagreement
+        On every rank: states are of different steps, or one lacks what another has.
+    """
+    common, error = "", None
+    try:
+        common = _examined(state, scheme, workers, bucket)
+    except Exception as caught:  # the other ranks wait for the verdict
+        error = caught
+    comm.agree(common, error)
+
+
+def of_part(prefix: str, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Copies of what one part of a reducer saved, whose names begin with ``prefix``."""
+    return {key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)}
+
+
+def check_whole(state: Mapping[str, Any], scheme: Scheme, workers: int) -> None:
+    """Refuse a state, of any step but the first, without what the scheme's parts say that it ``keeps``.
+
+    Without its memories a training would go on as if all had been sent. What is no memory may be missing on all ranks:
+    a warm start, thresholds and the like are then found anew.
+    """
+    (memory,), _, _, exchange, _ = scheme.parts(1)
+    wanted = [f"memory/{worker}/{name}" for worker in range(workers) for name in getattr(memory, "keeps", ())]
+    wanted += [f"exchange/{name}" for name in getattr(exchange, "keeps", ())]
+    if int(state["step"]) and (absent := [name for name in wanted if name not in state]):
+        raise InvalidArgument(f"the state of step {int(state['step'])} of {scheme} must have its error memories, it "
+                              f"lacks {', '.join(absent)}: take a state that is whole, or begin anew without one")
+
+
+def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> str:
+    """What all ranks' states must have in common, in words."""
+    if absent := [key for key in ("scheme", "workers", "step") if key not in state]:
+        raise InvalidArgument(f"the state must be of a Reducer's state_dict, it lacks {', '.join(absent)}")
+    if not scheme.equals(state["scheme"]):
+        raise InvalidArgument(f"the state must have scheme={scheme}, got {state['scheme']}")
+    if state["workers"] != workers:
+        raise InvalidArgument(f"the state must have workers={workers}, got {state['workers']}")
+    check_whole(state, scheme, workers)
+    for kind, n in (("memory", bucket.n), ("dense", bucket.total - bucket.n)) if bucket is not None else ():
+        got = {np.size(value) for name, value in state.items() if name.startswith(f"{kind}/")}
+        if got - {n}:
+            raise InvalidArgument(f"the state's {kind} vectors must have {n} elements, got {got}")
+    return f"a state of step {int(state['step'])} of {scheme}, with {', '.join(_arrays(state, workers)) or 'no arrays'}"
+
+
+def _arrays(state: Mapping[str, Any], workers: int) -> list[str]:
+    """The names of its arrays: of memories once for all workers, of whom ranks may have different numbers."""
+    first, *others = ([f"memory/{name[len(prefix):]}" for name in sorted(state) if name.startswith(prefix)]
+                      for prefix in (f"memory/{worker}/" for worker in range(workers)))
+    for worker, names in enumerate(others, start=1):
+        if names != first:
+            raise InvalidArgument(f"the state must have the same of every worker: of worker 0 {', '.join(first) or '-'}"
+                                  f", of worker {worker} {', '.join(names) or '-'}")
+    return [*first, *(name for name in sorted(state) if "/" in name and not name.startswith("memory/"))]

@@ -1,0 +1,93 @@
+"""Which values share a scale: bounds of groups, worked out alike by sender and receiver.
+
+Bounds ascend from 0 to the number of values, int64; no group is empty, but no values at all are one empty group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...types import Array, Place
+
+Tensor = tuple[int, int, tuple[int, ...]]  # begin, end, shape
+
+
+def tensor_starts(tensors: Sequence[Tensor]) -> np.ndarray:
+    """Where each tensor begins."""
+    return np.array([begin for begin, _, _ in tensors], np.int64)
+
+
+def column_starts(tensors: Sequence[Tensor], longest: int) -> np.ndarray:
+    """Where each column begins: the weights of one output unit, (out, ...) has ``out``; a vector is one column.
+
+    Columns over ``longest`` elements are cut.
+    """
+    starts = [np.empty(0, np.int64)]
+    for begin, end, shape in tensors:
+        columns = shape[0] if len(shape) > 1 and end > begin else 1
+        cuts = np.arange(0, (end - begin) // columns, longest, dtype=np.int64)
+        firsts = begin + np.arange(columns, dtype=np.int64) * ((end - begin) // columns)
+        starts.append((firsts[:, None] + cuts).ravel())
+    return np.concatenate(starts)
+
+
+def within(starts: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """The bounds that ascending group beginnings (of the whole vector) make in ``[start, stop)``, from ``start`` on."""
+    first, last = np.searchsorted(starts, start, "right"), np.searchsorted(starts, stop, "left")
+    inner = np.unique(starts[first:last])
+    return np.concatenate([[start], inner, [stop]]).astype(np.int64) - start
+
+
+def by_length(size: int, length: int) -> np.ndarray:
+    """Groups of ``length`` values, the last of what is left."""
+    return np.array([*range(0, max(1, size), length), size], np.int64)
+
+
+def of_list(indices: Array, tensors: Sequence[Tensor], ops: Any) -> np.ndarray:
+    """The bounds that tensors make in a list of indices: one group for each tensor that has any."""
+    positions = ops.positions_of(indices, [end for _, end, _ in tensors])
+    inner = np.unique(np.array(positions, np.int64))
+    return np.concatenate([[0], inner[(inner > 0) & (inner < indices.size)], [indices.size]]).astype(np.int64)
+
+
+def bounds_by(name: Any, starts: Callable[[], np.ndarray], place: Place, step: Any) -> Array:
+    """The groups of a place on the device: by ``starts()`` where it is dense (kept under ``name``), else by tensor."""
+    if place.indices is not None:
+        return step.of_list(("groups", place.worker), place.indices,
+                            lambda: step.ops.group_bounds(of_list(place.indices, step.tensors, step.ops)))
+    key = ("groups", name, place.start, place.stop)
+    everywhere = step.kept(("starts", name), starts)  # once for the places of all pieces
+    return step.kept(key, lambda: step.ops.group_bounds(within(everywhere, place.start, place.stop)))
+
+
+def bounds_by_tensor(place: Place, step: Any) -> Array:
+    """One group a tensor."""
+    return bounds_by("tensors", lambda: tensor_starts(step.tensors), place, step)
+
+
+def bounds_by_length(length: int, place: Place, step: Any) -> Array:
+    """Groups of ``length`` neighbours among the values sent."""
+    def make() -> Array:
+        return step.ops.group_bounds(by_length(place.size, length))
+
+    if place.indices is not None:
+        return step.of_list(("groups", length, place.worker), place.indices, make)
+    return step.kept(("groups", length, place.size), make)
+
+
+def bounds_of_one(size: int, step: Any) -> Array:
+    """All of so many values in one group; kept where they are the whole vector."""
+    def make() -> Array:
+        return step.ops.group_bounds(np.array([0, size], np.int64))
+
+    return step.kept("one group", make) if size == step.n else make()
+
+
+def peak(values: Array, step: Any) -> float:
+    """The largest magnitude, 0 for none."""
+    largest = step.ops.empty(1, values.dtype)
+    step.ops.group_norms(values, bounds_of_one(values.size, step), "max", largest)
+    return float(step.ops.to_host(largest)[0])

@@ -1,0 +1,41 @@
+"""One bit a value, all of the same magnitude: Strom's threshold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...types import Array, Place
+from ..options import LAM
+from ._common import BYTE, InPlace, packed_bytes
+from ._groups import bounds_of_one
+
+
+class Fixed(InPlace):
+    """Sends only the sign of each value; receivers read -lam or +lam, the threshold that selected them.
+
+    A memory keeps the rest, so that a large value is sent over several steps.
+    Message: one bit a value.
+    Cost: k/8 bytes.
+    Restrictions: without ``lam``, a selector with a threshold.
+    Reference: Strom, Scalable distributed DNN training using commodity GPU cloud computing, Interspeech 2015.
+    """
+
+    name = "fixed"
+    options = (LAM,)
+    reference = "Strom 2015"
+    asks_threshold = True
+
+    def __init__(self, lam: float | None) -> None:
+        self.lam = lam
+
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        message = step.ops.empty(packed_bytes(place.size, 1), BYTE)
+        step.ops.pack_signs(values, message)
+        return message
+
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
+        lam = step.selector.threshold(step) if self.lam is None else self.lam
+        magnitude = step.ops.from_host(np.array([lam], step.dtype))
+        step.ops.unpack_signs(codes.view(BYTE), bounds_of_one(place.size, step), None, magnitude, values)

@@ -1,0 +1,40 @@
+"""Powers of two, one byte a value: natural compression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...types import Array, Place
+from . import _groups
+from ._common import BYTE, InPlace, first_number, require_bytes
+
+HEAD_BYTES = 2
+
+
+class Natural(InPlace):
+    """Each magnitude becomes the power of two below or above it at random: unbiased, variance at most 1/8 of x^2.
+
+    Message: the exponent of the largest power (2 bytes), then a byte a value: its sign and one of 127 powers, or 0.
+    Powers reach from the message's largest magnitude down to 2^-126 of it, further where that is the type's range;
+    what lies below becomes that or 0, still unbiased.
+    Cost: n + 2 bytes.
+    Restrictions: magnitudes above the largest power of two of the type are cut off there.
+    Reference: Horvath et al., Natural compression for distributed deep learning, MSML 2022 (arXiv 2019).
+    """
+
+    name = "natural"
+    options = ()
+    reference = "Horvath et al. 2022"
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int], Array] = {}  # the last messages, by worker and piece
+
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        message = self._made[place.worker, place.start] = step.ops.empty(HEAD_BYTES + place.size, BYTE)
+        bounds = _groups.bounds_of_one(values.size, step)
+        step.ops.encode_natural(values, bounds, first_number(place), step.key(place.worker), message)
+        return message
+
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
+        require_bytes(codes, HEAD_BYTES + place.size)
+        step.ops.decode_natural(codes, values, self._made.get((place.worker, place.start)) is codes)

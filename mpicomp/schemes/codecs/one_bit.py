@@ -1,0 +1,48 @@
+"""One bit a value, with two reconstruction values a column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...types import Array, Place
+from ..options import Option
+from . import _groups
+from ._common import BYTE, InPlace, packed_bytes, split
+
+
+class OneBit(InPlace):
+    """The sign of each value; receivers read the mean of its column's negative values, or of its others.
+
+    A column is the weights of one output unit: a tensor of shape (out, ...) has ``out`` of them, a vector is one; of
+    a sparse list, each tensor's values are one.
+    Message: the columns' negative means, their positive means, then one bit a value.
+    Cost: n/8 bytes + 2 v a column.
+    Restrictions: biased, so a memory should keep the error; columns of few weights cost more than one bit a value.
+    Reference: Seide et al., 1-bit stochastic gradient descent, Interspeech 2014, section 3.
+    """
+
+    name = "one-bit"
+    options = (Option("column", int, 4096, "longest column; longer ones are cut", low=1),)
+    reference = "Seide et al. 2014"
+
+    def __init__(self, column: int) -> None:
+        self.column = column
+
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        bounds = self._bounds(place, step)
+        columns = bounds.size - 1
+        size = 2 * columns * values.itemsize + packed_bytes(place.size, 1)
+        message = step.ops.empty(size, BYTE)
+        negative, positive, bits = split(message, [columns, columns], values.dtype)
+        step.ops.group_means(values, bounds, negative, positive)
+        step.ops.pack_signs(values, bits)
+        return message
+
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
+        bounds = self._bounds(place, step)
+        negative, positive, bits = split(codes, [bounds.size - 1] * 2, step.dtype)
+        step.ops.unpack_signs(bits, bounds, negative, positive, values)
+
+    def _bounds(self, place: Place, step: Any) -> Array:
+        return _groups.bounds_by(("columns", self.column),
+                                 lambda: _groups.column_starts(step.tensors, self.column), place, step)  # fmt: skip

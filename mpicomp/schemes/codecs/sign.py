@@ -1,0 +1,38 @@
+"""One bit a value, with one scale a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...types import Array, Place
+from . import _groups
+from ._common import BYTE, InPlace, packed_bytes, split
+
+
+class Sign(InPlace):
+    """The sign of each value times the mean magnitude of its tensor's values.
+
+    Message: one scale a tensor, then one bit a value.
+    Cost: n/8 bytes + v a tensor.
+    Restrictions: biased, so a memory should keep the error.
+    Reference: Karimireddy et al., Error feedback fixes SignSGD, ICML 2019, algorithm 2; the layer's scale of sparse
+    lists: Chen et al., AdaComp, AAAI 2018.
+    """
+
+    name = "sign"
+    options = ()
+    reference = "Karimireddy et al. 2019"
+
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        bounds = _groups.bounds_by_tensor(place, step)
+        tensors = bounds.size - 1
+        message = step.ops.empty(tensors * values.itemsize + packed_bytes(place.size, 1), BYTE)
+        scales, bits = split(message, [tensors], values.dtype)
+        step.ops.group_norms(values, bounds, "mean", scales)
+        step.ops.pack_signs(values, bits)
+        return message
+
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
+        bounds = _groups.bounds_by_tensor(place, step)
+        scales, bits = split(codes, [bounds.size - 1], step.dtype)
+        step.ops.unpack_signs(bits, bounds, None, scales, values)

@@ -1,0 +1,61 @@
+"""Stochastic rounding to multiples of one unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...types import Array, Place
+from ..options import Option
+from . import _groups
+from ._common import BYTE, InPlace, first_number, require_bytes
+
+CODES = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
+
+
+class Stochastic(InPlace):
+    """Each value becomes the multiple of ``unit`` below or above it at random: unbiased, off by less than ``unit``.
+
+    Message: multiples as int8, int16 or int32, the narrowest that holds all of the message; where none is narrower
+    than the values, the values themselves, exactly. Its length says which.
+    Cost: n bytes times 1, 2 or (float64 alone) 4; n v at most.
+    Restrictions: the bound is absolute: choose the unit by the scale of the gradients.
+    Reference: an absolute compressor of Sahu et al., NeurIPS 2021; the rounding: Gupta et al., Deep learning with
+    limited numerical precision, ICML 2015.
+    """
+
+    name = "stochastic"
+    options = (Option("unit", float, 1e-3, "values become multiples of it, on the gradient's scale",
+                      low=1e-30, high=1e30),)
+    reference = "Sahu et al. 2021; Gupta et al. 2015"
+
+    def __init__(self, unit: float) -> None:
+        self.unit = unit
+
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        largest = _groups.peak(values, step)
+        dtype = self._narrowest(largest, values.dtype)
+        if dtype == values.dtype:
+            return values.view(BYTE)
+        codes = step.ops.empty(values.size, dtype)
+        step.ops.quantise(values, self.unit, first_number(place), step.key(place.worker), codes, largest)
+        return codes.view(BYTE)
+
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
+        width = codes.nbytes // max(1, place.size)
+        widths = [code.itemsize for code in CODES if code.itemsize < step.dtype.itemsize] + [step.dtype.itemsize]
+        require_bytes(codes, place.size * (width if width in widths else step.dtype.itemsize))
+        if width == step.dtype.itemsize:
+            values[:] = codes.view(step.dtype)
+        elif place.size:
+            step.ops.dequantise(codes.view(f"i{width}"), self.unit, values)
+
+    def _narrowest(self, peak: float, dtype: np.dtype) -> np.dtype:
+        """The type of the codes of values up to ``peak``; their own where no integers are narrower, or if not finite.
+        """
+        for code in CODES:
+            # one more for rounding up, and one for what float arithmetic adds to it
+            if code.itemsize < dtype.itemsize and peak / self.unit + 2 <= np.iinfo(code).max:
+                return code
+        return dtype

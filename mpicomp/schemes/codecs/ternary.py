@@ -1,0 +1,57 @@
+"""Minus, nothing or plus, two bits a value: TernGrad."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...types import Array, Place
+from ..options import Option
+from . import _groups
+from ._common import BYTE, InPlace, first_number, packed_bytes, split
+
+WIDTH = 2
+
+
+class Ternary(InPlace):
+    """Each value becomes -s, 0 or +s, s its tensor's largest magnitude, by a draw that is right in expectation.
+
+    First, values are clipped at ``sigmas`` standard deviations of their tensor, which makes s smaller and so the
+    variance. The deviation is taken about zero: so a tensor of one value, or of equal ones, is not clipped away.
+    Unbiased but for the clipping.
+    Message: one scale a tensor, then two bits a value.
+    Cost: n/4 bytes + v a tensor.
+    Restrictions: the error may be larger than the value, so that a memory would let it grow.
+    Reference: Wen et al., TernGrad, NeurIPS 2017, sections 3 and 4.
+    """
+
+    name = "ternary"
+    options = (Option("sigmas", float, 2.5, "standard deviations at which values are clipped; 0: not at all", low=0),)
+    reference = "Wen et al. 2017 (TernGrad)"
+    finer = "sigmas of 2 or less"
+
+    def __init__(self, sigmas: float) -> None:
+        self.sigmas = sigmas
+
+    @property
+    def spread(self) -> float:
+        """The expected squared error over the values' squared norm, of normal values, about: scale |x| - x^2."""
+        scale = self.sigmas or 5  # deviations; a million normal values reach to 5
+        return max(0.0, scale * math.sqrt(2 / math.pi) - 1)
+
+    def encode(self, values: Array, place: Place, step: Any) -> Array:
+        bounds = _groups.bounds_by_tensor(place, step)
+        tensors = bounds.size - 1
+        message = step.ops.empty(tensors * values.itemsize + packed_bytes(place.size, WIDTH), BYTE)
+        scales, packed = split(message, [tensors], values.dtype)
+        step.ops.group_norms(values, bounds, "max", scales)
+        if self.sigmas:
+            step.ops.limit_norms(values, bounds, self.sigmas, scales)
+        first, key = first_number(place), step.key(place.worker)
+        step.ops.pack_levels(values, bounds, scales, 1, WIDTH, first, key, packed)  # cuts off at the scale
+        return message
+
+    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
+        bounds = _groups.bounds_by_tensor(place, step)
+        scales, packed = split(codes, [bounds.size - 1], step.dtype)
+        step.ops.unpack_levels(packed, bounds, scales, 1, WIDTH, values)

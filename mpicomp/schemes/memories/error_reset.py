@@ -1,0 +1,63 @@
+"""Error reset: what was not sent is applied at once by its own rank, and shared with all once in a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...types import Array, Compensated, Sent
+from ..options import Option
+from .kept import ErrorMemory
+from .residual import keep_unsent
+
+
+class ErrorReset(ErrorMemory):
+    """Every rank's model takes the rank's own unsent part along; each ``period``-th step sends of what has gathered.
+
+    Schedule: u = g in most steps (``between=gradient``), or nothing is sent in them at all (``between=nothing``: local
+    SGD); u = e + g in every period-th. In all of them e <- e + g - sent, and the rank's result is mean + g - sent.
+    So after any number of steps of x_i <- x_i - lr * result (lr constant, all from x_0)
+
+        x_i = x_0 - lr sum(mean) - lr sum(g_i - sent_i) = common - lr e_i,
+
+    the models differ by their errors alone, and agree wherever a period-th step has sent all of e: with the selector
+    ``all`` on every rank, to the last bit but for rounding.
+    Cost: no messages. One vector, and one more for the rank's own share.
+    Restrictions: ranks do not get the same result, by design. Where the learning rate changes within a period,
+    reduce lr * g and apply the result as it is, or the identity above breaks. Several workers on a rank share its
+    model, which carries the mean of their errors. With between=nothing no arrays may go dense, and a gradient that is
+    not finite is left out in a silent step by its own rank, and told to all in the next step that sends.
+
+    Reference: Xie et al., CSER, NeurIPS 2020, algorithm 2; between=nothing: Stich, Local SGD, ICLR 2019; Basu et al.,
+    Qsparse-local-SGD, NeurIPS 2019.
+    """
+
+    name = "error-reset"
+    options = (
+        Option("period", int, 8, "steps from one that sends of the error memory to the next", low=1),
+        Option("between", str, "gradient", "what the steps in between send of", choices=("gradient", "nothing")),
+    )
+    reference = "Xie et al. 2020 (CSER); Stich 2019 (local SGD); Basu et al. 2019"
+    diverges = True
+
+    def __init__(self, period: int, between: str) -> None:
+        super().__init__()
+        self.period, self.silences = period, between == "nothing"
+
+    def silent(self, number: int) -> bool:
+        return self.silences and not self._resets(number)
+
+    def compensate(self, gradient: Array, step: Any) -> Compensated:
+        residual = self._kept.open(gradient, step.ops)["residual"]
+        return Compensated(residual if self._resets(step.number) else None, gradient)
+
+    def update(self, u: Compensated, sent: Sent, step: Any) -> Iterator[None]:
+        """e + g - sent, whether or not e was part of u."""
+        return keep_unsent(Compensated(self._kept.get("residual"), u.gradient), sent, 1.0, step.ops)
+
+    def local(self, u: Compensated, sent: Sent, step: Any) -> Array:
+        """g - sent, a fresh array."""
+        return sent.taken_from(u.gradient.copy(), step.ops)
+
+    def _resets(self, number: int) -> bool:
+        return (number + 1) % self.period == 0

@@ -1,0 +1,91 @@
+"""Momentum correction: the momentum is taken by each worker before it holds back, not by the optimizer after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ...types import Array, Compensated, Sent
+from ..options import Option
+from .dense import DenseMean, DenseMomentum
+from .kept import ErrorMemory
+from .residual import keep_unsent
+
+MOMENTUM = Option("momentum", float, 0.9, "of the workers' own velocities; the optimizer then has none", low=0, high=1)
+NESTEROV = Option("nesterov", str, "no", "take the gradient ahead, as Nesterov does", choices=("yes", "no"))
+
+
+class MomentumCorrected(ErrorMemory):
+    """Keeps a velocity beside what was not sent, and sends of velocities: mean steps for plain ``x -= lr * mean``.
+
+    Schedule: velocity <- mu velocity + g; u = residual + velocity; residual <- u - sent; with factor masking the
+    velocity is zeroed where something was sent, so that stale momentum does not carry on there. Nesterov:
+    velocity <- mu (velocity + g); u = residual + velocity + g. With ``clip`` g is first shortened to a norm of at most
+    clip * workers^(-1/2), which bounds that of the sum of all workers' as clip would.
+    Cost: no messages. Three vectors (residual, velocity, its successor; Nesterov: four): the new velocity takes its
+    place only in ``update``, so a step that is refused or skipped leaves both.
+    Restrictions: the optimizer must be plain gradient descent, also for the arrays that go dense: they have the same
+    momentum, taken of their mean (``DenseMomentum``), but do not count for the clipping and are not clipped. With
+    everything sent, masking=no is SGD with momentum, and masking=yes SGD without any.
+
+    Reference: Lin et al., Deep Gradient Compression, ICLR 2018, algorithms 3 and 4, sections 3.1 and 3.2.
+    """
+
+    name = "momentum-corrected"
+    options: tuple[Option, ...] = (
+        MOMENTUM, NESTEROV,
+        Option("masking", str, "yes", "stop the momentum of what was sent", choices=("yes", "no")),
+        Option("clip", float, 0.0, "largest norm of the gradients' sum, each worker's part clipped; 0 is off", low=0),
+    )
+    reference = "Lin et al. 2018 (DGC)"
+    takes_momentum = True
+    keeps = ("residual", "velocity")
+
+    def __init__(self, momentum: float, nesterov: str, masking: str, clip: float) -> None:
+        super().__init__()
+        self.momentum, self.clip = momentum, clip
+        self.nesterov, self.masking = nesterov == "yes", masking == "yes"
+        self._successor: Array | None = None  # the velocity after this step
+        self._ahead: Array | None = None
+
+    def compensate(self, gradient: Array, step: Any) -> Compensated:
+        kept, axpby, mu = self._kept.open(gradient, step.ops), step.ops.axpby, self.momentum
+        share = self._clipped_share(gradient, step)
+        self._successor = _like(gradient, self._successor, step)
+        axpby(self._successor, mu, kept["velocity"], mu * share if self.nesterov else share, gradient)
+        if not self.nesterov:
+            return Compensated(kept["residual"], self._successor)
+        self._ahead = _like(gradient, self._ahead, step)
+        axpby(self._ahead, 1.0, self._successor, share, gradient)
+        return Compensated(kept["residual"], self._ahead)
+
+    def update(self, u: Compensated, sent: Sent, step: Any) -> Iterator[None]:
+        """What was not sent stays; then the velocity moves on (u is made of it, so not before)."""
+        yield from keep_unsent(u, sent, 1.0, step.ops)
+        if self.masking:
+            _zero(self._successor, sent.indices, step.ops)
+        velocity, self._successor = self._successor, self._kept.get("velocity")
+        self._kept.put("velocity", velocity)
+
+    def for_dense(self) -> DenseMean:
+        return DenseMomentum(self.momentum, self.nesterov) if self.momentum else DenseMean()
+
+    def _clipped_share(self, gradient: Array, step: Any) -> float:
+        """The factor that clips a gradient; 1 for one that is not finite, which others report."""
+        if not self.clip:
+            return 1.0
+        norm, limit = math.sqrt(step.ops.squared_norm(gradient)), self.clip * step.total_workers**-0.5
+        return limit / norm if limit < norm < math.inf else 1.0
+
+
+def _like(gradient: Array, array: Array | None, step: Any) -> Array:
+    """``array`` if it is like the gradient, else a new one."""
+    return step.ops.empty(gradient.size, gradient.dtype) if array is None or array.size != gradient.size else array
+
+
+def _zero(x: Array, indices: Array | None, ops: Any) -> None:
+    if indices is None:
+        x[:] = 0
+    else:
+        ops.clear(x, indices)

@@ -1,0 +1,54 @@
+"""Error feedback, with ScaleCom's low-pass filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...types import Array, Compensated, Sent
+from ..options import Option
+from .kept import ErrorMemory
+
+
+class Residual(ErrorMemory):
+    """Keeps what was not sent, through a low-pass filter: m <- (1 - beta) m + beta (u - sent).
+
+    With beta = 1 this is plain error feedback: *sent + kept = came in*, exactly. With beta < 1 the sent
+    coordinates keep (1 - beta) m; they are never zeroed. One pass of 12 bytes an element (float32): read m and g,
+    write m.
+
+    Reference: Chen et al., ScaleCom, NeurIPS 2020, equation 5 and algorithm 1; beta = 1: Seide et al., 2014.
+    """
+
+    name = "residual"
+    options = (
+        Option("beta", float, 1.0, "low-pass factor of the memory; 1 is plain error feedback",
+               low=0, high=1, open_low=True),
+    )
+    reference = "Seide et al. 2014; with beta < 1 Chen et al. 2020 (ScaleCom)"
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def compensate(self, gradient: Array, step: Any) -> Compensated:
+        return Compensated(self._kept.open(gradient, step.ops)["residual"], gradient)
+
+    def update(self, u: Compensated, sent: Sent, step: Any) -> Iterator[None]:
+        """One pass in place: the filter everywhere, what stays of what was sent where something was."""
+        return keep_unsent(u, sent, self.beta, step.ops)
+
+
+def keep_unsent(u: Compensated, sent: Sent, beta: float, ops: Any) -> Iterator[None]:
+    """``memory <- (1 - beta) memory + beta (u - sent)`` in place, piece by piece."""
+    bounds = [*range(0, u.n, ops.PIECE), u.n]
+    cuts = [None] * len(bounds) if sent.indices is None else ops.positions_of(sent.indices, bounds)
+    for start, stop, first, last in zip(bounds, bounds[1:], cuts, cuts[1:], strict=False):
+        memory, gradient = u.span(start, stop)
+        if sent.indices is None:
+            ops.dense_update(memory, gradient, sent.values[start:stop], beta)
+        else:
+            whole = start == 0 and last == sent.indices.size  # the very list, which has been examined
+            indices = sent.indices if whole else sent.indices[first:last] - start
+            ops.masked_update(memory, gradient, indices, sent.values[first:last], beta)
+        yield

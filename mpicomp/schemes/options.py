@@ -1,0 +1,128 @@
+"""Options of schemes, optimizers and rates: declared once beside what they steer, read and checked alike everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from ..errors import InvalidArgument
+
+_KINDS = {int: "a whole number", float: "a number"}
+BELOW = 2**63  # of whole numbers: what arrays count with
+
+DENSE_RULES = ("first", "last", "1d", "norm")  # arrays that go uncompressed: place, dimension, name
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a part, its type, default, range and meaning.
+
+    ``low`` and ``high`` bound numbers (``open_low``: the bound itself is refused); ``choices`` bounds words;
+    of ``words`` several may be given, joined by ``+``, or ``none``.
+    ``default`` None means that the option is not set.
+
+    Examples
+    --------
+    >>> chunk = Option("chunk", int, 112, "elements a chunk", low=1, high=65536)
+    >>> chunk.range, chunk.parse("64")
+    ('in [1, 65536]', 64)
+    >>> chunk.parse("0")
+    Traceback (most recent call last):
+    ...
+    mpicomp.errors.InvalidArgument: chunk must be in [1, 65536], got 0
+    """
+
+    name: str
+    type: type
+    default: Any
+    meaning: str
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False
+    choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> str:
+        """The allowed values, as errors and tables show them."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.words:
+            return "none, or some of " + "+".join(self.words)
+        if self.low is None:
+            return f"any {self.type.__name__}"
+        bracket = "(" if self.open_low else "["
+        return f"in {bracket}{self.low:g}, {'inf)' if self.high is None else f'{self.high:g}]'}"
+
+    def parse(self, text: Any) -> Any:
+        """The value that ``text`` (or a value of another type) stands for."""
+        try:
+            value = self.type(text)
+            if self.type is int and isinstance(text, float) and value != text:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidArgument(f"{self.name} must be {_KINDS[self.type]} {self.range}, got {text!r}") from None
+        if self.type is int and value >= BELOW:
+            raise InvalidArgument(f"{self.name} must be below 2^63, got {text}")
+        if not self._allows(value):
+            raise InvalidArgument(f"{self.name} must be {self.range}, got {text}")
+        return value
+
+    def _allows(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        if self.words:
+            return value == "none" or set(value.split("+")) <= set(self.words)
+        if self.type is float and not isfinite(value):
+            return False
+        if self.low is not None and not (value > self.low if self.open_low else value >= self.low):
+            return False
+        return self.high is None or value <= self.high
+
+
+# Declared by selectors and by codecs, which do not know each other.
+DENSITY = Option("density", float, 0.01, "fraction of the elements sent", low=0, high=1, open_low=True)
+K = Option("k", int, None, "elements sent, instead of a density", low=1)
+LAM = Option("lam", float, None, "smallest magnitude sent, on the gradient's scale; else from k or density",
+             low=0, open_low=True)
+
+
+def resolve(options: Iterable[Option], given: dict[str, Any], owner: str) -> dict[str, Any]:
+    """Every option's value: the one given, checked, or the default.
+
+    Raises
+    ------
+    InvalidArgument
+        For an unknown option (the text lists those there are) or a value out of range.
+    """
+    declared = {option.name: option for option in options}
+    for name in given:
+        if name not in declared:
+            choices = ", ".join(sorted(declared)) or "none"
+            raise InvalidArgument(f"{owner} has no option {name!r}; its options are: {choices}")
+    return {
+        name: option.parse(given[name]) if name in given else option.default
+        for name, option in declared.items()
+    }
+
+
+def written(text: str) -> tuple[str, dict[str, str]]:
+    """``name:option=value,...`` as the name and the options.
+
+    Raises
+    ------
+    InvalidArgument
+        For an option without a value, and one that is given twice.
+    """
+    name, _, rest = text.partition(":")
+    given: dict[str, str] = {}
+    for item in filter(None, (piece.strip() for piece in rest.split(","))):
+        option, equals, value = (side.strip() for side in item.partition("="))
+        if not equals or not value:
+            raise InvalidArgument(f"options are written name=value, got {item!r} in {text!r}")
+        if option in given:
+            raise InvalidArgument(f"option {option!r} is given twice in {text!r}")
+        given[option] = value
+    return name.strip(), given

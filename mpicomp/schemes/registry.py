@@ -1,0 +1,285 @@
+"""The registry of schemes: every published system as a composition of memory, selector, codec and exchange.
+
+A scheme is written the same way everywhere (Python, command line, trace): ``name:option=value,option=value``,
+for example ``scalecom:chunk=112,beta=0.1``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..errors import InvalidArgument
+from .codecs import CODECS
+from .compatibility import cautions, check_fit, check_threshold
+from .exchanges import EXCHANGES
+from .memories import MEMORIES
+from .options import DENSE_RULES, Option, resolve, written
+from .schedules import SCHEDULES
+from .selectors import SELECTORS
+
+
+@dataclass(frozen=True)
+class Composition:
+    """One line of the table: the declared names of the parts, and what is specific to the system."""
+
+    name: str
+    memory: str
+    selector: str
+    codec: str
+    exchange: str
+    reference: str
+    wire: str  # bytes a rank sends; p ranks, n elements, k of them sent, v and i bytes a value and an index
+    defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the parts' own
+    schedule: str = "warm-up"
+
+
+COMPOSITIONS = {
+    line.name: line
+    for line in (
+        Composition("dense", "none", "all", "float", "dense",
+                    "Patarasuk and Yuan 2009; Thakur et al. 2005", "2 (p-1)/p n v"),
+        Composition("half", "none", "all", "float", "dense",
+                    "Micikevicius et al. 2018", "2 (p-1)/p n 2", {"values": "float16"}),
+        Composition("scalecom", "residual", "chunk-max", "float", "leader",
+                    "Chen et al., ScaleCom, NeurIPS 2020", "2 (p-1)/p k v + k i, i = 1 or 2"),
+        Composition("topk", "residual", "top-k", "float", "gather",
+                    "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4", {"layers": "per-tensor"}),
+        Composition("topk-global", "residual", "top-k", "float", "gather",
+                    "Aji and Heafield 2017; Stich et al. 2018", "(p-1) k (v + i), i <= 4"),
+        Composition("randomk", "residual", "random-k", "float", "agreed",
+                    "Stich et al., Sparsified SGD with memory, NeurIPS 2018", "2 (p-1)/p k v"),
+        Composition("threshold", "residual", "threshold", "float", "gather",
+                    "Sahu et al., NeurIPS 2021", "(p-1) k (v + i), k as many as pass, i <= 4"),
+        Composition("strom", "residual", "threshold", "fixed", "gather",
+                    "Strom, Interspeech 2015", "(p-1) k (1/8 + i), k as many as pass, i <= 4"),
+        Composition("dgc", "momentum-corrected", "sampled", "float", "gather",
+                    "Lin et al., Deep Gradient Compression, ICLR 2018", "(p-1) k (v + i), i <= 4",
+                    {"density": 0.001, "layers": "per-tensor"}),
+        Composition("adacomp", "residual", "bins", "sign", "gather",
+                    "Chen et al., AdaComp, AAAI 2018", "(p-1) k (1/8 + i), k as many as pass, i <= 4",
+                    {"layers": "per-tensor"}),
+        Composition("gaussiank", "residual", "gaussian", "float", "gather",
+                    "Shi et al., Understanding top-k sparsification, 2019",
+                    "(p-1) k (v + i), k up to 4/3 of the target, i <= 4"),
+        Composition("sidco", "residual", "sidco", "float", "gather",
+                    "Abdelmoniem et al., SIDCo, MLSys 2021", "(p-1) k (v + i), k 0.8 to 1.2 of the target, i <= 4"),
+        Composition("accordion", "residual", "top-k", "float", "gather",
+                    "Agarwal et al., ACCORDION, MLSys 2021", "(p-1) k (v + i), k as the regime wants, i <= 4",
+                    {"layers": "per-tensor"}, "accordion"),
+        Composition("gtopk", "residual", "top-k", "float", "merge",
+                    "Shi et al., gTop-k, ICDCS 2019", "2 (p-1)/p k (v + i), on rank 0 log2(p) times k (v + i)"),
+        Composition("oktopk", "residual", "top-k", "float", "balanced",
+                    "Li and Hoefler, Ok-Topk, PPoPP 2022", "about 2 (p-1)/p k (v + i), at most 3 (p-1)/p k (v + i)"),
+        Composition("arctopk", "residual", "rows", "float", "agreed",
+                    "ARC-Top-k, 2025", "2 (p-1)/p (k + n width/row) v"),
+        Composition("powersgd", "residual", "all", "float", "low-rank",
+                    "Vogels et al., PowerSGD, NeurIPS 2019",
+                    "2 (p-1)/p r (rows + columns) v of each matrix, 2 (p-1)/p v of an element of a vector"),
+        Composition("sketchsgd", "residual", "top-k", "float", "sketch",
+                    "Ivkin et al., SketchedSGD, NeurIPS 2019", "2 (p-1)/p (rows columns + factor k) v",
+                    {"density": 0.001}),
+        Composition("onebit", "residual", "all", "one-bit", "pieces",
+                    "Seide et al., Interspeech 2014", "2 (p-1)/p (n/8 + 2 v columns)"),
+        Composition("signsgd", "residual", "all", "sign", "gather",
+                    "Karimireddy et al., ICML 2019", "(p-1) (n/8 + v arrays)"),
+        Composition("qsgd", "none", "all", "levels", "gather",
+                    "Alistarh et al., NeurIPS 2017", "(p-1) (n/8 width + v n/bucket), width 2, 4, 8 or 16"),
+        Composition("terngrad", "none", "all", "ternary", "gather",
+                    "Wen et al., NeurIPS 2017", "(p-1) (n/4 + v arrays)"),
+        Composition("stochastic-rounding", "none", "all", "stochastic", "gather",
+                    "Sahu et al., NeurIPS 2021; Gupta et al. 2015", "(p-1) n times 1, 2 or v, as values need"),
+        Composition("natural", "none", "all", "natural", "gather",
+                    "Horvath et al., MSML 2022", "(p-1) (n + 2)"),
+        Composition("scaled-integer", "none", "all", "scaled-integer", "dense",
+                    "Sapio et al., SwitchML, NSDI 2021", "2 (p-1)/p n bits/8"),
+        Composition("error-reset", "error-reset", "random-k", "float", "agreed",
+                    "Xie et al., CSER, NeurIPS 2020", "2 (p-1)/p k v"),
+        Composition("induced", "none", "all", "induced", "gather",
+                    "Horvath and Richtarik, ICLR 2021",
+                    "(p-1) (k (v + i) + n/8 width + v n/bucket), i <= 4"),
+        Composition("localsgd", "error-reset", "all", "float", "dense",
+                    "Stich, Local SGD, ICLR 2019", "2 (p-1)/p n v once a period", {"between": "nothing"}),
+    )
+}
+
+Class = Any  # of a part; users register their own: it has a name, options and what its kind is asked for, no base
+PARTS: dict[str, dict[str, Class]] = {"memory": MEMORIES, "selector": SELECTORS, "codec": CODECS,
+                                      "exchange": EXCHANGES, "schedule": SCHEDULES}
+
+
+COMMON = (
+    Option("layers", str, "whole", "select in the whole model, or in each array by itself",
+           choices=("whole", "per-tensor")),
+    Option("dense", str, "none", "arrays that go uncompressed: by place, dimension, name (norm, bn, bias)",
+           words=DENSE_RULES),
+    Option("seed", int, 0, "of the random numbers of stochastic parts", low=0),
+)
+
+
+class Parts(NamedTuple):
+    """The parts of a scheme, made for one reducer; the memory once for each of its workers."""
+
+    memories: list[Any]
+    selector: Any
+    codec: Any
+    exchange: Any
+    schedule: Any
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A named composition with its options resolved; an immutable value.
+
+    Parameters
+    ----------
+    name : str
+        One of ``mpicomp.schemes.names()``.
+    given : dict
+        The options that were given; all others have their defaults.
+    """
+
+    name: str
+    given: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.name not in COMPOSITIONS:
+            raise InvalidArgument(f"unknown scheme {self.name!r}; the schemes are: {', '.join(names())}")
+        own = self._composition.defaults
+        classes = _classes(self._composition, {**own, **self.given})
+        declared = _declared(classes)
+        known = {option.name for option in declared}  # another part in the place of the scheme's has other options
+        chosen = {**{name: value for name, value in own.items() if name in known}, **self.given}
+        object.__setattr__(self, "options", resolve(declared, chosen, f"scheme {self.name}"))
+        # As resolved: schemes are equal however a number was written.
+        object.__setattr__(self, "given", {name: self.options[name] for name in self.given})
+        check_fit(**classes)
+        check_threshold(classes["codec"], classes["selector"], self.options)
+        self.parts(workers=1)  # a part may refuse a combination that each option alone allows
+
+    @classmethod
+    def parse(cls, text: str | Scheme) -> Scheme:
+        """The scheme that ``name:option=value,...`` stands for.
+
+        Raises
+        ------
+        InvalidArgument
+            For an unknown scheme or option (with the choices) or a value out of range.
+
+        Examples
+        --------
+        >>> scheme = Scheme.parse("topk:density=1e-2,codec=levels")
+        >>> print(scheme)
+        topk:density=0.01,codec=levels
+        >>> scheme.options["beta"], scheme.part_names["exchange"]
+        (1.0, 'gather')
+        >>> Scheme.parse("topk:density=2")
+        Traceback (most recent call last):
+        ...
+        mpicomp.errors.InvalidArgument: density must be in (0, 1], got 2
+        """
+        if isinstance(text, Scheme):
+            return text
+        return cls(*written(text))
+
+    def replace(self, **options: Any) -> Scheme:
+        """The same scheme with ``options`` given instead."""
+        return Scheme(self.name, {**self.given, **options})
+
+    def equals(self, text: str) -> bool:
+        """Whether ``text`` stands for the same, in whatever order and whether or not defaults are written."""
+        other = Scheme.parse(text)
+        return (self.name, self.options) == (other.name, other.options)
+
+    def __str__(self) -> str:
+        shown = ",".join(f"{name}={self.options[name]}" for name in self.given)
+        return f"{self.name}:{shown}" if shown else self.name
+
+    def __hash__(self) -> int:
+        return hash((self.name, frozenset(self.given.items())))
+
+    def parts(self, workers: int) -> Parts:
+        """Fresh parts for a reducer with ``workers`` workers on this rank."""
+        classes = _classes(self._composition, self.options)
+        memories = [self._make(classes["memory"]) for _ in range(workers)]
+        return Parts(memories, *(self._make(classes[kind]) for kind in ("selector", "codec", "exchange", "schedule")))
+
+    def cautions(self) -> list[str]:
+        """What it does and hardly anybody wants, in a sentence each; said once when a Reducer is made."""
+        memories, selector, codec, exchange, _ = self.parts(1)
+        return list(cautions(memories[0], selector, codec, exchange))
+
+    @property
+    def part_names(self) -> dict[str, str]:
+        """The declared name of each part: memory, selector, codec, exchange, schedule."""
+        return {kind: part.name for kind, part in _classes(self._composition, self.options).items()}
+
+    @property
+    def takes_momentum(self) -> bool:
+        """Whether each worker takes the momentum before compression: the optimizer must then have none."""
+        return getattr(self._memory, "takes_momentum", False)
+
+    @property
+    def diverges(self) -> bool:
+        """Whether each rank gets a result of its own, as with error reset and local SGD, and so has its own model."""
+        return getattr(self._memory, "diverges", False)
+
+    @property
+    def _memory(self) -> type:
+        return _classes(self._composition, self.options)["memory"]
+
+    @property
+    def _composition(self) -> Composition:
+        return COMPOSITIONS[self.name]
+
+    def _make(self, part: Class) -> Any:
+        return part(**{option.name: self.options[option.name] for option in part.options})
+
+
+def names() -> list[str]:
+    """The names of all schemes."""
+    return list(COMPOSITIONS)
+
+
+def table() -> list[dict[str, Any]]:
+    """One row a scheme: its parts, options (default, range, meaning), wire cost and reference."""
+    return [_row(line) for line in COMPOSITIONS.values()]
+
+
+def common_options() -> list[dict[str, Any]]:
+    """What every scheme takes, whatever its parts: default, range, meaning."""
+    return [_described(option, {}) for option in (*SCHEDULES["warm-up"].options, *COMMON, *_replacements())]
+
+
+def _row(line: Composition) -> dict[str, Any]:
+    return {
+        "name": line.name, **{kind: getattr(line, kind) for kind in PARTS},
+        "options": [_described(option, line.defaults) for option in _declared(_classes(line, {}))],
+        "wire": line.wire, "reference": line.reference,
+    }
+
+
+def _described(option: Option, defaults: dict[str, Any]) -> dict[str, Any]:
+    default = defaults.get(option.name, option.default)
+    return {"name": option.name, "default": default, "range": option.range, "meaning": option.meaning}
+
+
+def _classes(line: Composition, options: dict[str, Any]) -> dict[str, Class]:
+    """The classes of a composition's parts, with those that options put in their place, where these exist."""
+    return {
+        kind: registry.get(options.get(kind) or "", registry[getattr(line, kind)])
+        for kind, registry in PARTS.items()
+    }
+
+
+def _declared(classes: dict[str, Class]) -> list[Option]:
+    """Every option of the parts, each once, and those all schemes have."""
+    options = {option.name: option for part in classes.values() for option in part.options}
+    return [*options.values(), *COMMON, *_replacements()]
+
+
+def _replacements() -> list[Option]:
+    """The options that put another part in a part's place; registries may grow (registering.py)."""
+    return [Option(kind, str, None, f"another {kind} than the scheme's own", choices=tuple(registry))
+            for kind, registry in PARTS.items()]

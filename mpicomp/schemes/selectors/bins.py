@@ -1,0 +1,30 @@
+"""AdaComp's bins: send what the last gradient is about to make the largest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...types import Array, Compensated
+from ..options import Option
+from ._by_span import Listed
+
+
+class Bins(Listed):
+    """Of every bin of ``bin`` elements all with |u + g| >= the bin's largest |u|: a few a bin, as activity demands.
+
+    u is the memory and the gradient g, so that u + g looks one gradient ahead. Nothing tells how many are sent: look at
+    the achieved density. Elements with u = 0 are not sent (in a bin of zeros all would pass). Bins restart at each
+    span (tensor). NaN counts as largest.
+
+    Reference: Chen et al., AdaComp, AAAI 2018, algorithm 2.
+    """
+
+    name = "bins"
+    options = (Option("bin", int, 500, "elements a bin, of which at least one is sent", low=1),)
+    reference = "Chen et al. 2018 (AdaComp)"
+
+    def __init__(self, bin: int) -> None:
+        self.bin = bin
+
+    def select(self, u: Compensated, step: Any) -> Array:
+        return step.ops.bin_select_spans(*u, step.spans, self.bin, zeros=False)

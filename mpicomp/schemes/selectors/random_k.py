@@ -1,0 +1,32 @@
+"""Random-k from a shared seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...types import Array, Compensated
+from ._by_span import DENSITY, K, Targeted
+
+SHARED = 1 << 31  # numbers from here on belong to no worker or rank: span s of all of them draws from SHARED + s
+
+
+class RandomK(Targeted):
+    """One random coordinate out of each of k nearly equal parts of a span; the same on all ranks, new in every step.
+
+    Every rank draws them from (seed, step, span), so no index is sent, nor anything else to agree on. In expectation
+    ||u - sent||^2 <= (1 - 1/ceil(n/k)) ||u||^2.
+
+    Reference: Stich et al., Sparsified SGD with memory, NeurIPS 2018 (random-k).
+    """
+
+    name = "random-k"
+    options = (DENSITY, K)
+    reference = "Stich et al. 2018"
+
+    def sketch(self, u: Compensated, step: Any) -> Array:
+        """Nothing about u is needed."""
+        return step.ops.empty(0, u.gradient.dtype)
+
+    def pick(self, total: Array, step: Any) -> Array:
+        """Ascending indices into the whole vector."""
+        return step.ops.random_strata_spans(step.n, step.spans, self.targets(step), step.key(SHARED))

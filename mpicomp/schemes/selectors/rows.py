@@ -1,0 +1,66 @@
+"""ARC-Top-k: the rows whose sketch is largest in the sum over all ranks."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from ...types import Array, Compensated
+from ..options import Option
+from ._by_span import DENSITY, K, Targeted
+
+
+class Rows(Targeted):
+    """Whole rows of ``row`` neighbouring elements, those of largest norm in the mean, as a sketch of it estimates.
+
+    A row's sketch are its products with ``width`` columns of random signs, the same on all ranks, new in every step.
+    Sketches add up over ranks, and the squared norm of a row's sketch is, in expectation, ``width`` times that of the
+    row: so the sum tells nearly which rows are largest in the sum of all u, which no rank has seen. So many rows are
+    sent that they hold the target, at least one a span; rows restart at each span (tensor), the last may be short.
+
+    Reference: ARC-Top-k (all-reduce compatible top-k), 2025.
+    """
+
+    name = "rows"
+    options = (
+        DENSITY, K,
+        Option("row", int, 64, "neighbouring elements sent together", low=1),
+        Option("width", int, 4, "numbers in the sketch of a row", low=1, high=64),
+    )
+    reference = "ARC-Top-k, 2025"
+
+    def __init__(self, density: float, k: int | None, row: int, width: int) -> None:
+        super().__init__(density, k)
+        self.row, self.width = row, width
+
+    def sketch(self, u: Compensated, step: Any) -> Array:
+        """``width`` numbers for each row, all spans one after the other."""
+        sketch = step.ops.empty(sum(self._rows(step)) * self.width, u.gradient.dtype)
+        step.ops.project_rows_spans(*u, step.spans, self.row, self.width, _seed(step), sketch)
+        return sketch
+
+    def pick(self, total: Array, step: Any) -> Array:
+        """Ascending indices into the whole vector, where ``total`` is the sum of all sketches."""
+        rows = self._rows(step)
+        wanted = [min(own, -(-target // self.row)) for own, target in zip(rows, self.targets(step), strict=True)]
+        bounds = list(pairwise([0, *accumulate(rows)]))
+        largest = step.ops.top_k_spans(None, self._norms(total, sum(rows), step), bounds, wanted)
+        return step.ops.expand_rows_spans(largest, self.row, step.spans, step.n)
+
+    def _norms(self, total: Array, rows: int, step: Any) -> Array:
+        ops, norms = step.ops, step.ops.empty(rows, total.dtype)
+        bounds = step.kept(("rows", rows), lambda: ops.from_host(np.arange(rows + 1, dtype=np.int64) * self.width))
+        ops.group_norms(total, bounds, "l2", norms)
+        return norms
+
+    def _rows(self, step: Any) -> list[int]:
+        """How many rows each span has."""
+        return [-(-(stop - start) // self.row) for start, stop in step.spans]
+
+
+def _seed(step: Any) -> int:
+    """Of the random signs: the scheme's seed and the step, the same on all ranks."""
+    key = step.key(0)
+    return (key.seed * 2**32 + key.step) % 2**63

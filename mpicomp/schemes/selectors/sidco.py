@@ -1,0 +1,41 @@
+"""SIDCo: a threshold from exponential fits of the tail, stage by stage."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from ...ops.oracle.search import HIGH
+from ...types import Array, Compensated, parts_of
+from ._by_span import DENSITY, K, Listed, Targeted
+from ._estimated import exactly, largest_of, selection
+
+
+class Sidco(Targeted, Listed):
+    """Fits an exponential to what exceeds the threshold so far, and moves the threshold to where 1/4 remain.
+
+    A stage: threshold += log(1/ratio) * (mean magnitude of what is left - threshold), ratio = 1/4, or what is missing
+    to the target where that is more. Later stages read only what the earlier ones left, so all together cost
+    little more than two passes. The published system plans the number of stages, and changes it every five steps where
+    more than 1.2 or less than 0.8 times the target were sent. Here each stage counts what is left, so their number
+    follows within the step: stages go on until at most 1.2 times the target are left; one that leaves less than 0.8
+    times is taken back, and the exact top-k of the few candidates before it sent. A stage goes through all spans
+    together. NaN and infinity are found first; where only a sum overflowed, the exact top-k is taken.
+
+    Reference: Abdelmoniem et al., SIDCo, MLSys 2021, section 2.4 and algorithm 1 (the double exponential model).
+    """
+
+    name = "sidco"
+    options = (DENSITY, K)
+    reference = "Abdelmoniem et al. 2021 (SIDCo)"
+
+    def select(self, u: Compensated, step: Any) -> Array:
+        targets = self.targets(step)
+        indices, counts, lams = step.ops.exponential_spans(*u, step.spans, targets)
+        found = parts_of(indices, range(len(targets)), counts)
+        taken_back = {span: part for span, part in found.items()
+                      if isfinite(lams[span]) and part.size > HIGH * targets[span]}
+        nothing = [span for span, part in found.items() if part.size == 0 < targets[span]]
+        found |= largest_of(u, taken_back, targets, step)
+        found |= exactly(u, nothing, targets, step)
+        return selection(found, step)

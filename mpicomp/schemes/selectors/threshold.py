@@ -1,0 +1,36 @@
+"""Hard threshold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...types import Array, Compensated
+from ..options import DENSITY, LAM, K
+from ._by_span import Listed
+
+
+class Threshold(Listed):
+    """Every element with |u| >= lam, ascending. Element-wise, so layers and whole model give the same.
+
+    Without ``lam`` the rule lam = 1 / (2 sqrt(k)) matches top-k of k elements a step (k = density * n where not given);
+    it may send far more or fewer: look at the achieved density. ``||u - sent||_inf < lam`` always.
+
+    Reference: Sahu et al., NeurIPS 2021: it minimises the total error of the whole training under a budget.
+    """
+
+    name = "threshold"
+    options = (LAM, DENSITY, K)
+    reference = "Sahu et al. 2021"
+
+    def __init__(self, lam: float | None, density: float, k: int | None) -> None:
+        self.lam, self.density, self.k = lam, density, k
+
+    def threshold(self, step: Any) -> float:
+        """The smallest magnitude sent."""
+        if self.lam is not None:
+            return self.lam
+        k: float = self.k or max(1.0, step.density(self.density, 0) * step.n)
+        return 0.5 * k**-0.5
+
+    def select(self, u: Compensated, step: Any) -> Array:
+        return step.ops.threshold(*u, self.threshold(step))

@@ -1,0 +1,1 @@
+"""Messages and index lists on the wire, and the validation of what other ranks send."""

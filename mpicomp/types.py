@@ -1,0 +1,199 @@
+"""Plain values handed from one part of a scheme to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+Array = Any  # a 1-D C-contiguous NumPy or CuPy array
+
+
+def address(array: Any) -> int:
+    """Where an array begins, on the host or on its device; 0 for what lies nowhere, as in simulations."""
+    interface = getattr(array, "__cuda_array_interface__", None) or getattr(array, "__array_interface__", None)
+    return interface["data"][0] if interface else 0
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Whether two arrays have memory in common."""
+    begin, other = address(a), address(b)
+    return begin < other + b.nbytes and other < begin + a.nbytes and begin != 0 != other
+
+
+class Compensated(NamedTuple):
+    """The compensated gradient u = memory + gradient, which no kernel ever stores.
+
+    ``memory`` is None where nothing was kept back, so that u is the gradient itself.
+    """
+
+    memory: Array | None
+    gradient: Array
+
+    @property
+    def n(self) -> int:
+        return self.gradient.size
+
+    def span(self, start: int, stop: int) -> Compensated:
+        """The part of u in ``[start, stop)``, without a copy."""
+        memory = None if self.memory is None else self.memory[start:stop]
+        return Compensated(memory, self.gradient[start:stop])
+
+    def copy_to(self, values: Array, ops: Any) -> Array:
+        """u, written into ``values``."""
+        if self.memory is None:
+            values[:] = self.gradient
+        else:
+            ops.axpby(values, 1.0, self.gradient, 1.0, self.memory)
+        return values
+
+    def at(self, indices: Array | None, ops: Any) -> Array:
+        """The values of u at ``indices`` (None: all), a fresh array."""
+        if indices is None:
+            return self.copy_to(ops.empty(self.n, self.gradient.dtype), ops)
+        values = ops.empty(indices.size, self.gradient.dtype)
+        ops.gather(self.memory, self.gradient, indices, values)
+        return values
+
+    def to_read(self, indices: Array | None, ops: Any) -> Array:
+        """As ``at``, but not to be written: the gradient itself where u is no other."""
+        return self.gradient if indices is None and self.memory is None else self.at(indices, ops)
+
+    def counted_at(self, indices: Array | None, ops: Any) -> tuple[Array, int]:
+        """As ``to_read``; and how many of these values are not finite."""
+        if indices is None:
+            values = self.to_read(None, ops)
+            return values, ops.count_nonfinite(values)[0]
+        values = ops.empty(indices.size, self.gradient.dtype)
+        return values, ops.gather_counted(self.memory, self.gradient, indices, values)
+
+
+class Sent(NamedTuple):
+    """What one worker put on the wire, as its receivers decode it; the rest of u stays in its memory.
+
+    ``indices`` is ascending, or None where every coordinate was sent.
+    """
+
+    indices: Array | None
+    values: Array
+
+    def taken_from(self, x: Array, ops: Any) -> Array:
+        """``x`` less what was sent, in place."""
+        if self.indices is None:
+            ops.axpby(x, 1.0, x, -1.0, self.values)
+            return x
+        there = Compensated(None, x).at(self.indices, ops)
+        ops.axpby(there, 1.0, there, -1.0, self.values)
+        ops.scatter(x, self.indices, there)
+        return x
+
+
+class Place(NamedTuple):
+    """Which values a codec writes or reads: those at ``indices`` of the flat vector, or all of ``[start, stop)``.
+
+    Decides which values share a scale and which random numbers round them; sender and receiver know it alike.
+    """
+
+    worker: int  # whose values, counted over all ranks
+    indices: Array | None  # ascending
+    start: int = 0
+    stop: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start if self.indices is None else self.indices.size
+
+    def part(self, begin: int, end: int) -> Place:
+        """Of the values from ``begin`` to ``end``, counted from the first of these."""
+        if self.indices is not None:
+            return self._replace(indices=self.indices[begin:end])
+        return self._replace(start=self.start + begin, stop=self.start + end)
+
+
+class Part(NamedTuple):
+    """Of a list of selected indices, those in one span."""
+
+    indices: Array
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+def parts_of(indices: Array, spans: Iterable[int], counts: list[int]) -> dict[int, Part]:
+    """By span, a list that holds ``counts`` indices of each."""
+    bounds = pairwise([0, *accumulate(counts)])
+    return {span: Part(indices, *bound) for span, bound in zip(spans, bounds, strict=True)}
+
+
+def joined(parts: Iterable[Part], concatenate: Callable[[list[Array], Any], Array], dtype: Any) -> Array:
+    """All, of ascending spans, in one list of ``dtype``; neighbours in a list stay together."""
+    runs: list[Part] = []
+    for part in parts:
+        if runs and runs[-1].indices is part.indices and runs[-1].end == part.begin:
+            runs[-1] = runs[-1]._replace(end=part.end)
+        elif part.size or not runs:
+            runs.append(part)
+    if len(runs) == 1:
+        only = runs[0]
+        return only.indices if only.size == only.indices.size else only.indices[only.begin : only.end]
+    return concatenate([one.indices[one.begin : one.end] for one in runs], dtype)
+
+
+class Mean(NamedTuple):
+    """A mean over all workers: ``values`` at ``indices`` (ascending; None: everywhere) of ``n`` elements.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpicomp.ops import ops_for
+    >>> mean = Mean(np.array([1, 3], np.int32), np.array([0.5, -2.0]), 5)
+    >>> mean.dense(ops_for(mean.values)).tolist()
+    [0.0, 0.5, 0.0, -2.0, 0.0]
+    """
+
+    indices: Array | None
+    values: Array
+    n: int
+
+    def dense(self, ops: Any, out: Array | None = None) -> Array:
+        """The mean as one array of ``n`` elements, zero where nothing was sent."""
+        if self.indices is None:
+            if out is None:
+                return self.values
+            if not overlap(out, self.values):  # else it is there already
+                out[:] = self.values
+            return out
+        if out is None:
+            out = ops.zeros(self.n, self.values.dtype)
+        else:
+            out[:] = 0
+        ops.scatter(out, self.indices, self.values)
+        return out
+
+
+class Exchanged(NamedTuple):
+    """What an exchange hands back."""
+
+    mean: Mean
+    sent: list[Sent]  # one a local worker
+    payload_bits: float  # bits in one worker's message, as the papers count; mean over this rank's workers
+    leader: int | None = None  # the rank that chose the indices, where one did
+
+
+@dataclass
+class StepStats:
+    """What the last step did, on this rank. Bytes are counted where they are handed to MPI."""
+
+    step: int = -1
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    density: float = 1.0  # elements in one worker's message / elements of the vector
+    leader: int | None = None
+    payload_bits: float = 0.0
+    skipped: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)  # phase -> seconds
+    measures: dict[str, float] = field(default_factory=dict)  # in measured steps: see mpicomp/reducer/measures.py
