@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import InvalidArgument, MissingExtra, MpicompError
+from .commands import COMMANDS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -91,8 +92,6 @@ def read(path: str) -> dict[str, Any]:
         raise MpicompError(f"cannot read the configuration {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the configuration {path} is no TOML: {error}") from None
-    from .root import COMMANDS  # which imports this module
-
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise InvalidArgument(f"{name!r} in {path} is of no command: put it under [bench], [train.logreg], ...")

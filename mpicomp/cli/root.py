@@ -1,41 +1,19 @@
-"""The table of commands. A command's module is imported when the command is used, not before."""
+"""The root of the command line: imports a command's module when the command is used."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from ..errors import InvalidArgument
 from . import config
+from .commands import COMMANDS
 from .guard import Guard
 from .options import as_typed
-
-
-class Entry(NamedTuple):
-    """One line of the table."""
-
-    target: str  # "module:attribute" of the click command
-    summary: str  # repeated here so that --help imports no command
-    mpi: bool = False  # runs on every rank, under the guard
-    singleton: bool = False  # may run where MPI was not told of the launcher's other ranks
-
-
-COMMANDS = {
-    "advise": Entry("mpicomp.cli.advise:advise", "Tell whether compression is faster here at all.", mpi=True),
-    "bench": Entry("mpicomp.cli.bench.command:bench", "Measure collectives, dense and compressed.", mpi=True),
-    "completion": Entry("mpicomp.cli.completion:completion", "Print the completion script of a shell."),
-    "info": Entry("mpicomp.cli.info:info", "Check launcher, MPI, devices, binding.", mpi=True, singleton=True),
-    "schemes": Entry("mpicomp.cli.schemes:schemes", "List the compression schemes and their options."),
-    "simulate": Entry("mpicomp.cli.simulate:simulate", "Predict steps on a machine described in a file."),
-    "slurm": Entry("mpicomp.cli.slurm:slurm", "Print job scripts for Slurm, with your values filled in."),
-    "trace": Entry("mpicomp.cli.trace.command:trace", "Explain a recorded run."),
-    "train": Entry("mpicomp.cli.train.command:train", "Train a model on real data.", mpi=True),
-    "tune": Entry("mpicomp.cli.tune:tune", "Measure which all-reduce is fastest here.", mpi=True),
-}
 
 
 class LazyGroup(click.Group):

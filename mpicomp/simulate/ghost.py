@@ -5,15 +5,12 @@ Every length on the way, and so every message, is theirs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import MpicompError
 from .index_spacing import Spread
-
-if TYPE_CHECKING:
-    from .ghost_ops import GhostOps
 
 DTYPES = {type(np.dtype(name)) for name in "?bBhHiIlLqQefd"}  # what np.dtype need not look at again
 NO_LISTS: frozenset[Any] = frozenset()
@@ -21,6 +18,12 @@ NO_LISTS: frozenset[Any] = frozenset()
 
 class Unknown(MpicompError):
     """Something asked for elements that a simulation does not have."""
+
+
+class CountsCopies(Protocol):
+    """What a ghost asks of its operations (``GhostOps``): to count a copy."""
+
+    def copied(self, ghost: Any) -> Any: ...
 
 
 class Ghost:
@@ -32,7 +35,7 @@ class Ghost:
 
     __slots__ = ("dtype", "head", "lists", "ops", "size", "spread")
 
-    def __init__(self, ops: GhostOps, size: int, dtype: Any, head: np.ndarray | None = None,
+    def __init__(self, ops: CountsCopies, size: int, dtype: Any, head: np.ndarray | None = None,
                  spread: Spread | None = None) -> None:
         self.ops, self.size, self.head, self.spread = ops, size, head, spread
         self.lists: frozenset[Ghost] = NO_LISTS

@@ -10,7 +10,7 @@ import time
 import click
 
 from mpicomp.cli import main
-from mpicomp.cli.root import COMMANDS, Entry
+from mpicomp.cli.commands import COMMANDS, Entry
 from mpicomp.errors import InvalidArgument
 
 

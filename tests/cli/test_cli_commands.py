@@ -19,12 +19,13 @@ from mpicomp.bench import COLLECTIVES
 from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_names, split_schemes
 from mpicomp.cli import version
 from mpicomp.cli.bench.command import bench, make_plan
+from mpicomp.cli.commands import COMMANDS
 from mpicomp.cli.console import Column, folded, plain_line
 from mpicomp.cli.hints import rank_hint, size_hint
 from mpicomp.cli.options import as_typed
 from mpicomp.cli.outcome import Outcome, outcome_of
 from mpicomp.cli.output import OutputFile
-from mpicomp.cli.root import COMMANDS, root
+from mpicomp.cli.root import root
 from mpicomp.errors import InvalidArgument, MpicompError
 from mpicomp.schemes import Scheme, names
 

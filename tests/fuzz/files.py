@@ -29,7 +29,8 @@ from mpicomp.bench.compare import Baseline
 from mpicomp.bench.merge_runs import merge
 from mpicomp.bench.rows import FIELDS, full
 from mpicomp.cli import config
-from mpicomp.cli.root import COMMANDS, root
+from mpicomp.cli.commands import COMMANDS
+from mpicomp.cli.root import root
 from mpicomp.comm.safety.fault_injection import parse
 from mpicomp.errors import MpicompError
 from mpicomp.schemes import Scheme, names

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from mpicomp import Comm, Reducer
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
-from mpicomp.reducer.reducer import run_step, step
+from mpicomp.reducer import run_step, step
 
 THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 N = 5003  # float32: five buckets of 4 KiB

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from mpicomp import Comm, Reducer
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
-from mpicomp.reducer.reducer import run_step
+from mpicomp.reducer import run_step
 
 THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 

@@ -9,7 +9,7 @@ import click
 from ...errors import InvalidArgument, MpicompError
 from ..console import Progress
 from ..guard import world
-from .logreg import line, show
+from .logreg_report import line, show
 from .options import recorder as recorder_for
 
 

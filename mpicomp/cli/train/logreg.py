@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..console import Column, print_json, print_table
 from ..guard import world
+from . import fault_tolerant
+from .logreg_report import line, show
 from .options import Session, exit_code, recorder, recording, session, training
 
 if TYPE_CHECKING:
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
     from ...apps.logreg_result import Evaluation, Result
     from ...apps.settings import Settings
 
-TABLE_ROWS = 12  # of the curve; --json has every point
 EXAMPLE = "mpirun -n 4 mpicomp train logreg --data madelon.mat --workers 20 --scheme threshold:lam=14881"
-COLUMNS = [Column(title) for title in ("step", "epoch", "bits", "gap", "density", "total error", "memory norm")]
 
 
 @click.command(epilog=f"For example: {EXAMPLE}")
@@ -43,8 +42,6 @@ def logreg(ft: bool, **options: Any) -> int:
     lam, unit and clip are on the gradient's scale.
     """
     if ft:
-        from . import fault_tolerant
-
         return fault_tolerant.run(**options)
     return run_logreg(None, **options)
 
@@ -64,14 +61,6 @@ def run_logreg(kind: type[Run] | None, *, source: str, rows: int | None, trace: 
     if comm.rank == 0:
         show(result, trace, as_json, _name(kind))
     return code
-
-
-def show(result: Result, trace: str | None, as_json: bool, app: str = "logreg", **more: Any) -> None:
-    """Print a finished run; ``more`` goes into the JSON document."""
-    if as_json:
-        print_json({"format": f"mpicomp-train-{app}", "version": 1, **result.to_dict(), **more})
-    else:
-        _print(result, trace)
 
 
 def _name(kind: type[Run] | None) -> str:
@@ -95,44 +84,3 @@ def _train(comm: Any, kind: type[Run] | None, source: str, rows: int | None, set
 
     with recorder(comm, trace, force, f"train {_name(kind)} {source} {settings.scheme}") as record:
         return train_logreg(comm, data, settings, record, say, keeper, kind)
-
-
-def line(evaluation: Evaluation, steps: int) -> str:
-    return f"step {evaluation.step}/{steps}: gap {evaluation.gap:.4g} after {evaluation.bits:.4g} bits a worker"
-
-
-def _print(result: Result, trace: str | None) -> None:
-    """The problem, the curve and the totals, for people."""
-    problem, facts, seconds = result.problem, result.data, result.seconds
-    click.echo(
-        f"{facts['name']}, {facts['rows']} rows, {facts['features']} features\n"
-        f"{facts['workers']} workers on {facts['ranks']} rank{'s' * (facts['ranks'] > 1)}, "
-        f"scheme {result.settings.scheme}, seed {result.settings.seed}\n"
-        f"L {problem.smoothness:.6f}  l2 {problem.l2:.6g}  gamma {problem.step_size:.7e}\n"
-        f"f* {problem.f_star:.9f}  f(x0) {result.f_start:.9f}\n"
-    )
-    print_table(COLUMNS, _rows(_thinned(result.series)), "bits: sent by a worker so far; gap: f(x) - f*")
-    if result.targets:
-        click.echo()
-        print_table(COLUMNS, _rows(result.targets), "the first step that reached each --target-bits")
-    click.echo(
-        f"\n{result.steps} steps in {seconds['steps']:.2f} s ({1e3 * seconds['steps'] / result.steps:.2f} ms a step); "
-        f"minimum {seconds['minimum']:.2f} s, evaluations {seconds['evaluations']:.2f} s; "
-        f"a rank sent {result.bytes_sent:,.0f} bytes on average"
-    )
-    if trace is not None:
-        click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
-
-
-def _thinned(series: list[Evaluation]) -> list[Evaluation]:
-    """Evenly spread points of the curve, the last among them."""
-    stride = max(1, -(-len(series) // TABLE_ROWS))
-    return series[::-1][::stride][::-1]
-
-
-def _rows(evaluations: list[Evaluation]) -> list[list[str]]:
-    return [
-        [str(e.step), f"{e.epoch:.2f}", f"{e.bits:.4g}", f"{e.gap:.4g}", f"{e.density:.3e}",
-         f"{e.total_error:.4g}", f"{e.memory_norm:.4g}"]
-        for e in evaluations
-    ]  # fmt: skip

@@ -1,0 +1,64 @@
+"""Report of ``mpicomp train logreg``: progress lines, the curve and the totals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..console import Column, print_json, print_table
+
+if TYPE_CHECKING:
+    from ...apps.logreg_result import Evaluation, Result
+
+TABLE_ROWS = 12  # of the curve; --json has every point
+COLUMNS = [Column(title) for title in ("step", "epoch", "bits", "gap", "density", "total error", "memory norm")]
+
+
+def show(result: Result, trace: str | None, as_json: bool, app: str = "logreg", **more: Any) -> None:
+    """Print a finished run; ``more`` goes into the JSON document."""
+    if as_json:
+        print_json({"format": f"mpicomp-train-{app}", "version": 1, **result.to_dict(), **more})
+    else:
+        _print(result, trace)
+
+
+def line(evaluation: Evaluation, steps: int) -> str:
+    return f"step {evaluation.step}/{steps}: gap {evaluation.gap:.4g} after {evaluation.bits:.4g} bits a worker"
+
+
+def _print(result: Result, trace: str | None) -> None:
+    """The problem, the curve and the totals, for people."""
+    problem, facts, seconds = result.problem, result.data, result.seconds
+    click.echo(
+        f"{facts['name']}, {facts['rows']} rows, {facts['features']} features\n"
+        f"{facts['workers']} workers on {facts['ranks']} rank{'s' * (facts['ranks'] > 1)}, "
+        f"scheme {result.settings.scheme}, seed {result.settings.seed}\n"
+        f"L {problem.smoothness:.6f}  l2 {problem.l2:.6g}  gamma {problem.step_size:.7e}\n"
+        f"f* {problem.f_star:.9f}  f(x0) {result.f_start:.9f}\n"
+    )
+    print_table(COLUMNS, _rows(_thinned(result.series)), "bits: sent by a worker so far; gap: f(x) - f*")
+    if result.targets:
+        click.echo()
+        print_table(COLUMNS, _rows(result.targets), "the first step that reached each --target-bits")
+    click.echo(
+        f"\n{result.steps} steps in {seconds['steps']:.2f} s ({1e3 * seconds['steps'] / result.steps:.2f} ms a step); "
+        f"minimum {seconds['minimum']:.2f} s, evaluations {seconds['evaluations']:.2f} s; "
+        f"a rank sent {result.bytes_sent:,.0f} bytes on average"
+    )
+    if trace is not None:
+        click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
+
+
+def _thinned(series: list[Evaluation]) -> list[Evaluation]:
+    """Evenly spread points of the curve, the last among them."""
+    stride = max(1, -(-len(series) // TABLE_ROWS))
+    return series[::-1][::stride][::-1]
+
+
+def _rows(evaluations: list[Evaluation]) -> list[list[str]]:
+    return [
+        [str(e.step), f"{e.epoch:.2f}", f"{e.bits:.4g}", f"{e.gap:.4g}", f"{e.density:.3e}",
+         f"{e.total_error:.4g}", f"{e.memory_norm:.4g}"]
+        for e in evaluations
+    ]  # fmt: skip
