@@ -280,6 +280,6 @@ def _declared(classes: dict[str, Class]) -> list[Option]:
 
 
 def _replacements() -> list[Option]:
-    """The options that put another part in a part's place; registries may grow (registering.py)."""
+    """The options that put another part in a part's place; registries may grow (registration.py)."""
     return [Option(kind, str, None, f"another {kind} than the scheme's own", choices=tuple(registry))
             for kind, registry in PARTS.items()]
