@@ -11,7 +11,7 @@ from ..allreduce.choice import schedule
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.device import device_of, ready
 from . import nccl
-from .buffers import Vector, check_pair, vector
+from .buffers import Vector, check_pair, check_type, vector
 from .transport import MPI_OPS, Link, is_in_place, numpy_dtype, op_name, raw_bytes
 
 
@@ -82,7 +82,8 @@ def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str, gpu_path: tuple
 
 def prepare_for_mpi(sendbuf: Any, recvbuf: Any, op: str, gpu_path: tuple[str, str]) -> None:
     """MPI's own call must not see device memory unless it is known to take it; there, the device is waited for."""
-    for message in (sendbuf, recvbuf):
+    for message, role in ((sendbuf, "sendbuf"), (recvbuf, "recvbuf")):
+        check_type(message, role)
         array = message[0] if isinstance(message, (list, tuple)) and message else message
         if device_of(array) is None:
             continue

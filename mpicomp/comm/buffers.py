@@ -14,8 +14,9 @@ import numpy as np
 
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.device import Device, device_of, finish_others
+from ..ops.host_arrays import Plain, check_named, host_array
 
-# One letter a dtype our schedules add: float32, float64 and the integers.
+# One letter per NumPy dtype that our schedules add: float32, float64 and the integers.
 COVERED = frozenset("fdbBhHiIlLqQ")
 
 
@@ -33,6 +34,8 @@ class Vector(NamedTuple):
 
     def plain(self) -> Any:
         """The array in the dtype that MPI is to see."""
+        if self.kind == "bfloat16":
+            raise InvalidArgument("MPI has no bfloat16: use SUM, PROD, MIN or MAX, or convert the array to float32")
         return self.array.view(self.kind) if self.kind else self.array
 
 
@@ -59,14 +62,15 @@ def vector(
         dtype = numpy_dtype(datatype)
         if dtype is None:
             return None
-    device = device_of(obj)
+    device, kind = device_of(obj), None
     if device is not None:
         check_device(obj, role)
-        array, flat = obj, flat_on(device, obj)
+        flat = flat_on(device, obj)
     else:
-        array = as_numpy(obj, raw_bytes if dtype is not None else np.from_dlpack)
-        if array is None:
+        found = host_array(obj, role, None if dtype is None else bytes_reader(raw_bytes))
+        if found is None:
             return None
+        array, kind = found
         check_host(array, role)
         flat = array.reshape(-1)
     if dtype is not None and dtype != flat.dtype:
@@ -79,11 +83,11 @@ def vector(
         if not 0 <= begin <= end <= flat.size:
             return None  # MPI's own call words the error
         flat = flat[begin:end]
-    return typed(flat, device)
+    return Vector(flat, kind, device) if kind else typed(flat, device)
 
 
 def typed(flat: Any, device: Device | None) -> Vector | None:
-    if flat.dtype.char in COVERED:
+    if flat.dtype.isbuiltin == 1 and flat.dtype.char in COVERED:  # other packages' dtypes may have the same letters
         return Vector(flat, None, device)
     name = flat.dtype.name
     if name in ("float16", "bfloat16"):
@@ -114,19 +118,23 @@ def is_count(item: Any) -> bool:
     return item is None or isinstance(item, (int, np.integer, list, tuple))
 
 
-def as_numpy(obj: Any, from_dlpack: Callable[[Any], Any]) -> np.ndarray | None:
-    """``obj`` as a NumPy array on the same memory; None if it has no such view."""
-    if isinstance(obj, np.ndarray):
-        return obj
-    try:
-        if hasattr(obj, "__array_interface__"):
-            return np.asarray(obj)
+def bytes_reader(raw_bytes: Callable[[Any], Any]) -> Callable[[Any, str], Plain | None]:
+    """How `host_array` reads an object of which the caller names the type: as bytes."""
+
+    def read(obj: Any, name: str) -> Plain | None:
         try:
-            return np.asarray(memoryview(obj))
-        except TypeError:
-            return np.asarray(from_dlpack(obj)) if hasattr(obj, "__dlpack__") else None
-    except (TypeError, ValueError, BufferError, RuntimeError, AttributeError):
-        return None
+            return Plain(np.asarray(raw_bytes(obj)))
+        except (TypeError, ValueError, BufferError, RuntimeError):
+            return None  # MPI's own call words the error
+
+    return read
+
+
+def check_type(message: Any, role: str) -> None:
+    """Refuse a message to be added by MPI whose type the caller does not name and MPI lacks."""
+    obj, *rest = message if isinstance(message, (list, tuple)) and message else (message,)
+    if all(map(is_count, rest)):
+        check_named(obj, role)
 
 
 def check_host(array: np.ndarray, role: str) -> None:
@@ -145,7 +153,7 @@ def check_host(array: np.ndarray, role: str) -> None:
             "pass a.astype(a.dtype.newbyteorder('='))"
         )
     if role == "recvbuf" and not flags.writeable:
-        raise BufferRefused("recvbuf must be writable, got a read-only array: pass a copy")
+        raise BufferRefused("recvbuf must be writable, got a read-only array or a scalar: pass a writable array")
 
 
 def check_device(array: Any, role: str) -> None:
@@ -205,9 +213,10 @@ def check_flat(x: Any, name: str) -> Any:
     if device is not None:
         check_device(x, name)
         return flat_on(device, x)
-    if not isinstance(x, np.ndarray):
+    found = host_array(x, name) if isinstance(x, np.ndarray) else None
+    if found is None:
         raise BufferRefused(f"{name} must be an array, got {type(x).__name__}")
-    check_host(x, name)
-    if x.ndim != 1:
+    check_host(found.array, name)
+    if found.array.ndim != 1:
         raise BufferRefused(f"{name} must be one-dimensional, got shape {x.shape}: pass x.reshape(-1)")
-    return x
+    return found.array

@@ -6,12 +6,16 @@ import array
 
 import numpy as np
 import pytest
+from exporter import FLOAT8, Exporter, bfloat16
+from exporter import floats as values_of
 from mpi4py import MPI
 
 from mpicomp import Comm
+from mpicomp.comm.inherited import REDUCTIONS
 from mpicomp.errors import BufferRefused, InvalidArgument
 
 N = 12
+pytestmark = pytest.mark.filterwarnings("ignore:the matrix subclass")
 
 
 class Interface:
@@ -56,6 +60,9 @@ FORMS = {
     "array interface": lambda x: Interface(x),
     "dlpack": lambda x: OnlyDLPack(x),
     "subclass": lambda x: x.view(type("Sub", (np.ndarray,), {})),
+    "matrix": np.asmatrix,
+    "two-dimensional matrix": lambda x: np.asmatrix(x.reshape(3, 4)),
+    "records": lambda x: x.view(np.recarray),
 }
 
 
@@ -69,6 +76,97 @@ def test_forms(comm, algorithm):
         target = floats()
         comm.Allreduce(MPI.IN_PLACE, form(target), algorithm=algorithm)
         np.testing.assert_array_equal(target, want, name)
+
+
+@pytest.mark.parametrize("algorithm", ["halving_doubling", "direct", "ring", "node_shared"])
+def test_long_matrices(comm, algorithm):
+    """A matrix stays two-dimensional when it is reshaped: its slices would be rows."""
+    target = np.asmatrix(np.zeros((3, 20_000), np.float32))
+    comm.Allreduce(np.asmatrix(np.full((3, 20_000), comm.rank + 1, np.float32)), target, algorithm=algorithm)
+    np.testing.assert_array_equal(target, np.full((3, 20_000), comm.size * (comm.size + 1) // 2))
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "native", "ring", "halving_doubling", "direct", "node_shared"])
+def test_bfloat16_of_other_libraries(comm, algorithm):
+    """Its type is as wide as float16, for which mpi4py takes it."""
+    mine, total = np.arange(N) + comm.rank, comm.size * np.arange(N) + comm.size * (comm.size - 1) // 2
+    for form in (lambda x: x, lambda x: [x, N], lambda x: (x, None)):
+        target = bfloat16(np.zeros(N))
+        comm.Allreduce(form(bfloat16(mine)), form(target), algorithm=algorithm)
+        np.testing.assert_array_equal(values_of(target), total)
+        target = bfloat16(mine)
+        comm.Allreduce(MPI.IN_PLACE, form(target), MPI.MAX, algorithm=algorithm)
+        np.testing.assert_array_equal(values_of(target), np.arange(N) + comm.size - 1)
+        target = bfloat16(mine)
+        comm.Iallreduce(MPI.IN_PLACE, form(target), algorithm=algorithm).Wait()
+        np.testing.assert_array_equal(values_of(target), total)
+    target = bfloat16(mine)
+    comm.Allreduce(MPI.IN_PLACE, [target, (4, 2)], algorithm=algorithm)
+    np.testing.assert_array_equal(values_of(target), [*mine[:2], *total[2:6], *mine[6:]])
+    comm.Allreduce(bfloat16(mine, old=True), bfloat16(mine), algorithm=algorithm)  # the old form cannot receive
+    with pytest.raises(BufferRefused, match="recvbuf must be writable"):
+        comm.Allreduce(bfloat16(mine), bfloat16(mine, old=True), algorithm=algorithm)
+
+
+def test_a_type_that_the_caller_names_counts(comm):
+    """Not that of the array: these are sums of the bits."""
+    for letter in (MPI.UINT16_T, "H"):
+        target = bfloat16(np.ones(N))
+        comm.Allreduce(MPI.IN_PLACE, [target, letter])
+        np.testing.assert_array_equal(target.data, np.full(N, comm.size * 0x3F80 % 2**16, np.uint16))
+    odd = Exporter(np.ones(N, np.uint8), FLOAT8, 8)
+    comm.Allreduce(MPI.IN_PLACE, [odd, MPI.UINT8_T])
+    np.testing.assert_array_equal(odd.data, comm.size)
+
+
+def test_bfloat16_is_moved_as_it_is(comm):
+    """MPI takes it for float16, whose bits it leaves alone; so do our verbs of NumPy's arrays."""
+    x = bfloat16(np.full(N, comm.rank + 1))
+    comm.Bcast(x, root=comm.size - 1)
+    np.testing.assert_array_equal(values_of(x), comm.size)
+    everyone = bfloat16(np.zeros((comm.size, N)))
+    comm.Allgather(bfloat16(np.full(N, comm.rank + 1)), everyone)
+    np.testing.assert_array_equal(values_of(everyone), np.repeat(np.arange(comm.size) + 1, N).reshape(comm.size, N))
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_of_mpi_refuse_types_it_lacks(comm, name):
+    call = getattr(comm, name)
+    for make in (lambda: bfloat16(np.ones(comm.size)), lambda: Exporter(np.ones(comm.size, np.uint8), FLOAT8, 8)):
+        target = make()
+        before = target.data.copy()
+        for send, receive in ((make(), target), (MPI.IN_PLACE, target), ([make(), comm.size], [target, None])):
+            with pytest.raises(BufferRefused, match="must hold numbers of an MPI datatype, got "):
+                call(send, receive)
+        np.testing.assert_array_equal(target.data, before)
+    if not name.startswith(("I", "Allreduce_i")) and not name.endswith("_init"):
+        x, y = np.full(comm.size, 2.0), np.zeros(comm.size)
+        call(sendbuf=x, recvbuf=y[:1] if "scatter" in name else y)  # others pass, also by name
+
+
+def test_types_and_operations_that_nobody_adds(comm):
+    for algorithm in ("auto", "ring", "native"):
+        with pytest.raises(BufferRefused, match="type code 10, 8 bits, 1 lanes: convert it to float32"):
+            comm.Allreduce(MPI.IN_PLACE, Exporter(np.ones(N, np.uint8), FLOAT8, 8), algorithm=algorithm)
+        with pytest.raises(InvalidArgument, match="MPI has no bfloat16: use SUM"):
+            comm.Allreduce(MPI.IN_PLACE, bfloat16(np.ones(N)), MPI.LAND, algorithm)
+    with pytest.raises(BufferRefused, match="one dtype, got bfloat16 and float16"):
+        comm.Allreduce(bfloat16(np.ones(N)), np.ones(N, np.float16))
+    op = MPI.Op.Create(two_a_plus_b, commute=False)
+    try:
+        with pytest.raises(BufferRefused, match="must hold numbers of an MPI datatype, got bfloat16"):
+            comm.Allreduce(MPI.IN_PLACE, bfloat16(np.ones(N)), op)
+    finally:
+        op.Free()
+
+
+def test_dtypes_with_the_letter_of_another(comm):
+    """This one has that of an unsigned integer."""
+    float8 = pytest.importorskip("ml_dtypes").float8_e4m3b11fnuz
+    assert np.dtype(float8).char in "fdbBhHiIlLqQ"
+    for algorithm in ("auto", "ring"):
+        with pytest.raises(BufferError):  # mpi4py's own
+            comm.Allreduce(MPI.IN_PLACE, np.ones(N, float8), algorithm=algorithm)
 
 
 def test_part_of_a_buffer(comm):
@@ -94,6 +192,8 @@ def test_scalars_and_nothing(comm):
     x = np.array(2.0)
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
     assert x == 2 * comm.size
+    comm.Allreduce(np.float64(3), x)  # a scalar can be sent, not received in
+    assert x == 3 * comm.size
     for algorithm in ("auto", "ring", "native"):
         comm.Allreduce(np.empty(0), np.empty(0), algorithm=algorithm)
         comm.Allreduce(None, np.ones(2), algorithm=algorithm)
@@ -166,6 +266,11 @@ def refused_cases():
         "objects": (MPI.IN_PLACE, np.array([1, None]), "Python objects"),
         "same array": (x, x, "overlap"),
         "overlapping": (x[:8], x[4:], "overlap"),
+        "scalar": (np.float32(1), np.float32(0), "recvbuf must be writable, got a read-only array or a scalar"),
+        "scalar in place": (MPI.IN_PLACE, np.float64(0), "a scalar"),
+        "scalar of a named type": (MPI.IN_PLACE, [np.float64(0), MPI.DOUBLE], "a scalar"),
+        "masked": (MPI.IN_PLACE, np.ma.array(x, mask=x > 3), "masked array, whose mask would be ignored"),
+        "masked send": (np.ma.array(x), floats(), "pass a.filled"),
         "lengths": (np.ones(3), np.ones(4), "3 and 4"),
         "dtypes": (np.ones(3, np.float32), np.ones(3), "float32 and float64"),
     }
@@ -188,7 +293,7 @@ def test_refused_on_every_rank_when_one_is_wrong(comm):
 
 
 def test_flat_arrays_only(comm):
-    for x in (np.ones((2, 2)), np.ones(8)[::2], [1.0, 2.0]):
+    for x in (np.ones((2, 2)), np.ones(8)[::2], [1.0, 2.0], np.ma.ones(3), np.asmatrix(np.ones(3))):
         with pytest.raises(BufferRefused):
             comm.broadcast(x, 0)
     with pytest.raises(InvalidArgument, match="root must be a rank"):
