@@ -1,6 +1,7 @@
 """Flattening arrays and giving them back; refusing what cannot be read as one run of numbers."""
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -32,6 +33,35 @@ def test_round_trip(form, dtype):
         np.testing.assert_array_equal(before, after)
 
 
+class Pair(NamedTuple):
+    weights: object
+    biases: object
+
+
+def test_tuples_stay_tuples():
+    arrays = [np.zeros((2, 3)), np.ones(2)]
+    for grads in (tuple(arrays), Pair(*arrays), arrays):
+        bucket = Bucket(grads, 1)
+        (flat,) = bucket.flatten(grads, scratch)
+        back = bucket.unflatten(flat, None, grads)
+        assert type(back) is type(grads)
+        for before, after in zip(arrays, back, strict=True):
+            np.testing.assert_array_equal(before, after)
+        assert all(bucket.fits(other) for other in (tuple(arrays), arrays))
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_subclasses_are_read_as_plain_arrays():
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for one in (np.asmatrix(data), data.view(np.recarray), data.view(type("Own", (np.ndarray,), {}))):
+        for grads in (one, [one], {"w": one, "b": one}):
+            bucket = Bucket(grads, 1)
+            (flat,) = bucket.flatten(grads, scratch)
+            np.testing.assert_array_equal(flat[:6], data.reshape(-1))
+            assert type(flat) is np.ndarray
+        assert np.shares_memory(Bucket(one, 1).flat_view(one), data)
+
+
 def test_one_array_is_not_copied():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     (flat,) = Bucket(array, 1).flatten(array, scratch)
@@ -60,8 +90,8 @@ def test_where_names_array_and_place():
         (np.zeros(3, ">f4"), "must be in native byte order"),
         (np.zeros(3, int), "must be one of float16, bfloat16, float32, float64, got int64"),
         (np.zeros(3, object), "must be one of float16"),
-        ([1.0, 2.0], "must be a NumPy or CuPy array, got float"),
-        ("text", "must be a NumPy or CuPy array, got str"),
+        ([1.0, 2.0], "must be an array of NumPy, CuPy or a library that speaks DLPack, got float"),
+        ("text", "must be an array of NumPy, CuPy or a library that speaks DLPack, got str"),
     ],
 )
 def test_refused(array, message):

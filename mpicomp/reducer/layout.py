@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import BufferRefused, InvalidArgument
-from ..ops import ops_for
+from ..ops import knows, ops_for
+from ..ops.device import device_of, finish_others
+from ..ops.host_arrays import host_array
 from ..types import Array, Mean, address, overlap
 
 Arrays = Any  # an array, a mapping of name -> array, or a list or tuple of arrays
 
 # Half precision is computed in float32.
 COMPUTE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
-
-NOT_PLAIN = (np.matrix, np.ma.MaskedArray)
 
 
 class Bucket:
@@ -123,8 +123,10 @@ class Bucket:
             return [vector]
         return [self._pack(row, scratch(f"bucket-{w}", self.total, self.compute)) for w, row in enumerate(rows)]
 
-    def unflatten(self, flat: Array, out: Arrays | None) -> Arrays:
-        """``flat`` in the layout's shapes and dtype; written into ``out`` where given, else fresh or views of it."""
+    def unflatten(self, flat: Array, out: Arrays | None, like: Arrays = None) -> Arrays:
+        """``flat`` in the layout's shapes and dtype; written into ``out`` if given, else views of it or fresh arrays in
+        a structure ``like`` the gradients'.
+        """
         if out is not None:
             self.ops.unpack(flat, self._in_order(list(_form(out)[1].values())))
             return out
@@ -132,7 +134,9 @@ class Bucket:
         parts = [part.astype(self.dtype, copy=False) for part in parts]
         if self.form == "array":
             return parts[0]
-        return parts if self.form == "list" else dict(zip(self.names, parts, strict=True))
+        if self.form == "dict":
+            return dict(zip(self.names, parts, strict=True))
+        return as_given(parts, type(like))
 
     def spread(self, mean: Mean, out: Arrays) -> Arrays:
         """A sparse mean written into ``out``, which is given as the gradients are."""
@@ -169,7 +173,6 @@ class Bucket:
             raise BufferRefused(f"out must be given as the gradients are, {self.form} of {', '.join(self.names)} in "
                                 f"this order; got {form} of {', '.join(map(str, arrays))}")
         for name, array in arrays.items():
-            _check_kind(name, array)
             if not getattr(array.flags, "writeable", True):
                 raise BufferRefused(f"out must be writable, but {name} is read-only")
         got = [(tuple(array.shape), array.dtype) for array in arrays.values()]
@@ -192,7 +195,7 @@ class Bucket:
             return None
         some, place = filled[0]
         base: Any = getattr(some, "base", None)
-        if not isinstance(base, np.ndarray) and type(base) is not type(some):
+        if type(base) is not type(some):  # also memory that another library owns
             return None
         if base.ndim != 1 or not base.flags.c_contiguous or not base.dtype == self.compute == self.dtype:
             return None
@@ -215,26 +218,40 @@ class Bucket:
         return [arrays[i] for i in self._order]
 
 
+def as_given(parts: list[Array], kind: type) -> Arrays:
+    """A list of arrays as a list, tuple or named tuple."""
+    if hasattr(kind, "_make"):
+        return kind._make(parts)
+    return tuple(parts) if issubclass(kind, tuple) else parts
+
+
 def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
     """How ``grads`` is given, and its arrays by name."""
     if isinstance(grads, Mapping):
-        return "dict", dict(grads)
+        return "dict", {name: _taken(name, array) for name, array in grads.items()}
     if isinstance(grads, list | tuple):
-        return "list", {f"gradient {i}": array for i, array in enumerate(grads)}
-    return "array", {"gradient": grads}
+        named = ((f"gradient {i}", array) for i, array in enumerate(grads))
+        return "list", {name: _taken(name, array) for name, array in named}
+    return "array", {"gradient": _taken("gradient", grads)}
 
 
-def _check_kind(name: str, array: Array) -> None:
-    """Refuse what is no array, or one with a meaning of its own: matrices stay two-dimensional, masks would be lost."""
-    if not hasattr(array, "dtype") or not hasattr(array, "reshape"):
-        raise BufferRefused(f"{name} must be a NumPy or CuPy array, got {type(array).__name__}")
-    if isinstance(array, NOT_PLAIN):
-        raise BufferRefused(f"{name} must be a plain array, got {type(array).__name__}: use numpy.asarray, or filled()")
+def _taken(name: str, array: Any) -> Array:
+    """``array`` as one of NumPy or CuPy, on the same memory; other libraries' are read through DLPack."""
+    if type(array) is np.ndarray or (not isinstance(array, np.ndarray) and knows(array)):
+        return array
+    device = device_of(array)
+    if device is not None:
+        finish_others(array, device)
+        return device.own(array)
+    found = host_array(array, name)
+    if found is None:
+        raise BufferRefused(f"{name} must be an array of NumPy, CuPy or a library that speaks DLPack, "
+                            f"got {type(array).__name__}")
+    return found.named()
 
 
 def _check(name: str, array: Array, workers: int) -> None:
     """Refuse what cannot be read as one run of native numbers."""
-    _check_kind(name, array)
     if array.dtype.name not in COMPUTE:
         raise BufferRefused(f"{name} must be one of {', '.join(COMPUTE)}, got {array.dtype}")
     if not array.dtype.isnative:

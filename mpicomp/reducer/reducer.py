@@ -95,14 +95,15 @@ class Reducer:
 
         Parameters
         ----------
-        grads : array, or dict or list of arrays
-            This rank's gradients: C-contiguous, one of float16, bfloat16, float32, float64; not modified.
+        grads : array, or dict, list or tuple of arrays
+            This rank's gradients: C-contiguous, one of float16, bfloat16, float32, float64; not modified. Arrays of
+            JAX, PyTorch and other libraries are read through DLPack.
         out : like grads, optional
             Receives the mean; may be ``grads`` itself. Saves allocating.
 
         Returns
         -------
-        The mean in the structure, shapes and dtype of ``grads``: fresh arrays, or ``out``.
+        The mean in the structure, shapes and dtype of ``grads``: ``out``, or fresh arrays of NumPy or CuPy.
         """
         with at_home(grads):
             mean = self._run(grads, out)
@@ -114,7 +115,7 @@ class Reducer:
                 return out
             if out is None and mean.indices is None:
                 dense = dense.copy()  # these values belong to the reducer
-            return self._laid_out.unflatten(dense, out)
+            return self._laid_out.unflatten(dense, out, grads)
 
     def reduce_sparse(self, grads: Arrays) -> Mean:
         """The mean as ``(indices, values, n)`` over the flattened arrays (collective).

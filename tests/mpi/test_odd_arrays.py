@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
+from exporter import FLOAT, FLOAT8, Exporter, bfloat16, floats
 
 import mpicomp
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
@@ -12,6 +15,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:the matrix subclass")  # an odd 
 
 N = 12
 SCHEMES = ["dense", "half", "topk:density=0.5"]
+
+
+class Foreign:
+    """Looks like an array, as a tensor of another library that will not export it."""
+
+    dtype, shape = np.dtype(np.float32), (N,)
+
+    def reshape(self, *shape):
+        return self
+
+    def __dlpack__(self, **options):
+        raise BufferError("detach me")
+
+
+class Pair(NamedTuple):
+    weights: object
+    biases: object
 
 
 def numbers():
@@ -34,10 +54,11 @@ GRADIENTS = {
     "long double": (lambda: np.ones(N, np.longdouble), "must be one of float16"),
     "objects": (lambda: np.array([1.0, None]), "got object"),
     "records": (lambda: np.zeros(N, "f4,i4"), "must be one of float16"),
-    "matrix": (lambda: np.asmatrix(numbers()), "plain array, got matrix"),
-    "masked": (lambda: np.ma.array(numbers(), mask=[1, *[0] * (N - 1)]), "plain array, got MaskedArray"),
-    "bytes": (lambda: numbers().tobytes(), "got bytes"),
+    "masked": (lambda: np.ma.array(numbers(), mask=[1, *[0] * (N - 1)]), "plain array, got a masked array"),
+    "bytes": (lambda: numbers().tobytes(), "got uint8"),
     "number": (lambda: 3.0, "got float"),
+    "float8": (lambda: Exporter(np.ones(N, np.uint8), FLOAT8, 8), "type code 10, 8 bits"),
+    "not exported": (Foreign, "cannot be read as a buffer: detach me"),
     "mixed": (lambda: [numbers(), np.ones(N)], "make another Reducer for other arrays"),
     "nothing": (list, "make another Reducer for other arrays"),
 }  # fmt: skip
@@ -46,8 +67,9 @@ OUTPUTS = {
     "byte order": (lambda: numbers().astype(">f4"), "shapes and dtype"),
     "dtype": (lambda: np.zeros(N), "shapes and dtype"),
     "length": (lambda: np.zeros(N - 1, np.float32), "shapes and dtype"),
-    "matrix": (lambda: np.asmatrix(numbers()), "plain array, got matrix"),
-    "masked": (lambda: np.ma.array(numbers()), "plain array, got MaskedArray"),
+    "masked": (lambda: np.ma.array(numbers()), "plain array, got a masked array"),
+    "scalar": (lambda: np.float32(0), "writable, but gradient is read-only"),
+    "exported read-only": (lambda: Exporter(numbers(), FLOAT, 32, old=True), "writable, but gradient is read-only"),
     "another form": (lambda: [numbers()], "got list of gradient 0"),
     "no array": (lambda: 3.0, "got float"),
 }  # fmt: skip
@@ -67,15 +89,20 @@ def test_gradients_that_are_refused_when_one_rank_has_them(comm, name):
         assert reducer.reduce(numbers()).shape == (N,)
 
 
+def contents(out):
+    first = out[0] if isinstance(out, list) else out
+    return np.array(getattr(first, "data", first)) if isinstance(first, Exporter) else np.array(first)
+
+
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_outputs_that_are_refused_when_one_rank_has_them(comm, name):
     make, said = OUTPUTS[name]
     for scheme in SCHEMES:
         reducer, bad = mpicomp.Reducer(comm, scheme), make()
-        kept = np.array(bad[0] if isinstance(bad, list) else bad)
+        kept = contents(bad).copy()
         with pytest.raises(BufferRefused, match=said):
             reducer.reduce(numbers(), out=bad if comm.rank == comm.size - 1 else numbers())
-        np.testing.assert_array_equal(bad[0] if isinstance(bad, list) else bad, kept)
+        np.testing.assert_array_equal(contents(bad), kept)
         assert (reducer.step, reducer.memory_norm()) == (0, 0.0)
 
 
@@ -103,19 +130,62 @@ def test_what_is_taken_as_it_is(comm, scheme):
         got = mean_of(numbers().reshape(out.shape), out=out)
         np.testing.assert_array_equal(got, numbers().reshape(out.shape))
         assert got is out
+    for out in (np.asmatrix(np.zeros(N, np.float32)), np.zeros(N, np.float32).view(np.recarray)):
+        got = mean_of(numbers().view(type(out)).reshape(out.shape), out=out)  # a subclass is its memory
+        assert got is out
+        np.testing.assert_array_equal(np.asarray(out).reshape(-1), numbers())
+        assert type(mean_of(out)) is np.ndarray
 
 
-class Foreign:
-    """Looks like an array and is none, as a tensor of another library."""
+@pytest.mark.parametrize("scheme", ["dense", "topk:density=1"])
+def test_structures_come_back_as_they_were(comm, scheme):
+    arrays = [numbers(), np.ones((2, 3), np.float32)]
+    for grads in (tuple(arrays), Pair(*arrays), arrays, {"a": arrays[0], "b": arrays[1]}):
+        reducer = mpicomp.Reducer(comm, scheme)
+        for out in (None, grads):
+            mean = reducer.reduce(grads, out=out)
+            assert type(mean) is type(grads)
+            values = mean.values() if isinstance(mean, dict) else mean
+            for before, after in zip(arrays, values, strict=True):
+                np.testing.assert_array_equal(before, after)
 
-    dtype, shape = np.dtype(np.float32), (N,)
 
-    def reshape(self, *shape):
-        return self
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("scheme", ["dense", "half", "topk:density=1", "topk:density=1,memory=none"])
+def test_arrays_of_other_libraries_are_read_through_dlpack(comm, scheme, old):
+    """Also such as must not be written, as JAX's."""
+    reducer = mpicomp.Reducer(comm, scheme)
+    for step in range(2):
+        mine = Exporter(numbers() + 2 * comm.rank + step, FLOAT, 32, old=old)
+        kept, mean = mine.data.copy(), reducer.reduce(mine)
+        np.testing.assert_array_equal(mean, numbers() + comm.size - 1 + step)
+        assert mean.flags.writeable and not np.shares_memory(mean, mine.data)
+        np.testing.assert_array_equal(mine.data, kept)
+    given = {"a": Exporter(numbers(), FLOAT, 32, old=old), "b": numbers()}
+    for array in mpicomp.Reducer(comm, scheme).reduce(given).values():
+        np.testing.assert_array_equal(array, numbers())
+
+
+@pytest.mark.parametrize("scheme", ["dense", "topk:density=1"])
+def test_bfloat16_of_other_libraries(comm, scheme):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    reducer = mpicomp.Reducer(comm, scheme)
+    mine = bfloat16(numbers() + 2 * comm.rank)
+    mean = reducer.reduce(mine)
+    assert mean.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(mean, numbers() + comm.size - 1)
+    out = bfloat16(np.zeros(N))
+    assert reducer.reduce(mine, out=out) is out  # written where the library reads it
+    np.testing.assert_array_equal(floats(out), numbers() + comm.size - 1)
+
+
+class Surprise(dict):
+    def items(self):
+        raise AttributeError("nobody foresaw this")
 
 
 @pytest.mark.parametrize(("odd", "kind", "said"), [
-    (Foreign, AttributeError, "has no attribute 'flags'"),
+    (lambda: Surprise(), AttributeError, "nobody foresaw this"),
     (lambda: {7: numbers()}, InvalidArgument, "names of arrays must be texts, got 7"),
 ])  # fmt: skip
 def test_what_nobody_foresaw_on_one_rank_is_an_error_on_all(comm, odd, kind, said):

@@ -378,7 +378,7 @@ def test_allow_lets_it_through(comm):
         (np.zeros(8, np.float64), Disagreement, "float64"),
         (np.zeros(16, np.float32)[::2], BufferRefused, "must be C-contiguous"),
         (np.zeros(8, int), BufferRefused, "must be one of float16"),
-        (None, BufferRefused, "must be a NumPy or CuPy array, got NoneType"),
+        (None, BufferRefused, "must be an array of NumPy, CuPy or a library that speaks DLPack, got NoneType"),
     ],
 )
 def test_one_wrong_rank_is_told_to_all(comm, last, error, text):
