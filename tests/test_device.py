@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
-from mpicomp.comm.buffers import check_device, check_flat, vector
+from mpicomp.comm.buffers import check_device, check_flat, check_type, vector
 from mpicomp.errors import BufferRefused
 from mpicomp.ops import device as device_module
 from mpicomp.ops.device import CuPy, at_home, device_of, finish_others, ready
+
+sys.path.insert(0, str(Path(__file__).parent / "mpi"))
+from exporter import BFLOAT, Exporter
 
 
 class Noted:
@@ -81,6 +85,17 @@ class ByDLPack:
 
     def __dlpack_device__(self):
         return self.kind, 0
+
+
+class BFloat16(Exporter):
+    """PyTorch's on a GPU: two bytes without a meaning by the interface, bfloat16 by DLPack."""
+
+    def __init__(self):
+        super().__init__(np.zeros(4, np.uint16), BFLOAT, device=2)
+
+    __cuda_array_interface__ = property(lambda self: {
+        "shape": (4,), "typestr": "<V2", "data": (256, False), "version": 2,
+    })  # fmt: skip
 
 
 @pytest.fixture
@@ -168,6 +183,17 @@ def test_what_another_library_has_queued_is_waited_for_before_cupy_reads_it(cupy
     cupy.log.clear()
     taken(Ours(cupy.noted, ByInterface().interface))
     assert "device" not in cupy.log
+
+
+def test_bfloat16_on_a_device_is_read_as_bits_and_known_as_bfloat16(cupy):
+    seen, asarray = [], cupy.asarray
+    cupy.asarray = lambda array: seen.append(array.__cuda_array_interface__["typestr"]) or asarray(array)
+    assert vector(BFloat16(), "recvbuf", None, None).kind == "bfloat16"
+    assert seen and set(seen) == {"<u2"}
+    named = vector([BFloat16(), "f"], "recvbuf", lambda letter: np.dtype(letter), None)
+    assert (named.kind, named.name) == (None, "float32")  # as the caller says
+    with pytest.raises(BufferRefused, match="must hold numbers of an MPI datatype, got bfloat16"):
+        check_type(BFloat16(), "sendbuf")
 
 
 @pytest.mark.parametrize(("kind", "ours"), [(1, False), (2, True), (13, True), (10, False)])

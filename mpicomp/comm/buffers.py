@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.device import Device, device_of, finish_others
-from ..ops.host_arrays import Plain, check_named, host_array
+from ..ops.host_arrays import Exported, Plain, check_named, host_array
 
 # One letter per NumPy dtype that our schedules add: float32, float64 and the integers.
 COVERED = frozenset("fdbBhHiIlLqQ")
@@ -65,7 +65,8 @@ def vector(
     device, kind = device_of(obj), None
     if device is not None:
         check_device(obj, role)
-        flat = flat_on(device, obj)
+        own, kind = as_bits(obj, role)
+        flat = flat_on(device, own)
     else:
         found = host_array(obj, role, None if dtype is None else bytes_reader(raw_bytes))
         if found is None:
@@ -73,6 +74,7 @@ def vector(
         array, kind = found
         check_host(array, role)
         flat = array.reshape(-1)
+    kind = kind if dtype is None else None
     if dtype is not None and dtype != flat.dtype:
         if flat.nbytes % dtype.itemsize or flat.itemsize > dtype.itemsize > 1:
             return None
@@ -128,6 +130,25 @@ def bytes_reader(raw_bytes: Callable[[Any], Any]) -> Callable[[Any, str], Plain 
             return None  # MPI's own call words the error
 
     return read
+
+
+class Bits:
+    """A device array's memory as uint16: CuPy has no dtype for that of its interface."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self._array.__cuda_array_interface__, "typestr": np.dtype(np.uint16).str}
+
+
+def as_bits(array: Any, role: str) -> tuple[Any, str | None]:
+    """A device array, and "bfloat16" if its library writes its two bytes as raw memory, as PyTorch does."""
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is None or interface["typestr"][1:] != "V2" or not hasattr(array, "__dlpack__"):
+        return array, None
+    return (Bits(array), "bfloat16") if Exported(array, role).type.is_bfloat16 else (array, None)
 
 
 def check_type(message: Any, role: str) -> None:
