@@ -48,6 +48,9 @@ class FakeDevice:
     def flat(self, array):
         return FakeArray(array.memory.reshape(-1))
 
+    def own(self, array):
+        return array
+
     def synchronize(self, array):
         self.log.append("synchronize")
 
