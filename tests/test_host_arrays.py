@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mpicomp.errors import BufferRefused
+from mpicomp.errors import BufferRefused, MissingExtra
 from mpicomp.ops.host_arrays import check_named, host_array
 
 sys.path.insert(0, str(Path(__file__).parent / "mpi"))
@@ -122,3 +122,11 @@ def test_scalars_are_read_only_copies():
         assert found == 3
         assert not found.flags.writeable
     assert host_array(array.array("d", [1, 2]), "x").array.tolist() == [1, 2]
+
+
+def test_bfloat16_of_numpy_needs_ml_dtypes_and_its_bits_do_not(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    found = host_array(Exporter(np.zeros(3, np.uint16), BFLOAT), "x")
+    assert found.kind == "bfloat16"
+    with pytest.raises(MissingExtra, match="pip install ml_dtypes"):
+        found.named()
