@@ -56,12 +56,17 @@ class FlatBucket:
             raise BufferRefused(self._unlike(index, gradient))
         if gradient.data_ptr() != view.data_ptr() or gradient.dtype != view.dtype:
             view.copy_(gradient)
+        elif not gradient.is_contiguous():  # the same memory, read in another order
+            view.copy_(gradient.clone())
         if factor != 1.0:
             view.mul_(factor)
 
     def mean_of(self, index: int) -> torch.Tensor:
-        """A parameter's mean gradient in its own dtype: its place itself, or in half precision a copy."""
-        return self.views[index].to(self.parameters[index].dtype)
+        """A parameter's mean gradient in its own dtype and memory layout: its place itself, or a copy."""
+        view, parameter = self.views[index].detach(), self.parameters[index]  # model.to() replaces a gradient's memory
+        if in_c_order(parameter):
+            return view.to(parameter.dtype)
+        return torch.empty_like(parameter).copy_(view)
 
     def _unlike(self, index: int, gradient: torch.Tensor) -> str:
         view, name = self.views[index], self.names[index]
@@ -71,6 +76,13 @@ class FlatBucket:
             f"the gradient of {name} has shape {list(gradient.shape)} on {gradient.device}, expected "
             f"{list(view.shape)} on {view.device}: change the model before DistributedOptimizer is made"
         )
+
+
+def in_c_order(parameter: torch.Tensor) -> bool:
+    """Whether PyTorch lays out a parameter's gradient in C order. It has the parameter's own strides if these leave no
+    gaps (channels_last, a transposed matrix), which fused optimizers and DDP rely on; else C order.
+    """
+    return parameter.is_contiguous() or torch.empty_like(parameter, device="meta").stride() != parameter.stride()
 
 
 def named_arrays(flat: torch.Tensor, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> dict[str, Any]:

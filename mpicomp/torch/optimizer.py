@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,24 @@ from .exchange import Alone, Exchange, sends_all
 from .flat import bucket_size
 from .refusals import check_graph, check_momentum, check_nonfinite, check_parameters, trainable
 
-FRESH, RUNNING, DONE = "fresh", "running", "done"
+# Left out: a scaler goes on to the next backward, or, if the optimizer is fused, calls step() first.
+FRESH, RUNNING, DONE, LEFT_OUT = "fresh", "running", "done", "left out"
+
+
+class OfInner:
+    """An attribute of the wrapped optimizer, read, set and deleted there."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: Any, owner: type | None = None) -> Any:
+        return self if wrapper is None else getattr(wrapper.optimizer, self._name)
+
+    def __set__(self, wrapper: Any, value: Any) -> None:
+        setattr(wrapper.optimizer, self._name, value)
+
+    def __delete__(self, wrapper: Any) -> None:
+        delattr(wrapper.optimizer, self._name)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -111,6 +129,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
         return self.optimizer.defaults
 
+    # A GradScaler sets these on the object it is given; a fused optimizer reads them on itself.
+    grad_scale, found_inf = OfInner(), OfInner()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether a GradScaler leaves unscaling to the optimizer; it must read the attributes above.
+
+        An optimizer that takes the scaler as an argument of ``step`` gets gradients that the scaler has unscaled.
+        """
+        takes_scaler = "grad_scaler" in inspect.signature(self.optimizer.step).parameters
+        return not takes_scaler and getattr(self.optimizer, "_step_supports_amp_scaling", False)
+
     def __getattr__(self, name: str) -> Any:
         if name == "optimizer":  # not there yet
             raise AttributeError(name)
@@ -148,7 +178,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._phase == DONE:
             return
-        if self._phase == FRESH:
+        if self._phase != RUNNING:
             self._begin()
         self._finish()
 
@@ -157,7 +187,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         A ``closure`` recomputes the loss and calls backward; the optimizer gets the mean loss over all ranks.
         """
-        if closure is None and self._phase != DONE:
+        if closure is None and self._phase not in (DONE, LEFT_OUT):
             raise InvalidArgument("step() needs gradients: call backward() outside no_sync() before every step(); "
                                   "synchronize() where a rank has no data")
         check_graph(self.optimizer, self._mine)
@@ -184,7 +214,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                                       "DistributedOptimizer; of several backward() all but the last go into no_sync()")
             if self._accumulating:
                 return
-            if self._phase == FRESH:
+            if self._phase != RUNNING:
                 self._begin()
                 torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             self._exchange.put(parameter, self._inverse)
@@ -209,8 +239,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             value = 0.0 if self._scaler is None else torch.inf  # which every rank's scaler finds
             for parameter in self._mine:
                 parameter.grad = torch.full_like(parameter, value)
-        # A scaler does not call step() after an overflow.
-        self._phase = FRESH if self.skipped and self._scaler is not None else DONE
+        self._phase = LEFT_OUT if self.skipped and self._scaler is not None else DONE
 
     # -- state
 
