@@ -79,8 +79,10 @@ class FlatBucket:
 
 
 def in_c_order(parameter: torch.Tensor) -> bool:
-    """Whether PyTorch lays out a parameter's gradient in C order. It has the parameter's own strides if these leave no
-    gaps (channels_last, a transposed matrix), which fused optimizers and DDP rely on; else C order.
+    """Return True if PyTorch lays out a parameter's gradient in C order.
+
+    If the parameter's strides leave no gaps (channels_last, a transposed matrix), its gradient has the same strides:
+    fused optimizers and DDP rely on it.
     """
     return parameter.is_contiguous() or torch.empty_like(parameter, device="meta").stride() != parameter.stride()
 

@@ -134,7 +134,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether a GradScaler leaves unscaling to the optimizer; it must read the attributes above.
+        """True if a GradScaler leaves unscaling to the optimizer, which then reads the attributes above.
 
         An optimizer that takes the scaler as an argument of ``step`` gets gradients that the scaler has unscaled.
         """

@@ -1,0 +1,225 @@
+"""The DDP hook: error memory belongs to parameters, in whatever buckets, order and memory layout DDP has them."""
+
+import io
+import os
+
+import needs_torch  # noqa: F401
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import mpicomp
+from mpicomp.errors import Disagreement, InvalidArgument
+from mpicomp.torch import ddp_hook
+
+torch.set_num_threads(1)
+CAP = 200e-6  # MB: two or three of the layers below
+# What DDP is made with -> how many steps go dense
+WAYS = {
+    "rebuilt after the first step": ({}, 1),
+    "rebuilt after the second step": ({"static_graph": True}, 2),
+    "never rebuilt": ({"find_unused_parameters": True}, 2),
+    "gradients are views": ({"gradient_as_bucket_view": True}, 1),
+    "static views": ({"static_graph": True, "gradient_as_bucket_view": True}, 2),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gloo(comm, tmp_path_factory):
+    """PyTorch's own process group over the same ranks."""
+    path = comm.bcast(str(tmp_path_factory.mktemp("gloo") / "store") if comm.rank == 0 else None)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = torch.distributed.FileStore(path, comm.size)
+    torch.distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
+    yield
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+class Weighted(nn.Module):
+    """Its gradients are the factors that it is given: small integers, so that every order of sums has the same bits.
+
+    Six weights of one shape, and three in other memory layouts than C order.
+    """
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.equal = nn.ParameterList(nn.Parameter(torch.ones(4, 4)) for _ in range(6))
+        self.turned = nn.Parameter(torch.ones(5, 6).t())
+        self.square = nn.Parameter(torch.ones(5, 5).t())
+        self.image = nn.Parameter(torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last))
+        self.to(dtype)
+
+    def forward(self, factors):
+        return sum((one * factor).sum() for one, factor in zip(self.parameters(), factors, strict=True))
+
+
+def factors(model, comm, seed, step):
+    """This rank's, multiples of the number of ranks."""
+    generator = torch.Generator().manual_seed(seed + 100 * step + comm.rank)
+    return [comm.size * torch.randint(-8, 9, one.shape, generator=generator).to(one) for one in model.parameters()]
+
+
+def hooked(model, comm, scheme, cap=CAP, named=True, **options):
+    wrapped = DDP(model, bucket_cap_mb=cap, **options)
+    hook = ddp_hook(comm, scheme, model.named_parameters() if named else ())
+    wrapped.register_comm_hook(None, hook)
+    return wrapped, hook
+
+
+def step_of(wrapped, own):
+    wrapped.zero_grad()
+    wrapped(own).backward()
+    return [parameter.grad.clone() for parameter in wrapped.module.parameters()]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "nameless"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_error_memory_stays_with_its_parameter(comm, seed, way, dtype, named):
+    """As a Reducer of the gradients by name, which knows no buckets."""
+    options, dense = WAYS[way]
+    model = Weighted(dtype)
+    wrapped, hook = hooked(model, comm, "topk:density=0.2", named=named, **options)
+    reference, plain = mpicomp.Reducer(comm, "topk:density=0.2"), mpicomp.Reducer(comm, "dense")
+    for step in range(6):
+        own = factors(model, comm, seed, step)
+        reducer = plain if step < dense else reference
+        expected = reducer.reduce([one.float().numpy() for one in own])
+        for gradient, mean in zip(step_of(wrapped, own), expected, strict=True):
+            assert torch.equal(gradient, torch.from_numpy(mean).to(dtype)), step
+    assert len(hook.reducers) > 1
+    hook.close()
+
+
+@pytest.mark.parametrize("scheme", ["powersgd:rank=1", "randomk:density=0.3", "topk-global:density=0.1"])
+def test_schemes_see_weights_in_the_order_of_their_shape(comm, seed, scheme):
+    """Matrices of transposed and channels_last weights, and random coordinates, are those of the Reducer."""
+    model = Weighted()
+    wrapped, hook = hooked(model, comm, scheme, cap=25)
+    reference = mpicomp.Reducer(comm, scheme)
+    names = [name for name, _ in model.named_parameters()]
+    for step in range(5):
+        own = factors(model, comm, seed, step)
+        got = dict(zip(names, step_of(wrapped, own), strict=True))
+        if step == 0:
+            continue
+        given = dict(zip(names, own, strict=True))
+        (group,) = hook.state_dict()["layout"]
+        mean = reference.reduce({name: given[name].numpy() for name in group})
+        for name in group:
+            assert torch.equal(got[name], torch.from_numpy(mean[name])), name
+    hook.close()
+
+
+@pytest.mark.parametrize(("way", "scheme"), [
+    *((way, "topk-global:density=0.1") for way in WAYS),
+    *((next(iter(WAYS)), scheme) for scheme in ("topk:density=0.2", "powersgd:rank=1", "dgc:density=0.1,dense=1d",
+                                                "randomk:density=0.3", "accordion:interval=2")),
+])
+def test_resumes_bit_for_bit(comm, seed, way, scheme):
+    """Every rank goes on from its own file, also with other buckets of DDP's."""
+    options, dense = WAYS[way]
+    wrapped, hook = hooked(Weighted(), comm, scheme, **options)
+    for step in range(dense + 1):
+        step_of(wrapped, factors(wrapped.module, comm, seed, step))
+    file = io.BytesIO()
+    torch.save(hook.state_dict(), file)
+    resumed, fresh = hooked(Weighted(), comm, scheme, cap=CAP / 2, **options)
+    fresh.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+    for step in range(dense + 1, dense + 5):
+        own = factors(wrapped.module, comm, seed, step)
+        for a, b in zip(step_of(wrapped, own), step_of(resumed, own), strict=True):
+            assert torch.equal(a, b), step
+    for one in (hook, fresh):
+        one.close()
+
+
+def test_a_state_goes_back_into_its_own_hook(comm, seed):
+    wrapped, hook = hooked(Weighted(), comm, "topk:density=0.2")
+    runs = []
+    for step in range(3):
+        step_of(wrapped, factors(wrapped.module, comm, seed, step))
+    state = hook.state_dict()
+    for _ in range(2):
+        runs.append([step_of(wrapped, factors(wrapped.module, comm, seed, step)) for step in (3, 4)])
+        hook.load_state_dict(state)
+    assert all(torch.equal(a, b) for one, other in zip(*runs, strict=True) for a, b in zip(one, other, strict=True))
+    hook.close()
+
+
+def test_a_state_of_no_step_begins_anew(comm, seed):
+    wrapped, hook = hooked(Weighted(), comm, "topk:density=0.2")
+    hook.load_state_dict(hook.state_dict())
+    own = factors(wrapped.module, comm, seed, 0)
+    expected = mpicomp.Reducer(comm, "dense").reduce([one.numpy() for one in own])
+    for gradient, mean in zip(step_of(wrapped, own), expected, strict=True):
+        assert torch.equal(gradient, torch.from_numpy(mean))
+    hook.close()
+
+
+def trained(comm, seed, named=True):
+    wrapped, hook = hooked(Weighted(), comm, "topk:density=0.2", named=named)
+    for step in range(3):
+        step_of(wrapped, factors(wrapped.module, comm, seed, step))
+    return wrapped, hook
+
+
+def test_a_state_needs_names(comm, seed):
+    _, hook = trained(comm, seed, named=False)
+    with pytest.raises(InvalidArgument, match=r"needs the names of all parameters: .*model\.named_parameters\(\)"):
+        hook.state_dict()
+    hook.close()
+
+
+@pytest.mark.parametrize(("damage", "said"), [
+    (lambda state: state.pop("layout"), "must be of ddp_hook's state_dict, it lacks layout"),
+    (lambda state: state["states"].pop(), "reducers, one a bucket, got"),
+    (lambda state: state["layout"][0].append("other"), "as named_parameters, got other: pass"),
+    (lambda state: state["states"][0].pop("step"), "it lacks step"),
+    (lambda state: state["states"][0].update(scheme="topk:density=0.5"), "must have scheme="),
+])  # fmt: skip
+def test_a_state_that_is_damaged_on_one_rank_is_refused_on_all(comm, seed, damage, said):
+    """The hook goes on as if it had not been tried."""
+    wrapped, hook = trained(comm, seed)
+    state, last = hook.state_dict(), comm.size - 1
+    before = [reducer.memory_norm() for reducer in hook.reducers.values()]
+    if comm.rank == last:
+        damage(state)
+    with pytest.raises(InvalidArgument, match=f"rank {last}: .*{said}"):
+        hook.load_state_dict(state)
+    assert before == [reducer.memory_norm() for reducer in hook.reducers.values()]
+    step_of(wrapped, factors(wrapped.module, comm, seed, 3))
+    hook.close()
+
+
+def test_states_of_other_groups_on_one_rank(comm, seed):
+    _, hook = trained(comm, seed)
+    state = hook.state_dict()
+    if comm.rank == comm.size - 1:
+        state["layout"].reverse()
+    with pytest.raises(Disagreement, match="a state of ddp_hook of"):
+        hook.load_state_dict(state)
+    hook.close()
+
+
+def test_another_model(comm, seed):
+    """A hook is one model's."""
+    _, hook = trained(comm, seed)
+    other = DDP(nn.Linear(3, 2))
+    other.register_comm_hook(None, hook)
+    with pytest.raises(RuntimeError, match="make one hook for each model"):
+        other(torch.ones(1, 3)).sum().backward()
+    hook.close()
+
+
+def test_a_model_that_lost_a_parameter(comm, seed):
+    """Another DDP of the same model brings fewer gradients than the hook's memory is for."""
+    wrapped, hook = trained(comm, seed)
+    wrapped.module.square.requires_grad_(False)
+    other = DDP(wrapped.module, bucket_cap_mb=CAP)
+    other.register_comm_hook(None, hook)
+    with pytest.raises(RuntimeError, match=r"square.*are missing: make another hook"):
+        other(factors(wrapped.module, comm, seed, 3)).backward()
+    hook.close()
