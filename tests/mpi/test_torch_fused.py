@@ -81,3 +81,25 @@ def test_a_model_converted_between_steps(comm, seed):
         for (name, a), b in zip(model.named_parameters(), alone.parameters(), strict=True):
             assert torch.equal(a, b), name
     wrapped.close()
+
+
+def test_ranks_with_other_memory_layouts(comm, seed):
+    """The state of rank 0's optimizer comes in the layout of each rank's own weights."""
+    model, size = Weighted(), comm.size
+    inner = FUSED["adam"](model.parameters())
+    steps = drawn(model, size, seed)
+    if comm.rank == 0:
+        model(steps[0][0]).backward()
+        inner.step()
+        inner.zero_grad()
+    else:
+        for parameter in model.parameters():
+            parameter.data = parameter.detach().contiguous()
+    wrapped = DistributedOptimizer(inner, model.named_parameters(), comm)
+    for everyone in steps[1:]:
+        wrapped.zero_grad()
+        model(everyone[comm.rank]).backward()
+        wrapped.step()
+    values = [parameter.detach().contiguous().numpy().tobytes() for parameter in model.parameters()]
+    assert len(set(map(tuple, comm.allgather(values)))) == 1
+    wrapped.close()
