@@ -6,6 +6,7 @@ import ctypes
 import os
 import socket
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +30,7 @@ RANKS = (
 )
 GPU_VARIABLE = "MPICOMP_GPU_PATH"
 GPU_PATHS = ("auto", "direct", "staged")
+DRIVER = "libcuda.so.1"  # without it no process has arrays in CUDA memory
 
 
 def world() -> MPI.Intracomm:
@@ -127,15 +129,30 @@ def gpu_path(wanted: str | None = None) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def cuda_aware() -> tuple[bool, str]:
-    """Whether MPI says with certainty that it takes CUDA memory, and how it said so."""
+    """Whether MPI reports that it takes CUDA memory, and how it reported so."""
     kinds = world().Get_info().Get("mpi_memory_alloc_kinds")
     if kinds and any(kind.split(":")[0] == "cuda" for kind in kinds.split(",")):
         return True, f"{library_name()} lists cuda in mpi_memory_alloc_kinds ({kinds})"
     try:
-        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
-    except (OSError, AttributeError):
-        return False, f"{library_name()} has no query that says it takes CUDA memory"
-    query.restype = ctypes.c_int
-    if query() == 1:
-        return True, f"{library_name()} answers yes to MPIX_Query_cuda_support"
-    return False, f"{library_name()} answers no to MPIX_Query_cuda_support"
+        ctypes.CDLL(DRIVER)
+    except OSError:
+        return False, f"this host has no CUDA driver ({DRIVER}), so {library_name()} was not asked"
+    for query, ask in QUERIES.items():
+        try:
+            answer = ask(getattr(ctypes.CDLL(MPI.__file__), query))
+        except (OSError, AttributeError):
+            continue
+        return answer, f"{library_name()} answers {'yes' if answer else 'no'} to {query}"
+    return False, f"{library_name()} has no query for CUDA support"
+
+
+def _ask_mpich(query: Any) -> bool:
+    supported = ctypes.c_int(0)
+    return query(0, ctypes.byref(supported)) == 0 and supported.value == 1  # 0: MPIX_GPU_SUPPORT_CUDA
+
+
+# MPICH has both, and before 4.0 the second one fails an assertion if MPICH was built without CUDA.
+QUERIES: dict[str, Callable[[Any], bool]] = {
+    "MPIX_GPU_query_support": _ask_mpich,
+    "MPIX_Query_cuda_support": lambda query: query() == 1,
+}

@@ -3,7 +3,7 @@
 The thread has a communicator of its own and runs the calls one after the other, in the order in which they were
 started, which is the same on every rank. It needs MPI_THREAD_MULTIPLE. Where MPI does not give that, its own
 non-blocking call is used, which gets on when the request is tested or waited for; what that cannot do (half
-precision, device arrays, the reproducible mode) is done at once.
+precision, the reproducible mode, device arrays, on which Open MPI's crashes) is done at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..ops import ops_for
-from ..ops.device import ready
+from ..ops.device import device_of, ready
 from .allreduce_call import resolve
 from .safety.checks import Opened
 
@@ -112,6 +112,11 @@ class Worker:
         self._thread.join()
 
 
+def array_in(message: Any) -> Any:
+    """The array of a message, which mpi4py also takes in a list with its count and datatype."""
+    return message[0] if isinstance(message, (list, tuple)) and message else message
+
+
 def threads_allowed(comm: MPI.Intracomm) -> bool:
     """Whether MPI may be called from any thread, on every rank (collective)."""
     return MPI.Intracomm.allreduce(comm, MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
@@ -132,11 +137,11 @@ class Helper:
         arguments = sendbuf, recvbuf, op, algorithm
         if self._worker is not None:
             for message in (sendbuf, recvbuf):  # the thread has streams of its own, which do not wait for the caller's
-                ready(message[0] if isinstance(message, (list, tuple)) and message else message)
+                ready(array_in(message))
             return self._worker.start(self.comm.Allreduce, *arguments)
         target = resolve(*arguments, self.comm.gpu_path).target
-        simple = target is None or (target.device is None and not target.kind)
-        if simple and not self.comm.reproducible:
+        on_host = all(device_of(array_in(message)) is None for message in (sendbuf, recvbuf))
+        if on_host and not (target is not None and target.kind) and not self.comm.reproducible:
             if target is not None:
                 self.comm.hand_over(target.array.nbytes)
             return Native(MPI.Intracomm.Iallreduce(self.comm, sendbuf, recvbuf, op))

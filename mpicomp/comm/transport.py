@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from .._util.partition import pieces
 from ..allreduce.cost import least_bytes
-from ..ops.device import ready
+from ..ops.device import device_of, ready
 from .node_memory import Node, split_node
 from .safety.call_log import Calls
 from .safety.revocation import made
@@ -243,14 +243,18 @@ class Link:
         self.wait(sent)
 
     def native_allreduce(self, work: Any, op: str, source: Any = None) -> None:
-        """MPI_Allreduce of ``source``, or in place, in calls of at most ``max_count`` elements."""
+        """MPI_Allreduce of ``source``, or in place, in calls of at most ``max_count`` elements.
+
+        Open MPI's non-blocking collectives crash on device memory: for such arrays a patient rank blocks, too.
+        """
         ready(work)
+        blocking = not self.patient or device_of(work) is not None
         given: Any = repeat(MPI.IN_PLACE) if source is None else self._parts(source)
         for own, part in zip(given, self._parts(work), strict=False):
-            if self.patient:
-                self.wait(self.comm.Iallreduce(own, part, MPI_OPS[op]))
-            else:
+            if blocking:
                 self.comm.Allreduce(own, part, MPI_OPS[op])
+            else:
+                self.wait(self.comm.Iallreduce(own, part, MPI_OPS[op]))
         self.count_modelled(least_bytes(work.nbytes, self.size))
 
     def extremes(self, number: int, patient: bool) -> tuple[int, int]:

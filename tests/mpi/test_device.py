@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from mpi4py import MPI
 
 from mpicomp import Comm
 from mpicomp.allreduce.choice import schedule
-from mpicomp.comm import job, staging
+from mpicomp.comm import job, nonblocking, staging
 from mpicomp.comm.buffers import Vector
 from mpicomp.errors import BufferRefused, InvalidArgument
 from mpicomp.ops import device as device_module
@@ -191,6 +193,40 @@ def test_a_thread_reduces_what_its_caller_has_queued_and_leaves_nothing_queued(d
     assert waiting[-1] is caller
 
 
+class Blocking(MPI.Intracomm):
+    """Stands in for an MPI whose non-blocking collectives crash on device memory, as Open MPI's do."""
+
+    def Iallreduce(self, sendbuf, recvbuf, op=MPI.SUM):
+        assert not any(isinstance(one, FakeArray) for one in (sendbuf, recvbuf)), "device memory in MPI_Iallreduce"
+        return MPI.Intracomm.Iallreduce(self, sendbuf, recvbuf, op)
+
+
+def test_a_patient_rank_gives_device_memory_to_blocking_calls_only(direct, make):
+    own = make()
+    own.wait_patiently()
+    own._link.comm = Blocking(own._link.comm)
+    for dtype in (np.float32, np.int64):
+        x = on_device(100, own.rank, dtype)
+        own.allreduce_in_place(x, "native")
+        np.testing.assert_array_equal(x.memory, total(100, own.size, dtype))
+        source, x = on_device(100, own.rank, dtype), FakeArray(np.zeros(100, dtype))
+        own.allreduce_from(source, x, "native")
+        np.testing.assert_array_equal(x.memory, total(100, own.size, dtype))
+
+
+def test_without_a_thread_device_memory_is_reduced_by_blocking_calls_only(direct, make, monkeypatch):
+    """Also what only MPI reduces, as complex numbers."""
+    monkeypatch.setattr(nonblocking, "threads_allowed", lambda comm: False)
+    monkeypatch.setattr(nonblocking, "MPI", SimpleNamespace(**{**vars(MPI), "Intracomm": Blocking}))
+    own = make()
+    for dtype in (np.float32, np.complex128):
+        source, x = on_device(100, own.rank, dtype), on_device(100, own.rank, dtype)
+        own.Iallreduce(MPI.IN_PLACE, x).Wait()
+        np.testing.assert_array_equal(x.memory, total(100, own.size, dtype))
+        own.Iallreduce(source, x).Wait()
+        np.testing.assert_array_equal(x.memory, total(100, own.size, dtype))
+
+
 def test_direct_is_refused_when_mpi_does_not_say_it_can(make, device, monkeypatch):
     monkeypatch.setattr(job, "cuda_aware", lambda: (False, "this MPI says no"))
     own = make(MPICOMP_GPU_PATH="direct")
@@ -228,3 +264,51 @@ def test_this_mpi_says_whether_it_takes_cuda_memory(monkeypatch):
     monkeypatch.setenv("MPICOMP_GPU_PATH", "fast")
     with pytest.raises(InvalidArgument, match="one of auto, direct, staged, got 'fast'"):
         job.gpu_path()
+
+
+class Library:
+    """Stands in for an MPI library: ``answers`` maps its queries to what they return."""
+
+    def __init__(self, **answers):
+        for name, answer in answers.items():
+            setattr(self, name, self.query(answer))
+
+    def query(self, answer):
+        def ask(*arguments):
+            if answer == "abort":
+                raise AssertionError("this query aborts in MPICH before 4.0")
+            if not arguments:
+                return answer
+            error, supported = answer
+            ctypes.cast(arguments[1], ctypes.POINTER(ctypes.c_int))[0] = supported
+            return error
+
+        return ask
+
+
+@pytest.mark.parametrize(("driver", "answers", "expected"), [
+    (True, {"MPIX_GPU_query_support": (0, 1), "MPIX_Query_cuda_support": "abort"}, True),  # MPICH
+    (True, {"MPIX_GPU_query_support": (0, 0), "MPIX_Query_cuda_support": "abort"}, False),
+    (True, {"MPIX_GPU_query_support": (16, 1), "MPIX_Query_cuda_support": "abort"}, False),
+    (True, {"MPIX_Query_cuda_support": 1}, True),  # Open MPI
+    (True, {"MPIX_Query_cuda_support": 0}, False),
+    (True, {}, False),
+    (False, {"MPIX_GPU_query_support": "abort", "MPIX_Query_cuda_support": "abort"}, False),
+])  # fmt: skip
+def test_mpi_is_asked_by_a_query_that_does_not_abort(monkeypatch, driver, answers, expected):
+    """And by none if no process here can have device arrays."""
+
+    def load(path):
+        if path == job.DRIVER and not driver:
+            raise OSError
+        return Library(**answers)
+
+    monkeypatch.setattr(job.ctypes, "CDLL", load)
+    job.cuda_aware.cache_clear()
+    try:
+        aware, reason = job.cuda_aware()
+    finally:
+        job.cuda_aware.cache_clear()
+    assert aware == expected
+    assert MPI.get_vendor()[0] in reason
+    assert ("no CUDA driver" in reason) == (not driver)
