@@ -22,6 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import MpicompError
+from ..ops.extension import AVAILABLE
 from ..ops.node_shared import LINE_BYTES, NodeWindow
 from .safety.revocation import made
 
@@ -57,6 +58,8 @@ class Node:
         control = round_up(LINE_BYTES * self.size, PAGE)
         slots = DEPTH * SLOT_BYTES
         try:
+            if not AVAILABLE:
+                raise OSError("only compiled operations share memory, and MPICOMP_OPS=reference runs without")
             segment = self._segment(control + 2 * slots if self.rank == 0 else slots)
         except OSError as error:
             self.problem = str(error)

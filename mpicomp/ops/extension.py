@@ -1,9 +1,11 @@
-"""Imported before the compiled extension: says what to do where there is none, as in a clone that was not installed,
-or where it refuses the instruction set that ``MPICOMP_ISA`` asks for.
+"""Look for the compiled extension, import it, and say what to do if it is missing or refuses ``MPICOMP_ISA``.
+
+With ``MPICOMP_OPS=reference`` it may be missing (``AVAILABLE`` is False); else every module that needs it raises.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,14 +13,17 @@ from pathlib import Path
 
 from ..errors import InvalidArgument, MissingExtra
 
-if find_spec("mpicomp.ops._cpu") is None:
+AVAILABLE = find_spec("mpicomp.ops._cpu") is not None
+if not AVAILABLE and os.environ.get("MPICOMP_OPS") != "reference":
     place, python = Path(__file__).parents[1], f"Python {sys.version_info.major}.{sys.version_info.minor}"
     raise MissingExtra(
         f"mpicomp was imported from {place}, where nothing is compiled for {python}: start Python in another folder "
-        "if that is a clone and mpicomp is installed elsewhere; else pip install --editable ."
+        "if that is a clone and mpicomp is installed elsewhere; else pip install --editable . "
+        "(without a compiler: MPICOMP_OPS=reference, NumPy and slow)"
     )
 try:
-    import_module("mpicomp.ops._cpu")
+    if AVAILABLE:
+        import_module("mpicomp.ops._cpu")
 except ImportError as error:
     if not str(error).startswith("MPICOMP_ISA"):
         raise

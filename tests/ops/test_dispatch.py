@@ -15,7 +15,9 @@ import pytest
 from mpicomp import ops as package
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import _cpu, cpu, gpu, ops_for, oracle, register
+from mpicomp.ops import node_shared as compiled_shared
 from mpicomp.ops.gpu import cuda_runtime
+from mpicomp.ops.oracle import shared as reference_shared
 
 NAMES = [
     name
@@ -60,12 +62,42 @@ def test_gpu_takes_the_same_arguments_as_the_reference():
         assert actual == expected, name
 
 
-def test_a_clone_that_was_not_compiled_says_so(tmp_path):
+@pytest.fixture
+def not_compiled(tmp_path):
+    """Code that makes Python find a copy of the package without its extension."""
     there = tmp_path / "mpicomp"
     shutil.copytree(Path(package.__file__).parents[1], there, ignore=shutil.ignore_patterns("*.so", "apps"))
-    first = f"import sys; sys.path[0] = {str(tmp_path)!r}; "
-    said = python(first + "import numpy, mpicomp.ops as o; o.ops_for(numpy.zeros(1))").stderr
-    assert f"MissingExtra: mpicomp was imported from {there}, where nothing is compiled for Python" in said
+    return f"import sys; sys.path[0] = {str(tmp_path)!r}; "
+
+
+def test_a_clone_that_was_not_compiled_says_so(tmp_path, not_compiled):
+    said = python(not_compiled + "import numpy, mpicomp.ops as o; o.ops_for(numpy.zeros(1))").stderr
+    expected = f"MissingExtra: mpicomp was imported from {tmp_path / 'mpicomp'}, where nothing is compiled for Python"
+    assert expected in said
+
+
+def test_the_oracle_needs_no_compiler(not_compiled):
+    code = not_compiled + """
+import numpy as np, mpicomp
+from mpi4py import MPI
+comm = mpicomp.Comm(MPI.COMM_WORLD)
+x = comm.empty(5)
+x[...] = 3
+for name in mpicomp.allreduce.names():
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm=name)
+mean = mpicomp.Reducer(comm, "topk:density=0.5").reduce({"a": x})["a"]
+comm.Iallreduce(MPI.IN_PLACE, x).Wait()
+comm.Free()
+print(x.tolist(), mean.tolist(), 'mpicomp.ops._cpu' in sys.modules)
+"""
+    ended = python(code, MPICOMP_OPS="reference")
+    assert "[3.0, 3.0, 3.0, 3.0, 3.0] [3.0, 3.0, 0.0, 0.0, 0.0] False" in ended.stdout, ended.stderr
+
+
+def test_stand_ins_mirror_what_is_compiled():
+    calls, stand_in = (shared.PlainCalls(None, None) for shared in (compiled_shared, reference_shared))
+    assert [name for name in dir(calls) if not name.startswith("_") and not hasattr(stand_in, name)] == []
+    assert [name for name in compiled_shared.__all__ if not hasattr(reference_shared, name)] == []
 
 
 def test_environment_chooses_the_oracle():
