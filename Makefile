@@ -22,7 +22,7 @@ EXTRA_openmpi := $(comma)torch-test$(comma)jax-test$(comma)docs
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
-        soak soak-ft soak-faults soak-trace fidelity gpu-check test-cupy docs test-packaging lint clean
+        soak soak-ft soak-faults soak-trace fidelity gpu-preflight gpu-check test-cupy docs test-packaging lint clean
 .PRECIOUS: .venv/%/.installed
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
@@ -115,12 +115,15 @@ soak-faults: $(call environment,openmpi) $(call environment,mpich)
 soak-trace: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/soak_trace.py --count $(KILLS)
 
-# On a machine with a GPU: its tests and benchmarks within ten minutes, into docs/results/. Installs nothing: PYTHON must
-# have CuPy; exits with 3 where there is no GPU.
+# On a machine with a GPU: first what it lacks, in less than a minute; then its tests and benchmarks within eight minutes,
+# into docs/results/. PYTHON must have CuPy; exits with 3 if there is no GPU. GPU_CHECK gives options, as --wheels FOLDER.
+gpu-preflight:
+	$(PYTHON) tests/gpu_check.py --preflight $(GPU_CHECK)
 gpu-check:
-	$(PYTHON) tests/gpu_check.py
+	$(PYTHON) tests/gpu_check.py $(GPU_CHECK)
 
-# The same without a GPU, but for speed: the real CuPy on an emulated device (tests/cupy_on_cpu/build.py): minutes.
+# The same without a GPU, but for speed: the real CuPy on an emulated device (tests/cupy_on_cpu/build.py), and gpu-check
+# rehearsed on a bare machine without a network: a quarter of an hour.
 test-cupy: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/cupy_on_cpu/check.py
 

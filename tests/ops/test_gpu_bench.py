@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
 import bench
 import timing
 
+pytestmark = pytest.mark.emulation
 N = 9000
 
 

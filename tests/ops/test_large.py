@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from arrays import assert_same, vector
-from cuda_on_cpu import EmulatedRuntime
 
 from mpicomp.ops import gpu, oracle
 from mpicomp.ops.gpu import collect, cuda_runtime
 from mpicomp.ops.gpu.arguments import vouch
 from mpicomp.ops.gpu.quantise import _Groups
 
+pytestmark = pytest.mark.emulation
 N = 2**33
 SIZES = (2**20, 2**31 - 1, 2**31, 2**31 + 1, 2**32, 2**32 + 5, N)
 MOST_BLOCKS = 2**31 - 1  # of a grid in CUDA
@@ -223,8 +223,7 @@ def run(runtime, family, name, blocks, args, first=None, most=2):
 
 @pytest.fixture
 def runtime(emulated_cuda):
-    if not isinstance(cuda_runtime._runtime, EmulatedRuntime):
-        pytest.skip("parts of a grid can be run on the CPU alone")
+    """Runs parts of a grid."""
     return cuda_runtime._runtime
 
 

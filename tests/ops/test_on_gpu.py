@@ -12,6 +12,8 @@ from on_gpu import OnGPU
 from mpicomp.errors import BufferRefused
 from mpicomp.ops import oracle
 
+pytestmark = pytest.mark.emulation
+
 
 class OnHost(np.ndarray):
     """What has come back."""

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpicomp.errors import BufferRefused, InvalidArgument
-from mpicomp.ops import _cpu, cpu, gpu, oracle
+from mpicomp.ops import _cpu, cpu, oracle
 from mpicomp.ops.gpu import cuda_runtime
 from mpicomp.ops.oracle import Key
 from mpicomp.ops.oracle.quantise import NORMS
@@ -174,10 +174,9 @@ def test_limits_of_specials(ops, dtype):
         np.testing.assert_array_equal(out, np.array([np.nan, 7, 0, np.nan, -1], dtype))
 
 
+@pytest.mark.emulation
 def test_bounds_that_are_known_are_not_asked_for(emulated_cuda, rng, monkeypatch):
     """Nor what no operation has to look for, as the largest magnitude is given."""
-    if emulated_cuda is not gpu:
-        pytest.skip("arrays are copied to the GPU for each call, so nothing is known of them")
     x, host = vector(rng, 1000, np.float32), np.int64([0, 300, 1000])
     bounds = emulated_cuda.group_bounds(host)
     assert_same(bounds, host)

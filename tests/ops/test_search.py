@@ -186,6 +186,7 @@ def test_a_device_finds_the_same_again(emulated_cuda, rng, search):
     assert_same(first.indices, second.indices)
 
 
+@pytest.mark.emulation
 @pytest.mark.parametrize("search", SEARCHES)
 def test_indices_of_64_bits(emulated_cuda, wide_indices, rng, search):
     grad = rng.standard_normal(9000).astype(np.float32)
