@@ -40,6 +40,7 @@ PASSED, FAILED, NO_GPU, NO_CUPY = 0, 1, 3, 4
 SECONDS = 480.0
 LEAST = 5.0  # seconds that a part is begun with
 WHEELS_S = 120.0
+NOT_STARTED = 127  # a shell's exit code for this
 GRACE = 3.0  # seconds that a part that is cut has to end by itself
 KERNEL_TESTS = ["-m", "pytest", "-q", "tests/ops"]
 SMALL_TESTS = "spans or pack or masked_update or digits"
@@ -110,15 +111,18 @@ def run(part: Part, limit: float, log: Path) -> dict[str, Any]:
         output.write(f"\n== {part.name}\n")
         output.flush()
         begin = output.tell()
-        process = subprocess.Popen(part.command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=subprocess.STDOUT, start_new_session=True)
+        process = None
         try:
+            process = subprocess.Popen(part.command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
+                                       stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
             code = process.wait(timeout=limit)
+        except OSError as error:  # the other parts run
+            code, reason = NOT_STARTED, str(error)
         except subprocess.TimeoutExpired:
             reason = f"its limit was {limit:.0f} s"
         except Cut as cut:
             reason = f"the check was ended by {cut}"
-        if reason:
+        if code is None and process is not None:
             end(process)
         output.seek(begin)
         text = output.read()
@@ -165,7 +169,10 @@ def check(chosen: list[Part], until: float, log: Path, keep: Callable[[list[dict
         print(outcome["outcome"], outcome.get("reason") or "", spent, flush=True)
         print(part_table(outcome), outcome["output"] if outcome["outcome"] == "failed" else "", sep="\n", flush=True)
         outcomes.append(outcome)
-        keep(outcomes)
+        try:
+            keep(outcomes)
+        except OSError as error:  # a full disk, say: the tables are printed
+            print(f"the results could not be written: {error}", flush=True)
     return outcomes
 
 

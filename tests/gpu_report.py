@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 WRONG = "the result is not what it should be"
+MEASURED = {"case", "elements", "moved_bytes", "seconds", "bytes_per_s"}
 FIGURES = ("| figure | elements | must move, MB | ms | GB/s | of the copy | aim |", "|---|---|---|---|---|---|---|")
 
 
@@ -44,8 +45,8 @@ def markdown(found: dict[str, Any]) -> str:
     for part in found["parts"]:
         reason = f": {part['reason']}" if part.get("reason") else ""
         lines.append(f"| {part['part']} | {part['outcome']}{reason} | {passed(part)} | {part.get('seconds', '')} |")
-    figures = [one for part in found["parts"] for one in part["results"] if "seconds" in one]
-    lines += ["", *FIGURES, *map(figure, figures)] if figures else []
+    figures = [row for part in found["parts"] for row in rows(part)]
+    lines += ["", *FIGURES, *figures] if figures else []
     for part in found["parts"]:
         lines += [f"\n{line}" for line in wrong(part)]
     return "\n".join(lines) + "\n"
@@ -53,8 +54,12 @@ def markdown(found: dict[str, Any]) -> str:
 
 def part_table(part: dict[str, Any]) -> str:
     """One part's figures and wrong results; empty if it has none."""
-    figures = [figure(one) for one in part["results"] if "seconds" in one]
+    figures = rows(part)
     return "\n".join([*([*FIGURES, *figures] if figures else []), *wrong(part)])
+
+
+def rows(part: dict[str, Any]) -> list[str]:
+    return [figure(one) for one in part["results"] if set(one) >= MEASURED]
 
 
 def passed(part: dict[str, Any]) -> str:
@@ -66,13 +71,13 @@ def passed(part: dict[str, Any]) -> str:
 
 def wrong(part: dict[str, Any]) -> list[str]:
     failed = [one for one in part["results"] if one.get("passed") is False]
-    return [f"{part['part']}: {one['case']}: {one.get('error', one.get('difference', WRONG))}" for one in failed]
+    return [f"{part['part']}: {one.get('case')}: {one.get('error', one.get('difference', WRONG))}" for one in failed]
 
 
 def figure(one: dict[str, Any]) -> str:
     share = one.get("of_copy", one.get("of_pinned_copy"))
     aims = []
-    if one.get("target") is not None:
+    if share is not None and one.get("target") is not None:
         aims.append(aim(f"{one['target']:.0%}", share >= one["target"]))
     if "times_ours" in one:
         aims.append(aim(f"{one['least_times_ours']} times our time: {one['times_ours']:.1f}",

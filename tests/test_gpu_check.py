@@ -166,6 +166,19 @@ def test_what_does_not_fit_is_left_out(tmp_path):
     assert verdict(outcomes) == PASSED
 
 
+def test_a_part_that_cannot_be_started_or_kept_stops_no_other(tmp_path, capsys):
+    def keep(outcomes):
+        raise OSError("no space left on device")
+
+    strange = python("print('{\"seconds\": 1, \"target\": 2}\\n{\"passed\": false}')")
+    parts = [Part("lost", ["no-such-program"], 60), Part("strange", strange, 60), Part("good", python("pass"), 60)]
+    outcomes = check(parts, time.monotonic() + 200, tmp_path / "log", keep)
+    assert [one["outcome"] for one in outcomes] == ["failed", "passed", "passed"]
+    assert "no-such-program" in outcomes[0]["reason"] and verdict(outcomes) == FAILED
+    assert capsys.readouterr().out.count("the results could not be written: no space left") == 3
+    assert f"strange: None: {gpu_report.WRONG}" in markdown({"gpu": "g", "time": "t", "parts": outcomes})
+
+
 def test_the_start_counts(machine, monkeypatch, tmp_path):
     machine("nvidia-smi", "echo 'NVIDIA H200'")
     findings(monkeypatch)
@@ -228,6 +241,17 @@ def test_only_tests_of_kernels_run_on_a_gpu():
     assert not files & {"test_cuda_checked.py", "test_cuda_compiles.py", "test_large.py", "test_on_gpu.py",
                         "test_gpu_bench.py", "test_dispatch.py", "test_plain.py"}  # fmt: skip
     assert "[avx" not in done.stdout and "baseline" not in done.stdout
+
+
+def test_tests_of_kernels_report_as_they_go():
+    """A line of JSON per file, and per test that failed, as all do if there is no CuPy."""
+    command = [sys.executable, *gpu_check.KERNEL_TESTS[:-1], "tests/ops/test_measure.py", "tests/ops/test_sketch.py"]
+    done = subprocess.run([*command, "-k", "squared or nonfinite or rows_refuses"], cwd=gpu_check.ROOT, text=True,
+                          env=gpu_machine.environment(), capture_output=True, timeout=100, check=False)  # fmt: skip
+    results = json_lines(done.stdout)
+    assert sum(one.get("tests", 1) for one in results) >= 10, done.stdout
+    files = {one["case"].partition("::")[0].rpartition("/")[2] for one in results}
+    assert files == {"test_measure.py", "test_sketch.py"}
 
 
 def test_only_whole_objects_are_read():

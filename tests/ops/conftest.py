@@ -87,8 +87,7 @@ class Reporter:
         self.finish()
 
     def _print(self, **result: object) -> None:
-        self._terminal.ensure_newline()
-        self._terminal.write_line(json.dumps(result), flush=True)
+        self._terminal.write(f"\n{json.dumps(result)}\n", flush=True)  # dots may stand on the line
 
 
 @pytest.hookimpl(trylast=True)
