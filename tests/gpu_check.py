@@ -72,7 +72,7 @@ def parts(elements: list[int] | None = None) -> list[Part]:
         Part("calls, 2 ranks", ranks(2, "calls"), 60, ("cupy", "nvrtc", "mpi")),
         *(Part(f"schemes, {n} ranks", ranks(n, "schemes"), 60, ("cupy", "nvrtc", "mpi")) for n in (1, 2, 3, 4)),
         Part("PowerSGD beside PyTorch's", [python, "tests/gpu/powersgd.py"], 60, ("cupy", "nvrtc", "mpi", "torch")),
-        Part("PyTorch", [python, "tests/gpu/torch_steps.py"], 60, ("cupy", "nvrtc", "mpi", "torch")),
+        Part("PyTorch, 2 ranks", ranks(2, "torch_steps"), 60, ("cupy", "nvrtc", "mpi", "torch")),
         *(Part(tool, [*under, tool, *tests, "-k", SMALL_TESTS], 100, ("cupy", "nvrtc", "pytest", "compute-sanitizer"))
           for tool in ("memcheck", "racecheck")),
     ]

@@ -112,6 +112,22 @@ class Calls:
         self.comm.Allreduce(ByInterface(source, **named), ByInterface(target, **named))
         np.testing.assert_array_equal(target.get(), 2 * self.total(N))
 
+    def in_flight(self) -> None:
+        """Several at once, each behind what its caller has queued; and a call of a rank that waits patiently."""
+        sources, targets = ([cupy.asarray(self.own(n)) for n in (N, 1, 1000)] for _ in range(2))
+        for one in sources:
+            one *= 2
+        started = [self.comm.Iallreduce(*pair) for pair in zip(sources, targets, strict=True)]
+        started += [self.comm.Iallreduce(MPI.IN_PLACE, one, algorithm="native") for one in sources]
+        for request in started:
+            request.Wait()
+        for one in (*sources, *targets):
+            np.testing.assert_array_equal(one.get(), 2 * self.total(one.size))
+        self.comm.wait_patiently()
+        x = cupy.asarray(self.own(N))
+        self.comm.Allreduce(MPI.IN_PLACE, x, algorithm="native")
+        np.testing.assert_array_equal(x.get(), self.total(N))
+
     def parts(self) -> None:
         """Of arrays: slices, counts; what is not contiguous, or half on the host, is refused."""
         x = cupy.asarray(self.own(N))
@@ -155,6 +171,7 @@ def main() -> int:
         ("streams", calls.streams, ()),
         *((f"work pending {how}", calls.pending, (how,)) for how in ("with its stream", "without")),
         ("parts of arrays", calls.parts, ()),
+        ("in flight", Calls(mpicomp.Comm(MPI.COMM_WORLD)).in_flight, ()),
         *((f"state of {scheme}", calls.state, (scheme,))
           for scheme in ("scalecom", "topk", "powersgd:rank=20", "onebit", "gtopk", "signsgd")),
     ]  # fmt: skip
