@@ -1,9 +1,10 @@
 """The folder of a run's checkpoints: names, the manifest, what is complete, what is kept. Rank 0's business.
 
 ``DIR/step-000000120/`` holds ``common.h5``, one ``rank_00000.h5`` a rank and ``manifest.json``, which tells the bytes
-and CRC-32 of all of them and has a CRC-32 itself. It is written as ``step-000000120.part`` and renamed when everything
-is on the disk: a folder without ``.part`` was complete once. ``DIR/latest`` is a text file with the newest name, for
-people and scripts; reading goes by the folders.
+and CRC-32 of all of them and has a CRC-32 itself. It is written as ``step-000000120.part``, renamed to
+``step-000000120.whole`` when everything is on the disk, and to its name when the checkpoints of the same or a later
+step, which are of another course, are set aside. The last two are complete; ``.whole`` counts if the other is absent.
+``DIR/latest`` is a text file with the newest name, for people and scripts; reading goes by the folders.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..errors import CorruptFile, MpicompError
 FORMAT, VERSION = "mpicomp-checkpoint", 1
 MANIFEST, COMMON, LATEST = "manifest.json", "common.h5", "latest"
 LONGEST = 1 << 28  # bytes of a manifest, which names every rank
-_NAME = re.compile(r"step-(\d{9,})")
+_NAME = re.compile(r"step-(\d{9,})(\.whole)?")
 
 
 def name_of(step: int) -> str:
@@ -38,8 +39,15 @@ def part_of(rank: int) -> str:
 
 def steps_in(root: Path) -> list[int]:
     """Steps of the checkpoints that were completed, ascending."""
-    found = (_NAME.fullmatch(entry.name) for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else ()
-    return sorted(int(match[1]) for match in found if match)
+    return list(folders_in(root))
+
+
+def folders_in(root: Path) -> dict[int, Path]:
+    """The complete checkpoints by step, ascending."""
+    found = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    complete = {int(match[1]): path for path in reversed(found)  # "step-N" after "step-N.whole", which it replaces
+                if (match := _NAME.fullmatch(path.name))}  # fmt: skip
+    return dict(sorted(complete.items()))
 
 
 def check_folder(root: str | os.PathLike[str]) -> None:
@@ -55,9 +63,15 @@ def check_folder(root: str | os.PathLike[str]) -> None:
 
 
 def begin(root: Path, step: int) -> Path:
-    """Make the folder that the ranks write into; what a killed job left of the same step goes."""
+    """Make the folder that the ranks write into; remove or finish what a killed job left."""
     part = root / f"{name_of(step)}.part"
     with _made(root):
+        for path in root.glob("step-[0-9]*.whole"):
+            target = path.with_suffix("")
+            if target.exists():  # the job was killed while another course was still in effect
+                shutil.rmtree(path)
+            else:
+                path.rename(target)
         if part.exists():
             shutil.rmtree(part)
         part.mkdir()
@@ -78,11 +92,12 @@ def _made(root: Path) -> Iterator[None]:
 def finish(root: Path, step: int, facts: dict[str, Any], keep: int) -> Path:
     """Write the manifest, give the folder its name and point ``latest`` at it; then drop what is too old."""
     part, target = root / f"{name_of(step)}.part", root / name_of(step)
+    whole = root / f"{target.name}.whole"
     try:
         write_manifest(part / MANIFEST, facts)
-        fsync(part)
+        replace(part, whole)  # killed from here on, this checkpoint is found where its predecessor no longer is
         _set_aside(root, step)
-        replace(part, target)
+        replace(whole, target)
         text = root / f"{LATEST}.part"
         text.write_text(f"{target.name}\n")
         replace(text, root / LATEST)
@@ -94,10 +109,13 @@ def finish(root: Path, step: int, facts: dict[str, Any], keep: int) -> Path:
 
 
 def _set_aside(root: Path, step: int) -> None:
-    """A run that went back behind checkpoints leaves them under another name: they are of another course."""
-    for other in steps_in(root):
-        if other >= step:
-            old, number = root / name_of(other), 1
+    """A run that went back behind checkpoints leaves them under another name: they are of another course.
+
+    The newest goes first, so that what is left at any moment ends with a checkpoint of that course or with the new one.
+    """
+    for other in reversed(steps_in(root)):
+        old, number = root / name_of(other), 1
+        if other >= step and old.exists():
             while (aside := root / f"{old.name}.aside{number}").exists():
                 number += 1
             old.rename(aside)

@@ -142,13 +142,13 @@ def load(comm: Any, root: str | os.PathLike[str], step: int | None = None) -> Ch
         On every rank: there is no checkpoint of ``step``.
     """
     root = Path(root)
-    there = json.loads(_tell(comm, json.dumps(together(comm, lambda: folder.steps_in(root), comm.rank == 0))))
+    there = _folders(comm, root)
     if step is not None:
         return _exactly(comm, root, step, there)
     notes: list[str] = []
-    for candidate in reversed(there):
+    for candidate, path in reversed(there.items()):
         try:
-            checkpoint = _open(comm, root / folder.name_of(candidate))
+            checkpoint = _open(comm, path)
         except CorruptFile as error:
             notes.append(f"passed over the checkpoint of step {candidate}: {error}")
             continue
@@ -178,11 +178,18 @@ def load_arrays(path: str | os.PathLike[str]) -> Sections:
     return state
 
 
-def _exactly(comm: Any, root: Path, step: int, there: list[int]) -> Checkpoint:
+def _folders(comm: Any, root: Path) -> dict[int, Path]:
+    """The complete checkpoints that rank 0 sees, by step, ascending."""
+    seen = together(comm, lambda: folder.folders_in(root), comm.rank == 0)
+    names = json.loads(_tell(comm, json.dumps([[step, path.name] for step, path in (seen or {}).items()])))
+    return {step: root / name for step, name in names}
+
+
+def _exactly(comm: Any, root: Path, step: int, there: dict[int, Path]) -> Checkpoint:
     if step not in there:
         raise InvalidArgument(f"no checkpoint of step {step} in {root}; there are: {', '.join(map(str, there)) or '-'}")
     try:
-        return _open(comm, root / folder.name_of(step))
+        return _open(comm, there[step])
     except CorruptFile as error:
         others = [one for one in there if one != step]
         advice = f"take that of step {others[-1]}" if others else "there is no other"

@@ -1,8 +1,10 @@
 """The files of a checkpoint in one process: what is killed, damaged or hostile never gives a wrong state."""
 
+import itertools
 import os
 import signal
 import time
+from functools import partial
 
 import h5py
 import numpy as np
@@ -191,12 +193,12 @@ def test_killed_at_any_moment_the_newest_whole_one_is_read(tmp_path, alone):
 
 @pytest.mark.parametrize(
     ("where", "name", "expected"),
-    [(parts, "write", 1), (folder, "write_manifest", 1), (folder, "_set_aside", 1), (folder, "replace", 1),
+    [(parts, "write", 1), (folder, "write_manifest", 1), (folder, "replace", 1), (folder, "_set_aside", 3),
      (folder, "_drop", 3)],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_killed_between_the_phases_of_a_save(tmp_path, alone, monkeypatch, where, name, expected):
-    """Just before each phase of the third save; dropping the oldest comes after the rename."""
+    """Just before each phase of a save, which is complete from its first rename on."""
     first = 1 if expected == 1 else 2
     for step in range(1, first + 1):
         checkpoint.save(alone, tmp_path, step, common={"model": {"x": np.full(9, step)}})
@@ -212,6 +214,51 @@ def test_killed_between_the_phases_of_a_save(tmp_path, alone, monkeypatch, where
     assert saved.step == expected and saved.notes == [] and saved.common["model"]["x"].tolist() == [expected] * 9
     checkpoint.save(alone, tmp_path, 9, common={})
     assert checkpoint.steps(tmp_path)[-1] == 9 and not list(tmp_path.glob("*9.part"))
+
+
+def killed_before_rename(nth, work):
+    """Run ``work`` in a child process that is killed before it renames for the ``nth`` time; whether it was."""
+    child = os.fork()
+    if child == 0:
+        renames = itertools.count()
+
+        def watched(rename):
+            def counted(*paths, **options):
+                if next(renames) == nth:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                rename(*paths, **options)
+
+            return counted
+
+        os.rename, os.replace = watched(os.rename), watched(os.replace)
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL)
+    return status != 0
+
+
+def test_killed_while_a_step_is_saved_again_a_whole_checkpoint_is_left(tmp_path, alone):
+    """Steps 4 and 6 are there and 4 is saved again: before any rename, one of the three is loaded, and it is whole."""
+    read = []
+    for nth in itertools.count():
+        root = tmp_path / str(nth)
+        for step in (4, 6):
+            checkpoint.save(alone, root, step, common={"model": {"x": np.full(9, step)}})
+        again = partial(checkpoint.save, alone, root, 4, common={"model": {"x": np.full(9, 40)}}, keep=1)
+        was_killed = killed_before_rename(nth, again)
+        saved = checkpoint.load(alone, root)
+        read.append((saved.step, int(saved.common["model"]["x"][0])))
+        assert saved.notes == [] and saved.step in checkpoint.steps(root)
+        after = checkpoint.save(alone, root, saved.step, common={"model": {"x": np.full(9, 7)}})
+        assert checkpoint.load(alone, root).common["model"]["x"].tolist() == [7] * 9
+        assert (root / folder.LATEST).read_text().strip() == after.name and not list(root.glob("*.whole"))
+        if not was_killed:
+            break
+    assert read == sorted(read, key=[(6, 6), (4, 4), (4, 40)].index) and len(set(read)) == 3
 
 
 @pytest.mark.parametrize(("had", "now"), [([1, 1, 1], [1]), ([1], [1, 1, 1]), ([3, 2, 2], [2, 2]), ([2], [1, 1])])
