@@ -11,7 +11,7 @@ TESTS = Path(__file__).resolve().parent
 
 def collected(*arguments):
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments]
-    return subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, timeout=300)
 
 
 def test_folders_apart_are_left_out_of_the_whole_tree():

@@ -14,6 +14,6 @@ def test_examples_in_docstrings(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPICOMP_ALLOW_SINGLETON": "1", "TMPDIR": str(tmp_path),
                    "OMP_NUM_THREADS": "1"}  # fmt: skip
     command = [sys.executable, "-m", "pytest", "-q", "--doctest-modules", "-p", "no:xdist", *files]
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert int(re.search(r"(\d+) passed", ended.stdout)[1]) >= 20

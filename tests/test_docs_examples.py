@@ -22,7 +22,7 @@ def run(name, *arguments):
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }  # fmt: skip
     command = [PROGRAMS / "mpirun", "-n", "2", PROGRAMS / "python", EXAMPLES / name, *arguments]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

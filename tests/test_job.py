@@ -40,7 +40,7 @@ def start(tmp_path, body, size=2, **environment):
 
     begin = time.monotonic()
     command = [*job_command(Path(sys.executable), size), str(script)]
-    code, output = run_limited(command, job_environment(**environment), 60, tmp_path)
+    code, output = run_limited(command, job_environment(**environment), 300, tmp_path)
     return code, output, time.monotonic() - begin
 
 
@@ -65,7 +65,7 @@ def alone(program, **environment):
     """One process without a launcher, in an environment cleaned of theirs."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI_", "PMIX_", "SLURM_"))}
     return subprocess.run(
-        [sys.executable, "-c", program], env={**clean, **environment}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], env={**clean, **environment}, capture_output=True, text=True, timeout=300
     )
 
 

@@ -153,7 +153,7 @@ def test_budgets(path: Path) -> None:
 def loaded_after(*statements: str) -> set[str]:
     """Top-level libraries (and mpi4py.MPI) that a fresh interpreter holds after ``statements``."""
     code = "\n".join([*statements, "import sys", "print('\\nLOADED', *sys.modules)"])
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     return set(result.stdout.rpartition("LOADED")[2].split())
 
 
@@ -188,7 +188,7 @@ def test_completion_of_commands_imports_no_command() -> None:
     code = "import sys; from mpicomp.cli import main\ntry: main([])\nfinally: sys.stderr.write(' '.join(sys.modules))"
     asked = {"_MPICOMP_COMPLETE": "bash_complete", "COMP_WORDS": "mpicomp be", "COMP_CWORD": "1"}
     result = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, timeout=300
     )
     assert "plain,bench" in result.stdout
     assert "mpicomp.cli.bench" not in result.stderr.split()

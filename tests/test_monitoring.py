@@ -21,7 +21,7 @@ def monitored(folder: Path, size: int, script: Path, *arguments: str) -> tuple[s
     options = MONITOR | {"pml_monitoring_filename": str(folder / "monitor")}
     settings = {f"OMPI_MCA_{name}": value for name, value in options.items()}
     command = [*job_command(Path(sys.executable), size), str(script), *arguments]
-    code, output = run_limited(command, job_environment(**settings), 90, folder)
+    code, output = run_limited(command, job_environment(**settings), 300, folder)
     assert code == 0, output
     sent, messages = {"E": Counter(), "I": Counter()}, Counter()
     for path in folder.glob("monitor*.prof"):

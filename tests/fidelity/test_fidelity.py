@@ -137,7 +137,7 @@ print("the same")
     assert run(["-c", code], tmp_path) == "the same\n"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_experiment_fills_its_table(tmp_path: Path) -> None:
     words = [str(HERE / "run.py"), *RUNNABLE, "--quick", "--seeds", "1", "--folder", str(tmp_path / "kept")]
     first = run([*words, "--jobs", "1"], tmp_path)

@@ -28,7 +28,7 @@ NAMES = [
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300)
 
 
 def test_numpy_arrays_are_served_by_the_compiled_module():

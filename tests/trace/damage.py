@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from mpicomp.cli.trace.command import trace
 from mpicomp.trace import open_trace, validate
 
-SECONDS = 20  # far more than any case needs
+SECONDS = 120  # far more than any case needs
 
 
 def damaged(data: bytes, rng: np.random.Generator) -> tuple[str, bytes]:

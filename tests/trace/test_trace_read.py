@@ -87,7 +87,7 @@ def test_hdf5_tools_read_it(planted_trace, tool):
     command = tool.split()
     if not shutil.which(command[0]):
         pytest.skip(f"{command[0]} is not installed (package hdf5-tools)")
-    done = subprocess.run([*command, planted_trace], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, planted_trace], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and not done.stderr
     assert "nbytes_sent" in done.stdout
 

@@ -195,7 +195,7 @@ def test_a_spool_of_its_own(solo, tmp_path):
 
 def in_child(code, *arguments):
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=300
     )
 
 

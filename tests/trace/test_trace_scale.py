@@ -49,7 +49,7 @@ def by_kind(rows):
     return sums
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_thousands_of_ranks_in_less_than_a_gigabyte(tmp_path, request, capsys):
     expected = write_journals(tmp_path / "spool", RANKS, EVENTS, seed_of(request))
     begin = time.monotonic()
@@ -57,7 +57,7 @@ def test_thousands_of_ranks_in_less_than_a_gigabyte(tmp_path, request, capsys):
     merging = time.monotonic() - begin
     assert merged.complete and merged.n_events == RANKS * EVENTS
     done = subprocess.run(
-        [sys.executable, "-c", ANALYSE, tmp_path / "run.h5"], capture_output=True, text=True, timeout=200, check=True
+        [sys.executable, "-c", ANALYSE, tmp_path / "run.h5"], capture_output=True, text=True, timeout=800, check=True
     )
     said = json.loads(done.stdout)
     size = (tmp_path / "run.h5").stat().st_size

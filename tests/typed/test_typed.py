@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("mypy", reason="mypy is in mpicomp[dev]")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -52,7 +52,7 @@ def project(folder: Path, text: str) -> str:
     """What mypy says of a program, in an environment where mpicomp is installed as a package."""
     environment = folder / "environment"
     packages = environment / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=100)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=300)
     (packages / "mpicomp").symlink_to(ROOT / "mpicomp")
     (packages / "others.pth").write_text("\n".join(site.getsitepackages()))
     (folder / "program.py").write_text(text)
