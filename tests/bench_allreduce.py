@@ -6,8 +6,9 @@ node     4 and 8 ranks of one node, 1 to 256 MiB, under Open MPI and MPICH: priv
 small    4 B to 16 KiB, 2 and 4 ranks: what ``Comm.Allreduce`` costs over mpi4py's own call
 hosts    four hosts of 1 Gbit/s (needs root and iproute2), 1 and 2 ranks a host, 4 to 256 MiB
 segments 64 MiB over the hosts, with segments of other lengths and numbers, and parts of other lengths, in turn
-step     a step of a dense Reducer, out of place and in place, beside the all-reduces in it
-buckets  steps of scheme `half` in buckets of 4 to 32 MiB that are in flight at once, beside one in one piece
+step     a step of a dense Reducer, out of place and in place, beside the all-reduces in it; step-hosts: over the hosts
+buckets  steps of scheme `half` in buckets of 4 to 32 MiB that are in flight at once, beside one in one piece;
+         buckets-hosts: over the hosts
 
 Times are medians of calls that take turns, each as slow as its slowest rank. "Copy" is every rank copying the vector
 at once: an all-reduce must read and write main memory as much, so it is the limit that memory sets. "Others' CPU" is
@@ -49,10 +50,10 @@ def geometric_mean(values):
 
 def node(quick):
     """One node: geometric mean of the better MPI's time over ours."""
-    lengths = [mib * MIB // 4 for mib in ((1, 16) if quick else (1, 4, 16, 64, 256))]
-    settings = {"lengths": lengths, "names": ["auto"], "seconds": 1 if quick else 6, "windows": True}
+    lengths = [mib * MIB // 4 for mib in ((1,) if quick else (1, 4, 16, 64, 256))]
+    settings = {"lengths": lengths, "names": ["auto"], "seconds": 0 if quick else 6, "windows": True}
     rows, raw = [], {}
-    for ranks in (4, 8):
+    for ranks in (2,) if quick else (4, 8):
         raw[ranks] = {mpi: on_node(mpi, ranks, settings) for mpi in MPIS}
         for mpi, measured in raw[ranks].items():
             rows += [node_row(ranks, mpi, i, one, raw[ranks]) for i, one in enumerate(measured)]
@@ -85,9 +86,9 @@ def node_row(ranks, mpi, i, one, by_mpi):
 def small(quick):
     """Small messages: what our call adds to mpi4py's own."""
     lengths = [1, 16, 256, 1024, 2048, 4096]
-    settings = {"lengths": lengths, "names": ["auto"], "seconds": 0.2 if quick else 2.0}
+    settings = {"lengths": lengths, "names": ["auto"], "seconds": 0 if quick else 2.0}
     rows, raw = [], {}
-    for ranks in (2, 4):
+    for ranks in (2,) if quick else (2, 4):
         for mpi in MPIS:
             raw[f"{ranks} {mpi}"] = measured = on_node(mpi, ranks, {**settings, "batch": 50})
             for one in measured:
@@ -102,11 +103,11 @@ def small(quick):
 
 def hosts(quick):
     """Four hosts of 1 Gbit/s: share of the wire's limit, and native's time over ours."""
-    lengths = [mib * MIB // 4 for mib in ((4, 64) if quick else (4, 16, 64, 256))]
+    lengths = [mib * MIB // 4 for mib in ((4,) if quick else (4, 16, 64, 256))]
     rows, raw = [], {}
     with Hosts(4, "1gbit") as cluster:
         for ranks_a_host in (1, 2):
-            settings = {"lengths": lengths, "names": ["ring", "auto"], "seconds": 5 if quick else 30}
+            settings = {"lengths": lengths, "names": ["ring", "auto"], "seconds": 0 if quick else 30}
             command = ["python", MEASURE, "sweep", json.dumps(settings)]
             raw[ranks_a_host] = answer(cluster.run(ranks_a_host, command, time_limit=500))
             rows += [hosts_row(ranks_a_host, one) for one in raw[ranks_a_host]]
@@ -124,44 +125,75 @@ def hosts_row(ranks_a_host, one):
 
 
 def step(quick):
-    """A dense step against the all-reduce in it, on one node and over hosts."""
-    raw, seconds = {}, 2 if quick else 10
-    for mib in (1, 64):
-        settings = {"n": mib * MIB // 4, "seconds": seconds}
-        for ranks in (2, 4):
-            for mpi in MPIS:
-                raw[f"{ranks} ranks, {mpi}, {mib} MiB"] = on_node(mpi, ranks, settings, task="plain_steps")
+    """A dense step against the all-reduce in it, on one node."""
+    raw = {f"{ranks} ranks, {mpi}, {settings['n'] * 4 // MIB} MiB": on_node(mpi, ranks, settings, task="plain_steps")
+           for settings in step_settings(quick) for ranks in ((2,) if quick else (2, 4)) for mpi in MPIS}  # fmt: skip
+    return STEP_TEXT, where_rows(raw), raw
+
+
+def step_hosts(quick):
+    """A dense step against the all-reduce in it, over four hosts."""
+    raw = {}
+    for settings in step_settings(quick):
         for rate in ("1gbit", "10gbit"):
             with Hosts(4, rate) as cluster:
                 command = ["python", MEASURE, "plain_steps", json.dumps(settings)]
-                raw[f"4 hosts of {rate}, {mib} MiB"] = answer(cluster.run(1, command, time_limit=500))
-    rows = [{"where": where, "others' CPU": f"{one['others']:.0%}",
+                name = f"4 hosts of {rate}, {settings['n'] * 4 // MIB} MiB"
+                raw[name] = answer(cluster.run(1, command, time_limit=500))
+    return STEP_TEXT, where_rows(raw), raw
+
+
+STEP_TEXT = 'float32, `Reducer(comm, "dense").reduce(x, out=out)` and `reduce(x, out=x)`'
+
+
+def step_settings(quick):
+    return [{"n": mib * MIB // 4, "seconds": 0 if quick else 10} for mib in ((1,) if quick else (1, 64))]
+
+
+def where_rows(raw):
+    """A row per place of a measurement: the processor's other users, and milliseconds by name."""
+    return [{"where": where, "others' CPU": f"{one['others']:.0%}",
              **{f"{name} ms": f"{1e3 * value:.2f}" for name, value in one["seconds"].items()}}
-            for where, one in raw.items()]
-    return "float32, `Reducer(comm, \"dense\").reduce(x, out=out)` and `reduce(x, out=x)`", rows, raw
+            for where, one in raw.items()]  # fmt: skip
 
 
 def buckets(quick):
-    """A step in buckets against one in one piece, and against the all-reduce of as many float32."""
-    sizes = {f"{mib} MiB": mib * MIB for mib in ((8,) if quick else (4, 8, 16, 32))}
-    settings = {"n": 64 * MIB // 4, "sizes": sizes, "seconds": 2 if quick else 20}
-    raw = {f"{ranks} ranks, {mpi}": on_node(mpi, ranks, settings, task="buckets") for ranks in (2, 4) for mpi in MPIS}
+    """A step in buckets against one in one piece, and against the all-reduce of as many float32, on one node."""
+    settings = bucket_settings(quick, 20)
+    raw = {f"{ranks} ranks, {mpi}": on_node(mpi, ranks, settings, task="buckets")
+           for ranks in ((2,) if quick else (2, 4)) for mpi in MPIS}  # fmt: skip
+    return BUCKETS_TEXT, bucket_rows(raw, settings), raw
+
+
+def buckets_hosts(quick):
+    """A step in buckets against one in one piece, and against the all-reduce of as many float32, over four hosts."""
+    settings, raw = bucket_settings(quick, 60), {}
     with Hosts(4, "1gbit") as cluster:
         for ranks in (1, 2):
-            command = ["python", MEASURE, "buckets", json.dumps({**settings, "seconds": settings["seconds"] * 3})]
+            command = ["python", MEASURE, "buckets", json.dumps(settings)]
             raw[f"4 hosts, {ranks} a host"] = answer(cluster.run(ranks, command, time_limit=500))
-    rows = []
-    for where, one in raw.items():
-        row = {"where": where, "others' CPU": f"{one['others']:.0%}"}
-        row |= {f"{name} ms": f"{1e3 * value:.1f}" for name, value in one["seconds"].items()}
-        whole = one["seconds"]["whole"]
-        rows.append({**row, **{f"whole / {name}": f"{whole / one['seconds'][name]:.2f}" for name in sizes}})
-    return "64 MiB float32, `Reducer(comm, \"half\").reduce(x, out=out)`", rows, raw
+    return BUCKETS_TEXT, bucket_rows(raw, settings), raw
+
+
+BUCKETS_TEXT = 'float32, 64 MiB (--quick: 4), `Reducer(comm, "half").reduce(x, out=out)`'
+
+
+def bucket_settings(quick, seconds):
+    sizes = {f"{mib} MiB": mib * MIB for mib in ((1,) if quick else (4, 8, 16, 32))}
+    return {"n": (4 if quick else 64) * MIB // 4, "sizes": sizes, "seconds": 0 if quick else seconds}
+
+
+def bucket_rows(raw, settings):
+    """The rows of `where_rows`, and how many times faster each size of bucket is than one piece."""
+    faster = [{f"whole / {name}": f"{one['seconds']['whole'] / one['seconds'][name]:.2f}" for name in settings["sizes"]}
+              for one in raw.values()]  # fmt: skip
+    return [row | more for row, more in zip(where_rows(raw), faster, strict=True)]
 
 
 def segments(quick):
     """What the ring's segments and the parts of `node_shared` cost over hosts."""
-    n, rows, raw, limit = 64 * MIB // 4, [], {}, 8 * allreduce_bytes(64 * MIB // 4, 4) / BITS["1gbit"]
+    n, rows, raw = (4 if quick else 64) * MIB // 4, [], {}
+    limit = 8 * allreduce_bytes(n, 4) / BITS["1gbit"]
     with Hosts(4, "1gbit") as cluster:
         for ranks in (1, 2):
             pairs = [(2, 4), (1, 8), (2, 8), (1, 16), (4, 4)][: 2 if quick else None]
@@ -172,7 +204,7 @@ def segments(quick):
                 }
                 for mib, window in pairs for part in parts
             }  # fmt: skip
-            asked = {"n": n, "settings": settings, "seconds": 5 if quick else 90}
+            asked = {"n": n, "settings": settings, "seconds": 0 if quick else 90}
             command = ["python", MEASURE, "segments", json.dumps(asked)]
             raw[ranks] = answer(cluster.run(ranks, command, time_limit=500))
             rows += [
@@ -181,10 +213,11 @@ def segments(quick):
                  "others' CPU": f"{raw[ranks]['others']:.0%}"}
                 for name, seconds in raw[ranks]["seconds"].items()
             ]  # fmt: skip
-    return "4 hosts, 1 Gbit/s, 64 MiB float32", rows, raw
+    return f"4 hosts, 1 Gbit/s, {4 * n // MIB} MiB float32", rows, raw
 
 
-FIGURES = {"node": node, "small": small, "hosts": hosts, "step": step, "buckets": buckets, "segments": segments}
+FIGURES = {"node": node, "small": small, "hosts": hosts, "step": step, "step-hosts": step_hosts, "buckets": buckets,
+           "buckets-hosts": buckets_hosts, "segments": segments}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What comparing every call costs: a short ``Allreduce`` with ``MPICOMP_CHECK=1`` against one without comparison.
 
-    mpirun -n 2 python tests/bench_checked.py [--turns 60] [--calls 1000] [--elements 10]
+    mpirun -n 2 python tests/bench_checked.py [--turns 60] [--calls 1000] [--elements 10] [--quick]
 
 The two communicators take turns in one job. Given is the least time of a call over all turns, on the slowest rank, and
 the difference: the target is 5 us on 2 ranks (docs/reliability.md).
@@ -39,7 +39,10 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--elements", type=int, default=10, help="float32")
+    parser.add_argument("--quick", action="store_true", help="one turn of 10 calls: a try-out, not a figure")
     options = parser.parse_args()
+    if options.quick:
+        options.turns, options.calls = 1, 10
     x = np.zeros(options.elements, np.float32)
     comms = {name: communicator(check) for name, check in (("unchecked", "0"), ("checked", "1"))}
     least = dict.fromkeys(comms, float("inf"))

@@ -1,4 +1,4 @@
-"""Time PowerSGD's compression of ResNet-18 against the BLAS products it replaces: ``python tests/bench_low_rank.py``.
+"""Time PowerSGD's compression of ResNet-18 against the BLAS products it replaces: ``python tests/bench_low_rank.py [--quick]``.
 
 Every matrix of the model (1-D tensors are sent as they are) is compressed once a round, as a training step does it, so
 the large ones come from memory and not from the cache. The products of NumPy's BLAS get u = memory + grad ready made
@@ -12,6 +12,7 @@ import os
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is loaded
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -83,20 +84,23 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def report() -> None:
+def report(ranks: tuple[int, ...], number_of_rounds: int) -> None:
     elements = sum(rows * columns for rows, columns in resnet18())
     print(f"PowerSGD on ResNet-18: {len(resnet18())} matrices, {elements} float32, one core, {cpu.isa()}, medians of "
-          f"{ROUNDS} alternating rounds, ms")
+          f"{number_of_rounds} alternating rounds, ms")
     print(f"{'rank':>4}{'compress':>10}{'+ memory':>10}{'BLAS':>8}{'ratio':>7}{'product':>10}{'BLAS':>8}{'ratio':>7}")
-    for rank in RANKS:
+    for rank in ranks:
         model = Model(rank)
         calls = (model.blas, model.compress, model.compress_with_memory, model.product, model.blas_product)
-        rounds = [[seconds(call) for call in calls] for _ in range(ROUNDS)]
+        rounds = [[seconds(call) for call in calls] for _ in range(number_of_rounds)]
         blas, plain, memory, product, blas_product = (1e3 * statistics.median(t) for t in zip(*rounds, strict=True))
         print(f"{rank:4}{plain:10.2f}{memory:10.2f}{blas:8.2f}{plain / blas:7.2f}"
               f"{product:10.2f}{blas_product:8.2f}{product / blas_product:7.2f}")
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one rank, one round: a try-out, not a figure")
+    quick = parser.parse_args().quick
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    report()
+    report(*((RANKS[:1], 1) if quick else (RANKS, ROUNDS)))

@@ -1,23 +1,27 @@
-"""Time the CPU primitives against a plain copy of the same arrays: ``python tests/bench_ops.py [n]``.
+"""Time the CPU primitives against a plain copy of the same arrays: ``python tests/bench_ops.py [n] [--quick] [--json]``.
 
 Each op and the copy alternate in one run on one core, and medians are compared, so that a neighbour on the
 machine slows both. "must move" counts the bytes that have to be read and written once; the copy counts the same
-way, so 100 % is an op that costs no more than moving its data.
+way, so 100 % is an op that costs no more than moving its data. ``--quick`` is a try-out; ``--json`` prints the table as
+JSON, without the comparison of top-k.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from mpicomp.ops import cpu
 
-ROUNDS = 9
+ROUNDS, ELEMENTS = 9, 25_000_000
+QUICK_ROUNDS, QUICK_ELEMENTS = 1, 200_000
 DENSITY = 0.001
 Case = tuple[str, int, Callable[[], object]]
 
@@ -129,12 +133,12 @@ def rivals(x: np.ndarray, k: int) -> dict[str, Callable[[], object]]:
     return {**found, "torch.topk": lambda: torch.topk(tensor, k, sorted=False)}
 
 
-def compare_top_k(n: int) -> None:
+def compare_top_k(n: int, number_of_rounds: int) -> None:
     """Exact top-k beside what others offer, alternating."""
     x = np.random.default_rng(3).standard_normal(n, dtype=np.float32)
     k = int(n * DENSITY)
     calls = {"top_k": lambda: cpu.top_k(None, x, k), **rivals(x, k)}
-    rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(ROUNDS)]
+    rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(number_of_rounds)]
     medians = {name: statistics.median(times[name] for times in rounds) for name in calls}
     print(f"\nthe {k} largest magnitudes, no memory; the others are given |x|")
     for name, median in medians.items():
@@ -149,24 +153,46 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def main() -> None:
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 25_000_000
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+def options(description: str) -> argparse.Namespace:
+    """The arguments of a script that times operations: elements, rounds and ``--json``."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("n", nargs="?", type=int, help=f"float32 elements; {ELEMENTS} unless --quick")
+    parser.add_argument("--quick", action="store_true", help="short vectors, one round: a try-out, not a figure")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    given = parser.parse_args()
+    given.n = given.n or (QUICK_ELEMENTS if given.quick else ELEMENTS)
+    given.rounds = QUICK_ROUNDS if given.quick else ROUNDS
+    return given
+
+
+def measured(n: int, number_of_rounds: int) -> Iterator[dict[str, Any]]:
+    """A row per op: its name, milliseconds, bytes that must move, bytes per second of the op and of the copy."""
     source, target = np.ones(n, np.float32), np.zeros(n, np.float32)
 
     def copy() -> None:
         np.copyto(target, source)
 
-    print(f"{n} float32, one core, {cpu.isa()}, medians of {ROUNDS} alternating rounds; GB = 1e9 bytes")
-    print(f"{'op':28}{'ms':>9}{'must move':>12}{'GB/s':>8}{'copy GB/s':>11}{'% of copy':>11}")
     for name, nbytes, call in cases(n):
         call(), copy()
-        rounds = [(seconds(call), seconds(copy)) for _ in range(ROUNDS)]
+        rounds = [(seconds(call), seconds(copy)) for _ in range(number_of_rounds)]
         op_time, copy_time = (statistics.median(times) for times in zip(*rounds, strict=True))
-        rate, copy_rate = nbytes / op_time / 1e9, 8 * n / copy_time / 1e9
-        print(f"{name:28}{op_time * 1e3:9.2f}{nbytes / 1e6:9.1f} MB{rate:8.1f}{copy_rate:11.1f}"
-              f"{100 * rate / copy_rate:10.0f} %")
-    compare_top_k(n)
+        yield {"operation": name, "ms": op_time * 1e3, "bytes": nbytes, "rate": nbytes / op_time,
+               "copy rate": 8 * n / copy_time}  # fmt: skip
+
+
+def main() -> None:
+    given = options(__doc__)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    settings = f"{given.n} float32, one core, {cpu.isa()}, medians of {given.rounds} alternating rounds; GB = 1e9 bytes"
+    if given.json:
+        print(json.dumps({"settings": settings, "rows": list(measured(given.n, given.rounds))}))
+        return
+    print(settings)
+    print(f"{'op':28}{'ms':>9}{'must move':>12}{'GB/s':>8}{'copy GB/s':>11}{'% of copy':>11}")
+    for row in measured(given.n, given.rounds):
+        print(f"{row['operation']:28}{row['ms']:9.2f}{row['bytes'] / 1e6:9.1f} MB{row['rate'] / 1e9:8.1f}"
+              f"{row['copy rate'] / 1e9:11.1f}{100 * row['rate'] / row['copy rate']:10.0f} %")
+    compare_top_k(given.n, given.rounds)
 
 
 if __name__ == "__main__":

