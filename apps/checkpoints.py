@@ -58,6 +58,8 @@ class Keeper:
         Whether this rank has been asked to stop; one is enough.
     say : callable
         Gets what the user should hear, on every rank.
+    count : callable
+        Gets the number of steps done, after each step but the last.
 
     Attributes
     ----------
@@ -78,9 +80,10 @@ class Keeper:
 
     def __init__(self, comm: Any, folder: str | os.PathLike[str] | None = None, *, every: int | None = None,
                  resume: bool = False, keep: int = 2, asked: Callable[[], bool] = lambda: False,
-                 say: Callable[[str], None] = lambda text: None) -> None:
+                 say: Callable[[str], None] = lambda text: None,
+                 count: Callable[[int], None] = lambda steps: None) -> None:
         self._comm, self._folder, self._every, self._keep = comm, folder, every, keep
-        self._asked, self._say = asked, say
+        self._asked, self._say, self._count = asked, say, count
         self.stopped = False
         self.path: Path | None = None
         self.saved: checkpoint.Checkpoint | None = None
@@ -107,6 +110,7 @@ class Keeper:
 
     def after_step(self, run: Run) -> bool:
         """Save if it is time; whether the run is to stop."""
+        self._count(run.steps)
         if self._folder is None:
             return False
         flag = np.array([self._asked()], np.int64)

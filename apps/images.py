@@ -1,4 +1,4 @@
-"""Labelled images by name: MNIST, Fashion-MNIST and CIFAR-10 in their files, and a generator, with the same result."""
+"""Labelled images by name: MNIST, Fashion-MNIST, CIFAR-10, folders of JPEG files, and a generator."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import numpy as np
 
 from mpicomp.errors import CorruptFile, InvalidArgument
 
-from . import cifar, compressed_files, generator_options, idx
+from . import cifar, class_folders, compressed_files, generator_options, idx
 from .data import read_once
 
 CLASSES = 10
 SIDE = 28
+IDX = tuple(f"{begin}-{kind}" for begin in ("train", "t10k") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+FORMS = (f"a folder with {', '.join(IDX)} (.gz or not), with CIFAR-10's binary version (data_batch_1.bin to "
+         "test_batch.bin), or with a folder of JPEG files per class (in train/ and test/, or without them); an .npz "
+         "archive of JPEG images; or synthetic:train=2000,test=500,seed=1,channels=3 to go without")
 # Images for training and testing, by the name of the folder.
 OFFICIAL = {"mnist": (60_000, 10_000), "fashion-mnist": (60_000, 10_000), "cifar-10-batches-bin": (50_000, 10_000)}
 _DEFAULTS = {"train": 2000, "test": 500, "seed": 0, "channels": 1}
@@ -51,7 +55,8 @@ def load(source: str) -> Images:
     ----------
     source : str
         A folder with the four IDX files of MNIST or Fashion-MNIST, or with the six of CIFAR-10's binary version; an
-        ``.npz`` archive of JPEG images, see ``cifar``; or ``synthetic:train=2000,test=500,seed=0,channels=1``.
+        ``.npz`` archive of JPEG images, see ``cifar``; a folder of one folder of JPEG files per class, see
+        ``class_folders``; or ``synthetic:train=2000,test=500,seed=0,channels=1``.
 
     Raises
     ------
@@ -66,16 +71,15 @@ def load(source: str) -> Images:
         parts = cifar.read_archive(path)
     elif compressed_files.find(path, (*cifar.TRAIN, *cifar.TEST, cifar.PICKLED)):
         parts = cifar.read_folder(path)
+    elif compressed_files.find(path, IDX):
+        parts, shape = [idx.read(path, name, 3 if "idx3" in name else 1) for name in IDX], (SIDE, SIDE)
+    elif class_folders.found(path):
+        parts = class_folders.read(path, CLASSES)
     else:
-        parts, shape = _idx(path), (SIDE, SIDE)
+        raise InvalidArgument(f"no images in {path}: expected {FORMS}")
     data = Images(path.resolve().name, *parts)
     check(data, source, shape)
     return data
-
-
-def _idx(folder: Path) -> list[np.ndarray]:
-    names = [f"{begin}-{kind}" for begin in ("train", "t10k") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
-    return [idx.read(folder, name, 3 if "idx3" in name else 1) for name in names]
 
 
 def share(comm: Any, source: str) -> Images:

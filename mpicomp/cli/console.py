@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -180,4 +181,41 @@ class Progress:
     def clear(self) -> None:
         if self._width is not None and not self._quiet:
             sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
+class SteadyProgress(Progress):
+    """Progress of a training, whose evaluations may be hours apart: without a terminal, a line every 30 s from a thread.
+
+    A context manager; the thread ends with it.
+
+    Attributes
+    ----------
+    step : int
+        Steps done; set by the training.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        super().__init__(quiet)
+        self.step = 0
+        self._text, self._over = "starting", threading.Event()
+        if not quiet and self._width is None:
+            threading.Thread(target=self._repeat, daemon=True).start()
+
+    def __enter__(self) -> SteadyProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.clear()
+
+    def __call__(self, text: str, done: float | None = None) -> None:
+        if self._width is not None:
+            super().__call__(text, done)
+        else:
+            self._text = text if done is None else f"{done:4.0%} {text}"
+
+    def _repeat(self) -> None:
+        while not self._over.wait(PLAIN_PROGRESS_S):
+            sys.stderr.write(f"# {self._text}{f'; {self.step} steps done' * bool(self.step)}\n")
             sys.stderr.flush()

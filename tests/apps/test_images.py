@@ -152,3 +152,48 @@ def test_words_are_those_of_splitmix64():
     counter = np.array([0, step, 2 * step % 2**64], np.uint64)
     assert [hex(word) for word in mixed(counter, 0).tolist()] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4",
                                                                  "0x6c45d188009454f"]  # fmt: skip
+
+
+def save_jpegs(folder, classes, n):
+    """``n`` images per class, each of one colour, of sizes that differ."""
+    from PIL import Image
+
+    for label, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for i in range(n):
+            size = (32, 32) if i % 2 else (40, 20)
+            Image.new("RGB", size, (20 * label, 100, 5 * i)).save(folder / name / f"{i:03d}.JPG", "JPEG", quality=95)
+
+
+def test_a_folder_of_jpeg_files_per_class(tmp_path):
+    pytest.importorskip("PIL")
+    save_jpegs(tmp_path / "train", ["ant", "bee"], 5)
+    save_jpegs(tmp_path / "test", ["bee"], 2)
+    data = images.load(str(tmp_path))
+    assert data.shape == (3, 32, 32) and data.train_labels.tolist() == [0] * 5 + [1] * 5
+    assert data.test_labels.tolist() == [1, 1]  # numbered as in train
+    assert np.abs(data.train_images[:, 0].mean((1, 2)) - np.repeat([0, 20], 5)).max() < 3
+    assert np.abs(data.train_images[3, 2].astype(int) - 15).max() < 6
+    save_jpegs(tmp_path / "test", ["cow"], 2)
+    with pytest.raises(InvalidArgument, match="test has classes that .*train lacks: cow"):
+        images.load(str(tmp_path))
+
+
+def test_folders_without_train_and_test_keep_every_sixth_image(tmp_path):
+    pytest.importorskip("PIL")
+    save_jpegs(tmp_path, ["ant", "bee"], 13)
+    data = images.load(str(tmp_path))
+    assert np.bincount(data.train_labels).tolist() == [11, 11] and np.bincount(data.test_labels).tolist() == [2, 2]
+    (tmp_path / "bee" / "000.JPG").write_bytes(b"no image")
+    with pytest.raises(CorruptFile, match=r"bee/000.JPG is no JPEG image or is damaged"):
+        images.load(str(tmp_path))
+    save_jpegs(tmp_path, [f"class {i}" for i in range(9)], 1)
+    with pytest.raises(InvalidArgument, match="at most 10 folders of JPEG files, one per class, got 11"):
+        images.load(str(tmp_path))
+
+
+def test_a_folder_of_something_else_is_told_every_form(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(InvalidArgument, match=r"no images in .*train-images-idx3-ubyte.*binary version.*JPEG files per "
+                                              r"class.*\.npz archive.*synthetic:"):
+        images.load(str(tmp_path))

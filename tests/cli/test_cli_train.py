@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import time
+from pathlib import Path
+
+import pytest
+
+from mpicomp.cli import console
 
 STOPPED = 75
-LIMIT_S = 60
+LIMIT_S = 300
 PROBLEM = ["train", "logreg", "--data", "synthetic:n=60,d=10,seed=1", "--workers", "3", "--scheme", "topk:k=2"]
 
 
@@ -40,3 +45,33 @@ def test_a_signal_stops_the_job_with_a_checkpoint_to_go_on_from(begin, tmp_path)
     assert code == 0 and f"resumed after step {facts['step']} from" in err
     document = json.loads(out)
     assert document["complete"] and document["steps"] == max(facts["step"], 20)  # an epoch
+
+
+IMAGES = "synthetic:train=40,test=20"
+EVERY_APP = {
+    "logreg": ["--data", "synthetic:n=60,d=10"], "ef-gdstar": ["--data", "synthetic:n=60,d=10"],
+    "mlp": ["--data", IMAGES, "--batch", "10"], "vision": ["--data", IMAGES, "--batch", "10"],
+    "language": ["--data", "synthetic:tokens=2000"], "recommend": ["--data", "synthetic:users=200", "--batch", "100"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("app", EVERY_APP)
+def test_every_app_says_where_it_is_on_stderr_also_with_json(alone, app):
+    if app in ("language", "recommend", "vision"):
+        pytest.importorskip("torch")
+    done = alone([str(Path(__file__).with_name("impatient.py"))], "train", app, *EVERY_APP[app], "--epochs", "2",
+                 "--json", MPICOMP_ALLOW_SINGLETON="1")  # fmt: skip
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["complete"]
+    assert any(line.startswith("# ") for line in done.err.splitlines()), done.err
+
+
+def test_progress_between_evaluations_names_the_steps_done(monkeypatch, capsys):
+    monkeypatch.setattr(console, "width_of", lambda stream: None)
+    monkeypatch.setattr(console, "PLAIN_PROGRESS_S", 0.001)
+    with console.SteadyProgress() as progress:
+        progress("step 10/40: gap 3", 0.25)
+        progress.step = 12
+        while "12" not in (printed := capsys.readouterr().err):
+            time.sleep(0.001)
+    assert "#  25% step 10/40: gap 3; 12 steps done\n" in printed

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ...errors import InvalidArgument, MpicompError
-from ..console import Progress
+from ..console import SteadyProgress
 from ..guard import world
 from .logreg_report import line, show
 from .options import recorder as recorder_for
@@ -28,14 +28,13 @@ def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkp
     if problem is not None:
         raise MpicompError(problem)
     everyone = Comm(world())
-    progress = Progress(quiet=as_json or everyone.rank != 0)
     recorder = recorder_for(everyone, trace, force, f"train logreg {source} {settings.scheme} --ft")
-    job = Training(source, rows, settings, everyone.size, recorder,
-                   lambda e, steps: progress(line(e, steps), e.step / steps))  # fmt: skip
-    progress(f"training on {source}, with losses")
-    group = survivors.run(world(), job)
-    job.finish()
-    progress.clear()
+    with SteadyProgress(quiet=everyone.rank != 0) as progress:
+        job = Training(source, rows, settings, everyone.size, recorder,
+                       lambda e, steps: progress(line(e, steps), e.step / steps))  # fmt: skip
+        progress(f"training on {source}, with losses")
+        group = survivors.run(world(), job)
+        job.finish()
     recorder.close_after_loss(group.comm) if group.losses else recorder.close()
     if group.comm.rank == 0:
         show(job.result, trace, as_json, losses=job.losses)

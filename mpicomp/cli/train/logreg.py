@@ -54,8 +54,7 @@ def run_logreg(kind: type[Run] | None, *, source: str, rows: int | None, trace: 
     from ...comm.comm import Comm
 
     comm = Comm(world())
-    with session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
-                 as_json=as_json) as running:  # fmt: skip
+    with session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume) as running:
         result = _train(comm, kind, source, rows, Settings(**options), trace, force, running)
         code = exit_code(comm, running.keeper, running.signals)
     if comm.rank == 0:

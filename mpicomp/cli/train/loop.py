@@ -39,8 +39,7 @@ def run(make_task: Callable[[Any], Task], title: str, *, trace: str | None, forc
     comm = Comm(world())
     with (
         OutputFile(comm, plot, force, inputs()) as picture,
-        session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
-                as_json=as_json) as running,
+        session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume) as running,
     ):  # fmt: skip
         draw = _drawer(comm, plot)
         report = _train(comm, make_task, LoopSettings(**settings), lambda: recorder(comm, trace, force, title), running)

@@ -13,7 +13,7 @@ import click
 from ... import allreduce
 from ..._util.atomic_files import refuse_inputs
 from ...comm.safety.collective_errors import together
-from ..console import Progress
+from ..console import SteadyProgress
 from ..options import Decorator, all_of
 from ..signals import STOPPED, StopSignals
 
@@ -92,22 +92,20 @@ class Session:
     """What a training command works with."""
 
     keeper: Keeper
-    progress: Progress
+    progress: SteadyProgress
     signals: StopSignals
 
 
 @contextmanager
-def session(comm: Any, *, checkpoint: str | None, checkpoint_every: int | None, resume: bool,
-            as_json: bool) -> Iterator[Session]:
+def session(comm: Any, *, checkpoint: str | None, checkpoint_every: int | None, resume: bool) -> Iterator[Session]:
     """Open the checkpoints; from here on signals are answered with one (collective)."""
     from ...apps.checkpoints import Keeper
 
-    progress = Progress(quiet=as_json or comm.rank != 0)
-    with StopSignals(wanted=checkpoint is not None) as signals:
+    with SteadyProgress(quiet=comm.rank != 0) as progress, StopSignals(wanted=checkpoint is not None) as signals:
         keeper = Keeper(comm, checkpoint, every=checkpoint_every, resume=resume, asked=signals.asked,
-                        say=lambda text: _say(comm, progress, text))
+                        say=lambda text: _say(comm, progress, text),
+                        count=lambda steps: setattr(progress, "step", steps))
         yield Session(keeper, progress, signals)
-        progress.clear()
 
 
 def inputs() -> Iterator[Path]:
@@ -137,7 +135,7 @@ def exit_code(comm: Any, keeper: Keeper, signals: StopSignals) -> int:
     return STOPPED
 
 
-def _say(comm: Any, progress: Progress, text: str) -> None:
+def _say(comm: Any, progress: SteadyProgress, text: str) -> None:
     if comm.rank == 0:
         progress.clear()
         click.echo(text, err=True)
