@@ -1,4 +1,6 @@
-"""Time PowerSGD's compression of ResNet-18 against the BLAS products it replaces: ``python tests/bench_low_rank.py [--quick]``.
+"""Time PowerSGD's compression of ResNet-18 against the BLAS products it replaces.
+
+    python tests/bench_low_rank.py [--quick]
 
 Every matrix of the model (1-D tensors are sent as they are) is compressed once a round, as a training step does it, so
 the large ones come from memory and not from the cache. The products of NumPy's BLAS get u = memory + grad ready made

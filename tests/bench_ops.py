@@ -1,4 +1,6 @@
-"""Time the CPU primitives against a plain copy of the same arrays: ``python tests/bench_ops.py [n] [--quick] [--json]``.
+"""Time the CPU primitives against a plain copy of the same arrays.
+
+    python tests/bench_ops.py [n] [--quick] [--json]
 
 Each op and the copy alternate in one run on one core, and medians are compared, so that a neighbour on the
 machine slows both. "must move" counts the bytes that have to be read and written once; the copy counts the same

@@ -87,7 +87,8 @@ def row(mpi, steps, i, found):
 def recorder(quick):
     """A ScaleCom step of a million elements with a recorder and without."""
     python = HERE.parent / ".venv" / "openmpi" / "bin" / "python"
-    raw = [json.loads(run([python, HERE / "bench_trace.py", "--json", *["--quick"] * quick]).stdout) for _ in range(1 if quick else 5)]
+    command = [python, HERE / "bench_trace.py", "--json", *["--quick"] * quick]
+    raw = [json.loads(run(command).stdout) for _ in range(1 if quick else 5)]
     percent = median(one["overhead_percent"] for one in raw)
     met = "met" if percent < OVERHEAD else "MISSED"
     rows = [{"step us": f"{median(one['step_without_us'] for one in raw):.0f}",

@@ -1,4 +1,6 @@
-"""Time selectors and codecs as a step uses them, on one core, beside a plain copy: ``python tests/bench_parts.py [n] [--quick]``.
+"""Time selectors and codecs as a step uses them, on one core, beside a plain copy.
+
+    python tests/bench_parts.py [n] [--quick]
 
 ``passes`` counts how often a selector has to read its vector by its definition (a threshold that is estimated from all
 elements needs one pass for the estimate and one for the selection); its rate counts the bytes of these passes, so

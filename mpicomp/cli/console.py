@@ -185,9 +185,9 @@ class Progress:
 
 
 class SteadyProgress(Progress):
-    """Progress of a training, whose evaluations may be hours apart: without a terminal, a line every 30 s from a thread.
+    """Progress of a training, whose evaluations may be hours apart.
 
-    A context manager; the thread ends with it.
+    Without a terminal a thread prints a line every 30 s; it ends with the context.
 
     Attributes
     ----------

@@ -175,7 +175,7 @@ def test_a_folder_of_jpeg_files_per_class(tmp_path):
     assert np.abs(data.train_images[:, 0].mean((1, 2)) - np.repeat([0, 20], 5)).max() < 3
     assert np.abs(data.train_images[3, 2].astype(int) - 15).max() < 6
     save_jpegs(tmp_path / "test", ["cow"], 2)
-    with pytest.raises(InvalidArgument, match="test has classes that .*train lacks: cow"):
+    with pytest.raises(InvalidArgument, match=r"test has classes that .*train lacks: cow"):
         images.load(str(tmp_path))
 
 
