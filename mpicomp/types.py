@@ -186,7 +186,12 @@ class Exchanged(NamedTuple):
 
 @dataclass
 class StepStats:
-    """What the last step did, on this rank. Bytes are counted where they are handed to MPI."""
+    """What the last step did, on this rank.
+
+    ``bytes_sent`` and ``bytes_received`` are counted where they are handed to MPI and taken from it. What the ranks of
+    one node exchange through memory that they share (``node_shared``) is in ``bytes_shared`` alone: the bytes that this
+    rank left there for the others.
+    """
 
     step: int = -1
     bytes_sent: int = 0
@@ -197,3 +202,4 @@ class StepStats:
     skipped: bool = False
     seconds: dict[str, float] = field(default_factory=dict)  # phase -> seconds
     measures: dict[str, float] = field(default_factory=dict)  # in measured steps: see mpicomp/reducer/measures.py
+    bytes_shared: int = 0

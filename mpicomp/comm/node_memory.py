@@ -52,6 +52,7 @@ class Node:
         owners = owners or self.size
         self.progress = progress
         self.problem: str | None = None
+        self.bytes_shared = 0  # left in the shared memory for the other ranks
         self._segments: dict[int, Segment] = {}
         self._made = 0
         self._arrays: dict[int, weakref.ref[Part]] = {}  # by segment: who holds this rank's part of it
@@ -88,6 +89,10 @@ class Node:
 
         A ``factor`` multiplies what is reduced.
         """
+        if verb != "all_gather":
+            self.bytes_shared += receive.nbytes
+        if verb != "reduce_scatter":
+            self.bytes_shared += receive[self.slice(receive)].nbytes
         last = max(self._segments)
         addresses = [self._segments[i].address if i in self._segments else 0 for i in range(last + 1)]
         self._window.run(

@@ -97,13 +97,15 @@ class Traffic:
     """What this rank has handed to MPI and taken from it, in bytes, since its ``Comm`` was made.
 
     ``modelled`` bytes are the part of ``bytes_sent`` (and of ``bytes_received``) that went through MPI's own
-    collectives: a schedule we cannot see, counted by formula.
+    collectives: a schedule we cannot see, counted by formula. ``bytes_shared`` are those that this rank left in the
+    shared memory of its node for other ranks (``node_shared``); they are no part of the others.
     """
 
     bytes_sent: int = 0
     bytes_received: int = 0
     messages: int = 0
     modelled: int = 0
+    bytes_shared: int = 0
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*map(add, vars(self).values(), vars(other).values()))
@@ -299,5 +301,6 @@ class Link:
         self.modelled += nbytes
 
     def traffic(self) -> Traffic:
-        own = Traffic(self.bytes_sent, self.bytes_received, self.messages, self.modelled)
+        shared = self._node.bytes_shared if self._node else 0
+        own = Traffic(self.bytes_sent, self.bytes_received, self.messages, self.modelled, shared)
         return own + self._across.traffic() if self._across else own

@@ -291,6 +291,7 @@ class Reducer:
             bytes_sent=now.bytes_sent - before.bytes_sent, bytes_received=now.bytes_received - before.bytes_received,
             density=sum(counts) / len(counts) / mean.n if mean.n and counts else 0.0,
             leader=result.leader, payload_bits=result.payload_bits, skipped=skipped, seconds=self._step.seconds,
+            bytes_shared=now.bytes_shared - before.bytes_shared,
         )
         if self._step.trace is not None:
             stop = time.monotonic_ns()

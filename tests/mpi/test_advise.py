@@ -35,6 +35,26 @@ def test_recorded_all_reduces_send_what_real_ones_do(comm, name):
         assert (used.bytes_sent, used.messages) == (program.bytes_sent[comm.rank], program.messages[comm.rank])
 
 
+def test_what_crosses_shared_memory_is_counted_apart(comm):
+    """As a dense step's statistics say it, as the communicator does, and as the simulation predicts it."""
+    if comm.size == 1:
+        pytest.skip("one rank shares nothing")
+    n = 700_001
+    program = program_of("node_shared", named(str(n)), place(comm))
+    reducer, x = Reducer(comm, "dense", algorithm="node_shared"), np.ones(n, np.float32)
+    reducer.reduce(x)
+    before = comm.traffic
+    comm.Allreduce(x, np.empty_like(x), algorithm="node_shared")
+    used = comm.traffic - before
+    assert used.bytes_shared == reducer.stats.bytes_shared >= x.nbytes
+    # Ends of slices differ by parts of a cache line: the sums over the ranks are the same.
+    assert comm.allreduce(used.bytes_shared) == program.bytes_shared.sum() == (comm.size + 1) * x.nbytes
+    assert used.bytes_sent == program.bytes_sent[comm.rank] == 0
+    reducer = Reducer(comm, "dense", algorithm="ring")
+    reducer.reduce(x)
+    assert reducer.stats.bytes_shared == 0 and reducer.stats.bytes_sent > 0
+
+
 @pytest.mark.parametrize("name", ["ring", "halving_doubling", "direct"])
 def test_recorded_all_reduces_are_cut_as_real_ones_on_a_slow_network(world, name, monkeypatch):
     monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "1")

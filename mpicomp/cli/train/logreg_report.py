@@ -44,7 +44,7 @@ def _print(result: Result, trace: str | None) -> None:
     click.echo(
         f"\n{result.steps} steps in {seconds['steps']:.2f} s ({1e3 * seconds['steps'] / result.steps:.2f} ms a step); "
         f"minimum {seconds['minimum']:.2f} s, evaluations {seconds['evaluations']:.2f} s; "
-        f"a rank sent {result.bytes_sent:,.0f} bytes on average"
+        f"a rank sent {result.bytes_sent:,.0f} bytes through MPI on average"
     )
     if trace is not None:
         click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
