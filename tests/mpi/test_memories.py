@@ -183,7 +183,7 @@ def test_wire_bytes_are_those_of_pairs(comm, seed, text):
 # -- error reset
 
 def reset_simulation(everyone, period, between, k):
-    """CSER as published: x_i and e_i of all workers, step by step (lr = 1, x_0 = 0)."""
+    """What `error-reset` does: x_i and e_i of all workers, and what was sent, step by step (lr = 1, x_0 = 0)."""
     x, e = np.zeros((2, *everyone.shape[1:]))
     for t, g in enumerate(everyone.astype(float), 1):
         if t % period == 0:
@@ -193,6 +193,32 @@ def reset_simulation(everyone, period, between, k):
         x = x - (mean_of(sent) + g - sent)
         e = e + g - sent
         yield x, e, sent
+
+
+def published_cser(everyone, period, k):
+    """CSER, algorithm 2, with C1 = C2: every period-th step sends of g and then of e; x_i of all workers by step."""
+    x, e = np.zeros((2, *everyone.shape[1:]))
+    for t, g in enumerate(everyone.astype(float), 1):
+        sent = sent_of(g, k)
+        x, e = x - (mean_of(sent) + g - sent), e + g - sent
+        if t % period == 0:
+            sent = sent_of(e, k)
+            x, e = x - (mean_of(sent) - sent), e - sent
+        yield x
+
+
+def test_error_reset_differs_from_published_cser_as_documented(seed):
+    """In each worker's model, which carries its own error, but not in the mean of all; and not where all is sent."""
+    everyone = np.array([[gradient(seed, worker, step) for worker in range(4)] for step in range(48)])
+    for period, k in ((2, 9), (8, 9), (8, 2)):
+        ours = [x for x, *_ in reset_simulation(everyone, period, "gradient", k)][-1]
+        published = list(published_cser(everyone, period, k))[-1]
+        difference = np.linalg.norm(ours - published) / np.linalg.norm(published)
+        print(f"period={period}, k={k}: {difference:.2f}")
+        assert 0.1 < difference < 0.9
+        np.testing.assert_allclose(ours.mean(0), published.mean(0), atol=1e-6 * np.abs(ours).max())
+    ours = [x for x, *_ in reset_simulation(everyone, 2, "gradient", N)][-1]
+    np.testing.assert_allclose(ours, list(published_cser(everyone, 2, N))[-1], atol=1e-6 * np.abs(ours).max())
 
 
 @pytest.mark.parametrize("text", [f"{RESET},period=3,k={K}", f"{RESET},period=1,k=3", "localsgd:period=3",

@@ -22,6 +22,8 @@ class ErrorReset(ErrorMemory):
 
     the models differ by their errors alone, and agree wherever a period-th step has sent all of e: with the selector
     ``all`` on every rank, to the last bit but for rounding.
+    Differs from CSER, which sends of g and then of e in a period-th step, in two exchanges: a rank's own model differs,
+    the mean of all does not. With between=nothing there is no difference.
     Cost: no messages. One vector, and one more for the rank's own share.
     Restrictions: ranks do not get the same result, by design. Where the learning rate changes within a period,
     reduce lr * g and apply the result as it is, or the identity above breaks. Several workers on a rank share its
