@@ -196,3 +196,10 @@ def test_threshold_is_the_same_by_layers():
     whole = select("threshold", x, lam=1.0)
     by_layers = [start + select("threshold", x[start:stop], lam=1.0) for start, stop in ((0, 7), (7, 7), (7, 3000))]
     np.testing.assert_array_equal(whole, np.concatenate(by_layers))
+
+
+@pytest.mark.parametrize(("n", "expected"), [(20, 1), (130, 1), (150, 2), (170, 2), (250, 2), (251, 3)])
+def test_density_is_rounded_to_the_nearest_number_of_elements(n, expected):
+    """At least 1; halves go to the even number, as docs/schemes.md says."""
+    x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    assert len(select("top-k", x, density=0.01)) == expected

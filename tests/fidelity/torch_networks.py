@@ -50,7 +50,12 @@ def words(runs, seeds, quick):
 
 def recommend(runs, seeds, quick):
     """NeuMF on made-up ratings: there was no copy of MovieLens. 4 workers x 64 pairs, Adam, 6 epochs."""
-    settings = {"dense": {"scheme": "dense"}, "top-k 10 %": {"scheme": "topk-global:density=0.1"},
+    settings = {"dense": {"scheme": "dense"},
+                "top-k 10 % of each array (`topk`)": {"scheme": "topk:density=0.1"},
+                "the same, rate x 3": {"scheme": "topk:density=0.1", "lr": 3 * RATINGS["lr"]},
+                "the same, rate x 3, dense warm-up": {
+                    "scheme": "topk:density=0.1,warmup=26,warmup_density=1,stages=1", "lr": 3 * RATINGS["lr"]},
+                "top-k 10 % of the whole model (`topk-global`)": {"scheme": "topk-global:density=0.1"},
                 "threshold 1e-3": {"scheme": "threshold:lam=1e-3"},
                 "ScaleCom 10x, beta 0.1, dense warm-up": {"scheme": scalecom(26, 0.1)},
                 "PowerSGD rank 4": {"scheme": "powersgd:rank=4"}}  # fmt: skip
