@@ -222,3 +222,24 @@ def test_the_bench_takes_it_and_finds_it_right(comm, text):
     rows = next(iter(bench.run(comm, plan)))
     assert [row["scheme"] for row in rows] == [None, text]
     assert all(row["ok"] for row in rows)
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_ranks_do_what_virtual_workers_of_one_rank_do_but_for_two_schemes(comm, seed, text):
+    """docs/fidelity.md trains in one process: of a tree of ranks, or a piece per rank, it shows nothing."""
+    if comm.size == 1:
+        pytest.skip("compares several ranks with one")
+    spread = mpicomp.Reducer(comm, text)
+    together = mpicomp.Reducer(mpicomp.Comm(MPI.COMM_SELF), text, workers=comm.size)
+    different = 0.0
+    for step in range(STEPS):
+        everyone = np.stack([np.random.default_rng([seed, step, rank]).standard_normal(600, np.float32)
+                             for rank in range(comm.size)])  # fmt: skip
+        mean, expected = spread.reduce(everyone[comm.rank]).astype(float), together.reduce(everyone)
+        if spread.scheme.diverges:  # each rank has its own share besides
+            mean = comm.allreduce(mean) / comm.size
+        different = max(different, np.linalg.norm(mean - expected) / max(1e-30, np.linalg.norm(expected)))
+    if spread.scheme.name == "onebit" or (spread.scheme.name == "gtopk" and comm.size > 2):
+        assert 0.1 < different < 2
+    else:
+        assert different < 2e-3  # `half` rounds in float16
