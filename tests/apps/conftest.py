@@ -27,6 +27,7 @@ def real_data():
 class Traffic(NamedTuple):
     bytes_sent: int = 0
     bytes_received: int = 0
+    bytes_shared: int = 0
 
 
 class Alone:
