@@ -39,7 +39,7 @@ LIBRARIES = {
     "matplotlib": (
         "apps/plots.py", "mpicomp/bench/plot.py", "mpicomp/simulate/plot.py", "mpicomp/trace/analyses/plots.py",
     ),
-    "PIL": ("apps/cifar.py",),
+    "PIL": ("apps/cifar.py", "apps/class_folders.py"),
     "pyarrow": ("mpicomp/trace/exporting.py",),
     "tomllib": ("mpicomp/cli/config.py",),
     "click": ("mpicomp/cli/",),
