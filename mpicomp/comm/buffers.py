@@ -79,6 +79,7 @@ def vector(
         if flat.nbytes % dtype.itemsize or flat.itemsize > dtype.itemsize > 1:
             return None
         flat = flat.view(dtype)
+        check_aligned(flat, role)
     if count is not None or displ:
         begin = displ or 0
         end = flat.size if count is None else begin + count
@@ -173,8 +174,18 @@ def check_host(array: np.ndarray, role: str) -> None:
             f"{role} must be in this machine's byte order, got dtype {array.dtype.str}: "
             "pass a.astype(a.dtype.newbyteorder('='))"
         )
+    check_aligned(array, role)
     if role == "recvbuf" and not flags.writeable:
         raise BufferRefused("recvbuf must be writable, got a read-only array or a scalar: pass a writable array")
+
+
+def check_aligned(array: Any, name: str) -> None:
+    """Refuse a host array at an address that its dtype cannot have: mpi4py and the compiled operations reject it."""
+    if not getattr(array.flags, "aligned", True):
+        raise BufferRefused(
+            f"{name} must be aligned, got {array.dtype} elements at an address that is not a multiple of "
+            f"{array.dtype.alignment} bytes: pass a copy"
+        )
 
 
 def check_device(array: Any, role: str) -> None:

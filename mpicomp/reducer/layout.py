@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..comm.buffers import check_aligned
 from ..errors import BufferRefused, InvalidArgument
 from ..ops import knows, ops_for
 from ..ops.device import device_of, finish_others
@@ -173,6 +174,7 @@ class Bucket:
             raise BufferRefused(f"out must be given as the gradients are, {self.form} of {', '.join(self.names)} in "
                                 f"this order; got {form} of {', '.join(map(str, arrays))}")
         for name, array in arrays.items():
+            check_aligned(array, "out" if form == "array" else f"out: {name}")
             if not getattr(array.flags, "writeable", True):
                 raise BufferRefused(f"out must be writable, but {name} is read-only")
         got = [(tuple(array.shape), array.dtype) for array in arrays.values()]
@@ -258,5 +260,6 @@ def _check(name: str, array: Array, workers: int) -> None:
         raise BufferRefused(f"{name} must be in native byte order, got {array.dtype.str}: use astype")
     if not array.flags.c_contiguous:
         raise BufferRefused(f"{name} must be C-contiguous, got strides {array.strides}: use numpy.ascontiguousarray")
+    check_aligned(array, name)
     if workers > 1 and (array.ndim < 1 or array.shape[0] != workers):
         raise BufferRefused(f"{name} must have one row for each of {workers} workers, got shape {tuple(array.shape)}")

@@ -252,6 +252,11 @@ def read_only():
     return x
 
 
+def unaligned(dtype):
+    """N contiguous elements, one byte off."""
+    return np.zeros(N * np.dtype(dtype).itemsize + 1, np.uint8)[1:].view(dtype)
+
+
 def refused_cases():
     x = floats()
     square = np.ones((3, 4), np.float32)
@@ -263,6 +268,10 @@ def refused_cases():
         "read-only": (MPI.IN_PLACE, read_only(), "read-only"),
         "byte order": (MPI.IN_PLACE, np.ones(4, ">f4"), "byte order"),
         "byte order hidden": (MPI.IN_PLACE, [np.ones(4, ">f4"), MPI.FLOAT], "byte order"),
+        "unaligned": (MPI.IN_PLACE, unaligned(np.float32), "recvbuf must be aligned, got float32"),
+        "unaligned send": (unaligned(np.float64), np.ones(N), "sendbuf must be aligned, got float64"),
+        "unaligned complex": (MPI.IN_PLACE, unaligned(np.complex128), "recvbuf must be aligned"),
+        "unaligned bytes": (MPI.IN_PLACE, [unaligned(np.uint8), N // 4, MPI.FLOAT], "recvbuf must be aligned"),
         "objects": (MPI.IN_PLACE, np.array([1, None]), "Python objects"),
         "same array": (x, x, "overlap"),
         "overlapping": (x[:8], x[4:], "overlap"),
@@ -292,8 +301,20 @@ def test_refused_on_every_rank_when_one_is_wrong(comm):
     np.testing.assert_array_equal(good, floats())
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "native", "ring", "halving_doubling", "direct", "node_shared"])
+def test_an_unaligned_buffer_on_one_rank(comm, algorithm):
+    """Every rank gets the error, and the next call is as usual."""
+    x = unaligned(np.float32) if comm.rank == comm.size - 1 else floats()
+    with pytest.raises(BufferRefused, match="recvbuf must be aligned"):
+        comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
+    x = floats()
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
+    np.testing.assert_array_equal(x, floats() * comm.size)
+
+
 def test_flat_arrays_only(comm):
-    for x in (np.ones((2, 2)), np.ones(8)[::2], [1.0, 2.0], np.ma.ones(3), np.asmatrix(np.ones(3))):
+    refused = [np.ones((2, 2)), np.ones(8)[::2], [1.0, 2.0], np.ma.ones(3), np.asmatrix(np.ones(3)), unaligned(np.float32)]
+    for x in refused:
         with pytest.raises(BufferRefused):
             comm.broadcast(x, 0)
     with pytest.raises(InvalidArgument, match="root must be a rank"):

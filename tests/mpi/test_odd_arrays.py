@@ -43,11 +43,17 @@ def read_only(x):
     return x
 
 
+def unaligned(dtype=np.float32, n=N):
+    """Contiguous, and one byte off."""
+    return np.zeros(n * np.dtype(dtype).itemsize + 1, np.uint8)[1:].view(dtype)
+
+
 GRADIENTS = {
     "Fortran order": (lambda: np.asfortranarray(numbers().reshape(3, 4)), "C-contiguous"),
     "strided": (lambda: np.ones(2 * N, np.float32)[::2], "C-contiguous"),
     "backwards": (lambda: numbers()[::-1], "C-contiguous"),
     "byte order": (lambda: numbers().astype(">f4"), "native byte order"),
+    "unaligned": (unaligned, "gradient must be aligned, got float32 elements at an address"),
     "bool": (lambda: np.ones(N, bool), "got bool"),
     "integers": (lambda: np.ones(N, np.int32), "got int32"),
     "complex": (lambda: np.ones(N, np.complex64), "got complex64"),
@@ -65,6 +71,7 @@ GRADIENTS = {
 OUTPUTS = {
     "read-only": (lambda: read_only(numbers()), "writable, but gradient is read-only"),
     "byte order": (lambda: numbers().astype(">f4"), "shapes and dtype"),
+    "unaligned": (unaligned, "out must be aligned, got float32 elements at an address"),
     "dtype": (lambda: np.zeros(N), "shapes and dtype"),
     "length": (lambda: np.zeros(N - 1, np.float32), "shapes and dtype"),
     "masked": (lambda: np.ma.array(numbers()), "plain array, got a masked array"),
