@@ -38,7 +38,7 @@ class RefusedOverwrite(MpicompError, FileExistsError):
 
 
 class RankLeft(MpicompError, RuntimeError):
-    """A rank of this node left a shared-memory all-reduce in the middle; its communicator cannot go on."""
+    """A rank left a collective in the middle, by an exception; its communicator cannot go on."""
 
 
 class SchemeWarning(UserWarning):

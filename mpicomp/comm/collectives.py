@@ -67,12 +67,13 @@ class Verbs(Checks):
         flat = check_flat(x, "x").view(np.uint8)
         self._verify(f"broadcast of {x.size} elements {x.dtype} from rank {root}")
         device = device_of(x)
-        if device is None or link.takes_devices or link.size == 1:
-            broadcast(link, flat, root)
-        else:
-            here = link.rank == root
-            stage = self._reduction.stage(device)
-            stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
+        with link.schedule:
+            if device is None or link.takes_devices or link.size == 1:
+                broadcast(link, flat, root)
+            else:
+                here = link.rank == root
+                stage = self._reduction.stage(device)
+                stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
 
     @property
     def own_message(self) -> int:
@@ -94,7 +95,8 @@ class Verbs(Checks):
         staged = device is not None and not link.takes_devices
         mine = self._reduction.stage(device).to_host(flat) if staged else flat
         gathered = ops_for(mine).empty(sum(counts), mine.dtype)
-        gather_to_all(link, mine.view(np.uint8), gathered.view(np.uint8), [n * mine.itemsize for n in counts])
+        with link.schedule:
+            gather_to_all(link, mine.view(np.uint8), gathered.view(np.uint8), [n * mine.itemsize for n in counts])
         if not staged:
             return gathered, counts
         result = device.empty(gathered.size, flat)

@@ -99,6 +99,7 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         self._log, self._watched = log_for(link.comm)
         link.log = self._log
         self._plain = plain = PlainCalls(_native_allreduce, IN_PLACE)
+        link.on_leave = self._leave
         if self._log is not None:
             self._log.plain, plain.logged = plain, True
         self._scratch: dict[Any, Any] = {}
@@ -111,6 +112,10 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
             plain.limit = min(link.rows["cpu"].native_limit(), link.max_count)
         self._set_checks(settings.check, link.size)
         return link
+
+    def _leave(self) -> None:
+        """A rank has left a collective in the middle: no call may take the short way past the link."""
+        self._plain.limit = -1
 
     def Free(self) -> None:
         """Free the communicator, its private duplicate and the scratch memory; collective.
@@ -207,6 +212,8 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
     def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:
         source, target, link = call.source, call.target, self._link or self._open()
         schedule = call.schedule(self._default, link)
+        if schedule == "native":
+            link.check()
         if target is None:
             _native_allreduce(self, sendbuf, recvbuf, op)
         elif schedule == "native" and target.device is None and target.array.size <= link.max_count:

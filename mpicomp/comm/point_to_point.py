@@ -41,10 +41,11 @@ class PointToPoint(Checks):
             outward = {rank: stage.to_host(x) for rank, x in outward.items()}
         empty = np.empty if stage else ops_for(like).empty
         received = {rank: empty(nbytes, np.uint8) for rank, nbytes in incoming.items()}
-        requests = [link.irecv(x, rank) for rank, x in received.items() if x.size]
-        requests += [link.isend(x, rank) for rank, x in outward.items()]
-        for request in requests:
-            link.wait(request)
+        with link.schedule:
+            requests = [link.irecv(x, rank) for rank, x in received.items() if x.size]
+            requests += [link.isend(x, rank) for rank, x in outward.items()]
+            for request in requests:
+                link.wait(request)
         if stage is None or device is None:
             return received
         on_device = {rank: device.empty(x.size, like.view(np.uint8)) for rank, x in received.items()}
@@ -58,6 +59,7 @@ class PointToPoint(Checks):
         link = self._link or self._open()
         self._verify("swap_lengths")
         theirs = np.empty(link.size, np.int64)
+        link.check()
         link.comm.Alltoall(np.array(lengths, np.int64), theirs)
         link.count_modelled(8 * (link.size - 1))
         return theirs.tolist()

@@ -41,7 +41,8 @@ class Reduction:
             self._by_nccl(target, op, factor)
         elif staged:
             stage = self.stage(target.device)
-            stage.run(target.array, lambda host, _: self._here(host, target.kind, op, algorithm, factor))
+            with self._link.schedule:
+                stage.run(target.array, lambda host, _: self._here(host, target.kind, op, algorithm, factor))
         else:
             own = None if source is None else source.array
             self._here(target.array, target.kind, op, algorithm, factor, own)
@@ -49,13 +50,15 @@ class Reduction:
     def _here(self, work: Any, kind: str | None, op: str, algorithm: str, factor: float, source: Any = None) -> None:
         """Run a schedule on memory that MPI may touch."""
         if algorithm == "native":  # which takes arrays that no operations of ours know, if there is nothing to scale
+            self._link.check()
             views = [one.view(kind) if kind and one is not None else one for one in (work, source)]
             self._link.native_allreduce(views[0], op, views[1])
             _scale(work, factor)
             return
         ops, options = ops_for(work), {"kind": kind} if kind else {}
         run, scratch = allreduce.get(algorithm), self._scratch_of(ops, work.dtype)
-        run(self._link, work, op, ops, scratch, factor, source, **options)
+        with self._link.schedule:
+            run(self._link, work, op, ops, scratch, factor, source, **options)
 
     def _by_nccl(self, target: Vector, op: str, factor: float) -> None:
         """Through NCCL, whose communicator is made at first use."""

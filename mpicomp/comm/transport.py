@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import repeat
 from operator import add, sub
@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from .._util.partition import pieces
 from ..allreduce.cost import least_bytes
+from ..errors import MpicompError, RankLeft
 from ..ops.device import device_of, ready
 from .node_memory import Node, split_node
 from .safety.call_log import Calls
@@ -26,6 +27,9 @@ from .settings import Settings
 MAX_COUNT = 2**30
 TAG = 1
 AGREEMENT_TAG = 3  # 2 is the watchdogs'
+LEAVING_TAG = 4
+REASON_BYTES = 200  # of a message with that tag: the longest text
+CANCEL_S = 0.5  # a receive whose message has begun to arrive may take so long to end
 DONE = object()  # what an iterator of work that is used up gives
 # A patient rank waits for others' work, such as the leader's selection, and may share a core with it: after a while it
 # looks only now and then. A nap is short beside the wait that led to it.
@@ -114,12 +118,38 @@ class Traffic:
         return Traffic(*map(sub, vars(self).values(), vars(earlier).values()))
 
 
-def nap_until_done(request: MPI.Request, nap: float = NAP) -> None:
-    """Look for the end of a request, after a while only every ``nap`` seconds."""
+def nap_until_done(request: MPI.Request, nap: float = NAP, listen: Callable[[], object] = int) -> None:
+    """Look for the end of a request, after a while only every ``nap`` seconds; call ``listen`` between looks."""
     nap_from = time.monotonic_ns() + SPIN_NS
     while not request.Test():
+        listen()
         if time.monotonic_ns() > nap_from:
             time.sleep(nap)
+
+
+# By address, the memory of receives that stay posted: MPI may write there although nobody has the Link any more.
+_received_into: dict[int, np.ndarray] = {}
+_broken: list[Any] = []  # links whose communicators are never freed
+
+
+class Schedule:
+    """Context in which ranks depend on each other's messages: an exception that leaves it breaks the link.
+
+    Refusals (a ``MpicompError`` before this rank has started a message) do not.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.started: list[tuple[Any, bool]] = []  # (request, whether it sends) of the schedule that runs
+
+    def __enter__(self) -> None:
+        self._link.check()
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        refused = isinstance(error, MpicompError) and not isinstance(error, RankLeft) and not self.started
+        if error is not None and not refused:
+            self._link.leave(f"rank {self._link.rank}", f"{type(error).__name__}: {error}")
+        self.started.clear()
 
 
 class Link:
@@ -127,6 +157,9 @@ class Link:
 
     Both sides know the length of every message, so an empty one is not sent at all. Requests are waited for one by
     one: after a failed peer ``MPI_Waitall`` may leave requests of the others in an undefined state.
+
+    A rank that leaves a schedule in the middle, by an exception, sends its reason to all others. They wait for this
+    message beside every request, so they raise, too, and each further schedule raises at once.
     """
 
     def __init__(self, comm: MPI.Intracomm, settings: Settings):
@@ -147,6 +180,56 @@ class Link:
         self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self._pair = specification(self._mine), specification(self._theirs)
         self.patient = False  # whether all waits leave the core to others after a while
+        self.schedule = Schedule(self)
+        self.broken: str | None = None  # why no schedule can run any more
+        self.on_leave: Callable[[], None] | None = None  # is called once, when the link breaks
+        self._reason = np.zeros(REASON_BYTES, np.uint8)
+        _received_into[self._reason.ctypes.data] = self._reason
+        self._leaving = comm.Irecv(self._reason, MPI.ANY_SOURCE, LEAVING_TAG)
+        self._abandoned: list[Any] = []  # requests whose buffers MPI may still use
+
+    def check(self) -> None:
+        """Raise RankLeft if a rank has left a schedule in the middle."""
+        if self.broken is None:
+            status = MPI.Status()
+            if self._leaving.Test(status):
+                self._heard(status)
+        if self.broken is not None:
+            raise RankLeft(f"{self.broken}: free this communicator on all ranks, and make a new Comm")
+
+    def _heard(self, status: MPI.Status) -> None:
+        """Another rank's reason has come: it is passed on, since ranks may wait for this one."""
+        who, _, why = self._reason[: status.count].tobytes().decode(errors="replace").partition("\n")
+        self.leave(who, why)
+
+    def leave(self, who: str, why: str) -> None:
+        """Break the link: tell all other ranks, and take back the receives of the schedule that runs."""
+        if self.broken is not None or self.size == 1:
+            return
+        self.broken = f"{who} left a collective of this communicator in the middle ({why.splitlines()[0].rstrip(': ')})"
+        text = np.frombuffer(f"{who}\n{why}".encode(errors="replace")[:REASON_BYTES], np.uint8)
+        with suppress(MPI.Exception):  # of ranks that died, or a communicator that was revoked
+            for peer in range(self.size):
+                if peer != self.rank:
+                    self._abandoned.append(self.comm.Isend(text, peer, LEAVING_TAG))
+        for request, sends in self.schedule.started:
+            for one in request if isinstance(request, list) else (request,):
+                self._abandon(one, sends)
+        if self._across is not None:
+            self._across.leave(who, why)
+        if self.on_leave is not None:
+            self.on_leave()
+
+    def _abandon(self, request: MPI.Request, sends: bool) -> None:
+        """Cancel a receive; a request that goes on keeps its buffer."""
+        with suppress(MPI.Exception):
+            if request and not sends:
+                request.Cancel()
+                deadline = time.monotonic() + CANCEL_S
+                while not request.Test() and time.monotonic() < deadline:
+                    time.sleep(NAP)
+        if request:
+            self._abandoned.append(request)
 
     @property
     def node(self) -> Node:
@@ -171,13 +254,19 @@ class Link:
 
     def progress(self) -> None:
         """Let MPI get on with messages while this rank waits for something else."""
-        self.comm.Iprobe(MPI.ANY_SOURCE, TAG)
+        self.check()
 
     def free(self) -> None:
         for part in (self._across, self._node):
             if part is not None:
                 part.free()
         self._across = self._node = self._crosses = None
+        if self.broken is not None:  # else the next communicator could get its number, and messages still under way
+            _broken.append(self)
+            return
+        self._leaving.Cancel()
+        self._leaving.Wait()
+        del _received_into[self._reason.ctypes.data]
         self.comm.Free()
 
     @contextmanager
@@ -216,6 +305,7 @@ class Link:
         return self._started(requests, False, source, array.nbytes)
 
     def _started(self, request: Any, sends: bool, peer: int, nbytes: int) -> Any:
+        self.schedule.started.append((request, sends))
         if self.log is not None:
             self.log.posted(request, sends, peer, nbytes, self.comm)
         return request
@@ -234,9 +324,19 @@ class Link:
                 if next(self._meanwhile, DONE) is DONE:
                     self._meanwhile = None
                 os.sched_yield()  # to a rank on the same core, whose message we may be waiting for
-            if self.patient:
-                nap_until_done(one)
-            one.Wait()
+            self._finish(one, self.patient)
+
+    def _finish(self, request: Any, patient: bool) -> None:
+        """Wait for a request, or raise if a rank leaves the schedule."""
+        if patient:
+            nap_until_done(request, listen=self.check)
+        elif not isinstance(request, MPI.Request):  # an all-reduce in flight, on a link of its own
+            request.Wait()
+        elif not request.Test():
+            status = MPI.Status()
+            if MPI.Request.Waitany([request, self._leaving], status) == 1:
+                self._heard(status)
+                self.check()
 
     def sendrecv(self, outgoing: Any, dest: int, incoming: Any, source: int) -> None:
         received = self.irecv(incoming, source)
@@ -268,28 +368,28 @@ class Link:
         """
         least = greatest = number
         shift = 1
-        while shift < self.size:
-            self._mine[0], self._mine[1] = least, greatest
-            self._swap((self.rank + shift) % self.size, (self.rank - shift) % self.size, patient or self.patient)
-            low, high = self._theirs.tolist()
-            least, greatest = low if low < least else least, high if high > greatest else greatest
-            shift *= 2
+        with self.schedule:
+            while shift < self.size:
+                self._mine[0], self._mine[1] = least, greatest
+                self._swap((self.rank + shift) % self.size, (self.rank - shift) % self.size, patient or self.patient)
+                low, high = self._theirs.tolist()
+                least, greatest = low if low < least else least, high if high > greatest else greatest
+                shift *= 2
         return least, greatest
 
     def _swap(self, dest: int, source: int, patient: bool) -> None:
         """One round of ``extremes``."""
         outgoing, incoming = self._pair
-        if not patient:
-            self.comm.Sendrecv(outgoing, dest, AGREEMENT_TAG, incoming, source, AGREEMENT_TAG)
-            return
         received = self.comm.Irecv(incoming, source, AGREEMENT_TAG)
+        self.schedule.started.append((received, False))
         sent = self.comm.Isend(outgoing, dest, AGREEMENT_TAG)
-        nap_until_done(received)
-        for request in (received, sent):
-            request.Wait()
+        self.schedule.started.append((sent, True))
+        self._finish(received, patient)
+        self._finish(sent, patient)
 
     def gather_lengths(self, length: int) -> list[int]:
         """The ``length`` of every rank, by MPI's own all-gather: 8 bytes each."""
+        self.check()
         lengths = np.empty(self.size, np.int64)
         self.comm.Allgather(np.array([length], np.int64), lengths)
         self.count_modelled(8 * (self.size - 1))

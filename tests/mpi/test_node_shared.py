@@ -226,7 +226,7 @@ def test_a_failed_rank_is_noticed(world, monkeypatch):
     else:
         if own.rank == own.size - 1:
             own.Recv(np.empty(1), 0)  # rank 0 is waiting for this one when it leaves
-        with pytest.raises(RankLeft, match="local rank"):
+        with pytest.raises(RankLeft, match="rank 0 left"):
             reduce()
     with pytest.raises(RankLeft, match="make a new Comm"):
         reduce()

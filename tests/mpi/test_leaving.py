@@ -1,0 +1,146 @@
+"""A rank that leaves a schedule in the middle, by any exception: every rank raises, in that call or the next one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpicomp import Comm
+from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, RankLeft
+
+N = 60_000
+
+
+def calls(comm):
+    """The verbs that run schedules of our own."""
+    x = np.ones(N)
+    everyone = {rank: x for rank in range(comm.size) if rank != comm.rank}
+    return {
+        **{name: functools.partial(comm.Allreduce, x, np.empty(N), algorithm=name)
+           for name in ("ring", "halving_doubling", "direct")},
+        "broadcast": lambda: comm.broadcast(x, 0),
+        "gather_to_all": lambda: comm.gather_to_all(x),
+        "send_and_receive": lambda: comm.send_and_receive(everyone, dict.fromkeys(everyone, x.nbytes), x),
+        "agree": lambda: comm.agree("the same"),
+        "extremes": lambda: comm.extremes(comm.rank),
+    }  # fmt: skip
+
+
+NAMES = ["ring", "halving_doubling", "direct", "broadcast", "gather_to_all", "send_and_receive", "agree", "extremes"]
+
+
+@pytest.fixture(params=[False, True], ids=["", "patient"])
+def own(request, world, monkeypatch):
+    monkeypatch.setenv("MPICOMP_CHECK", "0")
+    comm = Comm(world)
+    if request.param:
+        comm.wait_patiently()
+    yield comm
+    comm.Free()
+
+
+def strike(comm, error, after):
+    """Let this rank's wait for its request number ``after`` raise."""
+    finish, seen = comm._link._finish, []
+
+    def finish_or_raise(*arguments):
+        seen.append(1)
+        if len(seen) > after:
+            raise error
+        finish(*arguments)
+
+    comm._link._finish = finish_or_raise
+
+
+def refused_from_now_on(comm):
+    for call in (*calls(comm).values(), lambda: comm.Allreduce(MPI.IN_PLACE, np.ones(3)), lambda: comm.empty(3),
+                 lambda: comm.lengths_of_all(1), lambda: comm.swap_lengths([0] * comm.size)):
+        with pytest.raises(RankLeft, match=r"rank \d+ left .* make a new Comm"):
+            call()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rank_raises(own, name):
+    """The others wait for the rank that raises: they get its reason at once."""
+    if own.size == 1:
+        return
+    own.Allreduce(MPI.IN_PLACE, np.ones(3))
+    last = own.size - 1
+    if own.rank == last:
+        strike(own, KeyError("=f"), 0)
+        with pytest.raises(KeyError):
+            calls(own)[name]()
+    else:
+        with pytest.raises(RankLeft, match=rf"rank {last} left a collective .* \(KeyError: '=f'\)"):
+            for _ in range(2):  # a rank that nobody keeps waiting hears of it in the next call
+                calls(own)[name]()
+    refused_from_now_on(own)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_every_rank_raises_by_itself(own, after):
+    """Nothing is left posted, so that buffers may go."""
+    if own.size == 1:
+        return
+    strike(own, ZeroDivisionError(), after)
+    with pytest.raises((ZeroDivisionError, RankLeft)):
+        for _ in range(3):
+            own.Allreduce(MPI.IN_PLACE, np.ones(N), algorithm="ring")
+    assert own._link.schedule.started == []
+    refused_from_now_on(own)
+
+
+def test_a_signal_handler_that_raises(own):
+    def interrupted(signum, frame):
+        raise KeyboardInterrupt
+
+    if own.size == 1:
+        return
+    before = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        if own.rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)  # while it waits for the others
+        else:
+            time.sleep(1)
+        with pytest.raises(KeyboardInterrupt if own.rank == 0 else RankLeft):
+            for _ in range(2):
+                own.Allreduce(MPI.IN_PLACE, np.ones(N), algorithm="ring")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    refused_from_now_on(own)
+
+
+def test_refusals_break_nothing(own):
+    for _ in range(2):
+        with pytest.raises(BufferRefused):
+            own.Allreduce(MPI.IN_PLACE, np.ones(2 * N)[::2], algorithm="ring")
+        with pytest.raises(InvalidArgument):
+            own.broadcast(np.ones(N), own.size)
+        if own.size > 1:
+            with pytest.raises(Disagreement):
+                own.agree(f"I am {own.rank}")
+        x = np.ones(N)
+        own.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+        assert x[0] == own.size
+
+
+def test_a_new_comm_works(world, monkeypatch):
+    monkeypatch.setenv("MPICOMP_CHECK", "0")
+    for _ in range(3):
+        comm = Comm(world)
+        x = np.ones(N)
+        comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
+        assert x[0] == comm.size
+        if comm.rank == 0:
+            strike(comm, OSError(os.strerror(5)), 1)
+        if comm.size > 1:
+            with pytest.raises((OSError, RankLeft)):
+                for _ in range(2):
+                    comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
+        comm.Free()
