@@ -34,16 +34,22 @@ class Call(NamedTuple):
         if self.target is None:
             return self.op, "by MPI's own call"
         array = self.target.array
-        return self.op, (array.size, self.target.kind or array.dtype), self.algorithm
+        return self.op, (array.size, self.target.kind or array.dtype), self.algorithm, *place(self.target.device)
 
     def signature(self) -> str:
         if self.target is None:
             return f"op={self.op}, by MPI's own call"
-        return signature(self.op, self.target.array.size, self.target.name, self.algorithm)
+        size, name = self.target.array.size, self.target.name
+        return ", ".join([signature(self.op, size, name, self.algorithm), *place(self.target.device)])
+
+
+def place(device: Any) -> list[str]:
+    """Where ranks must all have an array if one has it there: from a device it may travel in other messages."""
+    return [] if device is None else ["on a device"]
 
 
 def signature(op: str, size: int, dtype: str, algorithm: str) -> str:
-    """What ranks compare."""
+    """What ranks compare of a call with arrays on the host."""
     return f"op={op}, {size} elements, dtype={dtype}, algorithm={algorithm}"
 
 

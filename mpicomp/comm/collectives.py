@@ -15,6 +15,7 @@ from ..ops import ops_for
 from ..ops.device import device_of
 from . import nccl
 from .allgather import gather_to_all
+from .allreduce_call import place
 from .broadcast import broadcast
 from .buffers import Vector, check_flat, check_pair, typed
 from .safety.call_log import logged
@@ -50,7 +51,8 @@ class Verbs(Checks):
             raise InvalidArgument(f"only float32 and float64 take a factor, got {target.name}")
         if algorithm == nccl.NAME:
             nccl.check_vector(target, op)
-        self._verify(f"all-reduce of {target.array.size} elements {target.name}, op={op}, algorithm={algorithm}")
+        call = f"all-reduce of {target.array.size} elements {target.name}, op={op}, algorithm={algorithm}"
+        self._verify(", ".join([call, *place(target.device)]))
         chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
         self._reduction.run(source, target, op, chosen, factor)
 
@@ -65,8 +67,8 @@ class Verbs(Checks):
         if not 0 <= root < link.size:
             raise InvalidArgument(f"root must be a rank, 0 to {link.size - 1}, got {root}")
         flat = check_flat(x, "x").view(np.uint8)
-        self._verify(f"broadcast of {x.size} elements {x.dtype} from rank {root}")
         device = device_of(x)
+        self._verify(", ".join([f"broadcast of {x.size} elements {x.dtype} from rank {root}", *place(device)]))
         with link.schedule:
             if device is None or link.takes_devices or link.size == 1:
                 broadcast(link, flat, root)

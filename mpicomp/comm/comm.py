@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from .safety.agreement import Agreement
 from .safety.call_log import Calls, logged
 from .safety.revocation import made
 from .safety.watchdog import Watched, log_for, wrong_variable
-from .settings import job_settings
+from .settings import Settings, job_settings
 from .transport import Link, Traffic
 
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
@@ -38,7 +39,8 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
     """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py
-    works. Creating it is collective.
+    works. Creating it is collective. ``Dup``, ``Split``, ``Create_group`` and the like make a ``Comm`` with the same
+    settings, whose first use is collective; pass what ``Create_cart``, other topologies and ``Merge`` make to ``Comm``.
 
     Parameters
     ----------
@@ -47,8 +49,8 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
     reproducible : bool, optional
         Whether every all-reduce combines elements in the order of the ranks, ((x0 + x1) + x2) + ..., so that the
         bits depend on the number of ranks alone and not on ``algorithm``, lengths, segments, nodes or arrival. It
-        costs speed wherever another schedule would be faster (docs/allreduce.md). Without it, rank 0's
-        ``MPICOMP_REPRODUCIBLE=1`` decides.
+        costs speed wherever another schedule would be faster (docs/allreduce.md). Without it, a ``comm`` that is a
+        ``Comm`` decides, else rank 0's ``MPICOMP_REPRODUCIBLE=1``.
 
     Attributes
     ----------
@@ -74,9 +76,11 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
 
     recorder: Any = None
     reducers = 0  # made on it so far
+    _counting = Lock()
     _plain = PlainCalls(_native_allreduce, IN_PLACE)  # of communicators without a private side: lets none pass
     _watched: Watched | None = None
-    _reproducible: bool | None = None
+    _settings: Settings | None = None  # None: those of the environment
+    _counted: tuple[int, int] = 0, 0  # bytes of vectors that MPI got, and the bytes sent that they are counted as
 
     def __new__(cls, comm: MPI.Comm | None = None, reproducible: bool | None = None) -> Comm:
         if comm is None:  # mpi4py makes empty ones, for the results of Dup, Split, ...
@@ -87,15 +91,25 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         if problem:
             raise MpicompError(problem)
         install_abort()
-        self = made(super().__new__(cls, comm.Dup()))
-        self._reproducible = reproducible
+        if reproducible is None and isinstance(comm, Comm):
+            reproducible = comm.reproducible
+        self = made(super().__new__(cls, MPI.Intracomm(comm).Dup()))
+        self._settings = job_settings(self, reproducible, wrong_variable())
         self._open()
         return self
 
+    def _child(self, made_by_mpi: MPI.Comm) -> MPI.Comm:
+        if made_by_mpi == MPI.COMM_NULL:
+            return made_by_mpi
+        child = made(super().__new__(type(self), made_by_mpi))
+        child._settings = self._settings
+        return child
+
     def _open(self) -> Link:
         """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
-        settings = job_settings(self, self._reproducible, wrong_variable())
+        settings = self._settings = self._settings or job_settings(self, None, wrong_variable())
         self._link = link = Link(made(MPI.Intracomm(self).Dup()), settings)
+        self._counted = 0, 0
         self._log, self._watched = log_for(link.comm)
         link.log = self._log
         self._plain = plain = PlainCalls(_native_allreduce, IN_PLACE)
@@ -203,11 +217,11 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         if self.recorder is None:
             self._run(call, sendbuf, recvbuf, op)
             return
-        before, start = self.traffic, self.recorder.now()
+        before, start = self._own_traffic(), self.recorder.now()
         around, self.recorder.doing = self.recorder.doing, ("collective", -1, start)
         self._run(call, sendbuf, recvbuf, op)
         self.recorder.doing = around
-        self._record(call, start, self.traffic - before)
+        self._record(call, start, self._own_traffic() - before)
 
     def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:
         source, target, link = call.source, call.target, self._link or self._open()
@@ -268,7 +282,7 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
     @property
     def reproducible(self) -> bool:
         """Whether all-reduces give the same bits whatever the schedule."""
-        return (self._link or self._open()).reproducible
+        return (self._settings or self._open().settings).reproducible
 
     @property
     def log(self) -> Calls | None:
@@ -286,16 +300,21 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
     @property
     def gpu_path(self) -> tuple[str, str]:
         """How arrays in device memory reach MPI on all ranks, and why: ``direct``, ``staged`` or ``none`` (refused)."""
-        return (self._link or self._open()).settings.gpu_path
+        return (self._settings or self._open().settings).gpu_path
 
     @property
     def traffic(self) -> Traffic:
         """What this rank has sent and received through this communicator's own verbs and ``Allreduce``."""
+        own = self._own_traffic()
+        return own + self._helper.comm.traffic if self._helper else own
+
+    def _own_traffic(self) -> Traffic:
+        """Without that of all-reduces in flight."""
         if self._link is None:
             return Traffic()
-        plain = self._plain
-        if plain.handed_over:
-            self._link.count_modelled(least_bytes(plain.handed_over, self._link.size))
-            plain.handed_over = 0
-        own = self._link.traffic()
-        return own + self._helper.comm.traffic if self._helper else own
+        # Another thread may use this communicator, or read this: what it counts is read here, not changed.
+        with self._counting:
+            handed_over, sent = self._plain.handed_over, self._counted[1]
+            sent += least_bytes(handed_over - self._counted[0], self._link.size)
+            self._counted = handed_over, sent
+        return self._link.traffic() + Traffic(sent, sent, 0, sent)

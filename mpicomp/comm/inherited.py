@@ -1,7 +1,8 @@
-"""mpi4py's own collectives as methods of ``Comm``: the watchdog sees the blocking ones, reductions check the type."""
+"""mpi4py's own methods on ``Comm``: logged collectives, reductions with a type check, children that are a ``Comm``."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -23,10 +24,29 @@ REDUCTIONS = (
     "Ireduce", "Ireduce_scatter_block", "Ireduce_scatter", "Iscan", "Iexscan",
     "Reduce_init", "Allreduce_init", "Reduce_scatter_block_init", "Reduce_scatter_init", "Scan_init", "Exscan_init",
 )  # fmt: skip
+# Not Create_cart and the like, whose results have methods that a Comm has not.
+MAKERS = (
+    "Dup", "Dup_with_info", "Idup", "Idup_with_info", "Clone", "Create", "Create_group", "Split", "Split_type", "Shrink",
+)  # fmt: skip
 
 
 class Inherited(MPI.Intracomm):
     """Base of ``Comm``."""
+
+    @abstractmethod
+    def _child(self, made_by_mpi: MPI.Comm) -> MPI.Comm:
+        """A new communicator of some of these ranks as one of this class, with the same settings."""
+
+
+def making(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a method that makes a communicator, or a pair of one and a request, give a ``Comm``."""
+
+    @wraps(method)
+    def make(self: Inherited, *arguments: Any, **options: Any) -> Any:
+        result = method(self, *arguments, **options)
+        return (self._child(result[0]), *result[1:]) if isinstance(result, tuple) else self._child(result)
+
+    return make
 
 
 def typed(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,3 +65,6 @@ for _name in REDUCTIONS:
     setattr(Inherited, _name, typed(getattr(MPI.Intracomm, _name)))
 for _name in NAMES:
     setattr(Inherited, _name, logged(getattr(Inherited, _name)))
+for _name in MAKERS:
+    if hasattr(MPI.Intracomm, _name):  # all but the last are in every mpi4py
+        setattr(Inherited, _name, making(getattr(MPI.Intracomm, _name)))

@@ -63,6 +63,11 @@ class Native(Pending):
         super().__init__()
         self._request = request
 
+    @property
+    def going(self) -> bool:
+        """Whether nobody has seen its end."""
+        return bool(self._request)
+
     def Wait(self, status: Any = None) -> bool:
         return self._request.Wait(status)
 
@@ -131,6 +136,7 @@ class Helper:
     def __init__(self, comm: Any, threaded: bool) -> None:
         self.comm, self.threaded = comm, threaded
         self._worker = Worker() if threaded else None
+        self._native: list[Native] = []  # those that go on: MPI uses their buffers, whoever has the request
 
     def start(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> Pending:
         """Begin ``comm.Allreduce`` of the same arguments."""
@@ -144,7 +150,9 @@ class Helper:
         if on_host and not (target is not None and target.kind) and not self.comm.reproducible:
             if target is not None:
                 self.comm.hand_over(target.array.nbytes)
-            return Native(MPI.Intracomm.Iallreduce(self.comm, sendbuf, recvbuf, op))
+            pending = Native(MPI.Intracomm.Iallreduce(self.comm, sendbuf, recvbuf, op))
+            self._native = [*(one for one in self._native if one.going), pending]
+            return pending
         return done_at_once(self.comm.Allreduce, arguments)
 
     def start_sum(self, x: Any, algorithm: str, kind: str | None, factor: float, source: Any) -> Pending:
@@ -160,9 +168,11 @@ class Helper:
         return done_at_once(self.comm.allreduce_in_place, arguments)
 
     def free(self) -> None:
-        """End the thread when it is through with what was started; free its communicator (collective)."""
+        """Wait for what was started; end the thread and free its communicator (collective)."""
         if self._worker is not None:
             self._worker.stop()
+        for pending in self._native:
+            pending.Wait()
         self.comm.Free()
 
 
@@ -202,8 +212,9 @@ class InFlight(Opened):
         link = self._link or self._open()
         if self._helper is None:
             comm: Any = self  # mixed into Comm
-            twin = type(comm)
-            self._helper = Helper(twin(MPI.Intracomm(comm), comm.reproducible), threads_allowed(link.comm))
+            twin = comm.Dup()
+            twin._open()
+            self._helper = Helper(twin, threads_allowed(link.comm))
         return self._helper
 
     def hand_over(self, nbytes: int) -> None:

@@ -15,7 +15,7 @@ from mpicomp import Comm
 from mpicomp.allreduce.choice import schedule
 from mpicomp.comm import job, nonblocking, staging
 from mpicomp.comm.buffers import Vector
-from mpicomp.errors import BufferRefused, InvalidArgument
+from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
 from mpicomp.ops import device as device_module
 
 
@@ -312,3 +312,32 @@ def test_mpi_is_asked_by_a_query_that_does_not_abort(monkeypatch, driver, answer
     assert aware == expected
     assert MPI.get_vendor()[0] in reason
     assert ("no CUDA driver" in reason) == (not driver)
+@pytest.mark.parametrize("algorithm", ["auto", "ring"])
+def test_a_device_array_on_one_rank_alone(make, algorithm):
+    """It would travel in pieces, which the others do not expect: all ranks hear where the others' arrays are."""
+    comm = make(MPICOMP_CHECK="1", MPICOMP_STAGE_BYTES="400")
+    if comm.size == 1:
+        return
+    x, last = np.ones(1000, np.float32), comm.rank == comm.size - 1
+    array = FakeArray(x) if last else x
+    for call in (
+        lambda: comm.Allreduce(MPI.IN_PLACE, array, algorithm=algorithm),
+        lambda: comm.allreduce_in_place(array, algorithm),
+        lambda: comm.broadcast(array, 0),
+    ):
+        with pytest.raises(Disagreement, match=rf"rank {comm.size - 1}: [^;]*, on a device"):
+            call()
+    np.testing.assert_array_equal(x, 1)
+
+
+def test_the_first_device_array_of_a_length_is_compared(make, monkeypatch):
+    """Although host arrays of this length need no comparison any more."""
+    comm = make()
+    if comm.size == 1:
+        return
+    for _ in range(70):
+        comm.Allreduce(MPI.IN_PLACE, np.ones(1000, np.float32), algorithm="ring")
+    compared, compare = [], comm._compare
+    monkeypatch.setattr(comm, "_compare", lambda text, *rest: compared.append(text) or compare(text, *rest))
+    comm.Allreduce(MPI.IN_PLACE, FakeArray(np.ones(1000, np.float32)), algorithm="ring")
+    assert [text.endswith("algorithm=ring, on a device") for text in compared] == [True]

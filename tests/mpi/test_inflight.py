@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm, Reducer
+from mpicomp.allreduce.cost import least_bytes
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.reducer import run_step
 
@@ -104,6 +108,61 @@ def test_free_waits_for_what_was_started(world):
     own.Iallreduce(MPI.IN_PLACE, x)
     own.Free()
     np.testing.assert_array_equal(x, world.size)
+
+
+def test_free_waits_for_requests_that_nobody_has(own, world):
+    """MPI's own, too, where no helper thread waits for them."""
+    comm = Comm(own)
+    arrays = [np.ones(200_000, np.float32) for _ in range(3)]
+    for x in arrays:
+        comm.Iallreduce(MPI.IN_PLACE, x)
+    comm.Free()
+    for x in arrays:
+        np.testing.assert_array_equal(x, world.size)
+
+
+def test_a_request_is_waited_for_after_free(own, world):
+    comm, x = Comm(own), np.ones(1000, np.float32)
+    scaled, plain = comm.start_allreduce(x, factor=0.5), comm.Iallreduce(np.ones(10), y := np.zeros(10))
+    comm.Free()
+    scaled.Wait()
+    assert plain.Test()
+    np.testing.assert_array_equal(x, world.size / 2)
+    np.testing.assert_array_equal(y, world.size)
+
+
+@pytest.mark.parametrize("size", [12, 6000])
+def test_traffic_may_be_read_beside_the_helper_thread(own, size):
+    """Reading changes nothing: no bytes are lost, those that are counted by formula included."""
+    x, many = np.ones(size), 300
+    own.Iallreduce(MPI.IN_PLACE, x).Wait()
+    before, interval = own.traffic, sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        started = [own.Iallreduce(MPI.IN_PLACE, x) for _ in range(many)]
+        seen = [own.traffic for _ in range(2000)]
+        for request in started:
+            request.Wait()
+    finally:
+        sys.setswitchinterval(interval)
+    assert (own.traffic - before).bytes_sent == many * least_bytes(x.nbytes, own.size)
+    assert seen == sorted(seen, key=lambda traffic: traffic.bytes_sent)
+
+
+def test_the_recorder_counts_a_call_alone(own):
+    """Not what is in flight beside it."""
+    events = []
+    recorder = SimpleNamespace(
+        event=lambda *place, **facts: events.append(facts), now=int, doing=None, region=lambda name: nullcontext()
+    )
+    y = np.ones(1000)
+    own.Iallreduce(MPI.IN_PLACE, y).Wait()
+    own.recorder = recorder
+    for _ in range(20):
+        request = own.Iallreduce(MPI.IN_PLACE, y)
+        own.Allreduce(MPI.IN_PLACE, np.ones(100))
+        request.Wait()
+    assert {one["nbytes_sent"] for one in events} == {least_bytes(800, own.size)}
 
 
 @pytest.mark.parametrize("text", ["topk:k=5,dense=1d", "scalecom:chunk=4,dense=1d", "dgc:k=5,dense=1d"])
