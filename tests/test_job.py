@@ -50,6 +50,63 @@ def test_a_good_job_ends_well(tmp_path):
     assert output.count("the end") == 2
 
 
+LEAVING = {
+    "sys.exit(3)": "if comm.rank == 1: sys.exit(3)",
+    "sys.exit()": "if comm.rank == 1: sys.exit()",
+    "another rank than a neighbour of all": "if comm.rank == 2: sys.exit(3)",
+    "in a loop": "for i in range(200 if comm.rank == 1 else 300): comm.Allreduce(MPI.IN_PLACE, np.ones(10))\n"
+                 "if comm.rank == 1: sys.exit(3)",
+    "of mpi4py": "if comm.rank == 1: sys.exit(3)\ncomm.Barrier()",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(LEAVING))
+def test_a_rank_that_ends_while_others_wait_for_it(tmp_path, name):
+    """Whatever its exit code: nobody waits for the end of MPICOMP_TIMEOUT."""
+    size = 4 if "neighbour" in name else 2
+    code, output, _ = start(tmp_path, LEAVING[name], size)
+    assert code not in (0, None), output
+    left = 2 if size == 4 else 1
+    said = rf"is in #\d+ .*, but rank {left} of this communicator has ended after #\d+; stopping all ranks"
+    assert re.search(said, output), output
+    assert "the end\n" not in output
+
+
+BESIDE = {
+    "work of their own": "if comm.rank == 1: sys.exit(0)\ntime.sleep(9); sys.exit(0)",
+    "a call that it has done its part of": (
+        "if comm.rank == 2: time.sleep(9)\ncomm.Reduce(np.ones(3), np.ones(3), root=0)\n"
+        "sys.exit(0)"
+    ),
+    "messages that it had no part in": (
+        "others = {1 - comm.rank: 8} if comm.rank < 2 else {}\n"
+        "if others: comm.send_and_receive({1 - comm.rank: np.ones(1)}, others, np.ones(1))\n"
+        "if comm.rank == 1: time.sleep(9)\ncomm.Reduce(np.ones(3), np.ones(3), root=0)\n"
+        "sys.exit(0)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(BESIDE))
+def test_a_rank_may_end_while_others_do_without_it(tmp_path, name):
+    code, output, _ = start(tmp_path, "import time\n" + BESIDE[name], 3)
+    assert code == 0, output
+    assert "[mpicomp]" not in output
+
+
+def test_a_rank_that_leaves_a_call_of_mpi_in_the_middle(tmp_path):
+    """The others cannot hear of it there, but their watchdogs do."""
+    body = (
+        "import time\nfor _ in range(80): comm.Allreduce(MPI.IN_PLACE, np.ones(10))\n"
+        "if comm.rank == 1: comm._link.leave('rank 1', 'KeyboardInterrupt'); time.sleep(300)\n"
+        "comm.Allreduce(MPI.IN_PLACE, np.ones(10))"
+    )
+    code, output, _ = start(tmp_path, body, MPICOMP_CHECK="0")
+    assert code not in (0, None), output
+    said = r"is in #81 Allreduce .*, but rank 1 of this communicator left a call in the middle"
+    assert re.search(said, output), output
+
+
 @pytest.mark.parametrize("name", list(FAILURES))
 def test_a_failing_rank_ends_the_job(tmp_path, name):
     body, text = FAILURES[name]

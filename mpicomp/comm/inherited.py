@@ -26,7 +26,8 @@ REDUCTIONS = (
 )  # fmt: skip
 # Not Create_cart and the like, whose results have methods that a Comm has not.
 MAKERS = (
-    "Dup", "Dup_with_info", "Idup", "Idup_with_info", "Clone", "Create", "Create_group", "Split", "Split_type", "Shrink",
+    "Dup", "Dup_with_info", "Idup", "Idup_with_info", "Clone", "Create", "Create_group", "Split", "Split_type",
+    "Shrink",
 )  # fmt: skip
 
 

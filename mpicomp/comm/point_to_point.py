@@ -35,6 +35,8 @@ class PointToPoint(Checks):
         dict of rank -> uint8 array
         """
         link, device = self._link or self._open(), device_of(like)
+        if self._log is not None:
+            self._log.uneven |= len(self._log.open) <= 1
         stage = self._reduction.stage(device) if device is not None and not link.takes_devices else None
         outward = {rank: check_flat(x, "x").view(np.uint8) for rank, x in outgoing.items() if x.size}
         if stage:

@@ -312,6 +312,8 @@ def test_mpi_is_asked_by_a_query_that_does_not_abort(monkeypatch, driver, answer
     assert aware == expected
     assert MPI.get_vendor()[0] in reason
     assert ("no CUDA driver" in reason) == (not driver)
+
+
 @pytest.mark.parametrize("algorithm", ["auto", "ring"])
 def test_a_device_array_on_one_rank_alone(make, algorithm):
     """It would travel in pieces, which the others do not expect: all ranks hear where the others' arrays are."""

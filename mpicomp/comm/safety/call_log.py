@@ -51,6 +51,8 @@ class Calls:
         Started by our own schedules since the latest call began.
     waiting : object or None
         The request that is waited for.
+    uneven : bool
+        Whether this rank has made an outermost call that other ranks may leave out, so that it has made more.
     """
 
     plain_calls = True  # whether small all-reduces may log themselves
@@ -61,6 +63,7 @@ class Calls:
         self.ring: deque[Entry] = deque(maxlen=KEPT)
         self.messages: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
         self.waiting: Any = None
+        self.uneven = False
 
     def begin(self, name: str, *details: Any) -> None:
         """A call begins; ``end`` must follow, whatever happens in it."""

@@ -4,6 +4,10 @@ Nothing in Python can interrupt a blocked MPI call, but a thread goes on beside 
 communicator takes longer than ``MPICOMP_TIMEOUT``, its thread asks the other ranks' threads where they are, in messages
 of their own tag. Every rank then prints what it does, its last calls and its stacks, also those that never came to the
 call; the ranks that wait abort the job. Until a rank stands still, its thread looks at the clock and calls no MPI.
+
+A rank that ends, or leaves a call in the middle, tells its neighbours how many calls it has done. A neighbour in a
+later call waits in vain, and aborts the job without waiting for the limit. As long as some ranks have left and others
+go on, two of them are neighbours.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -24,8 +29,8 @@ from ..job import world
 from . import hang_report
 from .agreement import sides
 from .call_log import Calls
+from .fault_injection import TOLERANT, FaultyCalls, parse
 from .fault_injection import VARIABLE as FAULT
-from .fault_injection import FaultyCalls, parse
 
 TIMED_OUT = 70  # exit code
 DEFAULT_S = 1800.0
@@ -35,6 +40,9 @@ SILENT = "no answer: stopped, gone, busy with later calls, or without MPICOMP_TI
 STILL_TICKS = 2  # a rank in one call for so long listens to the others' alarms
 STILL_SHARE = 0.25  # of the limit: a rank that is outside for so long does, too
 PRINTING_S = 0.5  # for the ranks' texts to reach the launcher before the abort does
+LEFT_S = 5.0  # in a call that a rank which has left will never come to
+LEFT_EARLY = 73  # exit code, the same as of a command whose other ranks go on
+LEFT = "left:"  # how the message of such a rank begins
 ABORT_S = 10  # MPI_Abort may itself hang (Open MPI in fault-tolerant mode); then this process ends by a signal
 
 
@@ -68,31 +76,33 @@ class Watchdog:
         self.seconds, self.tick = seconds, min(1.0, seconds / 4)
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._watched: WeakSet[Watched] = WeakSet()
-        self._lock = threading.Lock()  # held while the thread speaks to MPI
+        self.lock = threading.Lock()  # held while the thread speaks to MPI
         self._over = threading.Event()
         threading.Thread(target=self._look, name="mpicomp-watchdog", daemon=True).start()
         atexit.register(self.stop)
 
     def watch(self, calls: Calls, comm: MPI.Intracomm) -> Watched:
         watched = Watched(calls, comm, self)
-        with self._lock:
+        with self.lock:
             self._watched.add(watched)
         return watched
 
     def forget(self, watched: Watched) -> None:
         """The communicator is about to be freed."""
-        with self._lock:
+        with self.lock:
             self._watched.discard(watched)
 
     def stop(self) -> None:
-        """No more messages: MPI is about to be finalized."""
+        """Say goodbye, and send no more messages: MPI is about to be finalized."""
         self._over.set()
-        with self._lock:
+        with self.lock:
+            for watched in list(self._watched):
+                watched.say_goodbye("has ended")
             self._watched.clear()
 
     def _look(self) -> None:
         while not self._over.wait(self.tick):
-            with self._lock:
+            with self.lock:
                 if MPI.Is_finalized():
                     return
                 for watched in list(self._watched):
@@ -111,10 +121,28 @@ class Watched:
         self._states: dict[int, str] = {}  # where the ranks are that have said so
         self._seen: tuple[Any, ...] = ()  # what the calls looked like when they last moved
         self._moved = 0.0
+        self._goodbyes: list[Any] = []  # sends to neighbours, never waited for
+        self._gone: tuple[int, str] | None = None  # calls that a neighbour has done, and how it left
 
     def leave(self) -> None:
         """The communicator is about to be freed."""
         self._watchdog.forget(self)
+
+    def broken(self, reason: str) -> None:
+        """This rank leaves a call in the middle."""
+        with self._watchdog.lock:
+            self.say_goodbye(reason)
+
+    def say_goodbye(self, how: str) -> None:
+        """Tell the neighbours that this rank comes to no further call."""
+        goes_on = os.environ.get(TOLERANT) == "1"  # without this rank, on another communicator
+        if goes_on or not self._watchdog.threaded or MPI.Is_finalized():
+            return
+        done = self.calls.plain.number - bool(self.calls.going())
+        text, rank, size = _message(f"{LEFT}{done}:{how}"), self._comm.Get_rank(), self._comm.Get_size()
+        with suppress(MPI.Exception):  # revoked, or a neighbour has died
+            for neighbour in {(rank - 1) % size, (rank + 1) % size} - {rank}:
+                self._goodbyes.append(self._comm.Isend(text, neighbour, TAG))
 
     def look(self) -> None:
         """Alarm where a call takes too long; answer the alarm of another rank."""
@@ -122,6 +150,9 @@ class Watched:
             waited = time.monotonic() - entry.begun
             if waited > self._watchdog.seconds:
                 self._alarm(waited)
+            if self._gone and entry.number > self._gone[0] and waited > LEFT_S and not self.calls.uneven:
+                self._stop(f"{hang_report.head(self.calls)}, but {self._gone[1]}; stopping all ranks\n"
+                           f"{hang_report.body(self.calls)}", LEFT_EARLY)
         if self._watchdog.threaded and not self._told and self._stands_still() and self._listen():
             self._tell()
             hang_report.say(f"{hang_report.head(self.calls)} while other ranks wait for longer than "
@@ -147,14 +178,18 @@ class Watched:
         if self._watchdog.threaded:
             self._tell()
             ranks = self._everyone()
-        hang_report.say(f"{hang_report.head(self.calls)} for {waited:.1f} s, longer than "
-                        f"MPICOMP_TIMEOUT={self._watchdog.seconds:g}; stopping all ranks\n"
-                        f"{ranks}{hang_report.body(self.calls)}")
+        limit = f"MPICOMP_TIMEOUT={self._watchdog.seconds:g}"
+        self._stop(f"{hang_report.head(self.calls)} for {waited:.1f} s, longer than {limit}; stopping all ranks\n"
+                   f"{ranks}{hang_report.body(self.calls)}", TIMED_OUT)
+
+    def _stop(self, text: str, code: int) -> None:
+        """Print the report and end the job."""
+        hang_report.say(text)
         time.sleep(PRINTING_S)
         if not self._watchdog.threaded:  # MPI may not be called here; the launcher ends the others
-            os._exit(TIMED_OUT)
+            os._exit(code)
         signal.alarm(ABORT_S)
-        world().Abort(TIMED_OUT)
+        world().Abort(code)
 
     def _tell(self) -> None:
         """Tell all other ranks where this one is."""
@@ -162,20 +197,23 @@ class Watched:
             return
         rank, state = self._comm.Get_rank(), hang_report.state(self.calls)
         self._states[rank] = state
-        text = np.zeros(STATE_BYTES, np.uint8)
-        cut = np.frombuffer(state.encode(errors="backslashreplace")[:STATE_BYTES], np.uint8)
-        text[: cut.size] = cut
+        text = _message(state)
         self._told = [self._comm.Isend(text, other, TAG) for other in range(self._comm.Get_size()) if other != rank]
 
     def _listen(self) -> bool:
-        """Take what other ranks have said; whether there was anything."""
-        status, heard = MPI.Status(), False
+        """Take what other ranks have said; whether one asks where this rank is."""
+        status, asked = MPI.Status(), False
         while self._comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
-            text = np.zeros(STATE_BYTES, np.uint8)
-            self._comm.Recv(text, status.Get_source(), TAG)
-            self._states[status.Get_source()] = text.tobytes().rstrip(b"\0").decode(errors="replace")
-            heard = True
-        return heard
+            source, text = status.Get_source(), np.zeros(STATE_BYTES, np.uint8)
+            self._comm.Recv(text, source, TAG)
+            said = text.tobytes().rstrip(b"\0").decode(errors="replace")
+            if said.startswith(LEFT):
+                done, _, how = said.removeprefix(LEFT).partition(":")
+                self._states[source] = f"{how} after #{done}"
+                self._gone = self._gone or (int(done), f"rank {source} of this communicator {how} after #{done}")
+            else:
+                self._states[source], asked = said, True
+        return asked
 
     def _everyone(self) -> str:
         """Where all ranks are, as far as they say so in time."""
@@ -187,6 +225,14 @@ class Watched:
         everyone = [self._states.get(rank, SILENT) for rank in range(size)]
         lines = "".join(f"    {side}\n" for side in sides(everyone))
         return f"  where the {size} ranks of this communicator are:\n{lines}"
+
+
+def _message(text: str) -> np.ndarray:
+    """A text as a message between watchdogs."""
+    message = np.zeros(STATE_BYTES, np.uint8)
+    cut = np.frombuffer(text.encode(errors="backslashreplace")[:STATE_BYTES], np.uint8)
+    message[: cut.size] = cut
+    return message
 
 
 _watchdog: Watchdog | None = None
