@@ -37,10 +37,25 @@ class Passing(Counted):
 
     Allgather = allgather
 
-    def Sendrecv(self, outgoing, dest, sendtag, incoming, source, recvtag):
-        assert 0 < dest < self.ranks > source > 0
-        Counted.note("Sendrecv", outgoing[0].nbytes)
-        incoming[0][:] = outgoing[0]
+    def Isend(self, outgoing, dest, tag):
+        assert 0 < dest < self.ranks
+        Counted.note("Isend", outgoing[0].nbytes)
+        Passing.incoming[:] = outgoing[0]
+        return Done()
+
+    def Irecv(self, incoming, source, tag):
+        if source == MPI.ANY_SOURCE:  # what nobody sends here: that a rank leaves
+            return MPI.Intracomm.Irecv(self, incoming, source, tag)
+        assert 0 < source < self.ranks
+        Passing.incoming = incoming[0]
+        return Done()
+
+
+class Done:
+    """A request that is done."""
+
+    def Wait(self):
+        return True
 
 
 def set_up(monkeypatch, ranks):

@@ -146,10 +146,13 @@ class Schedule:
         self._link.check()
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        refused = isinstance(error, MpicompError) and not isinstance(error, RankLeft) and not self.started
+        link, across = self._link, self._link.known_across
+        running = [self.started] if across is None else [self.started, across.schedule.started]
+        refused = isinstance(error, MpicompError) and not isinstance(error, RankLeft) and not any(running)
         if error is not None and not refused:
-            self._link.leave(f"rank {self._link.rank}", f"{type(error).__name__}: {error}")
-        self.started.clear()
+            link.leave(f"rank {link.rank}", f"{type(error).__name__}: {error}")
+        for requests in running:
+            requests.clear()
 
 
 class Link:
@@ -170,7 +173,7 @@ class Link:
         self.rows = settings.rows(self.ranks_per_node, self.nodes)  # what ``auto`` goes by, a device each
         self.takes_devices = settings.gpu_path[0] == "direct"  # whether MPI reads and writes device memory
         self._node: Node | None = None
-        self._across: Link | None = None
+        self.known_across: Link | None = None  # once ``across`` has been used
         self._crosses: bool | None = None  # whether there is one; None: not known yet
         self.max_count = MAX_COUNT
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
@@ -215,8 +218,8 @@ class Link:
         for request, sends in self.schedule.started:
             for one in request if isinstance(request, list) else (request,):
                 self._abandon(one, sends)
-        if self._across is not None:
-            self._across.leave(who, why)
+        if self.known_across is not None:
+            self.known_across.leave(who, why)
         if self.on_leave is not None:
             self.on_leave()
 
@@ -248,19 +251,19 @@ class Link:
             self._crosses = self.node.rank < self.owners
             comm = cast("MPI.Intracomm", self.comm.Split(self.node.rank if self._crosses else MPI.UNDEFINED, self.rank))
             if self._crosses:
-                self._across = Link(made(comm), self.settings._replace(reproducible=False))
-                self._across.log, self._across.patient = self.log, self.patient
-        return self._across
+                self.known_across = Link(made(comm), self.settings._replace(reproducible=False))
+                self.known_across.log, self.known_across.patient = self.log, self.patient
+        return self.known_across
 
     def progress(self) -> None:
         """Let MPI get on with messages while this rank waits for something else."""
         self.check()
 
     def free(self) -> None:
-        for part in (self._across, self._node):
+        for part in (self.known_across, self._node):
             if part is not None:
                 part.free()
-        self._across = self._node = self._crosses = None
+        self.known_across = self._node = self._crosses = None
         if self.broken is not None:  # else the next communicator could get its number, and messages still under way
             _broken.append(self)
             return
@@ -403,4 +406,4 @@ class Link:
     def traffic(self) -> Traffic:
         shared = self._node.bytes_shared if self._node else 0
         own = Traffic(self.bytes_sent, self.bytes_received, self.messages, self.modelled, shared)
-        return own + self._across.traffic() if self._across else own
+        return own + self.known_across.traffic() if self.known_across else own

@@ -144,3 +144,26 @@ def test_a_new_comm_works(world, monkeypatch):
                 for _ in range(2):
                     comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
         comm.Free()
+
+
+def test_between_nodes(world, monkeypatch):
+    """Where ranks of a node share memory, and meet those of other nodes on a communicator of its own."""
+    monkeypatch.setenv("MPICOMP_CHECK", "0")
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "2")
+    comm = Comm(world)
+    x = np.ones(N)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
+    link, across = comm._link, comm._link.known_across
+    assert link.schedule.started == [] and (across is None or across.schedule.started == [])
+    if comm.size > 2:
+        if comm.rank == 0:
+            across._finish = lambda *arguments: 1 / 0
+            with pytest.raises(ZeroDivisionError):
+                comm.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
+        else:
+            with pytest.raises(RankLeft, match="rank 0 left|local rank"):
+                for _ in range(2):
+                    comm.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
+        with pytest.raises(RankLeft):
+            comm.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
+    comm.Free()
