@@ -6,13 +6,14 @@ import ctypes
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from mpi4py import MPI
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, RankLeft
 
 # (variable holding the number of processes started, variable that must be set too, whose it is)
 LAUNCHERS = (
@@ -28,6 +29,7 @@ RANKS = (
     ("SLURM_PROCID", "Slurm's srun"),
     ("PMIX_RANK", "a PMIx launcher"),
 )
+LEFT_S = 2.0  # for the rank that has left to say why, before another one ends the job
 GPU_VARIABLE = "MPICOMP_GPU_PATH"
 GPU_PATHS = ("auto", "direct", "staged")
 DRIVER = "libcuda.so.1"  # without it no process has arrays in CUDA memory
@@ -101,6 +103,8 @@ def report_and_abort(kind: type[BaseException], error: BaseException, traceback:
         from mpi4py.run import set_abort_status
 
         print(f"{this_rank()}: {kind.__name__}: {error}", file=sys.stderr, flush=True)
+        if issubclass(kind, RankLeft):
+            time.sleep(LEFT_S)
         set_abort_status(error if isinstance(error, KeyboardInterrupt) else 1)
 
 

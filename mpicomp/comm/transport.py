@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -127,9 +128,20 @@ def nap_until_done(request: MPI.Request, nap: float = NAP, listen: Callable[[], 
             time.sleep(nap)
 
 
-# By address, the memory of receives that stay posted: MPI may write there although nobody has the Link any more.
-_received_into: dict[int, np.ndarray] = {}
+# By address, the memory of receives that stay posted, these, and the requests of a schedule that runs beside: MPI may
+# write there although nobody has the Link any more.
+_received_into: dict[int, tuple[np.ndarray, MPI.Request, list[Any]]] = {}
 _broken: list[Any] = []  # links whose communicators are never freed
+
+
+@atexit.register
+def _take_back() -> None:
+    """Cancel these receives before MPI is finalized: UCX warns of each that is left."""
+    for _, request, running in _received_into.values() if not MPI.Is_finalized() else ():
+        if request and not running:  # else a thread waits for it
+            with suppress(MPI.Exception):
+                request.Cancel()
+                request.Wait()
 
 
 class Schedule:
@@ -187,15 +199,17 @@ class Link:
         self.broken: str | None = None  # why no schedule can run any more
         self.on_leave: Callable[[], None] | None = None  # is called once, when the link breaks
         self._reason = np.zeros(REASON_BYTES, np.uint8)
-        _received_into[self._reason.ctypes.data] = self._reason
-        self._leaving = comm.Irecv(self._reason, MPI.ANY_SOURCE, LEAVING_TAG)
+        self._leaving = MPI.Request()
+        if self.size > 1:
+            self._leaving = comm.Irecv(self._reason, MPI.ANY_SOURCE, LEAVING_TAG)
+            _received_into[self._reason.ctypes.data] = self._reason, self._leaving, self.schedule.started
         self._abandoned: list[Any] = []  # requests whose buffers MPI may still use
 
     def check(self) -> None:
         """Raise RankLeft if a rank has left a schedule in the middle."""
         if self.broken is None:
             status = MPI.Status()
-            if self._leaving.Test(status):
+            if self._leaving and self._leaving.Test(status):
                 self._heard(status)
         if self.broken is not None:
             raise RankLeft(f"{self.broken}: free this communicator on all ranks, and make a new Comm")
@@ -267,9 +281,10 @@ class Link:
         if self.broken is not None:  # else the next communicator could get its number, and messages still under way
             _broken.append(self)
             return
-        self._leaving.Cancel()
-        self._leaving.Wait()
-        del _received_into[self._reason.ctypes.data]
+        if self._leaving:
+            self._leaving.Cancel()
+            self._leaving.Wait()
+            del _received_into[self._reason.ctypes.data]
         self.comm.Free()
 
     @contextmanager

@@ -161,7 +161,7 @@ def test_between_nodes(world, monkeypatch):
             with pytest.raises(ZeroDivisionError):
                 comm.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
         else:
-            with pytest.raises(RankLeft, match="rank 0 left|local rank"):
+            with pytest.raises(RankLeft, match="rank 0 left"):
                 for _ in range(2):
                     comm.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
         with pytest.raises(RankLeft):
