@@ -78,6 +78,9 @@ BESIDE = {
         "if comm.rank == 2: time.sleep(9)\ncomm.Reduce(np.ones(3), np.ones(3), root=0)\n"
         "sys.exit(0)"
     ),
+    "mpi4py's own calls after one that broke": (
+        "if comm.rank == 1: comm._link.leave('rank 1', 'KeyError'); time.sleep(9)\ncomm.Barrier()\nsys.exit(0)"
+    ),
     "messages that it had no part in": (
         "others = {1 - comm.rank: 8} if comm.rank < 2 else {}\n"
         "if others: comm.send_and_receive({1 - comm.rank: np.ones(1)}, others, np.ones(1))\n"

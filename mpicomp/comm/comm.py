@@ -131,7 +131,7 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         """A rank has left a collective in the middle: no call may take the short way past the link."""
         self._plain.limit = -1
         if self._watched is not None:  # MPI's own calls, in which others may be, cannot hear of it
-            self._watched.broken("left a call in the middle")
+            self._watched.broken()
 
     def Free(self) -> None:
         """Free the communicator, its private duplicate and the scratch memory; collective.

@@ -223,7 +223,8 @@ class Link:
         """Break the link: tell all other ranks, and take back the receives of the schedule that runs."""
         if self.broken is not None or self.size == 1:
             return
-        self.broken = f"{who} left a collective of this communicator in the middle ({why.splitlines()[0].rstrip(': ')})"
+        line = why.partition("\n")[0].rstrip(": ")
+        self.broken = f"{who} left a collective of this communicator in the middle ({line})"
         text = np.frombuffer(f"{who}\n{why}".encode(errors="replace")[:REASON_BYTES], np.uint8)
         with suppress(MPI.Exception):  # of ranks that died, or a communicator that was revoked
             for peer in range(self.size):

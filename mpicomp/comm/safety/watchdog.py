@@ -25,10 +25,11 @@ import numpy as np
 from mpi4py import MPI
 
 from ...errors import InvalidArgument
+from ..inherited import NAMES
 from ..job import world
 from . import hang_report
 from .agreement import sides
-from .call_log import Calls
+from .call_log import Calls, Entry
 from .fault_injection import TOLERANT, FaultyCalls, parse
 from .fault_injection import VARIABLE as FAULT
 
@@ -43,6 +44,7 @@ PRINTING_S = 0.5  # for the ranks' texts to reach the launcher before the abort 
 LEFT_S = 5.0  # in a call that a rank which has left will never come to
 LEFT_EARLY = 73  # exit code, the same as of a command whose other ranks go on
 LEFT = "left:"  # how the message of such a rank begins
+ENDED, IN_THE_MIDDLE = "has ended", "left a call in the middle"  # how it left
 ABORT_S = 10  # MPI_Abort may itself hang (Open MPI in fault-tolerant mode); then this process ends by a signal
 
 
@@ -97,7 +99,7 @@ class Watchdog:
         self._over.set()
         with self.lock:
             for watched in list(self._watched):
-                watched.say_goodbye("has ended")
+                watched.say_goodbye(ENDED)
             self._watched.clear()
 
     def _look(self) -> None:
@@ -122,16 +124,16 @@ class Watched:
         self._seen: tuple[Any, ...] = ()  # what the calls looked like when they last moved
         self._moved = 0.0
         self._goodbyes: list[Any] = []  # sends to neighbours, never waited for
-        self._gone: tuple[int, str] | None = None  # calls that a neighbour has done, and how it left
+        self._gone: tuple[int, int, str] | None = None  # a neighbour, calls that it has done, and how it left
 
     def leave(self) -> None:
         """The communicator is about to be freed."""
         self._watchdog.forget(self)
 
-    def broken(self, reason: str) -> None:
+    def broken(self) -> None:
         """This rank leaves a call in the middle."""
         with self._watchdog.lock:
-            self.say_goodbye(reason)
+            self.say_goodbye(IN_THE_MIDDLE)
 
     def say_goodbye(self, how: str) -> None:
         """Tell the neighbours that this rank comes to no further call."""
@@ -150,13 +152,25 @@ class Watched:
             waited = time.monotonic() - entry.begun
             if waited > self._watchdog.seconds:
                 self._alarm(waited)
-            if self._gone and entry.number > self._gone[0] and waited > LEFT_S and not self.calls.uneven:
-                self._stop(f"{hang_report.head(self.calls)}, but {self._gone[1]}; stopping all ranks\n"
+            if waited > LEFT_S and self._in_vain(entry):
+                self._stop(f"{hang_report.head(self.calls)}, but {self._gone_words()}; stopping all ranks\n"
                            f"{hang_report.body(self.calls)}", LEFT_EARLY)
         if self._watchdog.threaded and not self._told and self._stands_still() and self._listen():
             self._tell()
             hang_report.say(f"{hang_report.head(self.calls)} while other ranks wait for longer than "
                             f"{self._watchdog.seconds:g} s (MPICOMP_TIMEOUT)\n{hang_report.body(self.calls)}")
+
+    def _in_vain(self, entry: Entry) -> bool:
+        """Whether a neighbour that has left will never come to this call."""
+        if self._gone is None or self.calls.uneven:
+            return False
+        _, done, how = self._gone
+        return entry.number > done and (how == ENDED or entry.name not in NAMES)  # mpi4py's own calls do not break
+
+    def _gone_words(self) -> str:
+        assert self._gone is not None
+        rank, done, how = self._gone
+        return f"rank {rank} of this communicator {how} after #{done}"
 
     def _stands_still(self) -> bool:
         """Whether others may wait for this rank in vain: only then is it worth a second thread in MPI.
@@ -210,7 +224,8 @@ class Watched:
             if said.startswith(LEFT):
                 done, _, how = said.removeprefix(LEFT).partition(":")
                 self._states[source] = f"{how} after #{done}"
-                self._gone = self._gone or (int(done), f"rank {source} of this communicator {how} after #{done}")
+                if self._gone is None or how == ENDED:
+                    self._gone = source, int(done), how
             else:
                 self._states[source], asked = said, True
         return asked
