@@ -27,9 +27,9 @@ class Composed:
     def limit_norms(self, x: Any, bounds: np.ndarray, factor: float, out: Any) -> None:
         self.group_norms(x, bounds, "l2", out)
 
-    def gather_counted(self, memory: Any, grad: Any, indices: Any, values: Any) -> int:
+    def gather_counted(self, memory: Any, grad: Any, indices: Any, values: Any, limit: float) -> int:
         self.gather(memory, grad, indices, values)
-        return self.count_nonfinite(values)[0]
+        return self.count_beyond(None, values, limit)
 
     def normal_spans(self, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
         return normal_in(self, memory, grad, spans, targets)

@@ -274,6 +274,10 @@ class GhostOps(Composed):
         self.work("count_nonfinite", x.size)
         return 0, -1
 
+    def count_beyond(self, memory: Any, grad: Any, limit: float) -> int:
+        self.work("count_nonfinite", grad.size if memory is None else 2 * grad.size)
+        return 0
+
     def squared_norm(self, x: Any) -> float:
         self.work("squared_norm", x.size)
         return 1.0

@@ -45,6 +45,8 @@ def test_gather_counted(ops, rng, dtype, index, has_memory):
             assert found == oracle.gather_counted(memory, grad, indices, expected)
             assert found == np.count_nonzero(~np.isfinite(expected))
             assert_same(values, expected)
+            assert (ops.gather_counted(memory, grad, indices, values, 0.5)
+                    == oracle.gather_counted(memory, grad, indices, expected, 0.5))
 
 
 @pytest.mark.parametrize("beta", [0.1, 1.0])

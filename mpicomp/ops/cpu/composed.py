@@ -11,7 +11,7 @@ from .. import _cpu
 from .._cpu import (
     bin_select,
     common,
-    count_nonfinite,
+    count_beyond,
     gather,
     moments,
     sample,
@@ -70,10 +70,11 @@ def sampled_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, sa
     return sampled_in(_FOR_SEARCHES, memory, grad, spans, samples, counts)
 
 
-def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndarray, values: np.ndarray) -> int:
-    """``gather``, and how many of the values are not finite."""
+def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndarray, values: np.ndarray,
+                   limit: float = np.inf) -> int:
+    """``gather``, and how many of the values are not below ``limit`` in magnitude, NaN included."""
     gather(memory, grad, indices, values)
-    return count_nonfinite(values)[0]
+    return count_beyond(None, values, limit)
 
 
 def union(lists: list[np.ndarray], n: int) -> np.ndarray:

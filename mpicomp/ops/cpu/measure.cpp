@@ -20,6 +20,19 @@ KERNEL std::size_t count_nonfinite(const T* x, std::size_t n) {
     return count;
 }
 
+// Magnitudes are compared as integers, among which NaN is above infinity.
+template <class U, class T>
+KERNEL std::size_t count_beyond(U u, std::size_t n, Bits<T> limit) {
+    std::size_t count = 0;
+    for (std::size_t begin = 0; begin < n; begin += block) {
+        Bits<T> in_block = 0;
+        const std::size_t end = begin + block < n ? begin + block : n;
+        for (std::size_t i = begin; i < end; ++i) in_block += magnitude(static_cast<T>(u[i])) >= limit;
+        count += static_cast<std::size_t>(in_block);
+    }
+    return count;
+}
+
 template <class T>
 std::int64_t first_nonfinite(const T* x, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i)
@@ -59,6 +72,22 @@ void bind_measure(py::module_& m) {
         });
         return py::make_tuple(count, first);
     }, py::arg("x"), "(how many entries are NaN or infinite, the index of the first or -1).");
+
+    m.def("count_beyond", [](const py::object& memory, const py::array& grad, double limit) {
+        if (!(limit > 0)) throw InvalidArgument("limit must be a number above 0, got " + std::to_string(limit));
+        std::size_t count = 0;
+        visit_real(grad, "grad", [&](auto zero) {
+            using T = decltype(zero);
+            const auto g = input<T>(grad, "grad");
+            const T* m = optional_input<T>(memory, "memory", g.n);
+            py::gil_scoped_release release;
+            with_compensated(m, g.data, [&](auto u) {
+                count = dispatch<count_beyond<decltype(u), T>>(u, g.n, magnitude(static_cast<T>(limit)));
+            });
+        });
+        return count;
+    }, py::arg("memory").none(true), py::arg("grad"), py::arg("limit"),
+       "How many |memory + grad| are not below limit, NaN included.");
 
     m.def("squared_norm", [](const py::array& x) {
         double sum = 0;

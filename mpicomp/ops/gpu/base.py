@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import InvalidArgument
 from ..oracle import index_dtype
 from ..oracle import sorted_magnitudes as sorted_on_host
+from ..oracle.base import require_limit
 from ..oracle.many import require_counts, require_lams
 from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
 from .collect import collect, collect_spans
@@ -216,6 +217,16 @@ def count_nonfinite(x: Array) -> tuple[int, int]:
     launch("measure", f"count_nonfinite<{t}>", blocks_for(packs(x)), x, np.int64(x.size), found)
     count, first = (int(value) for value in to_host(found))
     return count, first if count else -1
+
+
+@on_device
+def count_beyond(memory: Array | None, grad: Array, limit: float) -> int:
+    t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
+    require_limit(limit)
+    found = from_host(np.zeros(1, np.uint64))
+    scalars = np.int64(grad.size), grad.dtype.type(limit), found
+    launch("measure", f"count_beyond<{t}>", blocks_for(packs(grad)), m, grad, *scalars)
+    return int(to_host(found)[0])
 
 
 @on_device

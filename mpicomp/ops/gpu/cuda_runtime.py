@@ -91,7 +91,7 @@ def _kernel_names() -> dict[str, list[str]]:
             *(f"row_lengths<{i}>" for i in index),
             *(f"write_rows<{rows}, {i}>" for rows in index for i in index),
         ],
-        "measure": _of("count_nonfinite squared_norm", real),
+        "measure": _of("count_nonfinite count_beyond squared_norm", real),
         "moments": _of("moments sample", real),
         "search": [*_of("first_threshold fit_stage", real_bool), *_of("correct_thresholds accept_cuts", real)],
         "bin_select": [*_of("bin_peaks", real), *_of("write_bins", real_index)],

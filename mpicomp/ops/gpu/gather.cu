@@ -7,16 +7,16 @@ __global__ void gather(const T* memory, const T* grad, const I* indices, long lo
     for (long long j = grid_index(); j < k; j += grid_size()) values[j] = compensated(memory, grad, indices[j]);
 }
 
-// The same. Of each block, too: how many values are not finite, and the largest gap between indices, huge where they do not
+// The same. Of each block, too: how many values are not below the limit in magnitude, and the largest gap between indices, huge where they do not
 // ascend (found: 2 a block).
 template <typename T, typename I>
-__global__ void gather_counted(const T* memory, const T* grad, const I* indices, long long k, T* values,
+__global__ void gather_counted(const T* memory, const T* grad, const I* indices, long long k, T* values, T limit,
                                unsigned long long* found) {
     unsigned long long bad = 0, largest = 0;
     for (long long j = grid_index(); j < k; j += grid_size()) {
         const T u = compensated(memory, grad, indices[j]);
         values[j] = u;
-        bad += is_nonfinite(u);
+        bad += !(fabs(u) < limit);
         largest = max(largest, gap(indices, j));
     }
     bad = block_sum(bad), largest = block_max(largest);

@@ -7,6 +7,7 @@ from typing import SupportsInt
 import numpy as np
 
 from ...errors import InvalidArgument
+from ..oracle.base import require_limit
 from . import arguments
 from .arguments import (
     ascended,
@@ -34,12 +35,13 @@ def vouch(indices: Array, n: int, of: Array | None = None) -> Array:
 
 
 @on_device
-def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Array) -> int:
+def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Array, limit: float = np.inf) -> int:
     t, i, m = kind_of(grad, "grad", REAL), kind_of(indices, "indices", INDEX), memory_or_null(memory, grad)
     check(values, "values", grad.dtype, indices.size)
+    require_limit(limit)
     require_indices(indices, grad.size)
     kernel, k = f"gather_counted<{t}, {i}>", np.int64(indices.size)
-    bad, gaps = told("gather", kernel, 2, indices.size, m, grad, indices, k, values)
+    bad, gaps = told("gather", kernel, 2, indices.size, m, grad, indices, k, values, grad.dtype.type(limit))
     keep_gap(indices, gaps)
     return int(bad.sum())
 

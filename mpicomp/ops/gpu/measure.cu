@@ -10,6 +10,14 @@ template <typename T> __global__ void count_nonfinite(const T* x, long long n, u
     });
 }
 
+// found += how many |u| are not below the limit, NaN included.
+template <typename T>
+__global__ void count_beyond(const T* memory, const T* grad, long long n, T limit, unsigned long long* found) {
+    visit<T>(memory, grad, n, [found, limit](long long, T value) {
+        if (!(fabs(value) < limit)) atomicAdd(found, 1ull);  // hardly ever
+    });
+}
+
 // sums[b] = the sum of squares of block b's elements, in float64 and in a fixed order.
 template <typename T> __global__ void squared_norm(const T* x, long long n, double* sums) {
     double mine = 0;

@@ -160,6 +160,13 @@ def count_nonfinite(x: Array) -> tuple[int, int]:
     return len(bad), int(bad[0]) if len(bad) else -1
 
 
+def count_beyond(memory: Array | None, grad: Array, limit: float) -> int:
+    """How many ``|u|`` are not below ``limit``, NaN included."""
+    require_memory(memory, grad)
+    require_limit(limit)
+    return int(np.count_nonzero(~(np.abs(compensated(memory, grad)) < grad.dtype.type(limit))))
+
+
 def squared_norm(x: Array) -> float:
     """Sum of squares, accumulated in float64."""
     return float(np.sum(np.square(x, dtype=np.float64)))
@@ -229,6 +236,12 @@ def magnitude_bits(u: Array) -> Array:
 def to_indices(found: Array, n: int) -> Array:
     """In the integer type of indices into ``n`` elements."""
     return found.astype(index_dtype(n))
+
+
+def require_limit(limit: float) -> None:
+    """Refuse a bound of magnitudes that is not above zero."""
+    if not limit > 0:
+        raise InvalidArgument(f"limit must be a number above 0, got {limit}")
 
 
 def require_count(k: int, n: int) -> None:

@@ -11,7 +11,7 @@ from ...errors import InvalidArgument
 from .base import (
     Array,
     concatenate,
-    count_nonfinite,
+    count_beyond,
     gather,
     index_dtype,
     require_ascending,
@@ -101,10 +101,10 @@ def filled_length(indices: Array, n: int) -> int:
     return count if ascends(indices[:count], n) else -1
 
 
-def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Array) -> int:
-    """``values[j] = u[indices[j]]``, and how many of these are not finite."""
+def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Array, limit: float = np.inf) -> int:
+    """``values[j] = u[indices[j]]``, and how many of these are not below ``limit`` in magnitude, NaN included."""
     gather(memory, grad, indices, values)
-    return count_nonfinite(values)[0]
+    return count_beyond(None, values, limit)
 
 
 def largest_gap(indices: Array) -> int:
