@@ -1,11 +1,15 @@
 """Mistakes of published implementations that no other test of ours looks for; docs/algorithms.md lists them all."""
 
+import functools
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpicomp
 from mpicomp import schemes
+from mpicomp.errors import CorruptMessage
+from mpicomp.schemes.wire import index_lists
 
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 4, reason="four ranks show it; codes gathered by many go dense")
 SMALL = {"density": "0.05", "chunk": "16", "bin": "20", "columns": "64", "row": "16", "period": "1", "lam": "2",
@@ -118,3 +122,63 @@ def test_memories_stay_bounded(comm, seed, text):
         reducer.reduce(gradient(seed, comm.rank, step, n))
         norms.append(reducer.memory_norm())
     assert max(norms[80:]) <= 2 * max(norms[:40])
+
+
+def bent(write, pairs, step, length=None):
+    """A message with negative indices."""
+    return write(pairs._replace(indices=-1 - pairs.indices), step, length)
+
+
+@pytest.mark.parametrize("text", ["gtopk:k=20", "gtopk:k=20,values=float16", "oktopk:k=20", "oktopk:k=20,period=1"])
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_a_damaged_list_of_one_rank_is_refused_by_all(comm, seed, monkeypatch, text, when):
+    """Also by ranks that never read it, and by its sender: nobody waits for who has given up, and no memory changes."""
+    if comm.size == 1:
+        pytest.skip("nobody gets it")
+    reducer, spared, steps = mpicomp.Reducer(comm, text), mpicomp.Reducer(comm, text), 3 if when == "later" else 0
+    for step in range(steps):
+        for one in (reducer, spared):
+            one.reduce(gradient(seed, comm.rank, step, 999))
+    before = reducer.state_dict()
+    with monkeypatch.context() as patch:
+        if comm.rank == comm.size - 1:
+            patch.setattr(index_lists, "write", functools.partial(bent, index_lists.write))
+        with pytest.raises(CorruptMessage, match="another rank's message is damaged"):
+            reducer.reduce(gradient(seed, comm.rank, steps, 999))
+    assert comm.allgather(reducer.step) == [steps] * comm.size
+    after = reducer.state_dict()
+    for name in [name for name in before if name.startswith("memory")]:
+        np.testing.assert_array_equal(after[name], before[name])
+    spared.reduce(gradient(seed, comm.rank, steps, 999))
+    if text.startswith("gtopk"):  # the other has thresholds, too, which it has estimated
+        mean = spared.reduce(gradient(seed, comm.rank, steps + 1, 999))
+        reducer.reduce(gradient(seed, comm.rank, steps, 999))
+        assert reducer.reduce(gradient(seed, comm.rank, steps + 1, 999)).tobytes() == mean.tobytes()
+
+
+@pytest.mark.parametrize("name", ["exchange/global", "exchange/bounds"])
+@pytest.mark.parametrize("how", ["missing", "longer"])
+def test_what_oktopk_knows_must_be_known_on_all_ranks(comm, seed, name, how):
+    """A rank that estimates alone would wait for the others for ever."""
+    reducer, resumed = (mpicomp.Reducer(comm, "oktopk:k=20") for _ in range(2))
+    for step in range(3):
+        reducer.reduce(gradient(seed, comm.rank, step, 999))
+    state, last = reducer.state_dict(), comm.rank == comm.size - 1
+    if last:
+        value = state.pop(name)
+        if how == "longer":
+            state[name] = np.concatenate([value, [0]])
+    if how == "missing":
+        if comm.size > 1:
+            with pytest.raises(mpicomp.errors.Disagreement, match=name):
+                resumed.load_state_dict(state)
+        return
+    resumed.load_state_dict(state)
+    with pytest.raises(mpicomp.errors.InvalidArgument, match=f"rank {comm.size - 1}: the saved {name[9:]} must have"):
+        resumed.reduce(gradient(seed, comm.rank, 3, 999))
+
+
+def test_too_many_workers_for_an_integer_are_refused_before_any_step(comm):
+    """On every rank: in the middle of a step there would be something in flight."""
+    with pytest.raises(mpicomp.errors.InvalidArgument, match=f"{100 * comm.size} workers need wider integers than"):
+        mpicomp.Reducer(comm, "scaled-integer:bits=8", workers=100)

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import CorruptMessage, InvalidArgument
 from ...types import Array, Compensated, Exchanged, Mean, Sent
 from ..options import Option
 from ..wire import index_lists, validation
 from ..wire.index_lists import Bounds, Ledger, Pairs
+
+DAMAGED = -1  # announced in the place of a number of pairs
 
 
 class Balanced:
@@ -47,6 +50,7 @@ class Balanced:
     # -- the local list
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
+        self._check_loaded(step)  # here, where all ranks hear of it before anything is sent
         self._counts = step.selector.counts(step)
         shape = len(workers), len(step.spans)
         known = self._known(self._local, shape, step)
@@ -83,9 +87,9 @@ class Balanced:
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         self._local, ledger = self._next, Ledger(self._own)
         mine = index_lists.merged(self._own, None, ledger, step)
-        sums = self._to_owners(mine, self._cut_regions(mine, step), step)
+        sums, damage = self._to_owners(mine, self._cut_regions(mine, step), step)
         survivors = self._survivors(sums, step)
-        final = self._to_all(index_lists.merged([survivors], None, ledger, step), step)
+        final = self._to_all(index_lists.merged([survivors], None, ledger, step), damage, step)
         bits = 8.0 * index_lists.pair_bytes(step) * sum(one.size for one in self._own) / len(self._own)
         sent = ledger.sent(final.indices, step)
         return Exchanged(Mean(final.indices, step.scale(final.values), step.n), sent, bits)
@@ -105,8 +109,8 @@ class Balanced:
         self._bounds = bounds // size
         return self._bounds
 
-    def _to_owners(self, mine: Pairs, bounds: np.ndarray, step: Any) -> Pairs:
-        """The sums in this rank's region."""
+    def _to_owners(self, mine: Pairs, bounds: np.ndarray, step: Any) -> tuple[Pairs, CorruptMessage | None]:
+        """The sums in this rank's region; its own part alone, and why, where another rank's cannot be read."""
         rank, size = step.comm.rank, step.comm.size
         cuts = [0, *step.ops.positions_of(mine.indices, bounds.tolist()), mine.size]
         parts = [mine.at(slice(start, stop), step) for start, stop in pairwise(cuts)]
@@ -118,8 +122,11 @@ class Balanced:
         incoming = {other: theirs[other] * nbytes for other in reversed(after) if theirs[other]}
         self._crowded = 2 * sum(theirs) > 3 * mine.size
         received = step.comm.send_and_receive(outgoing, incoming, like=mine.values)
-        others = [index_lists.read(received[other], step, check=False) for other in sorted(received)]
-        return index_lists.add([parts[rank], *others], step)
+        try:
+            others = [index_lists.read(received[other], step, check=False) for other in sorted(received)]
+            return index_lists.add([parts[rank], *others], step), None
+        except CorruptMessage as error:  # all ranks hear of it when they announce their survivors
+            return parts[rank], error
 
     def _survivors(self, sums: Pairs, step: Any) -> Pairs:
         """Those of this rank's sums that all get, by the known threshold where that lets about k pass."""
@@ -151,10 +158,15 @@ class Balanced:
             high = np.where(passed >= self._counts, high, middle)
         return low.view(step.dtype).astype(np.float64)
 
-    def _to_all(self, survivors: Pairs, step: Any) -> Pairs:
+    def _to_all(self, survivors: Pairs, damage: CorruptMessage | None, step: Any) -> Pairs:
         """All owners' survivors; regions ascend with the rank."""
         nbytes = index_lists.pair_bytes(step)
-        counts = step.comm.lengths_of_all(survivors.size)
+        counts = step.comm.lengths_of_all(survivors.size if damage is None else DAMAGED)
+        if damage is not None:
+            raise damage
+        if DAMAGED in counts:
+            raise CorruptMessage(f"rank {counts.index(DAMAGED)} received pairs of its region that it cannot read: "
+                                 "another rank's message is damaged")
         validation.counts(counts, step.n, "pairs")
         lengths = [count * nbytes for count in counts]
         flat, _ = step.comm.gather_to_all(index_lists.write(survivors, step), lengths)
@@ -167,8 +179,19 @@ class Balanced:
     # -- state
 
     def _known(self, kept: np.ndarray | None, shape: tuple[int, ...], step: Any) -> np.ndarray | None:
-        """``kept``, or None where it is to be estimated anew: every ``period`` steps, and where it does not fit."""
+        """``kept``, or None where it is to be estimated anew: every ``period`` steps, and where it does not fit.
+
+        The same on all ranks, which estimate together.
+        """
         return None if step.number % self.period == 0 or kept is None or kept.shape != shape else kept
+
+    def _check_loaded(self, step: Any) -> None:
+        """Refuse thresholds and regions of another shape, which this rank would estimate anew and others would not."""
+        sizes = {"global": (self._global, len(step.spans)), "bounds": (self._bounds, step.comm.size - 1)}
+        for name, (kept, size) in sizes.items():
+            if kept is not None and kept.shape != (size,):
+                raise InvalidArgument(f"the saved {name} must have the shape {(size,)}, got {kept.shape}: load a state "
+                                      "of as many ranks and of the same arrays, or leave it out on all ranks")
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
         state = {"local": self._local, "global": self._global, "bounds": self._bounds}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import CorruptMessage
 from ...types import Array, Compensated, Exchanged, Mean, Sent
 from ..wire import index_lists
 from ..wire.index_lists import Ledger, Pairs
@@ -41,25 +42,34 @@ class Merge(Stateless):
     def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
         counts, ledger = step.selector.counts(step), Ledger(self._own)
         mine = index_lists.merged(self._own, counts, ledger, step)
-        mine, message = self._up_the_tree(mine, counts, ledger, step)
+        mine, message, damage = self._up_the_tree(mine, counts, ledger, step)
         step.comm.broadcast(message, 0)
+        if damage is not None:
+            raise damage
         final = mine if step.comm.rank == 0 else index_lists.read(message, step, filled=True)
         bits = 8.0 * index_lists.pair_bytes(step) * sum(one.size for one in self._own) / len(self._own)
         sent = ledger.sent(final.indices, step)
         # Scaled in place: where the final list is what a worker chose, nobody else sent anything, and the factor is 1.
         return Exchanged(Mean(final.indices, step.scale(final.values), step.n), sent, bits)
 
-    def _up_the_tree(self, mine: Pairs, counts: list[int], ledger: Ledger, step: Any) -> tuple[Pairs, Array]:
-        """This rank's list, on rank 0 the final one, and as a message; elsewhere that is room for the final one."""
+    def _up_the_tree(self, mine: Pairs, counts: list[int], ledger: Ledger, step: Any
+                     ) -> tuple[Pairs, Array, CorruptMessage | None]:
+        """This rank's list, on rank 0 the final one, and as a message; elsewhere that is room for the final one.
+
+        A rank that cannot read a list sends one that nobody can read, and so does rank 0 to all: no rank waits in vain.
+        """
         rank, size, length, bit = step.comm.rank, step.comm.size, sum(counts), 1
-        nbytes = length * index_lists.pair_bytes(step)
+        nbytes, damage = length * index_lists.pair_bytes(step), None
         while bit < size and not rank & bit:
             if rank + bit < size:
                 received = step.comm.send_and_receive({}, {rank + bit: nbytes}, like=mine.values)
-                theirs = index_lists.read(received[rank + bit], step, check=False)
-                mine = index_lists.merged([mine, theirs], counts, ledger, step, filled=True)
+                try:
+                    theirs = index_lists.read(received[rank + bit], step, check=False)
+                    mine = index_lists.merged([mine, theirs], counts, ledger, step, filled=True)
+                except CorruptMessage as error:
+                    damage = error
             bit <<= 1
-        message = index_lists.write(mine, step, length)
+        message = index_lists.write(mine, step, length) if damage is None else index_lists.unreadable(nbytes, step)
         if rank:
             step.comm.send_and_receive({rank - bit: message}, {}, like=mine.values)
-        return mine, message
+        return mine, message, damage

@@ -114,6 +114,13 @@ def write(pairs: Pairs, step: Any, length: int | None = None) -> Array:
     return step.ops.concatenate([indices.view(BYTE), codes.view(BYTE)], BYTE)
 
 
+def unreadable(nbytes: int, step: Any) -> Array:
+    """A message that every reader refuses: negative indices."""
+    message = step.ops.empty(nbytes, BYTE)
+    message[:] = 0xFF
+    return message
+
+
 def read(message: Array, step: Any, filled: bool = False, check: bool = True) -> Pairs:
     """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out. Without
     ``check`` indices are still to be examined, and nothing is left out. What is read may be the message's own memory.
