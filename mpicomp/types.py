@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -60,13 +61,13 @@ class Compensated(NamedTuple):
         """As ``at``, but not to be written: the gradient itself where u is no other."""
         return self.gradient if indices is None and self.memory is None else self.at(indices, ops)
 
-    def counted_at(self, indices: Array | None, ops: Any) -> tuple[Array, int]:
-        """As ``to_read``; and how many of these values are not finite."""
+    def counted_at(self, indices: Array | None, ops: Any, limit: float = math.inf) -> tuple[Array, int]:
+        """As ``to_read``; and how many of these values are not below ``limit`` in magnitude."""
         if indices is None:
             values = self.to_read(None, ops)
-            return values, ops.count_nonfinite(values)[0]
+            return values, ops.count_beyond(None, values, limit)
         values = ops.empty(indices.size, self.gradient.dtype)
-        return values, ops.gather_counted(self.memory, self.gradient, indices, values)
+        return values, ops.gather_counted(self.memory, self.gradient, indices, values, limit)
 
 
 class Sent(NamedTuple):
@@ -87,6 +88,15 @@ class Sent(NamedTuple):
         ops.axpby(there, 1.0, there, -1.0, self.values)
         ops.scatter(x, self.indices, there)
         return x
+
+
+    def with_more(self, indices: Array, values: Array, n: int, ops: Any) -> Sent:
+        """This and ``values`` at ascending ``indices`` of ``n`` elements, added up in fresh arrays."""
+        if self.indices is not None:
+            return Sent(*ops.add_lists([self.indices, indices], [self.values, values], n))
+        whole = self.values.copy()
+        ops.scatter_add(whole, indices, values)
+        return Sent(None, whole)
 
 
 class Place(NamedTuple):

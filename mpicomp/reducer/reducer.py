@@ -41,8 +41,9 @@ class Reducer:
     algorithm : str
         The dense all-reduce that adds values: a name of ``mpicomp.allreduce``.
     nonfinite : {"raise", "skip", "allow"}
-        What NaN or infinity in any rank's gradient does: raise NonFiniteGradient on every rank; give a zero mean
-        on every rank and go on, memory untouched; or nothing at all (it will spread).
+        What NaN or infinity in any rank's gradient does, or a mean that the gradients' dtype cannot hold and no
+        error memory can keep: raise NonFiniteGradient on every rank; give a zero mean on every rank and go on, memory
+        untouched; or nothing at all (it will spread).
     densities : mapping of str to float, optional
         Of some arrays by name (``"gradient 0"`` and so on in a list), for schemes with a density and
         ``layers=per-tensor``; 1 sends an array uncompressed. See :func:`mpicomp.schemes.schedules.densities_by_flops`.
@@ -145,6 +146,9 @@ class Reducer:
             if not hasattr(self._pipeline.memories[0], "set_shift"):
                 raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
             flat = self._begin(arrays).flatten(arrays, self._step.scratch)
+            if any(self._step.overflows(Compensated(None, one)) for one in flat):
+                raise NonFiniteGradient(f"a shift must hold magnitudes below {self._step.limit:g} alone, in "
+                                        f"{self._step.dtype}: it is kept from step to step")
         except Exception as caught:
             error = caught
         self.comm.agree(f"shift of step {self.step} of {self._which} for {self._known}", error)
@@ -220,11 +224,22 @@ class Reducer:
         with step.timed("agree"):
             finite = self._agree(error)
         measured = finite and self._measures.begin(workers)
-        result = self._pipeline.run(flat, workers) if finite else self._pipeline.nothing(self._laid_out.total)
-        self._account(result, before, start, skipped=not finite)
-        if measured:
+        result = self._averaged(flat, workers) if finite else None
+        skipped = result is None
+        result = result or self._pipeline.nothing(self._laid_out.total)
+        self._account(result, before, start, skipped)
+        if measured and not skipped:
             self.stats.measures = self._measures.end(result.sent, self.stats)
         return result.mean
+
+    def _averaged(self, flat: list[Array], workers: list[Compensated]) -> Exchanged | None:
+        """The result of a step that all ranks have agreed on; None if its mean overflows and is skipped."""
+        try:
+            return self._pipeline.run(flat, workers)
+        except NonFiniteGradient:
+            if self.nonfinite == "raise":
+                raise
+            return None
 
     def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Array], list[Compensated], Exception | None]:
         """All that a rank can do by itself: the compensated gradients, what it selects, and what is wrong."""

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..schemes.memories import DenseMean
 from ..types import Array, Compensated, Exchanged, Mean, Sent
 from .step import Step
 
+# The result of a step's compressed part, what memories add to it for this rank alone, and the update still to be done.
+Treated = tuple[Exchanged, Array | None, Iterator[None]]
 IN_FLIGHT_BYTES = 1 << 20  # of what goes uncompressed: from here on it travels beside the compressed exchange
 
 
@@ -55,14 +58,14 @@ class Pipeline:
             return self._leave_out(workers, flat)
         found = self.exchange.select(workers, step) if step.n else [0] * len(flat)
         return workers, [
-            count + (step.ops.count_nonfinite(g[step.n :])[0] if g.size > step.n else 0)
+            count + (self.dense.overflows(g[step.n :], step) if g.size > step.n else 0)
             for count, g in zip(found, flat, strict=True)
         ]
 
     def _leave_out(self, workers: list[Compensated], flat: list[Array]) -> tuple[list[Compensated], list[int]]:
         """In a step without an agreement a gradient that is not finite counts as zero, of which all are told later."""
         step = self.step
-        found = [step.ops.count_nonfinite(g)[0] for g in flat] if self._check_finite else [0] * len(flat)
+        found = [step.overflows(Compensated(None, g)) for g in flat] if self._check_finite else [0] * len(flat)
         for worker, count in enumerate(found):
             if count:
                 workers[worker] = self.memories[worker].compensate(step.ops.zeros(step.n, step.dtype), step)
@@ -84,7 +87,10 @@ class Pipeline:
         worker = next(worker for worker, count in enumerate(found) if count)
         count, first = self.step.ops.count_nonfinite(flat[worker])
         if not count:
-            return NonFiniteGradient(f"error memory and gradient overflowed in step {self.step.number}")
+            return NonFiniteGradient(
+                f"error memory and gradient overflowed in step {self.step.number}: magnitudes must stay below "
+                f"{self.step.limit:g} in {self.step.dtype}, so that sums and norms are finite; error memory is "
+                "untouched. Divide the loss by a constant")
         whose = f" of worker {worker}" if len(flat) > 1 else ""
         return NonFiniteGradient(
             f"{bucket.where(first)}{whose} is {flat[worker][first]} in step {self.step.number} "
@@ -94,23 +100,32 @@ class Pipeline:
 
     def run(self, flat: list[Array], workers: list[Compensated]) -> Exchanged:
         """What follows the agreement of all ranks; the mean of the whole vectors."""
-        step = self.step
-        tail = self._start_tail(flat) if flat[0].size > step.n and not self.silent(step.number) else None
         try:
-            result, local = self._treated(workers)
-        except NonFiniteGradient:  # of all ranks: what is in flight must end before its memory is given up
-            if tail:
-                tail()
+            return self._run(flat, workers)
+        except Exception:
+            self.step.settle()
             raise
-        self.schedule.observe(result.mean, step)
-        # Nothing is refused any more, so the velocity of dense arrays may change; what it gives is copied.
-        dense = tail and self.dense.apply(tail(), step)
-        return result._replace(mean=_joined(result.mean, local, dense, flat[0].size, step))
 
-    def _treated(self, workers: list[Compensated]) -> tuple[Exchanged, Array | None]:
-        """What the scheme's parts treat: the result, and what memories add to the mean for this rank alone."""
+    def _run(self, flat: list[Array], workers: list[Compensated]) -> Exchanged:
+        step, total = self.step, flat[0].size
+        tail = self._start_tail(flat) if total > step.n and not self.silent(step.number) else None
+        result, local, update = self._treat(workers)
+        dense = tail and self.dense.apply(tail(), step)
+        if dense is not None and not step.plain:
+            self._refuse_misfits(dense)
+        # Nothing is refused any more.
+        _finish(update)
+        if dense is not None:
+            self.dense.keep()  # what it gave is copied
+        self.schedule.observe(result.mean, step)
+        return result._replace(mean=_joined(result.mean, local, dense, total, step))
+
+    def _treat(self, workers: list[Compensated]) -> Treated:
+        """What the scheme's parts treat."""
         if self.silent(self.step.number) or not self.step.n:
             return self._alone(workers)
+        if self.step.result is not None and not self.step.plain:
+            return self._narrowed(workers)
         return self._early(workers) if self.exchange.early else self._late(workers)
 
     def nothing(self, n: int) -> Exchanged:
@@ -118,15 +133,14 @@ class Pipeline:
         step = self.step
         return Exchanged(Mean(step.ops.arange(0), step.ops.empty(0, step.dtype), n), [], 0.0)
 
-    def _alone(self, workers: list[Compensated]) -> tuple[Exchanged, Array | None]:
+    def _alone(self, workers: list[Compensated]) -> Treated:
         """A step that sends nothing compressed."""
         result = self.nothing(self.step.n)
         sent = [Sent(result.mean.indices, result.mean.values)] * len(workers)
         local = self._local(workers, sent)
-        _finish(self._update(workers, sent))
-        return result._replace(sent=sent), local
+        return result._replace(sent=sent), local, self._update(workers, sent)
 
-    def _early(self, workers: list[Compensated]) -> tuple[Exchanged, Array | None]:
+    def _early(self, workers: list[Compensated]) -> Treated:
         """What is sent is known before values travel, so memories are updated meanwhile.
 
         Not where a narrow wire may overflow, though every gradient was finite: then the step is not to change them.
@@ -139,24 +153,56 @@ class Pipeline:
         update = step.pieces("update", self._update(workers, sent))
         if not step.codec.may_overflow(step.dtype):
             with step.timed("exchange"), step.comm.meanwhile(update):
-                return self.exchange.exchange(workers, sent, step), local
+                return self.exchange.exchange(workers, sent, step), local, iter(())
         with step.timed("exchange"):
             result = self.exchange.exchange(workers, sent, step)
         self._refuse_overflow(result.mean)
         _finish(update)
-        return result, local
+        return result, local, iter(())
 
-    def _late(self, workers: list[Compensated]) -> tuple[Exchanged, Array | None]:
-        """The exchange itself decides what counts as sent."""
+    def _late(self, workers: list[Compensated]) -> Treated:
+        """The exchange itself decides what counts as sent; no update waits for the dense arrays' mean."""
+        result = self._exchanged(workers)
+        local = self._local(workers, result.sent)
+        _finish(self.step.pieces("update", self._update(workers, result.sent)))
+        return result, local, iter(())
+
+    def _narrowed(self, workers: list[Compensated]) -> Treated:
+        """The result's dtype is narrower than that of computation: no memory changes before the result fits.
+
+        All ranks hold the same mean, so all see what does not fit; with a part of its own each rank tells the others.
+        """
+        result = self._exchanged(workers)
+        local = self._local(workers, result.sent)
+        if local is None:
+            result = self._held_back(result)
+            self._refuse_misfits(result.mean.values)
+        else:
+            whole = _joined(result.mean, local, None, result.mean.n, self.step)
+            together(self.step.comm, lambda: self._refuse_misfits(whole.values))
+        return result, local, self.step.pieces("update", self._update(workers, result.sent))
+
+    def _exchanged(self, workers: list[Compensated]) -> Exchanged:
         step = self.step
         with step.timed("compress"):
             sent = self.exchange.compress(workers, step)
         with step.timed("exchange"):
             result = self.exchange.exchange(workers, sent, step)
         self._refuse_overflow(result.mean)
-        local = self._local(workers, result.sent)
-        _finish(step.pieces("update", self._update(workers, result.sent)))
-        return result, local
+        return result
+
+    def _held_back(self, result: Exchanged) -> Exchanged:
+        """The mean as far as the result's dtype can hold it; every worker's memory keeps what is left, as not sent."""
+        step, mean = self.step, result.mean
+        misfits = step.misfits(mean.values)
+        if misfits is None or not self.memories[0].remembers or step.ops.count_nonfinite(misfits.excess)[0]:
+            return result
+        values, back = mean.values.copy(), misfits.excess
+        step.ops.scatter(values, misfits.positions, misfits.held)
+        step.ops.scale(back, -1.0)
+        at = misfits.positions if mean.indices is None else mean.indices[misfits.positions]
+        return result._replace(mean=mean._replace(values=values),
+                               sent=[one.with_more(at, back, step.n, step.ops) for one in result.sent])
 
     def _update(self, workers: list[Compensated], sent: list[Sent]) -> Iterator[None]:
         for memory, u, one in zip(self.memories, workers, sent, strict=True):
@@ -212,6 +258,15 @@ class Pipeline:
             return here
 
         return step.start_mean(first, part, target=total, beside=beside, source=None if others else first)
+
+    def _refuse_misfits(self, values: Array) -> None:
+        """Raise if values of the result, also those of dense arrays, become infinite in its dtype."""
+        misfits = self.step.misfits(values) if self._check_finite else None
+        if misfits is not None and self.step.result is not None:
+            raise NonFiniteGradient(
+                f"the mean overflowed in step {self.step.number}: {misfits.positions.size} of its elements do not fit "
+                f"the gradients' dtype, whose largest number is {self.step.result[0]:g}; error memory is untouched. "
+                "Divide the loss by a constant, or reduce float32 gradients")
 
     def _refuse_overflow(self, mean: Mean) -> None:
         step = self.step

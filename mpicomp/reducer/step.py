@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,19 @@ from .workers import Workers
 # enough for a ring over hosts to be near its best, short enough that copies hide. They begin at multiples of ALIGNED.
 BUCKET_BYTES = 16 << 20
 ALIGNED = 64
+# By itemsize: sums, norms and products of smaller magnitudes are finite, whatever the number of elements and workers.
+ROOM = {4: 1e30, 8: 1e140}
+# By result dtype: the largest finite magnitude, and the least that rounds to infinity.
+RESULTS = {"float16": (65504.0, 65520.0), "bfloat16": ((2 - 2**-7) * 2.0**127, (2 - 2**-8) * 2.0**127)}
+
+
+class Misfits(NamedTuple):
+    """Values that a narrower dtype cannot hold: their ascending positions, the largest it can hold, and what is left.
+    """
+
+    positions: Array
+    held: Array
+    excess: Array
 
 
 class Step:
@@ -42,6 +56,12 @@ class Step:
         Parts of the scheme that its exchange asks.
     remembers : bool
         Whether a memory, or who measures this step, reads what was sent.
+    plain : bool
+        Whether the scheme is a plain average, which keeps nothing and is no larger than the largest gradient.
+    limit : float
+        Magnitudes of u from here on are refused, as NaN is; infinity for plain averages.
+    result : (float, float) or None
+        If the result's dtype is narrower than ``dtype``: its largest number, and the least that becomes infinite.
     target : array or None
         Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
     seconds : dict
@@ -52,6 +72,7 @@ class Step:
         self.comm, self.algorithm, self.trace = comm, algorithm, trace
         self.selector, self.codec, self.schedule = parts.selector, parts.codec, parts.schedule
         self.remembers = any(memory.remembers for memory in parts.memories)
+        self.plain = not self.remembers and parts.codec.name == "float" and parts.exchange.name == "dense"
         self.workers = workers
         if hasattr(self.codec, "check_workers"):  # the same on all ranks, and nothing is on its way yet
             self.codec.check_workers(workers.total)
@@ -62,7 +83,9 @@ class Step:
         self._of_lists: dict[Any, tuple[Array, Any]] = {}
         self._phases: list[tuple[str, int, int]] = []
         self._densities: list[float | None] = []
-        self.number, self.n = -1, 0
+        self._in_flight: list[Any] = []
+        self.number, self.n, self.limit = -1, 0, math.inf
+        self.result: tuple[float, float] | None = None
         self.target: Array | None = None
         self.seconds: dict[str, float] = {}
         self.spans: list[tuple[int, int]] = []
@@ -75,7 +98,7 @@ class Step:
         other = copy(self)
         other.comm, other.first_worker = comm, comm.rank
         other.selector, other.codec, other.schedule = parts.selector, parts.codec, parts.schedule
-        other._scratch, other._of_lists, other._phases, other.seconds = {}, {}, [], {}
+        other._scratch, other._of_lists, other._phases, other.seconds, other._in_flight = {}, {}, [], {}, []
         return other
 
     def begin(self, number: int, bucket: Any, spans: list[tuple[int, int]], densities: list[float | None]) -> None:
@@ -84,6 +107,8 @@ class Step:
         self._of_lists.clear()
         self._densities = densities
         self.ops, self.n, self.dtype, self.tensors = bucket.ops, bucket.n, bucket.compute, bucket.tensors
+        self.limit = math.inf if self.plain else ROOM[self.dtype.itemsize]
+        self.result = RESULTS.get(bucket.dtype_name)
 
     def density(self, target: float, span: int) -> float:
         """The density of a span in this step, where ``target`` is the scheme's: by the caller's wish, the schedule."""
@@ -126,9 +151,26 @@ class Step:
         return u.copy_to(self.scratch(key, u.n, u.gradient.dtype), self.ops)
 
     def read(self, u: Compensated, indices: Array | None) -> tuple[Array, int]:
-        """The values of u that were selected, and how many of u's are not finite: by these, where they show it."""
-        values, found = u.counted_at(indices, self.ops)
-        return values, found if self.selector.finds_nonfinite else self.ops.count_nonfinite(u.gradient)[0]
+        """The values of u that were selected, and how many of u's are to be refused: by these, where they show it."""
+        values, found = u.counted_at(indices, self.ops, self.limit)
+        return values, found if self.selector.finds_nonfinite else self.overflows(u)
+
+    def overflows(self, u: Compensated) -> int:
+        """How many elements of u are not finite, or too large for what is to be computed of them."""
+        return self.ops.count_beyond(*u, self.limit)
+
+    def misfits(self, values: Array) -> Misfits | None:
+        """The ``values`` that become infinite in the result's dtype; None if there are none."""
+        if self.result is None:
+            return None
+        largest, least = self.result
+        positions = self.ops.threshold(None, values, least)
+        if not positions.size:
+            return None
+        excess = Compensated(None, values).at(positions, self.ops)
+        held = excess.clip(-largest, largest)
+        self.ops.axpby(excess, 1.0, excess, -1.0, held)
+        return Misfits(positions, held, excess)
 
     def add_at(self, total: Array, indices: Array | None, values: Array) -> None:
         """``total[indices] += values``, everywhere where indices is None."""
@@ -251,6 +293,7 @@ class Step:
             for begin, end in cuts:
                 wire, own = part(begin, end), None if source is None else source[begin:end]
                 started.append((wire, self.comm.start_allreduce(wire, self.algorithm, kind, factor, own)))
+                self._in_flight.append(started[-1][1])
 
         def read(wire: Array, begin: int, end: int) -> Array:
             return wire if place is None or plain else self.scale(self.codec.decode(wire, place.part(begin, end), self))
@@ -264,13 +307,22 @@ class Step:
                 return read(wire, 0, like.size)
             mean = self.ops.empty(like.size, self.dtype) if target is None else target
             for (begin, end), (wire, request) in zip(cuts, started, strict=True):
-                self.comm.wait_for(request)
+                self._land(request)
                 values, here = read(wire, begin, end), mean[begin:end]
                 if not overlap(values, here):
                     here[:] = values
             return mean
 
         return finish
+
+    def settle(self) -> None:
+        """Wait for all that is in flight, after an error: the next step uses its memory, and counts its bytes anew."""
+        while self._in_flight:
+            self._land(self._in_flight[0])
+
+    def _land(self, request: Any) -> None:
+        self._in_flight.remove(request)
+        self.comm.wait_for(request)
 
     @property
     def sends_as_it_is(self) -> bool:

@@ -73,7 +73,7 @@ class Rehearsal:
         step = self._template.on_rank(comm, parts)
         spans = [tensor[:2] for tensor in layout.tensors]
         spans = spans if self.scheme.options["layers"] == "per-tensor" else [(0, layout.n)]
-        bucket = SimpleNamespace(ops=ops, n=layout.n, compute=FLOAT, tensors=layout.tensors)
+        bucket = SimpleNamespace(ops=ops, n=layout.n, compute=FLOAT, dtype_name=FLOAT.name, tensors=layout.tensors)
         gradient = [Ghost(ops, layout.total, FLOAT)]
         _settle(parts, bucket, len(spans))
         pipeline = Pipeline(parts, step, check_finite=True)

@@ -15,6 +15,7 @@ from mpicomp.allreduce.cost import least_bytes
 from mpicomp.comm import comm as comm_module
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.reducer import run_step
+from mpicomp.schemes.codecs import CODECS
 
 THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
@@ -241,6 +242,39 @@ def test_an_overflow_waits_for_dense_arrays_in_flight(own, text, monkeypatch):
         assert set(own.allgather(str(caught.value))) == {"values=float16 overflowed in step 0: use values=float32"}
     found = reducer.reduce(gradients(3000))
     assert not waiting
+    for name, mean in expected.items():
+        np.testing.assert_array_equal(found[name], mean)
+    assert reducer.stats.bytes_sent == fresh.stats.bytes_sent
+
+
+@pytest.mark.parametrize("text", ["topk:k=5,dense=1d", "scalecom:chunk=4,dense=1d", "dense:values=bfloat16"])
+def test_an_error_in_mid_step_waits_for_what_is_in_flight(own, text, monkeypatch):
+    """Whatever it is: a codec that refuses its argument, for example."""
+    monkeypatch.setattr("mpicomp.reducer.step.BUCKET_BYTES", 1 << 18)
+    waiting, start, wait_for = [], own.start_allreduce, own.wait_for
+
+    def started(*args, **named):
+        waiting.append(start(*args, **named))
+        return waiting[-1]
+
+    def waited(request):
+        wait_for(request)
+        waiting.remove(request)
+
+    def refused(*args):
+        raise InvalidArgument("more than this codec has room for")
+
+    grads = {"w": np.arange(2000, dtype=np.float32).reshape(40, 50), "b": np.full(300_000, own.rank, np.float32)}
+    fresh, reducer = (Reducer(own, text, algorithm="ring") for _ in range(2))
+    expected = fresh.reduce(grads)
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "start_allreduce", started)
+        patch.setattr(own, "wait_for", waited)
+        patch.setattr(CODECS["float"], "decode", refused)
+        with pytest.raises(InvalidArgument, match="more than this codec"):
+            reducer.reduce(grads)
+        assert not waiting
+    found = reducer.reduce(grads)
     for name, mean in expected.items():
         np.testing.assert_array_equal(found[name], mean)
     assert reducer.stats.bytes_sent == fresh.stats.bytes_sent

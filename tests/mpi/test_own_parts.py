@@ -41,7 +41,7 @@ class Filled(Mistaken, Stateless):
 
     def select(self, workers, step):
         self.chosen = [step.selector.expand(step.selector.select(u, step), step) for u in workers]
-        return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
+        return [step.overflows(u) for u in workers]
 
     def compress(self, workers, step):
         error = None

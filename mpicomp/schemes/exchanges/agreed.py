@@ -28,7 +28,7 @@ class Agreed(Stateless):
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._sketches = [step.selector.sketch(u, step) for u in workers]
-        return [step.ops.count_nonfinite(sketch if sketch.size else u.gradient)[0]
+        return [step.overflows(Compensated(None, sketch) if sketch.size else u)
                 for sketch, u in zip(self._sketches, workers, strict=True)]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:

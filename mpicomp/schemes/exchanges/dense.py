@@ -25,7 +25,7 @@ class Dense(Stateless):
     codecs = "addable"
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
+        return [step.overflows(u) for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         self._codes: list[Array] | None = None

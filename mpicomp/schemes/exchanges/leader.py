@@ -32,7 +32,7 @@ class Leader(Stateless):
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._leader, local = step.workers.owner(step.number % step.total_workers)
         self._lead = local if step.comm.rank == self._leader else None
-        return [self._lead_with(u, step) if worker == self._lead else step.ops.count_nonfinite(u.gradient)[0]
+        return [self._lead_with(u, step) if worker == self._lead else step.overflows(u)
                 for worker, u in enumerate(workers)]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:

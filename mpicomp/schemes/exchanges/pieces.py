@@ -52,7 +52,10 @@ class Pieces:
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._check_loaded(step)  # here, where all ranks hear of it before anything is sent
-        return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
+        # A code whose error may be larger than the value lets this memory grow from step to step.
+        grows = self._residual is not None and getattr(step.codec, "spread", 0.0) >= 1
+        kept = step.overflows(Compensated(None, self._residual)) if grows else 0
+        return [step.overflows(u) + kept for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         vectors = [u.gradient if u.memory is None else step.whole(u, f"pieces-{local}")
@@ -78,6 +81,9 @@ class Pieces:
         mean = self._gather(codes, step)
         # A narrow wire may have overflowed: then the step is refused, and this memory stays as it was, too.
         if self.second and not (step.codec.may_overflow(step.dtype) and step.ops.count_nonfinite(mean)[0]):
+            misfits = step.misfits(mean)
+            if misfits is not None:  # this memory keeps what the result cannot hold
+                step.ops.scatter(mean, misfits.positions, misfits.held)
             step.ops.axpby(residual, 1.0, total, -1.0, mean[start:stop])
         bits = 8.0 * sum(one.nbytes for one in self._codes) / len(workers)
         return Exchanged(Mean(None, mean, step.n), sent, bits)

@@ -45,7 +45,7 @@ class Sketch(Stateless):
         self.rows, self.columns, self.factor = rows, columns, factor
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
+        return [step.overflows(u) for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         counts = step.selector.counts(step)

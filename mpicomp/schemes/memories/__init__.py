@@ -5,8 +5,8 @@ of what was not sent, an iterator that does its work piece by piece, so that it 
 memory changes in ``update`` alone, once all ranks have agreed on the step: one that fails before or is skipped leaves
 it. ``silent`` says that a step is to send nothing at all (``silences`` that there are such steps), and ``local`` gives
 what this worker adds to the common mean for its own rank (None: nothing, which is usual): a fresh array. Arrays that go
-dense have no memory. One that ``takes_momentum`` may have a verb ``for_dense``, whose object (``DenseMean`` or one like
-it) each rank keeps once, however many workers it has, and applies to their mean.
+dense have no memory. One that ``takes_momentum`` may have a verb ``for_dense``, whose object (made from ``DenseMean``)
+each rank keeps once, however many workers it has, and applies to their mean; what it keeps changes in ``keep`` alone.
 
 With ``beta=1`` the smaller element of a gradient that does not change has its turn when it has grown; a low-pass
 factor of 0.1 lets it grow slowly:

@@ -8,16 +8,23 @@ from typing import Any
 import numpy as np
 
 from ...errors import SchemeWarning
-from ...types import Array
+from ...types import Array, Compensated
 from .kept import Kept
 
 
 class DenseMean:
     """The mean is the result, and nothing is kept. (All that came in is sent.)"""
 
+    def overflows(self, gradient: Array, step: Any) -> int:
+        """How many elements of one worker's dense arrays are to be refused."""
+        return step.ops.count_nonfinite(gradient)[0]
+
     def apply(self, mean: Array, step: Any) -> Array:
         """What the optimizer gets in place of ``mean``, which may be overwritten; good until the next step."""
         return mean
+
+    def keep(self) -> None:
+        """Keep what ``apply`` worked out: nothing refuses the step any more."""
 
     def check(self, n: int, step: Any, number: int) -> None:
         """Look whether a loaded state is of ``n`` elements in dense arrays, before step ``number``."""
@@ -34,8 +41,8 @@ class DenseMomentum(DenseMean):
 
     Schedule: velocity <- mu velocity + mean, which is the result; Nesterov: velocity <- mu (velocity + mean), and the
     result is mean + velocity: with everything sent and no masking the same as the workers' own, which is linear.
-    Cost: no messages; one vector a rank, of the dense arrays alone, whatever the number of workers; one pass over all
-    of them together (Nesterov: two).
+    Cost: no messages; two vectors a rank (velocity, its successor), of the dense arrays alone, whatever the number of
+    workers; one pass over all of them together (Nesterov: two).
     All ranks start from zero and add the same means, so velocities agree to the last bit.
 
     Reference: the authors' implementation of DGC (synxlin/deep-gradient-compression), where what is not compressed is
@@ -45,15 +52,25 @@ class DenseMomentum(DenseMean):
     def __init__(self, momentum: float, nesterov: bool) -> None:
         self.momentum, self.nesterov = momentum, nesterov
         self._kept = Kept("velocity")
+        self._successor: Array | None = None  # the velocity after this step
+
+    def overflows(self, gradient: Array, step: Any) -> int:
+        return step.overflows(Compensated(self._kept.get("velocity"), gradient))
 
     def apply(self, mean: Array, step: Any) -> Array:
         with step.timed("update"):
             velocity, mu = self._kept.open(mean, step.ops)["velocity"], self.momentum
-            step.ops.axpby(velocity, mu, velocity, mu if self.nesterov else 1.0, mean)
+            if self._successor is None:
+                self._successor = step.ops.empty(mean.size, mean.dtype)
+            step.ops.axpby(self._successor, mu, velocity, mu if self.nesterov else 1.0, mean)
             if not self.nesterov:
-                return velocity
-            step.ops.add(mean, velocity)
+                return self._successor
+            step.ops.add(mean, self._successor)
             return mean
+
+    def keep(self) -> None:
+        velocity, self._successor = self._successor, self._kept.get("velocity")
+        self._kept.put("velocity", velocity)
 
     def check(self, n: int, step: Any, number: int) -> None:
         """Refuse a velocity of other arrays; say on one rank where a training goes on without the one it had."""

@@ -24,7 +24,8 @@ class ErrorReset(ErrorMemory):
     ``all`` on every rank, to the last bit but for rounding.
     Differs from CSER, which sends of g and then of e in a period-th step, in two exchanges: a rank's own model differs,
     the mean of all does not. With between=nothing there is no difference.
-    Cost: no messages. One vector, and one more for the rank's own share.
+    Cost: no messages; with half-precision gradients 16 bytes in a step that sends, to agree that all ranks' results fit
+    that dtype. One vector, and one more for the rank's own share.
     Restrictions: ranks do not get the same result, by design. Where the learning rate changes within a period,
     reduce lr * g and apply the result as it is, or the identity above breaks. Several workers on a rank share its
     model, which carries the mean of their errors. With between=nothing no arrays may go dense, and a gradient that is
