@@ -48,8 +48,10 @@ class Layout(NamedTuple):
 class LowRank:
     """The mean of every matrix M of at least two dimensions, as P Q^T with ``rank`` columns.
 
-    Schedule: P = M Q; all P in one all-reduce, mean; orthogonalise each P; Q = M^T P; all Q in one all-reduce, mean;
-    the mean is P Q^T. Q is the next step's first guess (``warm=yes``), else drawn anew by all ranks alike. Vectors, and
+    Schedule: orthogonalise each Q; P = M Q; all P in one all-reduce, mean; orthogonalise each P; Q = M^T P; all Q in
+    one all-reduce, mean; the mean is P Q^T. Q is the next step's first guess (``warm=yes``), else drawn anew by all
+    ranks alike. The paper does not orthogonalise Q: the product is the same, but P has the square of the gradient's
+    size, which overflows or loses its digits where the gradient is large or small. Vectors, and
     matrices for which P and Q would be no smaller, go dense in one more all-reduce. Workers of a rank add up first.
     Cost: 2 (p-1)/p bytes times r (rows + columns) of all matrices and the elements that go dense. Two passes over the
     gradient and the memory, one to write the mean.
@@ -82,10 +84,11 @@ class LowRank:
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._layout = step.kept("low-rank-layout", lambda: lay_out(step.tensors, self.rank))
         self._seen = step.kept("low-rank-seen", lambda: self._layout.transposed() if self.transposed else self._layout)
+        self._factors = step.kept("low-rank-factors", self._seen.transposed)
         if self._loaded is not None and self._loaded.size != self._seen.q_size:  # here, where all ranks hear of it
             raise InvalidArgument(f"the saved Q has {self._loaded.size} elements, the gradients' has "
                                   f"{self._seen.q_size}: resume with arrays of the same shapes")
-        return [step.ops.count_nonfinite(u.gradient)[0] for u in workers]
+        return [step.overflows(u) for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
         return []
@@ -158,11 +161,17 @@ class LowRank:
         ops.unpack(packed, [vector[start:stop] for start, stop in self._layout.dense])
 
     def _first_guess(self, step: Any) -> Array:
-        """The Q to start from: the last step's, a loaded one, or one that all ranks draw alike."""
+        """The Q to start from, its columns orthonormal: P then has the gradient's size, not its square."""
+        q = self._last_q(step)
+        step.ops.orthogonalise_all(q, self._factors.matrices)
+        return q
+
+    def _last_q(self, step: Any) -> Array:
+        """The last step's Q, a loaded one, or one that all ranks draw alike."""
         if self._loaded is not None:
             return step.ops.from_host(self._loaded.astype(step.dtype))
         if self._q is not None:
-            return self._q
+            return self._q.copy()  # it stays as it is if the step fails
         seed = [step.key(0).seed, *([] if self.warm else [step.number])]
         drawn = [np.random.default_rng([*seed, number]).standard_normal((one.columns, one.rank))
                  for number, one in enumerate(self._seen.matrices)]
