@@ -132,13 +132,28 @@ def test_update_compression_is_momentum_correction_without_masking(comm, seed):
         assert update.reduce(g).tobytes() == dgc.reduce(g).tobytes()
 
 
-def test_clipping_bounds_each_workers_part(comm, seed):
-    reducer = mpicomp.Reducer(comm, "dgc:density=1,clip=2,momentum=0")
-    g = gradient(seed, comm.rank, 0)
-    mean = reducer.reduce(g)
-    limit = 2 * comm.size**-0.5
-    parts = [x * min(1, limit / np.linalg.norm(x)) for x in (gradient(seed, r, 0) for r in range(comm.size))]
-    np.testing.assert_allclose(mean, np.mean(parts, axis=0), rtol=1e-5, atol=1e-7)
+@pytest.mark.parametrize("clip", [2, 150, 500])  # all gradients are clipped, some on several ranks, none
+def test_clipping_is_that_of_the_paper(comm, seed, clip):
+    """Section 3.2: local gradients carry 1/(N b), their sum is the step, and each is cut to N^(-1/2) threshold."""
+    reducer = mpicomp.Reducer(comm, f"dgc:density=1,clip={clip},momentum=0")
+    mean = reducer.reduce(gradient(seed, comm.rank, 0))
+    local = [gradient(seed, rank, 0).astype(float) / comm.size for rank in range(comm.size)]
+    limit = clip * comm.size**-0.5
+    expected = sum(part * min(1, limit / np.linalg.norm(part)) for part in local)
+    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_clipping_keeps_a_mean_shorter_than_its_threshold(comm, workers):
+    """Gradients of independent noise, whose mean is about as long as the threshold, are hardly cut."""
+    n, total = 4000, workers * comm.size
+    scale = np.sqrt(total / n)  # so the norm of one worker's gradient is sqrt(total), that of their mean 1
+    mine = [scale * np.random.default_rng([7, comm.rank, i]).standard_normal(n) for i in range(workers)]
+    reducer = mpicomp.Reducer(comm, "dgc:density=1,clip=1,momentum=0", workers=workers)
+    assert 0.9 < np.linalg.norm(reducer.reduce(rows(np.array(mine)))) < 1.1
+
+
+def test_clipping_leaves_short_gradients(comm):
     small = np.full(N, 1e-3, np.float32)
     np.testing.assert_array_equal(mpicomp.Reducer(comm, "dgc:density=1,clip=2,momentum=0").reduce(small),
                                   mpicomp.Reducer(comm, "topk:density=1").reduce(small))

@@ -21,8 +21,9 @@ class MomentumCorrected(ErrorMemory):
 
     Schedule: velocity <- mu velocity + g; u = residual + velocity; residual <- u - sent; with factor masking the
     velocity is zeroed where something was sent, so that stale momentum does not carry on there. Nesterov:
-    velocity <- mu (velocity + g); u = residual + velocity + g. With ``clip`` g is first shortened to a norm of at most
-    clip * workers^(-1/2), which bounds that of the sum of all workers' as clip would.
+    velocity <- mu (velocity + g); u = residual + velocity + g. With ``clip`` each worker first clips g to a norm of at
+    most clip * workers^(1/2). The paper clips g / workers, the worker's share of the mean, to clip * workers^(-1/2).
+    The mean of independent gradients of that norm has a norm of about clip.
     Cost: no messages. Three vectors (residual, velocity, its successor; Nesterov: four): the new velocity takes its
     place only in ``update``, so a step that is refused or skipped leaves both.
     Restrictions: the optimizer must be plain gradient descent, also for the arrays that go dense: they have the same
@@ -36,7 +37,7 @@ class MomentumCorrected(ErrorMemory):
     options: tuple[Option, ...] = (
         MOMENTUM, NESTEROV,
         Option("masking", str, "yes", "stop the momentum of what was sent", choices=("yes", "no")),
-        Option("clip", float, 0.0, "largest norm of the gradients' sum, each worker's part clipped; 0 is off", low=0),
+        Option("clip", float, 0.0, "norm at which the mean is clipped, each worker's share by itself; 0 is off", low=0),
     )
     reference = "Lin et al. 2018 (DGC)"
     takes_momentum = True
@@ -75,7 +76,7 @@ class MomentumCorrected(ErrorMemory):
         """The factor that clips a gradient; 1 for one that is not finite, which others report."""
         if not self.clip:
             return 1.0
-        norm, limit = math.sqrt(step.ops.squared_norm(gradient)), self.clip * step.total_workers**-0.5
+        norm, limit = math.sqrt(step.ops.squared_norm(gradient)), self.clip * step.total_workers**0.5
         return limit / norm if limit < norm < math.inf else 1.0
 
 
