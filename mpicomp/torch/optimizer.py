@@ -107,6 +107,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._scaler is not None and nonfinite == "raise":
             nonfinite = "skip"
         self.comm, self._lock, self._phase, self._accumulating = comm, threading.Lock(), FRESH, False
+        self._scheme = parsed
         alone = comm.size == 1 and sends_all(parsed) and not options
         self._exchange = (Alone(named, nonfinite) if alone else
                           Exchange(named, comm, parsed, nbytes, overlap, nonfinite, options))
@@ -191,6 +192,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise InvalidArgument("step() needs gradients: call backward() outside no_sync() before every step(); "
                                   "synchronize() where a rank has no data")
         check_graph(self.optimizer, self._mine)
+        check_momentum(self.optimizer, self._scheme)  # which a learning-rate schedule may have set
         self._phase = FRESH
         if closure is not None:
             return self.optimizer.step(self._averaged(closure))

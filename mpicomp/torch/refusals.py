@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -41,10 +42,17 @@ def check_parameters(optimizer: torch.optim.Optimizer, named: Named) -> None:
 
 def check_momentum(optimizer: torch.optim.Optimizer, scheme: Scheme) -> None:
     """Refuse to apply momentum twice."""
-    momentum = max((group.get("momentum") or 0 for group in optimizer.param_groups), default=0)
+    momentum = max(map(momentum_of, optimizer.param_groups), default=0.0)
     if momentum and scheme.takes_momentum:
-        raise InvalidArgument(f"scheme {scheme} holds the momentum: the optimizer's must be 0, got {momentum}. Write "
-                              f"{scheme.name}:momentum={momentum} and give the optimizer none, or take memory=residual")
+        raise InvalidArgument(f"scheme {scheme} holds the momentum: the optimizer's must be 0, got {momentum:g}. Write "
+                              f"{scheme.name}:momentum={momentum:g} and give the optimizer none (momentum=0, or 0 as the "
+                              "first of betas), or take memory=residual")
+
+
+def momentum_of(group: Mapping[str, Any]) -> float:
+    """The momentum of a parameter group: ``momentum`` as in SGD, RMSprop and LARS, or Adam's first ``betas``."""
+    betas = group.get("betas") or (group.get("beta1"),)
+    return max(float(group.get("momentum") or 0), float(betas[0] or 0))
 
 
 def check_graph(optimizer: torch.optim.Optimizer, mine: set[torch.nn.Parameter]) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mpicomp.errors import BufferRefused, InvalidArgument, NonFiniteGradient
-from mpicomp.torch import DistributedOptimizer
+from mpicomp.torch import LAMB, LARS, SAM, DistributedOptimizer
 
 WAYS = {"alone": {}, "buckets": {"algorithm": "ring", "bucket_bytes": 20}}
 
@@ -165,6 +165,48 @@ def test_options_out_of_range(comm):
     refused(comm, "bucket_bytes must be positive", sgd, named, bucket_bytes=0)
     refused(comm, "nonfinite must be one of", sgd, named, nonfinite="ignore")
     refused(comm, "densities must name parameters of the model, got w", sgd, named, "topk", densities={"w": 0.1})
+
+
+OWN_MOMENTUM = {
+    "AdamW": lambda p: torch.optim.AdamW(p), "NAdam": lambda p: torch.optim.NAdam(p),
+    "Adamax": lambda p: torch.optim.Adamax(p), "RMSprop": lambda p: torch.optim.RMSprop(p, momentum=0.9),
+    "LARS": lambda p: LARS(p, 0.1), "LAMB": lambda p: LAMB(p), "SAM": lambda p: SAM(torch.optim.Adam(p)),
+    "tensors": lambda p: torch.optim.Adam(p, betas=(torch.tensor(0.9), torch.tensor(0.999)), capturable=True),
+}  # fmt: skip
+NO_MOMENTUM = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1), "Adagrad": lambda p: torch.optim.Adagrad(p),
+    "AdamW": lambda p: torch.optim.AdamW(p, betas=(0.0, 0.999)), "RMSprop": lambda p: torch.optim.RMSprop(p),
+    "Adadelta": lambda p: torch.optim.Adadelta(p), "Adafactor": lambda p: torch.optim.Adafactor(p),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["dgc", "topk:memory=momentum-corrected", "topk:memory=update"])
+@pytest.mark.parametrize("kind", OWN_MOMENTUM)
+def test_momentum_is_not_applied_twice(comm, kind, scheme):
+    model = nn.Linear(3, 4)
+    refused(comm, r"holds the momentum: the optimizer's must be 0, got 0\.9.*first of betas",
+            OWN_MOMENTUM[kind](model.parameters()), model.named_parameters(), scheme)
+
+
+@pytest.mark.parametrize("kind", NO_MOMENTUM)
+def test_optimizers_without_momentum_go_with_any_memory(comm, kind):
+    model = nn.Linear(3, 4)
+    optimizer = DistributedOptimizer(NO_MOMENTUM[kind](model.parameters()), model.named_parameters(), comm, "dgc")
+    backward(model)
+    optimizer.step()
+    optimizer.close()
+
+
+def test_a_schedule_that_sets_the_momentum(comm):
+    """OneCycleLR gives plain SGD a momentum, unless it is asked not to."""
+    model = nn.Linear(3, 4)
+    inner = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = DistributedOptimizer(inner, model.named_parameters(), comm, "dgc")
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    backward(model)
+    with pytest.raises(InvalidArgument, match=r"the optimizer's must be 0, got 0\.95"):
+        optimizer.step()
+    optimizer.close()
 
 
 def test_states_that_do_not_fit(comm):
