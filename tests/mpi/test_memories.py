@@ -430,6 +430,33 @@ def test_resume_is_bit_exact(comm, seed, text):
         assert third.reduce(gradients(step)).tobytes() == expected
 
 
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("text", ["topk:k=5", "dgc:k=5", "topk:k=5,memory=shifted", f"{RESET},k=5", "onebit",
+                                  "onebit:memory=none", "dgc:k=5,dense=1d"])
+def test_a_state_of_another_dtype_is_refused_on_every_rank(comm, seed, text, begun):
+    """It would be rounded; half precision is computed in float32, so it takes a state of float32."""
+    def grads(dtype):
+        return {"w": gradient(seed, comm.rank, 0).reshape(9, 10).astype(dtype), "b": np.ones(3, dtype)}
+
+    first, second, third = (mpicomp.Reducer(comm, text) for _ in range(3))
+    first.reduce(grads("float64"))
+    if begun:
+        second.reduce(grads("float32"))
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(InvalidArgument, match="is float64, the gradients are computed in float32: go on with"):
+        second.reduce(grads("float32"))
+    np.testing.assert_equal(second.state_dict(), first.state_dict())
+    second = mpicomp.Reducer(comm, text)
+    second.load_state_dict(first.state_dict())
+    for (name, mean), expected in zip(second.reduce(grads("float64")).items(),
+                                      first.reduce(grads("float64")).values(), strict=True):
+        assert mean.tobytes() == expected.tobytes(), name
+    other = mpicomp.Reducer(comm, text)
+    other.reduce(grads("float32"))
+    third.load_state_dict(other.state_dict())
+    third.reduce(grads("float16"))
+
+
 def test_accordion_sends_more_where_gradients_change(comm):
     """One element of each array is not zero; in one array it drops to a tenth in step 6, the fourth interval."""
     reducer = mpicomp.Reducer(comm, "accordion:density=0.02,high=0.5,interval=2,change=0.4,switch=never")

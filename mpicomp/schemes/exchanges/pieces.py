@@ -109,6 +109,9 @@ class Pieces:
         if (begin, size) != (start, stop - start):
             raise InvalidArgument(f"the state must be of the piece [{start}, {stop}), got {size} elements from {begin}"
                                   ": load it with as many ranks as saved it")
+        if (dtype := self._loaded["residual"].dtype) != step.dtype:
+            raise InvalidArgument(f"the saved second memory is {dtype}, the gradients are computed in {step.dtype}: go on "
+                                  "with gradients of the saved dtype, or begin anew without the state")
 
     def _open(self, like: Array, step: Any) -> Array:
         if self._residual is None:

@@ -22,10 +22,17 @@ class Kept:
         """The vectors by name, like ``gradient``."""
         for name in self._names:
             if name not in self._arrays:
+                self._check_dtype(name, gradient.dtype)
                 array = self._arrays[name] = ops.zeros(gradient.size, gradient.dtype)
                 if name in self._loaded:
                     array[:] = ops.from_host(self._loaded.pop(name))
         return self._arrays
+
+    def _check_dtype(self, name: str, dtype: Any) -> None:
+        """Refuse to round a saved vector to another dtype."""
+        if name in self._loaded and self._loaded[name].dtype != dtype:
+            raise InvalidArgument(f"the saved {name} is {self._loaded[name].dtype}, the gradients are computed in {dtype}"
+                                  ": go on with gradients of the saved dtype, or begin anew without the state")
 
     def get(self, name: str) -> Array | None:
         """A vector, or None before the first step."""
