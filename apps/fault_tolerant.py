@@ -148,7 +148,7 @@ class Training:
             for i, worker in enumerate(has.tolist()):
                 values = flat[alive.index(worker)] if worker in alive else np.zeros_like(own[0])
                 state[f"memory/{i}/{name}"] = values.reshape(own[0].shape).copy()
-        return {**state, "workers": int(has.size)}
+        return {**state, "workers": int(has.size), "rank": comm.rank, "ranks": comm.size}
 
     def _tell(self, loss: Loss, norm: float) -> None:
         """Who was lost, in the result and in the trace."""

@@ -58,7 +58,7 @@ def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequenc
 
     first = whole(0)
     rules = _rules(first["scheme"])
-    state = {"scheme": first["scheme"], "step": first["step"], "workers": now[rank]}
+    state = {"scheme": first["scheme"], "step": first["step"], "workers": now[rank], "rank": rank, "ranks": len(now)}
     state |= _memories(whole, had, now, rank, rules)
     for name, value in first.items():
         kind, _, rest = name.partition("/")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -181,6 +181,13 @@ class Bucket:
         expected = [(shape, self.dtype) for shape in self.shapes]
         if got != expected:
             raise BufferRefused(f"out must have the gradients' shapes and dtype {expected}, got {got}")
+
+    def spans_of(self, names: Iterable[str]) -> list[tuple[int, int]]:
+        """Where arrays begin and end in the flat vector."""
+        places = dict(zip(self.names, self.spans, strict=True))
+        if unknown := sorted(set(names) - set(places)):
+            raise InvalidArgument(f"arrays must be among {', '.join(self.names)}, got {', '.join(unknown)}")
+        return [places[name] for name in names]
 
     def where(self, index: int) -> str:
         """The name of the array, and the place in it, of one element of the flat vector."""

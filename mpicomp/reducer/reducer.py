@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from .. import allreduce
@@ -74,13 +75,14 @@ class Reducer:
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
                    f"measures={measures}", error)
-        self._text = str(self.scheme)
+        self._text, self._place = str(self.scheme), {"rank": comm.rank, "ranks": comm.size}
         comm.reducers += 1  # where ranks compare, two of one scheme for equal arrays must not be taken for each other
         self._which = self._text if comm.reducers == 1 else f"{self._text} (reducer {comm.reducers})"
         compatibility.warn(self.scheme, comm.rank)
         trace = trace if trace is not None and trace.enabled else None
         self._make_parts(Workers.of_all(comm, workers), algorithm, measures, trace)
         self._untold: Exception | None = None  # of a silent step
+        self._left_out: list[str] = []  # arrays that take no part in a step
         self.step, self.stats = 0, StepStats()
 
     def _make_parts(self, everyone: Workers, algorithm: str, measures: int, trace: Any) -> None:
@@ -125,6 +127,21 @@ class Reducer:
         """
         return self._run(grads, None)
 
+    @contextmanager
+    def leaving_out(self, names: Iterable[str]) -> Iterator[None]:
+        """Within the block some arrays take no part in a step: their error memory stays as it is.
+
+        Parameters
+        ----------
+        names : iterable of str
+            The same on all ranks. The gradients of these arrays must be zero; their means have no meaning.
+        """
+        self._left_out = sorted(names)
+        try:
+            yield
+        finally:
+            self._left_out = []
+
     def memory_norm(self) -> float:
         """Euclidean norm of this rank's error memory, over all its workers."""
         ops = self._step.ops
@@ -163,7 +180,7 @@ class Reducer:
         """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
         ops = self._step.ops
         kept = {prefix + name: array for prefix, part in self._stateful() for name, array in part.state(ops).items()}
-        return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **kept}
+        return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **self._place, **kept}
 
     def _stateful(self) -> Iterator[tuple[str, Any]]:
         """What has state, and how its names begin."""
@@ -179,7 +196,8 @@ class Reducer:
         Raises
         ------
         InvalidArgument
-            On every rank, if the state is of another scheme or another number of workers.
+            On every rank, if the state is of another scheme or another number of workers, or has error memories of
+            another rank or another number of ranks (``mpicomp.checkpoint`` redistributes them).
         Disagreement
             On every rank, if ranks' states are of different steps, or one lacks what another has.
         """
@@ -217,6 +235,14 @@ class Reducer:
             raise
 
     def _run_step(self, grads: Arrays, out: Arrays | None) -> Mean:
+        """One step, around which the state of arrays that take no part in it is set aside."""
+        try:
+            return self._whole_step(grads, out)
+        finally:
+            if self._left_out:
+                self._pipeline.put_back()
+
+    def _whole_step(self, grads: Arrays, out: Arrays | None) -> Mean:
         """What a rank can do alone, one agreement, then compress, exchange and update."""
         step, before, start = self._step, self.comm.traffic, time.monotonic_ns()
         with step.timed("select"):
@@ -245,6 +271,8 @@ class Reducer:
         """All that a rank can do by itself: the compensated gradients, what it selects, and what is wrong."""
         try:
             bucket = self._begin(grads, out)
+            if self._left_out:
+                self._pipeline.set_aside(bucket.spans_of(self._left_out))
             flat = bucket.flatten(grads, self._step.scratch)
             self._step.target = bucket.target(grads, flat, out)
             workers, found = self._pipeline.select(flat)
@@ -262,7 +290,8 @@ class Reducer:
 
     @property
     def _known(self) -> str:
-        return self._bucket.signature if self._bucket else "invalid"
+        without = f", without {', '.join(self._left_out)}" if self._left_out else ""
+        return f"{self._bucket.signature}{without}" if self._bucket else "invalid"
 
     def _agree(self, error: Exception | None) -> bool:
         """Whether this step counts; the same answer, or the same error, on every rank."""

@@ -46,6 +46,23 @@ class Pipeline:
             memory.check(bucket.n)
         self.dense.check(bucket.total - bucket.n, self.step, number)
 
+    def set_aside(self, spans: list[tuple[int, int]]) -> None:
+        """Empty what is kept of some spans of the flat vectors, until ``put_back``."""
+        n = self.step.n
+        compressed = [span for span in spans if span[0] < n]
+        dense = [(start - n, stop - n) for start, stop in spans if start >= n]
+        for part in self._keepers():
+            part.set_aside(dense if part is self.dense else compressed)
+
+    def put_back(self) -> None:
+        """Give the parts what was set aside, in place of what the step has made of it."""
+        for part in self._keepers():
+            part.put_back(self.step.ops)
+
+    def _keepers(self) -> list[Any]:
+        """The parts that keep elements of the vectors, and can do without some of them in a step."""
+        return [part for part in (*self.memories, self.dense, self.exchange) if hasattr(part, "set_aside")]
+
     def silent(self, number: int) -> bool:
         """Whether a step sends nothing at all; the memories are of one kind and know the step's number."""
         return self.memories[0].silent(number)

@@ -11,6 +11,8 @@ from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
 from .layout import Bucket
 
+OF_A_RANK = ("memory/", "exchange/start")  # how the names of arrays begin that a rank does not share with others
+
 
 def agree_on(comm: Any, state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> None:
     """Refuse states that are not of this reducer, of one step, or complete on all ranks (collective).
@@ -34,6 +36,7 @@ def agree_on(comm: Any, state: Mapping[str, Any], scheme: Scheme, workers: int, 
     common, error = "", None
     try:
         common = _examined(state, scheme, workers, bucket)
+        _check_rank(state, comm.rank, comm.size)
     except Exception as caught:  # the other ranks wait for the verdict
         error = caught
     comm.agree(common, error)
@@ -72,6 +75,15 @@ def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bu
         if got - {n}:
             raise InvalidArgument(f"the state's {kind} vectors must have {n} elements, got {got}")
     return f"a state of step {int(state['step'])} of {scheme}, with {', '.join(_arrays(state, workers)) or 'no arrays'}"
+
+
+def _check_rank(state: Mapping[str, Any], rank: int, ranks: int) -> None:
+    """Refuse the error memories of another rank or of another number of ranks: those of some workers would be lost."""
+    saved, mine = (state.get("rank", rank), state.get("ranks", ranks)), (rank, ranks)
+    if saved != mine and any(name.startswith(OF_A_RANK) for name in state):
+        raise InvalidArgument(f"the state must be that of rank {rank} of {ranks}, got that of rank {saved[0]} of "
+                              f"{saved[1]}: each rank loads the state that it saved. For another number of ranks use "
+                              "mpicomp.checkpoint, which redistributes error memories")
 
 
 def _arrays(state: Mapping[str, Any], workers: int) -> list[str]:

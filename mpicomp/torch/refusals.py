@@ -45,8 +45,8 @@ def check_momentum(optimizer: torch.optim.Optimizer, scheme: Scheme) -> None:
     momentum = max(map(momentum_of, optimizer.param_groups), default=0.0)
     if momentum and scheme.takes_momentum:
         raise InvalidArgument(f"scheme {scheme} holds the momentum: the optimizer's must be 0, got {momentum:g}. Write "
-                              f"{scheme.name}:momentum={momentum:g} and give the optimizer none (momentum=0, or 0 as the "
-                              "first of betas), or take memory=residual")
+                              f"{scheme.name}:momentum={momentum:g} and give the optimizer none (momentum=0, or 0 as "
+                              "the first of betas), or take memory=residual")
 
 
 def momentum_of(group: Mapping[str, Any]) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 import mpicomp
 from mpicomp._util.partition import partition
-from mpicomp.errors import InvalidArgument, NonFiniteGradient
+from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient
 
 STEPS, N, K = 7, 90, 6
 RESET = "error-reset:selector=top-k,exchange=gather"  # with the parts that the simulation has
@@ -430,6 +430,30 @@ def test_resume_is_bit_exact(comm, seed, text):
         assert third.reduce(gradients(step)).tobytes() == expected
 
 
+@pytest.mark.parametrize("text", ["topk:k=5", "dgc:k=5", "onebit:memory=none", f"{RESET},k=5", "powersgd:rank=1"])
+def test_the_memory_of_another_rank_is_refused_on_every_rank(comm, seed, text):
+    reducer = mpicomp.Reducer(comm, text)
+    reducer.reduce(gradient(seed, comm.rank, 0).reshape(9, 10))
+    state = reducer.state_dict()
+    others = {**state, "ranks": 7}, {**state, "rank": comm.rank + 1}, comm.bcast(state)
+    for other in others[: 3 if comm.size > 1 else 2]:
+        with pytest.raises(InvalidArgument, match=r"each rank loads the state that it saved.*mpicomp\.checkpoint"):
+            mpicomp.Reducer(comm, text).load_state_dict(other)
+    mpicomp.Reducer(comm, text).load_state_dict(state)
+
+
+@pytest.mark.parametrize("text", ["dense", "qsgd", "topk:k=5,memory=none", "topk:k=5"])
+def test_a_state_without_memories_is_any_ranks(comm, seed, text):
+    """That of top-k is one before the first step."""
+    reducer = mpicomp.Reducer(comm, text)
+    if text != "topk:k=5":
+        reducer.reduce(gradient(seed, comm.rank, 0))
+    state = {**comm.bcast(reducer.state_dict()), "ranks": 7}
+    again = mpicomp.Reducer(comm, text)
+    again.load_state_dict(state)
+    assert again.step == reducer.step
+
+
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("text", ["topk:k=5", "dgc:k=5", "topk:k=5,memory=shifted", f"{RESET},k=5", "onebit",
                                   "onebit:memory=none", "dgc:k=5,dense=1d"])
@@ -455,6 +479,68 @@ def test_a_state_of_another_dtype_is_refused_on_every_rank(comm, seed, text, beg
     other.reduce(grads("float32"))
     third.load_state_dict(other.state_dict())
     third.reduce(grads("float16"))
+
+
+class Resting:
+    """A reducer of two compressed arrays and a dense one, and what it keeps of some of them."""
+
+    def __init__(self, comm, text, workers=1, **options):
+        self.comm, self.workers = comm, workers
+        self.reducer = mpicomp.Reducer(comm, text, workers=workers, **options)
+
+    def step(self, seed, step, zero=(), bad=False):
+        shapes = {"w": (9, 8), "v": (6, 5), "b": (7,)}
+        rng = np.random.default_rng([seed, self.comm.rank, step])
+        grads = {name: rng.standard_normal((self.workers, *shape)).astype(np.float32) * (name not in zero)
+                 for name, shape in shapes.items()}
+        if bad and self.comm.rank == 0:
+            grads["w"][0, 0, 0] = np.nan
+        return self.reducer.reduce(grads if self.workers > 1 else {name: one[0] for name, one in grads.items()})
+
+    def kept_of(self, names):
+        bucket, state, kept = self.reducer._bucket, self.reducer.state_dict(), []
+        for start, stop in bucket.spans_of(names):
+            kept += [value[start:stop] for key, value in state.items() if key[:7] == "memory/" and start < bucket.n]
+            kept += [value[start - bucket.n : stop - bucket.n] for key, value in state.items()
+                     if key == "dense/velocity" and start >= bucket.n]
+        return [one.copy() for one in kept]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("text", ["topk:k=5,dense=1d", "dgc:k=5,dense=1d,nesterov=yes", "onebit:dense=1d",
+                                  "signsgd:dense=1d", "topk-global:k=9,dense=1d,beta=0.5", "powersgd:rank=1"])
+def test_arrays_that_are_left_out_keep_their_memory(comm, seed, text, workers):
+    """Also in the first step after a state was loaded, and in one that is refused."""
+    first, second = (Resting(comm, text, workers) for _ in range(2))
+    for step in range(3):
+        first.step(seed, step)
+    before = first.kept_of(["v", "b"])
+    assert any(one.any() for one in before)
+    second.reducer.load_state_dict(first.reducer.state_dict())
+    for one in (first, second):
+        with one.reducer.leaving_out(["v", "b"]):
+            if one is first:
+                with pytest.raises(NonFiniteGradient):
+                    one.step(seed, 3, zero="vb", bad=True)
+            mean = one.step(seed, 3, zero="vb")
+        assert mean["w"].any()
+        np.testing.assert_equal(one.kept_of(["v", "b"]), before)
+        one.step(seed, 4)
+        assert not all(np.array_equal(a, b) for a, b in zip(one.kept_of(["v", "b"]), before, strict=True))
+    np.testing.assert_equal(second.reducer.state_dict(), first.reducer.state_dict())
+
+
+def test_ranks_leave_out_the_same_arrays(comm, seed):
+    one = Resting(comm, "topk:k=5")
+    one.step(seed, 0)
+    before = one.reducer.state_dict()
+    with pytest.raises(InvalidArgument, match="arrays must be among w, v, b, got x"), one.reducer.leaving_out("x"):
+        one.step(seed, 1)
+    if comm.size > 1:
+        names = "v" if comm.rank else "w"
+        with pytest.raises(Disagreement, match=r"without v"), one.reducer.leaving_out(names):
+            one.step(seed, 1, zero=names)
+    np.testing.assert_equal(one.reducer.state_dict(), before)
 
 
 def test_accordion_sends_more_where_gradients_change(comm):

@@ -504,6 +504,50 @@ def test_a_state_that_is_damaged_on_one_rank_is_refused_on_all(comm, seed, damag
     optimizer.close()
 
 
+def test_another_ranks_state_is_refused(comm, seed):
+    model = made(seed)
+    optimizer = wrap(model, comm, "topk:density=0.2")
+    train(model, optimizer, batches(seed, comm.size, 1)[:, comm.rank])
+    states = comm.allgather(optimizer.state_dict())
+    if comm.size > 1:
+        with pytest.raises(InvalidArgument, match=rf"rank 1: the state must be that of rank 1 of {comm.size}"):
+            optimizer.load_state_dict(states[0])
+    optimizer.load_state_dict(states[comm.rank])
+    optimizer.close()
+
+
+def test_fewer_ranks_resume_from_a_checkpoint(world, comm, folder, seed):
+    """Their ``state_dict`` is refused; a checkpoint keeps the sum of the error memories."""
+    model = made(seed)
+    optimizer = wrap(model, comm, "topk:density=0.2")
+    train(model, optimizer, batches(seed, comm.size, 2)[:, comm.rank])
+    mpicomp.checkpoint.save(comm, folder, 2, common={"model": arrays_of(model)}, reducers=optimizer.reducers)
+    sums = [comm.allreduce(reducer.state_dict()["memory/0/residual"]) for reducer in optimizer.reducers.values()]
+    states = comm.allgather(optimizer.state_dict())
+    optimizer.close()
+    some = world.Split(int(world.rank == 0), world.rank)
+    fewer, other = mpicomp.Comm(some), made(seed + 1)
+    resumed = wrap(other, fewer, "topk:density=0.2")
+    if comm.size > 1:
+        with pytest.raises(InvalidArgument, match=f"of {fewer.size}, got that of rank 0 of {comm.size}.*checkpoint"):
+            resumed.load_state_dict(states[0])
+    saved = mpicomp.checkpoint.load(fewer, folder)
+    saved.fill("model", arrays_of(other))
+    assert bits(other) == bits(model)
+    for (name, reducer), total in zip(resumed.reducers.items(), sums, strict=True):
+        saved.restore(reducer, name)
+        np.testing.assert_allclose(fewer.allreduce(reducer.state_dict()["memory/0/residual"]), total, atol=1e-6)
+    train(other, resumed, batches(seed, comm.size, 1)[:, comm.rank])
+    assert_alike(fewer, other)
+    resumed.close()
+    fewer.Free()
+    some.Free()
+
+
+def arrays_of(model):
+    return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+
+
 def test_mpi_of_mpi4py_will_do(seed):
     model = made(seed)
     optimizer = DistributedOptimizer(sgd(model), model.named_parameters(), MPI.COMM_WORLD, "topk:density=0.5")

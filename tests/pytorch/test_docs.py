@@ -5,7 +5,10 @@ import socket
 from pathlib import Path
 
 import needs_torch  # noqa: F401
+import pytest
 import torch
+
+from mpicomp.errors import InvalidArgument
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -34,6 +37,17 @@ def test_the_example_with_ddp_sends_its_buckets_through_mpi(monkeypatch):
     finally:
         names["hook"].close()
         torch.distributed.destroy_process_group()
+
+
+def test_the_example_of_a_gan_keeps_the_discriminators_memory():
+    """And is refused without ``no_sync``."""
+    names = names_of(2)
+    discriminator, other = names["discriminator"], names["optimizers"][1]
+    assert names["step"] == 19 and sum(reducer.step for reducer in other.reducers.values()) == 20
+    other.zero_grad()
+    discriminator(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(InvalidArgument, match="no_sync"):
+        other.zero_grad()
 
 
 def test_the_file_among_the_examples_learns():

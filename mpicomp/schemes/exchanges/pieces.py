@@ -48,6 +48,7 @@ class Pieces:
         self.second = second == "yes"
         self._residual: Array | None = None
         self._start = 0
+        self._resting: list[tuple[int, int]] = []
         self._loaded: dict[str, np.ndarray] | None = None
 
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
@@ -76,6 +77,9 @@ class Pieces:
         total = self._average(self._swap(step), sent, step)
         residual = self._open(total, step)
         step.ops.add(total, residual)
+        resting = self._resting_in(start, stop)
+        for part in resting:
+            total[part] = 0
         mine = [Place(step.total_workers + step.comm.rank, None, start, stop)] if total.size else []
         codes = step.encode_together([total] * len(mine), mine)
         mean = self._gather(codes, step)
@@ -84,7 +88,10 @@ class Pieces:
             misfits = step.misfits(mean)
             if misfits is not None:  # this memory keeps what the result cannot hold
                 step.ops.scatter(mean, misfits.positions, misfits.held)
+            kept = [residual[part].copy() for part in resting]
             step.ops.axpby(residual, 1.0, total, -1.0, mean[start:stop])
+            for part, values in zip(resting, kept, strict=True):
+                residual[part] = values
         bits = 8.0 * sum(one.nbytes for one in self._codes) / len(workers)
         return Exchanged(Mean(None, mean, step.n), sent, bits)
 
@@ -100,6 +107,18 @@ class Pieces:
         kept = {name: state[name] for name in self.keeps if name in state}
         self._residual, self._loaded = None, kept if kept and int(kept["start"]) != NOTHING else None
 
+    def set_aside(self, spans: list[tuple[int, int]]) -> None:
+        """Let what is kept back of some spans rest, until ``put_back``."""
+        self._resting = spans
+
+    def put_back(self, ops: Any) -> None:
+        self._resting = []
+
+    def _resting_in(self, start: int, stop: int) -> list[slice]:
+        """The resting parts of a piece."""
+        return [slice(max(first, start) - start, min(last, stop) - start) for first, last in self._resting
+                if max(first, start) < min(last, stop)]
+
     def _check_loaded(self, step: Any) -> None:
         """Refuse a state of other pieces than this job's."""
         if not self._loaded or self._residual is not None:
@@ -110,8 +129,8 @@ class Pieces:
             raise InvalidArgument(f"the state must be of the piece [{start}, {stop}), got {size} elements from {begin}"
                                   ": load it with as many ranks as saved it")
         if (dtype := self._loaded["residual"].dtype) != step.dtype:
-            raise InvalidArgument(f"the saved second memory is {dtype}, the gradients are computed in {step.dtype}: go on "
-                                  "with gradients of the saved dtype, or begin anew without the state")
+            raise InvalidArgument(f"the saved second memory is {dtype}, the gradients are computed in {step.dtype}: "
+                                  "go on with gradients of the saved dtype, or begin anew without the state")
 
     def _open(self, like: Array, step: Any) -> Array:
         if self._residual is None:

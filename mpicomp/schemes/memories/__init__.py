@@ -7,6 +7,8 @@ it. ``silent`` says that a step is to send nothing at all (``silences`` that the
 what this worker adds to the common mean for its own rank (None: nothing, which is usual): a fresh array. Arrays that go
 dense have no memory. One that ``takes_momentum`` may have a verb ``for_dense``, whose object (made from ``DenseMean``)
 each rank keeps once, however many workers it has, and applies to their mean; what it keeps changes in ``keep`` alone.
+``set_aside`` empties some spans of a memory before a step in which they take no part, as parameters without a gradient
+do, and ``put_back`` fills them again after it.
 
 With ``beta=1`` the smaller element of a gradient that does not change has its turn when it has grown; a low-pass
 factor of 0.1 lets it grow slowly:

@@ -79,6 +79,13 @@ class DenseMomentum(DenseMean):
             warnings.warn(f"the state of step {number} has no velocity of the arrays that go dense, as those saved "
                           "before there was one: it begins at zero", SchemeWarning, stacklevel=2)
 
+    def set_aside(self, spans: list[tuple[int, int]]) -> None:
+        """Let the velocity of some spans rest, until ``put_back``."""
+        self._kept.set_aside(spans)
+
+    def put_back(self, ops: Any) -> None:
+        self._kept.put_back(ops)
+
     def state(self, ops: Any) -> dict[str, np.ndarray]:
         return self._kept.state(ops)
 

@@ -17,6 +17,8 @@ class Kept:
         self._names = names
         self._arrays: dict[str, Array] = {}
         self._loaded: dict[str, np.ndarray] = {}
+        self._spans: list[tuple[int, int]] = []  # of what is set aside
+        self._aside: list[tuple[str, int, Array]] = []
 
     def open(self, gradient: Array, ops: Any) -> dict[str, Array]:
         """The vectors by name, like ``gradient``."""
@@ -30,9 +32,10 @@ class Kept:
 
     def _check_dtype(self, name: str, dtype: Any) -> None:
         """Refuse to round a saved vector to another dtype."""
-        if name in self._loaded and self._loaded[name].dtype != dtype:
-            raise InvalidArgument(f"the saved {name} is {self._loaded[name].dtype}, the gradients are computed in {dtype}"
-                                  ": go on with gradients of the saved dtype, or begin anew without the state")
+        saved = self._loaded.get(name)
+        if saved is not None and saved.dtype != dtype:
+            raise InvalidArgument(f"the saved {name} is {saved.dtype}, the gradients are computed in {dtype}: go on "
+                                  "with gradients of the saved dtype, or begin anew without the state")
 
     def get(self, name: str) -> Array | None:
         """A vector, or None before the first step."""
@@ -41,6 +44,25 @@ class Kept:
     def put(self, name: str, array: Array) -> None:
         """Keep another array under a name."""
         self._arrays[name] = array
+
+    def set_aside(self, spans: list[tuple[int, int]]) -> None:
+        """Empty some spans of the vectors, until ``put_back``."""
+        self._spans = spans
+        for name, array in {**self._loaded, **self._arrays}.items():
+            for start, stop in spans:
+                self._aside.append((name, start, array[start:stop].copy()))
+                array[start:stop] = 0
+
+    def put_back(self, ops: Any) -> None:
+        """Fill the spans with what was set aside, whatever a step has written there; zero where nothing was kept."""
+        vectors = {**self._loaded, **self._arrays}
+        for array in vectors.values():
+            for start, stop in self._spans:
+                array[start:stop] = 0
+        for name, start, part in self._aside:
+            array = vectors[name]
+            array[start : start + part.size] = part if isinstance(array, np.ndarray) else ops.from_host(part)
+        self._spans, self._aside = [], []
 
     @property
     def empty(self) -> bool:
@@ -90,6 +112,13 @@ class ErrorMemory:
     def check(self, n: int) -> None:
         """Refuse a loaded state of vectors that have not ``n`` elements."""
         self._kept.check(n)
+
+    def set_aside(self, spans: list[tuple[int, int]]) -> None:
+        """Hold back nothing of some spans, and have nothing of them sent, until ``put_back``."""
+        self._kept.set_aside(spans)
+
+    def put_back(self, ops: Any) -> None:
+        self._kept.put_back(ops)
 
     def state(self, ops: Any) -> dict[str, np.ndarray]:
         return self._kept.state(ops)

@@ -1,0 +1,223 @@
+"""Gradients that no optimizer step uses: of another model's loss, of frozen and of unused parameters.
+
+What they would have sent stays in the error memory, and parameters without a gradient do not move.
+"""
+
+import needs_torch  # noqa: F401
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mpicomp.errors import InvalidArgument
+from mpicomp.torch import SAM, DistributedOptimizer
+
+torch.set_num_threads(1)
+SMALL = {"bucket_bytes": 300}
+# Selected, signs of all elements with a second memory, low rank, with momentum (some of it dense), local.
+SCHEMES = ["topk:density=0.2", "scalecom:chunk=7", "onebit", "powersgd:rank=1", "signsgd", "dgc:density=0.2,dense=1d",
+           "gtopk:density=0.2", "error-reset:period=2"]
+WAYS = [("frozen", {}), ("frozen, gradients zeroed", {"overlap": False}), ("unused", {"nonfinite": "skip"}),
+        ("unused", {})]
+
+
+class Net(nn.Module):
+    """Two layers, of which the second may be left out, and a norm between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.middle = nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 6)
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x, middle=True):
+        x = torch.tanh(self.norm(self.first(x)))
+        return self.last(torch.tanh(self.middle(x)) if middle else x).pow(2).mean()
+
+
+def made(comm, seed, scheme, lr=0.05, **options):
+    torch.manual_seed(seed)
+    model = Net()
+    inner = torch.optim.SGD(model.parameters(), lr=lr)
+    return model, DistributedOptimizer(inner, model.named_parameters(), comm, scheme, **{**SMALL, **options})
+
+
+def train(comm, seed, model, optimizer, steps, first=0, **how):
+    for step in range(first, first + steps):
+        generator = torch.Generator().manual_seed(1000 * seed % 9973 + 10 * step + comm.rank)
+        optimizer.zero_grad()
+        model(torch.randn(5, 6, generator=generator), **how).backward()
+        optimizer.step()
+
+
+def states(optimizer):
+    return [{key: value for key, value in reducer.state_dict().items() if key != "step"}
+            for reducer in optimizer.reducers.values()]
+
+
+def memory_of(optimizer, names):
+    """What is kept of some parameters: residuals, velocities and this rank's pieces of second memories."""
+    kept = {}
+    for reducer in optimizer.reducers.values():
+        bucket, state = reducer._bucket, reducer.state_dict()
+        for name, (start, stop) in zip(bucket.names, bucket.spans, strict=True):
+            if name in names:
+                for key, value in state.items():
+                    if key.startswith("memory/") and start < bucket.n:
+                        kept[name, key] = value[start:stop].copy()
+                    elif key.startswith("dense/") and start >= bucket.n:
+                        kept[name, key] = value[start - bucket.n : stop - bucket.n].copy()
+                    elif key == "exchange/residual":
+                        piece = np.arange(value.size) + int(state["exchange/start"])
+                        kept[name, key] = value[(piece >= start) & (piece < stop)].copy()
+    return kept
+
+
+# -- another model's loss
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("call", ["zero_grad", "state_dict", "backward", "step"])
+def test_gradients_that_were_sent_are_not_dropped(comm, seed, call, overlap):
+    model, optimizer = made(comm, seed, "topk:density=0.2", overlap=overlap)
+    train(comm, seed, model, optimizer, 2)
+
+    def backward():
+        model(torch.ones(2, 6)).backward()
+        return torch.tensor(0.0)
+
+    backward()
+    calls = {"zero_grad": optimizer.zero_grad, "state_dict": optimizer.state_dict, "backward": backward,
+             "step": lambda: optimizer.step(backward)}  # fmt: skip
+    with pytest.raises(InvalidArgument, match=r"goes into `with optimizer\.no_sync\(\):` of this optimizer"):
+        calls[call]()
+    optimizer.step()  # is still possible
+    optimizer.zero_grad()
+    optimizer.close()
+
+
+@pytest.mark.parametrize("scheme", ["topk:density=0.2", "onebit:memory=none", "dgc:density=0.2"])
+def test_a_generators_loss_leaves_the_discriminators_memory(comm, seed, scheme):
+    """With no_sync, the discriminator trains as if the generator's backward had not gone through it."""
+    runs = []
+    for through in (True, False):
+        torch.manual_seed(seed)
+        generator, model = nn.Linear(6, 6), Net()
+        inner = torch.optim.SGD(generator.parameters(), 0.0), torch.optim.SGD(model.parameters(), 0.05)
+        ours, other = (DistributedOptimizer(one, of.named_parameters(), comm, scheme, **SMALL)
+                       for one, of in zip(inner, (generator, model), strict=True))
+        for step in range(4):
+            x = torch.randn(5, 6, generator=torch.Generator().manual_seed(10 * step + comm.rank))
+            other.zero_grad()
+            model(generator(x).detach()).backward()
+            other.step()
+            if through:
+                before = states(other)
+                ours.zero_grad()
+                with other.no_sync():
+                    (-model(generator(x))).backward()
+                ours.step()
+                np.testing.assert_equal(states(other), before)
+        runs.append([parameter.detach().numpy().tobytes() for parameter in model.parameters()])
+        ours.close()
+        other.close()
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("scheme", ["dense", "qsgd", "topk:density=0.2,memory=none"])
+def test_without_a_memory_nothing_is_lost(comm, seed, scheme):
+    model, optimizer = made(comm, seed, scheme)
+    model(torch.ones(2, 6)).backward()
+    optimizer.zero_grad()
+    train(comm, seed, model, optimizer, 1)
+    optimizer.close()
+
+
+def test_gradients_that_were_left_out_may_be_cleared(comm, seed):
+    model, optimizer = made(comm, seed, "topk:density=0.2", nonfinite="skip")
+    model(torch.full((2, 6), torch.nan)).backward()
+    assert optimizer.skipped
+    optimizer.zero_grad()
+    train(comm, seed, model, optimizer, 1)
+    optimizer.close()
+
+
+def test_sam_with_a_memory_looks_for_the_worst_point_without_an_exchange(comm, seed):
+    torch.manual_seed(seed)
+    model = Net()
+    inner = SAM(torch.optim.SGD(model.parameters(), 0.05), rho=0.1)
+    optimizer = DistributedOptimizer(inner, model.named_parameters(), comm, "topk:density=0.2", **SMALL)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 6))
+        loss.backward()
+        return loss
+
+    with optimizer.no_sync():
+        closure()
+    optimizer.step(closure)
+    optimizer.close()
+
+
+# -- parameters without a gradient
+
+@pytest.mark.parametrize(("how", "options"), WAYS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_layer_without_gradients_stays_and_keeps_its_memory(comm, seed, scheme, how, options):
+    model, optimizer = made(comm, seed, scheme, **options)
+    train(comm, seed, model, optimizer, 5)
+    layer, names = model.middle, {"middle.weight", "middle.bias"}
+    before = [parameter.detach().clone() for parameter in layer.parameters()]
+    kept, rest = memory_of(optimizer, names), [parameter.detach().clone() for parameter in model.first.parameters()]
+    assert any(value.any() for value in kept.values())
+    optimizer.zero_grad(set_to_none=how != "frozen, gradients zeroed")
+    if how != "unused":
+        layer.requires_grad_(False)
+    train(comm, seed, model, optimizer, 6, first=5, middle=how != "unused")
+    assert all(parameter.grad is None for parameter in layer.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(before, layer.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(rest, model.first.parameters(), strict=True))
+    np.testing.assert_equal(memory_of(optimizer, names), kept)
+    layer.requires_grad_(True)
+    train(comm, seed, model, optimizer, 2, first=11)
+    assert not all(torch.equal(a, b) for a, b in zip(before, layer.parameters(), strict=True))
+    optimizer.close()
+
+
+@pytest.mark.parametrize("scheme", ["signsgd", "signsgd:memory=none", "onebit"])
+def test_a_layer_that_no_rank_ever_used_has_no_gradient(comm, seed, scheme):
+    """A code of signs has no zero."""
+    model, optimizer = made(comm, seed, scheme)
+    train(comm, seed, model, optimizer, 2, middle=False)
+    assert all(parameter.grad is None for parameter in model.middle.parameters())
+    assert not any(value.any() for value in memory_of(optimizer, {"middle.weight", "middle.bias"}).values())
+    optimizer.close()
+
+
+def test_a_layer_that_one_rank_uses_goes_on_with_its_memory(comm, seed):
+    """Ranks without a gradient send what their memory holds, so that it empties."""
+    model, optimizer = made(comm, seed, "topk:density=0.5", lr=0.0)
+    train(comm, seed, model, optimizer, 3)
+    names = {"middle.weight", "middle.bias"}
+    before = memory_of(optimizer, names)
+    train(comm, seed, model, optimizer, 4, first=3, middle=comm.rank == 0)
+    after = memory_of(optimizer, names)
+    if comm.rank:
+        assert sum(np.abs(value).sum() for value in after.values()) < sum(np.abs(v).sum() for v in before.values())
+    optimizer.close()
+
+
+def test_a_rank_without_data_sends_its_memory(comm, seed):
+    model, optimizer = made(comm, seed, "topk:density=0.5", lr=0.0)
+    train(comm, seed, model, optimizer, 3)
+    norms = [reducer.memory_norm() for reducer in optimizer.reducers.values()]
+    for _ in range(4):
+        optimizer.zero_grad()
+        if comm.rank == 0:
+            model(torch.ones(2, 6)).backward()
+        else:
+            optimizer.synchronize()
+        optimizer.step()
+    if comm.rank:
+        assert all(reducer.memory_norm() < norm
+                   for reducer, norm in zip(optimizer.reducers.values(), norms, strict=True))
+    optimizer.close()
