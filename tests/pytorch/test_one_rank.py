@@ -151,7 +151,7 @@ def test_checkpointed_activations(comm, way):
 def test_is_the_reducer_on_named_gradients(comm, scheme):
     """In one bucket, the same bits as a Reducer of the model's gradients as a dictionary."""
     model = Net()
-    optimizer = torch.optim.SGD(trained(model), lr=0.1)
+    optimizer = torch.optim.SGD(trained(model), lr=0.0)
     wrapped = DistributedOptimizer(optimizer, model.named_parameters(), comm, scheme, bucket_bytes=1 << 20)
     twin, reducer = copy.deepcopy(model), Reducer(comm, scheme)
     for _ in range(3):
@@ -166,6 +166,7 @@ def test_is_the_reducer_on_named_gradients(comm, scheme):
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
                 assert torch.equal(parameter.grad, torch.from_numpy(mean[name])), name
+        wrapped.step()
 
 
 def test_nothing_is_copied(comm):
