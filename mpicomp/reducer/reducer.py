@@ -65,21 +65,21 @@ class Reducer:
                  nonfinite: str = "raise", densities: Mapping[str, float] | None = None, measures: int = 0,
                  trace: Any = None) -> None:
         self.comm, self.workers, self.nonfinite = comm, workers, nonfinite
-        self._densities = dict(densities or {})
         error: Exception | None = None
         try:
+            self._densities = dict(densities or {})
+            trace = trace if trace is not None and trace.enabled else None
             self.scheme = Scheme.parse(scheme)
             compatibility.check_arguments(workers, nonfinite, self._densities, measures, self.scheme)
             allreduce.check_asked(algorithm)
         except Exception as caught:  # whatever it is: the other ranks wait for the verdict, here and below
             error = caught
-        comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={self._densities} "
+        comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={densities or {}} "
                    f"measures={measures}", error)
         self._text, self._place = str(self.scheme), {"rank": comm.rank, "ranks": comm.size}
         comm.reducers += 1  # where ranks compare, two of one scheme for equal arrays must not be taken for each other
         self._which = self._text if comm.reducers == 1 else f"{self._text} (reducer {comm.reducers})"
         compatibility.warn(self.scheme, comm.rank)
-        trace = trace if trace is not None and trace.enabled else None
         self._make_parts(Workers.of_all(comm, workers), algorithm, measures, trace)
         self._untold: Exception | None = None  # of a silent step
         self._left_out: list[str] = []  # arrays that take no part in a step
