@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..comm.safety.collective_errors import together
 from ..errors import Disagreement
 from .flat import as_array, finished
 
@@ -43,19 +44,13 @@ def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[st
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, comm: Any, root: int = 0) -> None:
-    """Give every rank's optimizer the state and the hyper-parameters of ``root``'s (collective)."""
-    state = comm.bcast(optimizer.state_dict() if comm.rank == root else None, root)
-    if comm.rank != root:
-        optimizer.load_state_dict(state)
-        for parameter, own in optimizer.state.items():
-            own.update({key: laid_out_as(parameter, value) for key, value in own.items()})
+    """Give every rank's optimizer the state and the hyper-parameters of ``root``'s (collective).
 
-
-def laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
-    """A tensor of a parameter's shape in the parameter's memory layout, which fused optimizers read; others as is."""
-    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape or value.stride() == parameter.stride():
-        return value
-    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+    Of a ``DistributedOptimizer`` it is the wrapped optimizer that gets them: each rank keeps its error memory.
+    """
+    own = getattr(optimizer, "optimizer", optimizer)
+    state = comm.bcast(own.state_dict() if comm.rank == root else None, root)
+    together(comm, lambda: own.load_state_dict(state), here=comm.rank != root)
 
 
 def describe(name: str, tensor: torch.Tensor) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..comm.comm import Comm
 from ..comm.nonblocking import Pending
-from ..errors import BufferRefused, InvalidArgument, NonFiniteGradient
+from ..errors import InvalidArgument, NonFiniteGradient
 from ..ops import ops_for
 from ..ops.device import device_of
 from ..reducer.reducer import Reducer
@@ -19,6 +18,7 @@ from ..schemes.registry import Scheme
 from ..schemes.schedules import WarmUp
 from .flat import FlatBucket, Named, as_array, plan
 from .lanes import Lanes
+from .settings import is_traced
 
 HOST = np.empty(0)  # whose operations gradients on the host take
 REFUSED = 2  # what a flag says; 1: not finite
@@ -39,7 +39,8 @@ class Exchange:
     ----------
     named : list of (name, parameter)
         In the model's order; the same on all ranks.
-    comm : Comm
+    lanes : Lanes
+        Not opened yet.
     scheme : Scheme
     bucket_bytes : int
     overlap : bool
@@ -51,21 +52,15 @@ class Exchange:
         Further ones of ``Reducer``; ``densities`` may name any parameter.
     """
 
-    def __init__(self, named: Named, comm: Any, scheme: Scheme, bucket_bytes: int, overlap: bool, nonfinite: str,
+    def __init__(self, named: Named, lanes: Lanes, scheme: Scheme, bucket_bytes: int, overlap: bool, nonfinite: str,
                  options: dict[str, Any]) -> None:
         densities = dict(options.pop("densities", None) or {})
-        if unknown := sorted(set(densities) - {name for name, _ in named}):
-            raise InvalidArgument(f"densities must name parameters of the model, got {', '.join(unknown)}")
         self._memory = scheme.parts(1)[0][0]  # whose kind knows in which steps nothing is sent
         # A memory that has taken part of a step in cannot give it back: then all ranks look at all buckets first.
         self._looks_first = nonfinite == "skip" and remembers(scheme)
-        several = not options.get("trace") and not any(one.is_cuda for _, one in named)
-        self._lanes = Lanes(comm, several, eager=overlap and not self._looks_first and comm.size > 1)
-        # Ranks compare what they have while the lanes' communicators are in use.
-        self.comm = Comm(comm) if self._lanes.threaded else self._lanes.comms[0]
-        if self._lanes.threaded:
-            self.comm.wait_patiently()
-        self.remembers = self._memory.remembers or bool(getattr(scheme.parts(1).exchange, "keeps", ()))
+        self._lanes, self.comm = lanes, lanes.comms[0]
+        several = not is_traced(options) and not any(one.is_cuda for _, one in named)
+        lanes.open(several, eager=overlap and not self._looks_first and self.comm.size > 1)
         self.buckets = [FlatBucket(bucket) for bucket in plan(named, bucket_bytes)]
         self.reducers = [
             Reducer(self._lanes.comms[self._lanes.of(i)], scheme_for(scheme, i, bucket.names, named),
@@ -82,10 +77,9 @@ class Exchange:
         self._there = [[False] * len(bucket.names) for bucket in self.buckets]
         self._missing = [len(bucket.names) for bucket in self.buckets]
         self._streams: list[set[Any]] = [set() for _ in self.buckets]  # of a GPU, that wrote into each
-        self._refused: dict[int, BufferRefused] = {}  # why a bucket could not take one of this rank's gradients
+        self._refused: dict[int, Exception] = {}  # why a bucket could not take one of this rank's gradients
         self._pending: list[Pending] = []
         self._failed: set[int] = set()
-        self._idle: set[torch.nn.Parameter] = set()  # without a gradient on any rank
         self.skipped = False
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
@@ -103,21 +97,17 @@ class Exchange:
     def finish(self, factor: float) -> set[torch.nn.Parameter]:
         """Exchange what backward has left, wait for all (collective).
 
-        Parameters without a gradient on this rank contribute zero and what their error memory sends. Those without
-        one on any rank take no part, and their error memory stays as it is. No rank has begun a bucket with such a
-        parameter when all learn of it.
+        Parameters without a gradient on this rank contribute zero.
 
         Returns
         -------
-        The parameters that have no gradient on any rank.
+        The parameters that have no gradient on any rank, and none kept back either.
         """
         unused = self._fill(factor)
-        flags = np.zeros(1 + len(self.places), np.uint8)
-        flags[1:] = [parameter not in unused for parameter in self.places]
-        self._share(flags, self._looks_first and not all(is_finite(bucket.flat) for bucket in self.buckets))
-        self._idle = {parameter for parameter, used in zip(self.places, flags[1:], strict=True) if not used}
+        used = [parameter not in unused for parameter in self.places]
+        flags = np.array([0, *used], np.uint8)
         if self._looks_first:
-            self._refuse(flags)
+            self._share(flags, not all(is_finite(bucket.flat) for bucket in self.buckets))
             self.skipped = bool(flags[0])
         if not self.skipped:
             self._missing = [0] * len(self.buckets)
@@ -125,33 +115,24 @@ class Exchange:
             self._wait()
             if not self._looks_first:
                 self.skipped = any(reducer.stats.skipped for reducer in self.reducers)
-                self._refuse(flags)
-        return self._idle
+                self._share(flags, 0)
+        return {parameter for parameter, anywhere in zip(self.places, flags[1:], strict=True)
+                if not anywhere and not self.view(parameter).any()}
 
     def view(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         """Where a parameter's gradient lies, and after ``finish`` its mean."""
         i, at = self.places[parameter]
         return self.buckets[i].views[at]
 
-    def close(self) -> None:
-        """End the threads and free the communicators (collective)."""
-        self._lanes.close()
-        if self._lanes.threaded:
-            self.comm.Free()
-
     def _fill(self, factor: float) -> set[torch.nn.Parameter]:
-        """Zero, or what ``no_sync`` has gathered, for gradients that backward did not bring; who has none at all.
-
-        A frozen parameter has none, whatever an earlier step has left.
-        """
+        """Zero, or what ``no_sync`` has gathered, for gradients that backward did not bring; who has none at all."""
         unused = set()
         for parameter, (i, at) in self.places.items():
             if self._there[i][at]:
                 continue
-            gradient = parameter.grad if parameter.requires_grad else None
-            if gradient is None:
+            if parameter.grad is None:
                 unused.add(parameter)
-            self._write(i, at, gradient, factor)
+            self._write(i, at, parameter.grad, factor)
         return unused
 
     def _write(self, i: int, at: int, gradient: torch.Tensor | None, factor: float) -> None:
@@ -162,7 +143,7 @@ class Exchange:
         try:
             if gradient is not None:
                 bucket.put(at, gradient.detach(), factor)
-        except BufferRefused as error:
+        except Exception as error:  # whatever it is: the other ranks wait
             self._refused.setdefault(i, error)
             gradient = None
         if gradient is None:
@@ -182,13 +163,12 @@ class Exchange:
             raise failure
 
     def _share(self, flags: np.ndarray, nonfinite: int) -> None:
-        """Whether a gradient anywhere is refused or not finite, and which parameters are used anywhere."""
+        """Whether a gradient anywhere is not finite, and which parameters are used anywhere; refuse on all ranks what
+        could not be told before.
+        """
         flags[0] = REFUSED if self._refused else nonfinite
         if self.comm.size > 1:
             self.comm.allreduce_in_place(flags, op="max")
-
-    def _refuse(self, flags: np.ndarray) -> None:
-        """Refuse on all ranks what could not be told before."""
         if flags[0] == REFUSED:
             self.comm.fail_together(next(iter(self._refused.values()), None))
 
@@ -204,11 +184,6 @@ class Exchange:
         lane = self._lanes.of(i)
         if lane in self._failed:
             return
-        with self.reducers[i].leaving_out(name for name, parameter in zip(
-                self.buckets[i].names, self.buckets[i].parameters, strict=True) if parameter in self._idle):
-            self._reduce(i, lane, events)
-
-    def _reduce(self, i: int, lane: int, events: list[Any]) -> None:
         arrays: Any = self.buckets[i].arrays
         if i in self._refused and not self._memory.silent(self.reducers[i].step):
             arrays = Refused(self._refused[i])
@@ -248,7 +223,7 @@ class Alone:
     def __init__(self, named: Named, nonfinite: str) -> None:
         self.reducers: list[Reducer] = []
         self.buckets: list[FlatBucket] = []
-        self._named, self._nonfinite, self.skipped, self.remembers = named, nonfinite, False, False
+        self._named, self._nonfinite, self.skipped = named, nonfinite, False
 
     def begin(self) -> None:
         """Nothing to prepare."""
@@ -265,9 +240,6 @@ class Alone:
                                     f"{len(gradients)} do). nonfinite='skip' leaves out such steps on all ranks")
         self.skipped = bool(wrong)
         return set()
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 def is_finite(gradient: torch.Tensor) -> bool:

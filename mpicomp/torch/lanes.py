@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..comm.comm import Comm
 from ..comm.nonblocking import Pending, Worker, done_at_once, threads_allowed
+from ..errors import MpicompError
 
 # Exchanges at once: where one agrees, or computes, another one's vectors are on the wire. PyTorch's Gloo has as many.
 LANES = 2
 
 
 class Lanes:
-    """LANES threads, or one, each with a communicator of its own; making and closing them is collective.
+    """LANES threads, or one, each with a communicator of its own; making, opening and closing them is collective.
+
+    Until ``open`` there is one lane without a thread: its communicator is for the ranks to agree on what they open.
 
     Parameters
     ----------
     comm : Comm or MPI.Intracomm
-    several : bool
-        Whether more than one will do: not for gradients on GPUs, nor a trace, which tells what one thread does.
-    eager : bool
-        Whether there are to be threads; there are none where MPI does not allow them, either.
+        Duplicated.
     """
 
-    def __init__(self, comm: Any, several: bool, eager: bool = True) -> None:
+    def __init__(self, comm: Any) -> None:
         self.comms = [Comm(comm)]
-        self.threaded = eager and threads_allowed(self.comms[0])
+        self.threaded = False
+        self._workers: list[Worker] = []
+
+    @contextmanager
+    def closed_if_refused(self) -> Iterator[Comm]:
+        """The first lane's communicator, for a block in which ranks agree; ``close`` if they refuse to go on."""
+        try:
+            yield self.comms[0]
+        except MpicompError:  # raised on all ranks, so that all close
+            self.close()
+            raise
+
+    def open(self, several: bool, eager: bool = True) -> None:
+        """Make the threads, and the communicators of further lanes.
+
+        Parameters
+        ----------
+        several : bool
+            Whether more than one will do: not for gradients on GPUs, nor a trace, which tells what one thread does.
+        eager : bool
+            Whether there are to be threads; there are none where MPI does not allow them, either.
+        """
+        first = self.comms[0]
+        self.threaded = eager and threads_allowed(first)
         if self.threaded and several:
-            self.comms += [Comm(comm) for _ in range(1, LANES)]
+            self.comms += [Comm(first) for _ in range(1, LANES)]
         self._workers = [Worker() for _ in self.comms] if self.threaded else []
         for own in self.comms if self.threaded else ():
             own.wait_patiently()

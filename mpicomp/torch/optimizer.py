@@ -10,21 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..comm.comm import Comm
 from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument
-from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
 from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe
 from .exchange import Alone, Exchange, sends_all
-from .flat import bucket_size
-from .refusals import check_graph, check_momentum, check_nonfinite, check_parameters, trainable
+from .lanes import Lanes
+from .refusals import check_graph
+from .settings import Settings, settle
 
 FRESH, RUNNING, DONE = "fresh", "running", "done"
-UNSTEPPED = (
-    "A backward() whose gradients this optimizer does not use (a generator's loss through the discriminator) goes into "
-    "`with optimizer.no_sync():` of this optimizer"
-)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -37,9 +32,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-    named_parameters : iterable of (str, Parameter)
-        ``model.named_parameters()``. Those that require gradients must be the optimizer's; names, shapes and dtypes
-        must be the same on all ranks.
+    named_parameters : iterable of (str, Parameter), or of Parameter
+        ``model.named_parameters()``; with ``model.parameters()`` numbers are the names. Those that require gradients
+        must be the optimizer's; names, shapes and dtypes must be the same on all ranks.
     comm : Comm or MPI.Intracomm
         Duplicated.
     scheme : str or Scheme
@@ -67,40 +62,36 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Raises
     ------
     InvalidArgument, Disagreement
-        On every rank: parameters that are not the optimizer's, that cannot be averaged, or that ranks do not share.
+        On every rank: parameters that are not the optimizer's, that cannot be averaged, or that ranks do not share;
+        arguments that differ.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.nn.Parameter]],
-                 comm: Any, scheme: str | Scheme = "dense", *, bucket_bytes: int | None = None, overlap: bool = True,
+    def __init__(self, optimizer: torch.optim.Optimizer,
+                 named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | Iterable[torch.nn.Parameter], comm: Any,
+                 scheme: str | Scheme = "dense", *, bucket_bytes: int | None = None, overlap: bool = True,
                  grad_scaler: Any = None, nonfinite: str = "raise", broadcast: bool = True, **options: Any) -> None:
-        comm = comm if isinstance(comm, Comm) else Comm(comm)
-        self.optimizer, self._scaler = optimizer, grad_scaler if grad_scaler and grad_scaler.is_enabled() else None
-        given = list(named_parameters)
-        named = trainable(given)
-
-        def checked() -> tuple[Scheme, int]:
-            parsed = Scheme.parse(scheme)
-            check_parameters(optimizer, named)
-            check_momentum(optimizer, parsed)
-            check_nonfinite(nonfinite)
-            return parsed, bucket_size(named, bucket_bytes)
-
-        parsed, nbytes = together(comm, checked)
-        check_alike(comm, [describe(name, parameter) for name, parameter in named])
-        comm.agree(f"DistributedOptimizer bucket_bytes={nbytes} overlap={overlap} broadcast={broadcast}")
-        if broadcast:
-            broadcast_parameters(given, comm)
-            broadcast_optimizer_state(optimizer, comm)
-        if self._scaler is not None and nonfinite == "raise":
-            nonfinite = "skip"
-        self.comm, self._lock, self._phase, self._accumulating = comm, threading.Lock(), FRESH, False
-        self._scheme = parsed
-        alone = comm.size == 1 and sends_all(parsed) and not options
-        self._exchange = (Alone(named, nonfinite) if alone else
-                          Exchange(named, comm, parsed, nbytes, overlap, nonfinite, options))
-        self._mine = {parameter for _, parameter in named}
+        self.optimizer, self._lanes = optimizer, Lanes(comm)
+        with self._lanes.closed_if_refused() as own:
+            settings: Settings = together(own, lambda: settle(
+                optimizer, named_parameters, scheme, bucket_bytes, grad_scaler, nonfinite, options,
+                overlap=overlap, broadcast=broadcast))
+            check_alike(own, [describe(name, parameter) for name, parameter in settings.named])
+            own.agree(settings.text)
+            if broadcast:
+                broadcast_parameters(settings.given, own)
+                broadcast_optimizer_state(optimizer, own)
+            self._exchange = self._made(settings, overlap, options)
+        self.comm, self._lock, self._phase, self._accumulating = own, threading.Lock(), FRESH, False
+        self._scaler = settings.scaler
+        self._mine = {parameter for _, parameter in settings.named}
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
-                       for _, parameter in named]  # PyTorch gives that method no types
+                       for _, parameter in settings.named]  # PyTorch gives that method no types
+
+    def _made(self, settings: Settings, overlap: bool, options: dict[str, Any]) -> Alone | Exchange:
+        named, scheme, nonfinite = settings.named, settings.scheme, settings.nonfinite
+        if self._lanes.comms[0].size == 1 and sends_all(scheme) and not options:
+            return Alone(named, nonfinite)
+        return Exchange(named, self._lanes, scheme, settings.bucket_bytes, overlap, nonfinite, options)
 
     # -- the wrapped optimizer's own
 
@@ -129,14 +120,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         raise InvalidArgument("parameters cannot be added: add them to the optimizer before DistributedOptimizer")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients.
-
-        Raises
-        ------
-        InvalidArgument
-            No ``step()`` has used the gradients of the last backward, and what was sent has left the error memory.
-        """
-        self._check_stepped("zero_grad()")
         self.optimizer.zero_grad(set_to_none)
         self._phase = FRESH
 
@@ -174,20 +157,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is None and self._phase != DONE:
             raise InvalidArgument("step() needs gradients: call backward() outside no_sync() before every step(); "
                                   "synchronize() where a rank has no data")
-        if closure is not None:
-            self._check_stepped("step(closure)")
         check_graph(self.optimizer, self._mine)
-        check_momentum(self.optimizer, self._scheme)  # which a learning-rate schedule may have set
         self._phase = FRESH
         if closure is not None:
             return self.optimizer.step(self._averaged(closure))
         return None if self.skipped else self.optimizer.step()
-
-    def _check_stepped(self, call: str) -> None:
-        """Refuse to lose gradients that no step has used: what was sent of them has left the error memory."""
-        if self._phase == DONE and self._exchange.remembers and not self.skipped:
-            raise InvalidArgument(f"{call} needs a step() before it: the gradients of the last backward() were "
-                                  f"exchanged, and what was sent of them has left the error memory. {UNSTEPPED}")
 
     def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaged() -> torch.Tensor:
@@ -204,8 +178,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with self._lock:
             if self._phase == DONE:
                 raise InvalidArgument("backward() ran again before step(): expected step() or zero_grad() of "
-                                      "DistributedOptimizer; of several backward() all but the last go into no_sync(). "
-                                      f"{UNSTEPPED}")
+                                      "DistributedOptimizer; of several backward() all but the last go into no_sync()")
             if self._accumulating:
                 return
             if self._phase == FRESH:
@@ -238,14 +211,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     # -- state
 
-    @property
-    def reducers(self) -> dict[str, Reducer]:
-        """The buckets' reducers by name, for ``mpicomp.checkpoint``."""
-        return {f"bucket {i}": reducer for i, reducer in enumerate(self._exchange.reducers)}
-
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, and under ``reducers`` this rank's error memories: every rank saves its own."""
-        self._check_stepped("state_dict()")
         states = [{key: to_tensor(value) for key, value in reducer.state_dict().items()}
                   for reducer in self._exchange.reducers]
         layout = [bucket.names for bucket in self._exchange.buckets]
@@ -257,8 +224,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises
         ------
         InvalidArgument
-            On every rank: the state is of another scheme, model, bucket size or kind of optimizer, or has the error
-            memories of another rank or another number of ranks (``mpicomp.checkpoint`` redistributes ``reducers``).
+            On every rank: the state is of another scheme, model, bucket size or kind of optimizer.
         """
         states = together(self.comm, lambda: self._taken(state_dict))
         for reducer, one in zip(self._exchange.reducers, states, strict=True):
@@ -289,7 +255,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Leave the gradients alone from now on; end the threads, free their communicators (collective)."""
         for hook in self._hooks:
             hook.remove()
-        self._exchange.close()
+        self._lanes.close()
 
 
 def to_tensor(value: Any) -> Any:
