@@ -16,6 +16,7 @@ from ..reducer.reducer import Reducer
 from ..schemes.exchanges import Stateless
 from ..schemes.registry import Scheme
 from ..schemes.schedules import WarmUp
+from .drift import CHECKSUM_BYTES, Compared, checksum, is_common
 from .flat import FlatBucket, Named, as_array, plan
 from .lanes import Lanes
 from .settings import is_traced
@@ -80,7 +81,7 @@ class Exchange:
         self._refused: dict[int, Exception] = {}  # why a bucket could not take one of this rank's gradients
         self._pending: list[Pending] = []
         self._failed: set[int] = set()
-        self.skipped = False
+        self.skipped, self.alike = False, True
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """A gradient has come; start the buckets that are now full, in order."""
@@ -94,10 +95,11 @@ class Exchange:
         if self._lanes.threaded:
             self._start_full()
 
-    def finish(self, factor: float) -> set[torch.nn.Parameter]:
+    def finish(self, factor: float, mine: Compared) -> set[torch.nn.Parameter]:
         """Exchange what backward has left, wait for all (collective).
 
-        Parameters without a gradient on this rank contribute zero.
+        Parameters without a gradient on this rank contribute zero. ``alike`` then says whether all ranks gave the same
+        ``mine``.
 
         Returns
         -------
@@ -105,7 +107,7 @@ class Exchange:
         """
         unused = self._fill(factor)
         used = [parameter not in unused for parameter in self.places]
-        flags = np.array([0, *used], np.uint8)
+        flags = np.concatenate([np.array([0, *used], np.uint8), checksum(mine)])
         if self._looks_first:
             self._share(flags, not all(is_finite(bucket.flat) for bucket in self.buckets))
             self.skipped = bool(flags[0])
@@ -116,7 +118,7 @@ class Exchange:
             if not self._looks_first:
                 self.skipped = any(reducer.stats.skipped for reducer in self.reducers)
                 self._share(flags, 0)
-        return {parameter for parameter, anywhere in zip(self.places, flags[1:], strict=True)
+        return {parameter for parameter, anywhere in zip(self.places, flags[1:-CHECKSUM_BYTES], strict=True)
                 if not anywhere and not self.view(parameter).any()}
 
     def view(self, parameter: torch.nn.Parameter) -> torch.Tensor:
@@ -163,14 +165,15 @@ class Exchange:
             raise failure
 
     def _share(self, flags: np.ndarray, nonfinite: int) -> None:
-        """Whether a gradient anywhere is not finite, and which parameters are used anywhere; refuse on all ranks what
-        could not be told before.
+        """Whether a gradient anywhere is not finite, which parameters are used anywhere, and whether ranks are alike;
+        refuse on all ranks what could not be told before.
         """
         flags[0] = REFUSED if self._refused else nonfinite
         if self.comm.size > 1:
             self.comm.allreduce_in_place(flags, op="max")
         if flags[0] == REFUSED:
             self.comm.fail_together(next(iter(self._refused.values()), None))
+        self.alike = is_common(flags[-CHECKSUM_BYTES:])
 
     def _start_full(self) -> None:
         """Start the exchange of the buckets that are full and whose predecessors have been started."""
@@ -223,7 +226,7 @@ class Alone:
     def __init__(self, named: Named, nonfinite: str) -> None:
         self.reducers: list[Reducer] = []
         self.buckets: list[FlatBucket] = []
-        self._named, self._nonfinite, self.skipped = named, nonfinite, False
+        self._named, self._nonfinite, self.skipped, self.alike = named, nonfinite, False, True
 
     def begin(self) -> None:
         """Nothing to prepare."""
@@ -231,7 +234,7 @@ class Alone:
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """The gradient stays where it is."""
 
-    def finish(self, factor: float) -> set[torch.nn.Parameter]:
+    def finish(self, factor: float, mine: Compared) -> set[torch.nn.Parameter]:
         """Look for NaN and infinity."""
         gradients = [(name, one.grad) for name, one in self._named if one.grad is not None]
         wrong = [] if self._nonfinite == "allow" else [name for name, one in gradients if not is_finite(one)]

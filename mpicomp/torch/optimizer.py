@@ -14,6 +14,7 @@ from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
 from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe
+from .drift import compared, disagreement
 from .exchange import Alone, Exchange, sends_all
 from .lanes import Lanes
 from .refusals import check_graph
@@ -63,7 +64,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ------
     InvalidArgument, Disagreement
         On every rank: parameters that are not the optimizer's, that cannot be averaged, or that ranks do not share;
-        arguments that differ.
+        arguments that differ. Later, at the end of backward: learning rate, momentum, betas or weight decay of a group,
+        or the number of steps, differ. The mean gradients are there: with equal rates ``step`` may go on.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer,
@@ -82,7 +84,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 broadcast_optimizer_state(optimizer, own)
             self._exchange = self._made(settings, overlap, options)
         self.comm, self._lock, self._phase, self._accumulating = own, threading.Lock(), FRESH, False
-        self._scaler = settings.scaler
+        self._scaler, self._steps = settings.scaler, 0
         self._mine = {parameter for _, parameter in settings.named}
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
                        for _, parameter in settings.named]  # PyTorch gives that method no types
@@ -158,7 +160,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise InvalidArgument("step() needs gradients: call backward() outside no_sync() before every step(); "
                                   "synchronize() where a rank has no data")
         check_graph(self.optimizer, self._mine)
-        self._phase = FRESH
+        self._phase, self._steps = FRESH, self._steps + 1
         if closure is not None:
             return self.optimizer.step(self._averaged(closure))
         return None if self.skipped else self.optimizer.step()
@@ -195,7 +197,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _finish(self) -> None:
         """Backward is over: wait for the means, and put them where optimizer and user look for them."""
         exchange, self._phase = self._exchange, FRESH  # an error leaves it so
-        unused = exchange.finish(self._inverse)
+        mine = compared(self.optimizer, self._steps)
+        unused = exchange.finish(self._inverse, mine)
         if not self.skipped:
             for bucket in exchange.buckets:
                 if self._scale != 1.0:
@@ -208,6 +211,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 parameter.grad = torch.full_like(parameter, value)
         # A scaler does not call step() after an overflow.
         self._phase = FRESH if self.skipped and self._scaler is not None else DONE
+        if not exchange.alike:
+            raise disagreement(self.comm, mine)
 
     # -- state
 
@@ -229,7 +234,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         states = together(self.comm, lambda: self._taken(state_dict))
         for reducer, one in zip(self._exchange.reducers, states, strict=True):
             reducer.load_state_dict(one)
-        self._phase = FRESH
+        self._phase, self._steps = FRESH, 0
 
     def _taken(self, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The states of the reducers, of a state that the optimizer has taken."""

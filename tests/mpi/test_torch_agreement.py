@@ -235,6 +235,119 @@ def test_the_hook_is_as_reproducible_as_its_communicator(reproducible):
     hook.close()
 
 
+# -- steps
+
+RATES = {
+    "lr": lambda group: group.update(lr=0.05),
+    "tensor lr": lambda group: group.update(lr=torch.tensor(0.05)),
+    "momentum": lambda group: group.update(momentum=0.5),
+    "weight_decay": lambda group: group.update(weight_decay=0.5),
+}
+
+
+def two_groups(model):
+    first, *others = model.parameters()
+    return torch.optim.SGD([{"params": [first]}, {"params": others, "lr": 0.1}], lr=0.2)
+
+
+@pytest.mark.parametrize(("rate", "scheme", "options"), [
+    *((rate, "topk:density=0.5", {}) for rate in RATES), ("lr", "topk:density=0.5", {"overlap": False}),
+    ("lr", "topk:density=0.5", {"nonfinite": "skip"}), ("lr", "dense", {}),
+    ("lr", "localsgd:period=3", {}),  # whose first steps send nothing
+], ids=str)  # fmt: skip
+def test_hyperparameters_that_differ(comm, seed, scheme, options, rate):
+    """The gradients are there: with rates that agree, ``step`` goes on, and nothing is lost."""
+    several(comm)
+    models = [net(seed) for _ in range(2)]
+    optimizers = [wrap(model, comm, scheme, two_groups(model), **options) for model in models]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        for step in range(4):
+            if model is models[0] and step == 1:
+                if is_last(comm):
+                    RATES[rate](optimizer.param_groups[1])
+                name = rate.removeprefix("tensor ")
+                others = "rank 0" if comm.size == 2 else f"ranks 0-{comm.size - 2}"
+                with pytest.raises(Disagreement, match=rf"group 1.*{others}: .*{name}=.*rank {comm.size - 1}: .*"
+                                                       rf"{name}=0\.0?5.*ReduceLROnPlateau"):
+                    backward(model, comm)
+                broadcast_optimizer_state(optimizer, comm)
+            else:
+                backward(model, comm)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert bits(models[0]) == bits(models[1])
+    for optimizer in optimizers:
+        optimizer.close()
+
+
+def test_a_plateau_of_one_ranks_loss(comm, seed):
+    several(comm)
+    model = net(seed)
+    optimizer = wrap(model, comm)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    with pytest.raises(Disagreement, match=r"lr=0\.05"):
+        for step in range(3):
+            optimizer.zero_grad()
+            backward(model, comm)
+            optimizer.step()
+            schedule.step(1.0 if is_last(comm) else -step)
+    optimizer.close()
+
+
+def test_rates_that_agree(comm, seed):
+    """Schedulers of rates and momentum, rates as tensors, an optimizer that has none."""
+    model = net(seed)
+    for inner, schedule in (
+        (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), torch.optim.lr_scheduler.OneCycleLR),
+        (torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1)), torch.optim.lr_scheduler.StepLR),
+        (torch.optim.LBFGS(model.parameters(), lr=0.1), torch.optim.lr_scheduler.StepLR),
+        (torch.optim.Rprop(model.parameters()), torch.optim.lr_scheduler.StepLR),
+    ):
+        optimizer = wrap(model, comm, inner=inner)
+        how = {"max_lr": 0.2, "total_steps": 5} if schedule is torch.optim.lr_scheduler.OneCycleLR else {"step_size": 2}
+        schedule = schedule(optimizer, **how)
+        for _ in range(4):
+            def closure(optimizer=optimizer):
+                optimizer.zero_grad()
+                loss = model(torch.ones(3, 6)).pow(2).mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            schedule.step()
+        optimizer.close()
+
+
+def test_a_rank_that_left_out_a_step(comm, seed):
+    several(comm)
+    model = net(seed)
+    optimizer = wrap(model, comm)
+    backward(model, comm)
+    if not is_last(comm):
+        optimizer.step()
+    optimizer.zero_grad()
+    with pytest.raises(Disagreement, match=rf"rank {comm.size - 1}: 0 steps.*call step\(\) equally often"):
+        backward(model, comm)
+    optimizer.close()
+
+
+def test_backward_twice_on_one_rank(comm, seed):
+    """Raised there; who catches it and drops the gradients has left out a step, which the next one finds."""
+    several(comm)
+    model = net(seed)
+    optimizer = wrap(model, comm)
+    backward(model, comm)
+    if is_last(comm):
+        with pytest.raises(InvalidArgument, match=r"ran again before step\(\)"):
+            backward(model, comm)
+    else:
+        optimizer.step()
+    optimizer.zero_grad()
+    with pytest.raises(Disagreement, match="1 steps"):
+        backward(model, comm)
+    optimizer.close()
+
+
 # -- parameters without names
 
 @pytest.mark.parametrize("scheme", ["dense", "topk:density=0.5,dense=1d"])
