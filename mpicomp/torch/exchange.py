@@ -88,7 +88,8 @@ class Exchange:
         i, at = self.places[parameter]
         bucket = self.buckets[i]
         if self._there[i][at]:
-            raise InvalidArgument(TWICE.format(bucket.names[at]))
+            self._refused.setdefault(i, InvalidArgument(TWICE.format(bucket.names[at])))
+            return
         self._there[i][at] = True
         self._write(i, at, parameter.grad, factor)
         self._missing[i] -= 1

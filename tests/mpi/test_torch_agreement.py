@@ -6,6 +6,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import mpicomp
 from mpicomp.comm.safety import revocation
@@ -328,6 +329,29 @@ def test_a_rank_that_left_out_a_step(comm, seed):
     optimizer.zero_grad()
     with pytest.raises(Disagreement, match=rf"rank {comm.size - 1}: 0 steps.*call step\(\) equally often"):
         backward(model, comm)
+    optimizer.close()
+
+
+@pytest.mark.parametrize(("scheme", "options"), [
+    ("dense", {}), ("localsgd:period=3", {}), ("topk:density=0.5", {}), ("topk:density=0.5", {"overlap": False}),
+    ("topk:density=0.5", {"nonfinite": "skip"}),
+], ids=str)  # fmt: skip
+def test_a_gradient_that_comes_twice_on_one_rank(comm, seed, scheme, options):
+    """A reentrant checkpoint there: refused on every rank when backward ends."""
+    torch.manual_seed(seed)
+    twice, last, x = nn.Linear(4, 4), nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
+    model = nn.Sequential(twice, last)
+    optimizer = wrap(model, comm, scheme, **options)
+    for reentrant in (True, False):
+        inner = checkpoint(twice, x, use_reentrant=reentrant and is_last(comm))
+        loss = last(checkpoint(twice, inner, use_reentrant=reentrant and is_last(comm))).pow(2).mean()
+        if reentrant:
+            with pytest.raises(InvalidArgument, match=rf"rank {comm.size - 1}: the gradient of 0\.\w+ came twice"):
+                loss.backward()
+        else:
+            loss.backward()
+            optimizer.step()
+        optimizer.zero_grad()
     optimizer.close()
 
 
