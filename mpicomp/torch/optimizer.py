@@ -14,6 +14,7 @@ from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
 from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe
+from .closures import Kept, LeftOut
 from .drift import compared, disagreement
 from .exchange import Alone, Exchange, sends_all
 from .lanes import Lanes
@@ -49,7 +50,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         scaler leaves out the step, and error memory stays as it was. Implies ``nonfinite="skip"``.
     nonfinite : {"raise", "skip", "allow"}
         As in ``Reducer``, for the whole model: with ``skip`` the next ``step`` does nothing. (With an error memory
-        buckets are then exchanged after backward.)
+        buckets are then exchanged after backward; ``step(closure)`` keeps a copy of parameters and optimizer state.)
     broadcast : bool
         Begin with rank 0's parameters, frozen ones among them, and optimizer state.
     options
@@ -84,7 +85,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 broadcast_optimizer_state(optimizer, own)
             self._exchange = self._made(settings, overlap, options)
         self.comm, self._lock, self._phase, self._accumulating = own, threading.Lock(), FRESH, False
-        self._scaler, self._steps = settings.scaler, 0
+        self._scaler, self._skips, self._steps = settings.scaler, settings.nonfinite == "skip", 0
         self._mine = {parameter for _, parameter in settings.named}
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
                        for _, parameter in settings.named]  # PyTorch gives that method no types
@@ -154,7 +155,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Let the optimizer step by the mean gradients; nothing where they were left out.
 
-        A ``closure`` recomputes the loss and calls backward; the optimizer gets the mean loss over all ranks.
+        A ``closure`` recomputes the loss and calls backward; the optimizer gets the mean loss over all ranks. If the
+        gradients of any of its evaluations are left out, the whole step is.
         """
         if closure is None and self._phase != DONE:
             raise InvalidArgument("step() needs gradients: call backward() outside no_sync() before every step(); "
@@ -162,8 +164,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_graph(self.optimizer, self._mine)
         self._phase, self._steps = FRESH, self._steps + 1
         if closure is not None:
-            return self.optimizer.step(self._averaged(closure))
+            return self._step_by(self._averaged(closure))
         return None if self.skipped else self.optimizer.step()
+
+    def _step_by(self, averaged: Callable[[], Any]) -> Any:
+        kept = Kept(self.optimizer) if self._skips else None
+        try:
+            return self.optimizer.step(averaged)
+        except LeftOut as left:
+            if kept is not None:
+                kept.restore()
+            return left.loss
 
     def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaged() -> torch.Tensor:
@@ -171,7 +182,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
             self._phase = FRESH
-            return torch.as_tensor(self.comm.allreduce(torch.as_tensor(loss).item()) / self.comm.size)
+            mean = torch.as_tensor(self.comm.allreduce(torch.as_tensor(loss).item()) / self.comm.size)
+            if self.skipped:
+                raise LeftOut(mean)
+            return mean
 
         return averaged
 

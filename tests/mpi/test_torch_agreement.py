@@ -1,5 +1,7 @@
 """``mpicomp.torch`` on ranks that do not do the same: one error on every rank, and training can go on."""
 
+import copy
+
 import needs_torch  # noqa: F401
 import numpy as np
 import pytest
@@ -370,6 +372,57 @@ def test_backward_twice_on_one_rank(comm, seed):
     with pytest.raises(Disagreement, match="1 steps"):
         backward(model, comm)
     optimizer.close()
+
+
+# -- closures
+
+def closure_of(model, optimizer, comm, factors):
+    """Each evaluation multiplies the last rank's outputs by the next factor."""
+    factors = iter(factors)
+
+    def closure():
+        optimizer.zero_grad()
+        factor = next(factors, 1.0) if is_last(comm) else 1.0
+        loss = (model(torch.full((3, 6), 1.0 + comm.rank)) * factor - 1.0).pow(2).mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+INNER = {
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1),
+    "adamw": lambda model: torch.optim.AdamW(model.parameters(), 0.01, amsgrad=True),
+    "lbfgs": lambda model: torch.optim.LBFGS(model.parameters(), 0.5, max_iter=4),
+    "wolfe": lambda model: torch.optim.LBFGS(model.parameters(), 0.5, max_iter=4, line_search_fn="strong_wolfe"),
+}
+
+
+@pytest.mark.parametrize(("scheme", "inner", "bad"), [
+    *(("dense", inner, 0) for inner in INNER), *(("dense", inner, 2) for inner in INNER if "lbfgs" in inner),
+    ("dense", "wolfe", 1), ("topk:density=0.5", "sgd", 0), ("topk:density=0.5", "lbfgs", 1),
+])  # fmt: skip
+def test_a_closure_that_is_skipped_changes_nothing(comm, seed, scheme, inner, bad):
+    """In whichever evaluation of a step NaN comes, weights and the optimizer's state stay as they were."""
+    model, twin = net(seed), net(seed)
+    ours, theirs = (wrap(one, comm, scheme, INNER[inner](one), nonfinite="skip") for one in (model, twin))
+    for step in range(4):
+        factors = [torch.nan if step == 2 and i == bad else 1.0 for i in range(3)]
+        if step == 2:
+            before, state = bits(model), copy.deepcopy(ours.optimizer.state_dict())
+            ours.step(closure_of(model, ours, comm, factors))
+            assert ours.skipped
+            assert bits(model) == before
+            assert str(ours.optimizer.state_dict()) == str(state)
+        else:
+            for one, its in ((model, ours), (twin, theirs)):
+                its.step(closure_of(one, its, comm, []))
+                assert not its.skipped
+    if scheme == "dense" or bad == 0:  # else the evaluations before have changed the error memory
+        assert bits(model) == bits(twin)
+    assert ours._exchange.reducers or comm.size == 1
+    for one in (ours, theirs):
+        one.close()
 
 
 # -- parameters without names
