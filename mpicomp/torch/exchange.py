@@ -59,7 +59,7 @@ class Exchange:
         self._memory = scheme.parts(1)[0][0]  # whose kind knows in which steps nothing is sent
         # A memory that has taken part of a step in cannot give it back: then all ranks look at all buckets first.
         self._looks_first = nonfinite == "skip" and remembers(scheme)
-        self._lanes, self.comm = lanes, lanes.comms[0]
+        self._lanes, self.comm = lanes, lanes.control
         several = not is_traced(options) and not any(one.is_cuda for _, one in named)
         lanes.open(several, eager=overlap and not self._looks_first and self.comm.size > 1)
         self.buckets = [FlatBucket(bucket) for bucket in plan(named, bucket_bytes)]

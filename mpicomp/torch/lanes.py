@@ -17,24 +17,32 @@ LANES = 2
 class Lanes:
     """LANES threads, or one, each with a communicator of its own; making, opening and closing them is collective.
 
-    Until ``open`` there is one lane without a thread: its communicator is for the ranks to agree on what they open.
+    Until ``open`` there is one lane, without a thread.
 
     Parameters
     ----------
     comm : Comm or MPI.Intracomm
         Duplicated.
+
+    Attributes
+    ----------
+    control : Comm
+        The caller's own, whatever the threads do: ranks agree there on what they open, and compare what they have.
+    comms : list of Comm
+        The lanes': without threads ``control`` alone.
     """
 
     def __init__(self, comm: Any) -> None:
-        self.comms = [Comm(comm)]
+        self.control = Comm(comm)
+        self.comms = [self.control]
         self.threaded = False
         self._workers: list[Worker] = []
 
     @contextmanager
     def closed_if_refused(self) -> Iterator[Comm]:
-        """The first lane's communicator, for a block in which ranks agree; ``close`` if they refuse to go on."""
+        """``control``, for a block in which ranks agree; ``close`` if they refuse to go on."""
         try:
-            yield self.comms[0]
+            yield self.control
         except MpicompError:  # raised on all ranks, so that all close
             self.close()
             raise
@@ -49,13 +57,13 @@ class Lanes:
         eager : bool
             Whether there are to be threads; there are none where MPI does not allow them, either.
         """
-        first = self.comms[0]
-        self.threaded = eager and threads_allowed(first)
-        if self.threaded and several:
-            self.comms += [Comm(first) for _ in range(1, LANES)]
-        self._workers = [Worker() for _ in self.comms] if self.threaded else []
-        for own in self.comms if self.threaded else ():
-            own.wait_patiently()
+        self.threaded = eager and threads_allowed(self.control)
+        if not self.threaded:
+            return
+        self.comms = [Comm(self.control) for _ in range(LANES if several else 1)]
+        self._workers = [Worker() for _ in self.comms]
+        for one in (self.control, *self.comms):
+            one.wait_patiently()
 
     def of(self, number: int) -> int:
         """The lane of a bucket of this ``number``."""
@@ -72,4 +80,6 @@ class Lanes:
         for worker in self._workers:
             worker.stop()
         for comm in self.comms:
-            comm.Free()
+            if comm is not self.control:
+                comm.Free()
+        self.control.Free()

@@ -92,7 +92,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _made(self, settings: Settings, overlap: bool, options: dict[str, Any]) -> Alone | Exchange:
         named, scheme, nonfinite = settings.named, settings.scheme, settings.nonfinite
-        if self._lanes.comms[0].size == 1 and sends_all(scheme) and not options:
+        if self._lanes.control.size == 1 and sends_all(scheme) and not options:
             return Alone(named, nonfinite)
         return Exchange(named, self._lanes, scheme, settings.bucket_bytes, overlap, nonfinite, options)
 

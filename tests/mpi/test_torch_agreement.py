@@ -324,7 +324,7 @@ def test_rates_that_agree(comm, seed):
 def test_a_rank_that_left_out_a_step(comm, seed):
     several(comm)
     model = net(seed)
-    optimizer = wrap(model, comm)
+    optimizer = wrap(model, comm, "dense")
     backward(model, comm)
     if not is_last(comm):
         optimizer.step()
@@ -361,7 +361,7 @@ def test_backward_twice_on_one_rank(comm, seed):
     """Raised there; who catches it and drops the gradients has left out a step, which the next one finds."""
     several(comm)
     model = net(seed)
-    optimizer = wrap(model, comm)
+    optimizer = wrap(model, comm, "dense")
     backward(model, comm)
     if is_last(comm):
         with pytest.raises(InvalidArgument, match=r"ran again before step\(\)"):
