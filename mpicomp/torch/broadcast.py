@@ -50,7 +50,20 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, comm: Any, root:
     """
     own = getattr(optimizer, "optimizer", optimizer)
     state = comm.bcast(own.state_dict() if comm.rank == root else None, root)
-    together(comm, lambda: own.load_state_dict(state), here=comm.rank != root)
+    together(comm, lambda: _load(own, state), here=comm.rank != root)
+
+
+def _load(optimizer: torch.optim.Optimizer, state: Any) -> None:
+    optimizer.load_state_dict(state)
+    for parameter, own in optimizer.state.items():
+        own.update({key: laid_out_as(parameter, value) for key, value in own.items()})
+
+
+def laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
+    """A tensor of a parameter's shape in the parameter's memory layout, which fused optimizers read; others as is."""
+    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape or value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def describe(name: str, tensor: torch.Tensor) -> str:

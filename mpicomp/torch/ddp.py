@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,10 +13,14 @@ from ..errors import InvalidArgument
 from ..ops.device import device_of
 from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
+from .arrivals import Arrival, Group, gathered, same, scatter
 from .exchange import SEED_STEP
-from .flat import COMPUTE, as_array, finished, named_arrays
+from .flat import COMPUTE, as_array, named_arrays
 from .lanes import Lanes
+from .optimizer import from_tensor, to_tensor
 from .settings import is_traced, settle_hook
+
+ARRANGED = 3  # steps; DDP rebuilds its buckets at most once, before the third
 
 
 def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
@@ -24,16 +28,17 @@ def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
              **options: Any) -> DDPHook:
     """The hook for ``model.register_comm_hook(None, ddp_hook(comm, "powersgd:rank=2"))`` (collective).
 
-    The first step goes dense: DDP arranges its buckets anew after it, and an error memory belongs to its bucket.
+    The first step goes dense, because DDP rebuilds its buckets after it. If it does not, the second step goes dense,
+    too: with ``static_graph=True`` DDP rebuilds them then.
 
     Parameters
     ----------
     comm : Comm or MPI.Intracomm
         The same processes as DDP's process group, in any order.
     scheme : str or Scheme
-        Selects within each of DDP's buckets.
+        Selects within each bucket.
     named_parameters : iterable of (str, Parameter), or of Parameter, optional
-        ``model.named_parameters()``, for schemes that go by names (``dense=norm``).
+        ``model.named_parameters()``, for ``state_dict`` and for schemes that go by names (``dense=norm``).
     options
         Further ones of ``Reducer``: ``algorithm``, ``densities``, ``measures``, ``nonfinite``, ``trace``.
 
@@ -53,12 +58,13 @@ def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
 class DDPHook:
     """Called by DDP with each bucket, in the same order on all ranks; see ``ddp_hook``.
 
-    Buckets take turns on ``Lanes``.
+    Each of the rebuilt buckets becomes a ``Group`` with a Reducer. Error memory belongs to parameters: a group keeps
+    its own whatever buckets DDP has later, and after a resume. Groups take turns on ``Lanes``.
 
     Attributes
     ----------
     reducers : dict of int -> Reducer
-        By bucket; for ``stats``, and for ``state_dict`` of a training that goes on.
+        By group; for ``stats``.
     """
 
     def __init__(self, lanes: Lanes, scheme: Scheme, named: dict[str, torch.nn.Parameter],
@@ -66,73 +72,177 @@ class DDPHook:
         self.scheme, self._options = scheme, options
         self._names = {parameter: name for name, parameter in named.items()}
         self.reducers: dict[int, Reducer] = {}
-        self._layouts: dict[int, list[Any]] = {}
-        self._first = True
+        self._groups: list[Group] = []
+        self._group_of: dict[torch.nn.Parameter, Group] = {}
+        self._step, self._first_buckets = 0, dict[int, list[torch.nn.Parameter]]()
         self._lanes = lanes
         self.__name__ = self.__qualname__ = "ddp_hook"  # DDP looks at a hook's name
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations but its own
-        flat = bucket.buffer()
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        event = torch.cuda.current_stream(flat.device).record_event() if flat.is_cuda else None
-        arguments = bucket.index(), flat, bucket.parameters(), self._first, event, future
-        self._first = self._first and not bucket.is_last()
-        if self._lanes.threaded:
-            self._lanes.start(self._lane(bucket.index(), flat), self._answer, *arguments)
-        else:
-            self._answer(*arguments)
-        return future
-
-    def _lane(self, index: int, gradients: torch.Tensor) -> int:
-        """That of a bucket; the first where gradients are on a GPU."""
-        return 0 if gradients.is_cuda else self._lanes.of(index)
-
-    def _answer(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any,
-                future: torch.futures.Future[torch.Tensor]) -> None:
-        """Average a bucket and tell DDP, which raises what went wrong."""
+        arrival, error = Arrival(bucket), None
         try:
-            self._average(index, flat, parameters, first, event)
-        except Exception as error:
-            future.set_exception(error)  # type: ignore[arg-type]  # PyTorch says a result where it means an error
-        else:
-            future.set_result(flat)
+            self._take(bucket.index(), arrival)
+        except Exception as caught:
+            error = caught
+        if bucket.is_last():
+            error = self._end_step(error)
+        arrival.done(error)
+        return arrival.future
 
-    def _average(self, index: int, flat: torch.Tensor, parameters: list[Any], first: bool, event: Any) -> None:
+    def _take(self, index: int, arrival: Arrival) -> None:
+        """Start the groups that now have all their gradients, in the same order on all ranks."""
+        if index == 0:  # also after a backward that failed half way
+            for group in self._groups:
+                group.begin()
+        for group, count in self._groups_in(index, arrival.parameters).items():
+            if group.put(arrival, count):
+                self._start(group)
+
+    def _end_step(self, error: Exception | None) -> Exception | None:
+        """End the step of groups that lack gradients; the error that says so, if there was none."""
+        self._step += 1
+        late = [group for group in self._groups if group.missing]
+        if late and error is None:
+            names = ", ".join(name for group in late for name in group.names)
+            error = InvalidArgument(f"DDP's buckets must bring all parameters of earlier steps, some of {names} are "
+                                    "missing: make another hook after a change to the model")
+        for group in late:
+            for arrival in group.arrivals:
+                arrival.done(error)
+        return error
+
+    def _start(self, group: Group) -> None:
+        if self._lanes.threaded:
+            self._lanes.start(self._lane(group, group.arrivals[0].flat), self._answer, group, group.arrivals)
+        else:
+            self._answer(group, group.arrivals)
+
+    def _groups_in(self, index: int, parameters: list[torch.nn.Parameter]) -> dict[Group, int]:
+        """Count a bucket's parameters by group; parameters that have none form a new one."""
+        if self._goes_dense(index, parameters):
+            return {self._made_group(index, parameters, dense=True): len(parameters)}
+        new = [parameter for parameter in parameters if parameter not in self._group_of]
+        if new:
+            if self._step >= ARRANGED:
+                raise InvalidArgument(f"DDP's bucket {index} must have parameters of ddp_hook's first {ARRANGED} steps "
+                                      f"or of its loaded state, got {len(new)} others: make one hook for each model, "
+                                      "and another after a change to the model")
+            self._groups.append(self._made_group(len(self._groups), new))
+            self._group_of.update(dict.fromkeys(new, self._groups[-1]))
+        counts: dict[Group, int] = {}
+        for parameter in parameters:
+            group = self._group_of[parameter]
+            counts[group] = counts.get(group, 0) + 1
+        return counts
+
+    def _goes_dense(self, index: int, parameters: list[torch.nn.Parameter]) -> bool:
+        """Return True if DDP may still rebuild a bucket: in the first step, and in the second if it has not changed."""
+        if self._step == 0:
+            self._first_buckets[index] = parameters
+        return self._step < 2 and same(parameters, self._first_buckets.get(index, []))
+
+    def _made_group(self, number: int, parameters: list[torch.nn.Parameter], dense: bool = False) -> Group:
+        names = [self._names.get(parameter, f"bucket {number} gradient {i}") for i, parameter in enumerate(parameters)]
+        return Group(number, parameters, names, dense)
+
+    def _lane(self, group: Group, gradients: torch.Tensor) -> int:
+        """Lane of a group; the first if gradients are on a GPU."""
+        return 0 if gradients.is_cuda else self._lanes.of(group.number)
+
+    def _answer(self, group: Group, arrivals: list[Arrival]) -> None:
+        """Average the gradients of a group where they lie."""
+        error = None
+        try:
+            self._average(group, arrivals)
+        except Exception as caught:
+            error = caught
+        for arrival in arrivals:
+            arrival.done(error)
+
+    def _average(self, group: Group, arrivals: list[Arrival]) -> None:
+        flat = arrivals[0].flat
         if flat.dtype not in COMPUTE:
             raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {flat.dtype}")
-        if event is not None:
-            event.synchronize()  # the gradients are there: DDP adds all of them up on one stream
-        work = flat.to(COMPUTE[flat.dtype])  # itself, but for half precision
-        names = [self._names.get(parameter, f"bucket {index} gradient {i}") for i, parameter in enumerate(parameters)]
-        device, converted = device_of(work), work is not flat
-        if converted:
-            finished(work)
+        views = {parameter: view for arrival in arrivals for parameter, view in arrival.gradients().items()}
+        gradients = [views[parameter] for parameter in group.parameters]
+        in_place = (same(arrivals[0].parameters, group.parameters) and flat.dtype == COMPUTE[flat.dtype]
+                    and all(gradient.is_contiguous() for gradient in gradients))
+        work = flat if in_place else gathered(gradients)
+        device = device_of(work)
         with nullcontext() if device is None else device.aside(as_array(work)):
-            self._reduce(index, names, parameters, work, first)
-        if converted:
-            flat.copy_(work)
-            finished(flat)
+            arrays = named_arrays(work, group.names, [parameter.shape for parameter in group.parameters])
+            self._reducer(group, flat).reduce(arrays, out=arrays)
+        if not in_place:
+            scatter(work, gradients)
 
-    def _reduce(self, index: int, names: list[str], parameters: list[Any], work: torch.Tensor, first: bool) -> None:
-        comm = self._lanes.comms[self._lane(index, work)]
-        if first:
-            vector = as_array(work)
-            Reducer(comm, "dense", nonfinite=self._options.get("nonfinite", "raise")).reduce(vector, out=vector)
-            return
-        arrays = named_arrays(work, names, [parameter.shape for parameter in parameters])
-        layout = list(zip(names, (array.shape for array in arrays.values()), strict=True))
-        expected = self._layouts.setdefault(index, layout)
-        if expected != layout:
-            raise InvalidArgument(f"DDP's bucket {index} must keep its arrays after the first step, {expected}, "
-                                  f"got {layout}: make another hook after a change to the model")
-        self._reducer(index, comm).reduce(arrays, out=arrays)
+    def _reducer(self, group: Group, gradients: torch.Tensor) -> Reducer:
+        if group.dense:
+            comm = self._lanes.comms[self._lane(group, gradients)]
+            return Reducer(comm, "dense", nonfinite=self._options.get("nonfinite", "raise"))
+        if group.number not in self.reducers:
+            self.reducers[group.number] = self._made_reducer(group, gradients)
+        return self.reducers[group.number]
 
-    def _reducer(self, index: int, comm: Any) -> Reducer:
-        if index not in self.reducers:
-            seed = self.scheme.options["seed"] + SEED_STEP * index
-            scheme = self.scheme.replace(seed=seed) if index else self.scheme
-            self.reducers[index] = Reducer(comm, scheme, **self._options)
-        return self.reducers[index]
+    def _made_reducer(self, group: Group, gradients: torch.Tensor) -> Reducer:
+        seed = self.scheme.options["seed"] + SEED_STEP * group.number
+        scheme = self.scheme.replace(seed=seed) if group.number else self.scheme
+        return Reducer(self._lanes.comms[self._lane(group, gradients)], scheme, **self._options)
+
+    # -- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's error memories, and the names of their parameters: every rank saves its own.
+
+        A resumed training has the same bits. A state from before the first compressed step is empty: a hook that loads
+        it begins with dense steps, as a new one does.
+
+        Raises
+        ------
+        InvalidArgument
+            The hook was made without ``named_parameters``.
+        """
+        groups = self._groups if len(self.reducers) == len(self._groups) else []
+        if any(parameter not in self._names for group in groups for parameter in group.parameters):
+            raise InvalidArgument("a state needs the names of all parameters: ddp_hook(comm, scheme, "
+                                  "model.named_parameters())")
+        states = [{key: to_tensor(value) for key, value in self.reducers[group.number].state_dict().items()}
+                  for group in groups]
+        return {"step": min(self._step, ARRANGED), "layout": [list(group.names) for group in groups], "states": states}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on, bit for bit, where ``state_dict`` was taken, whatever buckets DDP has now (collective).
+
+        Raises
+        ------
+        InvalidArgument
+            On every rank: the state is of another scheme or of other parameters.
+        Disagreement
+            On every rank: the states of the ranks are of different groups of parameters.
+        """
+        comm = self._lanes.comms[0]
+        groups, states = together(comm, lambda: self._taken(state_dict))
+        comm.agree(f"a state of ddp_hook of {[group.names for group in groups]}")
+        reducers = {}
+        for group, state in zip(groups, states, strict=True):
+            reducers[group.number] = self._made_reducer(group, group.parameters[0])
+            reducers[group.number].load_state_dict(state)
+        self._groups, self.reducers = groups, reducers
+        self._group_of = {parameter: group for group in groups for parameter in group.parameters}
+        self._step = int(state_dict["step"]) if groups else 0
+
+    def _taken(self, state_dict: Mapping[str, Any]) -> tuple[list[Group], list[dict[str, Any]]]:
+        """The groups of a state, and the states of their reducers."""
+        if absent := [key for key in ("step", "layout", "states") if key not in state_dict]:
+            raise InvalidArgument(f"the state must be of ddp_hook's state_dict, it lacks {', '.join(absent)}")
+        layout, states = state_dict["layout"], state_dict["states"]
+        if len(states) != len(layout):
+            raise InvalidArgument(f"the state must be of {len(layout)} reducers, one a bucket, got {len(states)}")
+        known = {name: parameter for parameter, name in self._names.items()}
+        if unknown := [name for names in layout for name in names if name not in known]:
+            raise InvalidArgument(f"the state must be of parameters that ddp_hook was given as named_parameters, got "
+                                  f"{', '.join(unknown)}: pass named_parameters() of the same model")
+        groups = [Group(number, [known[name] for name in names], names) for number, names in enumerate(layout)]
+        return groups, [{key: from_tensor(value) for key, value in state.items()} for state in states]
 
     def close(self) -> None:
         """End the threads and free the communicators (collective)."""

@@ -62,6 +62,7 @@ class Exchange:
         self._lanes, self.comm = lanes, lanes.control
         several = not is_traced(options) and not any(one.is_cuda for _, one in named)
         lanes.open(several, eager=overlap and not self._looks_first and self.comm.size > 1)
+        self.remembers = self._memory.remembers or bool(getattr(scheme.parts(1).exchange, "keeps", ()))
         self.buckets = [FlatBucket(bucket) for bucket in plan(named, bucket_bytes)]
         self.reducers = [
             Reducer(self._lanes.comms[self._lanes.of(i)], scheme_for(scheme, i, bucket.names, named),
@@ -82,6 +83,7 @@ class Exchange:
         self._pending: list[Pending] = []
         self._failed: set[int] = set()
         self.skipped, self.alike = False, True
+        self._idle: set[torch.nn.Parameter] = set()  # without a gradient on any rank
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """A gradient has come; start the buckets that are now full, in order."""
@@ -99,18 +101,22 @@ class Exchange:
     def finish(self, factor: float, mine: Compared) -> set[torch.nn.Parameter]:
         """Exchange what backward has left, wait for all (collective).
 
-        Parameters without a gradient on this rank contribute zero. ``alike`` then says whether all ranks gave the same
-        ``mine``.
+        Parameters without a gradient on this rank contribute zero and what their error memory sends. Those without
+        one on any rank take no part, and their error memory stays as it is. No rank has begun a bucket with such a
+        parameter when all learn of it. ``alike`` then says whether all ranks gave the same ``mine``.
 
         Returns
         -------
-        The parameters that have no gradient on any rank, and none kept back either.
+        The parameters that have no gradient on any rank.
         """
         unused = self._fill(factor)
         used = [parameter not in unused for parameter in self.places]
         flags = np.concatenate([np.array([0, *used], np.uint8), checksum(mine)])
+        self._share(flags, self._looks_first and not all(is_finite(bucket.flat) for bucket in self.buckets))
+        anywhere = flags[1:-CHECKSUM_BYTES]
+        self._idle = {parameter for parameter, used in zip(self.places, anywhere, strict=True) if not used}
         if self._looks_first:
-            self._share(flags, not all(is_finite(bucket.flat) for bucket in self.buckets))
+            self._refuse(flags)
             self.skipped = bool(flags[0])
         if not self.skipped:
             self._missing = [0] * len(self.buckets)
@@ -118,9 +124,8 @@ class Exchange:
             self._wait()
             if not self._looks_first:
                 self.skipped = any(reducer.stats.skipped for reducer in self.reducers)
-                self._share(flags, 0)
-        return {parameter for parameter, anywhere in zip(self.places, flags[1:-CHECKSUM_BYTES], strict=True)
-                if not anywhere and not self.view(parameter).any()}
+                self._refuse(flags)
+        return self._idle
 
     def view(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         """Where a parameter's gradient lies, and after ``finish`` its mean."""
@@ -128,14 +133,18 @@ class Exchange:
         return self.buckets[i].views[at]
 
     def _fill(self, factor: float) -> set[torch.nn.Parameter]:
-        """Zero, or what ``no_sync`` has gathered, for gradients that backward did not bring; who has none at all."""
+        """Zero, or what ``no_sync`` has gathered, for gradients that backward did not bring; who has none at all.
+
+        A frozen parameter has none, whatever an earlier step has left.
+        """
         unused = set()
         for parameter, (i, at) in self.places.items():
             if self._there[i][at]:
                 continue
-            if parameter.grad is None:
+            gradient = parameter.grad if parameter.requires_grad else None
+            if gradient is None:
                 unused.add(parameter)
-            self._write(i, at, parameter.grad, factor)
+            self._write(i, at, gradient, factor)
         return unused
 
     def _write(self, i: int, at: int, gradient: torch.Tensor | None, factor: float) -> None:
@@ -166,12 +175,13 @@ class Exchange:
             raise failure
 
     def _share(self, flags: np.ndarray, nonfinite: int) -> None:
-        """Whether a gradient anywhere is not finite, which parameters are used anywhere, and whether ranks are alike;
-        refuse on all ranks what could not be told before.
-        """
+        """Whether a gradient anywhere is refused or not finite, which parameters are used, the checksum's maxima."""
         flags[0] = REFUSED if self._refused else nonfinite
         if self.comm.size > 1:
             self.comm.allreduce_in_place(flags, op="max")
+
+    def _refuse(self, flags: np.ndarray) -> None:
+        """Refuse on all ranks what could not be told before."""
         if flags[0] == REFUSED:
             self.comm.fail_together(next(iter(self._refused.values()), None))
         self.alike = is_common(flags[-CHECKSUM_BYTES:])
@@ -188,6 +198,11 @@ class Exchange:
         lane = self._lanes.of(i)
         if lane in self._failed:
             return
+        with self.reducers[i].leaving_out(name for name, parameter in zip(
+                self.buckets[i].names, self.buckets[i].parameters, strict=True) if parameter in self._idle):
+            self._reduce(i, lane, events)
+
+    def _reduce(self, i: int, lane: int, events: list[Any]) -> None:
         arrays: Any = self.buckets[i].arrays
         if i in self._refused and not self._memory.silent(self.reducers[i].step):
             arrays = Refused(self._refused[i])
@@ -228,6 +243,7 @@ class Alone:
         self.reducers: list[Reducer] = []
         self.buckets: list[FlatBucket] = []
         self._named, self._nonfinite, self.skipped, self.alike = named, nonfinite, False, True
+        self.remembers = False
 
     def begin(self) -> None:
         """Nothing to prepare."""

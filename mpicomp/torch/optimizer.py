@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,16 +13,38 @@ import torch
 
 from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument
+from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
 from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe
 from .closures import Kept, LeftOut
 from .drift import compared, disagreement
 from .exchange import Alone, Exchange, sends_all
 from .lanes import Lanes
-from .refusals import check_graph
+from .refusals import check_graph, check_momentum
 from .settings import Settings, settle
 
-FRESH, RUNNING, DONE = "fresh", "running", "done"
+# Left out: a scaler goes on to the next backward, or, if the optimizer is fused, calls step() first.
+FRESH, RUNNING, DONE, LEFT_OUT = "fresh", "running", "done", "left out"
+UNSTEPPED = (
+    "A backward() whose gradients this optimizer does not use (a generator's loss through the discriminator) goes into "
+    "`with optimizer.no_sync():` of this optimizer"
+)
+
+
+class OfInner:
+    """An attribute of the wrapped optimizer, read, set and deleted there."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: Any, owner: type | None = None) -> Any:
+        return self if wrapper is None else getattr(wrapper.optimizer, self._name)
+
+    def __set__(self, wrapper: Any, value: Any) -> None:
+        setattr(wrapper.optimizer, self._name, value)
+
+    def __delete__(self, wrapper: Any) -> None:
+        delattr(wrapper.optimizer, self._name)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -86,6 +109,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._exchange = self._made(settings, overlap, options)
         self.comm, self._lock, self._phase, self._accumulating = own, threading.Lock(), FRESH, False
         self._scaler, self._skips, self._steps = settings.scaler, settings.nonfinite == "skip", 0
+        self._scheme = settings.scheme
         self._mine = {parameter for _, parameter in settings.named}
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
                        for _, parameter in settings.named]  # PyTorch gives that method no types
@@ -111,6 +135,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
         return self.optimizer.defaults
 
+    # A GradScaler sets these on the object it is given; a fused optimizer reads them on itself.
+    grad_scale, found_inf = OfInner(), OfInner()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """True if a GradScaler leaves unscaling to the optimizer, which then reads the attributes above.
+
+        An optimizer that takes the scaler as an argument of ``step`` gets gradients that the scaler has unscaled.
+        """
+        takes_scaler = "grad_scaler" in inspect.signature(self.optimizer.step).parameters
+        return not takes_scaler and getattr(self.optimizer, "_step_supports_amp_scaling", False)
+
     def __getattr__(self, name: str) -> Any:
         if name == "optimizer":  # not there yet
             raise AttributeError(name)
@@ -123,6 +159,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         raise InvalidArgument("parameters cannot be added: add them to the optimizer before DistributedOptimizer")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients.
+
+        Raises
+        ------
+        InvalidArgument
+            No ``step()`` has used the gradients of the last backward, and what was sent has left the error memory.
+        """
+        self._check_stepped("zero_grad()")
         self.optimizer.zero_grad(set_to_none)
         self._phase = FRESH
 
@@ -148,7 +192,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._phase == DONE:
             return
-        if self._phase == FRESH:
+        if self._phase != RUNNING:
             self._begin()
         self._finish()
 
@@ -158,10 +202,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         A ``closure`` recomputes the loss and calls backward; the optimizer gets the mean loss over all ranks. If the
         gradients of any of its evaluations are left out, the whole step is.
         """
-        if closure is None and self._phase != DONE:
+        if closure is None and self._phase not in (DONE, LEFT_OUT):
             raise InvalidArgument("step() needs gradients: call backward() outside no_sync() before every step(); "
                                   "synchronize() where a rank has no data")
+        if closure is not None:
+            self._check_stepped("step(closure)")
         check_graph(self.optimizer, self._mine)
+        check_momentum(self.optimizer, self._scheme)  # which a learning-rate schedule may have set
         self._phase, self._steps = FRESH, self._steps + 1
         if closure is not None:
             return self._step_by(self._averaged(closure))
@@ -175,6 +222,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if kept is not None:
                 kept.restore()
             return left.loss
+
+    def _check_stepped(self, call: str) -> None:
+        """Refuse to lose gradients that no step has used: what was sent of them has left the error memory."""
+        if self._phase == DONE and self._exchange.remembers and not self.skipped:
+            raise InvalidArgument(f"{call} needs a step() before it: the gradients of the last backward() were "
+                                  f"exchanged, and what was sent of them has left the error memory. {UNSTEPPED}")
 
     def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaged() -> torch.Tensor:
@@ -194,10 +247,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with self._lock:
             if self._phase == DONE:
                 raise InvalidArgument("backward() ran again before step(): expected step() or zero_grad() of "
-                                      "DistributedOptimizer; of several backward() all but the last go into no_sync()")
+                                      "DistributedOptimizer; of several backward() all but the last go into no_sync(). "
+                                      f"{UNSTEPPED}")
             if self._accumulating:
                 return
-            if self._phase == FRESH:
+            if self._phase != RUNNING:
                 self._begin()
                 torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             self._exchange.put(parameter, self._inverse)
@@ -223,15 +277,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
             value = 0.0 if self._scaler is None else torch.inf  # which every rank's scaler finds
             for parameter in self._mine:
                 parameter.grad = torch.full_like(parameter, value)
-        # A scaler does not call step() after an overflow.
-        self._phase = FRESH if self.skipped and self._scaler is not None else DONE
+        self._phase = LEFT_OUT if self.skipped and self._scaler is not None else DONE
         if not exchange.alike:
             raise disagreement(self.comm, mine)
 
     # -- state
 
+    @property
+    def reducers(self) -> dict[str, Reducer]:
+        """The buckets' reducers by name, for ``mpicomp.checkpoint``."""
+        return {f"bucket {i}": reducer for i, reducer in enumerate(self._exchange.reducers)}
+
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, and under ``reducers`` this rank's error memories: every rank saves its own."""
+        self._check_stepped("state_dict()")
         states = [{key: to_tensor(value) for key, value in reducer.state_dict().items()}
                   for reducer in self._exchange.reducers]
         layout = [bucket.names for bucket in self._exchange.buckets]
@@ -243,7 +302,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises
         ------
         InvalidArgument
-            On every rank: the state is of another scheme, model, bucket size or kind of optimizer.
+            On every rank: the state is of another scheme, model, bucket size or kind of optimizer, or has the error
+            memories of another rank or another number of ranks (``mpicomp.checkpoint`` redistributes ``reducers``).
         """
         states = together(self.comm, lambda: self._taken(state_dict))
         for reducer, one in zip(self._exchange.reducers, states, strict=True):
