@@ -13,9 +13,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-import build  # noqa: E402
 from gpu_check import KERNEL_TESTS  # noqa: E402
 from gpu_machine import environment, launcher  # noqa: E402
+
+import build  # noqa: E402
 
 PYTHON = sys.executable
 PATIENCE = 3600  # seconds for each command

@@ -313,8 +313,8 @@ def test_an_unaligned_buffer_on_one_rank(comm, algorithm):
 
 
 def test_flat_arrays_only(comm):
-    refused = [np.ones((2, 2)), np.ones(8)[::2], [1.0, 2.0], np.ma.ones(3), np.asmatrix(np.ones(3)), unaligned(np.float32)]
-    for x in refused:
+    matrix, masked = np.asmatrix(np.ones(3)), np.ma.ones(3)
+    for x in (np.ones((2, 2)), np.ones(8)[::2], [1.0, 2.0], masked, matrix, unaligned(np.float32)):
         with pytest.raises(BufferRefused):
             comm.broadcast(x, 0)
     with pytest.raises(InvalidArgument, match="root must be a rank"):
