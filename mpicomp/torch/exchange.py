@@ -107,7 +107,7 @@ class Exchange:
 
         Returns
         -------
-        The parameters that have no gradient on any rank.
+        The parameters that have no gradient on any rank, or whose bucket was left out of the step.
         """
         unused = self._fill(factor)
         used = [parameter not in unused for parameter in self.places]
@@ -122,8 +122,11 @@ class Exchange:
             self._missing = [0] * len(self.buckets)
             self._start_full()
             self._wait()
-            if not self._looks_first:
-                self.skipped = any(reducer.stats.skipped for reducer in self.reducers)
+            left_out = [bucket for bucket, one in zip(self.buckets, self.reducers, strict=True) if one.stats.skipped]
+            if self._looks_first:  # a mean that overflowed on the wire: the other buckets' memories have changed
+                self._idle.update(*(bucket.parameters for bucket in left_out))
+            else:
+                self.skipped = bool(left_out)
                 self._refuse(flags)
         return self._idle
 

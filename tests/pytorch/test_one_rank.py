@@ -222,3 +222,19 @@ def test_resumes_bit_for_bit(comm, scheme):
     resumed.load_state_dict(saved["optimizer"])
     train(other, resumed, batches[3:])
     assert_same(model, other)
+
+
+def test_a_bucket_that_overflows_on_the_wire_does_not_move(comm):
+    """float16 cannot hold this mean: momentum and decay leave its parameters alone, too; the other bucket steps."""
+    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False))
+    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    optimizer = DistributedOptimizer(plain, model.named_parameters(), comm, "topk:density=0.5,values=float16",
+                                     nonfinite="skip", bucket_bytes=4)
+    first, last = model.parameters()
+    for factor in (1.0, 1e6):
+        before = first.detach().clone(), last.detach().clone()
+        optimizer.zero_grad()
+        (factor * first.sum() + last.sum()).backward()
+        optimizer.step()
+        assert torch.equal(first, before[0]) == (factor > 1)
+        assert not torch.equal(last, before[1])
