@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.oracle.lists import restrict_in
-from ..ops.oracle.many import Bounds, Samples
-from ..ops.oracle.search import Found, exponential_in, normal_in, sampled_in
+from ..ops.arguments import Bounds, Samples
+from ..ops.search import Found, exponential_in, normal_in, sampled_in
+from ..ops.spans import restrict_in
 
 
 class Composed:

@@ -11,27 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.oracle import PIECE, index_dtype, vouch
-from ..ops.oracle import Key as RandomKey
-from ..ops.oracle.low_rank import (
-    Matrices,
+from ..ops.arguments import Bounds, Matrices, Moments, Samples
+from ..ops.arguments import Key as RandomKey
+from ..ops.host import PIECE, index_dtype, vouch
+from ..ops.spans import (
+    bin_select_in,
+    expand_rows_in,
     low_rank_product_each,
+    moments_in,
     orthogonalise_each,
     project_back_each,
     project_each,
-)
-from ..ops.oracle.many import (
-    Bounds,
-    Samples,
-    bin_select_in,
-    moments_in,
+    project_rows_in,
     random_strata_in,
     sample_in,
     threshold_in,
     top_k_in,
 )
-from ..ops.oracle.selection import Moments
-from ..ops.oracle.sketch import expand_rows_in, project_rows_in
 from .ghost import Ghost, Unknown
 from .ghost_composed import Composed
 from .index_spacing import Spread, joined, union

@@ -60,46 +60,40 @@ from .._cpu import (
     unpack_natural,
     widen,
 )
-from ..oracle import (
+from ..arguments import Bounds, Key, Matrices, Moments, Samples, Spans, require_rows_of_spans
+from ..host import (
     PIECE,
-    Key,
     arange,
     ascends,
     concatenate,
     empty,
     filled_length,
     from_host,
+    group_bounds,
     index_dtype,
     pack,
     positions_of,
+    sorted_magnitudes,
     to_host,
     unpack,
     vouch,
     zeros,
 )
-from ..oracle.low_rank import (
-    Matrices,
+from ..spans import (
+    chunk_indices_in,
+    chunk_max_in,
+    expand_rows_in,
     low_rank_product_each,
+    moments_in,
     orthogonalise_each,
     project_back_each,
     project_each,
-)
-from ..oracle.many import (
-    Bounds,
-    Samples,
-    Spans,
-    chunk_indices_in,
-    chunk_max_in,
-    moments_in,
+    project_rows_in,
     random_strata_in,
     sample_in,
-    sorted_magnitudes,
     threshold_in,
     top_k_in,
 )
-from ..oracle.quantise import group_bounds
-from ..oracle.selection import Moments
-from ..oracle.sketch import expand_rows_in, project_rows_in, require_rows_of_spans
 from .composed import (
     add_lists,
     bin_select_spans,

@@ -21,19 +21,10 @@ from .._cpu import (
     top_k,
     union_of,
 )
-from ..oracle import concatenate, empty, index_dtype
-from ..oracle.lists import restrict_in
-from ..oracle.many import (
-    Bounds,
-    Samples,
-    bin_select_in,
-    moments_in,
-    require_counts,
-    sample_in,
-    threshold_in,
-    unpack_sparse_in,
-)
-from ..oracle.search import Found, exponential_in, normal_in, sampled_in
+from ..arguments import Bounds, Samples, require_counts
+from ..host import concatenate, empty, index_dtype, unpack
+from ..search import Found, exponential_in, normal_in, sampled_in
+from ..spans import bin_select_in, moments_in, restrict_in, sample_in, threshold_in
 
 
 def bin_select_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int,
@@ -110,7 +101,9 @@ def unpack_bitmap(bitmap: np.ndarray, n: int, indices: np.ndarray, wait: bool = 
 
 def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarray]) -> None:
     """``unpack`` of a vector that has ``values`` at ``indices``, and is zero elsewhere."""
-    unpack_sparse_in(scatter, indices, values, arrays)
+    flat = np.zeros(sum(array.size for array in arrays), values.dtype)
+    scatter(flat, indices, values)
+    unpack(flat, arrays)
 
 
 _FOR_SEARCHES = SimpleNamespace(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .. import _cpu
-from ..oracle import Key
-from ..oracle.quantise import cap, decode_natural_by, encode_natural_by, limit, require_norm
+from ..arguments import HEAD, NOT_FINITE, Key, require_norm
 
 
 def group_norms(x: np.ndarray, bounds: np.ndarray, kind: str, out: np.ndarray) -> None:
@@ -14,14 +15,16 @@ def group_norms(x: np.ndarray, bounds: np.ndarray, kind: str, out: np.ndarray) -
     require_norm(kind)
     _cpu.group_norms(x, bounds, "l2" if kind == "capped" else kind, out)
     if kind == "capped":
-        cap(out)
+        np.minimum(out, np.finfo(out.dtype).max, out=out)
 
 
 def limit_norms(x: np.ndarray, bounds: np.ndarray, factor: float, out: np.ndarray) -> None:
     """Each group's ``out`` becomes ``factor`` times the root mean square of its entries, where that is smaller."""
     norms = np.empty_like(out)
     _cpu.group_norms(x, bounds, "l2", norms)
-    limit(norms, bounds, factor, out)
+    limits = factor * norms.astype(np.float64) / np.sqrt(np.maximum(1, np.diff(bounds)))
+    with np.errstate(over="ignore"):
+        np.minimum(out, limits.astype(out.dtype), out=out)
 
 
 def unpack_signs(packed: np.ndarray, bounds: np.ndarray, negative: np.ndarray | None, positive: np.ndarray,
@@ -38,9 +41,32 @@ def quantise(x: np.ndarray, unit: float, first: int, key: Key | None, codes: np.
 
 def encode_natural(x: np.ndarray, bounds: np.ndarray, first: int, key: Key, message: np.ndarray) -> None:
     """A ``message`` of bytes: the exponent of the largest power of two, then a byte a value."""
-    encode_natural_by(_cpu.group_norms, _cpu.pack_natural, x, bounds, first, key, message)
+    largest, codes = np.empty(1, x.dtype), message[2:]
+    _cpu.group_norms(x, bounds, "max", largest)
+    message[:2].view(HEAD)[0] = top = _top_of(float(largest[0]), x.dtype)
+    if top == NOT_FINITE:
+        codes[:] = 0
+    else:
+        limit = x.dtype.type(2.0**top)
+        _cpu.pack_natural(np.clip(x, -limit, limit) if largest[0] > limit else x, top, first, key, codes)
 
 
 def decode_natural(message: np.ndarray, out: np.ndarray, known: bool = False) -> None:
     """What ``encode_natural``'s message stands for, NaN where values were not finite; refuses any other head."""
-    decode_natural_by(_cpu.unpack_natural, message, out)
+    top = int(message[:2].view(HEAD)[0])
+    if top == NOT_FINITE:
+        out[:] = np.nan
+    else:
+        _cpu.unpack_natural(message[2:], top, out)
+
+
+def _top_of(largest: float, dtype: np.dtype) -> int:
+    """The exponent of the least power of two that is not below ``largest``, within what a byte's code allows.
+
+    2^(top - 126) .. 2^top must be normal numbers of ``dtype``.
+    """
+    if not math.isfinite(largest):
+        return NOT_FINITE
+    highest = int(np.finfo(dtype).maxexp) - 1
+    mantissa, exponent = math.frexp(largest)  # largest = mantissa 2^exponent, mantissa 0 or in [0.5, 1)
+    return min(highest, max(127 - highest, exponent - (mantissa == 0.5)))

@@ -5,7 +5,7 @@ the device of their arrays, on its current stream. A function that has to answer
 refuse an index list waits for the device, unless the list was made or examined here; the others only queue.
 """
 
-from ..oracle import index_dtype
+from ..host import index_dtype
 from .base import (
     PIECE,
     add,

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..._util.partition import chunk_count
 from ...errors import BufferRefused, InvalidArgument
-from ..oracle.base import require_chunk
+from ..arguments import require_chunk
 from .cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
 
 

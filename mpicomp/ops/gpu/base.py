@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..oracle import index_dtype
-from ..oracle import sorted_magnitudes as sorted_on_host
-from ..oracle.base import require_limit
-from ..oracle.many import require_counts, require_lams
+from ..arguments import require_counts, require_lams, require_limit
+from ..host import index_dtype
+from ..host import sorted_magnitudes as sorted_on_host
 from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
 from .collect import collect, collect_spans
 from .cuda_runtime import (

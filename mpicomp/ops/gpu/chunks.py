@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..oracle.many import chunk_counts
+from ..arguments import chunk_counts
 from .arguments import (
     check,
     count_chunks,

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..oracle import index_dtype
+from ..host import index_dtype
 from .arguments import bits_dtype, vouch
 from .cuda_runtime import (
     INDEX,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..oracle import index_dtype
+from ..host import index_dtype
 from .arguments import bits_dtype, vouch
 from .collect import NO_CUT, board_bytes, select_blocks, table_of, tile_table, tiles_of, types_of, where, zeroed
 from .cuda_runtime import (

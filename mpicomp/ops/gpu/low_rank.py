@@ -13,14 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..oracle.low_rank import (
-    Matrices,
-    low_rank_product_each,
-    orthogonalise_each,
-    project_back_each,
-    project_each,
-    require_packed,
-)
+from ..arguments import Matrices, require_packed
+from ..spans import low_rank_product_each, orthogonalise_each, project_back_each, project_each
 from .arguments import check, kind_of, memory_or_null
 from .collect import where
 from .cuda_runtime import (

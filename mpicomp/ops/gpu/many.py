@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..oracle.many import require_total
+from ..arguments import require_total
 from .arguments import check, kind_of, require_indices
 from .base import scatter
 from .cuda_runtime import INDEX, PIECE, REAL, WORD, Array, addresses, blocks_for, current_stream, launch, on_device, xp

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..oracle.quantise import (
+from ..arguments import (
     NOT_FINITE,
+    Key,
     require_codes,
     require_levels,
     require_magnitudes,
@@ -21,7 +22,6 @@ from ..oracle.quantise import (
     require_top,
     require_unit,
 )
-from ..oracle.random import Key
 from .arguments import bits_dtype, check, kind_of, known_of, vouch
 from .cuda_runtime import (
     CODE,

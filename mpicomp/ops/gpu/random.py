@@ -6,10 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..oracle import index_dtype
-from ..oracle.base import require_count
-from ..oracle.many import checked_streams, require_counts
-from ..oracle.random import Key, checked_key, require_range
+from ..arguments import Key, checked_key, checked_streams, require_count, require_counts, require_range
+from ..host import index_dtype
 from .base import vouched
 from .cuda_runtime import INDEX, Array, blocks_for, current_device, current_stream, launch, xp
 

@@ -7,8 +7,8 @@ from math import ceil, log
 
 import numpy as np
 
-from ..oracle.many import Bounds, Samples
-from ..oracle.search import CORRECTIONS, RATIO, STAGES, Found, normal_quantile, require_sampled, require_targets
+from ..arguments import Bounds, Samples, require_sampled, require_targets
+from ..search import CORRECTIONS, RATIO, STAGES, Found, normal_quantile
 from . import base
 from .arguments import kind_of, memory_or_null, vouch
 from .collect import GUESS, select_through, table_of, where

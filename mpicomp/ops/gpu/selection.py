@@ -7,9 +7,8 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..oracle import index_dtype
-from ..oracle.many import require_samples, require_spans
-from ..oracle.selection import Moments, require_floor
+from ..arguments import Moments, require_floor, require_samples, require_spans
+from ..host import index_dtype
 from . import base
 from .arguments import bits_dtype, check, kind_of, memory_or_null, vouch
 from .collect import table_of, where

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..oracle import index_dtype
-from ..oracle.many import require_spans
-from ..oracle.sketch import require_projection, require_rows
+from ..arguments import require_projection, require_rows, require_spans
+from ..host import index_dtype
 from .arguments import check, kind_of, memory_or_null, require_indices, vouch
 from .base import empty, vouched
 from .collect import table_of, where

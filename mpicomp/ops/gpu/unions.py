@@ -8,8 +8,8 @@ import numpy as np
 
 from ..._util.partition import chunk_count
 from ...errors import InvalidArgument
-from ..oracle import index_dtype
-from ..oracle.lists import refused_lists
+from ..arguments import refused_lists
+from ..host import index_dtype
 from .arguments import MOST_TELLING, check, kind_of, known_of, require_indices, vouch
 from .base import empty, zeros
 from .cuda_runtime import (

@@ -7,21 +7,28 @@ contiguous. ``memory`` may be None where said, which means zero: the compensated
 the lowest index wins.
 """
 
-from .base import (
+from ..arguments import Key
+from ..host import (
     PIECE,
+    arange,
+    concatenate,
+    empty,
+    from_host,
+    group_bounds,
+    index_dtype,
+    to_host,
+    vouch,
+    zeros,
+)
+from .base import (
     add,
     add_widened,
-    arange,
     chunk_indices,
     chunk_max,
     clear,
-    concatenate,
     count_beyond,
     count_nonfinite,
-    empty,
-    from_host,
     gather,
-    index_dtype,
     masked_update,
     maximum,
     minimum,
@@ -33,10 +40,8 @@ from .base import (
     scatter_add,
     squared_norm,
     threshold,
-    to_host,
     top_k,
     widen,
-    zeros,
 )
 from .lists import (
     add_lists,
@@ -51,7 +56,6 @@ from .lists import (
     union,
     unpack_bitmap,
     unpack_gaps,
-    vouch,
 )
 from .low_rank import (
     low_rank_product,
@@ -82,7 +86,6 @@ from .quantise import (
     decode_natural,
     dequantise,
     encode_natural,
-    group_bounds,
     group_means,
     group_norms,
     limit_norms,
@@ -94,12 +97,7 @@ from .quantise import (
     unpack_natural,
     unpack_signs,
 )
-from .random import (
-    Key,
-    random_strata,
-    random_words,
-    uniform,
-)
+from .random import random_strata, random_words, uniform
 from .search import exponential_spans, normal_spans, sampled_spans
 from .selection import (
     axpby,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..._util.partition import chunk_count
 from ...errors import InvalidArgument
-
-Array = np.ndarray
-INT32_MAX = 2**31 - 1
-PIECE = 1 << 20  # elements in a piece of a long pass that is to leave room for other work in between
-
+from ..arguments import Array, require_ascending, require_chunk, require_count, require_in_range
+from ..host import index_dtype
 
 # ---- element-wise
 
@@ -172,46 +167,11 @@ def squared_norm(x: Array) -> float:
     return float(np.sum(np.square(x, dtype=np.float64)))
 
 
-# ---- arrays on this device
-
-def empty(n: int, dtype: Any) -> Array:
-    """An array of ``n`` elements, not initialised."""
-    return np.empty(n, dtype)
-
-
-def zeros(n: int, dtype: Any) -> Array:
-    """An array of ``n`` zeros."""
-    return np.zeros(n, dtype)
-
-
-def to_host(x: Array) -> np.ndarray:
-    """The array in host memory (here: itself)."""
-    return x
-
-
-def from_host(x: np.ndarray) -> Array:
-    """A host array on this device (here: itself)."""
-    return x
-
-
-def arange(n: int) -> Array:
-    """The indices of ``n`` elements."""
-    return np.arange(n, dtype=index_dtype(n))
-
-
-def concatenate(arrays: list[Array], dtype: Any) -> Array:
-    """One array after the other; empty where there is none."""
-    return np.concatenate(arrays, dtype=dtype) if arrays else np.empty(0, dtype)
-
+# ---- index lists
 
 def positions_of(indices: Array, bounds: list[int]) -> list[int]:
     """How many of ``indices`` (ascending) are below each of ``bounds``."""
-    return np.searchsorted(indices, bounds).tolist()
-
-
-def index_dtype(n: int) -> np.dtype:
-    """The integer type of indices into ``n`` elements: int32, or int64 above 2^31 - 1."""
-    return np.dtype(np.int32 if n <= INT32_MAX else np.int64)
+    return [int(np.count_nonzero(indices < bound)) for bound in bounds]
 
 
 # ---- helpers of the other files
@@ -219,12 +179,6 @@ def index_dtype(n: int) -> np.dtype:
 def compensated(memory: Array | None, grad: Array) -> Array:
     """u, which the compiled modules never store."""
     return grad if memory is None else memory + grad
-
-
-def require_memory(memory: Array | None, grad: Array) -> None:
-    """Refuse a memory of another length than the gradient's, which their parts would not show."""
-    if memory is not None and memory.size != grad.size:
-        raise InvalidArgument(f"memory must have {grad.size} elements, got {memory.size}")
 
 
 def magnitude_bits(u: Array) -> Array:
@@ -236,34 +190,3 @@ def magnitude_bits(u: Array) -> Array:
 def to_indices(found: Array, n: int) -> Array:
     """In the integer type of indices into ``n`` elements."""
     return found.astype(index_dtype(n))
-
-
-def require_limit(limit: float) -> None:
-    """Refuse a bound of magnitudes that is not above zero."""
-    if not limit > 0:
-        raise InvalidArgument(f"limit must be a number above 0, got {limit}")
-
-
-def require_count(k: int, n: int) -> None:
-    """Refuse to take ``k`` of ``n``."""
-    if not 0 <= k <= n:
-        raise InvalidArgument(f"k must be in [0, {n}], got {k}")
-
-
-def require_in_range(indices: Array, n: int, name: str = "indices") -> None:
-    """Refuse indices outside ``[0, n)``."""
-    if len(indices) and not (indices.min() >= 0 and indices.max() < n):
-        outside = indices[(indices < 0) | (indices >= n)][0]
-        raise InvalidArgument(f"{name} must be in [0, {n}), got {outside}")
-
-
-def require_ascending(indices: Array, name: str = "indices") -> None:
-    """Refuse a list in which an index is not above the one before it."""
-    if np.any(indices[1:] <= indices[:-1]):
-        raise InvalidArgument(f"{name} must be strictly ascending")
-
-
-def require_chunk(chunk: int) -> None:
-    """Refuse chunks of which a position would not fit its type."""
-    if not 1 <= chunk <= 65536:
-        raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")

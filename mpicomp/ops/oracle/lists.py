@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from ...errors import InvalidArgument
-from .base import (
-    Array,
-    concatenate,
-    count_beyond,
-    gather,
-    index_dtype,
-    require_ascending,
-    require_in_range,
-)
+from ..arguments import Array, refused_lists, require_ascending, require_in_range
+from ..host import concatenate, index_dtype
+from .base import count_beyond, gather
 
 
 def union(lists: list[Array], n: int) -> Array:
@@ -48,29 +39,18 @@ def _own_lengths(lists: list[Array], n: int, filled: bool) -> list[int]:
     return lengths
 
 
-def refused_lists(n: int, filled: bool) -> InvalidArgument:
-    """What is raised where one of several lists is none."""
-    return InvalidArgument(f"lists must ascend within [0, {n}){' and be filled up at their ends' if filled else ''}")
-
-
 def restrict(lists: list[Array], values: list[Array], whole: Array,
              nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
     """Of each list the entries that ``whole`` has, too, and their values; where ``nonzero``, none of value zero.
 
     All lists ascend.
     """
-    return restrict_in(common, lists, values, whole, nonzero)
-
-
-def restrict_in(find: Callable[..., Any], lists: list[Array], values: list[Array], whole: Array,
-                nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
-    """``restrict`` by a module's own ``common``."""
+    require_ascending(whole)
     kept = []
     for one, of, without_zeros in zip(lists, values, nonzero, strict=True):
-        places = find(one, whole)[0]
-        if without_zeros:
-            places = places[of[places] != 0]
-        kept.append((one[places], of[places]))
+        require_ascending(one)
+        wanted = np.isin(one, whole) & ((of != 0) | (not without_zeros))
+        kept.append((one[wanted], of[wanted]))
     return tuple(kept)
 
 
@@ -84,21 +64,13 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
 
 def ascends(indices: Array, n: int) -> bool:
     """Whether ``indices`` ascend within ``[0, n)``, none twice."""
-    return not len(indices) or bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
-
-
-def vouch(indices: Array, n: int, of: Array | None = None) -> Array:
-    """The list itself, of which the caller knows that it ascends within ``[0, n)``: nobody need look again.
-
-    Where a list is given that it is part ``of``, it does if that does.
-    """
-    return indices
+    return bool(np.all((indices >= 0) & (indices < n)) and np.all(indices[1:] > indices[:-1]))
 
 
 def filled_length(indices: Array, n: int) -> int:
     """How many of ``indices`` ascend within ``[0, n)``, where only the filling ``n`` follows them; else -1."""
-    count = int(np.count_nonzero(indices != n))
-    return count if ascends(indices[:count], n) else -1
+    own = indices[indices != n]
+    return len(own) if ascends(own, n) and np.all(indices[len(own) :] == n) else -1
 
 
 def gather_counted(memory: Array | None, grad: Array, indices: Array, values: Array, limit: float = np.inf) -> int:

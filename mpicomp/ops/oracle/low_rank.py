@@ -5,14 +5,12 @@ Sums in any order, in the array's precision or better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import numpy as np
 
 from ...errors import InvalidArgument
-from .base import Array, compensated, require_memory
-
-Matrices = list[tuple[int, int, int, int]]  # of each matrix in a vector: start, stop, rows, rank
+from ..arguments import Array, Matrices, require_memory, require_packed
+from .base import compensated
+from .many import split
 
 
 def project(memory: Array | None, grad: Array, rows: int, q: Array, p: Array) -> None:
@@ -49,75 +47,46 @@ def orthogonalise(p: Array, rows: int) -> None:
     p[:] = np.where(np.diag(r) < 0, -q, q).ravel()
 
 
-# ---- many matrices in one vector, their p and their q packed one behind another; with any module's operation on one
+# ---- many matrices in one vector, their p and their q packed one behind another
 
 def project_all(memory: Array | None, grad: Array, matrices: Matrices, q: Array, p: Array) -> None:
     """``project`` of each of ``matrices``."""
-    project_each(project, memory, grad, matrices, q, p)
+    require_memory(memory, grad)
+    require_packed(matrices, len(grad), p=p, q=q)
+    u = compensated(memory, grad)
+    for (start, stop, rows, _), own_q, own_p in zip(matrices, _each_q(q, matrices), _each_p(p, matrices), strict=True):
+        project(None, u[start:stop], rows, own_q, own_p)
 
 
 def project_back_all(memory: Array | None, grad: Array, matrices: Matrices, p: Array, q: Array) -> None:
     """``project_back`` of each of ``matrices``."""
-    project_back_each(project_back, memory, grad, matrices, p, q)
+    require_memory(memory, grad)
+    require_packed(matrices, len(grad), p=p, q=q)
+    u = compensated(memory, grad)
+    for (start, stop, rows, _), own_q, own_p in zip(matrices, _each_q(q, matrices), _each_p(p, matrices), strict=True):
+        project_back(None, u[start:stop], rows, own_p, own_q)
 
 
 def low_rank_product_all(p: Array, q: Array, matrices: Matrices, out: Array) -> None:
     """``low_rank_product`` of each of ``matrices``; what lies between them in ``out`` stays as it is."""
-    low_rank_product_each(low_rank_product, p, q, matrices, out)
+    require_packed(matrices, len(out), p=p, q=q)
+    for (start, stop, rows, _), own_q, own_p in zip(matrices, _each_q(q, matrices), _each_p(p, matrices), strict=True):
+        low_rank_product(own_p, own_q, rows, out[start:stop])
 
 
 def orthogonalise_all(p: Array, matrices: Matrices) -> None:
     """``orthogonalise`` of each matrix' p."""
-    orthogonalise_each(orthogonalise, p, matrices)
-
-
-def project_each(one: Callable[..., None], memory: Array | None, grad: Array, matrices: Matrices, q: Array,
-                 p: Array) -> None:
-    require_memory(memory, grad)
-    require_packed(matrices, grad.size, p=p, q=q)
-    for own, rows, of_p, of_q in _places(matrices):
-        one(None if memory is None else memory[own], grad[own], rows, q[of_q], p[of_p])
-
-
-def project_back_each(one: Callable[..., None], memory: Array | None, grad: Array, matrices: Matrices, p: Array,
-                      q: Array) -> None:
-    require_memory(memory, grad)
-    require_packed(matrices, grad.size, p=p, q=q)
-    for own, rows, of_p, of_q in _places(matrices):
-        one(None if memory is None else memory[own], grad[own], rows, p[of_p], q[of_q])
-
-
-def low_rank_product_each(one: Callable[..., None], p: Array, q: Array, matrices: Matrices, out: Array) -> None:
-    require_packed(matrices, out.size, p=p, q=q)
-    for own, rows, of_p, of_q in _places(matrices):
-        one(p[of_p], q[of_q], rows, out[own])
-
-
-def orthogonalise_each(one: Callable[..., None], p: Array, matrices: Matrices) -> None:
     require_packed(matrices, max((stop for _, stop, *_ in matrices), default=0), p=p)
-    for _, rows, of_p, _ in _places(matrices):
-        one(p[of_p], rows)
+    for (_, _, rows, _), own_p in zip(matrices, _each_p(p, matrices), strict=True):
+        orthogonalise(own_p, rows)
 
 
-def _places(matrices: Matrices) -> Iterator[tuple[slice, int, slice, slice]]:
-    """Of each matrix its part of the vector, its rows, and its parts of the packed p and q."""
-    p = q = 0
-    for start, stop, rows, rank in matrices:
-        p_stop, q_stop = p + rows * rank, q + (stop - start) // rows * rank
-        yield slice(start, stop), rows, slice(p, p_stop), slice(q, q_stop)
-        p, q = p_stop, q_stop
+def _each_p(p: Array, matrices: Matrices) -> list[Array]:
+    return split(p, [rows * rank for _, _, rows, rank in matrices])
 
 
-def require_packed(matrices: Matrices, n: int, **packed: Array) -> None:
-    """Refuse matrices that do not lie in a vector of ``n``, and packed ``p`` or ``q`` of another length than theirs."""
-    for start, stop, rows, rank in matrices:
-        if not (0 <= start <= stop <= n and rows >= 1 and rank >= 1 and (stop - start) % rows == 0):
-            raise InvalidArgument(f"matrices must lie in [0, {n}), with whole rows and at least one column of p, got "
-                                  f"{start} to {stop} with {rows} rows and {rank} columns of p")
-    for name, array in packed.items():
-        total = sum((rows if name == "p" else (stop - start) // rows) * rank for start, stop, rows, rank in matrices)
-        if array.size != total:
-            raise InvalidArgument(f"{name} must have {total} elements, got {array.size}")
+def _each_q(q: Array, matrices: Matrices) -> list[Array]:
+    return split(q, [(stop - start) // rows * rank for start, stop, rows, rank in matrices])
 
 
 def _matrix(memory: Array | None, grad: Array, rows: int, p: Array) -> tuple[Array, int]:

@@ -6,28 +6,24 @@ end. Where rounding is stochastic, entry i uses element ``first + i`` of the str
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
 from ...errors import InvalidArgument
-from .base import Array
-from .random import Key, uniform
-
-NORMS = ("l2", "max", "mean", "capped")
-WIDTHS = (2, 4, 8, 16)  # bits of a level
-HEAD = np.dtype(np.int16)  # of a message of powers of two
-NOT_FINITE = int(np.iinfo(HEAD).max)  # as a head: there was NaN or infinity
-
-
-def group_bounds(bounds: Array) -> Array:
-    """``bounds``, an array of the host, on the device: looked at here, so that no operation has to ask for them again.
-
-    Nobody may write into what is returned.
-    """
-    return bounds
+from ..arguments import (
+    HEAD,
+    NOT_FINITE,
+    Array,
+    Key,
+    require_codes,
+    require_levels,
+    require_magnitudes,
+    require_norm,
+    require_top,
+    require_unit,
+)
+from .random import uniform
 
 
 def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
@@ -44,12 +40,7 @@ def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
         else:
             out[g] = size.sum() / max(1, len(size)) if kind == "mean" else np.sqrt(np.square(size).sum())
     if kind == "capped":
-        cap(out)
-
-
-def cap(norms: Array) -> None:
-    """Infinite norms become the largest number."""
-    np.minimum(norms, np.finfo(norms.dtype).max, out=norms)
+        out[np.isinf(out)] = np.finfo(out.dtype).max
 
 
 def limit_norms(x: Array, bounds: Array, factor: float, out: Array) -> None:
@@ -59,14 +50,10 @@ def limit_norms(x: Array, bounds: Array, factor: float, out: Array) -> None:
     """
     norms = np.empty_like(out)
     group_norms(x, bounds, "l2", norms)
-    limit(norms, bounds, factor, out)
-
-
-def limit(norms: Array, bounds: Array, factor: float, out: Array) -> None:
-    """``limit_norms``, the norms known."""
-    limits = factor * norms.astype(np.float64) / np.sqrt(np.maximum(1, np.diff(bounds)))
-    with np.errstate(over="ignore"):
-        np.minimum(out, limits.astype(out.dtype), out=out)
+    for g, (start, stop) in enumerate(pairwise(bounds)):
+        with np.errstate(over="ignore"):
+            limit = (factor * np.float64(norms[g]) / np.sqrt(max(1, stop - start))).astype(out.dtype)
+        out[g] = np.minimum(out[g], limit)
 
 
 def group_means(x: Array, bounds: Array, negative: Array, positive: Array) -> None:
@@ -165,23 +152,20 @@ def unpack_natural(packed: Array, top: int, out: Array) -> None:
 def encode_natural(x: Array, bounds: Array, first: int, key: Key, message: Array) -> None:
     """A ``message`` of bytes: the exponent ``top`` as int16, then `pack_natural`'s codes; ``bounds`` are of one group.
 
-    2^top is the least power that is not below any magnitude, within what `pack_natural` takes; magnitudes above the
-    largest power are cut off there. Where one is not finite, the head is NOT_FINITE and the codes are zero.
+    2^top is the least power that is not below any magnitude, within what `pack_natural` takes, or 1 if all are zero;
+    magnitudes above the largest power are cut off there. Where one is not finite, the head is NOT_FINITE and the codes
+    are zero.
     """
-    encode_natural_by(group_norms, pack_natural, x, bounds, first, key, message)
-
-
-def encode_natural_by(norms: Callable[..., None], pack: Callable[..., None], x: Array, bounds: Array, first: int,
-                      key: Key, message: Array) -> None:
-    """``encode_natural`` by a ``group_norms`` and a ``pack_natural``."""
-    largest, codes = np.empty(1, x.dtype), message[2:]
-    norms(x, bounds, "max", largest)
-    message[:2].view(HEAD)[0] = top = top_of(float(largest[0]), x.dtype)
-    if top == NOT_FINITE:
-        codes[:] = 0
-    else:
-        limit = x.dtype.type(2.0**top)
-        pack(np.clip(x, -limit, limit) if largest[0] > limit else x, top, first, key, codes)
+    largest = np.empty(1, x.dtype)
+    group_norms(x, bounds, "max", largest)
+    if not np.isfinite(largest[0]):
+        message[:2].view(HEAD)[0], message[2:] = NOT_FINITE, 0
+        return
+    highest = int(np.finfo(x.dtype).maxexp) - 1
+    lowest = 127 - highest if largest[0] else 0
+    top = next((power for power in range(lowest, highest) if 2.0**power >= largest[0]), highest)
+    message[:2].view(HEAD)[0] = top
+    pack_natural(np.clip(x, x.dtype.type(-(2.0**top)), x.dtype.type(2.0**top)), top, first, key, message[2:])
 
 
 def decode_natural(message: Array, out: Array, known: bool = False) -> None:
@@ -189,28 +173,11 @@ def decode_natural(message: Array, out: Array, known: bool = False) -> None:
 
     A message ``known`` to come from ``encode_natural`` needs no look at its head, for which a device would be asked.
     """
-    decode_natural_by(unpack_natural, message, out)
-
-
-def decode_natural_by(unpack: Callable[..., None], message: Array, out: Array) -> None:
-    """``decode_natural`` by an ``unpack_natural``."""
     top = int(message[:2].view(HEAD)[0])
     if top == NOT_FINITE:
         out[:] = np.nan
     else:
-        unpack(message[2:], top, out)
-
-
-def top_of(largest: float, dtype: np.dtype) -> int:
-    """The exponent of the least power of two that is not below ``largest``, within what a byte's code allows.
-
-    2^(top - 126) .. 2^top must be normal numbers of ``dtype``.
-    """
-    if not math.isfinite(largest):
-        return NOT_FINITE
-    highest = int(np.finfo(dtype).maxexp) - 1
-    mantissa, exponent = math.frexp(largest)  # largest = mantissa 2^exponent, mantissa 0 or in [0.5, 1)
-    return min(highest, max(127 - highest, exponent - (mantissa == 0.5)))
+        unpack_natural(message[2:], top, out)
 
 
 def _groups(x: Array, bounds: Array) -> list[Array]:
@@ -221,37 +188,3 @@ def _groups(x: Array, bounds: Array) -> list[Array]:
 
 def _group_of(x: Array, bounds: Array) -> Array:
     return np.repeat(np.arange(len(bounds) - 1), [len(group) for group in _groups(x, bounds)])
-
-
-def require_norm(kind: str) -> None:
-    if kind not in NORMS:
-        raise InvalidArgument(f"kind must be one of {', '.join(NORMS)}, got {kind}")
-
-
-def require_levels(levels: int, width: int) -> None:
-    if width not in WIDTHS or not 1 <= levels < 2 ** (width - 1):
-        raise InvalidArgument(
-            f"levels must be in [1, 2^(width-1) - 1] for a width of 2, 4, 8 or 16, got {levels} and {width}"
-        )
-
-
-def require_unit(unit: float) -> None:
-    if not 0 < unit < float("inf"):
-        raise InvalidArgument(f"unit must be a positive number, got {unit}")
-
-
-def require_top(top: int, x: Array) -> None:
-    bias = np.finfo(x.dtype).maxexp - 1
-    if not 127 - bias <= top <= bias:
-        raise InvalidArgument(f"top must be in [{127 - bias}, {bias}] for {x.dtype}, got {top}")
-
-
-def require_codes(fit: bool, codes: Array, unit: float) -> None:
-    if not fit:
-        limit = np.iinfo(codes.dtype).max
-        raise InvalidArgument(f"codes must be at most {limit} in magnitude: take a larger unit than {unit}")
-
-
-def require_magnitudes(fit: bool, top: int) -> None:
-    if not fit:
-        raise InvalidArgument(f"magnitudes must be at most 2^{top}")

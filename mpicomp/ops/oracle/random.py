@@ -8,25 +8,14 @@ Reference: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
 
 from __future__ import annotations
 
-from operator import index
-from typing import NamedTuple
-
 import numpy as np
 
-from ...errors import InvalidArgument
-from .base import Array, index_dtype, require_count
+from ..arguments import Array, Key, checked_key, require_count, require_range
+from ..host import index_dtype
 
 MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 ROUNDS = 10
-
-
-class Key(NamedTuple):
-    """Whose random numbers: ``seed`` below 2^64, ``step`` and ``worker`` below 2^32."""
-
-    seed: int
-    step: int
-    worker: int
 
 
 def random_words(n: int, first: int, key: Key) -> Array:
@@ -59,24 +48,6 @@ def random_strata(n: int, k: int, key: Key) -> Array:
     words, sizes = random_words(k, 0, key).astype(np.uint64), np.diff(bounds).astype(np.uint64)
     steps = words * (sizes >> np.uint64(32)) + _high(words * (sizes & np.uint64(0xFFFFFFFF)))
     return (bounds[:-1] + steps.astype(np.int64)).astype(index_dtype(n))
-
-
-def checked_key(key: Key) -> Key:
-    """``key``, a sequence of three numbers within their bounds, or InvalidArgument."""
-    try:
-        seed, step, worker = (index(part) for part in key)
-    except (TypeError, ValueError):
-        pass
-    else:
-        if 0 <= seed < 2**64 and 0 <= step < 2**32 and 0 <= worker < 2**32:
-            return Key(seed, step, worker)
-    raise InvalidArgument(f"key must be (seed below 2^64, step below 2^32, worker below 2^32), got {key!r}")
-
-
-def require_range(n: int, first: int) -> None:
-    for name, value in (("n", n), ("first", first)):
-        if value < 0:
-            raise InvalidArgument(f"{name} must be >= 0, got {value}")
 
 
 def _low(x: Array) -> Array:

@@ -1,64 +1,22 @@
-"""Searches for a threshold that about a target of elements reach, in each of many tensors.
+"""Searches for a threshold that about a target of elements reach, in each of many tensors: one tensor after the other.
 
 Each gives a list and, of every span, the threshold (``lam``) that all of its elements in the list reach, and no others;
-where that is not finite, all that are not finite. The formulas are here and, for devices, in ``cuda/search.cu``.
+where that is not finite, all that are not finite.
 """
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
 from math import inf, isfinite, log, nan, sqrt
 from statistics import NormalDist
-from types import SimpleNamespace
-from typing import Any, NamedTuple
 
-from ...errors import InvalidArgument
-from ...types import Part, joined, parts_of
-from .base import Array, concatenate, empty, gather, index_dtype, require_memory
-from .many import Bounds, Samples, kth_largest_spans, moments_spans, require_counts, sample_spans, threshold_spans
+import numpy as np
 
-FEW, MANY = 2 / 3, 4 / 3  # how many may reach a normal threshold, in targets, before it is corrected
-CORRECTIONS, DOWN, UP = 3, 0.5, 1.5
-RATIO = 0.25  # of the elements go on to the next stage of exponential fits
-LOW, HIGH = 0.8, 1.2  # how many may reach an exponential threshold, in targets
-STAGES = 12
+from ..arguments import Array, Bounds, Samples, require_sampled, require_targets
+from ..search import CORRECTIONS, DOWN, FEW, HIGH, LOW, MANY, RATIO, STAGES, UP, Found
+from .base import compensated, threshold
+from .many import in_whole, kth_largest_spans, sample_spans
+from .selection import moments
 
-
-class Found(NamedTuple):
-    """Ascending indices of all that reach their span's threshold; how many of each span, and the threshold."""
-
-    indices: Array
-    counts: list[int]
-    lams: list[float]
-
-
-# ---- the formulas
-
-def normal_quantile(n: int, target: int) -> float:
-    """How many deviations leave out half of the target, of ``n`` normal deviates, at either end."""
-    return -NormalDist().inv_cdf(0.5 * target / n)
-
-
-def normal_threshold(n: int, total: float, squares: float, quantile: float) -> float:
-    """``|mean| + quantile * deviation`` of ``n`` elements with this sum and this sum of squares.
-
-    Reference: Shi et al., Understanding top-k sparsification in distributed deep learning, 2019, algorithm 1.
-    """
-    mean = total / n
-    variance = squares / n - mean * mean
-    return abs(mean) + quantile * sqrt(variance) if variance > 0 else abs(mean)
-
-
-def exponential_threshold(n: int, magnitudes: float, lam: float, target: int) -> float:
-    """Where the exponential through ``n`` magnitudes with this sum, all of at least ``lam``, leaves 1/4, or the target.
-
-    Reference: Abdelmoniem et al., SIDCo, MLSys 2021, section 2.4 and algorithm 1 (the double exponential model).
-    """
-    ratio = min(1.0, max(RATIO, target / n))
-    return lam + log(1 / ratio) * (magnitudes / n - lam)
-
-
-# ---- the searches
 
 def normal_spans(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
     """Gaussian-k's threshold in each of ``spans``, which ascend: a quantile of the normal distribution, corrected.
@@ -66,7 +24,10 @@ def normal_spans(memory: Array | None, grad: Array, spans: Bounds, targets: list
     Where fewer than 2/3 of the target reach it, it is halved; where more than 4/3, it grows by one half: three times at
     most. A correction that leaves too few of too many is taken back. 0 where all are wanted.
     """
-    return normal_in(_HERE, memory, grad, spans, targets)
+    require_targets(memory, grad, spans, targets)
+    u = compensated(memory, grad)
+    found = [_normal(u[start:stop], target) for (start, stop), target in zip(spans, targets, strict=True)]
+    return _together(found, spans, u)
 
 
 def exponential_spans(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
@@ -76,7 +37,10 @@ def exponential_spans(memory: Array | None, grad: Array, spans: Bounds, targets:
     A stage that leaves less is taken back, so that more are found, as after the last of 12 stages. Where the first
     stage fails, nothing is found, and the threshold is NaN. 0 where all are wanted.
     """
-    return exponential_in(_HERE, memory, grad, spans, targets)
+    require_targets(memory, grad, spans, targets)
+    u = compensated(memory, grad)
+    found = [_exponential(u[start:stop], target) for (start, stop), target in zip(spans, targets, strict=True)]
+    return _together(found, spans, u)
 
 
 def sampled_spans(memory: Array | None, grad: Array, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
@@ -84,126 +48,62 @@ def sampled_spans(memory: Array | None, grad: Array, spans: Bounds, samples: Sam
 
     A sample is that of ``sample_spans``. Where the magnitude is 0 or not finite, nothing is found: NaN.
     """
-    return sampled_in(_HERE, memory, grad, spans, samples, counts)
-
-
-def normal_in(ops: Any, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
-    require_targets(memory, grad, spans, targets)
-    some = [s for s, (start, stop) in enumerate(spans) if targets[s] < stop - start]
-    moments = ops.moments_spans(memory, grad, [spans[s] for s in some], 0.0) if some else []
-    lams = dict.fromkeys(range(len(spans)), 0.0)
-    for s, (n, total, _, squares) in zip(some, moments, strict=True):
-        lams[s] = normal_threshold(n, total, squares, normal_quantile(n, targets[s]))
-    found = _reaching(ops, memory, grad, spans, lams)
-    left = {s: lam for s, lam in lams.items() if isfinite(lam)}
-    for _ in range(CORRECTIONS):
-        left = {s: lam * (DOWN if found[s].size < targets[s] else UP) for s, lam in left.items()
-                if not FEW * targets[s] <= found[s].size <= MANY * targets[s]}
-        for s, part in _reaching(ops, memory, grad, spans, left).items():
-            if part.size < FEW * targets[s] < found[s].size:
-                del left[s]  # the many that passed before hold the largest
-            else:
-                found[s], lams[s] = part, left[s]
-    return _all_of(ops, found, lams, grad)
-
-
-def exponential_in(ops: Any, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
-    require_targets(memory, grad, spans, targets)
-    found: dict[int, Part] = {}
-    lams = dict.fromkeys(range(len(spans)), nan)  # of what was found
-    tried = dict.fromkeys(range(len(spans)), 0.0)
-    m, values, indices = memory, grad, None  # all that the last stage left, and where that stands (None: as it is)
-    bounds = dict(enumerate(spans))  # in `values`
-    for _ in range(STAGES):
-        if not bounds:
-            break
-        moments = ops.moments_spans(m, values, list(bounds.values()), 0.0)
-        tried = {s: exponential_threshold(n, magnitudes, tried[s], targets[s]) if targets[s] < n else 0.0
-                 for s, (n, _, magnitudes, _) in zip(bounds, moments, strict=True)}
-        passed, counts = ops.threshold_spans(m, values, list(bounds.values()), finite_or_infinity(tried))
-        indices = passed if indices is None else indices[passed]
-        further = {}
-        for s, part in parts_of(indices, bounds, counts).items():
-            n = bounds[s][1] - bounds[s][0]
-            more = too_many(part.size, n, targets[s], tried[s])
-            if more or enough(part.size, n, targets[s], tried[s]):
-                found[s], lams[s] = part, tried[s]
-            if more:
-                further[s] = part.begin, part.end
-        bounds = further
-        if bounds:
-            reached = ops.empty(passed.size, grad.dtype)
-            ops.gather(m, values, passed, reached)
-            m, values = None, reached
-    return _all_of(ops, found, lams, grad)
-
-
-def enough(passed: int, n: int, target: int, lam: float) -> bool:
-    """Whether those that passed, of ``n``, will do; of a lam that is not finite, whatever is to blame."""
-    if not isfinite(lam):
-        return passed > 0
-    return target == n or (LOW * target <= passed <= HIGH * target and passed < n)
-
-
-def too_many(passed: int, n: int, target: int, lam: float) -> bool:
-    """Whether another stage is to go through those that passed: they are fewer than before."""
-    return isfinite(lam) and HIGH * target < passed < n
-
-
-def sampled_in(ops: Any, memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
     places = require_sampled(memory, grad, spans, samples, counts)
-    values = ops.empty(places[-1][1] if places else 0, grad.dtype)
-    ops.sample_spans(memory, grad, samples, values)
-    lams = {s: lam if 0 < lam < inf else nan for s, lam in enumerate(ops.kth_largest_spans(values, places, counts))}
-    found = _reaching(ops, memory, grad, spans, {s: lam for s, lam in lams.items() if lam > 0})
-    return _all_of(ops, found, lams, grad)
+    u, values = compensated(memory, grad), np.empty(sum(size for *_, size in samples), grad.dtype)
+    sample_spans(memory, grad, samples, values)
+    lams = kth_largest_spans(values, places, counts)
+    found = [(_reaching(u[start:stop], lam), lam) if 0 < lam < inf else (np.empty(0, np.int64), nan)
+             for (start, stop), lam in zip(spans, lams, strict=True)]
+    return _together(found, spans, u)
 
 
-def _reaching(ops: Any, memory: Any, grad: Any, spans: Bounds, lams: dict[int, float]) -> dict[int, Part]:
-    """By span, all that reach its threshold; what is not finite, where that is not."""
-    if not lams:
-        return {}
-    indices, counts = ops.threshold_spans(memory, grad, [spans[s] for s in lams], finite_or_infinity(lams))
-    return parts_of(indices, lams, counts)
+def _normal(u: Array, target: int) -> tuple[Array, float]:
+    """Reference: Shi et al., Understanding top-k sparsification in distributed deep learning, 2019, algorithm 1."""
+    lam = 0.0
+    if target < len(u):
+        n, total, _, squares = moments(None, u, 0.0)
+        mean, quantile = total / n, -NormalDist().inv_cdf(0.5 * target / n)
+        variance = squares / n - mean * mean
+        lam = abs(mean) + (quantile * sqrt(variance) if variance > 0 else 0.0)
+    found = _reaching(u, lam)
+    if not isfinite(lam):
+        return found, lam
+    for _ in range(CORRECTIONS):
+        if FEW * target <= len(found) <= MANY * target:
+            break
+        corrected = lam * (DOWN if len(found) < target else UP)
+        reached = _reaching(u, corrected)
+        if len(reached) < FEW * target < len(found):
+            break  # the many that reached lam hold the largest
+        found, lam = reached, corrected
+    return found, lam
 
 
-def finite_or_infinity(lams: dict[int, float]) -> list[float]:
-    """The thresholds, infinity for each that is not finite: NaN and infinity reach it, and nothing else."""
-    return [lam if isfinite(lam) else inf for lam in lams.values()]
+def _exponential(u: Array, target: int) -> tuple[Array, float]:
+    """Reference: Abdelmoniem et al., SIDCo, MLSys 2021, section 2.4 and algorithm 1 (the double exponential model)."""
+    found, lam_found = np.empty(0, np.int64), nan
+    left, lam = np.arange(len(u)), 0.0
+    for _ in range(STAGES):
+        n, _, magnitudes, _ = moments(None, u[left], 0.0)
+        if target == n:  # all that are left are wanted
+            return left, 0.0
+        lam += log(1 / max(RATIO, target / n)) * (magnitudes / n - lam)
+        passed = left[_reaching(u[left], lam)]
+        if not isfinite(lam):
+            return (passed, lam) if len(passed) else (found, lam_found)
+        if len(passed) < LOW * target or len(passed) == n:
+            break
+        found, lam_found, left = passed, lam, passed
+        if len(passed) <= HIGH * target:
+            break
+    return found, lam_found
 
 
-def _all_of(ops: Any, found: dict[int, Part], lams: dict[int, float], grad: Any) -> Found:
-    indices = joined([found[s] for s in sorted(found)], ops.concatenate, index_dtype(grad.size))
-    return Found(indices, [found[s].size if s in found else 0 for s in lams], list(lams.values()))
+def _reaching(u: Array, lam: float) -> Array:
+    """All that reach the threshold; what is not finite, where that is not."""
+    return threshold(None, u, lam if isfinite(lam) else inf)
 
 
-def require_targets(memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> None:
-    """Refuse spans that do not ascend in a vector, or of which more or less is wanted than there can be."""
-    require_memory(memory, grad)
-    require_counts(spans, targets, grad.size)
-    require_ascending(spans)
-    for (start, stop), target in zip(spans, targets, strict=True):
-        if target == 0 and start < stop:
-            raise InvalidArgument(f"a target must be at least 1, got 0 of {stop - start} elements")
-
-
-def require_ascending(spans: Bounds) -> None:
-    """Refuse spans that overlap, or stand in another order."""
-    for (_, end), (start, _) in pairwise(spans):
-        if start < end:
-            raise InvalidArgument(f"spans must ascend, got one from {start} behind one up to {end}")
-
-
-def require_sampled(memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Bounds:
-    """Where each span's sample stands, one behind another; refuses samples that are not one a span."""
-    require_memory(memory, grad)
-    if not len(spans) == len(samples) == len(counts):
-        raise InvalidArgument(f"there must be a sample and a count for each of {len(spans)} spans, got {len(samples)} "
-                              f"and {len(counts)}")
-    require_counts(spans, [0] * len(spans), grad.size)
-    require_ascending(spans)
-    return list(pairwise(accumulate((size for *_, size in samples), initial=0)))
-
-
-_HERE = SimpleNamespace(moments_spans=moments_spans, threshold_spans=threshold_spans, gather=gather, empty=empty,
-                        concatenate=concatenate, sample_spans=sample_spans, kth_largest_spans=kth_largest_spans)
+def _together(found: list[tuple[Array, float]], spans: Bounds, u: Array) -> Found:
+    indices = [part for part, _ in found]
+    return Found(in_whole(indices, spans, len(u)), [len(part) for part in indices], [lam for _, lam in found])

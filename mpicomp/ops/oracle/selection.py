@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import InvalidArgument
-from .base import Array, compensated, magnitude_bits, to_indices
-
-Moments = tuple[int, float, float, float]  # how many; sums of u, of |u|, of u squared
+from ..arguments import Array, Moments, require_floor
+from .base import compensated, magnitude_bits, to_indices
 
 
 def moments(memory: Array | None, grad: Array, floor: float) -> Moments:
@@ -19,12 +18,6 @@ def moments(memory: Array | None, grad: Array, floor: float) -> Moments:
     u = compensated(memory, grad)
     u = u[magnitude_bits(u) >= magnitude_bits(np.array([floor], grad.dtype))].astype(np.float64)
     return len(u), float(u.sum()), float(np.abs(u).sum()), float(np.square(u).sum())
-
-
-def require_floor(floor: float) -> None:
-    """Refuse a floor that is no magnitude."""
-    if not floor >= 0:
-        raise InvalidArgument(f"floor must be a number >= 0, got {floor}")
 
 
 def sample(memory: Array | None, grad: Array, first: int, stride: int, values: Array) -> None:

@@ -5,24 +5,22 @@ References: Charikar, Chen and Farach-Colton, Finding frequent items in data str
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import accumulate, pairwise
-from typing import Any
-
 import numpy as np
 
 from ...errors import InvalidArgument
-from .base import (
+from ..arguments import (
     Array,
-    compensated,
-    concatenate,
-    index_dtype,
-    positions_of,
+    Bounds,
     require_ascending,
     require_in_range,
     require_memory,
+    require_projection,
+    require_rows,
+    require_rows_of_spans,
+    require_spans,
 )
-from .many import Bounds, require_spans
+from .base import compensated, to_indices
+from .many import split
 
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -79,70 +77,28 @@ def expand_rows(rows: Array, row: int, n: int) -> Array:
     require_in_range(rows, -(-n // row), "rows")
     require_ascending(rows, "rows")
     indices = (rows.astype(np.int64)[:, None] * row + np.arange(row)).ravel()
-    return indices[indices < n].astype(index_dtype(n))
+    return to_indices(indices[indices < n], n)
 
 
 def project_rows_spans(memory: Array | None, grad: Array, spans: Bounds, row: int, width: int, seed: int,
                        out: Array) -> None:
     """``project_rows`` of each of ``spans``, one behind another: rows restart at each, whose last may be short."""
-    project_rows_in(project_rows, memory, grad, spans, row, width, seed, out)
+    require_projection(row, width)
+    require_memory(memory, grad)
+    require_spans(spans, len(grad))
+    sizes = [-(-(stop - start) // row) * width for start, stop in spans]
+    if len(out) != sum(sizes):
+        raise InvalidArgument(f"out must have {sum(sizes)} elements, got {len(out)}")
+    u = compensated(memory, grad)
+    for (start, stop), part in zip(spans, split(out, sizes), strict=True):
+        project_rows(None, u[start:stop], row, width, seed, part)
 
 
 def expand_rows_spans(rows: Array, row: int, spans: Bounds, n: int) -> Array:
     """Indices, below ``n``, of all elements of the given rows, which ascend and are counted through all ``spans``."""
     require_rows_of_spans(rows, row, spans, n)
-    return expand_rows_in(expand_rows, concatenate, positions_of, rows, row, spans, n)
-
-
-# ---- span by span, with any module's operations
-
-def project_rows_in(one: Callable[..., None], memory: Any, grad: Any, spans: Bounds, row: int, width: int, seed: int,
-                    out: Any) -> None:
-    require_projection(row, width)
-    require_memory(memory, grad)
-    require_spans(spans, grad.size)
-    until = rows_until(spans, row)
-    if out.size != until[-1] * width:
-        raise InvalidArgument(f"out must have {until[-1] * width} elements, got {out.size}")
-    for (start, stop), (first, last) in zip(spans, pairwise(until), strict=True):
-        part = out[first * width : last * width]
-        one(None if memory is None else memory[start:stop], grad[start:stop], row, width, seed, part)
-
-
-def expand_rows_in(one: Callable[..., Any], concatenate: Callable[..., Any], positions_of: Callable[..., list[int]],
-                   rows: Any, row: int, spans: Bounds, n: int) -> Any:
-    dtype, until, found = index_dtype(n), rows_until(spans, row), []
-    cuts = pairwise(positions_of(rows, until))
-    for (start, stop), first, (begin, end) in zip(spans, until[:-1], cuts, strict=True):
-        own = rows[begin:end]
-        indices = one(own - first if first else own, row, stop - start).astype(dtype, copy=False)
-        found.append(indices + start if start else indices)
-    return found[0] if len(found) == 1 else concatenate(found, dtype)
-
-
-def rows_until(spans: Bounds, row: int) -> list[int]:
-    """How many rows there are before each span, and in all."""
-    return [0, *accumulate(-(-(stop - start) // row) for start, stop in spans)]
-
-
-def require_projection(row: int, width: int) -> None:
-    """Refuse rows of no elements, or more columns than a hash has bits."""
-    if not 1 <= width <= 64 or row < 1:
-        raise InvalidArgument(f"row must be at least 1 and width in [1, 64], got {row} and {width}")
-
-
-def require_rows(row: int, n: int) -> None:
-    """Refuse rows of no elements, and a vector of fewer than none."""
-    if row < 1 or n < 0:
-        raise InvalidArgument(f"row must be at least 1 and n at least 0, got {row} and {n}")
-
-
-def require_rows_of_spans(rows: Array, row: int, spans: Bounds, n: int) -> None:
-    """Refuse spans that do not lie in a vector of ``n``, and rows that are not ascending numbers of theirs."""
-    require_rows(row, n)
-    require_spans(spans, n)
-    require_in_range(rows, rows_until(spans, row)[-1], "rows")
-    require_ascending(rows, "rows")
+    every = [np.arange(at, min(at + row, stop)) for start, stop in spans for at in range(start, stop, row)]
+    return to_indices(np.concatenate([np.empty(0, np.int64), *(every[number] for number in rows)]), n)
 
 
 def _hashes(n: int, rows: int, columns: int, seed: int) -> list[tuple[Array, Array]]:

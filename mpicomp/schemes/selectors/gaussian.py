@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from ...ops.oracle.search import MANY
+from ...ops.search import MANY
 from ...types import Array, Compensated, parts_of
 from ._by_span import DENSITY, K, Listed, Targeted
 from ._estimated import exactly, largest_of, selection

@@ -1,0 +1,107 @@
+"""Arrays in host memory by NumPy: what the compiled module does not compile, and the other modules share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arguments import Array, Bounds, require_total
+
+INT32_MAX = 2**31 - 1
+PIECE = 1 << 20  # elements in a piece of a long pass that is to leave room for other work in between
+
+
+def index_dtype(n: int) -> np.dtype:
+    """The integer type of indices into ``n`` elements: int32, or int64 above 2^31 - 1."""
+    return np.dtype(np.int32 if n <= INT32_MAX else np.int64)
+
+
+# ---- arrays on this device
+
+def empty(n: int, dtype: Any) -> Array:
+    """An array of ``n`` elements, not initialised."""
+    return np.empty(n, dtype)
+
+
+def zeros(n: int, dtype: Any) -> Array:
+    """An array of ``n`` zeros."""
+    return np.zeros(n, dtype)
+
+
+def to_host(x: Array) -> np.ndarray:
+    """The array in host memory (here: itself)."""
+    return x
+
+
+def from_host(x: np.ndarray) -> Array:
+    """A host array on this device (here: itself)."""
+    return x
+
+
+def arange(n: int) -> Array:
+    """The indices of ``n`` elements."""
+    return np.arange(n, dtype=index_dtype(n))
+
+
+def concatenate(arrays: list[Array], dtype: Any) -> Array:
+    """One array after the other; empty where there is none."""
+    return np.concatenate(arrays, dtype=dtype) if arrays else np.empty(0, dtype)
+
+
+def pack(arrays: list[Array], flat: Array) -> None:
+    """``flat`` = the elements of all ``arrays``, of any shapes, one after the other, in ``flat``'s dtype."""
+    require_total(arrays, flat)
+    at = 0
+    for array in arrays:
+        flat[at : at + array.size] = array.reshape(-1)
+        at += array.size
+
+
+def unpack(flat: Array, arrays: list[Array]) -> None:
+    """The other way: every array gets its elements, in its own dtype."""
+    require_total(arrays, flat)
+    at = 0
+    for array in arrays:
+        array[...] = flat[at : at + array.size].reshape(array.shape)
+        at += array.size
+
+
+def group_bounds(bounds: Array) -> Array:
+    """``bounds``, an array of the host, on the device: looked at here, so that no operation has to ask for them again.
+
+    Nobody may write into what is returned.
+    """
+    return bounds
+
+
+# ---- index lists, magnitudes
+
+def positions_of(indices: Array, bounds: list[int]) -> list[int]:
+    """How many of ``indices`` (ascending) are below each of ``bounds``."""
+    return np.searchsorted(indices, bounds).tolist()
+
+
+def ascends(indices: Array, n: int) -> bool:
+    """Whether ``indices`` ascend within ``[0, n)``, none twice."""
+    return not len(indices) or bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
+
+
+def filled_length(indices: Array, n: int) -> int:
+    """How many of ``indices`` ascend within ``[0, n)``, where only the filling ``n`` follows them; else -1."""
+    count = int(np.count_nonzero(indices != n))
+    return count if ascends(indices[:count], n) else -1
+
+
+def vouch(indices: Array, n: int, of: Array | None = None) -> Array:
+    """The list itself, of which the caller knows that it ascends within ``[0, n)``: nobody need look again.
+
+    Where a list is given that it is part ``of``, it does if that does.
+    """
+    return indices
+
+
+def sorted_magnitudes(x: Array, spans: Bounds) -> list[np.ndarray]:
+    """The bits of all magnitudes in each of ``spans``, ascending: integers in host memory, NaN all alike."""
+    infinity = np.array(np.inf, x.dtype).view(f"i{x.itemsize}")
+    return [np.sort(np.minimum(np.abs(x[start:stop]).view(infinity.dtype), infinity + 1)) for start, stop in spans]
