@@ -7,7 +7,7 @@ import pytest
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import ops_for
-from mpicomp.ops.oracle import Key
+from mpicomp.ops.arguments import Key
 from mpicomp.schemes import Scheme
 from mpicomp.schemes.codecs import CODECS, _groups
 from mpicomp.schemes.options import resolve

@@ -126,6 +126,14 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     assert list(TopologicalSorter(graph).static_order())  # a circle is a CycleError that names its modules
 
 
+def test_only_tests_import_the_oracle() -> None:
+    """No test compares an operation with itself. ``MPICOMP_OPS=reference`` names the oracle in a string."""
+    oracle = "mpicomp.ops.oracle."
+    for path in sources():
+        for name in imports(path) if not f"{module_name(path)}.".startswith(oracle) else ():
+            assert not f"{name}.".startswith(oracle), f"{path} imports {name}"
+
+
 def test_the_root_holds_folders() -> None:
     modules = [path.name for path in (ROOT / "mpicomp").glob("*.py")]
     assert len(modules) <= MAX_MODULES, f"move one of {modules} into a folder"

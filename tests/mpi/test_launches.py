@@ -8,7 +8,7 @@ from emulated_gpu import emulate, on_device
 from launches import COLUMNS, TOLERANCE, resnet50, steps_of  # `resnet50` is of tests/gpu/models.py
 
 from mpicomp.ops import gpu
-from mpicomp.ops.oracle.search import STAGES
+from mpicomp.ops.search import STAGES
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from mpi4py import MPI
 import mpicomp
 from mpicomp._util.partition import partition
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, NonFiniteGradient
-from mpicomp.ops.oracle import PIECE
+from mpicomp.ops.host import PIECE
 
 STEPS = 5
 SCHEMES = [

@@ -13,8 +13,8 @@ from cuda_on_cpu import CheckedRuntime
 
 from mpicomp.errors import MpicompError
 from mpicomp.ops import gpu, oracle
+from mpicomp.ops.arguments import Key
 from mpicomp.ops.gpu import cuda_runtime, largest
-from mpicomp.ops.oracle import Key
 
 THREADS, BLOCKS = cuda_runtime.THREADS, 7
 PLANTED = Path(__file__).with_name("planted.cu").read_text(encoding="utf-8")

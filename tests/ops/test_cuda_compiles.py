@@ -7,8 +7,8 @@ import re
 import pytest
 from cuda_resources import ARCHITECTURES, TABLE, assembly, compile_family, report
 
+from mpicomp.ops import search
 from mpicomp.ops.gpu import cuda_runtime
-from mpicomp.ops.oracle import search
 
 # The only kernels that may keep something in local memory: a sketch's votes, where their number is not constant.
 INDEXES_ITS_STACK = "sketch_estimate<{}, 0>"

@@ -19,11 +19,7 @@ from mpicomp.ops import node_shared as compiled_shared
 from mpicomp.ops.gpu import cuda_runtime
 from mpicomp.ops.oracle import shared as reference_shared
 
-NAMES = [
-    name
-    for name, f in vars(oracle).items()
-    if inspect.isfunction(f) and f.__module__ == oracle.__name__ and name[0] != "_"
-]
+NAMES = [name for name in oracle.__all__ if inspect.isfunction(getattr(oracle, name))]
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from mpicomp.errors import BufferRefused, InvalidArgument
 from mpicomp.ops import _cpu, cpu, oracle
+from mpicomp.ops.arguments import NORMS, Key
 from mpicomp.ops.gpu import cuda_runtime
-from mpicomp.ops.oracle import Key
-from mpicomp.ops.oracle.quantise import NORMS
 
 KEY = Key(2**40 + 1, 2, 3)
 LEVELS = ((2, 1), (4, 1), (4, 7), (8, 1), (8, 127), (16, 200), (16, 32767))  # width, levels

@@ -8,7 +8,7 @@ from arrays import assert_same
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import oracle
-from mpicomp.ops.oracle import Key
+from mpicomp.ops.arguments import Key
 
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 127, 128, 129, 1023, 1024, 1025, 4099)  # around blocks of words and of work
 FIRSTS = (0, 1, 2, 3, 4, 1021, 2**32 - 3, 2**34 - 5, 2**62 + 1)  # the counter's high half begins at 2^34

@@ -11,7 +11,7 @@ from test_refusals import refuse
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import gpu, oracle
 from mpicomp.ops.gpu import cuda_runtime
-from mpicomp.ops.oracle.search import HIGH, LOW, MANY, STAGES
+from mpicomp.ops.search import HIGH, LOW, MANY, STAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 SEARCHES = ("normal_spans", "exponential_spans")

@@ -9,8 +9,8 @@ from test_refusals import refuse
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import oracle
+from mpicomp.ops.arguments import Key
 from mpicomp.ops.gpu import cuda_runtime
-from mpicomp.ops.oracle import Key
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LENGTHS = (0, 17, 9000)

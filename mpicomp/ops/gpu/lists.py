@@ -7,7 +7,7 @@ from typing import SupportsInt
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..oracle.base import require_limit
+from ..arguments import require_limit
 from . import arguments
 from .arguments import (
     ascended,

@@ -6,7 +6,14 @@ import numpy as np
 
 from ..._util.partition import chunk_count
 from ...errors import InvalidArgument
-from ..arguments import Array, require_ascending, require_chunk, require_count, require_in_range
+from ..arguments import (
+    Array,
+    require_ascending,
+    require_chunk,
+    require_count,
+    require_in_range,
+    require_limit,
+)
 from ..host import index_dtype
 
 # ---- element-wise
