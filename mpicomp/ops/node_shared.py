@@ -11,6 +11,6 @@ from .extension import AVAILABLE
 if TYPE_CHECKING or AVAILABLE:
     from ._cpu import LINE_BYTES, NodeWindow, PlainCalls, has_kernel, plain_nbytes
 else:
-    from .oracle.shared import LINE_BYTES, NodeWindow, PlainCalls, has_kernel, plain_nbytes
+    from .not_compiled import LINE_BYTES, NodeWindow, PlainCalls, has_kernel, plain_nbytes
 
 __all__ = ["LINE_BYTES", "NodeWindow", "PlainCalls", "has_kernel", "plain_nbytes"]

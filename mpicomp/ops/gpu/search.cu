@@ -1,6 +1,6 @@
 // Searches for thresholds that about a target of elements reach, in each of many spans. The last block to be done with
 // a span works out its next threshold, so that the host need not wait; a span whose search is over is not read again.
-// What is looked for and why: reference/search.py. The operations are those there, in the same order, but for sums.
+// What is looked for and why: ops/search.py. The operations are those there, in the same order, but for sums.
 #include "common.cuh"
 #include "groups.cuh"
 #include "moments.cuh"

@@ -13,6 +13,7 @@ from ..arguments import (
     require_count,
     require_in_range,
     require_limit,
+    require_memory,
 )
 from ..host import index_dtype
 
