@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpicomp import Scheme
+from mpicomp.checkpoint.redistribute import estimated_anew
 from mpicomp.comm.safety.survivors import Loss
 from mpicomp.errors import InvalidArgument, MpicompError
 from mpicomp.schemes.exchanges.pieces import UNUSED
@@ -138,8 +139,9 @@ class Training:
         everyone = np.arange(self._workers)
         had = np.array_split(everyone, len(then.ranks))[place]
         has = np.array_split(everyone, comm.size)[comm.rank]
+        anew = {f"exchange/{name}" for name in estimated_anew(then.reducer["scheme"])}  # with this number of ranks
         state = {name: OF_PLACES.get(name, value) for name, value in then.reducer.items()
-                 if not name.startswith("memory/")}  # fmt: skip
+                 if not name.startswith("memory/") and name not in anew}  # fmt: skip
         names = sorted({name.split("/", 2)[2] for name in then.reducer if name.startswith("memory/")})
         alive = comm.gather_to_all(had)[0].tolist()
         for name in names:

@@ -63,7 +63,7 @@ def check_whole(state: Mapping[str, Any], scheme: Scheme, workers: int) -> None:
 
 def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> str:
     """What all ranks' states must have in common, in words."""
-    if absent := [key for key in ("scheme", "workers", "step") if key not in state]:
+    if absent := [key for key in ("scheme", "workers", "step", "rank", "ranks") if key not in state]:
         raise InvalidArgument(f"the state must be of a Reducer's state_dict, it lacks {', '.join(absent)}")
     if not scheme.equals(state["scheme"]):
         raise InvalidArgument(f"the state must have scheme={scheme}, got {state['scheme']}")
@@ -79,7 +79,7 @@ def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bu
 
 def _check_rank(state: Mapping[str, Any], rank: int, ranks: int) -> None:
     """Refuse the error memories of another rank or of another number of ranks: those of some workers would be lost."""
-    saved, mine = (state.get("rank", rank), state.get("ranks", ranks)), (rank, ranks)
+    saved, mine = (state["rank"], state["ranks"]), (rank, ranks)
     if saved != mine and any(name.startswith(OF_A_RANK) for name in state):
         raise InvalidArgument(f"the state must be that of rank {rank} of {ranks}, got that of rank {saved[0]} of "
                               f"{saved[1]}: each rank loads the state that it saved. For another number of ranks use "

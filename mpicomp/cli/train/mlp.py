@@ -15,8 +15,8 @@ EXAMPLE = "mpirun -n 4 mpicomp train mlp --data fashion-mnist --workers 8 --sche
 @click.command(epilog=f"For example: {EXAMPLE}")
 @click.option("--data", "source", required=True, metavar="PATH",
               help="Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or with CIFAR-10's binary "
-                   "version, or with a folder of JPEG files per class; an .npz archive of JPEG images; or "
-                   "synthetic:train=2000,test=500,seed=1,channels=3.")
+                   "version, or with one folder of JPEG files per class; a .npz archive of JPEG images; or "
+                   "synthetic:train=2000,test=500,channels=3.")
 @click.option("--hidden", default="256,128", show_default=True, metavar="N,N,...", help="Neurons of the hidden layers.")
 @click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
               help="NumPy, or CuPy with one GPU a rank.")

@@ -15,8 +15,8 @@ EXAMPLE = "mpirun -n 4 mpicomp train vision --data fashion-mnist --network resne
 @click.command(epilog=f"For example: {EXAMPLE}")
 @click.option("--data", "source", required=True, metavar="PATH",
               help="Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or with CIFAR-10's binary "
-                   "version, or with a folder of JPEG files per class; an .npz archive of JPEG images; or "
-                   "synthetic:train=2000,test=500,seed=1,channels=3.")
+                   "version, or with one folder of JPEG files per class; a .npz archive of JPEG images; or "
+                   "synthetic:train=2000,test=500,channels=3.")
 @click.option("--network", type=click.Choice(["cnn", "resnet8", "resnet18"]), default="cnn", show_default=True,
               help="A small CNN (215 000 parameters), ResNet-8 (78 000) or ResNet-18 (11.2 million).")
 @click.option("--augment/--no-augment", default=None,
