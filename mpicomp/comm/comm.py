@@ -319,4 +319,4 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
             handed_over, sent = self._plain.handed_over, self._counted[1]
             sent += least_bytes(handed_over - self._counted[0], self._link.size)
             self._counted = handed_over, sent
-        return self._link.traffic() + Traffic(sent, sent, 0, sent)
+        return self._link.traffic(sent)

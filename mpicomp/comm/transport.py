@@ -30,6 +30,7 @@ TAG = 1
 AGREEMENT_TAG = 3  # 2 is the watchdogs'
 LEAVING_TAG = 4
 REASON_BYTES = 200  # of a message with that tag: the longest text
+TESTS = 64  # of a request before MPI waits for it and the message above together, which costs more per look
 CANCEL_S = 0.5  # a receive whose message has begun to arrive may take so long to end
 DONE = object()  # what an iterator of work that is used up gives
 # A patient rank waits for others' work, such as the leader's selection, and may share a core with it: after a while it
@@ -203,14 +204,13 @@ class Link:
         if self.size > 1:
             self._leaving = comm.Irecv(self._reason, MPI.ANY_SOURCE, LEAVING_TAG)
             _received_into[self._reason.ctypes.data] = self._reason, self._leaving, self.schedule.started
+        self._status = MPI.Status()
         self._abandoned: list[Any] = []  # requests whose buffers MPI may still use
 
     def check(self) -> None:
         """Raise RankLeft if a rank has left a schedule in the middle."""
-        if self.broken is None:
-            status = MPI.Status()
-            if self._leaving and self._leaving.Test(status):
-                self._heard(status)
+        if self.broken is None and self._leaving and self._leaving.Test(self._status):
+            self._heard(self._status)
         if self.broken is not None:
             raise RankLeft(f"{self.broken}: free this communicator on all ranks, and make a new Comm")
 
@@ -351,10 +351,12 @@ class Link:
             nap_until_done(request, listen=self.check)
         elif not isinstance(request, MPI.Request):  # an all-reduce in flight, on a link of its own
             request.Wait()
-        elif not request.Test():
-            status = MPI.Status()
-            if MPI.Request.Waitany([request, self._leaving], status) == 1:
-                self._heard(status)
+        else:
+            for _ in repeat(None, TESTS):
+                if request.Test():
+                    return
+            if MPI.Request.Waitany([request, self._leaving], self._status) == 1:
+                self._heard(self._status)
                 self.check()
 
     def sendrecv(self, outgoing: Any, dest: int, incoming: Any, source: int) -> None:
@@ -419,7 +421,9 @@ class Link:
         self.bytes_received += nbytes
         self.modelled += nbytes
 
-    def traffic(self) -> Traffic:
+    def traffic(self, modelled: int = 0) -> Traffic:
+        """All bytes counted here, and ``modelled`` ones that MPI's own collectives have sent besides."""
         shared = self._node.bytes_shared if self._node else 0
-        own = Traffic(self.bytes_sent, self.bytes_received, self.messages, self.modelled, shared)
+        own = Traffic(self.bytes_sent + modelled, self.bytes_received + modelled, self.messages,
+                      self.modelled + modelled, shared)
         return own + self.known_across.traffic() if self.known_across else own
