@@ -1,9 +1,14 @@
-"""One training run of an experiment, in one process with virtual workers, through the public API.
+"""One training run of an experiment through the public API: in one process with virtual workers, or on ``ranks``.
 
-Settings and results are plain values; a result holds curves as name -> list.
+Settings and results are plain values; a result holds curves as name -> list. Under a launcher,
+``python jobs.py SETTINGS FILE`` is one rank of a run: settings as JSON, the result into FILE.
 """
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -22,23 +27,37 @@ from mpicomp.errors import NonFiniteGradient
 from mpicomp.trace import NullRecorder
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests"))
+from run_mpi import job_command, job_environment  # noqa: E402  (beside this folder)
+
 KEPT = ROOT / "out" / "fidelity" / "minima"
 DATA = Path(os.environ.get("MPICOMP_DATA", ROOT.parent / "shared" / "data"))
 EVALUATIONS = 3  # an epoch
 
 
 def compute(settings):
-    """Run what ``settings["kind"]`` names."""
-    rest = {name: value for name, value in settings.items() if name != "kind"}
+    """Run what ``settings["kind"]`` names, on as many ranks as ``settings["ranks"]`` says (one if absent)."""
+    rest = {name: value for name, value in settings.items() if name not in ("kind", "ranks")}
+    if settings.get("ranks", 1) != everyone().size:
+        return on_ranks(settings)
     kinds = {"mlp": mlp, "logreg": convex, "steps": early_steps, "minimum": minimum, "language": language,
              "recommend": recommend, "vision": vision}  # fmt: skip
     return kinds[settings["kind"]](**rest)
 
 
+def on_ranks(settings):
+    """Run a job of ``settings["ranks"]`` ranks and read its result."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        command = [*job_command(Path(sys.executable), settings["ranks"]), __file__, json.dumps(settings), str(result)]
+        subprocess.run(command, env=job_environment(), stdin=subprocess.DEVNULL, check=True)
+        return json.loads(result.read_text())
+
+
 @cache
-def alone():
-    """A communicator of this process."""
-    return mpicomp.Comm(MPI.COMM_SELF)
+def everyone():
+    """All ranks of this job; this process if no launcher started it."""
+    return mpicomp.Comm(MPI.COMM_WORLD)
 
 
 @cache
@@ -82,13 +101,13 @@ class Training(loop.LoopRun):
     """
 
     def __init__(self, task, settings, measures=0, densities=None):
-        settings = loop.check(alone(), task, settings, Keeper(alone()))
-        super().__init__(alone(), task, settings, NullRecorder())
+        settings = loop.check(everyone(), task, settings, Keeper(everyone()))
+        super().__init__(everyone(), task, settings, NullRecorder())
         # The app's own reducer, but for measures and densities, which the command has no options for.
         self.reducer = self._reducer = mpicomp.Reducer(
-            alone(), settings.scheme, workers=settings.workers, measures=measures, densities=densities
+            everyone(), settings.scheme, workers=self._count, measures=measures, densities=densities
         )  # fmt: skip
-        self.sent = self.total_error = 0.0
+        self.sent = self.total_error = 0.0  # of this rank's workers
 
     def step(self):
         """One step of all workers."""
@@ -147,7 +166,8 @@ def trained(task, settings, measures=0, deliver=False, densities=None):
                 run.evaluate()
                 point = run.report.series[-1]
                 curve.add(step=run.steps, **{task.metric: point.metric}, loss=point.train_loss, bits=point.bits,
-                          memory_norm=point.memory_norm, total_error=run.total_error, density=run.sent / run.steps)
+                          memory_norm=point.memory_norm, total_error=everyone().allreduce(run.total_error),
+                          density=run.sent / run.steps)
     except NonFiniteGradient:
         diverged = run.steps
     return {"scheme": run.settings.scheme, "optimizer": run.settings.optimizer, "diverged": diverged,
@@ -188,14 +208,14 @@ def problem(name, rows):
         source = gisette_like(pictures("mnist"))
         return source, kept_minimum(source)
     source = data.load(found(name), rows)
-    return source, logreg.define(alone(), source, Settings(workers=1))
+    return source, logreg.define(everyone(), source, Settings(workers=1))
 
 
 def kept_minimum(source):
     """Constants and minimum of a problem so large that they take minutes: from a file where there is one."""
     path = KEPT / f"{source.name}-{fingerprint(source):08x}.npz"
     if not path.exists():
-        constants = logreg.define(alone(), source, Settings(workers=1))
+        constants = logreg.define(everyone(), source, Settings(workers=1))
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{os.getpid()}-{path.name}")
         np.savez(part, **constants._asdict())
@@ -218,7 +238,7 @@ def convex(data="madelon/madelon.mat", rows=None, every=10, lam_on_update=None, 
         settings["scheme"] += f",lam={lam_on_update / constants.step_size!r}"
     settings = Settings(**settings)
     settings.check(1, source.labels.size)
-    run = logreg.Run(alone(), source, settings, constants, NullRecorder())
+    run = logreg.Run(everyone(), source, settings, constants, NullRecorder())
     start, curve = run.evaluate().gap + constants.f_star, Curve()
     steps = settings.epochs * run.steps_per_epoch
     for samples in run.samples(steps):
@@ -227,3 +247,9 @@ def convex(data="madelon/madelon.mat", rows=None, every=10, lam_on_update=None, 
             curve.add(**run.evaluate()._asdict())
     return {"scheme": settings.scheme, "L": constants.smoothness, "gamma": constants.step_size,
             "f_star": constants.f_star, "f_x0": start, "curve": curve}
+
+
+if __name__ == "__main__":
+    outcome = compute(json.loads(sys.argv[1]))
+    if everyone().rank == 0:
+        Path(sys.argv[2]).write_text(json.dumps(outcome))

@@ -8,6 +8,7 @@ from statistics import mean
 from convex_problems import by_seed, each
 
 BASE = {"kind": "mlp", "workers": 8, "batch": 32, "epochs": 3, "lr": 0.05}
+ON_RANKS = {"ranks": 8}  # schemes of which one process with virtual workers is no model
 QUICK = "synthetic:train=520,test=100"
 DENSE_TENTH = "warmup=70,warmup_density=1,stages=1"  # a tenth of the epochs without compression, as ScaleCom has it
 SCALECOM = f"scalecom:selector=top-k,density=0.01,beta=0.1,{DENSE_TENTH}"
@@ -33,7 +34,7 @@ OTHERS = {
     "CLT-k 1 %, beta 0.3": ({"scheme": "scalecom:selector=top-k,density=0.01,beta=0.3"}, "0.864"),
     "ScaleCom by chunks of 100, beta 0.1, dense warm-up":
         ({"scheme": f"scalecom:chunk=100,beta=0.1,{DENSE_TENTH}"}, ""),
-    "gTop-k 1 %": ({"scheme": "gtopk:density=0.01"}, "0.869"),
+    "gTop-k 1 %": ({"scheme": "gtopk:density=0.01", **ON_RANKS}, "0.869"),
     "PowerSGD rank 1": ({"scheme": "powersgd:rank=1"}, "0.827"),
     "PowerSGD rank 2": ({"scheme": "powersgd:rank=2"}, "0.867"),
     "threshold 0.0326 (90x)": ({"scheme": "threshold:lam=0.0326"}, "0.869"),
@@ -41,9 +42,9 @@ OTHERS = {
     "top-k 0.1 %": ({"scheme": "topk-global:density=0.001"}, "0.862"),
     "CLT-k 0.1 %, beta 0.1": ({"scheme": "scalecom:selector=top-k,density=0.001,beta=0.1"}, "0.848"),
     "sign, one scale an array": ({"scheme": "signsgd"}, "0.77 to 0.82 with one scale for all"),
-    "one bit, scale a column": ({"scheme": "onebit"}, "more than with one scale"),
+    "one bit, scale a column": ({"scheme": "onebit", **ON_RANKS}, "more than with one scale"),
     "sign, one scale an array, rate 0.01": ({"scheme": "signsgd", "lr": 0.01}, ""),
-    "one bit, scale a column, rate 0.01": ({"scheme": "onebit", "lr": 0.01}, ""),
+    "one bit, scale a column, rate 0.01": ({"scheme": "onebit", "lr": 0.01, **ON_RANKS}, ""),
     "QSGD 7 levels": ({"scheme": "qsgd"}, ""),
     "TernGrad": ({"scheme": "terngrad"}, ""),
     "AdaComp": ({"scheme": "adacomp"}, ""),

@@ -107,13 +107,13 @@ def test_a_run_has_the_figures_of_the_training_app(tmp_path: Path) -> None:
     code = """
 from pathlib import Path
 import jobs
-from jobs import alone, mlp, pictures
+from jobs import everyone, mlp, pictures
 from mpicomp.apps import loop
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.mlp import MLP
 data = "synthetic:train=400,test=200,seed=5"
 settings = {"scheme": "topk:density=0.1", "workers": 2, "epochs": 2, "lr": 0.02}
-mine, app = mlp(data, measures=3, **settings), loop.train(alone(), MLP(pictures(data), 0), LoopSettings(**settings))
+mine, app = mlp(data, measures=3, **settings), loop.train(everyone(), MLP(pictures(data), 0), LoopSettings(**settings))
 assert mine["curve"]["accuracy"][-1] == app.series[-1].metric > 0.2
 assert mine["curve"]["bits"][-1] == app.series[-1].bits > 0
 assert mine["curve"]["memory_norm"][-1] == app.series[-1].memory_norm > 0
