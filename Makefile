@@ -64,7 +64,7 @@ test-cluster: $(call environment,openmpi) $(call environment,mpich)
 
 # 64 ranks, far more than cores: the collectives' tests, the memory of a communicator, a training. Minutes, some GB.
 test-scale: $(call environment,openmpi)
-	.venv/openmpi/bin/python tests/scale.py
+	.venv/openmpi/bin/python tests/scale/scale.py
 
 # The report page in a real browser: needs Debian's chromium, which it installs where CI=true or MPICOMP_APT=1 allow
 # it (as root); skips with the reason where there is none.
@@ -76,15 +76,15 @@ test-browser: $(call environment,openmpi)
 # project's type checker sees of it. KEEP=FOLDER, an empty one, keeps them in its one-dist.
 test-packaging: $(call environment,openmpi)
 	.venv/openmpi/bin/python -m pytest -q tests/typed
-	.venv/openmpi/bin/python tests/build_twice.py $(KEEP:%=--keep %)
+	.venv/openmpi/bin/python tests/repository/build_twice.py $(KEEP:%=--keep %)
 
 # The figures of docs/benchmarks.md: tens of minutes on a quiet machine. A figure that is missed does not stop the others.
 figures: $(call environment,openmpi)
 	mkdir -p out
-	-.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
-	-.venv/openmpi/bin/python tests/bench_allreduce.py all --output out/figures.json
-	-.venv/openmpi/bin/python tests/bench_torch.py all --output out/figures.json
-	-.venv/openmpi/bin/python tests/bench_outside.py all --output out/figures.json
+	-.venv/openmpi/bin/python tests/benchmarks/figures.py all --output out/figures.json
+	-.venv/openmpi/bin/python tests/benchmarks/bench_allreduce.py all --output out/figures.json
+	-.venv/openmpi/bin/python tests/benchmarks/bench_torch.py all --output out/figures.json
+	-.venv/openmpi/bin/python tests/benchmarks/bench_outside.py all --output out/figures.json
 
 # The papers' experiments on real data, into docs/fidelity.md: hours on two cores; a run that was cut goes on.
 JOBS ?= 2
@@ -95,8 +95,8 @@ fidelity: $(call environment,openmpi)
 # about an hour.
 bench-cluster: $(call environment,openmpi)
 	mkdir -p out
-	.venv/openmpi/bin/python tests/bench_cluster.py all --output out/cluster.json
-	.venv/openmpi/bin/python tests/bench_peers.py all --output out/cluster.json
+	.venv/openmpi/bin/python tests/benchmarks/bench_cluster.py all --output out/cluster.json
+	.venv/openmpi/bin/python tests/benchmarks/bench_peers.py all --output out/cluster.json
 
 # Bent input for every decoder of messages and files: some 30 minutes of a core; COUNT inputs each.
 COUNT ?= 10000
@@ -107,20 +107,20 @@ fuzz: $(call environment,openmpi)
 STEPS ?= 100000
 KILLS ?= 200
 soak: $(call environment,openmpi)
-	$(LAUNCH:%mpicomp=%python) tests/soak.py --steps $(STEPS)
+	$(LAUNCH:%mpicomp=%python) tests/soak/soak.py --steps $(STEPS)
 soak-ft: $(call environment,openmpi)
-	.venv/openmpi/bin/python tests/soak_ft.py --count $(KILLS)
+	.venv/openmpi/bin/python tests/soak/soak_ft.py --count $(KILLS)
 soak-faults: $(call environment,openmpi) $(call environment,mpich)
 	MPICOMP_SOAK=1 .venv/openmpi/bin/python -m pytest -q tests/cli/test_cli_faults.py -k two_messages
 soak-trace: $(call environment,openmpi)
-	.venv/openmpi/bin/python tests/soak_trace.py --count $(KILLS)
+	.venv/openmpi/bin/python tests/soak/soak_trace.py --count $(KILLS)
 
 # On a machine with a GPU: first what it lacks, in less than a minute; then its tests and benchmarks within eight minutes,
 # into docs/results/. PYTHON must have CuPy; exits with 3 if there is no GPU. GPU_CHECK gives options, as --wheels FOLDER.
 gpu-preflight:
-	$(PYTHON) tests/gpu_check.py --preflight $(GPU_CHECK)
+	$(PYTHON) tests/gpu/gpu_check.py --preflight $(GPU_CHECK)
 gpu-check:
-	$(PYTHON) tests/gpu_check.py $(GPU_CHECK)
+	$(PYTHON) tests/gpu/gpu_check.py $(GPU_CHECK)
 
 # The same without a GPU, but for speed: the real CuPy on an emulated device (tests/cupy_on_cpu/build.py), and gpu-check
 # rehearsed on a bare machine without a network: a quarter of an hour.
@@ -129,19 +129,19 @@ test-cupy: $(call environment,openmpi)
 
 # More than 2^31 elements in one all-reduce, on two ranks of both MPIs: 3 GB of memory a rank.
 test-large: $(call environment,openmpi) $(call environment,mpich)
-	$(subst -n $(RANKS),-n 2,$(LAUNCH:%mpicomp=%python)) tests/large.py
-	.venv/mpich/bin/mpiexec -n 2 .venv/mpich/bin/python tests/large.py
+	$(subst -n $(RANKS),-n 2,$(LAUNCH:%mpicomp=%python)) tests/scale/large.py
+	.venv/mpich/bin/mpiexec -n 2 .venv/mpich/bin/python tests/scale/large.py
 
 # The compiled operations under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, which needs GCC's libraries;
 # CUDA's kernels on the CPU under checks of ours.
 SANITIZERS ?= address thread cuda
 sanitize: $(call environment,openmpi)
-	.venv/openmpi/bin/python tests/sanitize.py $(SANITIZERS)
+	.venv/openmpi/bin/python tests/sanitizers/sanitize.py $(SANITIZERS)
 
 # Predictions beside what is measured, on a quiet machine.
 bench-simulate: $(call environment,openmpi)
 	mkdir -p out
-	.venv/openmpi/bin/python tests/bench_simulate.py all --output out/figures.json
+	.venv/openmpi/bin/python tests/benchmarks/bench_simulate.py all --output out/figures.json
 
 # The documentation as a site in out/docs; a warning is an error. The notebook among the examples is run.
 docs: $(call environment,openmpi)

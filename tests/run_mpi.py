@@ -73,7 +73,7 @@ def keep_apart() -> None:
     """Give the shared memory of Open MPI's jobs started from here a folder of its own, removed at the end.
 
     Else a job elsewhere on this machine with the same number, a hash of 16 bits, would write into it
-    (tests/same_job_number.py).
+    (tests/comm/same_job_number.py).
     """
     variable, parent = "OMPI_MCA_btl_sm_backing_directory", Path("/dev/shm")
     if variable not in os.environ and os.access(parent, os.W_OK):

@@ -1,4 +1,4 @@
-"""What the ranks of tests/bench_peers.py run: `ddp_step.py SETTINGS`, in JSON; rank 0 prints the answer.
+"""Job of tests/benchmarks/bench_peers.py: `ddp_step.py SETTINGS`, in JSON; rank 0 prints the answer.
 
 Steps of DistributedDataParallel with hooks of PyTorch's own over Gloo, and with ours over MPI. The model has the arrays
 of a known one but computes next to nothing: its loss is linear, so a step is its exchange, with the copies about it.

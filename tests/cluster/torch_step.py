@@ -1,4 +1,4 @@
-"""What the ranks of tests/bench_torch.py run: `torch_step.py TASK SETTINGS`, both in JSON; rank 0 prints the answer.
+"""Job of tests/benchmarks/bench_torch.py: `torch_step.py TASK SETTINGS`, both in JSON; rank 0 prints the answer.
 
 Steps that are compared take turns, each starts behind a barrier, and has taken as long as its slowest rank.
 """

@@ -1,5 +1,5 @@
 """What ``make test-cupy`` runs: the GPU's tests with the real CuPy on an emulated device (build.py), and a rehearsal of
-tests/gpu_check.py: a quarter of an hour.
+tests/gpu/gpu_check.py: a quarter of an hour.
 
 Exit code 0 also where CuPy cannot be built here (no package index, no g++); it says why.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent / "gpu")]
 from gpu_check import KERNEL_TESTS  # noqa: E402
 from gpu_machine import environment, launcher  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Rehearse tests/gpu_check.py on a machine as bare as it may meet, with the emulated CuPy.
+"""Rehearse tests/gpu/gpu_check.py on a machine as bare as it may meet, with the emulated CuPy.
 
     python tests/cupy_on_cpu/rehearse.py [FOLDER]
 
@@ -60,9 +60,9 @@ class Machine:
         shutil.copytree(ROOT, self._tree, ignore=shutil.ignore_patterns(*LEFT_OUT))
 
     def check(self, cut: list[str], *options: str) -> tuple[int, str]:
-        """Exit code and output of tests/gpu_check.py there."""
+        """Exit code and output of tests/gpu/gpu_check.py there."""
         emulated = {**build.environment(), "PYTHONPATH": str(build.CACHE / "site"), "CXX": "no-compiler"}
-        command = [*cut, str(self._python), "tests/gpu_check.py", *options]
+        command = [*cut, str(self._python), "tests/gpu/gpu_check.py", *options]
         print("==", " ".join(command[len(cut) :]), flush=True)
         done = subprocess.run(command, cwd=self._tree, env=emulated, check=False, timeout=PATIENCE, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip

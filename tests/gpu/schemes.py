@@ -37,7 +37,7 @@ def on_host(array: Any) -> np.ndarray:
 
 def emulated() -> Any:
     """Let kernels run on the CPU from now on; what puts an array on that device."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mpi"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "stand_ins"))
     import emulated_gpu
 
     from mpicomp import ops

@@ -1,7 +1,7 @@
 """Every operation is tested on every implementation: three instruction sets, and the CUDA kernels on the CPU.
 
-With MPICOMP_TEST_GPU=1, which tests/gpu_check.py sets, only the tests of the kernels run, on the GPU, and print their
-results as lines of JSON. With MPICOMP_OPS=reference they need nothing compiled.
+With MPICOMP_TEST_GPU=1, which tests/gpu/gpu_check.py sets, only the tests of the kernels run, on the GPU, and print
+their results as lines of JSON. With MPICOMP_OPS=reference they need nothing compiled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ISAS = ("avx512", "avx2", "baseline")
 def emulated_cuda():
     """mpicomp.ops.gpu, its kernels run on the CPU; with MPICOMP_TEST_GPU=1 on the GPU.
 
-    With MPICOMP_CHECK_CUDA=FILE every access of theirs to memory is looked at (tests/sanitize.py sets it).
+    With MPICOMP_CHECK_CUDA=FILE every access of theirs to memory is looked at (tests/sanitizers/sanitize.py sets it).
     """
     if ON_GPU:
         yield OnGPU()

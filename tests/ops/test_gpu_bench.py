@@ -1,21 +1,16 @@
-"""The benchmark of tests/gpu_check.py, its kernels run on the CPU: every case can be called and gives what is right,
-and times are the device's."""
+"""The benchmark tests/gpu/bench.py with its kernels on the CPU: every case runs, is right, and reports device times."""
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
+import bench
 import numpy as np
 import pytest
+import timing
 
 from mpicomp.ops.gpu import cuda_runtime
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
-import bench
-import timing
 
 pytestmark = pytest.mark.emulation
 N = 9000

@@ -1,4 +1,4 @@
-"""The copies to and from a GPU that tests/gpu_check.py runs these tests through, with NumPy in the place of CuPy."""
+"""Copies to and from a GPU through which tests/gpu/gpu_check.py runs these tests; NumPy stands in for CuPy."""
 
 from __future__ import annotations
 

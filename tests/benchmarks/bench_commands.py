@@ -1,0 +1,40 @@
+"""The commands of docs/benchmarks.md, with ``--quick``: those that run anywhere, and those that need emulated hosts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PYTHON = HERE.parents[1] / ".venv" / "openmpi" / "bin" / "python"
+# script -> its arguments, one figure per command where it has figures
+ANYWHERE = {
+    "figures.py": ["kernel", "ring-node", "shared", "bytes"],
+    "bench_allreduce.py": ["node", "small", "step", "buckets"],
+    "bench_torch.py": ["overhead"],
+    "bench_outside.py": ["native", "recorder"],
+    "bench_ops.py": [""], "bench_parts.py": [""], "bench_low_rank.py": [""], "bench_trace.py": [""],
+    "bench_checked.py": [""], "../scale/scale.py": [""],
+}  # fmt: skip
+ON_HOSTS = {
+    "figures.py": ["ring-hosts", "scalecom-hosts"],
+    "bench_allreduce.py": ["hosts", "step-hosts", "buckets-hosts", "segments"],
+    "bench_torch.py": ["hosts"],
+    "bench_cluster.py": ["steps-100mbit", "steps-1gbit", "steps-10gbit", "accuracy-100mbit", "accuracy-1gbit"],
+    "bench_peers.py": ["ddp-100mbit-hosts", "ddp-1gbit-hosts", "ddp-10gbit-hosts"],
+}  # fmt: skip
+
+
+def cases(commands: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(script, argument) for script, arguments in commands.items() for argument in arguments]
+
+
+def run_quickly(script: str, argument: str) -> str:
+    """Run a command to its end, which must be a good one; what it printed."""
+    command = [str(PYTHON if PYTHON.exists() else sys.executable), str(HERE / script), *argument.split(), "--quick"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=800)
+    assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+    assert "Traceback" not in ended.stderr, ended.stderr
+    assert not argument or f"### {argument}: " in ended.stdout, ended.stdout
+    return ended.stdout

@@ -1,0 +1,201 @@
+"""Time the CPU primitives against a plain copy of the same arrays.
+
+    python tests/benchmarks/bench_ops.py [n] [--quick] [--json]
+
+Each op and the copy alternate in one run on one core, and medians are compared, so that a neighbour on the
+machine slows both. "must move" counts the bytes that have to be read and written once; the copy counts the same
+way, so 100 % is an op that costs no more than moving its data. ``--quick`` is a try-out; ``--json`` prints the table as
+JSON, without the comparison of top-k.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mpicomp.ops import cpu
+
+ROUNDS, ELEMENTS = 9, 25_000_000
+QUICK_ROUNDS, QUICK_ELEMENTS = 1, 200_000
+DENSITY = 0.001
+Case = tuple[str, int, Callable[[], object]]
+
+
+def cases(n: int) -> list[Case]:
+    """(name, bytes that must move, call) of every op on float32 vectors of n elements."""
+    rng = np.random.default_rng(1)
+    memory, grad = rng.standard_normal((2, n), dtype=np.float32)
+    nxt, half = np.empty_like(grad), np.empty(n, np.uint16)
+    positions = np.empty(-(-n // 112), np.uint8)
+    cpu.chunk_max(memory, grad, 112, positions)
+    indices = np.empty(len(positions), np.int32)
+    cpu.chunk_indices(positions, 112, n, indices)
+    values = np.empty(len(indices), np.float32)
+    cpu.gather(memory, grad, indices, values)
+    k, lam = int(n * DENSITY), 4.65  # |N(0, 2)| exceeds 4.65 with probability 0.001
+    small = np.empty(-(-n // 10), np.uint8)
+    large = np.empty(-(-n // 1000), np.uint16)
+    line = 64 * len(indices)  # a sparse access moves a whole cache line
+    table, projected = np.empty(5 << 16, np.float32), np.empty(-(-n // 1024) * 4, np.float32)
+    large_table = np.empty(5 << 20, np.float32)
+    rows = np.arange(0, n // 1024, 100, dtype=np.int32)
+    return [
+        ("chunk_max C=112", 8 * n, lambda: cpu.chunk_max(memory, grad, 112, positions)),
+        ("chunk_max C=112, no memory", 4 * n, lambda: cpu.chunk_max(None, grad, 112, positions)),
+        ("chunk_max C=10", 8 * n, lambda: cpu.chunk_max(memory, grad, 10, small)),
+        ("chunk_max C=1000", 8 * n, lambda: cpu.chunk_max(memory, grad, 1000, large)),
+        ("chunk_indices", 5 * len(indices), lambda: cpu.chunk_indices(positions, 112, n, indices)),
+        ("threshold 0.1 %", 8 * n, lambda: cpu.threshold(memory, grad, lam)),
+        ("threshold 10 %", 8 * n, lambda: cpu.threshold(memory, grad, 2.326)),
+        ("top_k 0.1 %", 8 * n, lambda: cpu.top_k(memory, grad, k)),
+        ("top_k 10 %", 8 * n, lambda: cpu.top_k(memory, grad, n // 10)),
+        ("gather 1/112", 2 * line, lambda: cpu.gather(memory, grad, indices, values)),
+        ("scatter 1/112", 2 * line, lambda: cpu.scatter(nxt, indices, values)),
+        ("masked_update", 12 * n, lambda: cpu.masked_update(nxt, grad, indices, values, 0.1)),
+        ("add", 12 * n, lambda: cpu.add(nxt, grad)),
+        ("scale", 8 * n, lambda: cpu.scale(nxt, 0.5)),
+        ("narrow float16", 6 * n, lambda: cpu.narrow(half, grad, "float16")),
+        ("widen float16", 6 * n, lambda: cpu.widen(nxt, half, "float16")),
+        ("narrow bfloat16", 6 * n, lambda: cpu.narrow(half, grad, "bfloat16")),
+        ("count_nonfinite", 4 * n, lambda: cpu.count_nonfinite(grad)),
+        ("squared_norm", 4 * n, lambda: cpu.squared_norm(grad)),
+        *selector_cases(memory, grad, nxt, lam),
+        *list_cases(n),
+        ("count_sketch 5 x 2^16", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 16, 1, table)),
+        ("count_sketch 5 x 2^20", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 20, 1, large_table)),
+        ("sketch_estimate 5 x 2^16", 4 * n, lambda: cpu.sketch_estimate(table, 5, 1 << 16, 1, nxt)),
+        ("sketch_estimate 5 x 2^20", 4 * n, lambda: cpu.sketch_estimate(large_table, 5, 1 << 20, 1, nxt)),
+        ("project_rows 1024, width 4", 8 * n, lambda: cpu.project_rows(memory, grad, 1024, 4, 1, projected)),
+        ("expand_rows 1 %, of 1024", 4 * 1024 * len(rows), lambda: cpu.expand_rows(rows, 1024, n)),
+    ]
+
+
+def selector_cases(memory, grad, other, lam: float) -> list[Case]:
+    """What selectors measure and choose, alone and before the exact selection that follows; dense updates."""
+    n = len(grad)
+    values = np.empty(n // 100, np.float32)
+    lines = 2 * 64 * len(values)  # a sparse access moves a whole cache line
+    memory, tenth = memory.copy(), 0.1 * grad  # a gradient is small beside what has gathered in its memory
+
+    def threshold() -> None:
+        cpu.threshold(memory, grad, lam)
+
+    return [
+        ("moments", 8 * n, lambda: cpu.moments(memory, grad, 0)),
+        ("moments above 0.1 %", 8 * n, lambda: cpu.moments(memory, grad, lam)),
+        ("moments, no memory", 4 * n, lambda: cpu.moments(None, grad, 0)),
+        ("moments, then threshold", 16 * n, lambda: (cpu.moments(memory, grad, 0), threshold())),
+        ("sample 1 %", lines, lambda: cpu.sample(memory, grad, 7, 100, values)),
+        ("sample 1 %, then threshold", lines + 8 * n,
+         lambda: (cpu.sample(memory, grad, 7, 100, values), threshold())),
+        ("bin_select 50", 8 * n, lambda: cpu.bin_select(memory, tenth, 50)),
+        ("bin_select 500", 8 * n, lambda: cpu.bin_select(memory, tenth, 500)),
+        ("bin_select 5000", 8 * n, lambda: cpu.bin_select(memory, tenth, 5000)),
+        ("dense_update", 16 * n, lambda: cpu.dense_update(memory, grad, other, 0.1)),
+        ("axpby", 12 * n, lambda: cpu.axpby(other, 0.5, other, 1.0, grad)),
+    ]
+
+
+def list_cases(n: int) -> list[Case]:
+    """Index lists of a hundredth (gaps) and a fifth (bitmap) of n elements."""
+    rng = np.random.default_rng(2)
+    few, other, many = (np.flatnonzero(rng.random(n) < share).astype(np.int32) for share in (0.01, 0.01, 0.2))
+    width = cpu.largest_gap(few).bit_length()
+    gaps, bitmap = np.empty(-(-len(few) * width // 8), np.uint8), np.empty(-(-n // 8), np.uint8)
+    cpu.pack_gaps(few, width, gaps)
+    cpu.pack_bitmap(many, n, bitmap)
+    back, all_back = np.empty_like(few), np.empty_like(many)
+    return [
+        ("common 1 %, 1 %", few.nbytes + other.nbytes + 16 * n // 10_000, lambda: cpu.common(few, other)),
+        ("largest_gap 1 %", few.nbytes, lambda: cpu.largest_gap(few)),
+        (f"pack_gaps 1 %, {width} bits", few.nbytes + gaps.nbytes, lambda: cpu.pack_gaps(few, width, gaps)),
+        (f"unpack_gaps 1 %, {width} bits", few.nbytes + gaps.nbytes, lambda: cpu.unpack_gaps(gaps, width, n, back)),
+        ("pack_bitmap 20 %", many.nbytes + bitmap.nbytes, lambda: cpu.pack_bitmap(many, n, bitmap)),
+        ("unpack_bitmap 20 %", many.nbytes + bitmap.nbytes, lambda: cpu.unpack_bitmap(bitmap, n, all_back)),
+    ]
+
+
+def rivals(x: np.ndarray, k: int) -> dict[str, Callable[[], object]]:
+    """Other ways to the k largest magnitudes, on one thread; the magnitudes themselves are given to them."""
+    size = np.abs(x)
+    found = {"numpy.argpartition": lambda: np.argpartition(size, len(size) - k)[len(size) - k :]}
+    try:
+        import torch
+    except ImportError:
+        return found
+    torch.set_num_threads(1)
+    tensor = torch.from_numpy(size)
+    return {**found, "torch.topk": lambda: torch.topk(tensor, k, sorted=False)}
+
+
+def compare_top_k(n: int, number_of_rounds: int) -> None:
+    """Exact top-k beside what others offer, alternating."""
+    x = np.random.default_rng(3).standard_normal(n, dtype=np.float32)
+    k = int(n * DENSITY)
+    calls = {"top_k": lambda: cpu.top_k(None, x, k), **rivals(x, k)}
+    rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(number_of_rounds)]
+    medians = {name: statistics.median(times[name] for times in rounds) for name in calls}
+    print(f"\nthe {k} largest magnitudes, no memory; the others are given |x|")
+    for name, median in medians.items():
+        print(f"{name:28}{median * 1e3:9.2f} ms{median / medians['top_k']:9.1f} x")
+    if "torch.topk" not in medians:
+        print("torch is not installed here: not compared")
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def options(description: str) -> argparse.Namespace:
+    """The arguments of a script that times operations: elements, rounds and ``--json``."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("n", nargs="?", type=int, help=f"float32 elements; {ELEMENTS} unless --quick")
+    parser.add_argument("--quick", action="store_true", help="short vectors, one round: a try-out, not a figure")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    given = parser.parse_args()
+    given.n = given.n or (QUICK_ELEMENTS if given.quick else ELEMENTS)
+    given.rounds = QUICK_ROUNDS if given.quick else ROUNDS
+    return given
+
+
+def measured(n: int, number_of_rounds: int) -> Iterator[dict[str, Any]]:
+    """A row per op: its name, milliseconds, bytes that must move, bytes per second of the op and of the copy."""
+    source, target = np.ones(n, np.float32), np.zeros(n, np.float32)
+
+    def copy() -> None:
+        np.copyto(target, source)
+
+    for name, nbytes, call in cases(n):
+        call(), copy()
+        rounds = [(seconds(call), seconds(copy)) for _ in range(number_of_rounds)]
+        op_time, copy_time = (statistics.median(times) for times in zip(*rounds, strict=True))
+        yield {"operation": name, "ms": op_time * 1e3, "bytes": nbytes, "rate": nbytes / op_time,
+               "copy rate": 8 * n / copy_time}  # fmt: skip
+
+
+def main() -> None:
+    given = options(__doc__)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    settings = f"{given.n} float32, one core, {cpu.isa()}, medians of {given.rounds} alternating rounds; GB = 1e9 bytes"
+    if given.json:
+        print(json.dumps({"settings": settings, "rows": list(measured(given.n, given.rounds))}))
+        return
+    print(settings)
+    print(f"{'op':28}{'ms':>9}{'must move':>12}{'GB/s':>8}{'copy GB/s':>11}{'% of copy':>11}")
+    for row in measured(given.n, given.rounds):
+        print(f"{row['operation']:28}{row['ms']:9.2f}{row['bytes'] / 1e6:9.1f} MB{row['rate'] / 1e9:8.1f}"
+              f"{row['copy rate'] / 1e9:11.1f}{100 * row['rate'] / row['copy rate']:10.0f} %")
+    compare_top_k(given.n, given.rounds)
+
+
+if __name__ == "__main__":
+    main()

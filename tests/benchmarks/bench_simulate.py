@@ -1,0 +1,137 @@
+"""Predictions of `mpicomp simulate` and `mpicomp advise` beside what is measured on emulated hosts and on one node.
+
+    python tests/benchmarks/bench_simulate.py FIGURE... [--quick] [--output FILE]       all: every figure
+
+Each figure first lets the same ranks describe the machine (`mpicomp tune --machine`, or `mpicomp advise` itself), then
+predicts, then measures. The figures over hosts need root and iproute2 and are skipped with the reason elsewhere.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from figures import ALONE, MEASURE, MIB, VENV, Hosts, answer, main, ms, on_node
+from hosts import BURST
+
+from mpicomp.simulate import machine as machines
+from mpicomp.simulate import program_of, replay
+from mpicomp.simulate.models import named
+
+CLOSE = 0.15  # how far a prediction may be off
+LENGTHS = {"1 MiB": MIB // 4, "100 MiB": 100 * MIB // 4}
+WHATS = {"ring": "ring", "halving-doubling": "halving_doubling", "leader": "scalecom:chunk=112,beta=0.1",
+         "gather": "topk-global:density=0.01"}  # fmt: skip
+TUNE = ["python", "-m", "mpicomp.cli", "tune", "--quiet", "--force", "--machine"]
+
+
+def verdict(predicted, measured):
+    """A prediction's error against the goal."""
+    off = predicted / measured - 1
+    return f"{off:+.0%} ({'met' if abs(off) <= CLOSE else 'MISSED'})"
+
+
+def described(run):
+    """The machine that `run(command)` describes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "machine.json"
+        done = run([*TUNE, path])
+        if done.returncode:
+            sys.exit(f"mpicomp tune failed\n{done.stdout}{done.stderr}")
+        return machines.load(json.loads(path.read_text()), "the measured machine")
+
+
+def predicted(machine, what, n):
+    return float(replay(program_of(what, named(str(n)), machine.place(4)), machine).finish.max())
+
+
+def calibration(describe, measure, quick):
+    """Rows of every algorithm and length; `measure(task, settings)` runs a task of measure.py.
+
+    The machine is described before and after, and the mean of both predictions counts: a shared one's memory is faster
+    in some minutes than in others.
+    """
+    lengths = dict(list(LENGTHS.items())[: 1 if quick else None])
+    before = describe()
+    taken = {length: measure("steps", {"n": n, "names": list(WHATS.values())}) for length, n in lengths.items()}
+    both = [before, describe()]
+    rows, raw = [], {"machines": [machines.dump(machine) for machine in both], **taken}
+    for length, n in lengths.items():
+        for name, what in WHATS.items():
+            guess = sum(predicted(machine, what, n) for machine in both) / len(both)
+            seconds = taken[length][what]
+            rows.append({"": name, "length": length, "predicted ms": ms(guess), "measured ms": ms(seconds),
+                         "off, at most 15 %": verdict(guess, seconds)})
+    return rows, raw
+
+
+def hosts_at(rate):
+    def figure(quick):
+        with Hosts(4, rate) as hosts:
+            def describe():
+                machine = described(lambda command: hosts.run(1, command, time_limit=200))
+                # What short steps leave in the shaper's bucket is there again for the next one; `tune` does not see it.
+                return replace(machine, between=replace(machine.between, burst=float(BURST)))
+
+            def measure(task, settings):
+                return answer(hosts.run(1, ["python", MEASURE, task, json.dumps(settings)], time_limit=600))
+
+            rows, raw = calibration(describe, measure, quick)
+        return f"4 hosts, {rate}; machine by mpicomp tune --machine on the same hosts", rows, raw
+
+    figure.__doc__ = f"Ring, halving-doubling, leader and gather over four hosts of {rate} against their predictions."
+    return figure
+
+
+def simulate_node(quick):
+    """The same on four ranks of one node, in shared memory."""
+    describe = partial(described, launch)
+    rows, raw = calibration(describe, lambda task, settings: on_node(4, task, settings, 600), quick)
+    return "4 ranks, one node", rows, raw
+
+
+def launch(command):
+    """Run a command on four ranks of this machine."""
+    full = ["timeout", "--kill-after=10", "300", VENV / "bin/mpirun", "-n", "4", VENV / "bin/python", *command[1:]]
+    return subprocess.run(list(map(str, full)), env={**os.environ, **ALONE}, capture_output=True, text=True)
+
+
+def advise_hosts(quick):
+    """What `mpicomp advise --check` predicts and measures on hosts of 100 Mbit/s, 1 and 10 Gbit/s and on one node."""
+    command = ["python", "-m", "mpicomp.cli", "advise", "--quiet", "--json", "--check", "--compute-time", "0.1",
+               "--model", "1M" if quick else "resnet18"]
+    rows, raw = [], {}
+    with Hosts(4) as hosts:
+        for rate in ("100mbit", "1gbit", "10gbit"):
+            hosts.set_rate(rate)
+            raw[rate] = document(hosts.run(1, command, time_limit=600))
+    raw["shared memory"] = document(launch(command))
+    for where, one in raw.items():
+        for row in one["rows"]:
+            if row["measured_exchange"] is not None:
+                guess, seconds = row["exchange"], row["measured_exchange"]
+                rows.append({"": where, "exchange of": row["what"], "predicted ms": ms(guess),
+                             "measured ms": ms(seconds), "off, at most 15 %": verdict(guess, seconds),
+                             "advice": one["verdict"][:40]})
+    return "4 ranks, 100 ms of computing a step", rows, raw
+
+
+def document(done):
+    """The JSON document in a job's output."""
+    if done.returncode:
+        sys.exit(f"mpicomp advise failed\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout[done.stdout.index("{"):])
+
+
+FIGURES = {
+    "100mbit-hosts": hosts_at("100mbit"), "1gbit-hosts": hosts_at("1gbit"), "10gbit-hosts": hosts_at("10gbit"),
+    "node": simulate_node, "advise-hosts": advise_hosts,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(main(FIGURES, __doc__, "simulate-"))

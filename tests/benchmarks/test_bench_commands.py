@@ -1,0 +1,23 @@
+"""Every command that docs/benchmarks.md tells readers to run comes to its end, tried out with ``--quick``."""
+
+import importlib
+import re
+
+import pytest
+from bench_commands import ANYWHERE, HERE, ON_HOSTS, cases, run_quickly
+
+PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
+
+
+@pytest.mark.parametrize(("script", "argument"), cases(ANYWHERE))
+def test_the_command_runs(script, argument):
+    assert run_quickly(script, argument).strip()
+
+
+def test_every_command_of_the_page_is_tried_out_here_or_on_hosts():
+    named = set(re.findall(r"\b(bench_\w+\.py|figures\.py)\b", PAGE.read_text()))
+    tried = {script: {*ANYWHERE.get(script, []), *ON_HOSTS.get(script, [])} for script in {*ANYWHERE, *ON_HOSTS}}
+    assert named <= tried.keys()
+    for script in named:
+        figures = getattr(importlib.import_module(script.removesuffix(".py")), "FIGURES", {""})
+        assert tried[script] == set(figures), script
