@@ -18,6 +18,7 @@ from .allreduce_call import Call, check_covered, plain_signature, resolve
 from .buffers import bytes_of
 from .collectives import Verbs
 from .inherited import Inherited
+from .interfaces import Recorder, Traffic
 from .job import gpu_path, install_abort, launcher_mismatch
 from .nonblocking import InFlight
 from .point_to_point import PointToPoint
@@ -27,7 +28,7 @@ from .safety.call_log import Calls, logged
 from .safety.revocation import made
 from .safety.watchdog import Watched, log_for, wrong_variable
 from .settings import Settings, job_settings
-from .transport import Link, Traffic
+from .transport import Link
 
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
 
@@ -74,8 +75,8 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
     mpicomp.errors.BufferRefused: sendbuf and recvbuf must have one dtype, got float64 and float32: convert one of them
     """
 
-    recorder: Any = None
-    reducers = 0  # made on it so far
+    recorder: Recorder | None = None
+    _reducers = 0
     _counting = Lock()
     _plain = PlainCalls(_native_allreduce, IN_PLACE)  # of communicators without a private side: lets none pass
     _watched: Watched | None = None
@@ -216,14 +217,15 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         assert call is not None and key is not None, "else it has been refused"
         if checked:
             self._learn(key)
-        if self.recorder is None:
+        recorder = self.recorder
+        if recorder is None:
             self._run(call, sendbuf, recvbuf, op)
             return
-        before, start = self._own_traffic(), self.recorder.now()
-        around, self.recorder.doing = self.recorder.doing, ("collective", -1, start)
+        before, start = self._own_traffic(), recorder.now()
+        around, recorder.doing = recorder.doing, ("collective", -1, start)
         self._run(call, sendbuf, recvbuf, op)
-        self.recorder.doing = around
-        self._record(call, start, self._own_traffic() - before)
+        recorder.doing = around
+        self._record(recorder, call, start, self._own_traffic() - before)
 
     def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:
         source, target, link = call.source, call.target, self._link or self._open()
@@ -240,9 +242,9 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
             self._reduction.run(source, target, call.op, schedule)
             ready(target.array)  # for whoever reads it on another stream
 
-    def _record(self, call: Call, start: int, used: Traffic) -> None:
+    def _record(self, recorder: Recorder, call: Call, start: int, used: Traffic) -> None:
         array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")
-        self.recorder.event(
+        recorder.event(
             "collective", start, algo=call.schedule(self._default, self._link or self._open()), op=call.op, dtype=dtype,
             nelem=array.size, nbytes_dense=array.nbytes,
             nbytes_sent=used.bytes_sent, nbytes_recv=used.bytes_received,
@@ -309,6 +311,11 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         """What this rank has sent and received through this communicator's own verbs and ``Allreduce``."""
         own = self._own_traffic()
         return own + self._helper.comm.traffic if self._helper else own
+
+    def count_reducer(self) -> int:
+        """Count one more reducer on this communicator and return their number; local."""
+        self._reducers += 1
+        return self._reducers
 
     def _own_traffic(self) -> Traffic:
         """Without that of all-reduces in flight."""

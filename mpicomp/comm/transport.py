@@ -7,9 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import repeat
-from operator import add, sub
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +17,7 @@ from .._util.partition import pieces
 from ..allreduce.cost import least_bytes
 from ..errors import MpicompError, RankLeft
 from ..ops.device import device_of, ready
+from .interfaces import Traffic
 from .node_memory import Node, split_node
 from .safety.call_log import Calls
 from .safety.revocation import made
@@ -96,28 +95,6 @@ def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int]:
     comm.Allreduce(MPI.IN_PLACE, first, MPI.SUM)
     comm.Allreduce(MPI.IN_PLACE, ranks, MPI.MAX)
     return int(first[0]), -int(ranks[0]), int(ranks[1])
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What this rank has handed to MPI and taken from it, in bytes, since its ``Comm`` was made.
-
-    ``modelled`` bytes are the part of ``bytes_sent`` (and of ``bytes_received``) that went through MPI's own
-    collectives: a schedule we cannot see, counted by formula. ``bytes_shared`` are those that this rank left in the
-    shared memory of its node for other ranks (``node_shared``); they are no part of the others.
-    """
-
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    messages: int = 0
-    modelled: int = 0
-    bytes_shared: int = 0
-
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(*map(add, vars(self).values(), vars(other).values()))
-
-    def __sub__(self, earlier: Traffic) -> Traffic:
-        return Traffic(*map(sub, vars(self).values(), vars(earlier).values()))
 
 
 def nap_until_done(request: MPI.Request, nap: float = NAP, listen: Callable[[], object] = int) -> None:

@@ -77,8 +77,8 @@ class Reducer:
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={densities or {}} "
                    f"measures={measures}", error)
         self._text, self._place = str(self.scheme), {"rank": comm.rank, "ranks": comm.size}
-        comm.reducers += 1  # where ranks compare, two of one scheme for equal arrays must not be taken for each other
-        self._which = self._text if comm.reducers == 1 else f"{self._text} (reducer {comm.reducers})"
+        number = comm.count_reducer()  # in an agreement, two of one scheme for equal arrays must not be confused
+        self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
         compatibility.warn(self.scheme, comm.rank)
         self._make_parts(Workers.of_all(comm, workers), algorithm, measures, trace)
         self._untold: Exception | None = None  # of a silent step

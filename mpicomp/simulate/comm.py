@@ -7,7 +7,7 @@ of a script into the messages of one rank.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from .. import allreduce
 from ..allreduce.choice import schedule
 from ..comm.allgather import gather_to_all
 from ..comm.broadcast import broadcast
+from ..types import Array
 from .ghost import Ghost, Tiled, Unknown
 from .link import RecordingLink
 from .tape import Tape
@@ -92,24 +93,24 @@ class RecordingComm:
     def agree(self, signature: str = "", error: Exception | None = None, patient: bool = False) -> None:
         self._call(_agreement)
 
-    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
+    def allreduce_in_place(self, x: Array, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
                            factor: float = 1.0) -> None:
         self._call(_allreduce, x.size, np.dtype(x.dtype), algorithm, op, kind, factor)
         self._sum(x, op, factor)
 
-    def allreduce_from(self, source: Any, x: Any, algorithm: str = "auto", factor: float = 1.0) -> None:
-        self._call(_allreduce, x.size, np.dtype(x.dtype), algorithm, "sum", None, factor, True)
-        if isinstance(x, np.ndarray):
-            x[:] = source
-        self._sum(x, "sum", factor)
+    def allreduce_from(self, sendbuf: Array, recvbuf: Array, algorithm: str = "auto", factor: float = 1.0) -> None:
+        self._call(_allreduce, recvbuf.size, np.dtype(recvbuf.dtype), algorithm, "sum", None, factor, True)
+        if isinstance(recvbuf, np.ndarray):
+            recvbuf[:] = sendbuf
+        self._sum(recvbuf, "sum", factor)
 
-    def _sum(self, x: Any, op: str, factor: float) -> None:
+    def _sum(self, x: Array, op: str, factor: float) -> None:
         if isinstance(x, np.ndarray) and op == "sum":
             every = x * x.dtype.type(self.size) * x.dtype.type(factor)
             x[:] = every if self._sums is None else self._sums[len(self._script.sums)]
             self._script.sums.append(x.copy())
 
-    def broadcast(self, x: Any, root: int) -> None:
+    def broadcast(self, x: Array, root: int) -> None:
         self._call(_broadcast, x.nbytes, root)
 
     def lengths_of_all(self, length: int) -> list[int]:
@@ -120,7 +121,7 @@ class RecordingComm:
         more = length - self._to_owners[self.rank]
         return [max(1, part + more) if part else 0 for part in self._to_owners]
 
-    def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:
+    def gather_to_all(self, x: Array, counts: list[int] | None = None) -> tuple[Array, list[int]]:
         counts = counts or self.lengths_of_all(x.size)
         if min(counts) == max(counts):
             self._call(_gather, x.nbytes)
@@ -133,7 +134,8 @@ class RecordingComm:
         self._call(_all_to_all, LENGTH)
         return [lengths[self.rank]] * self.size
 
-    def send_and_receive(self, outgoing: dict[int, Any], incoming: dict[int, int], like: Any) -> dict[int, Any]:
+    def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
+                         ) -> dict[int, Array]:
         """What comes is known as far as ``like`` is, where that is as long."""
         def ahead(rank: int) -> int:
             return (rank - self.rank) % self.size

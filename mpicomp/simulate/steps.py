@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..comm.interfaces import Communicator
 from ..reducer.layout import Bucket
 from ..reducer.run_step import Pipeline
 from ..reducer.step import Step
@@ -68,7 +69,7 @@ class Rehearsal:
     def _run(self, parts: Any, rank: int, number: int, like: Script | None) -> Script:
         """The step as a reducer does it: what a rank does alone, the agreement, what follows."""
         script, layout = Script(), self.layout
-        comm = RecordingComm(script, rank, self.size, None if like is None else like.sums)
+        comm: Communicator = RecordingComm(script, rank, self.size, None if like is None else like.sums)
         ops = GhostOps(script.tape.work, layout.n, self.passing)
         step = self._template.on_rank(comm, parts)
         spans = [tensor[:2] for tensor in layout.tensors]
@@ -81,7 +82,7 @@ class Rehearsal:
         step.begin(number, bucket, spans, [None] * len(spans))
         workers, _ = pipeline.select(gradient)
         if not pipeline.silent(number):
-            comm.agree()
+            comm.agree("")
         pipeline.run(gradient, workers)
         return script
 

@@ -1,0 +1,204 @@
+"""Protocol of the communicator that schemes and reducers use, and the values that it returns; imports no MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from operator import add, sub
+from typing import TYPE_CHECKING, Protocol
+
+from ..types import Array
+
+if TYPE_CHECKING:
+    from .safety.call_log import Calls
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes and messages that this rank has exchanged since its ``Comm`` was made.
+
+    Attributes
+    ----------
+    bytes_sent, bytes_received : int
+        Bytes handed to MPI and taken from it.
+    messages : int
+        Point-to-point messages sent.
+    modelled : int
+        Part of ``bytes_sent``, and of ``bytes_received``, that went through MPI's own collectives. Their schedules
+        cannot be observed, so these bytes follow from a formula.
+    bytes_shared : int
+        Bytes that this rank left in the shared memory of its node for other ranks (``node_shared``); not included in
+        the other counts.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages: int = 0
+    modelled: int = 0
+    bytes_shared: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(*map(add, vars(self).values(), vars(other).values()))
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return Traffic(*map(sub, vars(self).values(), vars(earlier).values()))
+
+
+class Request(Protocol):
+    """A started all-reduce. Its buffers must not be used until it is complete."""
+
+    def Wait(self) -> bool:
+        """Return True when the result is there; raise the error of the call."""
+
+    def Test(self) -> bool:
+        """Return True if the result is there; raise the error of the call."""
+
+
+class Recorder(Protocol):
+    """The part of `mpicomp.trace.Recorder` that a communicator calls."""
+
+    doing: tuple[str, int, int] | None  # kind, step and begin of the event that this rank is in
+
+    def now(self) -> int:
+        """Return the recorder's time in nanoseconds."""
+
+    def event(
+        self, kind: str, t_start: int, t_end: int | None = None, *, step: int = -1, algo: str = "", scheme: str = "",
+        dtype: str = "", op: str = "", nbytes_dense: int = 0, nbytes_sent: int = 0, nbytes_recv: int = 0,
+        nelem: int = 0, flags: int = 0,
+    ) -> None:  # fmt: skip
+        """Record an event."""
+
+    def region(self, kind: str) -> AbstractContextManager[object]:
+        """Record the ``with`` block as one event."""
+
+
+class Communicator(Protocol):
+    """Ranks that run a scheme together: `mpicomp.Comm`, or a rank of `mpicomp.simulate`.
+
+    All verbs are collective unless they say otherwise. Arrays are flat and contiguous, in host or device memory.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0; local."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks; local."""
+
+    @property
+    def own_message(self) -> int:
+        """Index of this rank's own message among the gathered messages of all ranks, which it need not read; local."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes and messages that this rank has exchanged so far; local."""
+
+    @property
+    def log(self) -> Calls | None:
+        """Log of this rank's collective calls; None if neither a timeout nor fault injection is configured."""
+
+    @property
+    def flies(self) -> bool:
+        """True if several all-reduces in flight are faster than one; the first use is collective."""
+
+    def count_reducer(self) -> int:
+        """Count one more reducer on this communicator and return their number; local."""
+
+    # -- agreement
+
+    def agree(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
+        """Raise the same exception on every rank unless all gave the same ``signature`` and no ``error``.
+
+        Parameters
+        ----------
+        signature : str
+            Description of what this rank is about to do.
+        error : Exception, optional
+            Error of this rank. Every rank raises that of the lowest failing rank, in its own class.
+        patient : bool
+            Yield the core to other threads and processes while waiting, for waits of milliseconds.
+        """
+
+    def fail_together(self, error: Exception | None) -> None:
+        """Raise on every rank the ``error`` of any rank."""
+
+    def extremes(self, number: int) -> tuple[int, int]:
+        """Return the least and the greatest ``number`` of all ranks."""
+
+    # -- all-reduce
+
+    def allreduce_in_place(self, x: Array, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
+                           factor: float = 1.0) -> None:
+        """Reduce the array ``x`` over all ranks, in place.
+
+        Parameters
+        ----------
+        algorithm : str
+            Name of a dense schedule; see `mpicomp.allreduce.names`.
+        op : {"sum", "prod", "min", "max"}
+            The reduction.
+        kind : {"float16", "bfloat16"}, optional
+            Element type if ``x`` holds half precision as uint16 bits.
+        factor : float
+            Every element of the result is multiplied by it; float32 and float64 only.
+        """
+
+    def allreduce_from(self, sendbuf: Array, recvbuf: Array, algorithm: str = "auto", factor: float = 1.0) -> None:
+        """Sum the array ``sendbuf`` over all ranks into ``recvbuf``, times ``factor``."""
+
+    def start_allreduce(self, x: Array, algorithm: str = "auto", kind: str | None = None, factor: float = 1.0,
+                        source: Array | None = None) -> Request:
+        """Start a sum over all ranks into ``x``: of ``x`` itself, or of ``source``, which has no ``kind``.
+
+        Host arrays only. All-reduces run in the order in which they were started.
+        """
+
+    def wait_for(self, request: Request) -> None:
+        """Wait for a started all-reduce and advance the work of `meanwhile`; local."""
+
+    def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
+        """Within the block, advance ``work`` piece by piece while verbs wait; complete it at the end of the block.
+
+        The work is local: it must not call MPI.
+        """
+
+    # -- other collectives
+
+    def broadcast(self, x: Array, root: int) -> None:
+        """Copy the array ``x`` of rank ``root`` into that of every rank."""
+
+    def gather_to_all(self, x: Array, counts: list[int] | None = None) -> tuple[Array, list[int]]:
+        """Return the arrays ``x`` of all ranks, concatenated in rank order, and the number of elements of each.
+
+        Parameters
+        ----------
+        counts : list of int, optional
+            The number of elements per rank; without it the ranks exchange their lengths first.
+        """
+
+    def lengths_of_all(self, length: int) -> list[int]:
+        """Return the ``length`` of every rank."""
+
+    def swap_lengths(self, lengths: list[int]) -> list[int]:
+        """Send ``lengths[r]`` to each rank r and return the length received from each rank."""
+
+    def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
+                         ) -> dict[int, Array]:
+        """Send arrays to ranks and receive bytes from ranks, all at once; not collective.
+
+        Parameters
+        ----------
+        outgoing : mapping of rank -> array
+            Any dtype; an empty array is not sent.
+        incoming : mapping of rank -> int
+            Bytes expected from each rank; 0 expects no message.
+        like : array
+            The results are on its device.
+
+        Returns
+        -------
+        dict of rank -> uint8 array
+        """
