@@ -1,4 +1,5 @@
-# make test    everything that must pass: lint, unit tests, MPI tests under Open MPI and MPICH
+# make test       lint, types, documentation, and the quick tests of every part, under Open MPI and MPICH: ten minutes
+# make test-all   the rest: tests marked `long`, more ranks
 # make bench   the main job on real input: bench four ranks, train with a trace, print the trace's report
 # make test-cluster, make figures   on emulated hosts: need root
 # make test-browser   the report page in Chromium
@@ -21,7 +22,7 @@ comma := ,
 EXTRA_openmpi := $(comma)torch-test$(comma)jax-test$(comma)docs
 say = @printf '\n== %s\n' '$(1)'
 
-.PHONY: test bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
+.PHONY: test test-all bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
         soak soak-ft soak-faults soak-trace fidelity gpu-preflight gpu-check test-cupy docs test-packaging lint clean
 .PRECIOUS: .venv/%/.installed
 .venv/%/.installed: $(SOURCES)
@@ -37,6 +38,9 @@ say = @printf '\n== %s\n' '$(1)'
 
 test: $(call environment,openmpi) $(call environment,mpich)
 	.venv/openmpi/bin/python tests/run_all.py
+
+test-all: $(call environment,openmpi) $(call environment,mpich)
+	.venv/openmpi/bin/python tests/run_all.py --long
 
 # Real data where there is a copy of it (see docs/training.md), else the built-in generator.
 MADELON := $(wildcard $(DATA)/madelon/madelon.mat)

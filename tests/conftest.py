@@ -1,6 +1,4 @@
-"""``pytest`` or ``pytest tests`` leaves out folders whose tests need more than one process to run in, and says how
-they are run. Named themselves they are collected.
-"""
+"""Leave out folders whose tests need a process or a machine of their own, unless the command line names them."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ TESTS = Path(__file__).resolve().parent
 
 
 def named(config: pytest.Config) -> list[Path]:
-    """The files and folders of the command line."""
+    """Return the files and folders of the command line."""
     return [(config.invocation_params.dir / arg.split("::")[0]).resolve() for arg in config.args]
 
 

@@ -1,12 +1,14 @@
-"""Everything that must pass, stage by stage: what ``make test`` runs.
+"""Run the stages of ``make test``, or of ``make test-all`` with ``--long``.
 
-Each stage is a command that is killed if it prints nothing for its time limit. All stages run even after a failure, and
-the last line counts them.
-``python tests/run_all.py unit openmpi`` runs only the stages named.
+    python tests/run_all.py [--long] [STAGE ...]
+
+A stage is a command. It is killed if it prints nothing for its time limit. All stages run even after a failure, and the
+last line counts them. Stages that are named run whichever of the two they belong to.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import signal
@@ -15,12 +17,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import progress
 from run_mpi import keep_apart
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "openmpi" / "bin" / "python"
+PYTEST = (PYTHON, "-m", "pytest", "-q")
+WORKERS = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
+QUICK, LONG = ("-m", "not long"), ("-m", "long")
 
 # Folders that pytest leaves out of tests/ as a whole (conftest.py), and how their tests are run.
 APART = {
@@ -28,49 +34,66 @@ APART = {
     "typed": "python -m pytest tests/typed", "cluster": "make test-cluster",
     "browser": "make test-browser",
 }  # fmt: skip
-# name -> (what it shows, command, seconds in which it must print something; None: it has a limit of its own)
+
+
+class Stage(NamedTuple):
+    """A command of the test run."""
+
+    shows: str
+    command: tuple[Path | str, ...]
+    limit: float = 1800  # seconds in which it must print something
+    long: bool = False  # belongs to ``make test-all``, not to ``make test``
+
+
+def _mpi(mpi: str, *options: str) -> tuple[Path | str, ...]:
+    return (PYTHON, "tests/run_mpi.py", "--mpi", mpi, *options)  # has a limit of its own, on tests
+
+
 STAGES = {
-    "lint": ("ruff", [PYTHON, "-m", "ruff", "check", "."], 600),
-    "types": ("mypy --strict over the whole package", [PYTHON, "tests/check_types.py"], 3600),
-    "unit": (
-        "operations, schemes, trace, command line; CUDA sources compiled and executed on the CPU",
-        [PYTHON, "-m", "pytest", "-q", "tests",
-         "--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"],
-        1800,
-    ),
-    "docs": ("the documentation builds without a warning; the notebook runs",
-             [PYTHON, "-m", "sphinx", "-E", "-W", "--keep-going", "-q", "-b", "html", "docs", "out/docs"], 3600),
-    # A process of its own: MPI starts in it, and what that leaves in the environment would mislead launchers' tests.
-    "pytorch": ("PyTorch models through the optimizer's wrapper",
-                [PYTHON, "-m", "pytest", "-q", "tests/pytorch"], 1800),
-    "openmpi": ("collectives, reducer, trace in 1 to 8 ranks of Open MPI",
-                [PYTHON, "tests/run_mpi.py", "--mpi", "openmpi"], None),
-    "mpich": ("the same in 1 to 3 ranks of MPICH", [PYTHON, "tests/run_mpi.py", "--mpi", "mpich"], None),
-}
+    "lint": Stage("ruff", (PYTHON, "-m", "ruff", "check", "."), 600),
+    "types": Stage("mypy --strict over the whole package", (PYTHON, "tests/check_types.py"), 3600),
+    "unit": Stage("all that one process can show", (*PYTEST, "tests", *WORKERS, *QUICK)),
+    "docs": Stage("the documentation builds without a warning; the notebook runs",
+                  (PYTHON, "-m", "sphinx", "-E", "-W", "--keep-going", "-q", "-b", "html", "docs", "out/docs"), 3600),
+    # In a process of its own: MPI starts in it and sets variables that would mislead tests of launchers.
+    "pytorch": Stage("PyTorch models through the optimizer's wrapper", (*PYTEST, "tests/pytorch", *QUICK)),
+    "openmpi": Stage("collectives, reducer, trace in 1 to 3 ranks of Open MPI",
+                     _mpi("openmpi", "--sizes", "1,2,3", *QUICK), math.inf),
+    "mpich": Stage("the same in 2 ranks of MPICH", _mpi("mpich", "--sizes", "2", *QUICK), math.inf),
+    "unit-long": Stage("CUDA sources on the CPU; whole jobs", (*PYTEST, "tests", *WORKERS, *LONG), long=True),
+    "pytorch-long": Stage("PyTorch applications trained and resumed", (*PYTEST, "tests/pytorch", *LONG), long=True),
+    "openmpi-long": Stage("long tests in 1 to 3 ranks of Open MPI",
+                          _mpi("openmpi", "--sizes", "1,2,3", *LONG), math.inf, long=True),
+    "openmpi-sizes": Stage("all tests in 4, 5 and 8 ranks of Open MPI",
+                           _mpi("openmpi", "--sizes", "4,5,8"), math.inf, long=True),
+    "mpich-long": Stage("long tests in 2 ranks of MPICH", _mpi("mpich", "--sizes", "2", *LONG), math.inf, long=True),
+    "mpich-sizes": Stage("all tests in 1 and 3 ranks of MPICH", _mpi("mpich", "--sizes", "1,3"), math.inf, long=True),
+}  # fmt: skip
 
 
 def run(name: str) -> bool:
-    """One stage, its output passed through; whether it passed."""
-    shows, command, limit = STAGES[name]
-    print(f"\n== {name}: {shows}", flush=True)
+    """Run one stage and pass its output through; return if it passed."""
+    stage = STAGES[name]
+    print(f"\n== {name}: {stage.shows}", flush=True)
     start = time.monotonic()
-    code = run_printing([str(word) for word in command], limit or math.inf)
+    code = run_printing([str(word) for word in stage.command], stage.limit)
     if code is None:
-        print(f"{name} printed nothing for {limit} s and was killed")
+        print(f"{name} printed nothing for {stage.limit:.0f} s and was killed")
     verdict = "passed" if code == 0 else f"FAILED (exit code {code})"
     print(f"== {name} {verdict} after {time.monotonic() - start:.0f} s", flush=True)
     return code == 0
 
 
 def run_printing(command: list[str], limit: float) -> int | None:
-    """Run a command and pass its output through; its exit code, None if killed after ``limit`` silent seconds."""
+    """Run a command, pass its output through, return its exit code; None if killed after ``limit`` silent seconds."""
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=environment(),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
-    printed = 0
+    assert process.stdout is not None
+    output, printed = process.stdout.fileno(), 0
 
     def pass_through() -> None:
         nonlocal printed
-        while data := os.read(process.stdout.fileno(), 1 << 16):
+        while data := os.read(output, 1 << 16):
             printed += len(data)
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
@@ -84,28 +107,31 @@ def run_printing(command: list[str], limit: float) -> int | None:
         if code is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        reader.join(timeout=10)  # a process that it left may hold the pipe open
+        reader.join(timeout=10)  # an orphan of the command may hold the pipe open
     return code
 
 
 def environment() -> dict[str, str]:
-    """Threads of BLAS would fight the ranks for the cores; what a stage prints counts as progress at once."""
+    """Keep threads of BLAS from taking the ranks' cores, and let output count as progress at once."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def main(names: list[str]) -> int:
-    unknown = set(names) - set(STAGES)
-    if unknown:
-        print(f"unknown stages {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}", file=sys.stderr)
-        return 2
+def main() -> int:
+    """Run the stages of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--long", action="store_true", help="the stages of `make test-all`")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
+    options = parser.parse_args()
+    if unknown := set(options.stages) - set(STAGES):
+        parser.error(f"unknown stages {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
     keep_apart()
-    results = {name: run(name) for name in names or STAGES}
-    failed = [name for name, passed in results.items() if not passed]
+    names = options.stages or [name for name, stage in STAGES.items() if stage.long == options.long]
+    failed = [name for name in names if not run(name)]
     if failed:
         print(f"\nfailed stages: {', '.join(failed)}")
-    print(f"\nstages: {len(results) - len(failed)} passed, {len(failed)} failed")
+    print(f"\nstages: {len(names) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,10 +1,10 @@
 """Run the tests under tests/mpi inside every rank of real MPI jobs, one job for each number of ranks.
 
-    python tests/run_mpi.py --mpi openmpi --sizes 1,2,3,4,5,8 [-k EXPRESSION] [FILE ...]
+    python tests/run_mpi.py --mpi openmpi --sizes 1,2,3 [-m "not long"] [-k EXPRESSION] [FILE ...]
 
 A job in which no rank begins or ends a test for the time limit is killed: its process group and the ranks that wrote
 down their process id. However slow the machine is, a job that makes progress goes on. The output of each rank goes to a
-file; rank 0's and those of failing ranks are shown if a job fails.
+file; if a job fails, the output of rank 0 and of failing ranks is shown.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ def main() -> int:
     options = parse()
     python = interpreter(options.mpi)
     os.environ["MPICOMP_MPI4PY_TESTS"] = str(mpi4py_tests(python))
-    failures = 0
-    for size in map(int, options.sizes.split(",")):
-        failures += not run_job(options, python, size)
-    return 1 if failures else 0
+    failed = [size for size in map(int, options.sizes.split(",")) if not run_job(options, python, size)]
+    return 1 if failed else 0
 
 
 def parse() -> argparse.Namespace:
@@ -49,7 +47,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sizes", help="numbers of ranks, separated by commas")
     parser.add_argument("--limit", type=float, default=LIMIT,
                         help="seconds in which some rank must begin or end a test")
-    parser.add_argument("-k", default="", help="run the tests that match, as pytest does")
+    parser.add_argument("-k", default="", help="run the tests whose names match, as pytest does")
+    parser.add_argument("-m", default="", help="run the tests whose marks match, as pytest does")
     parser.add_argument("-v", "--verbose", action="store_true", help="show rank 0's output of every job")
     parser.add_argument("files", nargs="*", default=[str(TESTS)])
     options = parser.parse_args()
@@ -58,13 +57,13 @@ def parse() -> argparse.Namespace:
 
 
 def interpreter(mpi: str) -> Path:
-    """The environment's own Python; the running one where there is no environment of that name."""
+    """Return the Python of an environment; the running one if there is no environment of that name."""
     python = ROOT / ".venv" / mpi / "bin" / "python"
     return python if python.exists() else Path(sys.executable)
 
 
 def job_command(python: Path, size: int) -> list[str]:
-    """The launcher beside the interpreter (the MPI of its environment), with the number of ranks."""
+    """Return the command that starts ``size`` ranks: the launcher beside the interpreter, of the same MPI."""
     launcher = python.parent / "mpiexec"
     return [str(launcher) if launcher.exists() else "mpiexec", "-n", str(size), str(python)]
 
@@ -72,12 +71,12 @@ def job_command(python: Path, size: int) -> list[str]:
 def keep_apart() -> None:
     """Give the shared memory of Open MPI's jobs started from here a folder of its own, removed at the end.
 
-    Else a job elsewhere on this machine with the same number, a hash of 16 bits, would write into it
+    Two jobs on a machine whose numbers, hashes of 16 bits, are the same would write into one file
     (tests/comm/same_job_number.py).
     """
     variable, parent = "OMPI_MCA_btl_sm_backing_directory", Path("/dev/shm")
     if variable not in os.environ and os.access(parent, os.W_OK):
-        for left in parent.glob("mpicomp-*-jobs-*"):  # by a run that was killed
+        for left in parent.glob("mpicomp-*-jobs-*"):  # of a killed run
             if not Path("/proc", left.name.split("-")[1]).exists():
                 shutil.rmtree(left, ignore_errors=True)
         os.environ[variable] = tempfile.mkdtemp(prefix=f"mpicomp-{os.getpid()}-jobs-", dir=parent)
@@ -85,7 +84,7 @@ def keep_apart() -> None:
 
 
 def job_environment(**extra: str) -> dict[str, str]:
-    """Allows more ranks than cores, and root, which containers run as."""
+    """Return an environment that allows more ranks than cores, and root, as which containers run."""
     keep_apart()
     return {
         **os.environ,
@@ -99,7 +98,7 @@ def job_environment(**extra: str) -> dict[str, str]:
 
 
 def mpi4py_tests(python: Path) -> Path:
-    """The tests in the source distribution of the installed mpi4py, downloaded once into .cache."""
+    """Download the tests of the installed mpi4py once, into .cache, and return their folder."""
     version = ask(python, "import mpi4py; print(mpi4py.__version__)")
     folder = ROOT / ".cache" / f"mpi4py-{version}" / "test"
     if not folder.exists():
@@ -117,15 +116,16 @@ def mpi4py_tests(python: Path) -> Path:
 
 
 def ask(python: Path, program: str) -> str:
+    """Return the output of a Python program."""
     return subprocess.run([str(python), "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def run_job(options: argparse.Namespace, python: Path, size: int) -> bool:
-    """One MPI job; prints its progress line; True when every rank passed."""
+    """Run one MPI job and print its line; return if every rank passed."""
     print(f"   {options.mpi:8} {size} rank{'s' if size > 1 else ' '} ... ", end="", flush=True)
     with tempfile.TemporaryDirectory(prefix="mpicomp-test-") as folder:
         logs = Path(folder)
-        arguments = [*options.files, *(["-k", options.k] if options.k else [])]
+        arguments = [*options.files, "-k", options.k, "-m", options.m]
         command = [*job_command(python, size), str(Path(__file__)), "--inside", str(logs), *arguments]
         begin = time.monotonic()
         environment = job_environment(MPICOMP_TEST_LOGS=str(logs), MPICOMP_TEST_TMP=str(logs / "tmp"))
@@ -142,8 +142,8 @@ def run_job(options: argparse.Namespace, python: Path, size: int) -> bool:
         return good
 
 
-def run_limited(command: list[str], environment: dict, limit: float, logs: Path) -> tuple[int | None, str]:
-    """Run in a process group of its own; (exit code, output), code None after ``limit`` seconds without progress."""
+def run_limited(command: list[str], environment: dict[str, str], limit: float, logs: Path) -> tuple[int | None, str]:
+    """Run in a process group of its own; return code and output, code None after ``limit`` seconds without progress."""
     with tempfile.TemporaryFile() as output:
         job = subprocess.Popen(command, env=environment, cwd=ROOT, start_new_session=True, stdin=subprocess.DEVNULL,
                                stdout=output, stderr=subprocess.STDOUT)  # fmt: skip
@@ -170,7 +170,7 @@ def no_progress(logs: Path, size: int, limit: float) -> str:
 
 
 class Progress:
-    """A pytest plugin that writes the beginning and end of each test down."""
+    """Write down the beginning and end of each test: a pytest plugin."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("w", buffering=1)
@@ -185,7 +185,7 @@ class Progress:
         self.file.write(f"after {nodeid}\n")
 
 
-def end_group(job: subprocess.Popen) -> None:
+def end_group(job: subprocess.Popen[bytes]) -> None:
     """Ask the launcher to end the job; insist after a few seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
@@ -196,7 +196,7 @@ def end_group(job: subprocess.Popen) -> None:
 
 
 def end_ranks(logs: Path) -> None:
-    """Kill what is left of the ranks that wrote down their process id and that are still ours."""
+    """Kill the ranks that wrote down their process id, if that process is still theirs."""
     for path in logs.glob("pid*"):
         pid = path.read_text().strip()
         with suppress(OSError, ValueError):
@@ -205,27 +205,30 @@ def end_ranks(logs: Path) -> None:
 
 
 def log(logs: Path, rank: int) -> Path:
+    """Return the file of a rank's output."""
     return logs / f"rank{rank}.log"
 
 
 def tests(logs: Path, rank: int) -> Path:
-    """The beginning and end of each test that a rank has run, one per line."""
+    """Return the file of the beginning and end of each test of a rank, one per line."""
     return logs / f"tests{rank}"
 
 
 def marker(logs: Path, rank: int) -> Path:
-    """Written by a rank that has passed: a launcher may return 0 although its ranks were killed."""
+    """Return the file that a rank writes when it has passed: a launcher may return 0 although its ranks were killed."""
     return logs / f"passed{rank}"
 
 
 def last_line(logs: Path) -> str:
+    """Return the last line of rank 0's output: pytest's count."""
     path = log(logs, 0)
     lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
     return lines[-1].strip("= ") if lines else ""
 
 
 def show_failure(reason: str, output: str, logs: Path, size: int) -> None:
-    print(f"\n--- {reason}; launcher said:\n{output[-3000:]}")
+    """Print what the launcher, rank 0 and failing ranks printed."""
+    print(f"\n--- {reason}; output of the launcher:\n{output[-3000:]}")
     shown = [0, *(rank for rank in range(1, size) if not marker(logs, rank).exists())]
     for rank in shown[:3]:
         path = log(logs, rank)
@@ -234,7 +237,7 @@ def show_failure(reason: str, output: str, logs: Path, size: int) -> None:
 
 
 def run_rank(logs: Path, arguments: list[str]) -> int:
-    """Inside a rank: pytest, its output in a file."""
+    """Run pytest inside a rank, its output in a file."""
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
     (logs / f"pid{rank}").write_text(str(os.getpid()))
     sink = os.open(log(logs, int(rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND)

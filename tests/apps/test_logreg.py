@@ -110,7 +110,7 @@ def test_madelon_threshold_is_far_ahead_at_10_000_bits(alone, madelon, seed):
     assert gap["threshold:lam=14881"] < 0.4 and gap["topk:k=1"] > 3 * gap["threshold:lam=14881"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long("two hundred thousand steps")
 @pytest.mark.parametrize(("seed", "errors"), [(0, (0.096, 0.079)), (1, (0.088, 0.079))])
 def test_madelon_total_error_is_as_published_with_half_the_data(alone, madelon, seed, errors):
     runs = [

@@ -9,6 +9,7 @@ from bench_commands import ANYWHERE, HERE, ON_HOSTS, cases, run_quickly
 PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
 
 
+@pytest.mark.long("measures, if quickly")
 @pytest.mark.parametrize(("script", "argument"), cases(ANYWHERE))
 def test_the_command_runs(script, argument):
     assert run_quickly(script, argument).strip()

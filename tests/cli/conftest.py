@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from launching import COMMAND, ENVIRONMENTS, FAULTY, FAULTY_BENCH, ROOT, environment, launcher, run
+from launching import COMMAND, EACH_MPI, ENVIRONMENTS, FAULTY, FAULTY_BENCH, ROOT, environment, launcher, run
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def alone():
     return lambda script, *arguments, **extra: run([sys.executable, *script, *arguments], **extra)
 
 
-@pytest.fixture(params=ENVIRONMENTS)
+@pytest.fixture(params=EACH_MPI)
 def job(request: pytest.FixtureRequest):
     """Run a script (or the command) on ranks of each MPI there is: for what an MPI or its launcher has a part in."""
     return launcher(request.param)
@@ -31,7 +31,7 @@ def one_job():
     return launcher(ENVIRONMENTS[-1])
 
 
-@pytest.fixture(params=ENVIRONMENTS)
+@pytest.fixture(params=EACH_MPI)
 def begin(request: pytest.FixtureRequest):
     """Start the command on two ranks of each MPI there is, and leave it to the test; what is left is killed."""
     programs, processes = ROOT / ".venv" / request.param / "bin", []

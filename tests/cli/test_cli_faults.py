@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import ENVIRONMENTS
+from progress import slowed
 
 from mpicomp.comm.safety.fault_injection import Fault, parse
 from mpicomp.errors import InvalidArgument
@@ -18,7 +19,8 @@ CALL = [str(Path(__file__).resolve().parent / "faulty_call.py")]
 TIMED_OUT = 70
 
 
-def hang(job, what, times, timeout="1.5", **environment):
+def hang(job, what, times, **environment):
+    timeout = slowed(1.5)
     ended = job(CALL, what, times, MPICOMP_TIMEOUT=timeout, **environment)
     assert ended.code == TIMED_OUT, ended.err
     assert "END" not in ended.out
@@ -61,10 +63,11 @@ def test_the_helper_thread_is_watched(job):
 
 def test_without_threads_in_mpi(job):
     """Then a rank may not ask the others, nor abort through MPI; the launcher ends the job."""
-    ended = job(CALL, "ring", "20", MPICOMP_FAULT="hang:rank=1,call=5", MPICOMP_TIMEOUT="1.5",
+    timeout = slowed(1.5)
+    ended = job(CALL, "ring", "20", MPICOMP_FAULT="hang:rank=1,call=5", MPICOMP_TIMEOUT=timeout,
                 MPI4PY_RC_THREAD_LEVEL="funneled")  # fmt: skip
     assert ended.code == TIMED_OUT, ended.err
-    assert "longer than MPICOMP_TIMEOUT=1.5; stopping all ranks" in ended.err
+    assert f"longer than MPICOMP_TIMEOUT={timeout}; stopping all ranks" in ended.err
     assert "ranks of this communicator are" not in ended.err
     assert "last calls" in ended.err and "thread MainThread" in ended.err
 
@@ -83,21 +86,24 @@ def test_a_small_call_that_is_being_compared(one_job):
 
 @pytest.mark.parametrize("what", ["ring", "dense"])
 def test_slow_ranks_raise_no_alarm(one_job, what):
-    ended = one_job(CALL, what, "3", MPICOMP_FAULT="slow:rank=1,seconds=0.4", MPICOMP_TIMEOUT="20")
+    ended = one_job(CALL, what, "3", MPICOMP_FAULT="slow:rank=1,seconds=0.4", MPICOMP_TIMEOUT=slowed(20))
     assert ended.code == 0, ended.err
     assert ended.out.count("END") == one_job.ranks
     assert "[mpicomp]" not in ended.err
     assert ended.seconds > 1.2  # it was slow indeed
 
 
+def in_turn(cases):
+    """Return each case with one MPI, in turn; all but the first are long."""
+    first, *others = zip(cases, cycle(reversed(ENVIRONMENTS)))
+    return [first, *(pytest.param(*pair, marks=pytest.mark.long("another place in the job")) for pair in others)]
+
+
 KILLED_IN = ["native", "ring", "halving_doubling", "direct", "node_shared", "in-flight", "broadcast", "gather", "agree",
              "scalecom:chunk=10", "gtopk:density=0.1", "oktopk:density=0.1", "powersgd:rank=2", "onebit"]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("what", "job"), list(zip(KILLED_IN, cycle(ENVIRONMENTS))),
-    indirect=["job"],
-)  # fmt: skip
+@pytest.mark.parametrize(("what", "job"), in_turn(KILLED_IN), indirect=["job"])
 def test_kill_9_ends_the_job(job, what):
     """Under the MPIs in turn: that a launcher notices is a matter of the process, not of what it was in."""
     rank = 0 if KILLED_IN.index(what) % 4 < 2 else job.ranks - 1
@@ -107,17 +113,13 @@ def test_kill_9_ends_the_job(job, what):
     assert "END" not in ended.out
     assert f"MPICOMP_FAULT: kill on rank {rank} in call 6" in text
     assert re.search(r"signal 9|SIGNAL: 9|EXIT CODE: 9|exited on signal|RankLeft", text), text
-    assert ended.seconds < 40
 
 
-@pytest.mark.parametrize(
-    ("message", "job"), list(zip("13", cycle(ENVIRONMENTS))), indirect=["job"]
-)
+@pytest.mark.parametrize(("message", "job"), in_turn("13"), indirect=["job"])
 def test_kill_9_in_the_middle_of_a_ring(job, message):
     ended = job(CALL, "ring", "2000", MPICOMP_FAULT=f"kill:rank=1,call=9,message={message}")
     assert ended.code != 0
     assert f"in call 9 (message {message})" in ended.err
-    assert ended.seconds < 40
 
 
 @pytest.mark.parametrize(("kind", "what"), [("segv", "ring"), ("exit", "topk:density=0.1")])
@@ -125,14 +127,14 @@ def test_other_sudden_ends(job, kind, what):
     ended = job(CALL, what, "2000", MPICOMP_FAULT=f"{kind}:rank=1,call=6")
     assert ended.code != 0 and "END" not in ended.out
     assert f"MPICOMP_FAULT: {kind} on rank 1 in call 6" in ended.err
-    assert ended.seconds < 40
 
 
 def test_a_stopped_rank_is_noticed(job):
     """A stopped process answers nobody, but the others' watchdogs end the job, and with it that process."""
-    ended = job(CALL, "ring", "2000", MPICOMP_FAULT="stop:rank=1,call=6", MPICOMP_TIMEOUT="1.5")
+    timeout = slowed(1.5)
+    ended = job(CALL, "ring", "2000", MPICOMP_FAULT="stop:rank=1,call=6", MPICOMP_TIMEOUT=timeout)
     assert ended.code != 0 and "END" not in ended.out
-    assert "longer than MPICOMP_TIMEOUT=1.5; stopping all ranks" in ended.err
+    assert f"longer than MPICOMP_TIMEOUT={timeout}; stopping all ranks" in ended.err
     assert "rank 1: no answer: stopped, gone" in ended.err
 
 
@@ -154,10 +156,7 @@ assert set(INSIDE) == set(EXCHANGES)
 CHOSEN = INSIDE if os.environ.get("MPICOMP_SOAK") == "1" else ("leader", "balanced", "pieces")  # a launch takes seconds
 
 
-@pytest.mark.parametrize(
-    ("exchange", "job"), list(zip(CHOSEN, cycle(ENVIRONMENTS))),
-    indirect=["job"],
-)  # fmt: skip
+@pytest.mark.parametrize(("exchange", "job"), in_turn(CHOSEN), indirect=["job"])
 def test_raise_between_two_messages_of_an_exchange(job, exchange):
     scheme, call, message = INSIDE[exchange]
     ended = job(CALL, scheme, "2000", MPICOMP_FAULT=f"raise:rank=1,call={call},message={message}",
@@ -166,7 +165,6 @@ def test_raise_between_two_messages_of_an_exchange(job, exchange):
     who, why = rf"\[mpicomp\] rank 1 of {job.ranks} \(host .+, pid \d+\)", "MPICOMP_FAULT: raise on rank 1"
     assert re.search(rf"{who}: InjectedFault: {why} in call {call} \(message {message}\)", ended.err), ended.err
     assert "mpicomp/schemes/exchanges/" in ended.err  # the traceback goes through the exchange
-    assert ended.seconds < 40
 
 
 def test_nonsense_in_the_environment_is_refused(one_job):

@@ -47,7 +47,6 @@ def _ends(job, faulty, how, who, code, text):
     names = {"last": job.ranks - 1, "host": os.uname().nodename}
     ended = job(faulty, how, who.format(**names))
     assert ended.code == code, ended.err
-    assert ended.seconds < 30
     if text is not None:
         assert ended.err.count(text.format(**names)) == 1, ended.err
     assert ("Traceback" in ended.err) == (how == "crash")

@@ -8,30 +8,23 @@ import time
 from pathlib import Path
 
 import pytest
+from progress import PATIENCE_S, until
 
 from mpicomp.cli import console
 
 STOPPED = 75
-LIMIT_S = 300
 PROBLEM = ["train", "logreg", "--data", "synthetic:n=60,d=10,seed=1", "--workers", "3", "--scheme", "topk:k=2"]
 
 
-def wait_for(path, process):
-    deadline = time.monotonic() + LIMIT_S
-    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert path.exists(), process.communicate()[1] if process.poll() is not None else "no checkpoint in time"
-
-
 def ended(process):
-    out, err = process.communicate(timeout=LIMIT_S)
+    out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
 def test_a_signal_stops_the_job_with_a_checkpoint_to_go_on_from(begin, tmp_path):
     folder = tmp_path / "run"
     job = begin(*PROBLEM, "--epochs", "1000000", "--checkpoint", str(folder), "--checkpoint-every", "5")
-    wait_for(folder / "latest", job)
+    until((folder / "latest").exists, job)
     job.send_signal(signal.SIGUSR1)  # launchers hand it on to the ranks
     code, _, err = ended(job)
     assert code == STOPPED, err

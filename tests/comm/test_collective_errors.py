@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from progress import PATIENCE_S
 
 from mpicomp.comm.safety.collective_errors import together
 from mpicomp.errors import InvalidArgument
@@ -12,7 +13,7 @@ class Ranks:
     """What ``together`` needs of a Comm, for ``size`` threads: the error of any is raised on all."""
 
     def __init__(self, size):
-        self.errors, self.barrier = [None] * size, threading.Barrier(size, timeout=20)
+        self.errors, self.barrier = [None] * size, threading.Barrier(size, timeout=PATIENCE_S)
 
     def at(self, rank):
         ranks = self

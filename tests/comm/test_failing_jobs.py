@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 from run_mpi import job_command, job_environment, run_limited
@@ -36,16 +36,12 @@ FAILURES = {
 def start(tmp_path, body, size=2, **environment):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(body=body))
-    from pathlib import Path
-
-    begin = time.monotonic()
     command = [*job_command(Path(sys.executable), size), str(script)]
-    code, output = run_limited(command, job_environment(**environment), 300, tmp_path)
-    return code, output, time.monotonic() - begin
+    return run_limited(command, job_environment(**environment), 400, tmp_path)
 
 
 def test_a_good_job_ends_well(tmp_path):
-    code, output, _ = start(tmp_path, "")
+    code, output = start(tmp_path, "")
     assert code == 0
     assert output.count("the end") == 2
 
@@ -64,7 +60,7 @@ LEAVING = {
 def test_a_rank_that_ends_while_others_wait_for_it(tmp_path, name):
     """Whatever its exit code: nobody waits for the end of MPICOMP_TIMEOUT."""
     size = 4 if "neighbour" in name else 2
-    code, output, _ = start(tmp_path, LEAVING[name], size)
+    code, output = start(tmp_path, LEAVING[name], size)
     assert code not in (0, None), output
     left = 2 if size == 4 else 1
     said = rf"is in #\d+ .*, but rank {left} of this communicator has ended after #\d+; stopping all ranks"
@@ -90,9 +86,10 @@ BESIDE = {
 }
 
 
+@pytest.mark.long("ranks work for ten seconds beside one that left")
 @pytest.mark.parametrize("name", list(BESIDE))
 def test_a_rank_may_end_while_others_do_without_it(tmp_path, name):
-    code, output, _ = start(tmp_path, "import time\n" + BESIDE[name], 3)
+    code, output = start(tmp_path, "import time\n" + BESIDE[name], 3)
     assert code == 0, output
     assert "[mpicomp]" not in output
 
@@ -104,7 +101,7 @@ def test_a_rank_that_leaves_a_call_of_mpi_in_the_middle(tmp_path):
         "if comm.rank == 1: comm._link.leave('rank 1', 'KeyboardInterrupt'); time.sleep(300)\n"
         "comm.Allreduce(MPI.IN_PLACE, np.ones(10))"
     )
-    code, output, _ = start(tmp_path, body, MPICOMP_CHECK="0")
+    code, output = start(tmp_path, body, MPICOMP_CHECK="0")
     assert code not in (0, None), output
     said = r"is in #81 Allreduce .*, but rank 1 of this communicator left a call in the middle"
     assert re.search(said, output), output
@@ -113,12 +110,11 @@ def test_a_rank_that_leaves_a_call_of_mpi_in_the_middle(tmp_path):
 @pytest.mark.parametrize("name", list(FAILURES))
 def test_a_failing_rank_ends_the_job(tmp_path, name):
     body, text = FAILURES[name]
-    code, output, seconds = start(tmp_path, body)
+    code, output = start(tmp_path, body)
     assert code not in (0, None), output
     assert re.search(text, output), output
     assert "[mpicomp] rank" in output
     assert "the end" not in output
-    assert seconds < 40
 
 
 def alone(program, **environment):

@@ -45,8 +45,12 @@ def environment():
     }  # fmt: skip
 
 
+WITH_COMMANDS = [page if page.stem == "choose" else pytest.param(page, marks=pytest.mark.long("whole jobs"))
+                 for page in PAGES if any(typed(page))]
+
+
 @pytest.mark.timeout(3600)  # far more than an idle machine takes
-@pytest.mark.parametrize("page", [page for page in PAGES if any(typed(page))], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
 def test_what_is_typed_runs(page, tmp_path):
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     for command, code in typed(page):

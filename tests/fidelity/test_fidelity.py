@@ -98,7 +98,7 @@ def run(code: list[str], tmp_path: Path) -> str:
     """A process of its own, for MPI starts in it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *code], cwd=tmp_path, env=environment, capture_output=True, text=True,
-                          timeout=280)
+                          timeout=800)
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stdout + done.stderr
     return done.stdout
 
@@ -137,7 +137,8 @@ print("the same")
     assert run(["-c", code], tmp_path) == "the same\n"
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.long("a step of every experiment")
+@pytest.mark.timeout(1800)
 def test_every_experiment_fills_its_table(tmp_path: Path) -> None:
     words = [str(HERE / "run.py"), *RUNNABLE, "--quick", "--seeds", "1", "--folder", str(tmp_path / "kept")]
     first = run([*words, "--jobs", "1"], tmp_path)

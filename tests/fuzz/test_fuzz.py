@@ -15,6 +15,7 @@ COUNT = 150
 SLOW = {"file: trace hdf5": 40, "file: bench h5": 40, "file: matlab": 40}  # milliseconds each
 
 
+@pytest.mark.long("thousands of bent inputs; test_generated.py has fewer")
 @pytest.mark.parametrize("name", fuzz.names())
 def test_bent_inputs_are_read_or_refused(name, tmp_path, monkeypatch):
     for module, forks in fuzz.files.FORKS.items():

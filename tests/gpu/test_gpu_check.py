@@ -17,6 +17,9 @@ import pytest
 from gpu_check import FAILED, NO_CUPY, NO_GPU, PASSED, Part, check, main, run, slug, verdict
 from gpu_machine import Finding
 from gpu_report import json_lines, markdown
+from progress import PATIENCE_S, slowed, until
+
+from mpicomp import survivors
 
 
 def python(code):
@@ -114,7 +117,7 @@ def test_wheels_are_installed_first(machine, capsys, monkeypatch, tmp_path):
     findings(monkeypatch)
     monkeypatch.setattr(gpu_check, "parts", lambda elements: [Part("good", python("print('fine')"), 60)])
     (tmp_path / "broken-1-py3-none-any.whl").write_text("no zip")
-    until = str(time.monotonic() - gpu_check.BEGUN + 100)
+    until = str(time.monotonic() - gpu_check.BEGUN + PATIENCE_S)
     assert main(["--wheels", str(tmp_path), "--output", str(tmp_path), "--seconds", until]) == FAILED
     parts = json.loads((tmp_path / "nvidia-h200.json").read_text())["parts"]
     assert [(one["part"], one["outcome"]) for one in parts] == [("wheels", "failed"), ("good", "passed")]
@@ -137,7 +140,7 @@ def test_a_whole_run(machine, capsys, monkeypatch, tmp_path):
         Part("PyTorch", python("raise SystemExit(1)"), 60, ("cupy", "torch")),
     ]
     monkeypatch.setattr(gpu_check, "parts", lambda elements: parts)
-    until = str(time.monotonic() - gpu_check.BEGUN + 100)
+    until = str(time.monotonic() - gpu_check.BEGUN + PATIENCE_S)
     assert main(["--output", str(tmp_path), "--seconds", until]) == FAILED
     found = json.loads((tmp_path / "nvidia-h200.json").read_text())
     assert [one["outcome"] for one in found["parts"]] == ["passed", "failed", "stopped", "skipped"]
@@ -189,17 +192,16 @@ def test_the_start_counts(machine, monkeypatch, tmp_path):
 
 def test_a_part_is_killed_with_its_children(tmp_path):
     """Also those in a group of their own, as a launcher puts ranks."""
-    marker = tmp_path / "alive"
-    child = f"import time, pathlib; time.sleep(8); pathlib.Path({str(marker)!r}).touch()"
+    child = f"import os, time; print(os.getpid(), file=open({str(tmp_path / 'pid')!r}, 'w')); time.sleep(900)"
     start = f"import signal, subprocess, sys; signal.signal(15, signal.SIG_IGN); " \
             f"subprocess.run([sys.executable, '-c', {child!r}], process_group=0)"
     if sys.version_info < (3, 11):
         start = start.replace("process_group=0", "")
-    outcome = run(Part("parent", python(start), 60), 1.5, tmp_path / "log")
+    limit = float(slowed(3))
+    outcome = run(Part("parent", python(start), 60), limit, tmp_path / "log")
     assert outcome["outcome"] == "stopped"
-    assert outcome["limit_s"] == 1.5
-    time.sleep(7)
-    assert not marker.exists()
+    assert outcome["limit_s"] == limit
+    until(lambda: survivors.process(int((tmp_path / "pid").read_text())) == (0, 0, 0))
 
 
 CHECK = """
@@ -217,12 +219,10 @@ sys.exit(gpu_check.main(["--output", {output!r}]))
 def test_a_check_that_is_told_to_end_keeps_what_it_has(tmp_path):
     code = CHECK.format(tests=str(Path(__file__).parent), output=str(tmp_path))
     with subprocess.Popen(python(code), stdout=subprocess.DEVNULL) as process:
-        log, patience = tmp_path / "gpu.log", time.monotonic() + 100
-        while not (log.exists() and "first" in log.read_text()) and process.poll() is None:
-            assert time.monotonic() < patience
-            time.sleep(0.1)
+        log = tmp_path / "gpu.log"
+        until(lambda: log.exists() and "first" in log.read_text(), process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=100) == PASSED
+        assert process.wait(timeout=PATIENCE_S) == PASSED
     slow, following = json.loads((tmp_path / "gpu.json").read_text())["parts"]
     assert slow["outcome"] == "stopped" and slow["results"] == [{"case": "first", "passed": True}]
     assert slow["reason"] == following["reason"] == "the check was ended by SIGTERM"
@@ -233,7 +233,7 @@ def test_only_tests_of_kernels_run_on_a_gpu():
     """Not those that are named after CUDA and run on the CPU alone."""
     command = [sys.executable, *gpu_check.KERNEL_TESTS, "--collect-only"]
     done = subprocess.run(command, cwd=gpu_check.ROOT, env=gpu_machine.environment(), capture_output=True, text=True,
-                          timeout=100, check=False)  # fmt: skip
+                          timeout=PATIENCE_S, check=False)  # fmt: skip
     files = {line.partition("::")[0].rpartition("/")[2] for line in done.stdout.splitlines() if "::" in line}
     assert {"test_many.py", "test_cuda_largest.py", "test_selection.py"} <= files
     assert not files & {"test_cuda_checked.py", "test_cuda_compiles.py", "test_large.py", "test_on_gpu.py",
@@ -245,7 +245,7 @@ def test_tests_of_kernels_report_as_they_go():
     """A line of JSON per file, and per test that failed, as all do if there is no CuPy."""
     command = [sys.executable, *gpu_check.KERNEL_TESTS[:-1], "tests/ops/test_measure.py", "tests/ops/test_sketch.py"]
     done = subprocess.run([*command, "-k", "squared or nonfinite or rows_refuses"], cwd=gpu_check.ROOT, text=True,
-                          env=gpu_machine.environment(), capture_output=True, timeout=100, check=False)  # fmt: skip
+                          env=gpu_machine.environment(), capture_output=True, timeout=PATIENCE_S)  # fmt: skip
     results = json_lines(done.stdout)
     assert sum(one.get("tests", 1) for one in results) >= 10, done.stdout
     files = {one["case"].partition("::")[0].rpartition("/")[2] for one in results}

@@ -111,7 +111,7 @@ def cpu_ops(request):
     _cpu.force_isa("")
 
 
-@pytest.fixture(params=[*ISAS, "cuda"])
+@pytest.fixture(params=[*ISAS, pytest.param("cuda", marks=pytest.mark.long("test_gpu_bench.py runs each kernel once"))])
 def ops(request):
     """Every implementation that has to agree with the oracle."""
     if request.param == "cuda":

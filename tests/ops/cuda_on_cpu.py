@@ -169,7 +169,7 @@ def made(name: str, texts: dict[str, str], options: list[str]) -> Path:
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
             for file, text in texts.items():
                 Path(folder, file).write_text(text, encoding="utf-8")
-            subprocess.run(["g++", *options, "-o", "made"], cwd=folder, check=True, timeout=100)
+            subprocess.run(["g++", *options, "-o", "made"], cwd=folder, check=True, timeout=900)
             Path(folder, "made").replace(result)
     return result
 

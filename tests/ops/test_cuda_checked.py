@@ -20,7 +20,8 @@ THREADS, BLOCKS = cuda_runtime.THREADS, 7
 PLANTED = Path(__file__).with_name("planted.cu").read_text(encoding="utf-8")
 ELEMENTS = THREADS * BLOCKS
 KEY = Key(1, 2, 3)
-pytestmark = pytest.mark.skipif(CheckedRuntime.missing() is not None, reason=str(CheckedRuntime.missing()))
+pytestmark = [pytest.mark.skipif(CheckedRuntime.missing() is not None, reason=str(CheckedRuntime.missing())),
+              pytest.mark.long("compiles kernels with checks of every access to memory")]
 
 
 def zeros(dtype, n=ELEMENTS):

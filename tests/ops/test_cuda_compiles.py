@@ -14,6 +14,7 @@ from mpicomp.ops.gpu import cuda_runtime
 INDEXES_ITS_STACK = "sketch_estimate<{}, 0>"
 
 
+@pytest.mark.long("compiles all kernels for three architectures")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("family", cuda_runtime.KERNELS)
 def test_compiles_without_spills(family, architecture):

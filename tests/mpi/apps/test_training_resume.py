@@ -42,9 +42,10 @@ def plain(result):
 
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="nothing here is new on more than 3 ranks")
 
-CASES = [(train_logreg, "topk:k=3"),
-         (train_logreg, "error-reset:density=0.2,period=3"), (train_mlp, "topk:density=0.05"),
-         (train_mlp, "dgc:density=0.1"), (train_mlp, "powersgd:rank=2")]  # fmt: skip
+LONG = pytest.mark.long("three trainings each")
+CASES = [(train_logreg, "topk:k=3"), *(pytest.param(*case, marks=LONG) for case in (
+    (train_logreg, "error-reset:density=0.2,period=3"), (train_mlp, "topk:density=0.05"),
+    (train_mlp, "dgc:density=0.1"), (train_mlp, "powersgd:rank=2")))]  # fmt: skip
 
 
 @pytest.mark.parametrize(("train", "scheme"), CASES, ids=lambda value: getattr(value, "__name__", value))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from scheme_sets import each, small
 from torch import nn
 
 import mpicomp
@@ -110,20 +111,17 @@ def test_dense_is_one_process_with_all_batches(comm, seed, kind, overlap):
     optimizer.close()
 
 
-@pytest.mark.parametrize("name", schemes.names())
+@pytest.mark.parametrize("name", each(schemes.names()))
 def test_every_scheme(comm, seed, name):
     """Two steps beside backward have the bits of two steps after it, and ranks agree."""
     if comm.size != 2:
         pytest.skip("two ranks will do: test_every_scheme.py has the others")
-    options = mpicomp.Scheme.parse(name).options
-    given = ",".join(f"{option}={value}" for option, value in SMALL.items() if option in options)
-    if "momentum" in options:
-        given += ",momentum=0"
+    text = small(name, {**SMALL, "momentum": "0"})
     models = []
     for overlap in (True, False):
         model = made(seed)
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = wrap(model, comm, f"{name}:{given}".rstrip(":"), inner, overlap=overlap, bucket_bytes=2000)
+        optimizer = wrap(model, comm, text, inner, overlap=overlap, bucket_bytes=2000)
         train(model, optimizer, batches(seed, comm.size, 2)[:, comm.rank])
         optimizer.close()
         models.append(model)

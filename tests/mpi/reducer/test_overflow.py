@@ -7,6 +7,7 @@ a scheme without any refuses the step.
 import numpy as np
 import pytest
 from mpi4py import MPI
+from scheme_sets import each, small
 
 import mpicomp
 from mpicomp import schemes
@@ -23,14 +24,7 @@ OTHERS = ["topk:codec=levels,k=20", "topk:codec=natural,k=20", "qsgd:exchange=pi
           "scalecom:chunk=16,beta=0.1", "onebit:second=no", "dgc:density=0.05,nesterov=yes,dense=1d"]
 
 
-def small(name):
-    """A scheme with its options sized for short vectors."""
-    options = mpicomp.Scheme.parse(name).options
-    given = ",".join(f"{option}={value}" for option, value in SMALL.items() if option in options)
-    return f"{name}:{given}" if given else name
-
-
-ALL = [*(small(name) for name in schemes.names() if name != "strom"), "strom:lam=2", *OTHERS]
+ALL = [*(small(name, SMALL) for name in schemes.names() if name != "strom"), "strom:lam=2", *OTHERS]
 PLAIN = [text for text in ALL if text.partition(":")[0] in ("dense", "half")]
 
 
@@ -52,7 +46,7 @@ def residuals(reducer):
 # -- in the precision of computation
 
 @pytest.mark.parametrize("size", [1e26, 3e38])
-@pytest.mark.parametrize("text", [text for text in ALL if text not in PLAIN])
+@pytest.mark.parametrize("text", each(text for text in ALL if text not in PLAIN))
 def test_large_gradients_are_averaged_or_refused_and_never_remembered_as_infinity(comm, seed, text, size):
     """A step that raises does so on all ranks, and leaves every memory as it was."""
     reducer = mpicomp.Reducer(comm, text)
@@ -136,7 +130,7 @@ def test_a_shift_whose_mean_would_not_be_finite_is_refused(comm, wrong):
 
 # -- in float16
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_a_float16_mean_is_finite_or_refused_on_every_rank(comm, seed, text):
     """And what it does not hold is kept: sent + kept = came in, or nothing has changed."""
     reducer = mpicomp.Reducer(comm, text)

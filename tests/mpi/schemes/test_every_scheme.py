@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from mpi4py import MPI
+from scheme_sets import each, memory_of, small
 
 import mpicomp
 from mpicomp import bench, schemes
@@ -14,18 +15,7 @@ SHAPES = {"w": (4, 5), "none": (0,), "b": (1,), "kernel": (3, 2, 2, 2), "v": (31
 SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
 
 
-def small(name):
-    """A scheme with its options sized for short vectors."""
-    options = mpicomp.Scheme.parse(name).options
-    given = ",".join(f"{option}={value}" for option, value in SMALL.items() if option in options)
-    return f"{name}:{given}" if given else name
-
-
-def memory_of(text):
-    return mpicomp.Scheme.parse(text).parts(workers=1).memories[0]
-
-
-ALL = [small(name) for name in schemes.names()]
+ALL = [small(name, SMALL) for name in schemes.names()]
 COMMON_MEAN = [text for text in ALL if memory_of(text).name != "error-reset"]  # others add a rank's own share
 
 
@@ -43,7 +33,7 @@ def assert_alike(comm, mean):
         assert value.tobytes() == reference.tobytes()
 
 
-@pytest.mark.parametrize("text", COMMON_MEAN)
+@pytest.mark.parametrize("text", each(COMMON_MEAN))
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_rank_has_the_same_mean(comm, seed, text, workers):
     reducer = mpicomp.Reducer(comm, text, workers=workers)
@@ -54,7 +44,7 @@ def test_every_rank_has_the_same_mean(comm, seed, text, workers):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_dtypes(comm, seed, text, dtype):
     reducer = mpicomp.Reducer(comm, text)
     for step in range(2):
@@ -63,7 +53,7 @@ def test_dtypes(comm, seed, text, dtype):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 127, 257])
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_any_length(comm, seed, text, n):
     reducer = mpicomp.Reducer(comm, text)
     for _ in range(2):
@@ -71,7 +61,7 @@ def test_any_length(comm, seed, text, n):
         assert reducer.reduce(grad).shape == (n,)
 
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_resume_is_bit_exact(comm, seed, text):
     def run(reducer, steps):
         return [reducer.reduce(gradients(seed, comm.rank, step)) for step in steps]
@@ -86,7 +76,7 @@ def test_resume_is_bit_exact(comm, seed, text):
             assert a[name].tobytes() == b[name].tobytes()
 
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_a_state_that_lacks_anything_on_one_rank_is_refused_on_all(comm, seed, text):
     """Where one rank alone would have to begin anew, the next step would hang, or be of other memories."""
     first, second = (mpicomp.Reducer(comm, text, measures=1) for _ in range(2))
@@ -106,7 +96,7 @@ def test_a_state_that_lacks_anything_on_one_rank_is_refused_on_all(comm, seed, t
         assert a.tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize("text", [*ALL, "onebit:memory=none", "topk:memory=update"])
+@pytest.mark.parametrize("text", each([*ALL, "onebit:memory=none", "topk:memory=update"]))
 def test_a_state_whose_memories_are_missing_on_all_ranks_is_refused(comm, seed, text):
     """They would be taken for zero. What is no memory begins anew; before the first step there is none."""
     first, second = (mpicomp.Reducer(comm, text) for _ in range(2))
@@ -123,7 +113,7 @@ def test_a_state_whose_memories_are_missing_on_all_ranks_is_refused(comm, seed, 
     second.load_state_dict({name: value for name, value in whole.items() if not name.startswith("schedule/")})
 
 
-@pytest.mark.parametrize("text", [text for text in ALL if not memory_of(text).silences])
+@pytest.mark.parametrize("text", each(text for text in ALL if not memory_of(text).silences))
 @pytest.mark.parametrize("resumes", [False, True])
 def test_a_first_step_that_is_refused_leaves_nothing_of_its_layout(comm, seed, text, resumes):
     """Not even in parts that took it before ranks agreed; what was loaded stays."""
@@ -143,7 +133,7 @@ def test_a_first_step_that_is_refused_leaves_nothing_of_its_layout(comm, seed, t
             assert a.tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize("text", [text for text in ALL if memory_of(text).name in ("residual", "error-reset")])
+@pytest.mark.parametrize("text", each(text for text in ALL if memory_of(text).name in ("residual", "error-reset")))
 def test_sent_plus_kept_is_what_came_in(comm, seed, text):
     """Random floats: what all memories hold and the sum of all means make up all gradients."""
     reducer = mpicomp.Reducer(comm, text)
@@ -169,7 +159,7 @@ def test_sent_plus_kept_is_what_came_in(comm, seed, text):
     np.testing.assert_allclose(sent * comm.size + kept, came_in, atol=1e-4 * comm.size)
 
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_non_finite_gradient_is_raised_everywhere_and_not_remembered(comm, seed, text, value):
     if memory_of(text).silences:
@@ -188,7 +178,7 @@ def test_a_non_finite_gradient_is_raised_everywhere_and_not_remembered(comm, see
         np.testing.assert_array_equal(before[key], after[key])
 
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_dense_arrays_are_averaged_exactly(comm, seed, text):
     if memory_of(text).silences:
         pytest.skip("refused: a silent step sends nothing")
@@ -203,7 +193,7 @@ def test_dense_arrays_are_averaged_exactly(comm, seed, text):
         np.testing.assert_array_equal(mean[name], total * np.float32(1 / comm.size))
 
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_statistics(comm, seed, text):
     reducer = mpicomp.Reducer(comm, text, algorithm="ring")  # memory that ranks share has no messages to count
     for step in range(2):
@@ -216,7 +206,7 @@ def test_statistics(comm, seed, text):
         assert (counts[0] > 0) == (comm.size > 1 and not memory_of(text).silent(step))
 
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_the_bench_takes_it_and_finds_it_right(comm, text):
     plan = bench.Plan(sizes=(4096,), algorithms=("native",), schemes=(text,), iters=3, warmup=1)
     rows = next(iter(bench.run(comm, plan)))
@@ -224,7 +214,7 @@ def test_the_bench_takes_it_and_finds_it_right(comm, text):
     assert all(row["ok"] for row in rows)
 
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_ranks_do_what_virtual_workers_of_one_rank_do_but_for_two_schemes(comm, seed, text):
     """docs/fidelity.md trains in one process: of a tree of ranks, or a piece per rank, it shows nothing."""
     if comm.size == 1:

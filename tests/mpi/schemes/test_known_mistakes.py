@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 from mpi4py import MPI
+from scheme_sets import each, small
 
 import mpicomp
 from mpicomp import schemes
@@ -16,14 +17,7 @@ SMALL = {"density": "0.05", "chunk": "16", "bin": "20", "columns": "64", "row": 
          "unit": "0.1"}
 
 
-def small(name):
-    """A scheme with its options sized for short vectors."""
-    options = mpicomp.Scheme.parse(name).options
-    given = ",".join(f"{option}={value}" for option, value in SMALL.items() if option in options)
-    return f"{name}:{given}" if given else name
-
-
-ALL = [small(name) for name in schemes.names()]
+ALL = [small(name, SMALL) for name in schemes.names()]
 ROUNDS_UP = [text for text in ALL if text.startswith("stochastic-rounding")]  # towards plus infinity, or below, by draw
 
 
@@ -31,7 +25,7 @@ def gradient(seed, rank, step, n):
     return np.random.default_rng([seed, rank, step]).standard_normal(n).astype(np.float32)
 
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_reducers_share_no_memory(comm, seed, text):
     """Two models trained in turn are what each is alone: residuals do not belong to a class."""
     n = 300
@@ -46,7 +40,7 @@ def test_reducers_share_no_memory(comm, seed, text):
     assert [list(one) for one in zip(*in_turn, strict=True)] == [alone(0), alone(1)]
 
 
-@pytest.mark.parametrize("text", [text for text in ALL if text not in ROUNDS_UP])
+@pytest.mark.parametrize("text", each(text for text in ALL if text not in ROUNDS_UP))
 def test_signs_do_not_matter(comm, seed, text):
     """Magnitudes are compared: the opposite gradients have the opposite mean."""
     one, other = (mpicomp.Reducer(comm, text) for _ in range(2))
@@ -55,7 +49,7 @@ def test_signs_do_not_matter(comm, seed, text):
         np.testing.assert_array_equal(one.reduce(grad), -other.reduce(-grad))
 
 
-@pytest.mark.parametrize("text", [text for text in ALL if text.partition(":")[0] not in ("dense", "localsgd")])
+@pytest.mark.parametrize("text", each(text for text in ALL if text.partition(":")[0] not in ("dense", "localsgd")))
 def test_the_first_step_is_compressed(comm, seed, text):
     """By default no scheme sends dense steps first: what it says it does, it does."""
     n = 20_000
@@ -84,7 +78,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_arrays_of_one_kind(comm, seed, text, kind):
     """Nothing is left for the other branch of a scheme: no compressed arrays, or no others."""
     reducer = mpicomp.Reducer(comm, text)
@@ -96,7 +90,7 @@ def test_arrays_of_one_kind(comm, seed, text, kind):
         assert all(np.isfinite(value).all() for value in mean.values())
 
 
-@pytest.mark.parametrize("text", [text for text in ALL if not text.startswith("localsgd")])
+@pytest.mark.parametrize("text", each(text for text in ALL if not text.startswith("localsgd")))
 def test_everything_may_go_dense(comm, text):
     """Then no list is left to put together."""
     separator = "," if ":" in text else ":"
@@ -112,7 +106,7 @@ SWAPPED = ["topk:codec=levels,levels=127", "topk:codec=sign", "natural:memory=re
            "qsgd:memory=residual,levels=127", "localsgd:codec=sign,exchange=gather"]
 
 
-@pytest.mark.parametrize("text", [*WITH_MEMORY, *SWAPPED])
+@pytest.mark.parametrize("text", each([*WITH_MEMORY, *SWAPPED]))
 def test_memories_stay_bounded(comm, seed, text):
     """A code whose error is larger than the value would let its memory grow from step to step."""
     if comm.size > 1:

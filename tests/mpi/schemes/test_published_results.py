@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from mpi4py import MPI
-from test_every_scheme import ALL, memory_of
+from scheme_sets import each, memory_of
+from test_every_scheme import ALL
 
 import mpicomp
 
@@ -68,7 +69,7 @@ def test_errors_of_a_threshold_are_below_it(comm, seed):
         assert np.abs(reducer.state_dict()["memory/0/residual"]).max() < 2.5
 
 
-@pytest.mark.parametrize("text", ALL)
+@pytest.mark.parametrize("text", each(ALL))
 def test_gradient_descent_reaches_the_optimum(comm, seed, text):
     """Workers pull a common x to points of their own; only the mean of all is the optimum. An element may wait for tens
     of steps until it is sent, so steps are small: smaller still with momentum. The noise of unbiased codecs keeps a

@@ -54,6 +54,7 @@ def test_a_real_run_is_explained(comm, folder):
         assert got["worst"] == slow and got["most"] > SLOW_S / 2 * 1e9
 
 
+@pytest.mark.long("ranks wait for five seconds")
 def test_a_run_that_stands_still_is_explained_while_it_does(comm, folder):
     found = None
     with Recorder(comm, folder / "run.h5") as recorder:
