@@ -1,18 +1,19 @@
 """Dense all-reduce schedules: the registry of their names (`table` holds the choice between them).
 
-Each schedule is one file with ``allreduce(link, work, op, ops, scratch, factor, source)``: it replaces the vector
-``work`` on every rank by the reduction over the ranks of ``link``, with the same bits on every rank. What is reduced is
-``source``, where given, which stays as it is; nothing is copied. A ``factor`` other than 1 multiplies every element of
-the result as it becomes final: for floats in full precision.
+Each schedule is one file with ``allreduce(link, work, op, ops, scratch, factor, source)``. It replaces the vector
+``work`` on every rank by the reduction over the ranks of ``link``, with the same bits on every rank. If a ``source`` is
+given, it is reduced instead of ``work`` and stays unchanged; nothing is copied. A ``factor`` other than 1 multiplies
+every element of the result as it becomes final: for floats in full precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 from ..errors import InvalidArgument
+from ..types import Array
+from .interfaces import Arithmetic
 
 ALGORITHMS = {
     "native": "mpicomp.allreduce.native",
@@ -21,17 +22,19 @@ ALGORITHMS = {
     "direct": "mpicomp.allreduce.direct",
     "node_shared": "mpicomp.allreduce.node_shared",
 }
-# For arrays on a device alone, and only where they are asked for: not among the names that run everywhere.
+# For device arrays only, and only on request: not among the names that run everywhere.
 ON_DEVICES = frozenset({"nccl"})
-# In memory that ranks share, which a device's is not: device arrays go through the host, also where MPI takes them.
+# In shared host memory: device arrays go through the host, even if MPI takes device memory.
 ON_HOSTS = frozenset({"node_shared"})
 # The array operation that combines two operands, by the name of the reduction.
 VERBS = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
-# NumPy's, of integers on the host, between nodes whose ranks share memory: elsewhere MPI's own call does these.
+# NumPy functions for integers in host memory, used by `node_shared` between nodes; otherwise MPI's own call runs them.
 LOGIC = {
     "land": "logical_and", "lor": "logical_or", "lxor": "logical_xor",
     "band": "bitwise_and", "bor": "bitwise_or", "bxor": "bitwise_xor",
 }  # fmt: skip
+
+Combine = Callable[[Array, Array], None]
 
 
 def names() -> list[str]:
@@ -46,29 +49,29 @@ def check_name(name: str) -> str:
 
 
 def check_asked(name: str) -> str:
-    """As ``check_name``; a schedule for device arrays will do, too."""
+    """Check a name as ``check_name`` does; allow schedules for device arrays, too."""
     return name if name in ON_DEVICES else check_name(name)
 
 
-def check_home(name: str, vector: Any) -> None:
-    """Refuse a schedule for device arrays where the vectors are NumPy's."""
+def check_home(name: str, vector: object) -> None:
+    """Refuse a schedule for device arrays if the vectors are NumPy's."""
     if name in ON_DEVICES and type(vector).__module__ == "numpy":
         raise InvalidArgument(f"algorithm={name!r} adds arrays in CUDA memory, got arrays in host memory: use 'auto'")
 
 
 def get(name: str) -> Callable[..., None]:
-    """The schedule called ``name``."""
+    """Return the schedule called ``name``."""
     if name not in ALGORITHMS:
         raise InvalidArgument(f"unknown algorithm {name!r}: choose one of {', '.join(ALGORITHMS)}")
     return import_module(ALGORITHMS[name]).allreduce
 
 
-def combiner(ops: Any, op: str, factor: float = 1.0) -> Callable[[Any, Any], None]:
-    """``combine(dst, src)``: dst = (dst OP src) * factor, element by element."""
+def combiner(ops: Arithmetic, op: str, factor: float = 1.0) -> Combine:
+    """Return ``combine(dst, src)``: dst = (dst OP src) * factor, element by element."""
     if factor != 1.0:
         combine = combiner(ops, op)
 
-        def finish(dst: Any, src: Any) -> None:
+        def finish(dst: Array, src: Array) -> None:
             combine(dst, src)
             ops.scale(dst, factor)
 

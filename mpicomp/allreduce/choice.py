@@ -1,20 +1,14 @@
-"""Which schedule runs where ``auto``, or one that does not cover the vector, was asked for.
-
-``target`` tells of the vector: ``array`` (size, nbytes, dtype), ``kind`` (of half precision, else None), ``name`` (of
-its type) and ``device`` (None: the host). ``link`` tells of the ranks: ``size``, ``rows``, ``one_node``,
-``ranks_per_node``, ``reproducible``, ``node.problem`` and ``takes_devices`` (MPI reads and writes device memory).
-"""
+"""Choice of the schedule for ``auto``, and for a schedule that does not cover the vector."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..ops.node_shared import has_kernel
 from . import ON_DEVICES, ON_HOSTS, VERBS
+from .interfaces import Link, Operand
 
 
-def schedule(target: Any, op: str, algorithm: str, link: Any) -> str:
-    """The schedule that runs where ``algorithm`` was asked for."""
+def schedule(target: Operand, op: str, algorithm: str, link: Link) -> str:
+    """Return the name of the schedule that runs for the requested ``algorithm``."""
     if link.reproducible and link.size > 1:
         return in_rank_order(target, op, link)
     if algorithm in ON_DEVICES:
@@ -33,8 +27,8 @@ def schedule(target: Any, op: str, algorithm: str, link: Any) -> str:
     return algorithm
 
 
-def in_rank_order(target: Any, op: str, link: Any) -> str:
-    """The schedule of the reproducible mode: one that combines the ranks' elements in the order of the ranks.
+def in_rank_order(target: Operand, op: str, link: Link) -> str:
+    """Return the schedule of the reproducible mode, which combines elements in the order of the ranks.
 
     Logical and bitwise operations give the same bits in any order.
     """
@@ -43,19 +37,20 @@ def in_rank_order(target: Any, op: str, link: Any) -> str:
     return "direct" if op in VERBS else "native"
 
 
-def automatic(target: Any, link: Any) -> str:
+def automatic(target: Operand, link: Link) -> str:
+    """Return the choice of ``auto`` for a vector on these ranks."""
     on_device = target.device is not None
     direct = on_device and link.takes_devices  # then no detour through the host
     if target.kind:
         shared = link.size > 1 if link.one_node else link.ranks_per_node > 1 and not on_device
         return "node_shared" if shared and not direct else "direct"
     if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
-        return "native"  # what overflow does is MPI's choice, and must not depend on the length
-    chosen: str = link.rows["gpu" if on_device else "cpu"].pick(target.array.nbytes)
+        return "native"  # the effect of overflow is MPI's choice, and must not depend on the length
+    chosen = link.rows["gpu" if on_device else "cpu"].pick(target.array.nbytes)
     return "ring" if direct and chosen in ON_HOSTS else chosen
 
 
-def shares_memory(target: Any, op: str, link: Any) -> bool:
-    """Whether ``node_shared`` can run; collective where it is asked for the first time."""
+def shares_memory(target: Operand, op: str, link: Link) -> bool:
+    """Return True if ``node_shared`` can run; the first call is collective."""
     covered = has_kernel(op, target.name) and (link.one_node or link.ranks_per_node > 1)
     return covered and link.node.problem is None

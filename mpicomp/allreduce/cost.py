@@ -1,6 +1,6 @@
-"""What the schedules cost: steps, bytes and additions of one rank, and the time they add up to.
+"""Cost of the dense schedules: steps, bytes and additions of one rank, and their time.
 
-The model is the usual one: a message of m bytes takes ``latency + m / bandwidth``, an addition ``gamma`` a byte.
+The model is the usual one: a message of m bytes takes ``latency + m / bandwidth``, an addition ``gamma`` per byte.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from .._util.partition import partition
 
 @dataclass(frozen=True)
 class Cost:
-    """One rank's share of a schedule, the busiest rank's where they differ."""
+    """One rank's share of a schedule; that of the busiest rank if they differ."""
 
     steps: int  # messages that wait for each other
     nbytes: float  # bytes sent along those steps
     reduced: float  # bytes of operands added
 
     def time(self, latency: float, inverse_bandwidth: float, gamma: float = 0.0) -> float:
-        """Seconds, from seconds a message, seconds a byte sent and seconds a byte added.
+        """Return the seconds, from seconds per message, per byte sent and per byte added.
 
         >>> ring(64e6, 8).time(latency=50e-6, inverse_bandwidth=1 / 125e6)  # 64 MB over 1 Gbit/s
         0.8967
@@ -39,7 +39,7 @@ def direct(nbytes: float, size: int) -> Cost:
 
 
 def node_shared(nbytes: float, size: int) -> Cost:
-    """One node: nothing is sent; every rank adds its slice of all vectors, which costs memory traffic alone."""
+    """Cost on one node: every rank adds its slice of all vectors; nothing is sent."""
     return Cost(2, 0.0, (size - 1) / size * nbytes)
 
 
@@ -66,9 +66,9 @@ def gather_ring(nbytes: float, size: int) -> Cost:
 
 
 def least_bytes(nbytes: int, size: int) -> int:
-    """What each rank sends, and receives, in an all-reduce of ``nbytes`` at the least: 2 (p-1)/p of them.
+    """Return the least that each rank sends, and receives, in an all-reduce of ``nbytes``: 2 (p-1)/p of them.
 
-    A schedule that cannot be seen, MPI's own or NCCL's, is counted as this.
+    All-reduces whose schedule cannot be observed, MPI's own and NCCL's, count as this.
     """
     return 2 * (size - 1) * nbytes // size
 
@@ -83,7 +83,7 @@ ALLREDUCE: dict[str, Callable[[float, int], Cost]] = {
 
 
 def allreduce_bytes(algorithm: str, n: int, itemsize: int, size: int, rank: int) -> tuple[int, int]:
-    """Exact bytes that ``rank`` sends and receives in an all-reduce of ``n`` elements."""
+    """Return the exact bytes that ``rank`` sends and receives in an all-reduce of ``n`` elements."""
     if size == 1 or algorithm == "node_shared":
         return 0, 0
     if algorithm == "native":
@@ -115,7 +115,7 @@ def halving_elements(n: int, size: int, rank: int) -> tuple[int, int]:
     newrank = rank // 2 if rank < 2 * rem else rank - rem
     counts, _ = partition(n, pof2)
     own = counts[newrank]
-    # Halving gives away everything but the own block and takes in what is kept at each level; doubling is its mirror.
+    # Halving sends everything but the own block and receives the kept part at each level; doubling is its mirror.
     kept, low, high, mask = 0, 0, pof2, pof2 >> 1
     while mask:
         middle = (low + high) // 2

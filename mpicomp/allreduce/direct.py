@@ -3,20 +3,21 @@
 Schedule      Each rank sends piece b of its vector to rank b, which adds the p pieces of its own block in the order of
               the ranks (a half-precision piece is widened to float32, and the sum is rounded once at the end).
               Then every rank sends its finished block to all others. Pieces travel in segments.
-Cost          2 steps of p-1 messages a segment; 2(p-1)/p n bytes sent a rank; (p-1)/p n additions.
+Cost          2 steps of p-1 messages per segment; 2(p-1)/p n bytes sent per rank; (p-1)/p n additions.
 Restrictions  p-1 messages at a time, so for tens of ranks, not thousands; scratch of 2 p segments, on a slow
               network of up to 32 short ones if these are more.
-              ``kind`` "float16" or "bfloat16" says what a uint16 vector holds.
+              ``kind`` is "float16" or "bfloat16" if a uint16 vector holds the bits of half precision.
 Reference     the "pairwise" reduce-scatter of Thakur, Rabenseifner, Gropp 2005, all partners at once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from .._util.partition import chunk_count, partition
+from ..types import Array
 from . import combiner
+from .interfaces import Arithmetic, Link, Scratch
 from .segments import segments
 
 SEGMENT_BYTES = 1 << 18
@@ -24,8 +25,8 @@ WINDOW = 2  # segments of each rank in flight: one is received while the other i
 
 
 def allreduce(
-    link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float = 1.0, source: Any = None,
-    kind: str | None = None,
+    link: Link, work: Array, op: str, ops: Arithmetic, scratch: Scratch, factor: float = 1.0,
+    source: Array | None = None, kind: str | None = None,
 ) -> None:
     if link.size == 1 or work.size == 0:
         return
@@ -37,35 +38,35 @@ def allreduce(
 class Blocks:
     """The block of a vector that each rank sums, and its way there and back."""
 
-    def __init__(self, link: Any, work: Any) -> None:
+    def __init__(self, link: Link, work: Array) -> None:
         self.link, self.work = link, work
         self.counts, self.displs = partition(work.size, link.size)
         self.peers = [(link.rank + shift) % link.size for shift in range(1, link.size)]
 
     def _cut(self, nbytes: int, window: int) -> tuple[int, range, int]:
-        """Elements of a segment, the numbers of a block's, and how many are in flight, where so are usual."""
+        """Return the elements per segment, the numbers of a block's segments, and how many are in flight."""
         longest, itemsize = self.counts[0], self.work.itemsize
         nbytes, most = segments(self.link, self.work, longest * itemsize, (nbytes, window))
         window = max(window, most // len(self.peers))  # each of which is sent as many
         length = max(1, min(longest, nbytes // itemsize))
         return length, range(chunk_count(longest, length)), window
 
-    def _segment(self, block: int, index: int, length: int, vector: Any = None) -> Any:
-        """Of ``work``, or of another vector."""
+    def _segment(self, block: int, index: int, length: int, vector: Array | None = None) -> Array:
+        """Return a segment of a block of ``work``, or of another vector."""
         begin = self.displs[block] + index * length
         vector = self.work if vector is None else vector
         return vector[begin : max(begin, min(begin + length, self.displs[block] + self.counts[block]))]
 
-    def reduce_own(self, summation: Summation, scratch: Any, source: Any) -> None:
+    def reduce_own(self, summation: Summation, scratch: Scratch, source: Array) -> None:
         link, rank, size = self.link, self.link.rank, self.link.size
         length, indices, window = self._cut(SEGMENT_BYTES, WINDOW)
         slots = scratch(window * size * length)
 
-        def slot(sender: int, index: int) -> Any:
+        def slot(sender: int, index: int) -> Array:
             begin = ((index % window) * size + sender) * length
             return slots[begin : begin + self._segment(rank, index, length).size]
 
-        def start(index: int) -> tuple[list[Any], list[Any]]:
+        def start(index: int) -> tuple[list[object], list[object]]:
             received = [link.irecv(slot(peer, index), peer) for peer in reversed(self.peers)]
             return received, [link.isend(self._segment(peer, index, length, source), peer) for peer in self.peers]
 
@@ -86,7 +87,7 @@ class Blocks:
         link = self.link
         length, indices, window = self._cut(self.work.nbytes, 1)
 
-        def start(index: int) -> list[Any]:
+        def start(index: int) -> list[object]:
             received = [link.irecv(self._segment(source, index, length), source) for source in reversed(self.peers)]
             own = self._segment(link.rank, index, length)
             return received + [link.isend(own, peer) for peer in self.peers]
@@ -100,13 +101,13 @@ class Blocks:
 
 
 class Summation:
-    """Combines the pieces of one segment in rank order, in float32 where they are half precision."""
+    """Combines the pieces of one segment in rank order; half precision in float32."""
 
-    def __init__(self, op: str, ops: Any, scratch: Any, kind: str | None, factor: float):
+    def __init__(self, op: str, ops: Arithmetic, scratch: Scratch, kind: str | None, factor: float):
         self.op, self.ops, self.scratch, self.kind = op, ops, scratch, kind
         self.combine, self.combine_last = combiner(ops, op), combiner(ops, op, factor)
 
-    def run(self, pieces: list[Any], out: Any) -> None:
+    def run(self, pieces: list[Array], out: Array) -> None:
         n = out.size
         if n == 0:
             return
@@ -121,13 +122,13 @@ class Summation:
         total = self.scratch(n, "float32", slot="total")[:n]
         self.ops.widen(total, pieces[0], self.kind)
         for piece in pieces[1:]:
-            self.add_half(total, piece)
+            self.add_half(total, piece, self.kind)
         self.ops.narrow(out, total, self.kind)
 
-    def add_half(self, total: Any, piece: Any) -> None:
+    def add_half(self, total: Array, piece: Array, kind: str) -> None:
         if self.op == "sum":
-            self.ops.add_widened(total, piece, self.kind)
+            self.ops.add_widened(total, piece, kind)
             return
         wide = self.scratch(total.size, "float32", slot="wide")[: total.size]
-        self.ops.widen(wide, piece, self.kind)
+        self.ops.widen(wide, piece, kind)
         self.combine(total, wide)

@@ -1,33 +1,31 @@
 """Recursive halving and doubling (Rabenseifner's all-reduce), for any number of ranks.
 
-Schedule      Fold: with pof2 the largest power of two not above p and rem = p - pof2, the even ranks below 2 rem hand
+Schedule      Fold: with pof2 the largest power of two not above p and rem = p - pof2, the even ranks below 2 rem send
               their vector to their odd neighbour and pause. The pof2 ranks left get a newrank. Halving: with mask
               pof2/2, ..., 1 partners newrank ^ mask swap halves of what they still hold and add the half they keep.
               Doubling: with mask 1, ..., pof2/2 they swap back the finished parts. Unfold: the odd neighbours hand
               the result back. Each swap goes in segments, so that adding one overlaps the transfer of the next.
 Cost          2 log2(pof2) steps (+2 when folded); 2(pof2-1)/pof2 n bytes sent (+n when folded).
-Restrictions  none; scratch of as many segments as are in flight. Good for medium vectors and many ranks.
+Restrictions  None; scratch of as many segments as are in flight. Good for medium vectors and many ranks.
 Reference     Rabenseifner, "Optimization of collective reduction operations", 2004;
               Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from .._util.partition import chunk_count, offset
-from . import combiner
+from ..types import Array
+from . import Combine, combiner
+from .interfaces import Arithmetic, Link, Scratch
 from .segments import segments
 
 SEGMENT_BYTES = 1 << 20
 WINDOW = 4  # segments in flight in each direction
 
-Combine = Callable[[Any, Any], None]
-
 
 def allreduce(
-    link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float = 1.0, source: Any = None
+    link: Link, work: Array, op: str, ops: Arithmetic, scratch: Scratch, factor: float = 1.0,
+    source: Array | None = None,
 ) -> None:
     rank, size = link.rank, link.size
     if size == 1 or work.size == 0:
@@ -54,10 +52,12 @@ def allreduce(
         swap(rank - 1, work, nothing)
 
 
-def halve_and_double(swap: Swap, work: Any, source: Any, newrank: int, pof2: int, rem: int,
+def halve_and_double(swap: Swap, work: Array, source: Array | None, newrank: int, pof2: int, rem: int,
                      combines: tuple[Combine, Combine]) -> None:
-    """``source`` (None: ``work``) holds what the first halving reads; the last, whose elements are final, takes the
-    second of ``combines``.
+    """Reduce among the ``pof2`` ranks that are left after folding.
+
+    The first halving reads ``source`` (None: ``work``). The elements of the last one are final: it uses the second of
+    ``combines``.
     """
     kept = [(0, pof2)]  # blocks this rank still holds, before each halving
     mask = pof2 >> 1
@@ -87,28 +87,26 @@ def real_rank(newrank: int, rem: int) -> int:
     return newrank * 2 + 1 if newrank < rem else newrank + rem
 
 
-def part(work: Any, pof2: int, blocks: tuple[int, int]) -> Any:
-    """Some neighbouring ones of ``pof2`` blocks; where they lie is worked out alone, not from a list of all."""
+def part(work: Array, pof2: int, blocks: tuple[int, int]) -> Array:
+    """Return the neighbouring ``blocks``, from begin to end, of the ``pof2`` blocks of ``work``."""
     return work[offset(work.size, pof2, blocks[0]) : offset(work.size, pof2, blocks[1])]
 
 
 class Swap:
     """``swap(peer, outgoing, incoming)``: send while receiving, in segments of which ``window`` are in flight."""
 
-    def __init__(self, link: Any, scratch: Any, nbytes: int, window: int) -> None:
+    def __init__(self, link: Link, scratch: Scratch, nbytes: int, window: int) -> None:
         self.link, self.scratch, self.nbytes, self.window = link, scratch, nbytes, window
 
-    def __call__(self, peer: int, outgoing: Any, incoming: Any, combine: Combine | None = None,
-                 own: Any = None) -> None:
-        """What comes in is put in the place of ``incoming``; with ``combine`` it is added to what was there, or to
-        ``own`` where that is given.
-        """
+    def __call__(self, peer: int, outgoing: Array, incoming: Array, combine: Combine | None = None,
+                 own: Array | None = None) -> None:
+        """Receive into ``incoming``; with ``combine``, combine with its content, or with ``own`` if that is given."""
         link, window = self.link, self.window
         length = max(1, self.nbytes // incoming.itemsize)
         n_out, n_in = chunk_count(outgoing.size, length), chunk_count(incoming.size, length)
         slots = self.scratch(min(window * length, incoming.size)) if combine and own is None else None
 
-        def receive(index: int) -> tuple[Any, Any, Any]:
+        def receive(index: int) -> tuple[object, Array, Array | None]:
             place = incoming[index * length : (index + 1) * length]
             if slots is None:
                 other = None if own is None else own[index * length : (index + 1) * length]
@@ -117,7 +115,7 @@ class Swap:
             slot = slots[begin : begin + place.size]
             return link.irecv(slot, peer), place, slot
 
-        def send(index: int) -> Any:
+        def send(index: int) -> object:
             return link.isend(outgoing[index * length : (index + 1) * length], peer)
 
         inbox = [receive(index) for index in range(min(window, n_in))]

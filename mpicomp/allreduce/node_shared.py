@@ -1,24 +1,24 @@
 """All-reduce among the ranks of a node through memory they share; between nodes every rank runs a ring on its slice.
 
-Schedule      The vector is cut into one slice a rank of the node, every slice into blocks; piece k is block k of all
+Schedule      The vector is cut into one slice per rank of the node, every slice into blocks; piece k is block k of all
               slices. For each piece a rank copies its contribution into its slot of the shared memory, then adds its
               own block of all ranks in one pass, in the order of the ranks, then copies the others' finished blocks
-              out. The three run one piece apart on slots that are used in turn, so that a rank seldom finds what it
-              waits for missing; slots fit in the cache, so main memory sees each vector once.
-              Vectors made by ``Comm.empty`` lie in shared memory already: they are added where they are, and the
-              result is written to where it is wanted.
+              out. The three run one piece apart on slots that are used in turn, so that a rank seldom has to wait;
+              slots fit in the cache, so main memory sees each vector once.
+              Vectors made by ``Comm.empty`` are in shared memory already: they are added in place, and the result
+              is written directly to its destination.
               On several nodes this is cut in two, reduce-scatter and all-gather, and between them every rank runs a
               ring with the ranks of the other nodes that have the same slice: all of them use the network at once.
-              Where nodes have unequal numbers of ranks there are as many slices as the smallest has ranks: its own
-              ranks have one each, on other nodes those beyond only hand in their vector and take the result.
+              If nodes have unequal numbers of ranks, there are as many slices as the smallest has ranks. On larger
+              nodes, the ranks without a slice only contribute their vector and read the result.
               Half precision is exchanged by `direct` in the place of the ring, which adds in float32.
               Parts of the vector follow each other, so that the memory of one works while another is on the wire.
-Cost          On a node 2 copies and one addition of n bytes a rank, of which main memory sees 2 n (read once, written
+Cost          On a node 2 copies and one addition of n bytes per rank, of which main memory sees 2 n (read once, written
               once), and no message. Between m nodes with q slices 2(m-1) steps, 2(m-1)/(m q) n bytes sent by
-              a rank that has one.
+              a rank that has a slice.
 Restrictions  host memory, through which device arrays are staged; logical and bitwise operations of integers only.
-              Half precision is added in float32 and rounded once a node, and once between nodes. On one node the sum
-              is taken in rank order.
+              Half precision is added in float32 and rounded once per node, and once between nodes. On one node the
+              sum is taken in rank order.
 Reference     Jain et al., "Framework for scalable intra-node collective operations using shared memory", SC 2018;
               Parsons and Pai, "Accelerating MPI collective communications through hierarchical algorithms without
               sacrificing inter-node communication flexibility", IPDPS 2014.
@@ -28,18 +28,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 from .._util.partition import pieces
+from ..types import Array
 from . import direct, ring
+from .interfaces import Arithmetic, Link, NodeMemory, Scratch
 
 STREAM_BYTES = 8 << 20  # a rank's vector from which results are written past the caches
 PART_BYTES = 8 << 20  # of a vector over several nodes: one is on the wire while its neighbours are in memory
 
 
 def allreduce(
-    link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float = 1.0, source: Any = None,
-    kind: str | None = None,
+    link: Link, work: Array, op: str, ops: Arithmetic, scratch: Scratch, factor: float = 1.0,
+    source: Array | None = None, kind: str | None = None,
 ) -> None:
     source = work if source is None else source
     stream = work.nbytes >= STREAM_BYTES
@@ -59,14 +60,14 @@ def allreduce(
             continue
         with across.meanwhile(local.neighbours(part)):
             between.allreduce(across, mine, op, ops, scratch, factor, **half)
-    local.spread(len(bounds) - 1)
+    local.distribute(len(bounds) - 1)
 
 
 class InMemory:
-    """What the ranks of this node do among themselves, part by part of the vector."""
+    """Reduction and distribution among the ranks of this node, part by part of the vector."""
 
-    def __init__(self, node: Any, source: Any, work: Any, op: str, kind: str, bounds: list[tuple[int, int]],
-                 stream: bool):
+    def __init__(self, node: NodeMemory, source: Array, work: Array, op: str, kind: str,
+                 bounds: list[tuple[int, int]], stream: bool) -> None:
         self.node, self.source, self.work, self.bounds, self.stream = node, source, work, bounds, stream
         self.op, self.kind = op, kind
 
@@ -74,14 +75,14 @@ class InMemory:
         """Add the vectors of this node, every rank its slice."""
         self._run("reduce_scatter", part)
 
-    def spread(self, part: int) -> None:
-        """Hand the finished slices to everyone on this node."""
+    def distribute(self, part: int) -> None:
+        """Copy the finished slices to all ranks of this node."""
         self._run("all_gather", part)
 
     def neighbours(self, part: int) -> Iterator[None]:
-        """What can be done while ``part`` is on the wire: finish the one before, prepare the next."""
+        """Work for the time while ``part`` is on the wire: finish the previous part, prepare the next."""
         if part > 0:
-            self.spread(part - 1)
+            self.distribute(part - 1)
             yield
         if part + 1 < len(self.bounds):
             self.reduce(part + 1)

@@ -5,8 +5,8 @@ Schedule      Reduce-scatter, then all-gather, around one ring. The vector is cu
               p-1 steps the received block is added, in the last p-1 it is final and replaces. Every block travels in
               segments, and the segments of all steps form one stream: while one segment is added, the next ones
               are on the wire.
-Cost          2(p-1) steps; 2(p-1)/p n bytes sent a rank, the least possible; (p-1)/p n additions.
-Restrictions  none; in place, scratch of as many segments as are in flight. Best for long vectors: its latency grows
+Cost          2(p-1) steps; 2(p-1)/p n bytes sent per rank, the least possible; (p-1)/p n additions.
+Restrictions  None; in place, scratch of as many segments as are in flight. Best for long vectors: its latency grows
               with p.
 Reference     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009;
               Open MPI coll_base_allreduce.c (ring_segmented).
@@ -14,10 +14,10 @@ Reference     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for c
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._util.partition import chunk_count, partition
+from ..types import Array
 from . import combiner
+from .interfaces import Arithmetic, Link, Scratch
 from .segments import segments
 
 SEGMENT_BYTES = 2 << 20
@@ -25,7 +25,8 @@ WINDOW = 4  # segments in flight in each direction
 
 
 def allreduce(
-    link: Any, work: Any, op: str, ops: Any, scratch: Any, factor: float = 1.0, source: Any = None
+    link: Link, work: Array, op: str, ops: Arithmetic, scratch: Scratch, factor: float = 1.0,
+    source: Array | None = None,
 ) -> None:
     rank, size = link.rank, link.size
     if size == 1 or work.size == 0:
@@ -44,19 +45,19 @@ def allreduce(
     slots = None if source is not None else scratch(window * length)
     first = work if source is None else source
 
-    def segment(vector: Any, block: int, index: int) -> Any:
+    def segment(vector: Array, block: int, index: int) -> Array:
         begin = displs[block] + index * length
         return vector[begin : min(begin + length, displs[block] + counts[block])]
 
-    def incoming(item: int, vector: Any = work) -> Any:
+    def incoming(item: int, vector: Array = work) -> Array:
         step, index = divmod(item, n_segments)
         return segment(vector, (rank - step - 1) % size, index)
 
-    def outgoing(item: int) -> Any:
+    def outgoing(item: int) -> Array:
         step, index = divmod(item, n_segments)
         return segment(work if step else first, (rank - step) % size, index)
 
-    def receive(item: int) -> tuple[Any, Any, Any]:
+    def receive(item: int) -> tuple[object, Array, Array | None]:
         place = incoming(item)
         if item >= summed:  # final: the old content went out (size-1)*n_segments items ago, and that send is done
             return link.irecv(place, left), place, None

@@ -1,51 +1,52 @@
-"""In which lengths a long message travels between nodes.
+"""Lengths of the segments in which a long message travels between nodes.
 
 MPI libraries send a message above some length only once its receiver has answered. Over TCP that answer queues behind
-whatever its rank is sending, megabytes at a time where the kernel's buffers take them: two ranks that swap 2 MiB need
-twice the time the wire does, since one direction waits for the other (docs/benchmarks.md). Short messages need no
-answer, but cost their ranks' time, which on a fast network is what counts.
+the rank's own outgoing data, which may be megabytes in the kernel's buffers: two ranks that swap 2 MiB need twice the
+time of the wire, since one direction waits for the other (docs/benchmarks.md). Short messages need no answer, but each
+costs its ranks time, which matters on a fast network.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from ..ops.device import device_of
+from ..types import Array
+from .interfaces import Link
 
-EAGER_BYTES = 60_000  # goes without an answer over TCP: Open MPI's limit is 64 KiB with the header
+EAGER_BYTES = 60_000  # sent without an answer over TCP: Open MPI's limit is 64 KiB with the header
 EAGER_WINDOW = 16  # such segments in flight in each direction
-SLOW = 0.3e9  # bytes a second, below which answers cost more than the many short messages
-LEAST_BYTES = 128 << 10  # of a message to one rank, for which it matters
+SLOW = 0.3e9  # bytes per second, below which answers cost more than the many short messages
+LEAST_BYTES = 128 << 10  # shorter messages to one rank are not cut
 PROBE_BYTES, PROBES = 512 << 10, 3
 
 
-def segments(link: Any, work: Any, message: int, usual: tuple[int, int]) -> tuple[int, int]:
-    """Bytes of a segment and how many are in flight, for messages of ``message`` bytes from ``work``; collective.
+def segments(link: Link, work: Array, message: int, usual: tuple[int, int]) -> tuple[int, int]:
+    """Return the bytes per segment and the segments in flight for a message of ``message`` bytes from ``work``.
 
-    ``usual`` on one node, on a fast network, for short messages and device memory; the same on all ranks.
+    Collective; the same on all ranks. It is ``usual`` on one node, on a fast network, for short messages and for
+    device memory.
     """
     if message < LEAST_BYTES or link.nodes == 1 or device_of(work) is not None:
         return usual
-    if link.slow is None:
-        link.slow = bandwidth(link) < SLOW
     return on_network(link.slow, usual)
 
 
 def on_network(slow: bool, usual: tuple[int, int]) -> tuple[int, int]:
-    """Bytes of a segment of a long message on the host between nodes, and how many are in flight."""
+    """Return the bytes per segment and the segments in flight for a long message in host memory between nodes."""
     return (EAGER_BYTES, EAGER_WINDOW) if slow else usual
 
 
-def bandwidth(link: Any) -> float:
-    """Bytes a second of a shift around the ring, the best of PROBES as slow as the slowest rank (collective)."""
+def bandwidth(link: Link, barrier: Callable[[], object]) -> float:
+    """Measure the bytes per second of a shift around the ring: the best of PROBES, on the slowest rank (collective)."""
     right, left = (link.rank + 1) % link.size, (link.rank - 1) % link.size
     outgoing, incoming = np.zeros(PROBE_BYTES, np.uint8), np.empty(PROBE_BYTES, np.uint8)
     best = np.inf
     for _ in range(PROBES):
-        link.comm.Barrier()  # a rank that is late says nothing about the network
+        barrier()  # a late rank must not count as a slow network
         start = time.perf_counter()
         link.sendrecv(outgoing, right, incoming, left)
         slowest = np.array([time.perf_counter() - start])

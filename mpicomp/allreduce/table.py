@@ -1,7 +1,7 @@
-"""What ``auto`` goes by: for a layout of ranks, the lengths up to which a schedule is the fastest.
+"""Table of the choices of ``auto``: by layout of ranks, the lengths up to which a schedule is the fastest.
 
-``mpicomp tune`` measures such a table and writes it as JSON; ``MPICOMP_TUNING`` names the file. Without one the
-built-in table serves, from the measurements in docs/benchmarks.md.
+``mpicomp tune`` measures such a table and writes it as JSON; ``MPICOMP_TUNING`` names the file. The built-in table is
+from the measurements in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Row:
     nodes: int
     device: str
     choices: tuple[tuple[int, str], ...]  # (longest vector in bytes, schedule), ascending; the last has no limit
-    measured: dict[str, Any] = field(default_factory=dict, compare=False)  # where, when and how
+    measured: dict[str, object] = field(default_factory=dict, compare=False)  # place, time and method
 
     @property
     def layout(self) -> tuple[int, int, str]:
@@ -37,7 +37,7 @@ class Row:
         return next(name for limit, name in self.choices if nbytes <= limit)
 
     def native_limit(self) -> int:
-        """The length, in bytes, up to which MPI's own all-reduce is chosen without a gap."""
+        """Return the length in bytes up to which MPI's own all-reduce is chosen without a gap."""
         native = 0
         for limit, name in self.choices:
             if name != "native":
@@ -46,7 +46,7 @@ class Row:
         return native
 
     def same_kind(self, ranks_per_node: int, nodes: int) -> bool:
-        """Alike in what counts most: one node or several, one rank a node or several."""
+        """Return True if both layouts have one node or several, and one rank per node or several."""
         return (self.ranks_per_node == 1, self.nodes == 1) == (ranks_per_node == 1, nodes == 1)
 
     def distance(self, ranks_per_node: int, nodes: int) -> float:
@@ -61,7 +61,7 @@ class Table:
     source: str = "built in"
 
     def row(self, ranks_per_node: int, nodes: int, device: str) -> Row:
-        """The row of this layout, or of the most similar one of its kind; else the built-in one."""
+        """Return the row of this layout, or of the most similar one of its kind; else the built-in one."""
         if ranks_per_node * nodes == 1:
             return Row(1, 1, device, ((WITHOUT_LIMIT, "native"),))
         for rows in (self.rows, built_in(nodes).rows):
@@ -71,31 +71,31 @@ class Table:
         raise AssertionError(f"no row for {ranks_per_node} ranks on {nodes} nodes, {device}")
 
     def has(self, ranks_per_node: int, nodes: int, device: str) -> bool:
-        """Whether there is a row of just this layout."""
+        """Return True if there is a row of exactly this layout."""
         return any(row.layout == (ranks_per_node, nodes, device) for row in self.rows)
 
     def with_row(self, row: Row) -> Table:
-        """The table with another row, in the place of the one of the same layout."""
+        """Return the table with another row in place of the one of the same layout."""
         others = [one for one in self.rows if one.layout != row.layout]
         everything = sorted([*others, row], key=lambda one: (one.device, one.nodes, one.ranks_per_node))
         return Table(tuple(everything), self.source)
 
 
-# Bytes up to which MPI's own schedules are left alone: on one node, and a rank of a job on several nodes.
+# Bytes up to which MPI's own schedules are used: on one node, and per rank of a job on several nodes.
 NATIVE_BYTES_ONE_NODE = 512 << 10
-NATIVE_BYTES_A_RANK = 32 << 10
+NATIVE_BYTES_PER_RANK = 32 << 10
 
 
 def built_in(nodes: int = 1) -> Table:
-    """A sane choice where nothing was measured, for a job on ``nodes`` nodes."""
+    """Return the default choices for a job on ``nodes`` nodes."""
     nodes = max(2, nodes)
     rows = [
         _row(8, 1, "cpu", NATIVE_BYTES_ONE_NODE, "node_shared"),
-        _row(1, nodes, "cpu", NATIVE_BYTES_A_RANK * nodes, "ring"),
-        _row(2, nodes, "cpu", NATIVE_BYTES_A_RANK * 2 * nodes, "node_shared"),
+        _row(1, nodes, "cpu", NATIVE_BYTES_PER_RANK * nodes, "ring"),
+        _row(2, nodes, "cpu", NATIVE_BYTES_PER_RANK * 2 * nodes, "node_shared"),
         _row(8, 1, "gpu", 32 << 20, "node_shared"),
-        _row(1, nodes, "gpu", NATIVE_BYTES_A_RANK * nodes, "ring"),
-        _row(2, nodes, "gpu", NATIVE_BYTES_A_RANK * 2 * nodes, "ring"),
+        _row(1, nodes, "gpu", NATIVE_BYTES_PER_RANK * nodes, "ring"),
+        _row(2, nodes, "gpu", NATIVE_BYTES_PER_RANK * 2 * nodes, "ring"),
     ]
     return Table(tuple(rows))
 
@@ -107,7 +107,7 @@ def _row(ranks_per_node: int, nodes: int, device: str, native: int, above: str) 
 # ---- the file
 
 def load(text: str, source: str, names: list[str]) -> Table:
-    """The table in a file's ``text``; ``names`` are the schedules there are."""
+    """Return the table in a file's ``text``; ``names`` are the known schedules."""
     try:
         document = json.loads(text)
         if document["format"] != FORMAT or document["version"] != VERSION:
@@ -141,8 +141,8 @@ def _load_row(row: dict[str, Any], source: str, names: list[str]) -> Row:
     return Row(*layout, row["device"], tuple(choices), dict(row.get("measured", {})))
 
 
-def dump(table: Table) -> dict[str, Any]:
-    """The table as the JSON document that `load` reads."""
+def dump(table: Table) -> dict[str, object]:
+    """Return the table as the JSON document that `load` reads."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -163,9 +163,9 @@ def dump(table: Table) -> dict[str, Any]:
 
 
 def choices_of(times: dict[int, dict[str, float]], margin: float) -> tuple[tuple[int, str], ...]:
-    """From seconds by length and schedule to choices; native stays unless another is faster by ``margin``.
+    """Return the choices from seconds by length and schedule; keep native unless another is faster by ``margin``.
 
-    The limit between two lengths measured is their geometric mean.
+    The limit between two measured lengths is their geometric mean.
     """
     sizes = sorted(times)
     fastest = []

@@ -76,7 +76,7 @@ def _save(comm: Any, root: Path, step: int, common: State, own: State, reducers:
         written = together(comm, lambda: parts.write(part / folder.part_of(comm.rank), mine))
         shared = together(comm, lambda: parts.write(part / folder.COMMON, common), comm.rank == 0)
         ranks = _over_ranks(comm, [*written, *(reducer.workers for reducer in reducers.values())])
-        if comm.rank == 0:
+        if shared is not None:  # on rank 0
             facts = {
                 "format": folder.FORMAT, "version": folder.VERSION, "mpicomp": __version__, "step": step,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "complete": complete,

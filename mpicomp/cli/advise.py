@@ -79,8 +79,8 @@ def advise(
     progress.clear()
     measured = {}
     if checks:
-        measured = check.steps(comm, comm.bcast(best(advice) if comm.rank == 0 else None), model.layers, kinds)
-    if comm.rank == 0:
+        measured = check.steps(comm, comm.bcast(best(advice) if advice is not None else None), model.layers, kinds)
+    if advice is not None:  # on rank 0
         if as_json:
             print_json(document(advice, model, machine, compute, measured, note))
         else:

@@ -1,11 +1,11 @@
 """All-gather of vectors of different lengths.
 
 Schedule      With the lengths known: Bruck's all-gather for short vectors, else around a ring: a rank sends its own
-              block to the right, and then what comes from the left, in the order in which it comes, all but the
+              block to the right, and then the blocks from the left, in the order of arrival, all but the
               last block, which is the right neighbour's own. Blocks travel in segments, several in flight.
 Cost          Ring: p-1 steps; a rank sends all blocks but its right neighbour's. Bruck: ceil(log2(p)) steps, the
               same bytes up to the rotation.
-Restrictions  none.
+Restrictions  None.
 Reference     Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
               1997; Open MPI coll_base_allgatherv.c (ring).
 """
@@ -14,17 +14,18 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import accumulate
-from typing import Any
 
 from .._util.partition import chunk_count, pieces
+from ..allreduce.interfaces import Link
 from ..allreduce.ring import SEGMENT_BYTES, WINDOW
 from ..allreduce.segments import segments
+from ..types import Array
 
 BRUCK_BYTES = 32 * 1024
 
 
-def gather_to_all(link: Any, x: Any, flat: Any, counts: list[int]) -> None:
-    """Put the 1-D arrays ``x`` of all ranks, of ``counts`` elements, one after the other into ``flat``."""
+def gather_to_all(link: Link, x: Array, flat: Array, counts: list[int]) -> None:
+    """Concatenate the 1-D arrays ``x`` of all ranks, of ``counts`` elements, in ``flat``."""
     displs = [0, *accumulate(counts[:-1])]
     blocks = [flat[displ : displ + count] for displ, count in zip(displs, counts, strict=True)]
     if flat.nbytes > BRUCK_BYTES or link.size <= 2:
@@ -41,7 +42,7 @@ def gather_to_all(link: Any, x: Any, flat: Any, counts: list[int]) -> None:
         begin += counts[block]
 
 
-def ring(link: Any, blocks: list[Any]) -> None:
+def ring(link: Link, blocks: list[Array]) -> None:
     rank, size = link.rank, link.size
     if size == 1:
         return
@@ -50,7 +51,7 @@ def ring(link: Any, blocks: list[Any]) -> None:
     nbytes, window = segments(link, blocks[rank], longest, (SEGMENT_BYTES, WINDOW))
     length = max(1, nbytes // blocks[rank].itemsize)
 
-    def cut(block: Any) -> list[Any]:
+    def cut(block: Array) -> list[Array]:
         return [block[begin:end] for begin, end in pieces(0, block.size, length)]
 
     own, arriving = cut(blocks[rank]), [part for step in range(1, size) for part in cut(blocks[(rank - step) % size])]
@@ -78,13 +79,13 @@ def ring(link: Any, blocks: list[Any]) -> None:
         link.wait(request)
 
 
-def bruck(link: Any, rotated: Any, counts: list[int]) -> None:
-    """``rotated`` holds this rank's block first, then those of rank+1, rank+2, ...; ``counts`` in that order.
+def bruck(link: Link, rotated: Array, counts: list[int]) -> None:
+    """Gather into ``rotated``, which holds this rank's block first, then those of rank+1, rank+2, ...
 
-    After the step of distance d the first 2d blocks are here: d of our own and d of rank+d.
+    ``counts`` are in that order. After the step of distance d the first 2d blocks are here.
     """
     edges = [0, *accumulate(counts)]
-    # A neighbour's first blocks are ours, further on: rank-d wants our first blocks, as many as it still lacks.
+    # A neighbour's first blocks come later in ours: rank-d needs our first blocks, as many as it still lacks.
     distance = 1
     while distance < link.size:
         many = min(distance, link.size - distance)

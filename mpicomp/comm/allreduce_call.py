@@ -1,65 +1,70 @@
-"""One ``Allreduce`` call: its arguments, validated, and the schedule that will run it."""
+"""Validated arguments of one ``Allreduce`` call, and the schedule that runs it."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import allreduce
 from ..allreduce.choice import schedule
 from ..errors import BufferRefused, InvalidArgument
-from ..ops.device import device_of, ready
+from ..ops.device import Device, device_of, ready
+from ..types import Array
 from . import nccl
-from .buffers import Vector, check_pair, check_type, vector
-from .transport import MPI_OPS, Link, is_in_place, numpy_dtype, op_name, raw_bytes
+from .buffers import Buffer, Vector, array_in, check_pair, check_type, vector
+from .transport import MPI_OPS, is_in_place, numpy_dtype, op_name, raw_bytes
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from ..allreduce.interfaces import Link
 
 
 class Call(NamedTuple):
-    """``target`` is None where the message or the operation is for MPI's own call alone."""
+    """One call; ``target`` is None if only MPI's own call covers the buffers or the operation."""
 
     source: Vector | None  # None: in place
     target: Vector | None
     op: str
-    algorithm: str  # as asked for
+    algorithm: str  # as requested
 
     def schedule(self, default: str, link: Link) -> str:
-        """The schedule that really runs."""
+        """Return the name of the schedule that runs."""
         if self.target is None:
             return "native"
         return schedule(self.target, self.op, default if self.algorithm == "auto" else self.algorithm, link)
 
-    def key(self) -> tuple[Any, ...]:
-        """What ``signature`` tells, cheaper."""
+    def key(self) -> tuple[object, ...]:
+        """Return the facts of ``signature``, for less time."""
         if self.target is None:
             return self.op, "by MPI's own call"
         array = self.target.array
         return self.op, (array.size, self.target.kind or array.dtype), self.algorithm, *place(self.target.device)
 
     def signature(self) -> str:
+        """Return the description that ranks compare."""
         if self.target is None:
             return f"op={self.op}, by MPI's own call"
         size, name = self.target.array.size, self.target.name
         return ", ".join([signature(self.op, size, name, self.algorithm), *place(self.target.device)])
 
 
-def place(device: Any) -> list[str]:
-    """Where ranks must all have an array if one has it there: from a device it may travel in other messages."""
+def place(device: Device | None) -> list[str]:
+    """Return the array's place if it must be the same on all ranks: device arrays may travel in other messages."""
     return [] if device is None else ["on a device"]
 
 
 def signature(op: str, size: int, dtype: str, algorithm: str) -> str:
-    """What ranks compare of a call with arrays on the host."""
+    """Return the description of a call with host arrays."""
     return f"op={op}, {size} elements, dtype={dtype}, algorithm={algorithm}"
 
 
-def plain_signature(op: Any, x: np.ndarray) -> str:
-    """The same of a call of ``auto`` with this plain array."""
+def plain_signature(op: MPI.Op, x: Array) -> str:
+    """Return the description of a call of ``auto`` with this plain array."""
     return signature(op_name(op), x.size, x.dtype.name, "auto")
 
 
 def check_covered(call: Call) -> None:
-    """Refuse what the reproducible mode cannot promise anything about."""
+    """Refuse calls that the reproducible mode does not cover."""
     if call.target is None:
         raise InvalidArgument(
             f"reproducible=True covers MPI's predefined operations on real numbers, got op={call.op} on other buffers: "
@@ -67,8 +72,8 @@ def check_covered(call: Call) -> None:
         )
 
 
-def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str, gpu_path: tuple[str, str]) -> Call:
-    """The call these arguments of ``Allreduce`` mean; raises what is wrong with them."""
+def resolve(sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str, gpu_path: tuple[str, str]) -> Call:
+    """Return the call for these arguments of ``Allreduce``; raise if they are invalid."""
     allreduce.check_asked(algorithm)
     name = op_name(op)
     source, target = None, vector(recvbuf, "recvbuf", numpy_dtype, raw_bytes)
@@ -86,11 +91,11 @@ def resolve(sendbuf: Any, recvbuf: Any, op: Any, algorithm: str, gpu_path: tuple
     return Call(source, target, name, algorithm)
 
 
-def prepare_for_mpi(sendbuf: Any, recvbuf: Any, op: str, gpu_path: tuple[str, str]) -> None:
-    """MPI's own call must not see device memory unless it is known to take it; there, the device is waited for."""
+def prepare_for_mpi(sendbuf: Buffer, recvbuf: Buffer, op: str, gpu_path: tuple[str, str]) -> None:
+    """Refuse device memory unless MPI is known to take it, and wait for the device."""
     for message, role in ((sendbuf, "sendbuf"), (recvbuf, "recvbuf")):
         check_type(message, role)
-        array = message[0] if isinstance(message, (list, tuple)) and message else message
+        array = array_in(message)
         if device_of(array) is None:
             continue
         path, reason = gpu_path

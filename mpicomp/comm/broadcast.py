@@ -1,29 +1,29 @@
 """Broadcast, pipelined.
 
-Schedule      Over a network, a chain: root, root+1, ... around the ring; each rank hands a segment on as soon as it has
-              it, so that all links are busy at once. Vectors that are short beside the number of ranks, and all of
-              them in shared memory where a copy costs less than a hand-over, go down a binomial tree in one message:
-              wherever the chain would take more segments' times, p-2+s, than the tree, s log2(p).
-Cost          Chain: p-2+s steps for s segments; n bytes sent by every rank but the last.
+Schedule      Over a network, a chain: root, root+1, ... around the ring; each rank forwards a segment as soon as it has
+              it, so that all links are busy at once. Vectors that are short compared to the number of ranks, and all
+              vectors on one node, go down a binomial tree in one message: if the chain's p-2+s segment times for s
+              segments exceed the tree's s log2(p).
+Cost          Chain: p-2+s steps; n bytes sent by every rank but the last.
               Tree: log2(p) steps; the root sends n log2(p) bytes.
-Restrictions  none.
+Restrictions  None.
 Reference     Open MPI coll_base_bcast.c (pipeline, binomial).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._util.partition import chunk_count
+from ..allreduce.interfaces import Link
+from ..types import Array
 
-# Below MPI libraries' usual limit for sending at once (64 KiB over TCP), above which a hand-shake holds up the chain;
-# in a long vector the segments are many, and their number costs more than the hand-shake.
+# Below MPI libraries' usual limit for eager messages (64 KiB over TCP), above which a hand-shake delays the chain. In a
+# long vector the number of segments costs more than the hand-shake.
 SEGMENT_BYTES = 32 * 1024
 LONG_BYTES, LONG_SEGMENT_BYTES = 16 << 20, 256 * 1024
 WINDOW = 4
 
 
-def broadcast(link: Any, x: Any, root: int) -> None:
+def broadcast(link: Link, x: Array, root: int) -> None:
     """Make the 1-D byte array ``x`` of every rank equal to that of ``root``."""
     if link.size == 1 or x.size == 0:
         return
@@ -39,7 +39,7 @@ def segment_bytes(nbytes: int) -> int:
     return SEGMENT_BYTES if nbytes <= LONG_BYTES else LONG_SEGMENT_BYTES
 
 
-def binomial(link: Any, x: Any, root: int) -> None:
+def binomial(link: Link, x: Array, root: int) -> None:
     relative = (link.rank - root) % link.size
     mask = 1
     while mask < link.size and not relative & mask:
@@ -56,7 +56,7 @@ def binomial(link: Any, x: Any, root: int) -> None:
         link.wait(request)
 
 
-def chain(link: Any, x: Any, root: int) -> None:
+def chain(link: Link, x: Array, root: int) -> None:
     relative = (link.rank - root) % link.size
     first, last = relative == 0, relative == link.size - 1
     left, right = (link.rank - 1) % link.size, (link.rank + 1) % link.size
@@ -77,4 +77,3 @@ def chain(link: Any, x: Any, root: int) -> None:
                 link.wait(outbox[index - WINDOW])
     for request in outbox[-WINDOW:]:
         link.wait(request)
-

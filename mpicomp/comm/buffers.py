@@ -1,20 +1,25 @@
-"""What a caller hands to ``Allreduce``, turned into flat typed vectors, or refused with a reason.
+"""Conversion of the buffers of ``Allreduce`` to flat typed vectors, and the reasons to refuse a buffer.
 
-A message our schedules do not cover (derived datatypes, complex numbers, ...) is None here: MPI's own call takes it.
+A message that our schedules do not cover (derived datatypes, complex numbers, ...) is None here: MPI's own call takes
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.device import Device, device_of, finish_others
 from ..ops.host_arrays import Exported, Plain, check_named, host_array
+from ..types import Array
+
+Buffer = Any  # whatever mpi4py takes: arrays, other objects with memory, [object, count, datatype] ...
 
 # One letter per NumPy dtype that our schedules add: float32, float64 and the integers.
 COVERED = frozenset("fdbBhHiIlLqQ")
@@ -23,35 +28,36 @@ COVERED = frozenset("fdbBhHiIlLqQ")
 class Vector(NamedTuple):
     """A flat contiguous view of a caller's buffer."""
 
-    array: Any
+    array: Array
     kind: str | None  # "float16" or "bfloat16": array is then a uint16 view
     device: Device | None
 
     @property
     def name(self) -> str:
-        """The dtype as the caller sees it."""
+        """Name of the dtype that the caller sees."""
         return self.kind or self.array.dtype.name
 
-    def plain(self) -> Any:
-        """The array in the dtype that MPI is to see."""
+    def plain(self) -> Array:
+        """Return the array in the dtype for MPI."""
         if self.kind == "bfloat16":
             raise InvalidArgument("MPI has no bfloat16: use SUM, PROD, MIN or MAX, or convert the array to float32")
         return self.array.view(self.kind) if self.kind else self.array
 
 
 def vector(
-    message: Any, role: str, numpy_dtype: Callable[[Any], np.dtype | None], raw_bytes: Callable[[Any], Any]
+    message: Buffer, role: str, numpy_dtype: Callable[[Buffer], np.dtype | None],
+    raw_bytes: Callable[[Buffer], memoryview],
 ) -> Vector | None:
-    """``message`` as a Vector; None when it is for MPI alone; BufferRefused when it is for nobody.
+    """Return ``message`` as a Vector; None if only MPI takes it; raise BufferRefused if neither does.
 
     Parameters
     ----------
     role : {"sendbuf", "recvbuf"}
-        What errors call it; a ``recvbuf`` must be writable.
+        Its name in errors; a ``recvbuf`` must be writable.
     numpy_dtype : callable
-        The NumPy dtype of an MPI datatype or of its name; None when there is none.
+        Returns the NumPy dtype of an MPI datatype or of its name; None if there is none.
     raw_bytes : callable
-        The memory of an object as bytes, by the protocols that MPI's side knows.
+        Returns the memory of an object as bytes, by the protocols that mpi4py knows.
     """
     spec = unpack(message)
     if spec is None:
@@ -89,7 +95,8 @@ def vector(
     return Vector(flat, kind, device) if kind else typed(flat, device)
 
 
-def typed(flat: Any, device: Device | None) -> Vector | None:
+def typed(flat: Array, device: Device | None) -> Vector | None:
+    """Return a flat array as a Vector; None if our schedules do not add its dtype."""
     if flat.dtype.isbuiltin == 1 and flat.dtype.char in COVERED:  # other packages' dtypes may have the same letters
         return Vector(flat, None, device)
     name = flat.dtype.name
@@ -98,8 +105,8 @@ def typed(flat: Any, device: Device | None) -> Vector | None:
     return None
 
 
-def unpack(message: Any) -> tuple[Any, int | None, int | None, Any] | None:
-    """(object, count, displacement, datatype) of mpi4py's buffer specifications; None for the forms left to MPI."""
+def unpack(message: Buffer) -> tuple[Buffer, int | None, int | None, object] | None:
+    """Return (object, count, displacement, datatype) of a buffer specification; None for the forms left to MPI."""
     if not isinstance(message, (list, tuple)):
         return message, None, None, None
     if not 2 <= len(message) <= 4:
@@ -116,15 +123,20 @@ def unpack(message: Any) -> tuple[Any, int | None, int | None, Any] | None:
     return obj, count, displ, datatype
 
 
-def is_count(item: Any) -> bool:
-    """A count, or counts with displacements: not a datatype."""
+def array_in(message: Buffer) -> Buffer:
+    """Return the object of a message, which mpi4py also takes in a list with its count and datatype."""
+    return message[0] if isinstance(message, (list, tuple)) and message else message
+
+
+def is_count(item: object) -> bool:
+    """Return True for a count, or counts with displacements; False for a datatype."""
     return item is None or isinstance(item, (int, np.integer, list, tuple))
 
 
-def bytes_reader(raw_bytes: Callable[[Any], Any]) -> Callable[[Any, str], Plain | None]:
-    """How `host_array` reads an object of which the caller names the type: as bytes."""
+def bytes_reader(raw_bytes: Callable[[Buffer], memoryview]) -> Callable[[Buffer, str], Plain | None]:
+    """Return a reader for `host_array` of objects whose type the caller names: as bytes."""
 
-    def read(obj: Any, name: str) -> Plain | None:
+    def read(obj: Buffer, name: str) -> Plain | None:
         try:
             return Plain(np.asarray(raw_bytes(obj)))
         except (TypeError, ValueError, BufferError, RuntimeError):
@@ -134,26 +146,26 @@ def bytes_reader(raw_bytes: Callable[[Any], Any]) -> Callable[[Any, str], Plain 
 
 
 class Bits:
-    """A device array's memory as uint16: CuPy has no dtype for that of its interface."""
+    """Memory of a device array as uint16: CuPy has no dtype for raw two-byte elements."""
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Array) -> None:
         self._array = array
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         return {**self._array.__cuda_array_interface__, "typestr": np.dtype(np.uint16).str}
 
 
-def as_bits(array: Any, role: str) -> tuple[Any, str | None]:
-    """A device array, and "bfloat16" if its library writes its two bytes as raw memory, as PyTorch does."""
+def as_bits(array: Array, role: str) -> tuple[Array, str | None]:
+    """Return a device array, and "bfloat16" if its interface has raw two-byte elements, as PyTorch's has."""
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None or interface["typestr"][1:] != "V2" or not hasattr(array, "__dlpack__"):
         return array, None
     return (Bits(array), "bfloat16") if Exported(array, role).type.is_bfloat16 else (array, None)
 
 
-def check_type(message: Any, role: str) -> None:
-    """Refuse a message to be added by MPI whose type the caller does not name and MPI lacks."""
+def check_type(message: Buffer, role: str) -> None:
+    """Refuse a message for a reduction by MPI if the caller names no type and MPI lacks the array's type."""
     obj, *rest = message if isinstance(message, (list, tuple)) and message else (message,)
     if all(map(is_count, rest)):
         check_named(obj, role)
@@ -179,7 +191,7 @@ def check_host(array: np.ndarray, role: str) -> None:
         raise BufferRefused("recvbuf must be writable, got a read-only array or a scalar: pass a writable array")
 
 
-def check_aligned(array: Any, name: str) -> None:
+def check_aligned(array: Array, name: str) -> None:
     """Refuse a host array at an address that its dtype cannot have: mpi4py and the compiled operations reject it."""
     if not getattr(array.flags, "aligned", True):
         raise BufferRefused(
@@ -188,7 +200,7 @@ def check_aligned(array: Any, name: str) -> None:
         )
 
 
-def check_device(array: Any, role: str) -> None:
+def check_device(array: Array, role: str) -> None:
     device = None if hasattr(type(array), "__cuda_array_interface__") else device_of(array)
     if device is not None:
         array = device.own(array)  # known by DLPack alone
@@ -205,8 +217,8 @@ def check_device(array: Any, role: str) -> None:
         raise BufferRefused("recvbuf must be writable, got a read-only device array: pass a copy")
 
 
-def flat_on(device: Device, array: Any) -> Any:
-    """A device array in its device's type, another library's once it is there."""
+def flat_on(device: Device, array: Array) -> Array:
+    """Return a device array as a flat one of its device's type, after its library's pending work."""
     finish_others(array, device)
     return device.flat(array)
 
@@ -227,8 +239,8 @@ def check_pair(source: Vector, target: Vector) -> None:
         raise BufferRefused("sendbuf and recvbuf overlap: pass MPI.IN_PLACE as sendbuf to reduce in place")
 
 
-def bytes_of(shape: Any, dtype: Any) -> int:
-    """The length of an array of plain values; InvalidArgument where there is none."""
+def bytes_of(shape: int | Sequence[int], dtype: npt.DTypeLike) -> int:
+    """Return the bytes of an array of plain values; raise InvalidArgument for other shapes and dtypes."""
     try:
         dtype = np.dtype(dtype)
         lengths = tuple(map(index, shape)) if np.iterable(shape) else (index(shape),)
@@ -239,8 +251,8 @@ def bytes_of(shape: Any, dtype: Any) -> int:
     return prod(lengths) * dtype.itemsize
 
 
-def check_flat(x: Any, name: str) -> Any:
-    """``x`` if it is a contiguous one-dimensional array, writable or not; device arrays in their device's type."""
+def check_flat(x: Array, name: str) -> Array:
+    """Return ``x`` if it is a contiguous one-dimensional array, device arrays in their device's type."""
     device = device_of(x)
     if device is not None:
         check_device(x, name)

@@ -1,10 +1,9 @@
-"""Collective verbs of ``Comm`` that the compressed exchanges are made of: on flat arrays, on the host or a device."""
+"""The verbs of ``Comm`` that schemes use: agreement and collectives on flat arrays, in host or device memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 
@@ -12,36 +11,67 @@ from .. import allreduce
 from ..allreduce.choice import schedule
 from ..errors import BufferRefused, InvalidArgument
 from ..ops import ops_for
-from ..ops.device import device_of
+from ..ops.device import Device, device_of
+from ..types import Array
 from . import nccl
 from .allgather import gather_to_all
 from .allreduce_call import place
 from .broadcast import broadcast
 from .buffers import Vector, check_flat, check_pair, typed
+from .engine import Engine, HasEngine
+from .interfaces import Request
 from .safety.call_log import logged
-from .safety.checks import Checks
+from .staging import Stage
 
 
-class Verbs(Checks):
-    """Flat contiguous arrays; no copy of MPI's names needed. Mixed into ``Comm``."""
+class Verbs(HasEngine):
+    """The verbs of `mpicomp.comm.interfaces.Communicator`, of which ``Comm`` consists beside mpi4py's methods."""
+
+    # -- agreement
+
+    def agree(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
+        """Raise the same exception on every rank unless all gave the same ``signature`` and no ``error``.
+
+        ``patient`` is for waits of milliseconds: it yields the core to other threads and processes.
+
+        Raises
+        ------
+        Disagreement
+            The signatures differ: the text names the ranks and their signatures.
+        Exception
+            Some ranks gave an error: that of the lowest, in its own class, as ``rank r: text``.
+        """
+        self._engine.checks.compare(signature, error, patient)
+
+    def fail_together(self, error: Exception | None) -> None:
+        """Raise on every rank the ``error`` of any rank."""
+        self._engine.checks.compare("", error)
 
     @logged
-    def allreduce_in_place(self, x: Any, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
-                           factor: float = 1.0) -> None:
-        """Reduce the flat array ``x`` over all ranks, in place; ``kind="bfloat16"`` says what uint16 bits stand for.
+    def extremes(self, number: int) -> tuple[int, int]:
+        """Return the least and the greatest ``number`` of all ranks, by log2(size) messages that `traffic` ignores."""
+        return self._engine.link.extremes(number, False)
 
-        Every element of the result is multiplied by ``factor``, rounded to float32 or float64, the only dtypes that
-        take one: 1 / size gives the mean for less than a pass of its own.
+    # -- all-reduce
+
+    @logged
+    def allreduce_in_place(self, x: Array, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
+                           factor: float = 1.0) -> None:
+        """Reduce the flat array ``x`` over all ranks, in place.
+
+        ``kind="bfloat16"`` names the type of uint16 bits. Every element of the result is multiplied by ``factor``, in
+        float32 or float64 only: 1 / size gives the mean for less than a separate pass.
         """
         self._allreduce_flat(None, x, algorithm, op, kind, factor)
 
     @logged
-    def allreduce_from(self, sendbuf: Any, recvbuf: Any, algorithm: str = "auto", factor: float = 1.0) -> None:
-        """Add up the flat array ``sendbuf`` over all ranks into ``recvbuf``, as `allreduce_in_place` does."""
+    def allreduce_from(self, sendbuf: Array, recvbuf: Array, algorithm: str = "auto", factor: float = 1.0) -> None:
+        """Sum the flat array ``sendbuf`` over all ranks into ``recvbuf``; see `allreduce_in_place`."""
         self._allreduce_flat(sendbuf, recvbuf, algorithm, "sum", None, factor)
 
-    def _allreduce_flat(self, sendbuf: Any, x: Any, algorithm: str, op: str, kind: str | None, factor: float) -> None:
-        link = self._link or self._open()
+    def _allreduce_flat(self, sendbuf: Array | None, x: Array, algorithm: str, op: str, kind: str | None,
+                        factor: float) -> None:
+        engine = self._engine
         allreduce.check_asked(algorithm)
         target = flat_vector(x, "x", kind)
         source = None if sendbuf is None else flat_vector(sendbuf, "sendbuf", kind)
@@ -52,78 +82,128 @@ class Verbs(Checks):
         if algorithm == nccl.NAME:
             nccl.check_vector(target, op)
         call = f"all-reduce of {target.array.size} elements {target.name}, op={op}, algorithm={algorithm}"
-        self._verify(", ".join([call, *place(target.device)]))
-        chosen = schedule(target, op, self._default if algorithm == "auto" else algorithm, link)
-        self._reduction.run(source, target, op, chosen, factor)
+        engine.checks.verify(", ".join([call, *place(target.device)]))
+        chosen = schedule(target, op, engine.default if algorithm == "auto" else algorithm, engine.link)
+        engine.reduction.run(source, target, op, chosen, factor)
 
-    def wait_for(self, request: Any) -> None:
-        """Return when an all-reduce in flight is done, and raise what went wrong; meanwhile do work of `meanwhile`."""
-        (self._link or self._open()).wait(request)
+    def wait_for(self, request: Request) -> None:
+        """Wait for an all-reduce in flight and raise its error; meanwhile advance the work of `meanwhile`."""
+        self._engine.link.wait(request)
+
+    def wait_patiently(self) -> None:
+        """From now on, yield the core to other threads in the waits of our verbs.
+
+        Each wait may then end a tenth of a millisecond late. For a communicator that a thread of its own uses.
+        """
+        self._engine.link.wait_patiently()
+
+    def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
+        """Within the block, advance ``work`` piece by piece while our verbs wait; complete it at the end of the block.
+
+        The work is local: it must not call MPI.
+        """
+        return self._engine.link.meanwhile(work)
+
+    # -- other collectives
 
     @logged
-    def broadcast(self, x: Any, root: int) -> None:
+    def broadcast(self, x: Array, root: int) -> None:
         """Copy the flat array ``x`` of rank ``root`` into that of every rank."""
-        link = self._link or self._open()
+        engine = self._engine
+        link = engine.link
         if not 0 <= root < link.size:
             raise InvalidArgument(f"root must be a rank, 0 to {link.size - 1}, got {root}")
         flat = check_flat(x, "x").view(np.uint8)
         device = device_of(x)
-        self._verify(", ".join([f"broadcast of {x.size} elements {x.dtype} from rank {root}", *place(device)]))
-        with link.schedule:
+        engine.checks.verify(", ".join([f"broadcast of {x.size} elements {x.dtype} from rank {root}", *place(device)]))
+        with link.break_on_error:
             if device is None or link.takes_devices or link.size == 1:
                 broadcast(link, flat, root)
             else:
                 here = link.rank == root
-                stage = self._reduction.stage(device)
+                stage = engine.reduction.stage(device)
                 stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
 
     @property
     def own_message(self) -> int:
-        """Which of the messages that all ranks have gathered is this rank's own, and need not be read."""
-        return (self._link or self._open()).rank
+        """Index of this rank's own message among the gathered messages of all ranks, which it need not read."""
+        return self._engine.link.rank
 
     @logged
-    def gather_to_all(self, x: Any, counts: list[int] | None = None) -> tuple[Any, list[int]]:
-        """Every rank's flat array ``x``, one after the other in rank order, and how many elements each has (asked of
-        all ranks where not given).
-        """
-        link = self._link or self._open()
-        flat, device = check_flat(x, "x"), device_of(x)
-        self._verify(f"gather_to_all of elements {x.dtype}, counts={counts}")
-        return self._gather_to_all(link, flat, device, counts)
+    def gather_to_all(self, x: Array, counts: list[int] | None = None) -> tuple[Array, list[int]]:
+        """Return the flat arrays ``x`` of all ranks, concatenated in rank order, and the number of elements of each.
 
-    def _gather_to_all(self, link: Any, flat: Any, device: Any, counts: list[int] | None) -> tuple[Any, list[int]]:
+        Without ``counts``, the ranks exchange their lengths first.
+        """
+        engine = self._engine
+        link, flat, device = engine.link, check_flat(x, "x"), device_of(x)
+        engine.checks.verify(f"gather_to_all of elements {x.dtype}, counts={counts}")
         counts = counts or link.gather_lengths(flat.size)
-        staged = device is not None and not link.takes_devices
-        mine = self._reduction.stage(device).to_host(flat) if staged else flat
+        stage = staging_of(engine, device)
+        mine = flat if stage is None else stage.to_host(flat)
         gathered = ops_for(mine).empty(sum(counts), mine.dtype)
-        with link.schedule:
+        with link.break_on_error:
             gather_to_all(link, mine.view(np.uint8), gathered.view(np.uint8), [n * mine.itemsize for n in counts])
-        if not staged:
-            return gathered, counts
-        result = device.empty(gathered.size, flat)
-        self._reduction.stage(device).to_device(result, gathered)
-        return result, counts
+        return gathered if stage is None else stage.on_device(gathered, flat), counts
 
-    def _gather_bytes(self, text: bytes) -> list[bytes]:
-        flat, counts = self._gather_to_all(self._link, np.frombuffer(text, np.uint8), None, None)
-        return [part.tobytes() for part in np.split(flat, np.cumsum(counts)[:-1])]
+    @logged
+    def lengths_of_all(self, length: int) -> list[int]:
+        """Return the ``length`` of every rank."""
+        engine = self._engine
+        engine.checks.verify("lengths_of_all")
+        return engine.link.gather_lengths(length)
 
-    def wait_patiently(self) -> None:
-        """From now on this rank's waits in our own verbs leave the core to threads that compute: each may then end a
-        tenth of a millisecond late. For a communicator that a thread of its own uses.
+    @logged
+    def swap_lengths(self, lengths: list[int]) -> list[int]:
+        """Send ``lengths[r]`` to each rank r, by MPI's own all-to-all, and return the length received from each."""
+        engine = self._engine
+        engine.checks.verify("swap_lengths")
+        return engine.link.swap_lengths(lengths)
+
+    @logged
+    def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
+                         ) -> dict[int, Array]:
+        """Send flat arrays to ranks and receive from ranks, all at once; not collective.
+
+        Parameters
+        ----------
+        outgoing : mapping of rank -> array
+            Any dtype; an empty array is not sent.
+        incoming : mapping of rank -> int
+            Bytes expected from each; 0 expects no message.
+        like : array
+            The results are on its device.
+
+        Returns
+        -------
+        dict of rank -> uint8 array
         """
-        (self._link or self._open()).patient = True
+        engine = self._engine
+        link, stage = engine.link, staging_of(engine, device_of(like))
+        if engine.log is not None:
+            engine.log.may_be_uneven()
+        outward = {rank: check_flat(x, "x").view(np.uint8) for rank, x in outgoing.items() if x.size}
+        if stage is not None:
+            outward = {rank: stage.to_host(x) for rank, x in outward.items()}
+        empty = np.empty if stage is not None else ops_for(like).empty
+        received = {rank: empty(nbytes, np.uint8) for rank, nbytes in incoming.items()}
+        with link.break_on_error:
+            requests = [link.irecv(x, rank) for rank, x in received.items() if x.size]
+            requests += [link.isend(x, rank) for rank, x in outward.items()]
+            for request in requests:
+                link.wait(request)
+        if stage is None:
+            return received
+        return {rank: stage.on_device(x, like.view(np.uint8)) for rank, x in received.items()}
 
-    def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
-        """Within the block, time spent waiting in our own verbs goes to ``work``, piece by piece, and at its end to
-        what is left. The work is local: no MPI.
-        """
-        return (self._link or self._open()).meanwhile(work)
+
+def staging_of(engine: Engine, device: Device | None) -> Stage | None:
+    """Return the staging buffers of a device from which MPI does not read; None if it may read the array."""
+    return None if device is None or engine.link.takes_devices else engine.reduction.stage(device)
 
 
-def flat_vector(x: Any, name: str, kind: str | None) -> Vector:
-    """A flat array; ``kind="bfloat16"`` says what uint16 bits stand for."""
+def flat_vector(x: Array, name: str, kind: str | None) -> Vector:
+    """Return a flat array as a vector; ``kind="bfloat16"`` names the type of uint16 bits."""
     flat, device = check_flat(x, name), device_of(x)
     found = Vector(flat, kind, device) if kind else typed(flat, device)
     if found is None:

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
-from threading import Lock
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from mpi4py import MPI
 
-from .. import allreduce
-from ..allreduce.cost import least_bytes
 from ..errors import InvalidArgument, MpicompError
 from ..ops.device import ready
-from ..ops.node_shared import PlainCalls
+from ..types import Array
 from .allreduce_call import Call, check_covered, plain_signature, resolve
-from .buffers import bytes_of
+from .buffers import Buffer, bytes_of
 from .collectives import Verbs
+from .engine import NO_PLAIN_CALLS, Engine, native_allreduce
 from .inherited import Inherited
 from .interfaces import Recorder, Traffic
 from .job import gpu_path, install_abort, launcher_mismatch
-from .nonblocking import InFlight
-from .point_to_point import PointToPoint
-from .reduction import Reduction
-from .safety.agreement import Agreement
-from .safety.call_log import Calls, logged
-from .safety.revocation import made
-from .safety.watchdog import Watched, log_for, wrong_variable
+from .nonblocking import Helper, Pending
+from .safety.call_log import CallLog, logged
+from .safety.revocation import announce
+from .safety.watchdog import wrong_variable
 from .settings import Settings, job_settings
-from .transport import Link
 
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
 
-IN_PLACE = MPI.IN_PLACE
-_native_allreduce = MPI.Intracomm.Allreduce
 
-
-class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # Iallreduce gives a request of our own
+class Comm(Verbs, Inherited):
     """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py
@@ -48,10 +40,10 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
     comm : MPI.Intracomm
         The ranks that take part, usually ``MPI.COMM_WORLD``.
     reproducible : bool, optional
-        Whether every all-reduce combines elements in the order of the ranks, ((x0 + x1) + x2) + ..., so that the
+        If True, every all-reduce combines elements in the order of the ranks, ((x0 + x1) + x2) + ..., so that the
         bits depend on the number of ranks alone and not on ``algorithm``, lengths, segments, nodes or arrival. It
-        costs speed wherever another schedule would be faster (docs/allreduce.md). Without it, a ``comm`` that is a
-        ``Comm`` decides, else rank 0's ``MPICOMP_REPRODUCIBLE=1``.
+        costs speed if another schedule is faster (docs/allreduce.md). By default the value of ``comm`` if that is a
+        ``Comm``, else that of rank 0's ``MPICOMP_REPRODUCIBLE``.
 
     Attributes
     ----------
@@ -77,11 +69,9 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
 
     recorder: Recorder | None = None
     _reducers = 0
-    _counting = Lock()
-    _plain = PlainCalls(_native_allreduce, IN_PLACE)  # of communicators without a private side: lets none pass
-    _watched: Watched | None = None
+    _plain = NO_PLAIN_CALLS
     _settings: Settings | None = None  # None: those of the environment
-    _counted: tuple[int, int] = 0, 0  # bytes of vectors that MPI got, and the bytes sent that they are counted as
+    _private: Engine | None = None  # None: not made yet, or freed
 
     def __new__(cls, comm: MPI.Comm | None = None, reproducible: bool | None = None) -> Comm:
         if comm is None:  # mpi4py makes empty ones, for the results of Dup, Split, ...
@@ -94,76 +84,58 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         install_abort()
         if reproducible is None and isinstance(comm, Comm):
             reproducible = comm.reproducible
-        self = made(super().__new__(cls, MPI.Intracomm(comm).Dup()))
+        self = announce(super().__new__(cls, MPI.Intracomm(comm).Dup()))
         self._settings = job_settings(self, reproducible, wrong_variable())
-        self._open()
+        self._make_engine()
         return self
 
     def _child(self, made_by_mpi: MPI.Comm) -> MPI.Comm:
         if made_by_mpi == MPI.COMM_NULL:
             return made_by_mpi
-        child = made(super().__new__(type(self), made_by_mpi))
+        child = announce(super().__new__(type(self), made_by_mpi))
         child._settings = self._settings
         return child
 
-    def _open(self) -> Link:
-        """Make the private side: on creation, or on first use after Dup, Split, ...; collective."""
-        settings = self._settings = self._settings or job_settings(self, None, wrong_variable())
-        self._link = link = Link(made(MPI.Intracomm(self).Dup()), settings)
-        self._counted = 0, 0
-        self._log, self._watched = log_for(link.comm)
-        link.log = self._log
-        self._plain = plain = PlainCalls(_native_allreduce, IN_PLACE)
-        link.on_leave = self._leave
-        if self._log is not None:
-            self._log.plain, plain.logged = plain, True
-        self._scratch: dict[Any, Any] = {}
-        self._reduction = Reduction(link, self._scratch)
-        self._forget_calls()
-        self._agreement = Agreement(link.rank, link.extremes, self._gather_bytes)
-        self._default = allreduce.check_name(settings.algorithm)
-        if self._default == "auto" and not link.reproducible and (self._log is None or self._log.plain_calls):
-            # An array of so many bytes is in no case too long for one call of MPI's.
-            plain.limit = min(link.rows["cpu"].native_limit(), link.max_count)
-        self._set_checks(settings.check, link.size)
-        return link
+    @property
+    def _engine(self) -> Engine:
+        """The private side; a child of another ``Comm`` makes it on first use (collective)."""
+        return self._private or self._make_engine()
 
-    def _leave(self) -> None:
-        """A rank has left a collective in the middle: no call may take the short way past the link."""
-        self._plain.limit = -1
-        if self._watched is not None:  # MPI's own calls, in which others may be, cannot hear of it
-            self._watched.broken()
+    def _compare_plain(self, text: str) -> None:
+        """Compare a small all-reduce over the ranks, for ``PlainCalls``."""
+        self._engine.checks.compare_plain(text)
+
+    def _make_engine(self) -> Engine:
+        settings = self._settings = self._settings or job_settings(self, None, wrong_variable())
+        engine = self._private = Engine(self, settings)
+        self._plain = engine.plain
+        return engine
+
+    @property
+    def _log(self) -> CallLog | None:
+        return self._private.log if self._private is not None else None
 
     def Free(self) -> None:
-        """Free the communicator, its private duplicate and the scratch memory; collective.
-
-        All-reduces that were started are waited for.
-        """
-        if self._helper is not None:
-            self._helper.free()
-            self._helper = None
-        if self._link is not None:
-            if self._watched is not None:
-                self._watched.leave()
-            self._link.free()
-            self._link, self._scratch = None, {}
-            self._forget_calls()
+        """Free the communicator and its private side, after all-reduces in flight; collective."""
+        if self._private is not None:
+            self._private.free()
+            self._private = None
             del self._plain
         super().Free()
 
     # -- all-reduce
 
-    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, algorithm: str = "auto") -> None:
+    def Allreduce(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op = MPI.SUM, algorithm: str = "auto") -> None:
         """Reduce over all ranks; every rank gets the result, with the same bits.
 
         Parameters
         ----------
         sendbuf, recvbuf : buffer
-            Whatever mpi4py takes: arrays, ``[buffer, count, datatype]`` and its shorter forms, objects with the
+            Any buffer that mpi4py takes: arrays, ``[buffer, count, datatype]`` and its shorter forms, objects with the
             buffer protocol, ``__array_interface__``, DLPack or ``__cuda_array_interface__``; ``MPI.IN_PLACE`` as
             ``sendbuf`` reduces in ``recvbuf``.
         op : MPI.Op
-            MPI's own call does what the schedules do not cover: user-defined operations, complex numbers, ...
+            MPI's own call runs if the schedules do not cover it: user-defined operations, complex numbers, ...
         algorithm : str
             ``auto`` or a name of `mpicomp.allreduce.names`; for arrays in CUDA memory also ``nccl``.
 
@@ -172,8 +144,8 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         BufferRefused
             A buffer cannot be used as given.
         Disagreement
-            The ranks gave different arguments. The first 64 calls are checked, then one in 64 and those unlike
-            any before; ``MPICOMP_CHECK=1`` checks all, ``MPICOMP_CHECK=0`` none. The buffers are left as they were.
+            The ranks gave different arguments; the buffers are unchanged. The first 64 calls are checked, then one
+            in 64 and the first of each kind; ``MPICOMP_CHECK=1`` checks all, ``MPICOMP_CHECK=0`` none.
         """
         if algorithm != "auto" or self.recorder is not None:
             self._allreduce(sendbuf, recvbuf, op, algorithm)
@@ -181,91 +153,130 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
             self._allreduce(sendbuf, recvbuf, op, algorithm)
             self._plain.learn(sendbuf, recvbuf, op, plain_signature)
 
-    def _allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:
-        if self._link is None:
-            self._open()
-        log = self._log
+    def _allreduce(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str) -> None:
+        engine = self._engine
+        log = engine.log
         if log is None:
-            return self._checked_allreduce(sendbuf, recvbuf, op, algorithm)
+            return self._checked_allreduce(engine, sendbuf, recvbuf, op, algorithm)
         try:
             log.begin("Allreduce")
-            self._checked_allreduce(sendbuf, recvbuf, op, algorithm)
+            self._checked_allreduce(engine, sendbuf, recvbuf, op, algorithm)
         finally:
             log.end()
 
-    def _checked_allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> None:
-        checked, plain = self._next_call(), self._plain
+    def _checked_allreduce(self, engine: Engine, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str) -> None:
+        checks, recorder = engine.checks, self.recorder
+        compared = checks.next_call()
         call: Call | None = None
-        key: tuple[Any, ...] | None = None
+        key: tuple[object, ...] = ()
         error: Exception | None = None
         try:
-            call = resolve(sendbuf, recvbuf, op, algorithm, self.gpu_path)
-            if self.reproducible:
+            call = resolve(sendbuf, recvbuf, op, algorithm, engine.settings.gpu_path)
+            if engine.settings.reproducible:
                 check_covered(call)
             key = call.key()
-            checked = checked or (plain.mask != -1 and key not in self._known)
+            compared = compared or checks.is_new(key)
         except Exception as caught:
-            if not checked:
+            if not compared:
                 raise
             error = caught
-        if self._log is not None and key is not None:
-            self._log.note(*key)
-        if checked:
-            described = call.signature() if call else "refused"
-            with self.recorder.region("agree") if self.recorder else nullcontext():  # ranks wait here, too
-                self._compare(f"Allreduce call {plain.calls}: {described}", error)
-        assert call is not None and key is not None, "else it has been refused"
-        if checked:
-            self._learn(key)
-        recorder = self.recorder
+        if engine.log is not None:
+            engine.log.note(*key)
+        if compared:
+            with recorder.region("agree") if recorder else nullcontext():  # ranks wait here, too
+                checks.compare_next(call.signature() if call else "refused", error)
+        assert call is not None, "otherwise the comparison has raised its error"
+        if compared:
+            checks.learn(key)
         if recorder is None:
-            self._run(call, sendbuf, recvbuf, op)
+            self._run(engine, call, sendbuf, recvbuf, op)
             return
-        before, start = self._own_traffic(), recorder.now()
+        before, start = engine.traffic, recorder.now()
         around, recorder.doing = recorder.doing, ("collective", -1, start)
-        self._run(call, sendbuf, recvbuf, op)
+        self._run(engine, call, sendbuf, recvbuf, op)
         recorder.doing = around
-        self._record(recorder, call, start, self._own_traffic() - before)
+        self._record(engine, recorder, call, start, engine.traffic - before)
 
-    def _run(self, call: Call, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> None:
-        source, target, link = call.source, call.target, self._link or self._open()
-        schedule = call.schedule(self._default, link)
+    def _run(self, engine: Engine, call: Call, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op) -> None:
+        source, target, link = call.source, call.target, engine.link
+        schedule = call.schedule(engine.default, link)
         if schedule == "native":
             link.check()
         if target is None:
-            _native_allreduce(self, sendbuf, recvbuf, op)
+            native_allreduce(self, sendbuf, recvbuf, op)
         elif schedule == "native" and target.device is None and target.array.size <= link.max_count:
-            self._plain.handed_over += target.array.nbytes
+            link.count_native(target.array.nbytes)
             out = MPI.IN_PLACE if source is None else source.plain()
-            _native_allreduce(self, out, target.plain(), op)
+            native_allreduce(self, out, target.plain(), op)
         else:
-            self._reduction.run(source, target, call.op, schedule)
-            ready(target.array)  # for whoever reads it on another stream
+            engine.reduction.run(source, target, call.op, schedule)
+            ready(target.array)  # for readers on another stream
 
-    def _record(self, recorder: Recorder, call: Call, start: int, used: Traffic) -> None:
+    def _record(self, engine: Engine, recorder: Recorder, call: Call, start: int, used: Traffic) -> None:
         array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")
         recorder.event(
-            "collective", start, algo=call.schedule(self._default, self._link or self._open()), op=call.op, dtype=dtype,
+            "collective", start, algo=call.schedule(engine.default, engine.link), op=call.op, dtype=dtype,
             nelem=array.size, nbytes_dense=array.nbytes,
             nbytes_sent=used.bytes_sent, nbytes_recv=used.bytes_received,
         )  # fmt: skip
 
-    @logged
-    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-        """A new array in memory that the ranks of this node share; collective.
+    # -- all-reduces in flight
 
-        ``node_shared`` reads and writes such arrays where they are, without a copy: fastest when both buffers of an
-        ``Allreduce`` were made here, on all ranks. Make them once and keep them. The memory goes with the array
-        and the communicator, whichever lasts longer.
+    def Iallreduce(  # type: ignore[override]  # returns a request of our own
+        self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op = MPI.SUM, algorithm: str = "auto"
+    ) -> Pending:
+        """Start an `Allreduce` and return at once (the first time: when all ranks have called it).
+
+        The result has ``Wait``, ``Test``, ``wait`` and ``test`` of an MPI request, which raise the errors of the call.
+        Several may be in flight. They run in the order in which they were started, which must be the same on every
+        rank: in a helper thread if MPI provides MPI_THREAD_MULTIPLE, else during ``Test`` and ``Wait``.
+        """
+        return self._in_flight.start(sendbuf, recvbuf, op, algorithm)
+
+    def start_allreduce(self, x: Array, algorithm: str = "auto", kind: str | None = None, factor: float = 1.0,
+                        source: Array | None = None) -> Pending:
+        """Start a sum into the host array ``x`` as `allreduce_in_place` does, or `allreduce_from` a ``source``.
+
+        A ``source`` has no ``kind``. For ``wait_for``; otherwise as `Iallreduce`.
+        """
+        return self._in_flight.start_sum(x, algorithm, kind, factor, source)
+
+    @property
+    def flies(self) -> bool:
+        """True if several all-reduces in flight can be faster than one long one; the first use is collective.
+
+        False if they would run at once, and on the communicator of a thread that is a helper itself.
+        """
+        link = self._engine.link
+        return link.size > 1 and not link.patient and self._in_flight.threaded
+
+    @property
+    def _in_flight(self) -> Helper:
+        """Helper that runs all-reduces in flight; the first use is collective."""
+        engine = self._engine
+        if engine.helper is not None:
+            return engine.helper
+        twin = self.Dup()
+        return engine.add_helper(twin, twin._engine)
+
+    # -- memory and facts
+
+    @logged
+    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> np.ndarray:
+        """Return a new array in memory that the ranks of this node share; collective.
+
+        ``node_shared`` reads and writes such arrays in place, without a copy: fastest if both buffers of an
+        ``Allreduce`` were made here, on all ranks. Make them once and keep them. The memory lasts as long as the
+        array or the communicator, whichever is longer.
 
         Raises
         ------
         InvalidArgument
-            On every rank: a shape or dtype that no array of plain values can have.
+            On every rank: no array of plain values has this shape or dtype.
         MpicompError
-            On every rank: some node does not have so much memory to share.
+            On every rank: some node does not have enough memory to share.
         """
-        link = self._link or self._open()
+        link = self._engine.link
         array: np.ndarray | None = None
         error: MpicompError | None = None
         try:
@@ -273,10 +284,11 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
         except InvalidArgument as caught:
             error = caught
         self.fail_together(error)
-        if link.node.problem is not None:
+        node = link.node
+        if node.problem is not None:
             return np.empty(shape, dtype)
         try:
-            array = link.node.empty(nbytes).view(dtype).reshape(shape)
+            array = node.empty(nbytes).view(dtype).reshape(shape)
         except MpicompError as caught:
             error = caught
         self.fail_together(error)
@@ -285,45 +297,34 @@ class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # I
 
     @property
     def reproducible(self) -> bool:
-        """Whether all-reduces give the same bits whatever the schedule."""
-        return (self._settings or self._open().settings).reproducible
+        """True if all-reduces give the same bits with every schedule."""
+        return (self._settings or self._engine.settings).reproducible
 
     @property
-    def log(self) -> Calls | None:
-        """What this rank does and did last; None where nobody wants to know."""
-        if self._link is None:
-            self._open()
-        return self._log
+    def log(self) -> CallLog | None:
+        """Log of this rank's collective calls; None if neither a timeout nor fault injection is configured."""
+        return self._engine.log
 
     @property
     def layout(self) -> tuple[int, int]:
         """Ranks on the fullest node, and number of nodes, by which ``auto`` chooses from its table."""
-        link = self._link or self._open()
+        link = self._engine.link
         return link.ranks_per_node, link.nodes
 
     @property
     def gpu_path(self) -> tuple[str, str]:
-        """How arrays in device memory reach MPI on all ranks, and why: ``direct``, ``staged`` or ``none`` (refused)."""
-        return (self._settings or self._open().settings).gpu_path
+        """Path of device arrays to MPI on all ranks, ``direct``, ``staged`` or ``none`` (refused), and its reason."""
+        return (self._settings or self._engine.settings).gpu_path
 
     @property
     def traffic(self) -> Traffic:
-        """What this rank has sent and received through this communicator's own verbs and ``Allreduce``."""
-        own = self._own_traffic()
-        return own + self._helper.comm.traffic if self._helper else own
+        """Bytes and messages that this rank has exchanged by this communicator's own verbs and ``Allreduce``."""
+        engine = self._private
+        if engine is None:
+            return Traffic()
+        return engine.traffic if engine.helper is None else engine.traffic + engine.helper.comm.traffic
 
     def count_reducer(self) -> int:
         """Count one more reducer on this communicator and return their number; local."""
         self._reducers += 1
         return self._reducers
-
-    def _own_traffic(self) -> Traffic:
-        """Without that of all-reduces in flight."""
-        if self._link is None:
-            return Traffic()
-        # Another thread may use this communicator, or read this: what it counts is read here, not changed.
-        with self._counting:
-            handed_over, sent = self._plain.handed_over, self._counted[1]
-            sent += least_bytes(handed_over - self._counted[0], self._link.size)
-            self._counted = handed_over, sent
-        return self._link.traffic(sent)

@@ -1,6 +1,6 @@
-"""Does MPI take CUDA memory? Asked by doing it, in a process of its own: where it does not, that one crashes.
+"""Probe of MPI's CUDA support, in a child process: an MPI without it crashes.
 
-``main`` is that process: a job of one rank, which reduces and sends to itself arrays in CUDA memory.
+``main`` is the child: a job of one rank, which reduces and sends to itself arrays in CUDA memory.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ..ops.gpu import cuda_runtime
 
 WRONG, NO_GPU = 3, 4  # exit codes of the child; 0: all is right
 COUNT = 1000
-# What tells a process that a launcher started it: the child is a job of its own.
+# Variables by which a process knows its launcher: the child is a job of its own.
 _LAUNCHERS = ("OMPI_COMM_", "OMPI_APP", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FIRST_RANKS", "OMPI_MCA_ess", "OMPI_NUM_APP",
               "OMPI_UNIVERSE", "PALS_", "PMIX_", "PMI_", "PMI2_", "PRTE_", "HYD", "MPIR_", "SLURM_")  # fmt: skip
 
 
 def probe(patience_s: float = 60.0) -> tuple[bool | None, str]:
-    """Whether MPI moves CUDA memory rightly, None where there is none; and what was seen.
+    """Return True if MPI moves CUDA memory correctly, None if there is no GPU; and the observation.
 
     Parameters
     ----------
     patience_s : float
-        Seconds after which the child counts as hung, and is killed.
+        The child is killed after so many seconds.
     """
     alone = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
     child = python("from mpicomp.comm.gpu_probe import main; sys.exit(main())")
@@ -48,12 +48,12 @@ def probe(patience_s: float = 60.0) -> tuple[bool | None, str]:
 
 
 def main() -> int:
-    """The child: one Allreduce and one Sendrecv between arrays in CUDA memory."""
+    """Run the child: one Allreduce and one Sendrecv between arrays in CUDA memory."""
     try:
         xp = cuda_runtime.xp()
         xp.cuda.runtime.getDeviceCount()
         send = xp.arange(COUNT, dtype="float32")
-    except Exception as error:  # CuPy has many words for "no GPU"; the parent prints this one
+    except Exception as error:  # CuPy has many errors for "no GPU"; the parent prints this one
         print(f"{type(error).__name__}: {error}".splitlines()[0])
         return NO_GPU
     summed, moved = xp.zeros_like(send), xp.zeros_like(send)

@@ -9,26 +9,21 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .buffers import check_type
-from .safety.call_log import logged
+from .buffers import Buffer, check_type
+from .safety.call_log import NAMES, logged
 
-# Not Allreduce, which is our own.
-NAMES = (
-    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv",
-    "Alltoallw", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan", "barrier", "bcast", "gather",
-    "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan",
-)  # fmt: skip
-# Those that compute on buffers, by the datatype that mpi4py finds for them. Not Iallreduce, which is our own.
+# Methods that compute on buffers, by the datatype that mpi4py finds for them; not Iallreduce, which is our own
 REDUCTIONS = (
     "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan",
     "Ireduce", "Ireduce_scatter_block", "Ireduce_scatter", "Iscan", "Iexscan",
     "Reduce_init", "Allreduce_init", "Reduce_scatter_block_init", "Reduce_scatter_init", "Scan_init", "Exscan_init",
 )  # fmt: skip
-# Not Create_cart and the like, whose results have methods that a Comm has not.
+# Not Create_cart and the like, whose results have methods that a Comm has not
 MAKERS = (
     "Dup", "Dup_with_info", "Idup", "Idup_with_info", "Clone", "Create", "Create_group", "Split", "Split_type",
     "Shrink",
 )  # fmt: skip
+Method = Callable[..., Any]  # of mpi4py, with arguments of any type
 
 
 class Inherited(MPI.Intracomm):
@@ -36,25 +31,25 @@ class Inherited(MPI.Intracomm):
 
     @abstractmethod
     def _child(self, made_by_mpi: MPI.Comm) -> MPI.Comm:
-        """A new communicator of some of these ranks as one of this class, with the same settings."""
+        """Return a new communicator as one of this class, with the same settings."""
 
 
-def making(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a method that makes a communicator, or a pair of one and a request, give a ``Comm``."""
+def making(method: Method) -> Method:
+    """Let a method that makes a communicator, or a pair of one and a request, return a ``Comm``."""
 
     @wraps(method)
-    def make(self: Inherited, *arguments: Any, **options: Any) -> Any:
+    def make(self: Inherited, *arguments: object, **options: object) -> object:
         result = method(self, *arguments, **options)
         return (self._child(result[0]), *result[1:]) if isinstance(result, tuple) else self._child(result)
 
     return make
 
 
-def typed(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse buffers whose type MPI lacks: mpi4py would have MPI add the bits of bfloat16 as those of float16."""
+def typed(method: Method) -> Method:
+    """Refuse buffers whose type MPI lacks: mpi4py would let MPI add the bits of bfloat16 as those of float16."""
 
     @wraps(method)
-    def call(self: Any, sendbuf: Any, recvbuf: Any, *arguments: Any, **options: Any) -> Any:
+    def call(self: Inherited, sendbuf: Buffer, recvbuf: Buffer, *arguments: object, **options: object) -> object:
         check_type(sendbuf, "sendbuf")
         check_type(recvbuf, "recvbuf")
         return method(self, sendbuf, recvbuf, *arguments, **options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..types import Array
 
 if TYPE_CHECKING:
-    from .safety.call_log import Calls
+    from .safety.call_log import CallLog
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Communicator(Protocol):
         """Bytes and messages that this rank has exchanged so far; local."""
 
     @property
-    def log(self) -> Calls | None:
+    def log(self) -> CallLog | None:
         """Log of this rank's collective calls; None if neither a timeout nor fault injection is configured."""
 
     @property
@@ -112,14 +112,7 @@ class Communicator(Protocol):
     def agree(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
         """Raise the same exception on every rank unless all gave the same ``signature`` and no ``error``.
 
-        Parameters
-        ----------
-        signature : str
-            Description of what this rank is about to do.
-        error : Exception, optional
-            Error of this rank. Every rank raises that of the lowest failing rank, in its own class.
-        patient : bool
-            Yield the core to other threads and processes while waiting, for waits of milliseconds.
+        ``patient`` yields the core to other threads and processes, for waits of milliseconds.
         """
 
     def fail_together(self, error: Exception | None) -> None:
@@ -132,18 +125,9 @@ class Communicator(Protocol):
 
     def allreduce_in_place(self, x: Array, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
                            factor: float = 1.0) -> None:
-        """Reduce the array ``x`` over all ranks, in place.
+        """Reduce the array ``x`` over all ranks by ``op``, in place, and multiply the result by ``factor``.
 
-        Parameters
-        ----------
-        algorithm : str
-            Name of a dense schedule; see `mpicomp.allreduce.names`.
-        op : {"sum", "prod", "min", "max"}
-            The reduction.
-        kind : {"float16", "bfloat16"}, optional
-            Element type if ``x`` holds half precision as uint16 bits.
-        factor : float
-            Every element of the result is multiplied by it; float32 and float64 only.
+        ``kind`` is ``float16`` or ``bfloat16`` if ``x`` holds half precision as uint16 bits.
         """
 
     def allreduce_from(self, sendbuf: Array, recvbuf: Array, algorithm: str = "auto", factor: float = 1.0) -> None:
@@ -173,10 +157,7 @@ class Communicator(Protocol):
     def gather_to_all(self, x: Array, counts: list[int] | None = None) -> tuple[Array, list[int]]:
         """Return the arrays ``x`` of all ranks, concatenated in rank order, and the number of elements of each.
 
-        Parameters
-        ----------
-        counts : list of int, optional
-            The number of elements per rank; without it the ranks exchange their lengths first.
+        Without ``counts``, the ranks exchange their lengths first.
         """
 
     def lengths_of_all(self, length: int) -> list[int]:
@@ -187,18 +168,7 @@ class Communicator(Protocol):
 
     def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
                          ) -> dict[int, Array]:
-        """Send arrays to ranks and receive bytes from ranks, all at once; not collective.
+        """Send arrays to ranks and receive so many bytes from ranks, all at once; not collective.
 
-        Parameters
-        ----------
-        outgoing : mapping of rank -> array
-            Any dtype; an empty array is not sent.
-        incoming : mapping of rank -> int
-            Bytes expected from each rank; 0 expects no message.
-        like : array
-            The results are on its device.
-
-        Returns
-        -------
-        dict of rank -> uint8 array
+        Empty messages are not sent. The results are uint8 arrays on the device of ``like``.
         """

@@ -1,4 +1,4 @@
-"""What holds for a whole job: how it was started, how it ends when a rank fails, whether MPI may see GPU memory."""
+"""Facts of the whole job: its launcher, its end if a rank fails, and MPI's CUDA support."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ import sys
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from types import TracebackType
 
 from mpi4py import MPI
 
 from ..errors import InvalidArgument, RankLeft
 
-# (variable holding the number of processes started, variable that must be set too, whose it is)
+# (variable with the number of processes started, variable that must be set too, launcher)
 LAUNCHERS = (
     ("OMPI_COMM_WORLD_SIZE", None, "Open MPI's mpirun"),
     ("PMI_SIZE", None, "an MPICH or PMI launcher"),
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "Slurm's srun"),
     ("SLURM_NTASKS", "SLURM_STEP_ID", "Slurm's srun"),
 )
-# (variable holding this process's rank, whose it is): a rank above 0 has others beside it, whatever else is set
+# (variable with this process's rank, launcher): a rank above 0 is not alone, whatever else is set
 RANKS = (
     ("OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
     ("PMI_RANK", "an MPICH or PMI launcher"),
     ("SLURM_PROCID", "Slurm's srun"),
     ("PMIX_RANK", "a PMIx launcher"),
 )
-LEFT_S = 2.0  # for the rank that has left to say why, before another one ends the job
+LEFT_S = 2.0  # time for the rank that has left to print its error before another one ends the job
 GPU_VARIABLE = "MPICOMP_GPU_PATH"
 GPU_PATHS = ("auto", "direct", "staged")
 DRIVER = "libcuda.so.1"  # without it no process has arrays in CUDA memory
 
 
 def world() -> MPI.Intracomm:
-    """All ranks of the job."""
+    """Return all ranks of the job."""
     return MPI.COMM_WORLD
 
 
 def this_rank() -> str:
-    """Who speaks, at the beginning of a line on standard error."""
+    """Return rank, host and process id, for the beginning of a line on standard error."""
     host, pid = socket.gethostname(), os.getpid()
     return f"[mpicomp] rank {world().Get_rank()} of {world().Get_size()} (host {host}, pid {pid})"
 
 
 def launcher_mismatch() -> str | None:
-    """Why this process is alone although its launcher started several; None when all is well.
+    """Return the reason why this process is alone although its launcher started several; None if it is not.
 
-    MPI libraries fall back to "rank 0 of 1" without a word when the launcher speaks another library's protocol.
+    MPI libraries silently fall back to "rank 0 of 1" if the launcher uses another library's protocol.
     """
     if world().Get_size() > 1 or os.environ.get("MPICOMP_ALLOW_SINGLETON") == "1":
         return None
@@ -76,28 +76,31 @@ def mismatch_text(variable: str, value: int, started: int, launcher: str) -> str
 
 
 def library_name() -> str:
+    """Return name and version of the MPI library."""
     name, version = MPI.get_vendor()
     return f"{name} {'.'.join(map(str, version))}"
 
 
 def beside(program: str) -> str:
-    """The program next to this interpreter, where an MPI installed from the package index puts it."""
+    """Return the path of a program next to this interpreter, as of an MPI from the package index; else its name."""
     path = os.path.join(os.path.dirname(sys.executable), program)
     return path if os.path.exists(path) else program
 
 
-_previous_hook: Any = None
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+_previous_hook: Hook | None = None
 
 
 def install_abort() -> None:
-    """Let an uncaught exception on one rank end the whole job, instead of leaving the others waiting for it."""
+    """Let an uncaught exception on one rank end the whole job: the other ranks would wait forever."""
     global _previous_hook
     if _previous_hook is None and os.environ.get("MPICOMP_ABORT", "1") != "0" and not hasattr(sys, "ps1"):
         _previous_hook, sys.excepthook = sys.excepthook, report_and_abort
 
 
-def report_and_abort(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
-    """The usual traceback, then who failed; MPI is aborted as the interpreter exits, after its exit handlers."""
+def report_and_abort(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print the usual traceback and the rank that failed; abort MPI after the interpreter's exit handlers."""
+    assert _previous_hook is not None
     _previous_hook(kind, error, traceback)
     if MPI.Is_initialized() and not MPI.Is_finalized():
         from mpi4py.run import set_abort_status
@@ -109,13 +112,13 @@ def report_and_abort(kind: type[BaseException], error: BaseException, traceback:
 
 
 def gpu_path(wanted: str | None = None) -> tuple[str, str]:
-    """How arrays in device memory may reach this process's MPI: ("direct" | "staged" | "none", reason).
+    """Return the path of device arrays to this process's MPI and its reason.
 
-    ``wanted`` is one of GPU_PATHS, by default what the environment says. A ``Comm`` has the ``gpu_path`` of all its
+    ``wanted`` is one of GPU_PATHS, by default that of the environment. A ``Comm`` has the ``gpu_path`` of all its
     ranks.
 
-    ``direct``: MPI reads and writes device memory. ``staged``: through pinned host buffers. ``none``: direct was asked
-    for by ``MPICOMP_GPU_PATH`` and this MPI cannot, so device arrays are refused.
+    ``direct``: MPI reads and writes device memory. ``staged``: through pinned host buffers. ``none``:
+    ``MPICOMP_GPU_PATH`` requests direct and this MPI cannot, so device arrays are refused.
     """
     wanted = os.environ.get(GPU_VARIABLE, "auto") if wanted is None else wanted
     if wanted not in GPU_PATHS:
@@ -133,7 +136,7 @@ def gpu_path(wanted: str | None = None) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def cuda_aware() -> tuple[bool, str]:
-    """Whether MPI reports that it takes CUDA memory, and how it reported so."""
+    """Return True if MPI reports that it takes CUDA memory, and the report."""
     kinds = world().Get_info().Get("mpi_memory_alloc_kinds")
     if kinds and any(kind.split(":")[0] == "cuda" for kind in kinds.split(",")):
         return True, f"{library_name()} lists cuda in mpi_memory_alloc_kinds ({kinds})"
@@ -150,13 +153,13 @@ def cuda_aware() -> tuple[bool, str]:
     return False, f"{library_name()} has no query for CUDA support"
 
 
-def _ask_mpich(query: Any) -> bool:
+def _ask_mpich(query: ctypes._NamedFuncPointer) -> bool:
     supported = ctypes.c_int(0)
     return query(0, ctypes.byref(supported)) == 0 and supported.value == 1  # 0: MPIX_GPU_SUPPORT_CUDA
 
 
 # MPICH has both, and before 4.0 the second one fails an assertion if MPICH was built without CUDA.
-QUERIES: dict[str, Callable[[Any], bool]] = {
+QUERIES: dict[str, Callable[[ctypes._NamedFuncPointer], bool]] = {
     "MPIX_GPU_query_support": _ask_mpich,
     "MPIX_Query_cuda_support": lambda query: query() == 1,
 }

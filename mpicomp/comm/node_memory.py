@@ -1,7 +1,7 @@
-"""The ranks of one node and the memory they share.
+"""Memory that the ranks of one node share.
 
-A segment is a file in memory that every rank of the node maps; its name is gone before anyone uses it, so the system
-frees it with the last rank that has it, however the job ends. (A window of ``MPI_Win_allocate_shared`` would do, but
+A segment is a file in memory that every rank of the node maps; it is unlinked before its first use, so the system
+frees it with the last rank that maps it, however the job ends. (A window of ``MPI_Win_allocate_shared`` would do, but
 freeing one is collective, which hangs when a rank has failed, an array in it must not outlive it, and Open MPI 5.0.11
 as found on the package index prints an error whenever one is made.)
 """
@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from mpi4py import MPI
@@ -24,38 +24,50 @@ from mpi4py import MPI
 from ..errors import MpicompError
 from ..ops.extension import AVAILABLE
 from ..ops.node_shared import LINE_BYTES, NodeWindow
-from .safety.revocation import made
+from .safety.revocation import announce
 
 PAGE = 4096
-ORPHANED_S = 600  # between making a segment and unlinking it lie milliseconds
+ORPHANED_S = 600  # a segment is unlinked milliseconds after it was made
 SEARCH_S = 3600  # a process looks for orphans with its first segment, and again after so long
 # Results and contributions of one rank travel in slots of so many bytes, DEPTH of them in turn: all slots of a node
-# are to fit in a shared cache (4 ranks: 5 MiB; docs/benchmarks.md has the measurement).
+# have to fit in a shared cache (4 ranks: 5 MiB; docs/benchmarks.md has the measurement).
 SLOT_BYTES = 1 << 19
 DEPTH = 2
-SPINS = 2000  # looks at a flag before the core is given away, where every rank has one of its own
+SPINS = 2000  # tests of a flag before a rank yields its core, if every rank has one of its own
 NOWHERE = (-1, 0)
 
 
 class Node:
     """The ranks of ``comm`` that share this node's memory; making one is collective over ``comm``.
 
-    ``limit`` is the most ranks that count as one node (0: all that share memory). The first ``owners`` ranks reduce a
-    slice of the vector each: as many on every node, so that slices meet between nodes. ``problem`` says why there is no
-    shared memory; it is None when there is, on all nodes alike.
+    Parameters
+    ----------
+    progress : callable
+        Called while this rank waits for others.
+    limit : int
+        The most ranks that count as one node; 0: all that share memory.
+    owners : int, optional
+        The first so many ranks reduce a slice of the vector each: the same number on every node, by default all.
+
+    Attributes
+    ----------
+    problem : str or None
+        The reason why there is no shared memory; None if there is, on all nodes alike.
+    bytes_shared : int
+        Bytes left in the shared memory for the other ranks.
     """
 
     def __init__(self, comm: MPI.Intracomm, progress: Callable[[], None], limit: int = 0,
-                 owners: int | None = None):
+                 owners: int | None = None) -> None:
         self.comm = split_node(comm, limit)
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         owners = owners or self.size
         self.progress = progress
         self.problem: str | None = None
-        self.bytes_shared = 0  # left in the shared memory for the other ranks
+        self.bytes_shared = 0
         self._segments: dict[int, Segment] = {}
         self._made = 0
-        self._arrays: dict[int, weakref.ref[Part]] = {}  # by segment: who holds this rank's part of it
+        self._arrays: dict[int, weakref.ref[Part]] = {}  # by segment: this rank's part of it
         control = round_up(LINE_BYTES * self.size, PAGE)
         slots = DEPTH * SLOT_BYTES
         try:
@@ -75,7 +87,7 @@ class Node:
         )
 
     def _segment(self, nbytes: int) -> Segment:
-        """A new segment to which every rank of the node adds ``nbytes``; OSError, the same on all of them."""
+        """Return a new segment of ``nbytes`` per rank of the node; raise the same OSError on all of them."""
         segment = Segment(self.comm, nbytes)
         self._segments[self._made] = segment
         self._made += 1
@@ -85,9 +97,9 @@ class Node:
         self, verb: str, send: np.ndarray, receive: np.ndarray, op: str, kind: str, stream: bool = False,
         factor: float = 1.0,
     ) -> None:
-        """``allreduce``, ``reduce_scatter`` or ``all_gather`` among the ranks of this node.
+        """Run ``allreduce``, ``reduce_scatter`` or ``all_gather`` among the ranks of this node.
 
-        A ``factor`` multiplies what is reduced.
+        The reduced values are multiplied by ``factor``; ``stream`` writes results past the caches.
         """
         if verb != "all_gather":
             self.bytes_shared += receive.nbytes
@@ -101,14 +113,11 @@ class Node:
         )
 
     def slice(self, array: np.ndarray) -> slice:
-        """This rank's slice of ``array``: what ``reduce_scatter`` leaves here and ``all_gather`` hands on.
-
-        Empty where this rank owns none.
-        """
+        """Return this rank's slice of ``array``, which it reduces and the others copy; empty if it owns none."""
         return self._window.slice(array.size, array.itemsize)
 
     def _place(self, array: np.ndarray) -> tuple[int, int]:
-        """Segment and offset of an array that lies in shared memory; NOWHERE for one in private memory."""
+        """Return segment and offset of an array in shared memory; NOWHERE for one in private memory."""
         if len(self._segments) == 1:
             return NOWHERE
         address = array.__array_interface__["data"][0]
@@ -118,15 +127,15 @@ class Node:
         return NOWHERE
 
     def empty(self, nbytes: int) -> np.ndarray:
-        """``nbytes`` of memory that the other ranks of the node see; collective over the node.
+        """Return ``nbytes`` of memory that the other ranks of the node see; collective over the node.
 
-        Memory of earlier arrays is given back once no rank of the node has a use for it.
+        Memory of earlier arrays is freed once no rank of the node uses it.
         """
         self._drop_unused()
         try:
             segment = self._segment(max(1, nbytes))
         except OSError as error:
-            raise MpicompError(f"no shared memory for {nbytes} bytes a rank: {error}") from error
+            raise MpicompError(f"no shared memory for {nbytes} bytes per rank: {error}") from error
         part = Part(segment, nbytes)
         self._arrays[self._made - 1] = weakref.ref(part)
         return np.asarray(part)
@@ -137,15 +146,15 @@ class Node:
             del self._segments[number], self._arrays[number]
 
     def free(self) -> None:
-        """Forget the memory: the system takes it back when the last array in it is gone."""
+        """Drop the segments: the system frees them with the last array in them."""
         self._segments.clear()
         self.comm.Free()
 
 
 class Segment:
-    """Memory made of a part of every rank, mapped as a whole by each; collective over ``comm``."""
+    """Memory with a part of every rank, mapped as a whole by each; collective over ``comm``."""
 
-    def __init__(self, comm: MPI.Intracomm, nbytes: int):
+    def __init__(self, comm: MPI.Intracomm, nbytes: int) -> None:
         parts = [round_up(part, PAGE) for part in comm.allgather(nbytes)]
         rank = comm.Get_rank()
         self.begin, self.nbytes = sum(parts[:rank]), sum(parts)
@@ -160,8 +169,8 @@ class Segment:
         try:
             if path is not None:
                 fd = os.open(path, os.O_RDWR) if fd is None else fd
-                # Each rank has its own part: on the memory of its own socket. Else a full file system would be
-                # noticed by a bus error in the middle of a call.
+                # Each rank allocates its own part, on the memory of its own socket. Without this, a full file system
+                # would cause a bus error in the middle of a call.
                 os.posix_fallocate(fd, self.begin, max(1, parts[rank]))
                 self._map = mmap.mmap(fd, self.nbytes)
         except OSError as error:
@@ -178,28 +187,28 @@ class Segment:
 
 
 class Part:
-    """A rank's own part of a segment, as an object that NumPy makes arrays of; alive while one of these is."""
+    """A rank's own part of a segment, as an object for ``numpy.asarray``; alive while one of its arrays is."""
 
-    def __init__(self, segment: Segment, nbytes: int):
+    def __init__(self, segment: Segment, nbytes: int) -> None:
         self._segment = segment
         address = segment.address + segment.begin
-        self.__array_interface__: dict[str, Any] = {
+        self.__array_interface__: dict[str, object] = {
             "shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3,
         }  # fmt: skip
 
 
 def split_node(comm: MPI.Intracomm, limit: int) -> MPI.Intracomm:
-    """The ranks of ``comm`` that share memory with this one, in groups of at most ``limit`` (0: all of them)."""
-    node = cast("MPI.Intracomm", made(comm.Split_type(MPI.COMM_TYPE_SHARED)))
+    """Return the ranks of ``comm`` that share memory with this one, in groups of at most ``limit`` (0: all)."""
+    node = cast("MPI.Intracomm", announce(comm.Split_type(MPI.COMM_TYPE_SHARED)))
     if limit == 0:
         return node
-    part = cast("MPI.Intracomm", made(node.Split(node.Get_rank() // limit)))
+    part = cast("MPI.Intracomm", announce(node.Split(node.Get_rank() // limit)))
     node.Free()
     return part
 
 
 def create(nbytes: int) -> tuple[str, int]:
-    """A new file in memory, where the system has such a place."""
+    """Return path and descriptor of a new file in /dev/shm, or in the temporary folder if there is none."""
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
     if search_is_due():
         remove_orphans(folder)
@@ -213,11 +222,11 @@ def create(nbytes: int) -> tuple[str, int]:
     return path, fd
 
 
-_searched: float | None = None  # when, by the monotonic clock; one for the process, like the folder
+_searched: float | None = None  # time of the last search for orphans, by the monotonic clock
 
 
 def search_is_due() -> bool:
-    """Whether to look for orphans now: a folder of thousands of files would take time with every segment."""
+    """Return True if it is time to look for orphans: a folder of thousands of files takes time to search."""
     global _searched
     now = time.monotonic()
     if _searched is not None and now - _searched < SEARCH_S:
@@ -227,9 +236,9 @@ def search_is_due() -> bool:
 
 
 def remove_orphans(folder: str) -> None:
-    """Unlink segments whose maker was killed before it could: it has been gone, and they have been there, for long.
+    """Unlink segments whose maker was killed before it could do so.
 
-    Only this user's; and only old ones, since a process of another container may look dead from here.
+    Only this user's, and only old ones: a process of another container may look dead from here.
     """
     for path in Path(folder).glob("mpicomp-*-*"):
         with contextlib.suppress(OSError, ValueError):

@@ -1,9 +1,9 @@
-"""Collectives in flight: a queue that a helper thread works off while the caller computes.
+"""All-reduces in flight: a queue that a helper thread processes while the caller computes.
 
-The thread has a communicator of its own and runs the calls one after the other, in the order in which they were
-started, which is the same on every rank. It needs MPI_THREAD_MULTIPLE. Where MPI does not give that, its own
-non-blocking call is used, which gets on when the request is tested or waited for; what that cannot do (half
-precision, the reproducible mode, device arrays, on which Open MPI's crashes) is done at once.
+The thread has a communicator of its own and runs the calls in the order in which they were started, which is the same
+on every rank. It needs MPI_THREAD_MULTIPLE. Without it, MPI's own non-blocking call runs, and progresses when its
+request is tested or waited for. Calls that this one does not cover (half precision, the reproducible mode, device
+arrays, on which Open MPI's crashes) are complete when they return.
 """
 
 from __future__ import annotations
@@ -12,42 +12,49 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import ParamSpec, Protocol, cast
 
 from mpi4py import MPI
 
 from ..ops import ops_for
 from ..ops.device import device_of, ready
+from ..types import Array
 from .allreduce_call import resolve
-from .safety.checks import Opened
+from .buffers import Buffer, array_in
+from .interfaces import Communicator
+from .settings import Settings
+
+P = ParamSpec("P")
 
 
 class Pending:
-    """A started all-reduce, with the verbs of an MPI request. The buffers must be left alone until it is done."""
+    """A started all-reduce, with the verbs of an MPI request. Its buffers must not be used until it is complete."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
         self._error: BaseException | None = None
 
     def complete(self, error: BaseException | None = None) -> None:
+        """Announce the result, or the error of the call."""
         self._error = error
         self._done.set()
 
-    def Wait(self, status: Any = None) -> bool:
-        """Return when the result is there; raise what went wrong."""
+    def Wait(self, status: object = None) -> bool:
+        """Return True when the result is there; raise the error of the call."""
         self._done.wait()
         return self._result()
 
-    def Test(self, status: Any = None) -> bool:
-        """Whether the result is there; raise what went wrong."""
+    def Test(self, status: object = None) -> bool:
+        """Return True if the result is there; raise the error of the call."""
         return self._done.is_set() and self._result()
 
-    def wait(self, status: Any = None) -> None:
-        """As ``Wait``; returns None, as mpi4py's does."""
+    def wait(self, status: object = None) -> None:
+        """Wait as ``Wait`` does; return None, as mpi4py's does."""
         self.Wait()
 
-    def test(self, status: Any = None) -> tuple[bool, None]:
-        """As ``Test``; returns (flag, None), as mpi4py's does."""
+    def test(self, status: object = None) -> tuple[bool, None]:
+        """Test as ``Test`` does; return (flag, None), as mpi4py's does."""
         return self.Test(), None
 
     def _result(self) -> bool:
@@ -65,27 +72,27 @@ class Native(Pending):
 
     @property
     def going(self) -> bool:
-        """Whether nobody has seen its end."""
+        """True until a test or a wait has seen the end."""
         return bool(self._request)
 
-    def Wait(self, status: Any = None) -> bool:
-        return self._request.Wait(status)
+    def Wait(self, status: object = None) -> bool:
+        return self._request.Wait(cast("MPI.Status | None", status))
 
-    def Test(self, status: Any = None) -> bool:
-        return self._request.Test(status)
+    def Test(self, status: object = None) -> bool:
+        return self._request.Test(cast("MPI.Status | None", status))
 
 
 class Scaled(Pending):
-    """Another one, whose result is multiplied by a factor as soon as it is there."""
+    """Another pending all-reduce, whose result is multiplied by a factor as soon as it is there."""
 
-    def __init__(self, pending: Pending, x: Any, factor: float) -> None:
+    def __init__(self, pending: Pending, x: Array, factor: float) -> None:
         super().__init__()
         self._pending, self._x, self._factor = pending, x, factor
 
-    def Wait(self, status: Any = None) -> bool:
+    def Wait(self, status: object = None) -> bool:
         return self._pending.Wait(status) and self._scale()
 
-    def Test(self, status: Any = None) -> bool:
+    def Test(self, status: object = None) -> bool:
         return self._pending.Test(status) and self._scale()
 
     def _scale(self) -> bool:
@@ -99,76 +106,85 @@ class Worker:
     """A thread that runs calls one after the other, in the order in which they were started."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # Not the object itself: the thread must not keep it alive.
-        self._thread = threading.Thread(target=work_off, args=(self._calls,), name="mpicomp", daemon=True)
+        self._calls: queue.SimpleQueue[tuple[Callable[[], object], Pending] | None] = queue.SimpleQueue()
+        # without a reference to this object, which the thread would keep alive
+        self._thread = threading.Thread(target=process, args=(self._calls,), name="mpicomp", daemon=True)
         self._thread.start()
         weakref.finalize(self, self._calls.put, None)
 
-    def start(self, function: Callable[..., None], *arguments: Any) -> Pending:
+    def start(self, function: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> Pending:
         """Queue a call, which may use no communicator that another thread uses."""
         pending = Pending()
-        self._calls.put((function, arguments, pending))
+        self._calls.put((partial(function, *arguments, **options), pending))
         return pending
 
     def stop(self) -> None:
-        """End the thread when it is through with what was started."""
+        """End the thread after all started calls."""
         self._calls.put(None)
         self._thread.join()
 
 
-def array_in(message: Any) -> Any:
-    """The array of a message, which mpi4py also takes in a list with its count and datatype."""
-    return message[0] if isinstance(message, (list, tuple)) and message else message
-
-
 def threads_allowed(comm: MPI.Intracomm) -> bool:
-    """Whether MPI may be called from any thread, on every rank (collective)."""
+    """Return True if MPI may be called from any thread, on every rank (collective)."""
     return MPI.Intracomm.allreduce(comm, MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)
 
 
-class Helper:
-    """Runs all-reduces on ``comm``, an own duplicate, beside the caller.
+class Twin(Communicator, Protocol):
+    """The communicator of all-reduces in flight: a duplicate of the caller's ``Comm``."""
 
-    ``threaded`` says whether MPI allows a thread; it must be the same on all ranks.
+    def Allreduce(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op = ..., algorithm: str = "auto") -> None: ...
+
+    def Free(self) -> None: ...
+
+
+class Helper:
+    """Runs all-reduces on ``comm`` beside the caller.
+
+    Parameters
+    ----------
+    comm : Comm
+        A duplicate of the caller's, which this object frees.
+    count_native : callable
+        Counts the traffic of an all-reduce by MPI of so many bytes.
+    threaded : bool
+        MPI allows a thread; the same on all ranks.
     """
 
-    def __init__(self, comm: Any, threaded: bool) -> None:
+    def __init__(self, comm: Twin, settings: Settings, count_native: Callable[[int], None], threaded: bool) -> None:
         self.comm, self.threaded = comm, threaded
+        self._settings, self._count_native = settings, count_native
         self._worker = Worker() if threaded else None
-        self._native: list[Native] = []  # those that go on: MPI uses their buffers, whoever has the request
+        self._native: list[Native] = []  # not complete: MPI uses their buffers, even if no code has the request
 
-    def start(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str) -> Pending:
-        """Begin ``comm.Allreduce`` of the same arguments."""
-        arguments = sendbuf, recvbuf, op, algorithm
+    def start(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str) -> Pending:
+        """Begin ``comm.Allreduce`` with the same arguments."""
         if self._worker is not None:
             for message in (sendbuf, recvbuf):  # the thread has streams of its own, which do not wait for the caller's
                 ready(array_in(message))
-            return self._worker.start(self.comm.Allreduce, *arguments)
-        target = resolve(*arguments, self.comm.gpu_path).target
+            return self._worker.start(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
+        target = resolve(sendbuf, recvbuf, op, algorithm, self._settings.gpu_path).target
         on_host = all(device_of(array_in(message)) is None for message in (sendbuf, recvbuf))
-        if on_host and not (target is not None and target.kind) and not self.comm.reproducible:
+        if on_host and not (target is not None and target.kind) and not self._settings.reproducible:
             if target is not None:
-                self.comm.hand_over(target.array.nbytes)
-            pending = Native(MPI.Intracomm.Iallreduce(self.comm, sendbuf, recvbuf, op))
+                self._count_native(target.array.nbytes)
+            pending = Native(MPI.Intracomm.Iallreduce(cast("MPI.Intracomm", self.comm), sendbuf, recvbuf, op))
             self._native = [*(one for one in self._native if one.going), pending]
             return pending
-        return done_at_once(self.comm.Allreduce, arguments)
+        return done_at_once(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
 
-    def start_sum(self, x: Any, algorithm: str, kind: str | None, factor: float, source: Any) -> Pending:
-        """Begin ``comm.allreduce_in_place`` with the sum, or ``allreduce_from`` where there is a ``source``."""
-        arguments = x, algorithm, "sum", kind, factor
+    def start_sum(self, x: Array, algorithm: str, kind: str | None, factor: float, source: Array | None) -> Pending:
+        """Begin ``comm.allreduce_in_place`` with the sum, or ``allreduce_from`` if there is a ``source``."""
         if self._worker is not None and source is not None:
             return self._worker.start(self.comm.allreduce_from, source, x, algorithm, factor)
         if self._worker is not None:
-            return self._worker.start(self.comm.allreduce_in_place, *arguments)
+            return self._worker.start(self.comm.allreduce_in_place, x, algorithm, "sum", kind, factor)
         if kind is None:
             pending = self.start(MPI.IN_PLACE if source is None else source, x, MPI.SUM, algorithm)
             return pending if factor == 1.0 else Scaled(pending, x, factor)
-        return done_at_once(self.comm.allreduce_in_place, arguments)
+        return done_at_once(self.comm.allreduce_in_place, x, algorithm, "sum", kind, factor)
 
     def free(self) -> None:
-        """Wait for what was started; end the thread and free its communicator (collective)."""
+        """Wait for all started calls; end the thread and free its communicator (collective)."""
         if self._worker is not None:
             self._worker.stop()
         for pending in self._native:
@@ -176,68 +192,24 @@ class Helper:
         self.comm.Free()
 
 
-class InFlight(Opened):
-    """All-reduces beside the caller, as methods of ``Comm``."""
-
-    _helper: Helper | None = None
-
-    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, algorithm: str = "auto") -> Pending:
-        """Start an `Allreduce` and return at once (the first time: when all ranks have called it).
-
-        The result has ``Wait``, ``Test``, ``wait`` and ``test`` of an MPI request; errors are raised there. Several
-        may be in flight; they are done in the order in which they were started, which must be the same on every rank.
-        A helper thread does them where MPI gives MPI_THREAD_MULTIPLE; else they get on with ``Test`` and ``Wait``.
-        """
-        return self._in_flight.start(sendbuf, recvbuf, op, algorithm)
-
-    def start_allreduce(self, x: Any, algorithm: str = "auto", kind: str | None = None,
-                        factor: float = 1.0, source: Any = None) -> Pending:
-        """Start an ``allreduce_in_place`` that adds up, or an ``allreduce_from`` a ``source`` that stays and has no
-        ``kind``; for ``wait_for``, else as `Iallreduce`. Host arrays only.
-        """
-        return self._in_flight.start_sum(x, algorithm, kind, factor, source)
-
-    @property
-    def flies(self) -> bool:
-        """Whether it pays to cut a long vector into several all-reduces in flight; the first use is collective.
-
-        Not where they would be done at once, nor on the communicator of a thread that is a helper itself.
-        """
-        link = self._link or self._open()
-        return link.size > 1 and not link.patient and self._in_flight.threaded
-
-    @property
-    def _in_flight(self) -> Helper:
-        """Who does them; the first use is collective."""
-        link = self._link or self._open()
-        if self._helper is None:
-            comm: Any = self  # mixed into Comm
-            twin = comm.Dup()
-            twin._open()
-            self._helper = Helper(twin, threads_allowed(link.comm))
-        return self._helper
-
-    def hand_over(self, nbytes: int) -> None:
-        """So many bytes are reduced by MPI's own call: their traffic is counted by formula."""
-        self._plain.handed_over += nbytes
+def process(calls: queue.SimpleQueue[tuple[Callable[[], object], Pending] | None]) -> None:
+    """Run the queued calls until there is None in the queue."""
+    for function, pending in iter(calls.get, None):
+        run(function, pending)
 
 
-def work_off(calls: queue.SimpleQueue[Any]) -> None:
-    """What the thread does, until it finds None in the queue."""
-    for call in iter(calls.get, None):
-        run(*call)
-
-
-def done_at_once(function: Callable[..., None], arguments: tuple[Any, ...]) -> Pending:
+def done_at_once(function: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> Pending:
+    """Run a call now; return it as one in flight."""
     pending = Pending()
-    run(function, arguments, pending)
+    run(partial(function, *arguments, **options), pending)
     return pending
 
 
-def run(function: Callable[..., None], arguments: tuple[Any, ...], pending: Pending) -> None:
+def run(function: Callable[[], object], pending: Pending) -> None:
+    """Run a call and hand its error to the code that waits for the result."""
     try:
-        function(*arguments)
-    except BaseException as error:  # whoever waits for the result gets it
+        function()
+    except BaseException as error:
         pending.complete(error)
     else:
         pending.complete()

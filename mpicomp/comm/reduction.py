@@ -1,28 +1,31 @@
-"""Runs a dense schedule on vectors, through pinned host memory where they are on a device; keeps the scratch."""
+"""Dense schedules on vectors, through pinned host memory for devices that MPI does not read; keeps the scratch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from types import ModuleType
 
-import numpy as np
+import numpy.typing as npt
 
 from .. import allreduce
-from ..allreduce.cost import least_bytes
 from ..errors import BufferRefused
 from ..ops import ops_for
-from ..ops.device import at_home
+from ..ops.device import Device, at_home
+from ..types import Array
 from . import nccl
 from .buffers import Vector
 from .staging import Stage
-from .transport import Link
+from .transport import MpiLink
 
 
 class Reduction:
-    """The dense schedules on ``link``; ``scratch`` holds the work arrays."""
+    """Runs the dense schedules on ``link``."""
 
-    def __init__(self, link: Link, scratch: dict[Any, Any]):
-        self._link, self._scratch = link, scratch
+    def __init__(self, link: MpiLink) -> None:
+        self._link = link
+        self._nccl: nccl.Nccl | None = None
+        self._stages: dict[int, Stage] = {}
+        self.scratch: dict[tuple[object, str, str], Array] = {}  # by operations, dtype and slot
 
     def run(self, source: Vector | None, target: Vector, op: str, algorithm: str, factor: float = 1.0) -> None:
         """Reduce ``source`` into ``target``, or ``target`` in place, times ``factor``."""
@@ -30,7 +33,8 @@ class Reduction:
             self._run(source, target, op, algorithm, factor)
 
     def _run(self, source: Vector | None, target: Vector, op: str, algorithm: str, factor: float) -> None:
-        staged = target.device is not None and (not self._link.takes_devices or algorithm in allreduce.ON_HOSTS)
+        device = target.device
+        staged = device is not None and (not self._link.takes_devices or algorithm in allreduce.ON_HOSTS)
         alone = self._link.size == 1 or target.array.size == 0
         if source is not None and (alone or staged or algorithm == nccl.NAME):
             target.array[...] = source.array
@@ -38,55 +42,54 @@ class Reduction:
         if alone:
             _scale(target.array, factor)
         elif algorithm == nccl.NAME:
-            self._by_nccl(target, op, factor)
-        elif staged:
-            stage = self.stage(target.device)
-            with self._link.schedule:
+            self._run_nccl(target, op, factor)
+        elif device is not None and staged:
+            stage = self.stage(device)
+            with self._link.break_on_error:
                 stage.run(target.array, lambda host, _: self._here(host, target.kind, op, algorithm, factor))
         else:
             own = None if source is None else source.array
             self._here(target.array, target.kind, op, algorithm, factor, own)
 
-    def _here(self, work: Any, kind: str | None, op: str, algorithm: str, factor: float, source: Any = None) -> None:
-        """Run a schedule on memory that MPI may touch."""
-        if algorithm == "native":  # which takes arrays that no operations of ours know, if there is nothing to scale
+    def _here(self, work: Array, kind: str | None, op: str, algorithm: str, factor: float,
+              source: Array | None = None) -> None:
+        """Run a schedule on memory that MPI reads and writes."""
+        if algorithm == "native":  # also for arrays without operations of ours, if there is nothing to scale
             self._link.check()
             views = [one.view(kind) if kind and one is not None else one for one in (work, source)]
             self._link.native_allreduce(views[0], op, views[1])
             _scale(work, factor)
             return
         ops, options = ops_for(work), {"kind": kind} if kind else {}
-        run, scratch = allreduce.get(algorithm), self._scratch_of(ops, work.dtype)
-        with self._link.schedule:
+        run, scratch = allreduce.get(algorithm), partial(self._scratch, ops, work.dtype)
+        with self._link.break_on_error:
             run(self._link, work, op, ops, scratch, factor, source, **options)
 
-    def _by_nccl(self, target: Vector, op: str, factor: float) -> None:
-        """Through NCCL, whose communicator is made at first use."""
-        if nccl.NAME not in self._scratch:
-            self._scratch[nccl.NAME] = nccl.Nccl(self._link.comm)
-        self._scratch[nccl.NAME].allreduce(target, op)
+    def _run_nccl(self, target: Vector, op: str, factor: float) -> None:
+        """Run NCCL, whose communicator is made at first use."""
+        self._nccl = self._nccl or nccl.Nccl(self._link.comm)
+        self._nccl.allreduce(target, op)
         _scale(target.array, factor)
-        self._link.count_modelled(least_bytes(target.array.nbytes, self._link.size))
+        self._link.count_native(target.array.nbytes)
 
-    def _scratch_of(self, ops: Any, like: np.dtype) -> Callable[..., Any]:
-        """Cached work arrays: at least ``n`` elements, one array a dtype and ``slot``."""
+    def _scratch(self, ops: ModuleType, like: npt.DTypeLike, n: int, dtype: npt.DTypeLike | None = None, slot: str = ""
+                 ) -> Array:
+        """Return the work array of a slot, of at least ``n`` elements."""
+        dtype = like if dtype is None else dtype
+        key = (ops, str(dtype), slot)
+        array = self.scratch.get(key)
+        if array is None or array.size < n:
+            array = self.scratch[key] = ops.empty(n, dtype)
+        return array
 
-        def scratch(n: int, dtype: Any = like, slot: str = "") -> Any:
-            key = (ops, str(dtype), slot)
-            array = self._scratch.get(key)
-            if array is None or array.size < n:
-                array = self._scratch[key] = ops.empty(n, dtype)
-            return array
-
-        return scratch
-
-    def stage(self, device: Any) -> Stage:
+    def stage(self, device: Device) -> Stage:
+        """Return the staging buffers of a device; raise BufferRefused if it must not go through the host."""
         path, reason = self._link.settings.gpu_path
         if path == "none":
             raise BufferRefused(reason)
-        return self._scratch.setdefault(("stage", id(device)), Stage(device, self._link.settings.stage_bytes))
+        return self._stages.setdefault(id(device), Stage(device, self._link.settings.stage_bytes))
 
 
-def _scale(x: Any, factor: float) -> None:
+def _scale(x: Array, factor: float) -> None:
     if factor != 1.0:
         ops_for(x).scale(x, factor)

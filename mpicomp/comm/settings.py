@@ -1,4 +1,4 @@
-"""What a job's environment sets for ``Comm``: read by rank 0, the same on all."""
+"""Settings of ``Comm`` from the environment: read by rank 0, the same on all ranks."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MOST_DIGITS = 18
 
 
 class Settings(NamedTuple):
-    """What rank 0's environment says, the same on all ranks.
+    """Settings from rank 0's environment, the same on all ranks.
 
-    Launchers do not pass every variable to every host: ranks that went by their own would wait for each other, or send
-    what others do not expect.
+    Launchers do not pass every variable to every host: ranks with settings of their own would wait for each other, or
+    send unexpected messages.
     """
 
     table: Table
@@ -42,24 +42,25 @@ class Settings(NamedTuple):
     algorithm: str
     check: str
     reproducible: bool
-    stage_bytes: int  # of a piece of a device array on its way through the host
-    gpu_path: tuple[str, str]  # how device arrays reach MPI, and why
+    stage_bytes: int  # per piece of a device array on its way through the host
+    gpu_path: tuple[str, str]  # path of device arrays to MPI, and the reason
 
     def rows(self, ranks_per_node: int, nodes: int) -> dict[str, Row]:
-        """By device, the row of the table that fits the job."""
+        """Return the row of the table that fits the job, by device."""
         return {device: self.table.row(ranks_per_node, nodes, device) for device in ("cpu", "gpu")}
 
 
 def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None, wrong: str | None = None) -> Settings:
-    """What rank 0's environment says; ``reproducible``, where it is not None, instead of a variable (collective).
+    """Return the settings of rank 0's environment (collective).
 
-    ``wrong`` is what this rank has to say against a variable that is each rank's own.
+    A ``reproducible`` that is not None overrides its variable. ``wrong`` is this rank's error in a variable that may
+    differ between ranks.
 
     Raises
     ------
     InvalidArgument
-        On every rank: a variable has a value that it cannot have, or names a table that rank 0 cannot read; or ranks
-        differ in what no rank can decide for others: ``reproducible``, and the operations they loaded.
+        On every rank: a variable has an invalid value, or names a table that rank 0 cannot read; or ranks differ in
+        ``reproducible`` or in the operations that they loaded.
     """
     mine = {name: os.environ.get(name, default) for name, default in DEFAULTS.items()}
     path = os.environ.get(VARIABLE)
@@ -92,7 +93,7 @@ def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None, wrong: s
 
 
 def number(texts: dict[str, str], name: str, unit: str) -> int:
-    """The number that a variable gives; InvalidArgument for what is none, or 0."""
+    """Return the positive number in a variable; raise InvalidArgument for other texts."""
     text = texts[name]
     if not (text.isdecimal() and len(text) <= MOST_DIGITS and int(text)):
         raise InvalidArgument(f"{name} must be a number of {unit}, 1 or more, got {text!r}: set or unset it")
@@ -101,9 +102,9 @@ def number(texts: dict[str, str], name: str, unit: str) -> int:
 
 def settled(comm: MPI.Intracomm, path: tuple[str, str], reproducible: bool | None,
             wrong: str | None) -> tuple[str, str]:
-    """The ``job.gpu_path`` of all ranks, from that of each; what must not differ is compared (collective).
+    """Return the ``job.gpu_path`` of all ranks; compare the settings that must not differ (collective).
 
-    Where one rank's MPI takes no device memory, none is given any: a schedule that sends the whole array does not meet
+    If one rank's MPI takes no device memory, no rank passes any: a schedule that sends the whole array does not match
     one that sends its pieces.
     """
     wanted = -1 if reproducible is None else int(bool(reproducible))

@@ -1,28 +1,28 @@
-"""Device arrays through the host: pinned buffers, in pieces, copies both ways overlapping what MPI does."""
+"""Device arrays through pinned host memory, in pieces: copies both ways overlap MPI's messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from .._util.partition import pieces
 from ..ops.device import Device, ready
+from ..types import Array
 
-PIECE_BYTES = 4 << 20  # unless MPICOMP_STAGE_BYTES says otherwise
-DEPTH = 3  # buffers: one is filled, one is with MPI, one is emptied
+PIECE_BYTES = 4 << 20  # default of MPICOMP_STAGE_BYTES
+DEPTH = 3  # buffers: one is filled, one is used by MPI, one is emptied
 
 
 class Stage:
-    """The pinned buffers of one device; pieces must be as long on all ranks, since each is a message of its own."""
+    """Pinned buffers of one device. Pieces have the same length on all ranks, since each is a message of its own."""
 
     def __init__(self, device: Device, piece_bytes: int = PIECE_BYTES):
         self.device, self.piece_bytes = device, piece_bytes
         self._pinned: list[np.ndarray] = []
 
     def run(
-        self, flat: Any, work: Callable[[np.ndarray, int], None], outward: bool = True, back: bool = True
+        self, flat: Array, work: Callable[[np.ndarray, int], None], outward: bool = True, back: bool = True
     ) -> None:
         """Call ``work(host, begin)`` on every piece of ``flat`` in turn, while its neighbours are copied.
 
@@ -31,12 +31,12 @@ class Stage:
         ready(flat)
         length = max(1, self.piece_bytes // flat.itemsize)
         bounds = list(pieces(0, flat.size, length))
-        hosts: list[Any] = [None] * DEPTH
-        fetched: list[Any] = [None] * DEPTH
-        returned: list[Any] = [None] * DEPTH
+        hosts: list[np.ndarray] = [np.empty(0)] * DEPTH
+        fetched: list[object] = [None] * DEPTH
+        returned: list[object] = [None] * DEPTH
 
         def fetch(index: int) -> None:
-            self._wait(returned, index % DEPTH)  # the buffer is still on its way to the device
+            self._wait(returned, index % DEPTH)  # the buffer may still be on its way to the device
             part = flat[slice(*bounds[index])]
             host = hosts[index % DEPTH] = self._buffer(index % DEPTH)[: part.nbytes].view(flat.dtype)
             if outward:
@@ -53,12 +53,12 @@ class Stage:
                     if back:
                         part = flat[slice(*bounds[index - 1])]
                         returned[slot] = self.device.start_to_device(part, hosts[slot])
-        finally:  # also where `work` failed: the next vector gets the same buffers
+        finally:  # also after an error: the next vector gets the same buffers
             for slot in range(DEPTH):
                 self._wait(fetched, slot)
                 self._wait(returned, slot)
 
-    def _wait(self, copies: list[Any], slot: int) -> None:
+    def _wait(self, copies: list[object], slot: int) -> None:
         if copies[slot] is not None:
             self.device.wait(copies[slot])
             copies[slot] = None
@@ -68,8 +68,8 @@ class Stage:
             self._pinned.append(self.device.pinned(self.piece_bytes))
         return self._pinned[slot]
 
-    def to_host(self, flat: Any) -> np.ndarray:
-        """A copy of ``flat`` in ordinary host memory."""
+    def to_host(self, flat: Array) -> np.ndarray:
+        """Return a copy of ``flat`` in ordinary host memory."""
         host = np.empty(flat.size, flat.dtype)
 
         def keep(part: np.ndarray, begin: int) -> None:
@@ -78,10 +78,16 @@ class Stage:
         self.run(flat, keep, back=False)
         return host
 
-    def to_device(self, flat: Any, host: np.ndarray) -> None:
+    def to_device(self, flat: Array, host: np.ndarray) -> None:
         """Copy ``host`` into ``flat``."""
 
         def fill(part: np.ndarray, begin: int) -> None:
             part[...] = host[begin : begin + part.size]
 
         self.run(flat, fill, outward=False)
+
+    def on_device(self, host: np.ndarray, like: Array) -> Array:
+        """Return a copy of ``host`` on the device of ``like``, in its dtype."""
+        result = self.device.empty(host.size, like)
+        self.to_device(result, host)
+        return result

@@ -28,9 +28,9 @@ class PlainCalls:
     going = None
     comparing = False
 
-    def __init__(self, native: object, in_place: object) -> None:
-        self.calls = self.mask = self.number = self.handed_over = 0
-        self.limit, self.logged = -1, False
+    def __init__(self, native: object, in_place: object, size: int = 1, logged: bool = False) -> None:
+        self.calls = self.mask = self.number = self.bytes_sent = 0
+        self.limit = -1
 
     def run(self, comm: object, send: object, receive: object, op: object) -> bool:
         return False

@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from .. import allreduce
 from ..allreduce.choice import schedule
 from ..comm.allgather import gather_to_all
 from ..comm.broadcast import broadcast
+from ..comm.buffers import Vector
 from ..types import Array
 from .ghost import Ghost, Tiled, Unknown
 from .link import RecordingLink
@@ -87,7 +87,7 @@ class RecordingComm:
         self._script, self.rank, self.size, self._sums = script, rank, size, sums
         self._to_owners: list[int] | None = None
 
-    def _call(self, verb: Callable[..., None], *arguments: Any) -> None:
+    def _call(self, verb: Callable[..., None], *arguments: object) -> None:
         self._script.calls.append((self._script.tape.cut(), verb, arguments))
 
     def agree(self, signature: str = "", error: Exception | None = None, patient: bool = False) -> None:
@@ -159,7 +159,7 @@ def _nothing(link: RecordingLink) -> None:
 
 
 def _agreement(link: RecordingLink) -> None:
-    """By dissemination, see ``mpicomp.comm.transport.Link.extremes``."""
+    """By dissemination, see ``mpicomp.comm.transport.MpiLink.extremes``."""
     shift, numbers = 1, Ghost(link.ops, AGREEMENT, np.int64)
     while shift < link.size:
         link.sendrecv(numbers, (link.rank + shift) % link.size, numbers, (link.rank - shift) % link.size)
@@ -183,10 +183,8 @@ def _allreduce(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op:
 
 
 def _chosen(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op: str, kind: str | None,
-            *how: Any) -> str:
-    half = _half(dtype, kind)
-    target = SimpleNamespace(array=Ghost(link.ops, n, dtype), kind=half, name=half or dtype.name, device=None)
-    return schedule(target, op, algorithm, link)
+            *how: object) -> str:
+    return schedule(Vector(Ghost(link.ops, n, dtype), _half(dtype, kind), None), op, algorithm, link)
 
 
 def _half(dtype: np.dtype, kind: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""What the dense schedules send and receive through, of one simulated rank: everything goes onto its tape."""
+"""Link of the dense schedules of one simulated rank: everything goes onto its tape."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from .._util.partition import partition
 from ..allreduce import halving_doubling
 from ..allreduce.segments import SLOW
 from ..allreduce.table import built_in
+from ..types import Array
 from .ghost import Ghost
 from .ghost_ops import GhostOps
 from .tape import Tape
@@ -23,6 +23,8 @@ from .tape import Tape
 # rules (coll_tuned_decision_fixed.c), simplified: what else it does with short vectors takes about as many steps.
 DOUBLING = ((16, 8 << 10), (32, 4 << 10), (64, 128), (128, 256 << 10), (256, 256 << 10), (512, 4 << 10),
             (4096, 16 << 10), (math.inf, 32 << 10))  # fmt: skip
+
+Request = tuple[bool, int, int]  # whether it sends, number of the message, peer of a receive
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,13 @@ def doubling_bytes(size: int) -> int:
 
 
 class RecordingLink:
-    """The verbs of ``mpicomp.comm.transport.Link`` for the rank at ``place``, as far as schedules use them.
+    """The `mpicomp.allreduce.interfaces.Link` of the rank at ``place``.
 
     MPI's own all-reduce, whose schedule cannot be seen, is stood in for by the textbook's: recursive doubling of short
     vectors, halving-doubling of others. ``peers`` gives the number on the tape of a rank of this link.
     """
 
-    reproducible = False
+    reproducible = takes_devices = False
 
     def __init__(self, tape: Tape, place: Place, ops: GhostOps, peers: Callable[[int], int] = lambda rank: rank,
                  size: int | None = None, rank: int | None = None, beside: int = 1) -> None:
@@ -86,15 +88,15 @@ class RecordingLink:
         return RecordingLink(self.tape, self.place, self.ops, lambda node: node * per_node + local,
                              self.place.nodes, self.rank // per_node, beside=self.owners)
 
-    def isend(self, array: Any, dest: int) -> Any:
+    def isend(self, array: Array, dest: int) -> Request | None:
         return (True, self.tape.send(self._peers(dest), array.nbytes), 0) if array.size else None
 
-    def irecv(self, array: Any, source: int) -> Any:
+    def irecv(self, array: Array, source: int) -> Request | None:
         peer = self._peers(source)
         return (False, self.tape.expect(peer), peer) if array.size else None
 
-    def wait(self, request: Any) -> None:
-        if request is None:
+    def wait(self, request: object) -> None:
+        if not isinstance(request, tuple):
             return
         sends, number, peer = request
         if sends:
@@ -102,7 +104,7 @@ class RecordingLink:
         else:
             self.tape.received(peer, number)
 
-    def sendrecv(self, outgoing: Any, dest: int, incoming: Any, source: int) -> None:
+    def sendrecv(self, outgoing: Array, dest: int, incoming: Array, source: int) -> None:
         received = self.irecv(incoming, source)
         sent = self.isend(outgoing, dest)
         self.wait(received)
@@ -111,7 +113,7 @@ class RecordingLink:
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
         return self.tape.meanwhile(work)
 
-    def native_allreduce(self, work: Any, op: str, source: Any = None) -> None:
+    def native_allreduce(self, work: Array, op: str, source: Array | None = None) -> None:
         with self.tape.inside_mpi():
             if self.size & (self.size - 1) or work.nbytes >= doubling_bytes(self.size):
                 link = copy(self)
@@ -137,7 +139,7 @@ class RecordingNode:
         self._link = link
         self.rank, self.size = link.place.local
 
-    def run(self, verb: str, send: Any, receive: Any, op: str, kind: str, stream: bool = False,
+    def run(self, verb: str, send: Array, receive: Array, op: str, kind: str, stream: bool = False,
             factor: float = 1.0) -> None:
         """Every rank copies in; adds its slice of all, and all ranks' slices are copied out, as the verb asks.
 
@@ -155,7 +157,7 @@ class RecordingNode:
             tape.sync()
             work("copy", n)
 
-    def slice(self, array: Any) -> slice:
+    def slice(self, array: Array) -> slice:
         owners = self._link.owners
         counts, displs = partition(array.size, owners)
         if self.rank >= owners:

@@ -73,7 +73,7 @@ class Lanes:
         """Begin a call on a lane, behind those that were begun there before; without threads it is done at once."""
         if self.threaded:
             return self._workers[lane].start(function, *arguments)
-        return done_at_once(function, arguments)
+        return done_at_once(function, *arguments)
 
     def close(self) -> None:
         """End the threads when they are through; free the communicators."""

@@ -13,7 +13,7 @@ import mpicomp
 os.environ["MPICOMP_CHECK"] = "0"  # messages of comparisons are not counted as traffic,
 os.environ["MPICOMP_TIMEOUT"] = "0"  # nor are those of watchdogs, which say goodbye at exit
 comm = mpicomp.Comm(MPI.COMM_WORLD)
-comm._link.one_node = False  # take the schedules of a network
+comm._engine.link.one_node = False  # take the schedules of a network
 what = sys.argv[1]
 if what == "broadcast":
     comm.broadcast(np.ones(228_123, np.uint8), 1)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mpi4py import MPI
 
-from mpicomp.comm import comm, node_memory, settings, transport
+from mpicomp.comm import comm, engine, node_memory, settings, transport
 
 # Of a Comm and then of a Reducer, on any number of ranks: calls of MPI, and bytes in all those of a name. Of the
 # messages of an agreement, 16 bytes each, there are ceil(log2 size) for each of the two things that a Reducer compares.
@@ -64,7 +64,7 @@ class Counted(MPI.Intracomm):
 def counting(monkeypatch, kind=Counted):
     """From now on communicators are made as ``kind``; the counts, which begin at nothing."""
     everything = SimpleNamespace(**{**vars(MPI), "Intracomm": kind})
-    for module in (comm, transport, node_memory, settings):
+    for module in (comm, engine, transport, node_memory, settings):
         monkeypatch.setattr(module, "MPI", everything)
     Counted.calls, Counted.nbytes = Counter(), Counter()
     return Counted

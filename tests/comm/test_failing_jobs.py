@@ -75,7 +75,7 @@ BESIDE = {
         "sys.exit(0)"
     ),
     "mpi4py's own calls after one that broke": (
-        "if comm.rank == 1: comm._link.leave('rank 1', 'KeyError'); time.sleep(9)\ncomm.Barrier()\nsys.exit(0)"
+        "if comm.rank == 1: comm._engine.link.leave('rank 1', 'KeyError'); time.sleep(9)\ncomm.Barrier()\nsys.exit(0)"
     ),
     "messages that it had no part in": (
         "others = {1 - comm.rank: 8} if comm.rank < 2 else {}\n"
@@ -98,7 +98,7 @@ def test_a_rank_that_leaves_a_call_of_mpi_in_the_middle(tmp_path):
     """The others cannot hear of it there, but their watchdogs do."""
     body = (
         "import time\nfor _ in range(80): comm.Allreduce(MPI.IN_PLACE, np.ones(10))\n"
-        "if comm.rank == 1: comm._link.leave('rank 1', 'KeyboardInterrupt'); time.sleep(300)\n"
+        "if comm.rank == 1: comm._engine.link.leave('rank 1', 'KeyboardInterrupt'); time.sleep(300)\n"
         "comm.Allreduce(MPI.IN_PLACE, np.ones(10))"
     )
     code, output = start(tmp_path, body, MPICOMP_CHECK="0")

@@ -50,7 +50,7 @@ def steps_of(comm, scheme, seed, shapes, tolerance=0.0):
 
 def main(schemes: list[str]) -> int:
     comm = mpicomp.Comm(MPI.COMM_WORLD)
-    comm._open().takes_devices = False
+    comm._engine.link.takes_devices = False
     with emulate():
         for scheme in schemes or names():
             seen = steps_of(comm, scheme, 2024, resnet50(DIVISOR), TOLERANCE)

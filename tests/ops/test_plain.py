@@ -51,8 +51,8 @@ class Comms:
 
     def __init__(self, error=None):
         self.done, self.compared, self.error, self.refuses = [], [], error, None
-        self.plain = PlainCalls(Comms.native, IN_PLACE)
-        self.plain.limit, self.plain.mask, self.plain.logged = 64, 7, True
+        self.plain = PlainCalls(Comms.native, IN_PLACE, size=2, logged=True)
+        self.plain.limit, self.plain.mask = 64, 7
 
     def native(self, send, receive, op):
         self.done.append((send, receive, op, self.plain.going))
@@ -82,7 +82,7 @@ def test_calls_like_one_before_go_straight_to_mpi():
     assert not comm.plain.run(comm, IN_PLACE, x[:3], op)
     assert not comm.plain.run(comm, IN_PLACE, x, object())
     assert not comm.plain.run(comm, IN_PLACE, x.view(np.int32), op)
-    assert (comm.plain.calls, comm.plain.number, comm.plain.handed_over) == (2, 2, 32)
+    assert (comm.plain.calls, comm.plain.number, comm.plain.bytes_sent) == (2, 2, 32)
     comm.plain.forget()
     assert not comm.plain.run(comm, IN_PLACE, x, op)
 
@@ -113,7 +113,7 @@ def test_a_refused_call_does_not_reach_mpi():
     comm.plain.learn(IN_PLACE, x, None, describe)
     with pytest.raises(ValueError, match="ranks disagree"):
         comm.plain.run(comm, IN_PLACE, x, None)
-    assert (comm.done, comm.plain.handed_over, comm.plain.calls) == ([], 0, 1)
+    assert (comm.done, comm.plain.bytes_sent, comm.plain.calls) == ([], 0, 1)
     assert comm.plain.going is None
     assert not comm.plain.comparing
 

@@ -1,8 +1,8 @@
-"""Do all ranks mean the same call? A 16-byte reduction finds out; only then are texts exchanged.
+"""Agreement of all ranks on a call, by a 16-byte reduction; only ranks that disagree exchange texts.
 
 MPI does not notice ranks that call a collective with different counts, types or operations: the result is silently
-wrong, or some ranks never return. So the ranks find the least and the greatest checksum of what they are about to do:
-these are equal when all agree.
+wrong, or some ranks never return. So the ranks find the least and the greatest checksum of their signatures, which
+describe the call: these are equal if all agree.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 from zlib import crc32
 
 from ... import errors
 from ..._util.partition import runs
 from ...errors import Disagreement, MpicompError
 
-LONGEST, AROUND = 2000, 80  # characters of a text that is shown whole; of what surrounds the difference in a longer one
+LONGEST, AROUND = 2000, 80  # characters of a text that is shown whole; around the difference in a longer one
 FAILED = -1  # below every checksum: one failed rank is enough to be seen by all
 
 
@@ -37,7 +36,7 @@ class Agreement:
         self.rank, self.extremes, self.gather = rank, extremes, gather
 
     def check(self, signature: str, error: Exception | None = None, patient: bool = False) -> None:
-        """Return when every rank gave the same signature and no error; else raise, the same on every rank."""
+        """Raise the same exception on every rank unless all gave the same signature and no error."""
         said = signature.encode(errors="backslashreplace")  # names of arrays may hold what UTF-8 cannot
         least, greatest = self.extremes(FAILED if error is not None else crc32(said), patient)
         if least != greatest or least == FAILED:
@@ -55,7 +54,7 @@ class Agreement:
 
 
 def read_text(text: bytes) -> dict[str, str]:
-    """What a rank said; where that is damaged, so much is said in its name."""
+    """Return a rank's signature and error, or a note in place of a damaged text."""
     try:
         said = json.loads(text)
         if said.keys() <= {"signature", "error", "text"} and all(isinstance(one, str) for one in said.values()):
@@ -66,8 +65,8 @@ def read_text(text: bytes) -> dict[str, str]:
     return {"signature": f"(an unreadable text of {len(text)} bytes)"}
 
 
-def joint_error(said: list[dict[str, Any]], failed: list[int]) -> Exception:
-    """The error of the lowest failing rank, in its class, naming the other ranks that failed."""
+def joint_error(said: list[dict[str, str]], failed: list[int]) -> Exception:
+    """Return the error of the lowest failing rank, in its class, with the other ranks that failed."""
     first = said[failed[0]]
     text = f"rank {failed[0]}: {first['text']}"
     if len(failed) > 1:
@@ -77,17 +76,18 @@ def joint_error(said: list[dict[str, Any]], failed: list[int]) -> Exception:
 
 
 def rebuild(name: str, text: str) -> Exception:
-    """An exception of the class called ``name``, ours or Python's own; else a MpicompError that names the class."""
+    """Return an exception of the class called ``name``, ours or Python's own; else a MpicompError with that name."""
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception):
         try:
             return kind(text)
-        except TypeError:  # a class that wants more than a text, such as UnicodeDecodeError
+        except TypeError:  # a class with more arguments than a text, such as UnicodeDecodeError
             pass
     return MpicompError(f"{name}: {text}")
 
 
 def disagreement_text(signatures: list[str]) -> str:
+    """Return the message of a Disagreement."""
     show = str if max(map(len, signatures)) <= LONGEST else difference(signatures)
     return (
         f"ranks disagree on a collective. {'; '.join(sides(signatures, show))}. "
@@ -96,9 +96,7 @@ def disagreement_text(signatures: list[str]) -> str:
 
 
 def difference(texts: Sequence[str]) -> Callable[[str], str]:
-    """What shows one of these texts by its beginning and where it differs from the others: a model may have thousands
-    of arrays.
-    """
+    """Return a function that shortens one of these texts to its beginning and its difference from the others."""
     begin = max(0, common(texts) - AROUND)
     same = common([text[::-1] for text in texts])
 
@@ -111,14 +109,14 @@ def difference(texts: Sequence[str]) -> Callable[[str], str]:
 
 
 def common(texts: Sequence[str]) -> int:
-    """How many characters all have in common at the beginning."""
-    least, greatest = min(texts), max(texts)  # whatever these share, those in between do
+    """Return the number of characters that all have in common at the beginning."""
+    least, greatest = min(texts), max(texts)  # a common beginning of these is one of all in between
     shorter = min(len(least), len(greatest))
     return next((i for i in range(shorter) if least[i] != greatest[i]), shorter)
 
 
 def sides(texts: Sequence[str], show: Callable[[str], str] = str) -> list[str]:
-    """Who said what, the largest group first."""
+    """Return each text with the ranks that gave it, the largest group first."""
     groups: dict[str, list[int]] = {}
     for rank, text in enumerate(texts):
         groups.setdefault(text, []).append(rank)
@@ -127,6 +125,6 @@ def sides(texts: Sequence[str], show: Callable[[str], str] = str) -> list[str]:
 
 
 def ranks_text(ranks: list[int]) -> str:
-    """``rank 3`` or ``ranks 0-2, 5``."""
+    """Return ``rank 3`` or ``ranks 0-2, 5``."""
     text = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs(ranks))
     return f"rank{'s' if len(ranks) > 1 else ''} {text}"

@@ -1,7 +1,7 @@
-"""What a rank does and did last, kept for whoever has to explain a hang.
+"""Log of a rank's collective calls, read by the hang report.
 
-``begin`` and ``end`` are on the path of every call: they read the clock and append to a ring, and make no text. No
-buffer is kept alive.
+``begin`` and ``end`` run in every call, so they only read the clock and append to a ring buffer. The log keeps no
+buffer alive.
 """
 
 from __future__ import annotations
@@ -10,63 +10,66 @@ from collections import deque
 from collections.abc import Callable
 from functools import wraps
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
-KEPT = 64  # calls, and messages of the call that goes on
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ...ops.node_shared import PlainCalls
+
+KEPT = 64  # calls, and messages of the current call
+# mpi4py's collectives that are logged; not Allreduce, which is our own
+NAMES = (
+    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv",
+    "Alltoallw", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan", "barrier", "bcast", "gather",
+    "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan",
+)  # fmt: skip
+Message = tuple[object, bool, int, int, object]  # request, whether it sends, peer, bytes, communicator of the peer
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Entry:
-    """One call: its number among the outermost calls of its communicator, how deep inside it lies, what and when."""
+    """One call: its number among the communicator's outermost calls, its nesting depth, name, details and times."""
 
     __slots__ = ("begun", "depth", "details", "ended", "name", "number")
 
-    def __init__(self, number: int, depth: int, name: str, details: tuple[Any, ...]) -> None:
+    def __init__(self, number: int, depth: int, name: str, details: tuple[object, ...]) -> None:
         self.number, self.depth, self.name, self.details = number, depth, name, details
         self.begun: float = monotonic()
         self.ended: float | None = 0.0  # None: not known
 
 
-class NoPlainCalls:
-    """Of a communicator whose small all-reduces take no short way. See ``PlainCalls`` of `mpicomp.ops.node_shared`."""
-
-    number = 0
-    going = None
-    comparing = False
-
-    def latest(self) -> list[tuple[Any, ...]]:
-        return []
-
-
-class Calls:
-    """The collective calls of one communicator on this rank, the latest ``KEPT``.
+class CallLog:
+    """The latest ``KEPT`` collective calls of one communicator on this rank.
 
     Attributes
     ----------
-    plain : PlainCalls or NoPlainCalls
-        Small all-reduces, which log themselves without telling when they ended, and which count the outermost
-        calls: the same on all ranks while they do the same.
+    plain : PlainCalls
+        Small all-reduces, which log themselves without their end. Its ``number`` counts the outermost calls, which is
+        the same on all ranks while they make the same calls.
     open : list of Entry
         Calls that have not returned, the outermost first.
     messages : deque of (request, sends, peer, nbytes, comm)
-        Started by our own schedules since the latest call began.
+        Started by schedules since the latest call began.
     waiting : object or None
-        The request that is waited for.
+        The request that this rank waits for.
     uneven : bool
-        Whether this rank has made an outermost call that other ranks may leave out, so that it has made more.
+        True if this rank has made an outermost call that other ranks may leave out, so that numbers may differ.
     """
 
-    plain_calls = True  # whether small all-reduces may log themselves
+    plain_calls = True  # small all-reduces may log themselves
 
-    def __init__(self) -> None:
-        self.plain: Any = NoPlainCalls()
+    def __init__(self, plain: PlainCalls) -> None:
+        self.plain = plain
         self.open: list[Entry] = []
         self.ring: deque[Entry] = deque(maxlen=KEPT)
-        self.messages: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
-        self.waiting: Any = None
+        self.messages: deque[Message] = deque(maxlen=KEPT)
+        self.waiting: object = None
         self.uneven = False
 
-    def begin(self, name: str, *details: Any) -> None:
-        """A call begins; ``end`` must follow, whatever happens in it."""
+    def begin(self, name: str, *details: object) -> None:
+        """Log the begin of a call; ``end`` must follow, also after an exception."""
         depth = len(self.open)
         if not depth:
             self.plain.number += 1
@@ -76,22 +79,22 @@ class Calls:
         self.open.append(entry)
 
     def agree(self, signature: str) -> None:
-        """As ``begin``, for an agreement. One inside another call does not enter the ring: it would double it."""
+        """Log the begin of an agreement. One inside another call does not enter the ring, which it would double."""
         if self.open:
             self.open.append(Entry(self.plain.number, len(self.open), "agreement", ()))
         else:
             self.begin("agreement on", signature)
 
-    def note(self, *details: Any) -> None:
-        """More about the call that goes on."""
+    def note(self, *details: object) -> None:
+        """Add details to the current call."""
         self.open[-1].details += details
 
     def end(self) -> None:
-        """The innermost call is over."""
+        """Log the end of the innermost call."""
         self.open.pop().ended = monotonic()
 
     def going(self) -> list[Entry]:
-        """Calls that have not returned, the outermost first."""
+        """Return the calls that have not returned, the outermost first."""
         plain = self.plain.going
         if not plain:
             return list(self.open)
@@ -99,28 +102,47 @@ class Calls:
         return [outer, Entry(outer.number, 1, "agreement", ())] if self.plain.comparing else [outer]
 
     def latest(self) -> list[Entry]:
-        """The last calls, oldest first."""
+        """Return the last calls, oldest first."""
         entries = [*self.ring.copy(), *map(as_entry, self.plain.latest())]
         return sorted(entries, key=lambda entry: entry.begun)[-KEPT:]
 
-    def posted(self, request: Any, sends: bool, peer: int, nbytes: int, comm: Any) -> None:
-        """A message was started; ``peer`` counts in ``comm``."""
+    def posted(self, request: object, sends: bool, peer: int, nbytes: int, comm: object) -> None:
+        """Log the start of a message; ``peer`` is a rank of ``comm``."""
         self.messages.append((request, sends, peer, nbytes, comm))
 
+    def wait(self, request: object) -> None:
+        """Log the request that this rank waits for."""
+        self.waiting = request
 
-def as_entry(one: tuple[Any, ...]) -> Entry:
+    def may_be_uneven(self) -> None:
+        """Note that other ranks may leave out the current call, if it is an outermost one."""
+        self.uneven |= len(self.open) <= 1
+
+
+def as_entry(one: tuple[int, float, tuple[int, np.dtype, object]]) -> Entry:
+    """Return the entry of a call that ``PlainCalls`` has logged."""
     number, begun, (nbytes, dtype, op) = one
     entry = Entry(number, 0, "Allreduce", ((nbytes // dtype.itemsize, dtype), op, "native"))
     entry.begun, entry.ended = begun, None
     return entry
 
 
-def logged(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the calls of a communicator's method be logged in ``self._log``, with the size and dtype of its array."""
+class Logs(Protocol):
+    """An object with a log of calls; None if calls are not logged."""
+
+    @property
+    def _log(self) -> CallLog | None: ...
+
+
+L = TypeVar("L", bound=Logs)
+
+
+def logged(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
+    """Log the calls of a method in ``self._log``, with the size and dtype of arrays."""
     name = method.__name__
 
     @wraps(method)
-    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+    def call(self: L, /, *arguments: P.args, **options: P.kwargs) -> R:
         log = self._log
         if log is None:
             return method(self, *arguments, **options)
@@ -133,8 +155,8 @@ def logged(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def described(argument: Any) -> Any:
-    """Of an array (size, dtype), of other arguments the value where it is short."""
+def described(argument: object) -> object:
+    """Return (size, dtype) of an array, the value of a number or text, else the name of the type."""
     if hasattr(argument, "dtype"):
         size = getattr(argument, "size", None)
         return size if isinstance(size, int) else "some", argument.dtype

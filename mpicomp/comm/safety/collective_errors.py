@@ -1,38 +1,51 @@
-"""Work that may fail on some ranks: what it raises there is raised on all, and none waits for the others in vain."""
+"""Rank-local work whose errors are raised on every rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol, TypeVar, overload
+
+R = TypeVar("R")
 
 
-def together(comm: Any, work: Callable[[], Any], here: bool = True) -> Any:
-    """Do ``work()`` on the ranks that give ``here=True`` (collective).
+class Agrees(Protocol):
+    """The verb of a communicator that ``together`` needs."""
+
+    def fail_together(self, error: Exception | None) -> None: ...
+
+
+@overload
+def together(comm: Agrees, work: Callable[[], R]) -> R: ...
+@overload
+def together(comm: Agrees, work: Callable[[], R], here: bool) -> R | None: ...
+def together(comm: Agrees, work: Callable[[], R], here: bool = True) -> R | None:
+    """Run rank-local work; if any rank fails, raise its error on every rank (collective).
 
     Parameters
     ----------
     comm : mpicomp.Comm
-        All ranks of it call this, whether they work or not.
+        All ranks of it call this function, also those that do not run ``work``.
     work : callable
         Local: it may fail on one rank and not on another, so it must not wait for other ranks.
     here : bool
-        Such as ``comm.rank == 0``.
+        This rank runs ``work``: for example ``comm.rank == 0``.
 
     Returns
     -------
     object
-        What ``work()`` gave, on the ranks that did it; None on the others.
+        The result of ``work()`` on the ranks that ran it; None on the others.
 
     Raises
     ------
     Exception
-        On every rank the error of the lowest rank that failed, whatever it is: see `mpicomp.Comm.fail_together`.
+        On every rank the error of the lowest rank that failed: see `mpicomp.Comm.fail_together`.
     """
-    result = error = None
+    result: R | None = None
+    error: Exception | None = None
     if here:
         try:
             result = work()
-        except Exception as caught:  # also a mistake of ours: the other ranks wait for the verdict below
+        except Exception as caught:  # of any class: the other ranks wait for the verdict below
             error = caught
     comm.fail_together(error)
     return result

@@ -1,4 +1,4 @@
-"""Faults on purpose, for tests: ``MPICOMP_FAULT=kill:rank=2,call=17`` kills rank 2 in the 17th collective it begins."""
+"""Fault injection for tests: ``MPICOMP_FAULT=kill:rank=2,call=17`` kills rank 2 in its 17th collective."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import InjectedFault, InvalidArgument
-from .call_log import Calls
+from .call_log import CallLog
+
+if TYPE_CHECKING:
+    from ...ops.node_shared import PlainCalls
 
 VARIABLE = "MPICOMP_FAULT"
 TOLERANT = "OMPI_MCA_mpi_ft_enable"  # "1": set by mpirun --with-ft ulfm, which lets a job go on without dead ranks
 DETECTOR_THREAD = "OMPI_MCA_mpi_ft_detector_thread"  # set by mpirun --mca mpi_ft_detector_thread true
 SIGNALS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "stop": signal.SIGSTOP}
 KINDS = (*SIGNALS, "exit", "raise", "hang", "slow")
-DIGITS = 18  # of a number, at most
+DIGITS = 18  # the most in a number
 USAGE = (f"KIND:rank=R,call=N[,message=M], KIND one of {', '.join(KINDS[:-1])}, or "
          "slow:rank=R,seconds=S[,call=N[,message=M]]")
 
 
 @dataclass
 class Fault:
-    """What befalls one rank of the job, in the ``call``-th collective of this library that it begins, from 1.
+    """A fault of one rank, in the ``call``-th collective of this library that it begins, from 1.
 
     A step of a Reducer counts, and so does each collective inside it; agreements inside others do not. With
-    ``message`` it happens when that call starts its so many-th message; ``slow`` without ``call`` is for all calls.
+    ``message`` the fault strikes at that message of the call, from 1; ``slow`` without ``call`` applies to all calls.
     """
 
     kind: str
@@ -39,16 +42,19 @@ class Fault:
     messages: int = 0
 
     def begun(self, name: str) -> None:
+        """Count a call; strike if it is the one."""
         self.calls, self.messages = self.calls + 1, 0
         if self.message is None and self.call in (None, self.calls):
             self.strike(name)
 
     def posted(self) -> None:
+        """Count a message; strike if it is the one."""
         self.messages += 1
         if self.message == self.messages and self.call == self.calls:
             self.strike(f"message {self.message}")
 
     def strike(self, where: str) -> None:
+        """Do the harm."""
         text = f"{VARIABLE}: {self.kind} on rank {self.rank} in call {self.calls} ({where})"
         if self.kind != "slow":
             sys.stderr.write(f"[mpicomp] {text}\n")
@@ -65,7 +71,7 @@ class Fault:
 
 
 def finalize_hangs() -> bool:
-    """Whether MPI_Finalize waits for ever for Open MPI's detector of dead ranks (5.0.11), also where none has died."""
+    """Return True if MPI_Finalize waits forever for Open MPI's detector of dead ranks (5.0.11), even if none died."""
     return os.environ.get(DETECTOR_THREAD, "").lower() not in ("", "0", "f", "false", "n", "no", "disabled")
 
 
@@ -75,12 +81,12 @@ def _hang() -> NoReturn:
 
 
 def parse(text: str, size: int) -> Fault:
-    """The fault that ``text`` names, in a job of ``size`` ranks.
+    """Return the fault that ``text`` describes, in a job of ``size`` ranks.
 
     Raises
     ------
     InvalidArgument
-        For anything but what USAGE says.
+        The text is not of the form of USAGE.
     """
     kind, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(",")] if rest else []
@@ -92,27 +98,28 @@ def parse(text: str, size: int) -> Fault:
         raise InvalidArgument(f"{VARIABLE} must be {USAGE}; got {text!r}")
     if not all(len(v) <= DIGITS and v.replace(".", "", key == "seconds").isdecimal() for key, v in given.items()):
         raise InvalidArgument(f"{VARIABLE} must hold plain numbers, {USAGE}; got {text!r}")
-    numbers: dict[str, Any] = {key: float(v) if key == "seconds" else int(v) for key, v in given.items()}
+    seconds = float(given.pop("seconds", 0))
+    numbers = {key: int(value) for key, value in given.items()}
     if not 0 <= numbers["rank"] < size:
         raise InvalidArgument(f"{VARIABLE} must name a rank from 0 to {size - 1}, got {text!r}")
     if min(numbers.get("call", 1), numbers.get("message", 1)) < 1:
         raise InvalidArgument(f"{VARIABLE} counts calls and messages from 1, got {text!r}")
-    return Fault(kind, **numbers)
+    return Fault(kind, seconds=seconds, **numbers)
 
 
-class FaultyCalls(Calls):
-    """A log that lets a fault strike where it is told that something begins."""
+class FaultyCallLog(CallLog):
+    """A log that lets a fault strike at the begin of a call or message."""
 
     plain_calls = False
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__()
+    def __init__(self, plain: PlainCalls, fault: Fault) -> None:
+        super().__init__(plain)
         self._fault = fault
 
-    def begin(self, name: str, *details: Any) -> None:
+    def begin(self, name: str, *details: object) -> None:
         super().begin(name, *details)
         self._fault.begun(name)
 
-    def posted(self, request: Any, sends: bool, peer: int, nbytes: int, comm: Any) -> None:
+    def posted(self, request: object, sends: bool, peer: int, nbytes: int, comm: object) -> None:
         super().posted(request, sends, peer, nbytes, comm)
         self._fault.posted()

@@ -1,4 +1,4 @@
-"""The words of a watchdog: what this rank does, what it waits for, its last calls and its stacks."""
+"""Format the hang report: this rank's current call, its messages, its last calls and its stacks."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from typing import Any
 
 from mpi4py import MPI
 
 from ..job import this_rank, world
 from ..transport import op_name
-from .call_log import KEPT, Calls, Entry
+from .call_log import KEPT, CallLog, Entry
 
 
-def head(calls: Calls) -> str:
-    """Which rank speaks, and where it is."""
+def head(calls: CallLog) -> str:
+    """Return the rank and its state."""
     return f"{this_rank()} is {state(calls)}"
 
 
-def state(calls: Calls) -> str:
-    """Where this rank is, without times: equal texts for ranks that do the same."""
+def state(calls: CallLog) -> str:
+    """Return the current or last call, without times: equal texts for ranks that do the same."""
     going = calls.going()
     if going:
         return "in " + ", in ".join([f"#{going[0].number} {words(going[0])}", *map(words, going[1:])])
@@ -32,10 +31,11 @@ def state(calls: Calls) -> str:
 
 
 def words(entry: Entry) -> str:
+    """Return the name of a call with its details."""
     return " ".join([entry.name, *map(_word, entry.details)])
 
 
-def _word(detail: Any) -> str:
+def _word(detail: object) -> str:
     if isinstance(detail, MPI.Op):
         return op_name(detail)
     if isinstance(detail, tuple):
@@ -43,14 +43,14 @@ def _word(detail: Any) -> str:
     return str(detail)
 
 
-def body(calls: Calls) -> str:
-    """Messages, last calls and stacks."""
+def body(calls: CallLog) -> str:
+    """Return messages, last calls and stacks."""
     lines = [*_messages(calls), f"  last calls, at most {KEPT}, the latest at the end:", *_history(calls), *_stacks()]
     return "\n".join(lines)
 
 
-def _messages(calls: Calls) -> Iterator[str]:
-    """Messages of the call that goes on that nobody has waited for; the one waited for now is marked."""
+def _messages(calls: CallLog) -> Iterator[str]:
+    """Return the incomplete messages of the current call; the one that this rank waits for is marked."""
     if not calls.open:
         return
     waiting, started = calls.waiting, calls.messages.copy()
@@ -62,11 +62,12 @@ def _messages(calls: Calls) -> Iterator[str]:
             yield f"  {mark} {nbytes} bytes {way} rank {_world_rank(comm, peer)} ({place})"
 
 
-def _world_rank(comm: MPI.Intracomm, rank: int) -> int:
+def _world_rank(comm: object, rank: int) -> int:
+    assert isinstance(comm, MPI.Comm)
     return MPI.Group.Translate_ranks(comm.Get_group(), [rank], world().Get_group())[0]
 
 
-def _history(calls: Calls) -> Iterator[str]:
+def _history(calls: CallLog) -> Iterator[str]:
     now = time.monotonic()
     for entry in calls.latest():
         took = "" if entry.ended is None else ", not over"
@@ -76,7 +77,7 @@ def _history(calls: Calls) -> Iterator[str]:
 
 
 def _stacks() -> Iterator[str]:
-    """The Python stacks of all threads but this one."""
+    """Return the Python stacks of all threads but this one."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         if ident != threading.get_ident():
@@ -85,7 +86,7 @@ def _stacks() -> Iterator[str]:
 
 
 def say(text: str) -> None:
-    """To standard error in one piece, past Python's own file object: whoever holds that may be what hangs."""
+    """Write to standard error in one piece, past Python's file object, whose lock a hanging thread may hold."""
     data = (text.rstrip() + "\n").encode(errors="backslashreplace")
     while data:
         data = data[os.write(2, data) :]

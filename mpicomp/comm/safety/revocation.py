@@ -1,26 +1,30 @@
-"""Communicators that everybody must leave when ranks are lost: whoever makes one says so here."""
+"""Registry of new communicators, for the code that revokes them all when ranks are lost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-Made = TypeVar("Made")
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
-_listeners: list[Callable[[Any], None]] = []
+C = TypeVar("C", bound="MPI.Comm")
+
+_listeners: list[Callable[[MPI.Comm], None]] = []
 
 
-def made(comm: Made) -> Made:
-    """``comm``, of which those who are to know have been told."""
+def announce(comm: C) -> C:
+    """Report a new communicator to all listeners; return it."""
     for listener in _listeners:
         listener(comm)
     return comm
 
 
-def listen(listener: Callable[[Any], None]) -> None:
-    """Let ``listener`` know of every communicator made from now on."""
+def listen(listener: Callable[[MPI.Comm], None]) -> None:
+    """Report every communicator made from now on to ``listener``."""
     _listeners.append(listener)
 
 
-def leave(listener: Callable[[Any], None]) -> None:
+def leave(listener: Callable[[MPI.Comm], None]) -> None:
+    """Report to ``listener`` no more."""
     _listeners.remove(listener)

@@ -1,14 +1,17 @@
-"""Going on without ranks that died: Open MPI's user-level failure mitigation (ULFM), started by
+"""Jobs that continue without ranks that died, by Open MPI's user-level failure mitigation (ULFM), started by
 ``mpirun --with-ft ulfm``.
 
-Survivors revoke every communicator, shrink to those who live, agree on the least step that all have done, and go on
-from there. A rank may be one step ahead, never more, so a job keeps its state of two steps.
+Survivors revoke every communicator, shrink to the living ranks, agree on the least step that all have done, and
+continue from there. A rank may be one step ahead, never more, so a job keeps its state of two steps.
 
-What was found with Open MPI 5.0.11, and decides how this is written: an error's class does not tell a failure from a
-bug, so MPI is asked who has failed; a rank may wait for one that has seen the failure and left, so in every process a
-thread looks, and revokes; MPI_Finalize and MPI_Abort may hang after a failure, and the first always does where a thread
-is Open MPI's detector, so ranks leave by ``os._exit``; a stopped process that the detector has given up keeps the job
-from ending, so survivors on its node end it, and where there are none ``mpirun`` has to.
+Reasons for this design, with Open MPI 5.0.11:
+
+- An error's class does not distinguish a failure from a bug, so MPI is asked for failed ranks.
+- A rank may wait for one that has seen the failure and left, so a thread in every process looks and revokes.
+- MPI_Finalize and MPI_Abort may hang after a failure, and the first always does if Open MPI's detector is a thread, so
+  ranks leave by ``os._exit``.
+- A stopped process that the detector has given up keeps the job from ending, so survivors on its node kill it; if the
+  node has none, ``mpirun`` must.
 
 Reference: Bland et al., Post-failure recovery of MPI communication capability, IJHPCA 2013.
 """
@@ -23,7 +26,7 @@ import threading
 import time
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -34,15 +37,15 @@ from ..job import library_name, this_rank
 from . import revocation
 from .fault_injection import TOLERANT, finalize_hangs
 
-POLL_S = 0.01  # how often the thread asks who has failed
+POLL_S = 0.01  # between two looks of the thread for failed ranks
 PATIENCE_S = 5.0  # between an MPI error and MPI's knowledge that a rank has failed
-LEAVING_S = 1.0  # for the others to be through before mpirun ends all that is left
-OUT_OF_REACH = 76  # exit code: all is done, but a stopped process may be left where nobody lives
+LEAVING_S = 1.0  # for the others to end before mpirun ends all remaining processes
+OUT_OF_REACH = 76  # exit code: all is done, but a stopped process may be left on a node without survivors
 MOST_REPAIRS = 20  # in a row, without a step between
 
 
 class Loss(NamedTuple):
-    """Ranks that died together, and where the others go on."""
+    """Ranks that died together, and the step from which the others continue."""
 
     ranks: list[int]  # those that died, of COMM_WORLD
     alive: list[int]  # the others, by their new rank
@@ -51,23 +54,23 @@ class Loss(NamedTuple):
 
 
 class Job(Protocol):
-    """What can be run: ``step`` of ``steps`` are done; ``steps`` is known after ``begin``."""
+    """A job that can lose ranks: ``step`` of ``steps`` are done; ``steps`` is known after ``begin``."""
 
     step: int
     steps: int
 
     def begin(self, comm: Comm, loss: Loss | None) -> None:
-        """Start on ``comm``, the communicator of the survivors, or go on at ``loss.step``; collective.
+        """Start on ``comm``, the communicator of the survivors, or continue at ``loss.step``; collective.
 
-        With a loss at step 0 all begin anew: some may not have begun. Another loss in here leads to another call.
+        With a loss at step 0 all ranks begin anew: some may not have begun. Another loss in here leads to another call.
         """
 
     def advance(self) -> None:
-        """One step, in which every rank waits for every other; the state before it is kept."""
+        """Do one step, in which every rank waits for every other; keep the state before it."""
 
 
 def problem() -> str | None:
-    """Why this process cannot go on without lost ranks; None where it can."""
+    """Return the reason why this process cannot continue without lost ranks; None if it can."""
     name, version = MPI.get_vendor()
     if name != "Open MPI" or version < (5,) or not hasattr(MPI.Comm, "Shrink"):
         return (f"fault tolerance needs Open MPI 5 started by mpirun --with-ft ulfm; this is {library_name()}: use "
@@ -80,17 +83,17 @@ def problem() -> str | None:
 
 
 def run(world: MPI.Intracomm, job: Job) -> Survivors:
-    """Run ``job`` to its end, whoever dies (collective).
+    """Run ``job`` to its end, even if ranks die (collective).
 
     Returns
     -------
     Survivors
-        Those who are left, with ``comm`` and ``losses``. The caller leaves by its ``leave`` when it is through.
+        The living ranks, with ``comm`` and ``losses``. The caller ends by its ``leave``.
 
     Raises
     ------
     MpicompError
-        Ranks cannot be lost here, or so many died that nothing could be agreed on.
+        This job cannot lose ranks, or ranks died faster than the others could agree.
     """
     text = problem()
     if text:
@@ -111,36 +114,38 @@ def run(world: MPI.Intracomm, job: Job) -> Survivors:
             if repairs > MOST_REPAIRS or not group.lost_somebody(error):
                 raise
             group.keep(error)
-            untold = loss.ranks if loss else []  # more ranks died before the job had begun again
+            unreported = loss.ranks if loss else []  # more ranks died before the job had begun again
             found = group.repair(job.step)
-            loss = found._replace(ranks=[*untold, *found.ranks])
+            loss = found._replace(ranks=[*unreported, *found.ranks])
 
 
 class Survivors:
-    """The ranks that live, and their communicator."""
+    """The living ranks and their communicator."""
+
+    comm: Comm  # after ``make``
 
     def __init__(self, world: MPI.Intracomm) -> None:
         self.losses: list[Loss] = []
-        self.comm: Any = None
         self._base = MPI.Intracomm(world).Dup()
         self._base.Set_errhandler(MPI.ERRORS_RETURN)
         self._world = world.Get_group()
         self._processes = np.empty((world.Get_size(), 3), np.int64)
         self._base.Allgather(np.array(process(os.getpid()), np.int64), self._processes)
-        self._made: list[Any] = []
-        self._graves: list[Any] = []  # what a late message may still be written to
+        self._made: list[MPI.Comm] = []
+        self._kept: list[object] = []  # memory that a late message may still write to
         self._lock = threading.Lock()
         self._over = threading.Event()
         revocation.listen(self._note)
         threading.Thread(target=self._look, name="mpicomp-survivors", daemon=True).start()
 
     def make(self) -> Comm:
-        """A communicator of those who live (collective)."""
-        comm = self.comm = Comm(self._base)
-        return comm
+        """Return a communicator of the living ranks (collective)."""
+        self.comm = Comm(self._base)
+        self._kept.append(self.comm)
+        return self.comm
 
     def lost_somebody(self, error: Exception) -> bool:
-        """Whether ranks have failed. An error of MPI's may come before the news."""
+        """Return True if ranks have failed. An error of MPI may come before MPI knows of the failure."""
         patience = PATIENCE_S if isinstance(error, (MPI.Exception, RankLeft)) else 2 * POLL_S
         deadline = time.monotonic() + patience
         while not failed(self._base):
@@ -150,11 +155,11 @@ class Survivors:
         return True
 
     def keep(self, error: Exception) -> None:
-        """Keep alive what was under way: requests and buffers are in the frames of the error."""
-        self._graves.append(error)
+        """Keep the requests and buffers of running collectives, which are in the frames of the error."""
+        self._kept.append(error)
 
     def repair(self, step: int) -> Loss:
-        """Leave the dead behind; the least ``step`` of all survivors (collective)."""
+        """Shrink to the living ranks; return the loss, with the least ``step`` of all survivors (collective)."""
         start, before = time.monotonic(), self._ranks()
         for _ in range(MOST_REPAIRS):
             with self._lock:
@@ -163,7 +168,7 @@ class Survivors:
                 base = cast("MPI.Intracomm", self._base.Shrink())
                 base.Set_errhandler(MPI.ERRORS_RETURN)
                 with self._lock:
-                    self._graves += [self._base, self.comm, *self._made]
+                    self._kept += [self._base, *self._made]
                     self._base, self._made = base, []
                 least = np.array([step], np.int64)
                 base.Allreduce(MPI.IN_PLACE, least, MPI.MIN)
@@ -178,11 +183,10 @@ class Survivors:
         raise MpicompError("ranks died faster than the others could agree: restart from a checkpoint")
 
     def leave(self, code: int = 0) -> None:
-        """End this process with ``code`` where MPI_Finalize might never return: ranks were lost, or Open MPI's detector
-        is a thread. Else do nothing.
+        """End this process with ``code`` if MPI_Finalize may hang: ranks were lost, or Open MPI's detector is a thread.
 
-        One process ends with OUT_OF_REACH instead of 0 where ``mpirun`` must kill what nobody else can: it ends the
-        whole job when a process ends with another code than 0, and only then.
+        One process ends with OUT_OF_REACH instead of 0 if only ``mpirun`` can kill a process: it ends the whole job if
+        a process ends with another code than 0, and only then.
         """
         self._over.set()
         revocation.leave(self._note)
@@ -201,15 +205,13 @@ class Survivors:
         os._exit(code)
 
     def _out_of_reach(self) -> list[int]:
-        """Lost ranks that may still be processes, for which ``mpirun`` would wait: given up by the detector, on nodes
-        where nobody lives.
-        """
+        """Return lost ranks whose processes may still exist, on nodes without survivors: ``mpirun`` waits for them."""
         lost = [rank for loss in self.losses for rank in loss.ranks] if finalize_hangs() else []
         homes = set(self._processes[self._ranks(), 0].tolist())
         return [rank for rank in lost if self._processes[rank, 0] not in homes]
 
     def _end(self, lost: list[int]) -> None:
-        """Of those that MPI has given up, kill the processes of this node: one that is only stopped would stay."""
+        """Kill the processes on this node that MPI has given up: one that is only stopped would remain."""
         for home, pid, began in self._processes[lost].tolist():
             if pid > 0 and (home, pid, began) == process(pid):
                 with contextlib.suppress(OSError):  # it ends by itself at this moment
@@ -219,12 +221,12 @@ class Survivors:
         group = self._base.Get_group()
         return MPI.Group.Translate_ranks(group, list(range(group.Get_size())), self._world)
 
-    def _note(self, comm: Any) -> None:
+    def _note(self, comm: MPI.Comm) -> None:
         with self._lock:
             self._made.append(comm)
 
     def _look(self) -> None:
-        """In a thread: as soon as a rank is known to have failed, nobody is to wait for it, or for who has left."""
+        """In a thread: revoke all communicators as soon as a rank is known to have failed."""
         while not self._over.wait(POLL_S):
             with self._lock:
                 if MPI.Is_finalized():
@@ -240,7 +242,7 @@ class Survivors:
 
 
 def failed(comm: MPI.Intracomm) -> bool:
-    """Whether a rank of ``comm`` has failed, or another rank says so by having revoked it."""
+    """Return True if a rank of ``comm`` has failed, or another rank has revoked it."""
     try:
         if comm.Is_revoked():
             return True
@@ -253,9 +255,9 @@ def failed(comm: MPI.Intracomm) -> bool:
 
 
 def process(pid: int) -> tuple[int, int, int]:
-    """What tells a process from every other of the job: node and namespace of this one, its id, when it began.
+    """Return a checksum of node and namespace, the id and the start time of a process, which identify it in the job.
 
-    Zeros where there is no such process, or no /proc to ask.
+    Zeros if there is no such process, or no /proc.
     """
     try:
         home = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")

@@ -1,13 +1,13 @@
-"""A thread that notices a collective that does not return, says who is where, and ends the job.
+"""Watchdog thread: notices a collective that does not return, prints a hang report, and ends the job.
 
-Nothing in Python can interrupt a blocked MPI call, but a thread goes on beside it. When the outermost call of a
-communicator takes longer than ``MPICOMP_TIMEOUT``, its thread asks the other ranks' threads where they are, in messages
-of their own tag. Every rank then prints what it does, its last calls and its stacks, also those that never came to the
-call; the ranks that wait abort the job. Until a rank stands still, its thread looks at the clock and calls no MPI.
+Nothing in Python can interrupt a blocked MPI call, but another thread continues. If the outermost call of a
+communicator takes longer than ``MPICOMP_TIMEOUT``, the thread asks the other ranks' threads for their state, by
+messages with a tag of their own. Every rank then prints its current call, its last calls and its stacks, also ranks
+that never began the call; the waiting ranks abort the job. While a rank makes calls, its thread only reads the clock.
 
-A rank that ends, or leaves a call in the middle, tells its neighbours how many calls it has done. A neighbour in a
-later call waits in vain, and aborts the job without waiting for the limit. As long as some ranks have left and others
-go on, two of them are neighbours.
+A rank that ends, or leaves a call in the middle, sends the number of its calls to its neighbours. A neighbour in a
+later call would wait forever: it aborts the job at once. As long as some ranks have left and others continue, two of
+them are neighbours.
 """
 
 from __future__ import annotations
@@ -18,38 +18,37 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 from mpi4py import MPI
 
 from ...errors import InvalidArgument
-from ..inherited import NAMES
+from ...ops.node_shared import PlainCalls
 from ..job import world
 from . import hang_report
 from .agreement import sides
-from .call_log import Calls, Entry
-from .fault_injection import TOLERANT, FaultyCalls, parse
+from .call_log import NAMES, CallLog, Entry
+from .fault_injection import TOLERANT, Fault, FaultyCallLog, parse
 from .fault_injection import VARIABLE as FAULT
 
 TIMED_OUT = 70  # exit code
 DEFAULT_S = 1800.0
-TAG = 2  # of the messages between watchdogs; all others of a private communicator have tag 1
-STATE_BYTES = 256  # of such a message: text, padded by zeros
+TAG = 2  # of the messages between watchdogs
+STATE_BYTES = 256  # per such message: text, padded by zeros
 SILENT = "no answer: stopped, gone, busy with later calls, or without MPICOMP_TIMEOUT"
-STILL_TICKS = 2  # a rank in one call for so long listens to the others' alarms
-STILL_SHARE = 0.25  # of the limit: a rank that is outside for so long does, too
+STILL_TICKS = 2  # a rank listens to the others' alarms after so long in one call
+STILL_SHARE = 0.25  # or after this share of the limit outside of calls
 PRINTING_S = 0.5  # for the ranks' texts to reach the launcher before the abort does
-LEFT_S = 5.0  # in a call that a rank which has left will never come to
-LEFT_EARLY = 73  # exit code, the same as of a command whose other ranks go on
-LEFT = "left:"  # how the message of such a rank begins
-ENDED, IN_THE_MIDDLE = "has ended", "left a call in the middle"  # how it left
-ABORT_S = 10  # MPI_Abort may itself hang (Open MPI in fault-tolerant mode); then this process ends by a signal
+LEFT_S = 5.0  # in a call that a rank which has left will never begin
+LEFT_EARLY = 73  # exit code, the same as of a command whose other ranks continue
+LEFT = "left:"  # beginning of the message of such a rank
+ENDED, IN_THE_MIDDLE = "has ended", "left a call in the middle"
+ABORT_S = 10  # MPI_Abort may hang (Open MPI in fault-tolerant mode); then a signal ends this process
 
 
 def timeout() -> float | None:
-    """Seconds a collective may take, from ``MPICOMP_TIMEOUT``; None: for ever."""
+    """Return the seconds that a collective may take, from ``MPICOMP_TIMEOUT``; None: no limit."""
     text = os.environ.get("MPICOMP_TIMEOUT", str(DEFAULT_S))
     try:
         seconds = float(text)
@@ -61,7 +60,7 @@ def timeout() -> float | None:
 
 
 def wrong_variable() -> str | None:
-    """What is to be said against this rank's variables, which need not be those of the others."""
+    """Return the error of this rank's variables, which may differ from those of the others; None if there is none."""
     try:
         timeout()
         if fault := os.environ.get(FAULT):
@@ -72,30 +71,31 @@ def wrong_variable() -> str | None:
 
 
 class Watchdog:
-    """Looks after the calls of all communicators of this process; one thread, most of the time asleep."""
+    """Watches the calls of all communicators of this process, in one thread that sleeps most of the time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.tick = seconds, min(1.0, seconds / 4)
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._watched: WeakSet[Watched] = WeakSet()
-        self.lock = threading.Lock()  # held while the thread speaks to MPI
+        self.lock = threading.Lock()  # held while the thread calls MPI
         self._over = threading.Event()
         threading.Thread(target=self._look, name="mpicomp-watchdog", daemon=True).start()
         atexit.register(self.stop)
 
-    def watch(self, calls: Calls, comm: MPI.Intracomm) -> Watched:
+    def watch(self, calls: CallLog, comm: MPI.Intracomm) -> Watched:
+        """Begin to watch the calls of a communicator."""
         watched = Watched(calls, comm, self)
         with self.lock:
             self._watched.add(watched)
         return watched
 
     def forget(self, watched: Watched) -> None:
-        """The communicator is about to be freed."""
+        """Watch a communicator no more, which is about to be freed."""
         with self.lock:
             self._watched.discard(watched)
 
     def stop(self) -> None:
-        """Say goodbye, and send no more messages: MPI is about to be finalized."""
+        """Report to the neighbours that this rank ends, and call MPI no more: it is about to be finalized."""
         self._over.set()
         with self.lock:
             for watched in list(self._watched):
@@ -110,34 +110,34 @@ class Watchdog:
                 for watched in list(self._watched):
                     try:
                         watched.look()
-                    except MPI.Exception:  # revoked: whoever goes on without lost ranks has a new communicator
+                    except MPI.Exception:  # revoked: survivors continue on a new communicator
                         self._watched.discard(watched)
 
 
 class Watched:
-    """One communicator as its watchdog sees it."""
+    """State of one communicator in the watchdog."""
 
-    def __init__(self, calls: Calls, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
+    def __init__(self, calls: CallLog, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
         self.calls, self._comm, self._watchdog = calls, comm, watchdog
-        self._told: list[Any] = []  # sends to the other ranks, never waited for
-        self._states: dict[int, str] = {}  # where the ranks are that have said so
-        self._seen: tuple[Any, ...] = ()  # what the calls looked like when they last moved
+        self._told: list[MPI.Request] = []  # sends to the other ranks, never waited for
+        self._states: dict[int, str] = {}  # states of the ranks that have sent theirs
+        self._seen: tuple[object, ...] = ()  # the calls at their last change
         self._moved = 0.0
-        self._goodbyes: list[Any] = []  # sends to neighbours, never waited for
-        self._gone: tuple[int, int, str] | None = None  # a neighbour, calls that it has done, and how it left
+        self._goodbyes: list[MPI.Request] = []  # sends to neighbours, never waited for
+        self._gone: tuple[int, int, str] | None = None  # a neighbour, the number of its calls, and how it left
 
     def leave(self) -> None:
-        """The communicator is about to be freed."""
+        """Watch no more: the communicator is about to be freed."""
         self._watchdog.forget(self)
 
     def broken(self) -> None:
-        """This rank leaves a call in the middle."""
+        """Report to the neighbours that this rank leaves a call in the middle."""
         with self._watchdog.lock:
             self.say_goodbye(IN_THE_MIDDLE)
 
     def say_goodbye(self, how: str) -> None:
-        """Tell the neighbours that this rank comes to no further call."""
-        goes_on = os.environ.get(TOLERANT) == "1"  # without this rank, on another communicator
+        """Report to the neighbours that this rank begins no further call."""
+        goes_on = os.environ.get(TOLERANT) == "1"  # the job, without this rank, on another communicator
         if goes_on or not self._watchdog.threaded or MPI.Is_finalized():
             return
         done = self.calls.plain.number - bool(self.calls.going())
@@ -147,12 +147,12 @@ class Watched:
                 self._goodbyes.append(self._comm.Isend(text, neighbour, TAG))
 
     def look(self) -> None:
-        """Alarm where a call takes too long; answer the alarm of another rank."""
+        """Raise the alarm if a call takes too long; answer the alarm of another rank."""
         for entry in self.calls.going()[:1]:
             waited = time.monotonic() - entry.begun
             if waited > self._watchdog.seconds:
                 self._alarm(waited)
-            if waited > LEFT_S and self._in_vain(entry):
+            if waited > LEFT_S and self._never_ends(entry):
                 self._stop(f"{hang_report.head(self.calls)}, but {self._gone_words()}; stopping all ranks\n"
                            f"{hang_report.body(self.calls)}", LEFT_EARLY)
         if self._watchdog.threaded and not self._told and self._stands_still() and self._listen():
@@ -160,8 +160,8 @@ class Watched:
             hang_report.say(f"{hang_report.head(self.calls)} while other ranks wait for longer than "
                             f"{self._watchdog.seconds:g} s (MPICOMP_TIMEOUT)\n{hang_report.body(self.calls)}")
 
-    def _in_vain(self, entry: Entry) -> bool:
-        """Whether a neighbour that has left will never come to this call."""
+    def _never_ends(self, entry: Entry) -> bool:
+        """Return True if a neighbour that has left will never begin this call."""
         if self._gone is None or self.calls.uneven:
             return False
         _, done, how = self._gone
@@ -173,10 +173,10 @@ class Watched:
         return f"rank {rank} of this communicator {how} after #{done}"
 
     def _stands_still(self) -> bool:
-        """Whether others may wait for this rank in vain: only then is it worth a second thread in MPI.
+        """Return True if others may wait for this rank: only then its thread calls MPI to listen.
 
-        Who waits has done so for the whole limit, and this rank has come to no later call. One that has just come to it
-        hears the question a few ticks later, which ``_everyone`` allows for.
+        A rank that asks has waited for the whole limit, and this rank has begun no later call. A rank that has just
+        begun it hears the question a few ticks later, for which ``_everyone`` leaves time.
         """
         calls, now = self.calls, time.monotonic()
         seen = calls.plain.number, len(calls.open), calls.ring[-1] if calls.ring else None
@@ -206,7 +206,7 @@ class Watched:
         world().Abort(code)
 
     def _tell(self) -> None:
-        """Tell all other ranks where this one is."""
+        """Send this rank's state to all other ranks."""
         if self._told:
             return
         rank, state = self._comm.Get_rank(), hang_report.state(self.calls)
@@ -215,7 +215,7 @@ class Watched:
         self._told = [self._comm.Isend(text, other, TAG) for other in range(self._comm.Get_size()) if other != rank]
 
     def _listen(self) -> bool:
-        """Take what other ranks have said; whether one asks where this rank is."""
+        """Receive the messages of other ranks; return True if one asks for this rank's state."""
         status, asked = MPI.Status(), False
         while self._comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
             source, text = status.Get_source(), np.zeros(STATE_BYTES, np.uint8)
@@ -231,7 +231,7 @@ class Watched:
         return asked
 
     def _everyone(self) -> str:
-        """Where all ranks are, as far as they say so in time."""
+        """Return the states of all ranks that answer in time."""
         deadline = time.monotonic() + (STILL_TICKS + 2) * self._watchdog.tick + PRINTING_S
         while time.monotonic() < deadline:
             self._listen()
@@ -243,7 +243,7 @@ class Watched:
 
 
 def _message(text: str) -> np.ndarray:
-    """A text as a message between watchdogs."""
+    """Return a text as a message between watchdogs."""
     message = np.zeros(STATE_BYTES, np.uint8)
     cut = np.frombuffer(text.encode(errors="backslashreplace")[:STATE_BYTES], np.uint8)
     message[: cut.size] = cut
@@ -253,11 +253,16 @@ def _message(text: str) -> np.ndarray:
 _watchdog: Watchdog | None = None
 
 
-def log_for(comm: MPI.Intracomm) -> tuple[Calls | None, Watched | None]:
-    """The log of calls for a new private communicator, None where nobody wants one; and its watchdog's view."""
+def log_wanted() -> bool:
+    """Return True if a timeout or fault injection is configured."""
+    return bool(timeout() or os.environ.get(FAULT))
+
+
+def log_for(comm: MPI.Intracomm, plain: PlainCalls) -> tuple[CallLog | None, Watched | None]:
+    """Return the log of calls of a new private communicator and its state in the watchdog, if they are configured."""
     global _watchdog
     seconds, fault = timeout(), os.environ.get(FAULT)
-    calls = _faulty(fault) if fault else Calls() if seconds else None
+    calls = _faulty(fault, plain) if fault else CallLog(plain) if seconds else None
     if calls is None or not seconds:
         return calls, None
     if _watchdog is None or _watchdog.seconds != seconds:
@@ -265,12 +270,12 @@ def log_for(comm: MPI.Intracomm) -> tuple[Calls | None, Watched | None]:
     return calls, _watchdog.watch(calls, comm)
 
 
-_faults: dict[str, Any] = {}
+_faults: dict[str, Fault] = {}
 
 
-def _faulty(text: str) -> Calls:
-    """A log with the fault that ``text`` names, which counts the calls of the whole process."""
+def _faulty(text: str, plain: PlainCalls) -> CallLog:
+    """Return a log with the fault that ``text`` describes, which counts the calls of the whole process."""
     if text not in _faults:
         _faults[text] = parse(text, world().Get_size())
     fault = _faults[text]
-    return FaultyCalls(fault) if fault.rank == world().Get_rank() else Calls()
+    return FaultyCallLog(plain, fault) if fault.rank == world().Get_rank() else CallLog(plain)

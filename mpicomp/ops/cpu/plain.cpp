@@ -73,10 +73,10 @@ public:
     std::int64_t mask = 0;          // the ranks compare a call whose number & mask is 0
     py::ssize_t limit = -1;         // bytes up to which `auto` means MPI's own call
     std::uint64_t number = 0;       // collectives of the communicator so far, where they are logged
-    std::uint64_t handed_over = 0;  // bytes of the vectors that MPI got
-    bool logged = false;
+    std::uint64_t bytes_sent = 0;   // least bytes that each of `size` ranks sends in them, see allreduce/cost.py
 
-    PlainCalls(py::object native, py::object in_place) : native_(std::move(native)), in_place_(std::move(in_place)) {}
+    PlainCalls(py::object native, py::object in_place, std::uint64_t size, bool logged)
+        : native_(std::move(native)), in_place_(std::move(in_place)), size_(size), logged_(logged) {}
 
     // MPI's all-reduce of this call, after `comm._compare_plain` if its turn to be compared has come; false, and nothing
     // done, where the call is to take the long way.
@@ -86,13 +86,13 @@ public:
         const auto known = shapes_.find({nbytes, dtype_of(receive), op.ptr()});
         if (known == shapes_.end()) return false;
         const bool due = (++calls & static_cast<std::uint64_t>(mask)) == 0;
-        if (logged) ring_[ringed_++ % kept] = {++number, monotonic(), known->second.shape};
-        const Flag going(going_, logged);
+        if (logged_) ring_[ringed_++ % kept] = {++number, monotonic(), known->second.shape};
+        const Flag going(going_, logged_);
         if (due) {
             const Flag comparing(comparing_, true);
             comm.attr("_compare_plain")(py::object(known->second.text));
         }
-        handed_over += static_cast<std::uint64_t>(nbytes);
+        bytes_sent += 2 * (size_ - 1) * static_cast<std::uint64_t>(nbytes) / size_;
         call(comm, send, receive, op);
         return true;
     }
@@ -154,6 +154,8 @@ private:
     }
 
     py::object native_, in_place_;
+    std::uint64_t size_;
+    bool logged_;
     std::unordered_map<Shape, Known, Hash> shapes_;
     std::array<Entry, kept> ring_;
     std::uint64_t ringed_ = 0;
@@ -168,13 +170,13 @@ void bind_plain(py::module_& m) {
     }, py::arg("send"), py::arg("receive"),
           "Bytes of receive if MPI may have both arrays as they are (send None: in place), else -1.");
     py::class_<PlainCalls>(m, "PlainCalls", "The all-reduces of one communicator that need no more than a look.")
-        .def(py::init<py::object, py::object>(), py::arg("native"), py::arg("in_place"))
+        .def(py::init<py::object, py::object, std::uint64_t, bool>(), py::arg("native"), py::arg("in_place"),
+             py::arg("size") = 1, py::arg("logged") = false)
         .def_readwrite("calls", &PlainCalls::calls)
         .def_readwrite("mask", &PlainCalls::mask)
         .def_readwrite("limit", &PlainCalls::limit)
         .def_readwrite("number", &PlainCalls::number)
-        .def_readwrite("handed_over", &PlainCalls::handed_over)
-        .def_readwrite("logged", &PlainCalls::logged)
+        .def_readonly("bytes_sent", &PlainCalls::bytes_sent)
         .def("run", &PlainCalls::run)
         .def("learn", &PlainCalls::learn)
         .def("forget", &PlainCalls::forget)

@@ -200,10 +200,10 @@ def test_scratch_is_kept(comm):
     x = np.ones(30_000, np.float32)
     for algorithm in OWN:
         comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
-    held = {key: id(array) for key, array in comm._scratch.items()}
+    held = {key: id(array) for key, array in comm._engine.reduction.scratch.items()}
     for algorithm in OWN:
         comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
-    assert held == {key: id(array) for key, array in comm._scratch.items()}
+    assert held == {key: id(array) for key, array in comm._engine.reduction.scratch.items()}
 
 
 def test_auto_can_be_set_by_the_environment(world, monkeypatch):

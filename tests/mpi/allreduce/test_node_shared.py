@@ -137,7 +137,7 @@ def test_empty_without_enough_memory(comm, monkeypatch):
 
     comm.empty(1)  # the slots have their memory
     monkeypatch.setattr(node_memory, "create", full)
-    with pytest.raises(MpicompError, match="no shared memory for 4 bytes a rank"):
+    with pytest.raises(MpicompError, match="no shared memory for 4 bytes per rank"):
         comm.empty(1)
 
 
@@ -178,7 +178,7 @@ def test_memory_is_given_back(world):
     for _ in range(5):
         own.empty(100_000)
         gc.collect()
-    assert own.size == 1 or len(own._link.node._segments) <= 2 + 1  # slots, the last array; one not yet noticed
+    assert own.size == 1 or len(own._engine.link.node._segments) <= 2 + 1  # slots, the last array; one not yet noticed
     kept = own.empty(1000, "int32")
     kept[:] = own.rank
     own.Allreduce(MPI.IN_PLACE, kept, algorithm="node_shared")
@@ -206,7 +206,7 @@ def test_without_shared_memory_another_schedule_runs(world, monkeypatch):
     np.testing.assert_array_equal(x, sum(range(own.size)))
     assert own.empty(5).shape == (5,)
     if own.size > 1:
-        assert "No space left on device" in own._link.node.problem
+        assert "No space left on device" in own._engine.link.node.problem
     own.Free()
 
 
@@ -219,7 +219,7 @@ def test_a_failed_rank_is_noticed(world, monkeypatch):
     own.empty(1)
     reduce = functools.partial(own.Allreduce, np.ones(9), np.empty(9), algorithm="node_shared")
     if own.rank == 0:
-        own._link.node.progress = interrupt
+        own._engine.link.node.progress = interrupt
         with pytest.raises(KeyboardInterrupt):
             reduce()
         own.Send(np.ones(1), own.size - 1)

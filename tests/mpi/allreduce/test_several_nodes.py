@@ -32,7 +32,7 @@ def own(request, world, monkeypatch):
 
 
 def test_layout(own, world):
-    limit = own._link.settings.node_limit
+    limit = own._engine.link.settings.node_limit
     assert own.layout == (min(limit, world.size), -(-world.size // limit))
 
 

@@ -28,13 +28,13 @@ def fresh(world, monkeypatch, check=None):
     if check is not None:
         monkeypatch.setenv("MPICOMP_CHECK", check)
     comm, compared = Comm(world), []
-    really = comm._agreement.check
+    really = comm._engine.checks.agreement.check
 
     def check_and_tell(signature, *rest):
         compared.append(signature)
         really(signature, *rest)
 
-    comm._agreement.check = check_and_tell
+    comm._engine.checks.agreement.check = check_and_tell
     return comm, compared
 
 

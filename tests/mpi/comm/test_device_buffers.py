@@ -174,7 +174,7 @@ def test_auto_leaves_memory_that_mpi_takes_on_the_device(world, direct, make, mo
         pytest.skip("nothing is sent")
     x = FakeArray(np.zeros((64 << 20) // 4, np.uint16 if kind else np.float32))
     for path, expected in (("direct", "direct" if kind else "ring"), ("staged", "node_shared")):
-        link = make(MPICOMP_GPU_PATH=path)._link
+        link = make(MPICOMP_GPU_PATH=path)._engine.link
         monkeypatch.setattr(link, "one_node", True)
         assert schedule(Vector(x, kind, direct), "sum", "auto", link) == expected
 
@@ -204,7 +204,7 @@ class Blocking(MPI.Intracomm):
 def test_a_patient_rank_gives_device_memory_to_blocking_calls_only(direct, make):
     own = make()
     own.wait_patiently()
-    own._link.comm = Blocking(own._link.comm)
+    own._engine.link.comm = Blocking(own._engine.link.comm)
     for dtype in (np.float32, np.int64):
         x = on_device(100, own.rank, dtype)
         own.allreduce_in_place(x, "native")
@@ -339,7 +339,8 @@ def test_the_first_device_array_of_a_length_is_compared(make, monkeypatch):
         return
     for _ in range(70):
         comm.Allreduce(MPI.IN_PLACE, np.ones(1000, np.float32), algorithm="ring")
-    compared, compare = [], comm._compare
-    monkeypatch.setattr(comm, "_compare", lambda text, *rest: compared.append(text) or compare(text, *rest))
+    checks, compared = comm._engine.checks, []
+    compare = checks.compare
+    monkeypatch.setattr(checks, "compare", lambda text, *rest: compared.append(text) or compare(text, *rest))
     comm.Allreduce(MPI.IN_PLACE, FakeArray(np.ones(1000, np.float32)), algorithm="ring")
     assert [text.endswith("algorithm=ring, on a device") for text in compared] == [True]

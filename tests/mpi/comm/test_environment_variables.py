@@ -85,7 +85,8 @@ def exercise(comm):
             assert (got[source].memory.view(np.float32) == source).all()
         comm.broadcast(on_device, comm.size - 1)
         assert (on_device.memory == comm.size - 1).all()
-    assert len(set(MPI.Intracomm.allgather(comm, (comm.gpu_path, comm.layout, comm.reproducible, comm._default)))) == 1
+    mine = comm.gpu_path, comm.layout, comm.reproducible, comm._engine.default
+    assert len(set(MPI.Intracomm.allgather(comm, mine))) == 1
 
 
 @pytest.mark.parametrize(("name", "first", "others"), CASES)

@@ -45,7 +45,7 @@ def replacements(request, world, monkeypatch):
 @pytest.mark.parametrize("name", MODULES)
 def test_suite(source, replacements, name):
     suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(name))
-    if replacements["world"]._default != "auto":  # only the all-reduce is ours
+    if replacements["world"]._engine.default != "auto":  # only the all-reduce is ours
         if name != "test_cco_buf":
             pytest.skip("has no all-reduce of ours")
         suite = unittest.TestSuite(case for case in cases(suite) if "Allreduce" in case.id())

@@ -112,7 +112,7 @@ def test_ranks_that_share_a_gpu_are_refused(own, cuda):
     if own.size == 1:
         pytest.skip("needs two ranks")
     cuda.own = 0
-    with pytest.raises(InvalidArgument, match=rf"{own.size} ranks share GPU .*0000:00:00.0: start one rank a GPU"):
+    with pytest.raises(InvalidArgument, match=rf"{own.size} ranks share GPU .*0000:00:00.0: start one rank per GPU"):
         own.Allreduce(MPI.IN_PLACE, on_device(np.ones(3, np.float32)), algorithm="nccl")
 
 

@@ -12,7 +12,6 @@ from progress import until
 
 from mpicomp import Comm, Reducer
 from mpicomp.allreduce.cost import least_bytes
-from mpicomp.comm import comm as comm_module
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.reducer import run_step
 from mpicomp.schemes.codecs import CODECS
@@ -131,19 +130,20 @@ def test_a_request_is_waited_for_after_free(own, world):
 
 def test_traffic_may_be_read_beside_the_helper_thread(own, monkeypatch):
     """Reading changes nothing: a call of the thread that is counted during it is not lost."""
-    helper, nbytes, handed_over = own._in_flight.comm, 12 * own.size, []
+    link, nbytes = own._in_flight.comm._engine.link, 12 * own.size
+    counted, read = [], link.traffic
 
-    def beside(total, size):
-        if not handed_over:
-            handed_over.append(nbytes)
-            helper.hand_over(nbytes)
-        return least_bytes(total, size)
+    def beside(modelled):
+        if not counted:
+            counted.append(nbytes)
+            link.count_native(nbytes)
+        return read(modelled)
 
     before = own.traffic
-    helper.hand_over(nbytes)
-    monkeypatch.setattr(comm_module, "least_bytes", beside)
+    link.count_native(nbytes)
+    monkeypatch.setattr(link, "traffic", beside)
     own.traffic  # noqa: B018
-    assert handed_over
+    assert counted
     assert (own.traffic - before).modelled == 2 * least_bytes(nbytes, own.size)
 
 

@@ -47,7 +47,7 @@ def own(request, world, monkeypatch):
 
 def strike(comm, error, after):
     """Let this rank's wait for its request number ``after`` raise."""
-    finish, seen = comm._link._finish, []
+    finish, seen = comm._engine.link._finish, []
 
     def finish_or_raise(*arguments):
         seen.append(1)
@@ -55,7 +55,7 @@ def strike(comm, error, after):
             raise error
         finish(*arguments)
 
-    comm._link._finish = finish_or_raise
+    comm._engine.link._finish = finish_or_raise
 
 
 def refused_from_now_on(comm):
@@ -92,7 +92,7 @@ def test_every_rank_raises_by_itself(own, after):
     with pytest.raises((ZeroDivisionError, RankLeft)):
         for _ in range(3):
             own.Allreduce(MPI.IN_PLACE, np.ones(N), algorithm="ring")
-    assert own._link.schedule.started == []
+    assert own._engine.link.started == []
     refused_from_now_on(own)
 
 
@@ -153,8 +153,9 @@ def test_between_nodes(world, monkeypatch):
     comm = Comm(world)
     x = np.ones(N)
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
-    link, across = comm._link, comm._link.known_across
-    assert link.schedule.started == [] and (across is None or across.schedule.started == [])
+    link = comm._engine.link
+    across = link.known_across
+    assert link.started == [] and (across is None or across.started == [])
     if comm.size > 2:
         if comm.rank == 0:
             across._finish = lambda *arguments: 1 / 0

@@ -24,7 +24,7 @@ def test_broadcast(comm):
 @pytest.fixture
 def network(comm, monkeypatch):
     """The schedules that ranks on several nodes use."""
-    monkeypatch.setattr(comm._link, "one_node", False)
+    monkeypatch.setattr(comm._engine.link, "one_node", False)
 
 
 def test_broadcast_in_many_segments(comm, network, monkeypatch):

@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 from mpicomp import Comm
 from mpicomp.comm.safety import watchdog
-from mpicomp.comm.safety.call_log import Calls
+from mpicomp.comm.safety.call_log import CallLog
+from mpicomp.ops.node_shared import PlainCalls
 
 LIMIT_S, TICK_S = 40.0, 1.0
 
@@ -38,7 +39,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def rank(clock):
     """A watched rank: its calls, what its watchdog asks MPI, and ``wait(s)``, in which the watchdog ticks."""
-    calls, comm = Calls(), Probed()
+    calls, comm = CallLog(PlainCalls(None, None)), Probed()
     watched = watchdog.Watched(calls, comm, SimpleNamespace(seconds=LIMIT_S, tick=TICK_S, threaded=True))
 
     def wait(seconds):
@@ -81,7 +82,7 @@ def test_a_rank_that_does_something_else_listens_long_before_others_give_up(rank
 
 def test_short_calls_that_go_straight_to_mpi_count(world, clock):
     comm = Comm(world)
-    if comm._watched is None or not comm._watched._watchdog.threaded:
+    if comm._engine._watched is None or not comm._engine._watched._watchdog.threaded:
         comm.Free()
         pytest.skip("needs a watchdog and MPI_THREAD_MULTIPLE")
     x = np.ones(3)

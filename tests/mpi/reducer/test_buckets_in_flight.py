@@ -137,7 +137,7 @@ def test_an_error_in_flight_is_raised_by_the_step(own, monkeypatch):
     monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
     reducer = Reducer(own, "half")
     reducer.reduce(np.ones(N, np.float32))
-    helper, calls = own._helper.comm, []
+    helper, calls = own._in_flight.comm, []
     run = helper.allreduce_in_place
 
     def failing(*arguments):

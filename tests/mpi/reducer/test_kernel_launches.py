@@ -15,7 +15,7 @@ from mpicomp.ops.search import STAGES
 def emulated(world, comm, monkeypatch):
     if world.size > 2:
         pytest.skip("more ranks queue no more")
-    monkeypatch.setattr(comm._link, "takes_devices", False)
+    monkeypatch.setattr(comm._engine.link, "takes_devices", False)
     with emulate() as fake:
         if world.rank == 0:  # the others load what this one compiled
             gpu.count_nonfinite(on_device(np.ones(1, np.float32)))
