@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Array = Any  # a 1-D C-contiguous NumPy or CuPy array
+from .ops.arguments import Array as Array
+from .ops.index_lists import Part as Part
+from .ops.index_lists import joined as joined
+from .ops.index_lists import parts_of as parts_of
+from .ops.protocol import Ops
 
 
-def address(array: Any) -> int:
+def address(array: object) -> int:
     """Where an array begins, on the host or on its device; 0 for what lies nowhere, as in simulations."""
     interface = getattr(array, "__cuda_array_interface__", None) or getattr(array, "__array_interface__", None)
     return interface["data"][0] if interface else 0
@@ -41,7 +43,7 @@ class Compensated(NamedTuple):
         memory = None if self.memory is None else self.memory[start:stop]
         return Compensated(memory, self.gradient[start:stop])
 
-    def copy_to(self, values: Array, ops: Any) -> Array:
+    def copy_to(self, values: Array, ops: Ops) -> Array:
         """u, written into ``values``."""
         if self.memory is None:
             values[:] = self.gradient
@@ -49,7 +51,7 @@ class Compensated(NamedTuple):
             ops.axpby(values, 1.0, self.gradient, 1.0, self.memory)
         return values
 
-    def at(self, indices: Array | None, ops: Any) -> Array:
+    def at(self, indices: Array | None, ops: Ops) -> Array:
         """The values of u at ``indices`` (None: all), a fresh array."""
         if indices is None:
             return self.copy_to(ops.empty(self.n, self.gradient.dtype), ops)
@@ -57,11 +59,11 @@ class Compensated(NamedTuple):
         ops.gather(self.memory, self.gradient, indices, values)
         return values
 
-    def to_read(self, indices: Array | None, ops: Any) -> Array:
+    def to_read(self, indices: Array | None, ops: Ops) -> Array:
         """As ``at``, but not to be written: the gradient itself where u is no other."""
         return self.gradient if indices is None and self.memory is None else self.at(indices, ops)
 
-    def counted_at(self, indices: Array | None, ops: Any, limit: float = math.inf) -> tuple[Array, int]:
+    def counted_at(self, indices: Array | None, ops: Ops, limit: float = math.inf) -> tuple[Array, int]:
         """As ``to_read``; and how many of these values are not below ``limit`` in magnitude."""
         if indices is None:
             values = self.to_read(None, ops)
@@ -79,7 +81,7 @@ class Sent(NamedTuple):
     indices: Array | None
     values: Array
 
-    def taken_from(self, x: Array, ops: Any) -> Array:
+    def taken_from(self, x: Array, ops: Ops) -> Array:
         """``x`` less what was sent, in place."""
         if self.indices is None:
             ops.axpby(x, 1.0, x, -1.0, self.values)
@@ -90,7 +92,7 @@ class Sent(NamedTuple):
         return x
 
 
-    def with_more(self, indices: Array, values: Array, n: int, ops: Any) -> Sent:
+    def with_more(self, indices: Array, values: Array, n: int, ops: Ops) -> Sent:
         """This and ``values`` at ascending ``indices`` of ``n`` elements, added up in fresh arrays."""
         if self.indices is not None:
             return Sent(*ops.add_lists([self.indices, indices], [self.values, values], n))
@@ -121,38 +123,6 @@ class Place(NamedTuple):
         return self._replace(start=self.start + begin, stop=self.start + end)
 
 
-class Part(NamedTuple):
-    """Of a list of selected indices, those in one span."""
-
-    indices: Array
-    begin: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        return self.end - self.begin
-
-
-def parts_of(indices: Array, spans: Iterable[int], counts: list[int]) -> dict[int, Part]:
-    """By span, a list that holds ``counts`` indices of each."""
-    bounds = pairwise([0, *accumulate(counts)])
-    return {span: Part(indices, *bound) for span, bound in zip(spans, bounds, strict=True)}
-
-
-def joined(parts: Iterable[Part], concatenate: Callable[[list[Array], Any], Array], dtype: Any) -> Array:
-    """All, of ascending spans, in one list of ``dtype``; neighbours in a list stay together."""
-    runs: list[Part] = []
-    for part in parts:
-        if runs and runs[-1].indices is part.indices and runs[-1].end == part.begin:
-            runs[-1] = runs[-1]._replace(end=part.end)
-        elif part.size or not runs:
-            runs.append(part)
-    if len(runs) == 1:
-        only = runs[0]
-        return only.indices if only.size == only.indices.size else only.indices[only.begin : only.end]
-    return concatenate([one.indices[one.begin : one.end] for one in runs], dtype)
-
-
 class Mean(NamedTuple):
     """A mean over all workers: ``values`` at ``indices`` (ascending; None: everywhere) of ``n`` elements.
 
@@ -169,7 +139,7 @@ class Mean(NamedTuple):
     values: Array
     n: int
 
-    def dense(self, ops: Any, out: Array | None = None) -> Array:
+    def dense(self, ops: Ops, out: Array | None = None) -> Array:
         """The mean as one array of ``n`` elements, zero where nothing was sent."""
         if self.indices is None:
             if out is None:

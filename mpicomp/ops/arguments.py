@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from .._util.partition import chunk_count
 from ..errors import InvalidArgument
 
-Array = np.ndarray
+Array: TypeAlias = npt.NDArray[Any]  # a NumPy array, or a CuPy array, which has the same methods
 Spans = list[tuple[int, int, int]]  # of each tensor: start, stop, elements a chunk
 Bounds = list[tuple[int, int]]  # of each tensor: start, stop
 Samples = list[tuple[int, int, int]]  # of each tensor: the first element that is read, the step to the next, how many
@@ -22,6 +23,14 @@ NORMS = ("l2", "max", "mean", "capped")
 WIDTHS = (2, 4, 8, 16)  # bits of a level
 HEAD = np.dtype(np.int16)  # of a message of powers of two
 NOT_FINITE = int(np.iinfo(HEAD).max)  # as a head: there was NaN or infinity
+
+
+class Found(NamedTuple):
+    """Ascending indices of all that reach their span's threshold; how many of each span, and the threshold."""
+
+    indices: Array
+    counts: list[int]
+    lams: list[float]
 
 
 class Key(NamedTuple):

@@ -9,25 +9,17 @@ from __future__ import annotations
 
 from math import inf, isfinite, log, nan, sqrt
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..types import Part, joined, parts_of
-from .arguments import Array, Bounds, Samples, require_sampled, require_targets
+from .arguments import Bounds, Found, Samples, require_sampled, require_targets
 from .host import index_dtype
+from .index_lists import Part, joined, parts_of
 
 FEW, MANY = 2 / 3, 4 / 3  # how many may reach a normal threshold, in targets, before it is corrected
 CORRECTIONS, DOWN, UP = 3, 0.5, 1.5
 RATIO = 0.25  # of the elements go on to the next stage of exponential fits
 LOW, HIGH = 0.8, 1.2  # how many may reach an exponential threshold, in targets
 STAGES = 12
-
-
-class Found(NamedTuple):
-    """Ascending indices of all that reach their span's threshold; how many of each span, and the threshold."""
-
-    indices: Array
-    counts: list[int]
-    lams: list[float]
 
 
 # ---- the formulas

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.arguments import Bounds, Samples
-from ..ops.search import Found, exponential_in, normal_in, sampled_in
+from ..ops.arguments import Bounds, Found, Samples
+from ..ops.search import exponential_in, normal_in, sampled_in
 from ..ops.spans import restrict_in
 
 

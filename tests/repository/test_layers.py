@@ -17,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the bottom up. A module may import modules of lower layers, and of its own folder; folders of one layer are
 # siblings that do not know each other. Keep in step with docs/architecture.md.
 LAYERS = (
-    ({"_util", "_version", "errors", "types"},),
+    ({"_util", "_version", "errors"},),
     ({"ops"},),
+    ({"types"},),  # values whose methods take the operations
     ({"allreduce"},),
     ({"comm"},),
     ({"schemes"},),

@@ -21,9 +21,9 @@ from .._cpu import (
     top_k,
     union_of,
 )
-from ..arguments import Bounds, Samples, require_counts
+from ..arguments import Bounds, Found, Samples, require_counts
 from ..host import concatenate, empty, index_dtype, unpack
-from ..search import Found, exponential_in, normal_in, sampled_in
+from ..search import exponential_in, normal_in, sampled_in
 from ..spans import bin_select_in, moments_in, restrict_in, sample_in, threshold_in
 
 

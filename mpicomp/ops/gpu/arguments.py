@@ -47,7 +47,7 @@ MOST_TELLING = 1024  # blocks that tell the host something each
 _known: dict[tuple[int, str], tuple[weakref.ref[Any], Any]] = {}
 
 
-def vouch(array: Array, what: Any, about: str = "bound") -> Array:
+def remember(array: Array, what: Any, about: str = "bound") -> Array:
     """Remember ``what`` of an array made or examined here, so that nobody has to wait for the device to see it again.
 
     Of a list of strictly ascending indices, none negative: a number that all are below; about its ``gap``: the largest
@@ -79,7 +79,7 @@ def require_indices(indices: Array, n: int, *, ascending: bool = False, name: st
     if ascending and descends:
         raise InvalidArgument(f"{name} must be strictly ascending")
     if not descends:
-        vouch(indices, n)
+        remember(indices, n)
 
 
 def examined(indices: Array) -> tuple[int, bool]:
@@ -107,7 +107,7 @@ def ascended(gaps: np.ndarray) -> bool:
 def keep_gap(indices: Array, gaps: np.ndarray) -> None:
     """Remember the largest gap of a list that ascends: who looks at it is about to pack it."""
     if ascended(gaps):
-        vouch(indices, int(gaps.max(initial=0)), "gap")
+        remember(indices, int(gaps.max(initial=0)), "gap")
 
 
 def count_chunks(chunk: int, n: int) -> int:

@@ -16,8 +16,8 @@ from ...errors import InvalidArgument
 from ..arguments import require_counts, require_lams, require_limit
 from ..host import index_dtype
 from ..host import sorted_magnitudes as sorted_on_host
-from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, require_indices, vouch
-from .collect import collect, collect_spans
+from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, remember, require_indices
+from .collect import collect_spans, collect_vector
 from .cuda_runtime import (
     HALF,
     INDEX,
@@ -32,7 +32,7 @@ from .cuda_runtime import (
     xp,
 )
 from .cuda_runtime import PIECE as PIECE_OF_BLOCK
-from .largest import kth_keys, largest, largest_of_spans
+from .largest import kth_keys, largest_of_spans, largest_of_vector
 
 PIECE = 1 << 40  # kernels run beside the host anyhow: a pass is one piece
 
@@ -103,7 +103,7 @@ def threshold(memory: Array | None, grad: Array, lam: float) -> Array:
     kind_of(grad, "grad", REAL)
     if not lam >= 0:
         raise InvalidArgument(f"lam must be a number >= 0, got {lam}")
-    return collect(memory_or_null(memory, grad), grad, _key(lam, grad))
+    return collect_vector(memory_or_null(memory, grad), grad, _key(lam, grad))
 
 
 def _key(lam: float, grad: Array) -> int:
@@ -116,7 +116,7 @@ def top_k(memory: Array | None, grad: Array, k: int) -> Array:
     kind_of(grad, "grad", REAL)
     if not 0 <= k <= grad.size:
         raise InvalidArgument(f"k must be in [0, {grad.size}], got {k}")
-    return largest(memory_or_null(memory, grad), grad, k)
+    return largest_of_vector(memory_or_null(memory, grad), grad, k)
 
 
 @on_device
@@ -144,7 +144,7 @@ def threshold_spans(memory: Array | None, grad: Array, spans: list[tuple[int, in
 def vouched(indices: Array, spans: list[tuple[int, int]], n: int) -> Array:
     """Selections of spans one behind another, vouched for where they ascend through all of them."""
     ascend = all(last[1] <= start for last, (start, _) in pairwise(spans))
-    return vouch(indices, n if ascend else None)
+    return remember(indices, n if ascend else None)
 
 
 @on_device
@@ -252,7 +252,7 @@ def from_host(x: np.ndarray) -> Array:
 
 
 def arange(n: int) -> Array:
-    return vouch(xp().arange(n, dtype=index_dtype(n)), n)
+    return remember(xp().arange(n, dtype=index_dtype(n)), n)
 
 
 def concatenate(arrays: list[Array], dtype: Any) -> Array:

@@ -16,7 +16,7 @@ from .arguments import (
     known_of,
     memory_or_null,
     position_dtype,
-    vouch,
+    remember,
 )
 from .collect import where
 from .cuda_runtime import (
@@ -44,7 +44,7 @@ def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -
     name = f"chunk_max<{t}, {POSITION[positions.dtype.name]}>"
     scalars = np.int64(grad.size), np.int32(chunk), np.int32(lanes)
     launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, *scalars, positions)
-    vouch(positions, (grad.size, chunk))
+    remember(positions, (grad.size, chunk))
 
 
 def _lanes(chunk: int, grad: Array) -> int:
@@ -67,7 +67,7 @@ def chunk_indices(positions: Array, chunk: int, n: int, indices: Array) -> None:
     launch("chunk_max", name, blocks_for(chunks), positions, *scalars, indices, invalid)
     if not trusted and int(to_host(invalid)[0]):
         raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = {n}")
-    vouch(indices, n)
+    remember(indices, n)
 
 
 @on_device
@@ -81,7 +81,7 @@ def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: 
     name = f"chunk_max_spans<{t}, {POSITION[positions.dtype.name]}>"
     scalars = np.int64(len(spans)), np.int64(chunks), np.int32(lanes)
     launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, _table(spans, grad), *scalars, positions)
-    vouch(positions, tuple(spans))
+    remember(positions, tuple(spans))
 
 
 @on_device
@@ -101,7 +101,7 @@ def chunk_indices_spans(positions: Array, spans: Spans, n: int, indices: Array) 
     if not trusted and int(to_host(invalid)[0]):
         raise InvalidArgument("positions must lie inside their chunks, and these inside their spans")
     ascend = all(last[1] <= start for last, (start, *_) in pairwise(spans))
-    vouch(indices, n if ascend else None)
+    remember(indices, n if ascend else None)
 
 
 def _widest(spans: Spans) -> str:

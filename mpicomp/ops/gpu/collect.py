@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from ..host import index_dtype
-from .arguments import bits_dtype, vouch
+from .arguments import bits_dtype, remember
 from .cuda_runtime import (
     INDEX,
     REAL,
@@ -26,17 +26,17 @@ GUESS = 32  # a list of unknown length gets room for every so many-th element, a
 SELECT_BLOCKS = 1024  # take tiles in turn: no device has as many at a time
 
 
-def collect(m: Array, grad: Array, key: int) -> Array:
+def collect_vector(m: Array, grad: Array, key: int) -> Array:
     """Ascending indices of magnitudes of at least ``key``; waits for the device, to know how many."""
     n = grad.size
     if n == 0:
-        return vouch(xp().empty(0, index_dtype(n)), 0)
+        return remember(xp().empty(0, index_dtype(n)), 0)
     room = min(n, n // GUESS + TILE_BYTES)
     indices, total = _select(m, grad, key, room)
     count = int(to_host(total)[0])
     if count > room:
         indices, _ = _select(m, grad, key, count)
-    return vouch(indices[:count], n)
+    return remember(indices[:count], n)
 
 
 def _select(m: Array, grad: Array, key: int, room: int) -> tuple[Array, Array]:

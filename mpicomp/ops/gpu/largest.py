@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..host import index_dtype
-from .arguments import bits_dtype, vouch
+from .arguments import bits_dtype, remember
 from .collect import NO_CUT, board_bytes, select_blocks, table_of, tile_table, tiles_of, types_of, where, zeroed
 from .cuda_runtime import (
     DIGIT_BITS,
@@ -51,11 +51,11 @@ class Kept(NamedTuple):
 NOTHING = Kept()
 
 
-def largest(m: Array, grad: Array, k: int) -> Array:
+def largest_of_vector(m: Array, grad: Array, k: int) -> Array:
     """Ascending indices of the ``k`` largest magnitudes. Only queues: the length of the list is known."""
     indices = xp().empty(k, index_dtype(grad.size))
     if k == 0:
-        return vouch(indices, 0)
+        return remember(indices, 0)
     n, tiles, t = np.int64(grad.size), tiles_of(grad), REAL[grad.dtype.name]
     wanted, room = guessed(grad.size, k) if grad.size >= LONG else (0, 0)
     tally, board, *more = zeroed(TALLY_BYTES, board_bytes(tiles), *((board_bytes(tiles), 16) if room else ()))
@@ -70,7 +70,7 @@ def largest(m: Array, grad: Array, k: int) -> Array:
         digit = n, np.int32(shift), np.int64(k)
         launch("top_k", f"count_digits<{t}>", blocks, m, grad, *digit, cut, tally, kept.room, kept.values, kept.found)
     _select_largest(m, grad, cut, *none, board, tiles, indices, kept)
-    return vouch(indices, grad.size)
+    return remember(indices, grad.size)
 
 
 def guessed(n: int, k: int) -> tuple[int, int]:

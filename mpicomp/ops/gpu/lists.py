@@ -21,7 +21,7 @@ from .arguments import (
     told,
 )
 from .base import empty, zeros
-from .collect import NO_CUT, collect
+from .collect import NO_CUT, collect_vector
 from .cuda_runtime import INDEX, REAL, Array, blocks_for, launch, on_device, xp
 
 BITS = 64  # of a bitmap, for one thread
@@ -31,7 +31,7 @@ BITS_PIECE = 16384  # of a bitmap, for one block: `bits_piece` in lists.cu
 @on_device
 def vouch(indices: Array, n: int, of: Array | None = None) -> Array:
     kind_of(indices, "indices", INDEX)
-    return arguments.vouch(indices, n) if of is None or known_of(of) is not None else indices
+    return arguments.remember(indices, n) if of is None or known_of(of) is not None else indices
 
 
 @on_device
@@ -64,8 +64,8 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
     k, m = np.int64(a.size), np.int64(b.size)
     places, found = empty(a.size, np.int64), empty(a.size, np.float32)
     launch("lists", f"look_up<{i}>", blocks_for(k), a, k, b, m, places, found)
-    in_a = collect(NO_CUT, found, int(np.float32(1).view(np.int32)))
-    return arguments.vouch(in_a.astype(np.int64, copy=False), a.size), arguments.vouch(places[in_a], b.size)
+    in_a = collect_vector(NO_CUT, found, int(np.float32(1).view(np.int32)))
+    return arguments.remember(in_a.astype(np.int64, copy=False), a.size), arguments.remember(places[in_a], b.size)
 
 
 @on_device
@@ -76,7 +76,7 @@ def ascends(indices: Array, n: int) -> bool:
         return True
     largest, descends = examined(indices)
     fine = indices.size == 0 or (largest < n and not descends)
-    arguments.vouch(indices, n if fine else None)
+    arguments.remember(indices, n if fine else None)
     return fine
 
 
@@ -115,13 +115,13 @@ def unpack_gaps(packed: Array, width: int, n: int, indices: Array, wait: bool = 
     # A step is at most 2^63, so one that comes round to a small number again comes by a large one.
     name, given = f"write_indices<{i}>", (xp().cumsum(steps), k, np.int64(n), indices)
     if not wait:
-        arguments.vouch(indices, None)
+        arguments.remember(indices, None)
         launch("lists", name, blocks_for(k), *given, np.uintp(0))
         return
     last = int(told("lists", name, 1, indices.size, *given).max(initial=0))
     if indices.size and last >= n:
         raise InvalidArgument(f"indices must be in [0, {n}), got {np.uint64(last).astype(np.int64)}")
-    arguments.vouch(indices, n)
+    arguments.remember(indices, n)
 
 
 def _check_packed(packed: Array, name: str, k: SupportsInt, width: int) -> None:
@@ -165,4 +165,4 @@ def unpack_bitmap(bitmap: Array, n: int, indices: Array, wait: bool = True) -> N
     if total != indices.size:
         raise InvalidArgument(f"the bitmap must hold {indices.size} indices, got {total}")
     launch("lists", f"write_bits<{i}>", blocks_for(words), bitmap, *scalars, until, np.int64(indices.size), indices)
-    arguments.vouch(indices, n if seen else None)
+    arguments.remember(indices, n if seen else None)

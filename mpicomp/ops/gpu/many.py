@@ -9,7 +9,8 @@ import numpy as np
 from ..arguments import require_total
 from .arguments import check, kind_of, require_indices
 from .base import scatter
-from .cuda_runtime import INDEX, PIECE, REAL, WORD, Array, addresses, blocks_for, current_stream, launch, on_device, xp
+from .cuda_runtime import INDEX, REAL, WORD, Array, addresses, blocks_for, current_stream, launch, on_device, xp
+from .cuda_runtime import PIECE as PIECE_OF_BLOCK
 
 
 @on_device
@@ -34,7 +35,7 @@ def unpack_sparse(indices: Array, values: Array, arrays: list[Array]) -> None:
         _move(arrays, flat, into=False)
         return
     name, scalars = f"move_sparse<{WORD[values.dtype.itemsize]}, {i}>", (np.int64(len(arrays)), np.int64(n))
-    launch("many", name, blocks_for(n, PIECE), *_table_of(arrays), *scalars, indices, values, k)
+    launch("many", name, blocks_for(n, PIECE_OF_BLOCK), *_table_of(arrays), *scalars, indices, values, k)
 
 
 def _as_they_are(arrays: list[Array], flat: Array) -> bool:
@@ -61,7 +62,7 @@ def _move(arrays: list[Array], flat: Array, *, into: bool) -> None:
             at += array.size
         return
     count, name = np.int64(len(arrays)), f"move_arrays<{WORD[flat.dtype.itemsize]}, {str(into).lower()}>"
-    launch("many", name, blocks_for(flat.size, PIECE), *_table_of(arrays), count, np.int64(flat.size), flat)
+    launch("many", name, blocks_for(flat.size, PIECE_OF_BLOCK), *_table_of(arrays), count, np.int64(flat.size), flat)
 
 
 @lru_cache(maxsize=64)  # where gradients keep their places, the table stays on the device

@@ -22,7 +22,7 @@ from ..arguments import (
     require_top,
     require_unit,
 )
-from .arguments import bits_dtype, check, kind_of, known_of, vouch
+from .arguments import bits_dtype, check, kind_of, known_of, remember
 from .cuda_runtime import (
     CODE,
     GROUP_PIECE,
@@ -64,7 +64,7 @@ class _Groups(NamedTuple):
 def group_bounds(bounds: np.ndarray) -> Array:
     groups, starts = _cut(bounds, int(bounds[-1]) if bounds.size else 0)
     both = xp().asarray(np.concatenate([bounds, starts]))
-    return vouch(both[: bounds.size], groups._replace(starts=both[bounds.size :]), "groups")
+    return remember(both[: bounds.size], groups._replace(starts=both[bounds.size :]), "groups")
 
 
 def _cut(bounds: np.ndarray, n: int) -> tuple[_Groups, np.ndarray]:
@@ -88,7 +88,7 @@ def _groups(bounds: Array, n: int) -> _Groups:
     if groups is None:
         groups, starts = _cut(to_host(bounds), n)
         groups = groups._replace(starts=xp().asarray(starts))
-        vouch(bounds, groups, "groups")
+        remember(bounds, groups, "groups")
     if groups.n != n:
         raise InvalidArgument(f"bounds must ascend from 0 to {n}")
     return groups

@@ -11,8 +11,6 @@ from ..host import index_dtype
 from .base import vouched
 from .cuda_runtime import INDEX, Array, blocks_for, current_device, current_stream, launch, xp
 
-__all__ = ["Key", "random_strata", "random_strata_spans", "random_words", "stream", "uniform"]
-
 
 def stream(first: int, key: Key) -> tuple[np.generic, ...]:
     """What a kernel needs to draw element ``first`` and those after it: first, seed, step, worker."""

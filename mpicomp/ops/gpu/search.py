@@ -7,10 +7,10 @@ from math import ceil, log
 
 import numpy as np
 
-from ..arguments import Bounds, Samples, require_sampled, require_targets
-from ..search import CORRECTIONS, RATIO, STAGES, Found, normal_quantile
+from ..arguments import Bounds, Found, Samples, require_sampled, require_targets
+from ..search import CORRECTIONS, RATIO, STAGES, normal_quantile
 from . import base
-from .arguments import kind_of, memory_or_null, vouch
+from .arguments import kind_of, memory_or_null, remember
 from .collect import GUESS, select_through, table_of, where
 from .cuda_runtime import (
     MAX_BLOCKS,
@@ -56,7 +56,7 @@ class _Search:
         until = np.maximum.accumulate([0, *until])  # a span of no elements has no tile that says where it ends
         if until[-1] > room:
             indices, _ = select_through(self.m, self.grad, self.spans, cuts, int(until[-1]))
-        indices = vouch(indices[: int(until[-1])], self.grad.size)
+        indices = remember(indices[: int(until[-1])], self.grad.size)
         return Found(indices, np.diff(until).tolist(), lams.view(np.float64).tolist()), bool(left.any())
 
 

@@ -10,7 +10,7 @@ from ...errors import InvalidArgument
 from ..arguments import Moments, require_floor, require_samples, require_spans
 from ..host import index_dtype
 from . import base
-from .arguments import bits_dtype, check, kind_of, memory_or_null, vouch
+from .arguments import bits_dtype, check, kind_of, memory_or_null, remember
 from .collect import table_of, where
 from .cuda_runtime import (
     INDEX,
@@ -79,7 +79,7 @@ def bin_select_spans(memory: Array | None, grad: Array, spans: list[tuple[int, i
     dtype, length = index_dtype(n), min(length, max(1, n))
     bins, table = table_of(tuple(spans), length, (), xp(), where(grad))
     if bins == 0:
-        return vouch(base.empty(0, dtype), 0)
+        return remember(base.empty(0, dtype), 0)
     # One warp a bin, whose place in the result follows from the counts of the bins before it.
     scalars = table, np.int64(len(spans)), np.int64(length), np.int32(zeros)
     peaks, counts = base.empty(bins, bits_dtype(grad)), base.empty(bins, np.int64)

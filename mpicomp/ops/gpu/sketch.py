@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import InvalidArgument
 from ..arguments import require_projection, require_rows, require_spans
 from ..host import index_dtype
-from .arguments import check, kind_of, memory_or_null, require_indices, vouch
+from .arguments import check, kind_of, memory_or_null, remember, require_indices
 from .base import empty, vouched
 from .collect import table_of, where
 from .cuda_runtime import (
@@ -91,7 +91,7 @@ def expand_rows_spans(rows: Array, row: int, spans: list[tuple[int, int]], n: in
     count, *table = _rows_of(spans, row, n, rows)
     require_indices(rows, count, ascending=True, name="rows")
     if rows.size == 0:
-        return vouch(empty(0, dtype), 0)
+        return remember(empty(0, dtype), 0)
     lengths = empty(rows.size, np.int64)
     launch("sketch", f"row_lengths<{kind}>", blocks_for(k), rows, k, *table, lengths)
     until = xp().cumsum(lengths)

@@ -10,7 +10,7 @@ from ..._util.partition import chunk_count
 from ...errors import InvalidArgument
 from ..arguments import refused_lists
 from ..host import index_dtype
-from .arguments import MOST_TELLING, check, kind_of, known_of, require_indices, vouch
+from .arguments import MOST_TELLING, check, kind_of, known_of, remember, require_indices
 from .base import empty, zeros
 from .cuda_runtime import (
     INDEX,
@@ -26,11 +26,11 @@ from .cuda_runtime import (
     xp,
 )
 
-PIECE = 32 * THREADS  # bits that a block looks at together: `union_piece` in union.cu
+UNION_PIECE = 32 * THREADS  # bits that a block looks at together: `union_piece` in union.cu
 
 
 def union(lists: list[Array], n: int) -> Array:
-    return _merged(lists, None, n, False)[0] if lists else vouch(empty(0, index_dtype(n)), 0)
+    return _merged(lists, None, n, False)[0] if lists else remember(empty(0, index_dtype(n)), 0)
 
 
 def add_lists(lists: list[Array], values: list[Array], n: int, filled: bool = False) -> tuple[Array, Array]:
@@ -44,7 +44,7 @@ def _merged(lists: list[Array], values: list[Array] | None, n: int, filled: bool
     room, dtype = min(n, sum(one.size for one in lists)), values[0].dtype if values else np.dtype(np.float32)
     indices, sums = empty(room, index_dtype(n)), empty(room if values else 0, dtype)
     # Few enough tiles that each can add up what those before it hold, and the host is told of all.
-    tile = PIECE * max(1, chunk_count(n, PIECE * MOST_TELLING))
+    tile = UNION_PIECE * max(1, chunk_count(n, UNION_PIECE * MOST_TELLING))
     tiles = chunk_count(n, tile)
     memory = zeros(tiles + 1 + chunk_count(n, 64), np.uint64)
     counts, words = memory[: tiles + 1], memory[tiles + 1 :].view(np.uint32)
@@ -58,9 +58,9 @@ def _merged(lists: list[Array], values: list[Array] | None, n: int, filled: bool
         raise refused_lists(n, filled)
     for one in () if filled else lists:
         if known_of(one) is None:
-            vouch(one, n)
+            remember(one, n)
     total = sum(found)
-    return vouch(indices[:total], n), sums[:total]
+    return remember(indices[:total], n), sums[:total]
 
 
 @on_device
@@ -83,7 +83,7 @@ def restrict(lists: list[Array], values: list[Array], whole: Array,
     found = np.add.reduceat(np.append(to_host(counts), 0), tiles[:-1])
     found[np.diff(tiles) == 0] = 0  # which has no tile
     parts = [(start, start + int(count)) for start, count in zip(starts, found, strict=False)]
-    return tuple((vouch(indices[begin:end], known_of(whole)), kept[begin:end]) for begin, end in parts)
+    return tuple((remember(indices[begin:end], known_of(whole)), kept[begin:end]) for begin, end in parts)
 
 
 def _table_of(lists: list[Array], values: list[Array] | None, dtype: np.dtype, more: list[int] | None = None

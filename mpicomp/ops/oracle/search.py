@@ -11,8 +11,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ..arguments import Array, Bounds, Samples, require_sampled, require_targets
-from ..search import CORRECTIONS, DOWN, FEW, HIGH, LOW, MANY, RATIO, STAGES, UP, Found
+from ..arguments import Array, Bounds, Found, Samples, require_sampled, require_targets
+from ..search import CORRECTIONS, DOWN, FEW, HIGH, LOW, MANY, RATIO, STAGES, UP
 from .base import compensated, threshold
 from .many import in_whole, kth_largest_spans, sample_spans
 from .selection import moments

@@ -77,11 +77,12 @@ class Gather(Stateless):
         """The mean of all workers' values, where this rank's ``own`` are known."""
         pairs = self._pairs(flat, lengths, own, step)
         if self._chosen[0] is not None:
-            lists = [Pairs(*one) for one in pairs]
-            if all(one.indices is not None for one in lists):
+            known = list(pairs)
+            lists = [Pairs(indices, values) for indices, values in known if indices is not None]
+            if len(lists) == len(known):
                 total = index_lists.add(lists, step)
                 return Mean(total.indices, step.scale(total.values), step.n)
-            pairs = iter(lists)
+            pairs = iter(known)
         mean = step.scratch("gather-mean", step.n, step.dtype)
         mean[:] = 0
         for indices, values in pairs:

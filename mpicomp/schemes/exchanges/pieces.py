@@ -54,8 +54,8 @@ class Pieces:
     def select(self, workers: list[Compensated], step: Any) -> list[int]:
         self._check_loaded(step)  # here, where all ranks hear of it before anything is sent
         # A code whose error may be larger than the value lets this memory grow from step to step.
-        grows = self._residual is not None and getattr(step.codec, "spread", 0.0) >= 1
-        kept = step.overflows(Compensated(None, self._residual)) if grows else 0
+        grows = getattr(step.codec, "spread", 0.0) >= 1
+        kept = step.overflows(Compensated(None, self._residual)) if grows and self._residual is not None else 0
         return [step.overflows(u) + kept for u in workers]
 
     def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:

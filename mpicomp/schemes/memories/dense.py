@@ -69,6 +69,7 @@ class DenseMomentum(DenseMean):
             return mean
 
     def keep(self) -> None:
+        assert self._successor is not None, "apply comes first"
         velocity, self._successor = self._successor, self._kept.get("velocity")
         self._kept.put("velocity", velocity)
 

@@ -64,6 +64,7 @@ class MomentumCorrected(ErrorMemory):
     def update(self, u: Compensated, sent: Sent, step: Any) -> Iterator[None]:
         """What was not sent stays; then the velocity moves on (u is made of it, so not before)."""
         yield from keep_unsent(u, sent, 1.0, step.ops)
+        assert self._successor is not None, "compensate comes first"
         if self.masking:
             _zero(self._successor, sent.indices, step.ops)
         velocity, self._successor = self._successor, self._kept.get("velocity")
