@@ -20,7 +20,7 @@ from ..comm.allgather import gather_to_all
 from ..comm.broadcast import broadcast
 from ..comm.buffers import Vector
 from ..types import Array
-from .ghost import Ghost, Tiled, Unknown
+from .ghost import Ghost, Tiled, Unknown, as_array, as_ghost
 from .link import RecordingLink
 from .tape import Tape
 
@@ -125,9 +125,9 @@ class RecordingComm:
         counts = counts or self.lengths_of_all(x.size)
         if min(counts) == max(counts):
             self._call(_gather, x.nbytes)
-            return Tiled(x, self.size), counts
+            return as_array(Tiled(as_ghost(x), self.size)), counts
         self._call(_gather, *(count * x.itemsize for count in counts))
-        return Ghost(x.ops, sum(counts), x.dtype), counts
+        return as_array(Ghost(as_ghost(x).ops, sum(counts), x.dtype)), counts
 
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         self._to_owners = lengths
@@ -142,7 +142,8 @@ class RecordingComm:
 
         self._call(_messages, tuple((ahead(rank), x.nbytes) for rank, x in outgoing.items()),
                    tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items()))
-        return {rank: Ghost(like.ops, nbytes, BYTE, like.head if nbytes == like.nbytes else None)
+        ghost = as_ghost(like)
+        return {rank: as_array(Ghost(ghost.ops, nbytes, BYTE, ghost.head if nbytes == ghost.nbytes else None))
                 for rank, nbytes in incoming.items()}
 
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:

@@ -5,11 +5,12 @@ Every length on the way, and so every message, is theirs.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from ..errors import MpicompError
+from ..types import Array
 from .index_spacing import Spread
 
 DTYPES = {type(np.dtype(name)) for name in "?bBhHiIlLqQefd"}  # what np.dtype need not look at again
@@ -132,3 +133,13 @@ class Tiled(Ghost):
             if length and start % length == 0 and stop - start == length:
                 return self.message
         return super().__getitem__(key)
+
+
+def as_array(ghost: Ghost) -> Array:
+    """The ghost, for code that takes arrays."""
+    return cast(Array, ghost)
+
+
+def as_ghost(array: Array) -> Ghost:
+    """The ghost that simulated code holds as an array."""
+    return cast(Ghost, array)

@@ -13,7 +13,7 @@ from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
 from . import roles
 from .comm import RecordingComm, Script
-from .ghost import Ghost, Unknown
+from .ghost import Ghost, Unknown, as_array
 from .ghost_ops import GhostOps
 from .link import Place, RecordingLink
 from .models import Model
@@ -84,7 +84,7 @@ def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT, say: Say =
     allreduce.check_name(name)
     script = Script()
     vector = Ghost(GhostOps(lambda kernel, count: None, n), n, dtype)
-    RecordingComm(script, 0, place.size).allreduce_in_place(vector, name)
+    RecordingComm(script, 0, place.size).allreduce_in_place(as_array(vector), name)
 
     def run(place: Place, tape: Tape) -> None:
         script.play(_link(place, tape, n))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,8 @@ from ..reducer.step import Step
 from ..reducer.workers import Workers
 from ..schemes.codecs._groups import column_starts
 from ..schemes.registry import Scheme
-from ..types import Array
 from .comm import PAIRWISE, RecordingComm, Script
-from .ghost import Ghost
+from .ghost import Ghost, as_array
 from .ghost_ops import BIN, STEP, GhostOps
 from .models import Model
 
@@ -76,7 +75,7 @@ class Rehearsal:
         spans = [tensor[:2] for tensor in layout.tensors]
         spans = spans if self.scheme.options["layers"] == "per-tensor" else [(0, layout.n)]
         bucket = SimpleNamespace(ops=ops, n=layout.n, compute=FLOAT, dtype_name=FLOAT.name, tensors=layout.tensors)
-        gradient = cast("list[Array]", [Ghost(ops, layout.total, FLOAT)])
+        gradient = [as_array(Ghost(ops, layout.total, FLOAT))]
         _settle(parts, bucket, len(spans))
         pipeline = Pipeline(parts, step, check_finite=True)
         ops.work(STEP, 1)
