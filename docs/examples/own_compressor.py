@@ -19,10 +19,10 @@ class RoundRobin:
     def __init__(self, stride):
         self.stride = stride
 
-    def select(self, u, step):
-        return np.arange(step.number % self.stride, u.n, self.stride, dtype=step.ops.index_dtype(u.n))
+    def select(self, u, ctx):
+        return np.arange(ctx.number % self.stride, u.n, self.stride, dtype=ctx.ops.index_dtype(u.n))
 
-    def expand(self, wire, step):
+    def expand(self, wire, ctx):
         return wire
 
 

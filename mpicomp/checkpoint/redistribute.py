@@ -1,6 +1,6 @@
 """A reducer's state for another number of ranks or workers than saved it.
 
-What travels is declared by the parts of a scheme in ``spread`` (name -> rule), else it follows its kind:
+What travels is declared by the parts of a scheme in ``redistribution`` (name -> rule), else it follows its kind:
 
 =======  ==========================================================================================
 add      error memories and velocities: a worker keeps its own; where there are fewer workers now, each takes the sum
@@ -79,7 +79,7 @@ def _rules(scheme: str) -> dict[tuple[str, str], str]:
     return {
         (kind, name): rule
         for kind, part in (("memory", parts.memories[0]), ("exchange", parts.exchange), ("schedule", parts.schedule))
-        for name, rule in getattr(part, "spread", ())
+        for name, rule in part.redistribution
     }
 
 

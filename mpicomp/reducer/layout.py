@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from ..errors import BufferRefused, InvalidArgument
 from ..ops import knows, ops_for
 from ..ops.device import device_of, finish_others
 from ..ops.host_arrays import host_array
-from ..types import Array, Mean, address, overlap
+from ..schemes.scratch import Scratch
+from ..schemes.values import Mean, Span
+from ..types import Array, address, overlap
 
 Arrays = Any  # an array, a mapping of name -> array, or a list or tuple of arrays
 
@@ -113,7 +115,7 @@ class Bucket:
             and all(array.dtype == self.dtype for array in arrays.values())
         )
 
-    def flatten(self, grads: Arrays, scratch: Callable[..., Array]) -> list[Array]:
+    def flatten(self, grads: Arrays, scratch: Scratch) -> list[Array]:
         """One flat vector a worker, in the dtype of computation: a view where nothing has to be moved."""
         arrays = list(_form(grads)[1].values())
         rows = [[array[w] for array in arrays] for w in range(self.workers)] if self.workers > 1 else [arrays]
@@ -122,7 +124,7 @@ class Bucket:
         vector = self._common_vector(arrays)
         if vector is not None:
             return [vector]
-        return [self._pack(row, scratch(f"bucket-{w}", self.total, self.compute)) for w, row in enumerate(rows)]
+        return [self._pack(row, scratch.array(f"bucket-{w}", self.total, self.compute)) for w, row in enumerate(rows)]
 
     def unflatten(self, flat: Array, out: Arrays | None, like: Arrays = None) -> Arrays:
         """``flat`` in the layout's shapes and dtype; written into ``out`` if given, else views of it or fresh arrays in
@@ -183,12 +185,14 @@ class Bucket:
         if got != expected:
             raise BufferRefused(f"out must have the gradients' shapes and dtype {expected}, got {got}")
 
-    def spans_of(self, names: Iterable[str]) -> list[tuple[int, int]]:
-        """Where arrays begin and end in the flat vector."""
+    def spans_of(self, names: Iterable[str]) -> tuple[list[Span], list[Span]]:
+        """Begins and ends of arrays: in the compressed vector, and in that of the arrays that go dense."""
         places = dict(zip(self.names, self.spans, strict=True))
         if unknown := sorted(set(names) - set(places)):
             raise InvalidArgument(f"arrays must be among {', '.join(self.names)}, got {', '.join(unknown)}")
-        return [places[name] for name in names]
+        spans = [places[name] for name in names]
+        return ([span for span in spans if span[0] < self.n],
+                [(start - self.n, stop - self.n) for start, stop in spans if start >= self.n])
 
     def where(self, index: int) -> str:
         """The name of the array, and the place in it, of one element of the flat vector."""

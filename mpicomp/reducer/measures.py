@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from ..types import Array, Compensated, Sent, StepStats
+from ..ops.protocol import Ops
+from ..schemes.interfaces import Memory, Stateful, StepContext
+from ..schemes.values import Compensated, Sent, State, StepStats
+from ..types import Array
 
 
-class Measures:
+class Measures(Stateful):
     """Works out the measures of every ``interval``-th step (0: of none, at no cost).
 
     All are the same on every rank; w workers, of whom worker i selected S_i and really sent I_i of its u_i:
@@ -35,108 +37,101 @@ class Measures:
     Hamming distance, build-up).
     """
 
-    def __init__(self, interval: int, step: Any, memories: list[Any]) -> None:
-        self.interval, self._step, self._memories = interval, step, memories
+    def __init__(self, interval: int, memories: list[Memory]) -> None:
+        self.interval, self._memories = interval, memories
         self._total_error = 0.0
         self._u: list[Array] = []
         self._chosen: list[Array | None] = []
 
-    def begin(self, workers: list[Compensated]) -> bool:
-        """Whether this step is measured; then note what its update will overwrite."""
-        step = self._step
-        if not self.interval:
-            return False
-        measured = step.number % self.interval == 0
-        step.remembers = measured or any(memory.remembers for memory in self._memories)  # what was sent is to be kept
-        if not measured:
-            return False
-        self._u = [step.whole(u, f"measures-{worker}") for worker, u in enumerate(workers)]
-        self._chosen = [self._choice(u) for u in workers]
-        return True
+    def due(self, number: int) -> bool:
+        """True if step ``number`` is measured; then what was sent is to be kept."""
+        return bool(self.interval) and number % self.interval == 0
 
-    def end(self, sent: list[Sent], stats: StepStats) -> dict[str, float]:
+    def begin(self, us: list[Compensated], ctx: StepContext) -> None:
+        """Note what the step's update will overwrite."""
+        self._u = [ctx.whole(u, f"measures-{worker}") for worker, u in enumerate(us)]
+        self._chosen = [self._choice(u, ctx) for u in us]
+
+    def end(self, sent: list[Sent], stats: StepStats, ctx: StepContext) -> dict[str, float]:
         """The measures of the step (collective)."""
-        step, squares = self._step, [self._step.ops.squared_norm(u) for u in self._u]
-        hamming = [self._hamming(own, one, u) for own, one, u in zip(self._chosen, sent, self._u, strict=True)]
-        errors = [step.ops.squared_norm(one.taken_from(u, step.ops)) for u, one in zip(self._u, sent, strict=True)]
-        counts = [self._count(one.indices) for one in sent]
-        norms = [math.sqrt(memory.squared_norm(step.ops)) for memory in self._memories]
+        squares = [ctx.ops.squared_norm(u) for u in self._u]
+        hamming = [_hamming(own, one, u, ctx) for own, one, u in zip(self._chosen, sent, self._u, strict=True)]
+        errors = [ctx.ops.squared_norm(one.taken_from(u, ctx.ops)) for u, one in zip(self._u, sent, strict=True)]
+        counts = [_count(one.indices, ctx) for one in sent]
+        norms = [math.sqrt(memory.squared_norm(ctx.ops)) for memory in self._memories]
         sums = np.array([*map(sum, (errors, squares, norms, hamming, counts)), stats.bytes_sent], np.float64)
-        step.comm.allreduce_in_place(sums, "native")
-        error, square, norm, distance = (sums[:4] / step.total_workers).tolist()
+        ctx.comm.allreduce_in_place(sums, "native")
+        error, square, norm, distance = (sums[:4] / ctx.workers.total).tolist()
         count = float(sums[4])
         self._total_error += error
         measures = {
-            "density": count / (step.total_workers * max(1, step.n)),
-            "wire_bytes": float(sums[5]) / step.comm.size,
+            "density": count / (ctx.workers.total * max(1, ctx.n)),
+            "wire_bytes": float(sums[5]) / ctx.comm.size,
             "compression_error": error,
             "total_error": self._total_error,
             "contraction": error / square if square else 0.0,
             "memory_norm": norm,
-            "memory_cosine": self._cosine(),
+            "memory_cosine": self._cosine(ctx),
             "hamming": distance,
-            "build_up": self._union(sent) / count if count else 0.0,
+            "build_up": _union(sent, ctx) / count if count else 0.0,
         }
-        if step.trace is not None:
+        if ctx.trace is not None:
             for name, value in measures.items():
-                step.trace.metric(name, step.number, value)
+                ctx.trace.metric(name, ctx.number, value)
         return measures
 
-    def _choice(self, u: Compensated) -> Array | None:
-        """What the selector chooses from one worker's u; it has no say of its own where ranks first agree."""
-        step = self._step
-        if self._memories[0].silent(step.number):
-            return step.ops.arange(0)
-        if not hasattr(step.selector, "select") or not step.n:
+    def _choice(self, u: Compensated, ctx: StepContext) -> Array | None:
+        """The selector's choice from one worker's u; it has no say of its own if ranks first agree."""
+        if self._memories[0].is_local(ctx.number):
+            return ctx.ops.arange(0)
+        if ctx.selector.agreed or not ctx.n:
             return None
-        return step.selector.expand(step.selector.select(u, step), step)
+        return ctx.selector.expand(ctx.selector.select(u, ctx), ctx)
 
-    def _hamming(self, own: Array | None, sent: Sent, u: Array) -> float:
-        """Normalised Hamming distance of a worker's own selection to what it sent."""
-        ops, indices = self._step.ops, sent.indices
-        if hasattr(self._step.selector, "sketch") and indices is not None:
-            own = ops.top_k(None, u, indices.size)
-        total = self._count(own) + self._count(indices)
-        if own is None or indices is None:
-            both = min(self._count(own), self._count(indices))
-        else:
-            both = ops.common(own, indices)[0].size
-        return (total - 2 * both) / total if total else 0.0
-
-    def _count(self, indices: Array | None) -> int:
-        return self._step.n if indices is None else indices.size
-
-    def _cosine(self) -> float:
+    def _cosine(self, ctx: StepContext) -> float:
         """From the sum s of all w unit vectors: ||s||^2 = w + the sum of the cosines of all ordered pairs."""
-        step = self._step
-        ops, total, number = step.ops, step.ops.zeros(step.n, step.dtype), np.zeros(1)
+        ops, total, number = ctx.ops, ctx.ops.zeros(ctx.n, ctx.dtype), np.zeros(1)
         for memory in self._memories:
             norm = math.sqrt(memory.squared_norm(ops))
             residual = memory.state(ops).get("residual")
             if residual is not None and 0 < norm < math.inf:
                 ops.axpby(total, 1.0, total, 1.0 / norm, ops.from_host(residual))
                 number += 1
-        step.comm.allreduce_in_place(number, "native")
-        step.comm.allreduce_in_place(total, step.algorithm)
+        ctx.comm.allreduce_in_place(number, "native")
+        ctx.comm.allreduce_in_place(total, ctx.algorithm)
         w = float(number[0])
         return (ops.squared_norm(total) - w) / (w * (w - 1)) if w > 1 else 1.0
 
-    def _union(self, sent: list[Sent]) -> float:
-        """How many coordinates any worker sent."""
-        step = self._step
-        marks = step.ops.zeros(step.n, step.dtype)
-        for one in sent:
-            if one.indices is None:
-                marks[:] = 1
-            else:
-                ones = step.ops.zeros(one.indices.size, step.dtype)
-                ones[:] = 1
-                step.ops.scatter(marks, one.indices, ones)
-        step.comm.allreduce_in_place(marks, step.algorithm, "max")
-        return step.ops.squared_norm(marks)
-
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
+    def state(self, ops: Ops) -> State:
         return {"total_error": np.array(self._total_error)} if self.interval else {}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load(self, state: State) -> None:
         self._total_error = float(state.get("total_error", 0.0))
+
+
+def _hamming(own: Array | None, sent: Sent, u: Array, ctx: StepContext) -> float:
+    """Normalised Hamming distance of a worker's own selection to what it sent."""
+    ops, indices = ctx.ops, sent.indices
+    if ctx.selector.agreed and indices is not None:
+        own = ops.top_k(None, u, indices.size)
+    counts = _count(own, ctx), _count(indices, ctx)
+    both = min(counts) if own is None or indices is None else ops.common(own, indices)[0].size
+    return (sum(counts) - 2 * both) / sum(counts) if sum(counts) else 0.0
+
+
+def _count(indices: Array | None, ctx: StepContext) -> int:
+    return ctx.n if indices is None else indices.size
+
+
+def _union(sent: list[Sent], ctx: StepContext) -> float:
+    """The number of coordinates that any worker sent."""
+    marks = ctx.ops.zeros(ctx.n, ctx.dtype)
+    for one in sent:
+        if one.indices is None:
+            marks[:] = 1
+        else:
+            ones = ctx.ops.zeros(one.indices.size, ctx.dtype)
+            ones[:] = 1
+            ctx.ops.scatter(marks, one.indices, ones)
+    ctx.comm.allreduce_in_place(marks, ctx.algorithm, "max")
+    return ctx.ops.squared_norm(marks)

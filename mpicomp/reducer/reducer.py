@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import allreduce
+from ..comm.interfaces import Communicator, Traffic
 from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument, NonFiniteGradient
+from ..ops import ops_for
 from ..ops.device import at_home
+from ..ops.protocol import Ops
 from ..schemes import compatibility
+from ..schemes.interfaces import Stateful, StepContext
 from ..schemes.registry import Scheme
-from ..types import Array, Compensated, Exchanged, Mean, StepStats
+from ..schemes.timing import Trace
+from ..schemes.values import Compensated, Exchanged, Mean, StepStats
+from ..schemes.workers import Workers
+from ..types import Array
 from . import saved_state
+from .context import context_of
 from .layout import Arrays, Bucket
+from .local_steps import nothing_sent
 from .measures import Measures
-from .run_step import Pipeline
-from .step import Step
-from .workers import Workers
+from .run_step import Pipeline, Prepared
 
 LONG = 1 << 20  # elements
+
+
+class LaidOut(NamedTuple):
+    """The layout of a reducer's arrays, and the context of all its steps."""
+
+    bucket: Bucket
+    ctx: StepContext
 
 
 class Reducer:
     """Averages gradients over all ranks by a scheme, keeping what was not sent in error memory.
 
-    Every step is ``compensate -> compress -> exchange -> update``. Before anything is sent, ranks compare what they
-    are about to do (step, scheme, shapes) and whether their gradients are finite. A step that is refused or skipped
-    leaves the error memory as it was.
+    Every step is ``compensate -> choose -> agree -> encode -> combine || update``. Before anything is sent, ranks
+    compare what they are about to do (step, scheme, shapes) and whether their gradients are finite. A step that is
+    refused or skipped leaves the error memory as it was.
 
     Parameters
     ----------
@@ -61,16 +77,17 @@ class Reducer:
         On every rank, if they differ in scheme, step, shapes or dtype.
     """
 
-    def __init__(self, comm: Any, scheme: str | Scheme, *, workers: int = 1, algorithm: str = "auto",
+    def __init__(self, comm: Communicator, scheme: str | Scheme, *, workers: int = 1, algorithm: str = "auto",
                  nonfinite: str = "raise", densities: Mapping[str, float] | None = None, measures: int = 0,
-                 trace: Any = None) -> None:
+                 trace: Trace | None = None) -> None:
         self.comm, self.workers, self.nonfinite = comm, workers, nonfinite
         error: Exception | None = None
         try:
             self._densities = dict(densities or {})
             trace = trace if trace is not None and trace.enabled else None
             self.scheme = Scheme.parse(scheme)
-            compatibility.check_arguments(workers, nonfinite, self._densities, measures, self.scheme)
+            compatibility.check_arguments(workers, nonfinite, self._densities, measures, self.scheme.options["layers"],
+                                          str(self.scheme))
             allreduce.check_asked(algorithm)
         except Exception as caught:  # whatever it is: the other ranks wait for the verdict, here and below
             error = caught
@@ -79,19 +96,15 @@ class Reducer:
         self._text, self._place = str(self.scheme), {"rank": comm.rank, "ranks": comm.size}
         number = comm.count_reducer()  # in an agreement, two of one scheme for equal arrays must not be confused
         self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
-        compatibility.warn(self.scheme, comm.rank)
-        self._make_parts(Workers.of_all(comm, workers), algorithm, measures, trace)
-        self._untold: Exception | None = None  # of a silent step
+        compatibility.warn(self._text, self.scheme.cautions(), comm.rank)
+        self._workers, self._algorithm, self._trace = Workers.of_all(comm, workers), algorithm, trace
+        self._parts = self.scheme.parts(workers)
+        self._parts.codec.check_workers(self._workers.total)  # the same on all ranks
+        self._pipeline = Pipeline(self._parts, check_finite=nonfinite != "allow")
+        self._measures = Measures(measures, self._parts.memories)
+        self._laid_out: LaidOut | None = None
         self._left_out: list[str] = []  # arrays that take no part in a step
         self.step, self.stats = 0, StepStats()
-
-    def _make_parts(self, everyone: Workers, algorithm: str, measures: int, trace: Any) -> None:
-        """The scheme's parts and what runs them, which know no arrays yet."""
-        parts = self.scheme.parts(self.workers)
-        self._step = Step(self.comm, everyone, parts, self.scheme.options["seed"], algorithm, trace)
-        self._pipeline = Pipeline(parts, self._step, check_finite=self.nonfinite != "allow")
-        self._measures = Measures(measures, self._step, parts.memories)
-        self._bucket: Bucket | None = None
 
     def reduce(self, grads: Arrays, out: Arrays | None = None) -> Arrays:
         """The mean over all workers of all ranks, dense (collective).
@@ -110,15 +123,17 @@ class Reducer:
         """
         with at_home(grads):
             mean = self._run(grads, out)
-            target = None if out is None else self._laid_out.flat_view(out)
+            assert self._laid_out is not None, "a step has run"
+            bucket, ctx = self._laid_out
+            target = None if out is None else bucket.flat_view(out)
             if out is not None and target is None and mean.indices is not None:
-                return self._laid_out.spread(mean, out)
-            dense = mean.dense(self._step.ops, target)
+                return bucket.spread(mean, out)
+            dense = mean.dense(ctx.ops, target)
             if target is not None:
                 return out
             if out is None and mean.indices is None:
                 dense = dense.copy()  # these values belong to the reducer
-            return self._laid_out.unflatten(dense, out, grads)
+            return bucket.unflatten(dense, out, grads)
 
     def reduce_sparse(self, grads: Arrays) -> Mean:
         """The mean as ``(indices, values, n)`` over the flattened arrays (collective).
@@ -144,8 +159,7 @@ class Reducer:
 
     def memory_norm(self) -> float:
         """Euclidean norm of this rank's error memory, over all its workers."""
-        ops = self._step.ops
-        return 0.0 if ops is None else sum(memory.squared_norm(ops) for memory in self._pipeline.memories) ** 0.5
+        return sum(memory.squared_norm(self._ops) for memory in self._pipeline.memories) ** 0.5
 
     def set_shift(self, arrays: Arrays) -> None:
         """The vectors that gradients are taken relative to, with ``memory=shifted`` (collective).
@@ -155,21 +169,25 @@ class Reducer:
         arrays : like the gradients passed to ``reduce``
             For each of this rank's workers its own, for example its gradient at the optimum; copied.
         """
-        self._laying_out(self._set_shift, arrays)
+        with at_home(arrays):
+            self._set_shift(arrays)
 
     def _set_shift(self, arrays: Arrays) -> None:
-        error, flat = None, []
+        error: Exception | None = None
+        if not self._pipeline.memories[0].takes_shift:  # the same on all ranks
+            raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
+        bucket, ctx = self._laid_out or self._lay_out(arrays)
+        flat: list[Array] = []
         try:
-            if not hasattr(self._pipeline.memories[0], "set_shift"):
-                raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
-            flat = self._begin(arrays).flatten(arrays, self._step.scratch)
-            if any(self._step.overflows(Compensated(None, one)) for one in flat):
-                raise NonFiniteGradient(f"a shift must hold magnitudes below {self._step.limit:g} alone, in "
-                                        f"{self._step.dtype}: it is kept from step to step")
+            self._check_fits(bucket, arrays)
+            flat = bucket.flatten(arrays, ctx.scratch)
+            if any(ctx.overflows(Compensated(None, one)) for one in flat):
+                raise NonFiniteGradient(f"a shift must hold magnitudes below {ctx.limit:g} alone, in {ctx.dtype}: it "
+                                        "is kept from step to step")
         except Exception as caught:
             error = caught
-        self.comm.agree(f"shift of step {self.step} of {self._which} for {self._known}", error)
-        self._pipeline.set_shift(flat)
+        self.comm.agree(f"shift of step {self.step} of {self._which} for {self._arrays}", error)
+        self._pipeline.set_shift(flat, ctx)
 
     def learning_rate_dropped(self) -> None:
         """Tell the schedule of densities that training has come to another phase (collective; see ``accordion``)."""
@@ -178,12 +196,17 @@ class Reducer:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
-        ops = self._step.ops
-        kept = {prefix + name: array for prefix, part in self._stateful() for name, array in part.state(ops).items()}
+        kept = {prefix + name: array for prefix, part in self._stateful()
+                for name, array in part.state(self._ops).items()}
         return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **self._place, **kept}
 
-    def _stateful(self) -> Iterator[tuple[str, Any]]:
-        """What has state, and how its names begin."""
+    @property
+    def _ops(self) -> Ops:
+        """Operations of the device that the parts' arrays are on; the host's before the first step."""
+        return ops_for(np.empty(0)) if self._laid_out is None else self._laid_out.ctx.ops
+
+    def _stateful(self) -> Iterator[tuple[str, Stateful]]:
+        """The parts with state, and how their names begin."""
         yield from self._pipeline.stateful()
         yield "measures/", self._measures
 
@@ -201,148 +224,150 @@ class Reducer:
         Disagreement
             On every rank, if ranks' states are of different steps, or one lacks what another has.
         """
-        saved_state.agree_on(self.comm, state, self.scheme, self.workers, self._bucket)
+        saved_state.agree_on(self.comm, state, self.scheme, self.workers, self._laid_out and self._laid_out.bucket)
         together(self.comm, lambda: self._load(state))
 
-    def _load(self, state: dict[str, Any]) -> None:
+    def _load(self, state: Mapping[str, Any]) -> None:
         self.step = int(state["step"])
         for prefix, part in self._stateful():
             part.load(saved_state.of_part(prefix, state))
-        if self._bucket is not None:
-            self._pipeline.check(self._bucket, self.step)
+        if self._laid_out is not None:
+            self._pipeline.check(*self._laid_out, self.step)
 
     def _run(self, grads: Arrays, out: Arrays | None) -> Mean:
-        """One step, in the log of calls where there is one."""
+        """One step, noted in the log of calls if there is one."""
         log = self.comm.log
         if log is None:
-            return self._laying_out(self._run_step, grads, out)
+            return self._run_step(grads, out)
         try:
             log.begin("step", self.step, "of", self._text)
-            return self._laying_out(self._run_step, grads, out)
+            return self._run_step(grads, out)
         finally:
             log.end()
 
-    def _laying_out(self, work: Callable[..., Any], *arrays: Arrays | None) -> Any:
-        """Do what lays out the arrays if none were: where that is refused, nothing of the layout stays."""
-        state = self.state_dict() if self._bucket is None else None
-        try:
-            with at_home(arrays):
-                return work(*arrays)
-        except Exception:
-            if state is not None:
-                self._make_parts(self._step.workers, self._step.algorithm, self._measures.interval, self._step.trace)
-                self._load(state)
-            raise
-
     def _run_step(self, grads: Arrays, out: Arrays | None) -> Mean:
         """One step, around which the state of arrays that take no part in it is set aside."""
+        bucket, template = self._laid_out or self._lay_out(grads)
         try:
-            return self._whole_step(grads, out)
+            return self._whole_step(bucket, template, grads, out)
         finally:
             if self._left_out:
-                self._pipeline.put_back()
+                self._pipeline.put_back(template)
 
-    def _whole_step(self, grads: Arrays, out: Arrays | None) -> Mean:
-        """What a rank can do alone, one agreement, then compress, exchange and update."""
-        step, before, start = self._step, self.comm.traffic, time.monotonic_ns()
-        with step.timed("select"):
-            flat, workers, error = self._select(grads, out)
-        with step.timed("agree"):
-            finite = self._agree(error)
-        measured = finite and self._measures.begin(workers)
-        result = self._averaged(flat, workers) if finite else None
+    def _lay_out(self, grads: Arrays) -> LaidOut:
+        """Take the layout of the first arrays, once all ranks have agreed on it (collective)."""
+        laid_out: LaidOut | None = None
+        error: Exception | None = None
+        try:
+            options = self.scheme.options
+            bucket = Bucket(grads, self.workers, options["dense"], self._densities)
+            allreduce.check_home(self._algorithm, bucket.ops.empty(0, bucket.compute))
+            ctx = context_of(bucket, self.comm, self._workers, self._parts, options["layers"] == "per-tensor",
+                             options["seed"], self._algorithm, self._trace)
+            self._pipeline.check(bucket, ctx, self.step)
+            laid_out = LaidOut(bucket, ctx)
+        except Exception as caught:
+            error = caught
+        signature = "invalid" if laid_out is None else laid_out.bucket.signature
+        self.comm.agree(f"step {self.step} of {self._which} for {signature}", error)
+        assert laid_out is not None, "else an error was raised"
+        self._laid_out = laid_out
+        return laid_out
+
+    def _whole_step(self, bucket: Bucket, template: StepContext, grads: Arrays, out: Arrays | None) -> Mean:
+        """What a rank does alone, one agreement, then encode, combine and update."""
+        before, start, timer = self.comm.traffic, time.monotonic_ns(), template.timer
+        timer.begin_step(self.step)
+        template.scratch.begin_step()
+        measured = self._measures.due(self.step)
+        ctx = template.at_step(self.step, remembers=template.remembers or measured)
+        with timer.phase("select"):
+            prepared, ctx, error = self._prepare(bucket, ctx, grads, out)
+        with timer.phase("agree"):
+            finite = self._agree(error, bucket)
+        result = None
+        if finite and prepared is not None:
+            if measured:
+                self._measures.begin(prepared.us, ctx)
+            result = self._averaged(prepared, ctx)
         skipped = result is None
-        result = result or self._pipeline.nothing(self._laid_out.total)
-        self._account(result, before, start, skipped)
+        if result is None:
+            result = nothing_sent(bucket.total, ctx)._replace(sent=[])
+        self._account(result, bucket, ctx, before, start, skipped)
         if measured and not skipped:
-            self.stats.measures = self._measures.end(result.sent, self.stats)
+            self.stats.measures = self._measures.end(result.sent, self.stats, ctx)
         return result.mean
 
-    def _averaged(self, flat: list[Array], workers: list[Compensated]) -> Exchanged | None:
-        """The result of a step that all ranks have agreed on; None if its mean overflows and is skipped."""
+    def _prepare(self, bucket: Bucket, ctx: StepContext, grads: Arrays, out: Arrays | None
+                 ) -> tuple[Prepared | None, StepContext, Exception | None]:
+        """All that a rank can do by itself, the step's whole context, and this rank's error."""
         try:
-            return self._pipeline.run(flat, workers)
-        except NonFiniteGradient:
-            if self.nonfinite == "raise":
-                raise
-            return None
-
-    def _select(self, grads: Arrays, out: Arrays | None) -> tuple[list[Array], list[Compensated], Exception | None]:
-        """All that a rank can do by itself: the compensated gradients, what it selects, and what is wrong."""
-        try:
-            bucket = self._begin(grads, out)
+            self._check_fits(bucket, grads)
+            if out is not None:
+                bucket.check_out(out)
             if self._left_out:
-                self._pipeline.set_aside(bucket.spans_of(self._left_out))
-            flat = bucket.flatten(grads, self._step.scratch)
-            self._step.target = bucket.target(grads, flat, out)
-            workers, found = self._pipeline.select(flat)
-            return flat, workers, self._pipeline.nonfinite_error(flat, found, bucket)
+                left_out, dense = bucket.spans_of(self._left_out)
+                self._pipeline.set_aside(left_out, dense)
+                ctx = ctx.at_step(self.step, left_out=left_out)
+            flat = bucket.flatten(grads, ctx.scratch)
+            ctx = ctx.at_step(self.step, target=bucket.target(grads, flat, out))
+            prepared = self._pipeline.prepare(flat, ctx)
+            return prepared, ctx, self._pipeline.nonfinite_error(prepared, bucket, ctx)
         except Exception as error:
-            return [], [], error
+            return None, ctx, error
 
-    def _begin(self, grads: Arrays, out: Arrays | None = None) -> Bucket:
-        """Begin the step, with the layout of ``grads``."""
-        self._bucket = bucket = self._layout(grads, out)
-        per_tensor = self.scheme.options["layers"] == "per-tensor"
-        spans = [tensor[:2] for tensor in bucket.tensors] if per_tensor else [(0, bucket.n)]
-        self._step.begin(self.step, bucket, spans, bucket.densities if per_tensor else [None])
-        return bucket
+    def _check_fits(self, bucket: Bucket, grads: Arrays) -> None:
+        if not bucket.fits(grads):
+            raise InvalidArgument(f"this reducer's error memory is for {bucket.signature}; make another Reducer for "
+                                  "other arrays")
 
     @property
-    def _known(self) -> str:
+    def _arrays(self) -> str:
+        """The arrays that take part in a step, for comparison with other ranks'."""
         without = f", without {', '.join(self._left_out)}" if self._left_out else ""
-        return f"{self._bucket.signature}{without}" if self._bucket else "invalid"
+        return f"{self._laid_out.bucket.signature if self._laid_out else 'invalid'}{without}"
 
-    def _agree(self, error: Exception | None) -> bool:
-        """Whether this step counts; the same answer, or the same error, on every rank."""
-        if self._pipeline.silent(self.step) and (error is None or isinstance(error, NonFiniteGradient)):
-            self._untold = self._untold or (error if self.nonfinite == "raise" else None)
+    def _agree(self, error: Exception | None, bucket: Bucket) -> bool:
+        """True if this step counts; the same answer, or the same error, on every rank."""
+        local_steps = self._pipeline.local_steps
+        if local_steps.covers(self.step) and local_steps.defer(error, raises=self.nonfinite == "raise"):
             return True
-        error, self._untold = error or self._untold, None
-        try:  # patiently where the leader takes milliseconds to select
-            self.comm.agree(f"step {self.step} of {self._which} for {self._known}", error, self._step.n >= LONG)
+        try:  # patiently if the leader takes milliseconds to select
+            self.comm.agree(f"step {self.step} of {self._which} for {self._arrays}", error or local_steps.deferred(),
+                            bucket.n >= LONG)
             return True
         except NonFiniteGradient:
             if self.nonfinite == "raise":
                 raise
             return False
 
-    @property
-    def _laid_out(self) -> Bucket:
-        assert self._bucket is not None, "a step has begun"
-        return self._bucket
+    def _averaged(self, prepared: Prepared, ctx: StepContext) -> Exchanged | None:
+        """The result of a step that all ranks have agreed on; None if its mean overflows and is skipped."""
+        try:
+            return self._pipeline.run(prepared, ctx)
+        except NonFiniteGradient:
+            if self.nonfinite == "raise":
+                raise
+            return None
 
-    def _layout(self, grads: Arrays, out: Arrays | None) -> Bucket:
-        bucket = self._bucket
-        if bucket is None:
-            bucket = Bucket(grads, self.workers, self.scheme.options["dense"], self._densities)
-            allreduce.check_home(self._step.algorithm, bucket.ops.empty(0, bucket.compute))
-            self._pipeline.check(bucket, self.step)
-        elif not bucket.fits(grads):
-            raise InvalidArgument(f"this reducer's error memory is for {bucket.signature}; make another Reducer for "
-                                  "other arrays")
-        if out is not None:
-            bucket.check_out(out)
-        return bucket
-
-    def _account(self, result: Exchanged, before: Any, start: int, skipped: bool) -> None:
+    def _account(self, result: Exchanged, bucket: Bucket, ctx: StepContext, before: Traffic, start: int,
+                 skipped: bool) -> None:
         """Statistics and trace of the step just done; then the next step's number."""
-        now, mean = self.comm.traffic, result.mean
-        dense = mean.n - self._step.n  # elements that went uncompressed
-        counts = [dense + (self._step.n if sent.indices is None else sent.indices.size) for sent in result.sent]
+        used, mean = self.comm.traffic - before, result.mean
+        dense = mean.n - ctx.n  # elements that went uncompressed
+        counts = [dense + (ctx.n if sent.indices is None else sent.indices.size) for sent in result.sent]
         self.stats = StepStats(
-            step=self.step,
-            bytes_sent=now.bytes_sent - before.bytes_sent, bytes_received=now.bytes_received - before.bytes_received,
+            step=self.step, bytes_sent=used.bytes_sent, bytes_received=used.bytes_received,
             density=sum(counts) / len(counts) / mean.n if mean.n and counts else 0.0,
-            leader=result.leader, payload_bits=result.payload_bits, skipped=skipped, seconds=self._step.seconds,
-            bytes_shared=now.bytes_shared - before.bytes_shared,
+            leader=result.leader, payload_bits=result.payload_bits, skipped=skipped, seconds=ctx.timer.seconds,
+            bytes_shared=used.bytes_shared,
         )
-        if self._step.trace is not None:
+        if self._trace is not None:
             stop = time.monotonic_ns()
-            self._step.record()
-            self._step.trace.event(
-                "step", start, stop, step=self.step, scheme=self._text, dtype=self._laid_out.dtype_name, nelem=mean.n,
-                nbytes_dense=mean.n * self._laid_out.dtype.itemsize,
+            ctx.timer.record()
+            self._trace.event(
+                "step", start, stop, step=self.step, scheme=self._text, dtype=bucket.dtype_name, nelem=mean.n,
+                nbytes_dense=mean.n * bucket.dtype.itemsize,
                 nbytes_sent=self.stats.bytes_sent, nbytes_recv=self.stats.bytes_received,
             )
         self.step += 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..comm.interfaces import Communicator
 from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
 from .layout import Bucket
@@ -14,7 +15,7 @@ from .layout import Bucket
 OF_A_RANK = ("memory/", "exchange/start")  # how the names of arrays begin that a rank does not share with others
 
 
-def agree_on(comm: Any, state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> None:
+def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> None:
     """Refuse states that are not of this reducer, of one step, or complete on all ranks (collective).
 
     Parameters
@@ -48,14 +49,14 @@ def of_part(prefix: str, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def check_whole(state: Mapping[str, Any], scheme: Scheme, workers: int) -> None:
-    """Refuse a state, of any step but the first, without what the scheme's parts say that it ``keeps``.
+    """Refuse a state, of any step but the first, without what the scheme's parts list as ``required_state``.
 
     Without its memories a training would go on as if all had been sent. What is no memory may be missing on all ranks:
     a warm start, thresholds and the like are then found anew.
     """
     (memory,), _, _, exchange, _ = scheme.parts(1)
-    wanted = [f"memory/{worker}/{name}" for worker in range(workers) for name in getattr(memory, "keeps", ())]
-    wanted += [f"exchange/{name}" for name in getattr(exchange, "keeps", ())]
+    wanted = [f"memory/{worker}/{name}" for worker in range(workers) for name in memory.required_state]
+    wanted += [f"exchange/{name}" for name in exchange.required_state]
     if int(state["step"]) and (absent := [name for name in wanted if name not in state]):
         raise InvalidArgument(f"the state of step {int(state['step'])} of {scheme} must have its error memories, it "
                               f"lacks {', '.join(absent)}: take a state that is whole, or begin anew without one")

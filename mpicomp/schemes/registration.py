@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from inspect import signature
+from typing import Any, TypeVar, cast
 
 from ..errors import InvalidArgument
 from . import registry as schemes
+from .interfaces import AgreedSelector, Codec, DensitySchedule, Exchange, Memory, Selector
 from .options import Option
 
-Part = TypeVar("Part", bound=type)
+Class = TypeVar("Class", bound=type)
 
-# What the class of every part of a kind has. What some instances set by themselves is in the packages' __init__.py.
-NEEDED = {
-    "memory": ("remembers", "silent", "compensate", "update", "local", "squared_norm"),
-    "selector": (),  # two sorts, see below
-    "codec": ("addable", "shares_scale", "may_overflow", "encode", "decode"),
-    "exchange": ("takes", "codecs", "early", "select", "compress", "exchange", "state", "load"),
-    "schedule": ("density", "observe", "learning_rate_dropped", "state", "load"),
-}
-EACH_BY_ITSELF, AGREED = ("finds_nonfinite", "select", "expand"), ("sketch", "pick")
+PROTOCOLS: dict[str, type] = {"memory": Memory, "selector": Selector, "codec": Codec, "exchange": Exchange,
+                              "schedule": DensitySchedule}
+# Traits of a class that has a verb of its own, unless it declares them: verb -> trait.
+TRAITS = {"wire_like": "broadcasts", "counts": "counted", "threshold": "has_threshold", "set_shift": "takes_shift"}
 
 
-def register_part(kind: str) -> Callable[[Part], Part]:
+def register_part(kind: str) -> Callable[[Class], Class]:
     """Decorator: make a class choosable as a part of schemes, by its ``name``; on every rank.
 
     Parameters
@@ -57,18 +54,44 @@ def register_part(kind: str) -> Callable[[Part], Part]:
     if kind not in schemes.PARTS:
         raise InvalidArgument(f"kind must be one of {', '.join(schemes.PARTS)}, got {kind!r}")
 
-    def register(part: Part) -> Part:
-        wanted = ("name", "options", "reference", *_verbs(kind, part))
-        missing = [name for name in wanted if not hasattr(part, name)]
-        if missing:
-            raise InvalidArgument(f"a {kind} needs {', '.join(wanted)}; {part.__name__} has no {', '.join(missing)}")
-        declared: Any = part  # it has what is wanted
+    def register(part: Class) -> Class:
+        protocol = PROTOCOLS[kind]
+        if protocol is Selector and getattr(part, "sketch", Selector.sketch) is not Selector.sketch:
+            protocol = AgreedSelector
+        if missing := list(_missing(part, protocol)):
+            raise InvalidArgument(f"a {kind} needs what {protocol.__module__}.{protocol.__name__} declares; "
+                                  f"{part.__name__} has no {', '.join(missing)}")
+        whole = part if protocol in part.__mro__ else _with_defaults(part, protocol)
+        declared: Any = whole  # it has what is needed
         if not all(isinstance(option, Option) for option in declared.options):
             raise InvalidArgument(f"options of {part.__name__} must be a tuple of mpicomp.schemes.options.Option")
-        _add(schemes.PARTS[kind], declared.name, part, kind)
-        return part
+        _add(schemes.PARTS[kind], declared.name, whole, kind)
+        return whole
 
     return register
+
+
+def _missing(part: type, protocol: type) -> Iterator[str]:
+    """Attributes and verbs without a default that a class lacks; verbs with their arguments."""
+    required = [name for name in ("name", "options", "reference", "takes", "codecs")
+                if any(name in vars(base).get("__annotations__", ()) for base in protocol.__mro__)]
+    yield from (name for name in required if not hasattr(part, name))
+    for name in vars(protocol):  # in the order of the protocol
+        if name in _abstract(protocol) and (not hasattr(part, name) or name in _abstract(part)):
+            arguments = list(signature(getattr(protocol, name)).parameters)[1:]
+            yield f"{name}({', '.join(arguments)})"
+
+
+def _abstract(part: type) -> frozenset[str]:
+    """Verbs that a class inherits from a protocol without a body of its own."""
+    return getattr(part, "__abstractmethods__", frozenset())
+
+
+def _with_defaults(part: Class, protocol: type) -> Class:
+    """A class of one's own with a protocol's defaults behind it, and the traits that follow from its verbs."""
+    traits = {trait: True for verb, trait in TRAITS.items() if hasattr(part, verb) and not hasattr(part, trait)}
+    about = {name: getattr(part, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return cast(Class, type(part.__name__, (part, protocol), {**about, **traits}))
 
 
 def register_scheme(composition: schemes.Composition) -> None:
@@ -89,12 +112,6 @@ def register_scheme(composition: schemes.Composition) -> None:
     except Exception:  # also of a part that cannot be made
         del schemes.COMPOSITIONS[composition.name]
         raise
-
-
-def _verbs(kind: str, part: type) -> tuple[str, ...]:
-    if kind == "selector":
-        return AGREED if hasattr(part, "sketch") else EACH_BY_ITSELF
-    return NEEDED[kind]
 
 
 def _add(registry: dict[str, Any], name: str, thing: object, what: str) -> None:

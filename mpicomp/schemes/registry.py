@@ -6,13 +6,15 @@ for example ``scalecom:chunk=112,beta=0.1``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ..errors import InvalidArgument
 from .codecs import CODECS
 from .compatibility import cautions, check_fit, check_threshold
 from .exchanges import EXCHANGES
+from .interfaces import AnyExchange, Codec, DensitySchedule, Memory, Part, Parts, Selector
 from .memories import MEMORIES
 from .options import DENSE_RULES, Option, resolve, written
 from .schedules import SCHEDULES
@@ -103,10 +105,22 @@ COMPOSITIONS = {
     )
 }
 
-Class = Any  # of a part; users register their own: it has a name, options and what its kind is asked for, no base
-PARTS: dict[str, dict[str, Class]] = {"memory": MEMORIES, "selector": SELECTORS, "codec": CODECS,
-                                      "exchange": EXCHANGES, "schedule": SCHEDULES}
+# Classes of users' own join these; register_part checks them against the protocols.
+PARTS: dict[str, dict[str, Any]] = {"memory": MEMORIES, "selector": SELECTORS, "codec": CODECS,
+                                    "exchange": EXCHANGES, "schedule": SCHEDULES}
 
+
+class Classes(NamedTuple):
+    """The classes of a scheme's parts."""
+
+    memory: type[Memory]
+    selector: type[Selector]
+    codec: type[Codec]
+    exchange: type[AnyExchange]
+    schedule: type[DensitySchedule]
+
+
+AnyPart = TypeVar("AnyPart", bound=Part)
 
 COMMON = (
     Option("layers", str, "whole", "select in the whole model, or in each array by itself",
@@ -115,16 +129,6 @@ COMMON = (
            words=DENSE_RULES),
     Option("seed", int, 0, "of the random numbers of stochastic parts", low=0),
 )
-
-
-class Parts(NamedTuple):
-    """The parts of a scheme, made for one reducer; the memory once for each of its workers."""
-
-    memories: list[Any]
-    selector: Any
-    codec: Any
-    exchange: Any
-    schedule: Any
 
 
 @dataclass(frozen=True)
@@ -154,8 +158,8 @@ class Scheme:
         object.__setattr__(self, "options", resolve(declared, chosen, f"scheme {self.name}"))
         # As resolved: schemes are equal however a number was written.
         object.__setattr__(self, "given", {name: self.options[name] for name in self.given})
-        check_fit(**classes)
-        check_threshold(classes["codec"], classes["selector"], self.options)
+        check_fit(classes.selector, classes.codec, classes.exchange)
+        check_threshold(classes.codec, classes.selector, self.options.get("lam"))
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows
 
     @classmethod
@@ -201,40 +205,40 @@ class Scheme:
 
     def parts(self, workers: int) -> Parts:
         """Fresh parts for a reducer with ``workers`` workers on this rank."""
-        classes = _classes(self._composition, self.options)
-        memories = [self._make(classes["memory"]) for _ in range(workers)]
-        return Parts(memories, *(self._make(classes[kind]) for kind in ("selector", "codec", "exchange", "schedule")))
+        classes, make = _classes(self._composition, self.options), self._make
+        return Parts([make(classes.memory) for _ in range(workers)], make(classes.selector), make(classes.codec),
+                     make(classes.exchange), make(classes.schedule))
 
     def cautions(self) -> list[str]:
         """What it does and hardly anybody wants, in a sentence each; said once when a Reducer is made."""
-        memories, selector, codec, exchange, _ = self.parts(1)
-        return list(cautions(memories[0], selector, codec, exchange))
+        return list(cautions(self.parts(1)))
 
     @property
     def part_names(self) -> dict[str, str]:
         """The declared name of each part: memory, selector, codec, exchange, schedule."""
-        return {kind: part.name for kind, part in _classes(self._composition, self.options).items()}
+        return {kind: part.name for kind, part in _classes(self._composition, self.options)._asdict().items()}
 
     @property
     def takes_momentum(self) -> bool:
         """Whether each worker takes the momentum before compression: the optimizer must then have none."""
-        return getattr(self._memory, "takes_momentum", False)
+        return self._memory.takes_momentum
 
     @property
     def diverges(self) -> bool:
         """Whether each rank gets a result of its own, as with error reset and local SGD, and so has its own model."""
-        return getattr(self._memory, "diverges", False)
+        return self._memory.diverges
 
     @property
-    def _memory(self) -> type:
-        return _classes(self._composition, self.options)["memory"]
+    def _memory(self) -> type[Memory]:
+        return _classes(self._composition, self.options).memory
 
     @property
     def _composition(self) -> Composition:
         return COMPOSITIONS[self.name]
 
-    def _make(self, part: Class) -> Any:
-        return part(**{option.name: self.options[option.name] for option in part.options})
+    def _make(self, part: type[AnyPart]) -> AnyPart:
+        make = cast(Callable[..., AnyPart], part)
+        return make(**{option.name: self.options[option.name] for option in part.options})
 
 
 def names() -> list[str]:
@@ -265,17 +269,17 @@ def _described(option: Option, defaults: dict[str, Any]) -> dict[str, Any]:
     return {"name": option.name, "default": default, "range": option.range, "meaning": option.meaning}
 
 
-def _classes(line: Composition, options: dict[str, Any]) -> dict[str, Class]:
+def _classes(line: Composition, options: Mapping[str, Any]) -> Classes:
     """The classes of a composition's parts, with those that options put in their place, where these exist."""
-    return {
+    return Classes(**{
         kind: registry.get(options.get(kind) or "", registry[getattr(line, kind)])
         for kind, registry in PARTS.items()
-    }
+    })  # fmt: skip
 
 
-def _declared(classes: dict[str, Class]) -> list[Option]:
+def _declared(classes: Classes) -> list[Option]:
     """Every option of the parts, each once, and those all schemes have."""
-    options = {option.name: option for part in classes.values() for option in part.options}
+    options = {option.name: option for part in classes for option in part.options}
     return [*options.values(), *COMMON, *_replacements()]
 
 

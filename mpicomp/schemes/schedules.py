@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidArgument
-from ..types import Array, Mean
+from ..ops.protocol import Ops
+from ..types import Array
+from .interfaces import DensitySchedule, StepContext
 from .options import Option
+from .values import Mean, State
 
 
-class WarmUp:
+class WarmUp(DensitySchedule):
     """From ``warmup_density`` to the scheme's own in ``stages`` equal ratios over the first ``warmup`` steps.
 
     With 4 stages from 25 % to 0.1 % the sparsity is 75, 93.7, 98.4, 99.6 and then 99.9 %, as published. One stage is a
@@ -44,20 +46,14 @@ class WarmUp:
         stage = self.stages * number // self.warmup
         return self.first * (target / self.first) ** (stage / self.stages)
 
-    def observe(self, mean: Mean, step: Any) -> None:
+    def observe(self, mean: Mean, ctx: StepContext) -> None:
         """The density depends on the step's number alone."""
 
     def learning_rate_dropped(self) -> None:
         """Nor on the learning rate."""
 
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
-        return {}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        """Nothing to load."""
-
-
-class Accordion:
+class Accordion(DensitySchedule):
     """Sends more of a span while it is in a critical regime: there its gradients' norm changes fast.
 
     The means of ``interval`` steps are added up. Where the norm of that sum differs from that of the interval before by
@@ -77,6 +73,7 @@ class Accordion:
         Option("change", float, 0.5, "relative change of the gradient's norm that is critical", low=0),
     )
     reference = "Agarwal et al. 2021"
+    stateful = True
 
     _sum: Array | None  # of the interval's means; a loaded one goes to the device at first use
     _loaded: np.ndarray | None
@@ -92,42 +89,42 @@ class Accordion:
         critical = self._critical is None or self._critical[span]
         return max(target, self.high) if critical else target
 
-    def observe(self, mean: Mean, step: Any) -> None:
+    def observe(self, mean: Mean, ctx: StepContext) -> None:
         """Add the step's mean; decide at the end of the interval, or after it where its last step was skipped."""
         if self._sum is None:
-            self._sum = self._begun(step)
-        step.add_at(self._sum, mean.indices, mean.values)
-        if step.number + 1 >= self._due:
-            self._decide(self._sum, step)
+            self._sum = self._begun(ctx)
+        ctx.add_at(self._sum, mean.indices, mean.values)
+        if ctx.number + 1 >= self._due:
+            self._decide(self._sum, ctx)
 
-    def _begun(self, step: Any) -> Array:
+    def _begun(self, ctx: StepContext) -> Array:
         """The sum before its first step: zero, or what was loaded."""
-        total = step.ops.zeros(step.n, step.dtype)
+        total = ctx.ops.zeros(ctx.n, ctx.dtype)
         if self._loaded is not None:
-            total[:] = step.ops.from_host(self._loaded)
+            total[:] = ctx.ops.from_host(self._loaded)
         return total
 
     def learning_rate_dropped(self) -> None:
         self._dropped, self._critical = True, None
 
-    def _decide(self, total: Array, step: Any) -> None:
-        now = np.array([math.sqrt(step.ops.squared_norm(total[start:stop])) for start, stop in step.spans])
+    def _decide(self, total: Array, ctx: StepContext) -> None:
+        now = np.array([math.sqrt(ctx.ops.squared_norm(total[start:stop])) for start, stop in ctx.spans])
         if self._dropped or self._norms is None:
             self._critical = None
         else:
             changed = np.abs(self._norms - now)
             self._critical = (changed > 0) & (changed >= self.change * self._norms)
         self._norms, self._dropped = now, False
-        self._due = ((step.number + 1) // self.interval + 1) * self.interval
+        self._due = ((ctx.number + 1) // self.interval + 1) * self.interval
         total[:] = 0
 
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
+    def state(self, ops: Ops) -> State:
         total = self._loaded if self._sum is None else np.array(ops.to_host(self._sum))
         arrays = {"sum": total, "norms": self._norms, "critical": self._critical}
         state = {name: array.copy() for name, array in arrays.items() if array is not None}
         return {**state, "due": np.array(self._due), "dropped": np.array(self._dropped)}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load(self, state: State) -> None:
         self._sum = None
         self._loaded, self._norms = state.get("sum"), state.get("norms")
         self._critical = state.get("critical")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
 from ..comm.interfaces import Communicator
+from ..reducer.context import context_of
 from ..reducer.layout import Bucket
 from ..reducer.run_step import Pipeline
-from ..reducer.step import Step
-from ..reducer.workers import Workers
 from ..schemes.codecs._groups import column_starts
+from ..schemes.interfaces import Parts, StepContext
 from ..schemes.registry import Scheme
+from ..schemes.scratch import Scratch
+from ..schemes.workers import Workers
 from .comm import PAIRWISE, RecordingComm, Script
 from .ghost import Ghost, as_array
 from .ghost_ops import BIN, STEP, GhostOps
@@ -44,8 +44,8 @@ class Rehearsal:
 
     def __init__(self, scheme: Scheme, model: Model, size: int, algorithm: str) -> None:
         self.scheme, self.size = _warmed_up(scheme), size
-        self._template = Step(SimpleNamespace(rank=0), Workers.equal(1, size), self.scheme.parts(1),
-                              scheme.options["seed"], algorithm, None)
+        self._algorithm = algorithm
+        self._scratch: Scratch | None = None  # of the first rank that ran
         arrays = {f"{at} {name}": np.empty(shape, FLOAT) for at, (name, shape, _) in enumerate(model.layers)}
         self.layout = Bucket(arrays, 1, scheme.options["dense"])  # which looks at shapes and names alone
         self.passing = _passing(scheme, max(1, self.layout.n))
@@ -66,24 +66,22 @@ class Rehearsal:
                 parts.exchange.load(self._first[1])
         return self._run(parts, rank, number, like)
 
-    def _run(self, parts: Any, rank: int, number: int, like: Script | None) -> Script:
+    def _run(self, parts: Parts, rank: int, number: int, like: Script | None) -> Script:
         """The step as a reducer does it: what a rank does alone, the agreement, what follows."""
         script, layout = Script(), self.layout
         comm: Communicator = RecordingComm(script, rank, self.size, None if like is None else like.sums)
         ops = GhostOps(script.tape.work, layout.n, self.passing)
-        step = self._template.on_rank(comm, parts)
-        spans = [tensor[:2] for tensor in layout.tensors]
-        spans = spans if self.scheme.options["layers"] == "per-tensor" else [(0, layout.n)]
-        bucket = SimpleNamespace(ops=ops, n=layout.n, compute=FLOAT, dtype_name=FLOAT.name, tensors=layout.tensors)
-        gradient = [as_array(Ghost(ops, layout.total, FLOAT))]
-        _settle(parts, bucket, len(spans))
-        pipeline = Pipeline(parts, step, check_finite=True)
+        self._scratch = scratch = Scratch(ops, self._scratch)
+        gradient, options = [as_array(Ghost(ops, layout.total, FLOAT))], self.scheme.options
+        ctx = context_of(layout, comm, Workers.equal(1, self.size), parts, options["layers"] == "per-tensor",
+                         options["seed"], self._algorithm, scratch=scratch).at_step(number)
+        _settle(parts, ctx)
+        pipeline = Pipeline(parts, check_finite=True)
         ops.work(STEP, 1)
-        step.begin(number, bucket, spans, [None] * len(spans))
-        workers, _ = pipeline.select(gradient)
-        if not pipeline.silent(number):
+        prepared = pipeline.prepare(gradient, ctx)
+        if not pipeline.local_steps.covers(number):
             comm.agree("")
-        pipeline.run(gradient, workers)
+        pipeline.run(prepared, ctx)
         return script
 
 
@@ -119,12 +117,12 @@ def _warmed_up(scheme: Scheme) -> Scheme:
     return scheme.replace(warmup=0) if scheme.options.get("warmup") else scheme
 
 
-def _settle(parts: Any, bucket: Any, spans: int) -> None:
+def _settle(parts: Parts, ctx: StepContext) -> None:
     """Give parts the state that is assumed of the steps that are simulated."""
     if parts.schedule.name == "accordion":
-        parts.schedule.load({"critical": np.zeros(spans, bool), "due": NEVER})
-    if parts.memories[0].name == "shifted":
-        parts.memories[0].set_shift(*(Ghost(bucket.ops, bucket.n, FLOAT) for _ in range(2)))
+        parts.schedule.load({"critical": np.zeros(len(ctx.spans), bool), "due": np.array(NEVER)})
+    if parts.memories[0].takes_shift:
+        parts.memories[0].set_shift(*(Ghost(ctx.ops, ctx.n, FLOAT) for _ in range(2)))
 
 
 def _passing(scheme: Scheme, n: int) -> float:

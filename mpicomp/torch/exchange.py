@@ -13,9 +13,7 @@ from ..errors import InvalidArgument, NonFiniteGradient
 from ..ops import ops_for
 from ..ops.device import device_of
 from ..reducer.reducer import Reducer
-from ..schemes.exchanges import Stateless
 from ..schemes.registry import Scheme
-from ..schemes.schedules import WarmUp
 from .drift import CHECKSUM_BYTES, Compared, checksum, is_common
 from .flat import FlatBucket, Named, as_array, plan
 from .lanes import Lanes
@@ -62,7 +60,7 @@ class Exchange:
         self._lanes, self.comm = lanes, lanes.control
         several = not is_traced(options) and not any(one.is_cuda for _, one in named)
         lanes.open(several, eager=overlap and not self._looks_first and self.comm.size > 1)
-        self.remembers = self._memory.remembers or bool(getattr(scheme.parts(1).exchange, "keeps", ()))
+        self.remembers = self._memory.remembers or bool(scheme.parts(1).exchange.required_state)
         self.buckets = [FlatBucket(bucket) for bucket in plan(named, bucket_bytes)]
         self.reducers = [
             Reducer(self._lanes.comms[self._lanes.of(i)], scheme_for(scheme, i, bucket.names, named),
@@ -207,7 +205,7 @@ class Exchange:
 
     def _reduce(self, i: int, lane: int, events: list[Any]) -> None:
         arrays: Any = self.buckets[i].arrays
-        if i in self._refused and not self._memory.silent(self.reducers[i].step):
+        if i in self._refused and not self._memory.is_local(self.reducers[i].step):
             arrays = Refused(self._refused[i])
         try:
             device = device_of(self.buckets[i].flat)
@@ -285,8 +283,8 @@ def scheme_for(scheme: Scheme, i: int, names: list[str], named: Named) -> Scheme
 
 def remembers(scheme: Scheme) -> bool:
     """Whether a step leaves something behind that the next one reads."""
-    memories, _, _, exchange, schedule = scheme.parts(1)
-    return memories[0].remembers or not isinstance(exchange, Stateless) or not isinstance(schedule, WarmUp)
+    parts = scheme.parts(1)
+    return parts.memories[0].stateful or parts.exchange.stateful or parts.schedule.stateful
 
 
 def sends_all(scheme: Scheme) -> bool:

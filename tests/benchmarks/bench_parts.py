@@ -21,8 +21,10 @@ from bench_ops import seconds
 
 from mpicomp.ops import cpu
 from mpicomp.schemes.codecs import CODECS
+from mpicomp.schemes.scratch import Scratch
 from mpicomp.schemes.selectors import SELECTORS
-from mpicomp.types import Compensated, Place
+from mpicomp.schemes.values import Compensated, Place
+from mpicomp.schemes.workers import Workers
 
 DENSITY = 0.001
 # name in the table -> (selector, its options, passes over the vector)
@@ -43,14 +45,11 @@ ENCODED = {
 
 def step_of(shape: tuple[int, int]) -> Any:
     """What parts ask of a step, for one worker with one matrix."""
-    n, kept = shape[0] * shape[1], {}
-
-    def keep(key: Any, make: Callable[[], Any]) -> Any:
-        return kept[key] if key in kept else kept.setdefault(key, make())
-
+    n = shape[0] * shape[1]
     return SimpleNamespace(
-        ops=cpu, number=0, n=n, spans=[(0, n)], tensors=[(0, n, shape)], dtype=np.dtype(np.float32), total_workers=1,
-        density=lambda target, span: target, key=lambda worker: cpu.Key(1, 0, worker), kept=keep,
+        ops=cpu, number=0, n=n, spans=[(0, n)], tensors=[(0, n, shape)], dtype=np.dtype(np.float32),
+        workers=Workers.equal(1, 1),
+        density=lambda target, span: target, key=lambda worker: cpu.Key(1, 0, worker), scratch=Scratch(cpu),
     )
 
 

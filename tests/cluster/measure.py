@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicomp
-import mpicomp.reducer.step
+import mpicomp.schemes.averaging
 from mpicomp.allreduce import node_shared, ring
 from mpicomp.bench import check
 from mpicomp.bench.environment import Noise
@@ -195,7 +195,7 @@ def buckets(n, sizes, seconds):
     ours.Allreduce(x, total)
 
     def step(nbytes):
-        mpicomp.reducer.step.BUCKET_BYTES = nbytes
+        mpicomp.schemes.averaging.BUCKET_BYTES = nbytes
         reducers[nbytes].reduce(x, out=out)
 
     calls = {"all-reduce": lambda: ours.Allreduce(x, total)}

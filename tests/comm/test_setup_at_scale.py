@@ -9,7 +9,7 @@ from mpi4py import MPI
 from setup_calls import Counted
 
 import mpicomp
-from mpicomp.reducer.workers import Workers
+from mpicomp.schemes.workers import Workers
 
 FEW, MANY = 8, 65_536
 SLACK = 2048  # bytes: numbers of other lengths
@@ -70,7 +70,7 @@ def set_up(monkeypatch, ranks):
         found = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     setup_calls.check(counted, ranks)
-    assert comm.layout == (1, ranks) and reducer._step.total_workers == ranks
+    assert comm.layout == (1, ranks) and reducer._workers.total == ranks
     comm.Free()
     return found
 

@@ -4,34 +4,27 @@ import json
 import re
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from one_rank import step_of
 
 from mpicomp.comm.safety.agreement import Agreement
 from mpicomp.errors import Disagreement
 from mpicomp.reducer.layout import Bucket
-from mpicomp.reducer.step import Step
-from mpicomp.reducer.workers import Workers
-from mpicomp.schemes import Scheme
+from mpicomp.schemes import averaging
 from mpicomp.schemes.exchanges import pieces
+from mpicomp.schemes.values import Compensated
 from mpicomp.schemes.wire import index_lists, message_format
 from mpicomp.trace import journal
-from mpicomp.types import Compensated
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "wire-formats.md").read_text()
 VECTOR = np.array([0, 3, -1, 0.5, 0, -2, 0, 0, 0.25, 0, 0, 4], np.float32)  # that of the page
 LONG = np.zeros(512, np.float32)
 LONG[[1, 511]] = 3, -2
 ROW = re.compile(r"^((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?$")
-
-
-class OneRank:
-    rank, size = 0, 1
-
-    def allreduce_in_place(self, x, *rest):
-        """One rank's is the sum."""
 
 
 def shown():
@@ -44,44 +37,41 @@ def shown():
     return found
 
 
-def step_of(text, gradient):
+def step_on(text, gradient):
     """The first step of a scheme on one vector of one worker, and its exchange."""
-    parts, bucket = Scheme.parse(text).parts(1), Bucket([gradient], 1)
-    step = Step(OneRank(), Workers.equal(1, 1), parts, 0, "native", None)
-    step.begin(0, bucket, [(0, gradient.size)], [None])
-    return step, parts.exchange
+    ctx, parts = step_of(text, Bucket([gradient], 1))
+    return replace(ctx, spans=[(0, gradient.size)]), parts.exchange
 
 
 def gathered(text, gradient=VECTOR):
     """The message of a scheme that gathers, and its step."""
-    step, exchange = step_of(text, gradient)
+    step, exchange = step_on(text, gradient)
     u = [Compensated(None, gradient)]
-    exchange.select(u, step)
-    exchange.compress(u, step)
-    return message_format.pack(exchange._parts, step.ops).tobytes(), step
+    message = exchange.encode(u, exchange.choose(u, step), step)
+    return message_format.pack(message.parts, step.ops).tobytes(), step
 
 
 def coded(text, gradient=VECTOR):
     """What a codec makes of a dense vector; that it is read from the same bytes is for tests/schemes/test_codecs.py."""
-    step, _ = step_of(text, gradient)
-    (codes,) = step.encode_together([gradient.copy()], [step.place(0, None)])
+    step, _ = step_on(text, gradient)
+    (codes,) = averaging.encode_all([gradient.copy()], [step.place(0, None)], step)
     return codes.tobytes()
 
 
 def pairs():
-    step, _ = step_of("gtopk:k=3", VECTOR)
+    step, _ = step_on("gtopk:k=3", VECTOR)
     chosen = np.array([1, 5], np.int32)
     return index_lists.write(index_lists.Pairs(chosen, VECTOR[chosen]), step, 3).tobytes()
 
 
 def to_an_owner():
-    step, _ = step_of("onebit", VECTOR)
-    codes = step.encode_together([VECTOR[:6]], [step.place(0, None)._replace(stop=6)])
+    step, _ = step_on("onebit", VECTOR)
+    codes = averaging.encode_all([VECTOR[:6]], [step.place(0, None)._replace(stop=6)], step)
     return pieces._pack([codes], step.ops)[0].tobytes()
 
 
 def selection():
-    step, _ = step_of("scalecom:chunk=4", VECTOR)
+    step, _ = step_on("scalecom:chunk=4", VECTOR)
     return step.selector.select(Compensated(None, VECTOR), step).tobytes()
 
 
@@ -151,7 +141,7 @@ def test_the_reader_of_the_page_reads_what_is_sent(form, density):
     scope = {}
     exec(re.search(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[1], scope)
     rng, n = np.random.default_rng(), 500
-    step, _ = step_of("topk-global", np.zeros(n, np.float32))
+    step, _ = step_on("topk-global", np.zeros(n, np.float32))
     lists = [np.flatnonzero(rng.random(n) < density).astype(np.int32) for _ in range(2)]
     values = [rng.standard_normal(one.size).astype(np.float32) for one in lists]
     parts = [message_format.part(None if one.size == n else one, None, code, one.size, form, step)

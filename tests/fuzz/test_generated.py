@@ -22,8 +22,9 @@ from kept import written
 
 from mpicomp.errors import CorruptFile, CorruptMessage, MpicompError
 from mpicomp.ops import cpu
-from mpicomp.reducer.workers import Workers
+from mpicomp.schemes.selectors.all import All
 from mpicomp.schemes.wire import message_format
+from mpicomp.schemes.workers import Workers
 from mpicomp.trace import journal, schema
 from mpicomp.trace.facts import run_facts
 
@@ -88,7 +89,7 @@ def parts(draw):
 
 
 def packed(n, workers):
-    step = SimpleNamespace(ops=cpu, n=n, selector=object(), workers=Workers.equal(len(workers), 1))
+    step = SimpleNamespace(ops=cpu, n=n, selector=All(), workers=Workers.equal(len(workers), 1))
     made = [message_format.part(indices, None, codes, indices.size, form, step) for form, indices, codes in workers]
     return step, message_format.pack(made, cpu)
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from one_rank import step_of
 
 from mpicomp.comm.safety.agreement import Agreement
 from mpicomp.errors import Disagreement
 from mpicomp.reducer.layout import Bucket
-from mpicomp.reducer.step import Step
-from mpicomp.reducer.workers import Workers
-from mpicomp.schemes import Scheme
 from mpicomp.schemes.codecs import CODECS
-from mpicomp.schemes.exchanges import pieces
+from mpicomp.schemes.exchanges import gather, pieces
+from mpicomp.schemes.interfaces import StepContext
 from mpicomp.schemes.options import resolve
+from mpicomp.schemes.values import Compensated, Place
 from mpicomp.schemes.wire import index_lists, message_format, validation
-from mpicomp.types import Compensated, Place
+from mpicomp.schemes.workers import Workers
 
 BYTE = np.dtype(np.uint8)
 Read = Callable[[bytes], None]
@@ -35,42 +36,29 @@ FORMS = {
 }  # fmt: skip
 
 
-class OneRank:
-    """What a step needs of a communicator that is never asked."""
-
-    rank, size = 0, 1
-
-    def allreduce_in_place(self, x: Any, *rest: Any) -> None:
-        pass
-
-
-def step_of(text: str, rng: np.random.Generator, workers: int = 1) -> tuple[Step, Any, list[Compensated]]:
+def step_on(text: str, rng: np.random.Generator, workers: int = 1) -> tuple[StepContext, Any, list[Compensated]]:
     """A step of a scheme on arrays of random shapes, its exchange, and the workers' gradients."""
     dtype = rng.choice(["float32", "float64"])
     shapes = [tuple(rng.integers(1, 14, int(rng.integers(0, 3)))) for _ in range(int(rng.integers(1, 5)))]
     grads = [rng.standard_normal((workers, *shape) if workers > 1 else shape).astype(dtype) for shape in shapes]
     grads = [np.asarray(g, dtype) for g in grads]
-    scheme = Scheme.parse(text)
-    parts, bucket = scheme.parts(workers), Bucket(grads, workers)
-    step = Step(OneRank(), Workers.equal(workers, 1), parts, 0, "native", None)
-    whole = scheme.options["layers"] == "whole"
-    spans = [(0, bucket.n)] if whole else [tensor[:2] for tensor in bucket.tensors]
-    step.begin(0, bucket, spans, [None] * len(spans))
-    return step, parts.exchange, [Compensated(None, g) for g in bucket.flatten(grads, step.scratch)]
+    bucket = Bucket(grads, workers)
+    ctx, parts = step_of(text, bucket, workers)
+    return ctx, parts.exchange, [Compensated(None, g) for g in bucket.flatten(grads, ctx.scratch)]
 
 
 def gathered(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
     """A rank's message of an all-gather; added up by the exchange itself."""
     workers = int(rng.integers(1, 4))
-    step, exchange, u = step_of(text, rng, workers)
-    exchange.select(u, step)
-    own = [one.values for one in exchange.compress(u, step)]
-    message = message_format.pack(exchange._parts, step.ops)
-    step.comm, step.workers = SimpleNamespace(rank=1, own_message=1), Workers.equal(workers, 2)  # who gets it
+    step, exchange, u = step_on(text, rng, workers)
+    sent = exchange.encode(u, exchange.choose(u, step), step)
+    message = message_format.pack(sent.parts, step.ops)
+    receiver = replace(step, comm=SimpleNamespace(rank=1, own_message=1), workers=Workers.equal(workers, 2))
 
     def read(data: bytes) -> None:
         flat = np.frombuffer(data, BYTE)
-        mean = exchange._sum(flat, [flat.size, 0], own, step)
+        own = ((one.indices, one.values) for one in sent.sent)
+        mean = gather._sum(flat, [flat.size, 0], own, receiver)
         assert mean.indices is None or (np.diff(mean.indices) > 0).all()
         assert mean.dense(step.ops).shape == (step.n,)
 
@@ -79,9 +67,8 @@ def gathered(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
 
 def pairs(filled: bool, rng: np.random.Generator) -> tuple[bytes, Read]:
     """A list of gTop-k (filled up) or Ok-Topk, merged with another."""
-    step, exchange, (u,) = step_of("gtopk:density=0.3", rng)
-    exchange.select([u], step)
-    own = exchange._own[0]
+    step, exchange, (u,) = step_on("gtopk:density=0.3", rng)
+    own = exchange.choose([u], step).own[0]
     padded = sum(step.selector.counts(step)) + int(rng.integers(0, 5)) if filled else None
     message = index_lists.write(own, step, padded)
 
@@ -98,7 +85,7 @@ def pairs(filled: bool, rng: np.random.Generator) -> tuple[bytes, Read]:
 
 def selection(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
     """What ScaleCom's leader broadcasts: as many bytes as expected, whatever they say."""
-    step, _, (u,) = step_of(text, rng)
+    step, _, (u,) = step_on(text, rng)
     wire = step.selector.select(u, step)
 
     def read(data: bytes) -> None:
@@ -113,7 +100,7 @@ def codes(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
     """A codec's message, of a dense piece or of a list."""
     name, *given = text.split(",")
     part = CODECS[name](**resolve(CODECS[name].options, dict(one.split("=") for one in given), name))
-    step, _, (u,) = step_of("threshold:lam=0.5", rng)
+    step, _, (u,) = step_on("threshold:lam=0.5", rng)
     start = int(rng.integers(0, step.n))
     chosen = np.flatnonzero(rng.random(step.n) < 0.4).astype(np.int32)
     place = Place(0, chosen) if rng.random() < 0.5 else Place(0, None, start, step.n)
@@ -132,9 +119,9 @@ def codes(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
 def piece(rng: np.random.Generator) -> tuple[bytes, Read]:
     """1-bit SGD's message to the owner of a piece: lengths, then codes."""
     workers = int(rng.integers(1, 4))
-    step, exchange, u = step_of("onebit:column=16", rng, workers)
-    exchange.compress(u, step)
-    (message,) = pieces._pack([exchange._codes], step.ops)
+    step, exchange, u = step_on("onebit:column=16", rng, workers)
+    sent = exchange.encode(u, exchange.choose(u, step), step)
+    (message,) = pieces._pack([sent.codes], step.ops)
 
     def read(data: bytes) -> None:
         for one in pieces._unpack({0: (np.frombuffer(data, BYTE), workers)}, step.ops)[0]:

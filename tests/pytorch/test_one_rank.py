@@ -179,7 +179,8 @@ def test_nothing_is_copied(comm):
         assert (bucket.arrays[name] == view.numpy()).all()
     reducer = Reducer(comm, "dense")
     reducer.reduce(bucket.arrays, out=bucket.arrays)
-    for vector in (reducer._bucket.flatten(bucket.arrays, None)[0], reducer._bucket.flat_view(bucket.arrays)):
+    layout = reducer._laid_out.bucket
+    for vector in (layout.flatten(bucket.arrays, None)[0], layout.flat_view(bucket.arrays)):
         assert vector.ctypes.data == bucket.flat.data_ptr()
         assert vector.size == bucket.flat.numel()
 

@@ -9,11 +9,10 @@ import pytest
 from mpicomp import ops
 from mpicomp.errors import BufferRefused, InvalidArgument
 from mpicomp.reducer.layout import Bucket
+from mpicomp.schemes.scratch import Scratch
 from mpicomp.types import address, overlap
 
-
-def scratch(key, n, dtype):
-    return np.empty(n, dtype)
+scratch = Scratch(ops.ops_for(np.empty(0)))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from mpicomp.ops import cpu, oracle
+from mpicomp.schemes.scratch import Scratch
 from mpicomp.schemes.selectors import SELECTORS
-from mpicomp.types import Compensated
+from mpicomp.schemes.values import Compensated
 
 ESTIMATED = ["sampled", "gaussian", "sidco"]
 AGREED = ["random-k", "rows"]
@@ -23,7 +24,7 @@ def fake_step(n, ops=cpu, number=0, cuts=(), seed=0):
     return SimpleNamespace(
         ops=ops, number=number, n=n, spans=list(pairwise(ends)),
         density=lambda target, span: target, key=lambda worker: ops.Key(seed, number, worker),
-        kept=lambda key, make: make(),
+        scratch=Scratch(ops), seed=seed,
     )
 
 

@@ -11,7 +11,9 @@ from mpicomp.ops.arguments import Key
 from mpicomp.schemes import Scheme
 from mpicomp.schemes.codecs import CODECS, _groups
 from mpicomp.schemes.options import resolve
-from mpicomp.types import Place
+from mpicomp.schemes.scratch import Scratch
+from mpicomp.schemes.values import Place
+from mpicomp.schemes.workers import Workers
 
 TENSORS = [(0, 60, (6, 10)), (60, 60, (0, 4)), (60, 61, ()), (61, 91, (30,)), (91, 300, (11, 19))]
 N = 300
@@ -23,8 +25,8 @@ class FakeStep:
 
     def __init__(self, dtype=np.float32, number=0, tensors=TENSORS, workers=1, lam=0.25):
         self.ops, self.dtype, self.number = ops_for(np.empty(0)), np.dtype(dtype), number
-        self.tensors, self.n, self.total_workers = tensors, tensors[-1][1], workers
-        self.selector, self._lam, self._kept = self, lam, {}
+        self.tensors, self.n, self.workers = tensors, tensors[-1][1], Workers.equal(workers, 1)
+        self.selector, self._lam, self.scratch = self, lam, Scratch(self.ops)
 
     def threshold(self, step):
         return self._lam
@@ -34,14 +36,6 @@ class FakeStep:
 
     def key(self, worker):
         return Key(7, self.number, worker)
-
-    def kept(self, key, make):
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
-
-    def of_list(self, key, indices, make):
-        return make()
 
 
 def codec(text):

@@ -8,7 +8,7 @@ import pytest
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import oracle
 from mpicomp.schemes.schedules import SCHEDULES, Accordion, WarmUp, densities_by_flops
-from mpicomp.types import Mean
+from mpicomp.schemes.values import Mean
 
 SPANS = [(0, 3), (3, 3), (3, 8)]
 

@@ -9,7 +9,7 @@ from mpi4py import MPI
 import mpicomp
 from mpicomp import schemes
 from mpicomp.errors import InvalidArgument
-from mpicomp.schemes import codecs, exchanges, selectors
+from mpicomp.schemes import codecs, interfaces, selectors
 from mpicomp.schemes.options import Option
 
 
@@ -47,7 +47,7 @@ def test_errors_and_tables_list_it():
     assert "mine" in next(row["range"] for row in schemes.common_options() if row["name"] == "selector")
 
 
-@pytest.mark.parametrize("part", [selectors.Counted, codecs.SelfContained, exchanges.Stateless])
+@pytest.mark.parametrize("part", [selectors.Counted, interfaces.Codec, interfaces.Exchange])
 def test_bases_for_parts_are_there(part):
     assert part.__doc__
 

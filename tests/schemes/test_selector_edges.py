@@ -11,7 +11,7 @@ from selecting import AGREED, BOTH, ESTIMATED, KINDS, PAST_FLOAT32, WITH_A_TARGE
 from mpicomp.errors import InvalidArgument
 from mpicomp.schemes import Scheme
 from mpicomp.schemes.selectors import SELECTORS
-from mpicomp.types import Compensated
+from mpicomp.schemes.values import Compensated
 
 # ---- spans
 

@@ -1,13 +1,8 @@
-"""Codecs: how a value is written on the wire. One a file, chosen by declared name.
+"""Codecs write values as bytes. One per file, chosen by declared name.
 
-``encode`` gives the codes of one worker's values, which it may not write into (they may be the caller's gradient);
-``decode`` gives what a receiver reads from codes (also given as bytes). Both take the ``Place`` of the values and the
-step. Codes that are ``addable`` may be summed by an all-reduce; where all workers must use one scale for that
-(``shares_scale``), ``peak`` and ``share`` settle it first. A codec that ``asks_threshold`` needs a selector with a
-``threshold(step)`` where its own option ``lam`` is not given; one with a ``check_workers(total)`` refuses there what it
-cannot serve, before the first step.
+`mpicomp.schemes.interfaces.Codec` documents the verbs.
 
-What a receiver reads of a vector, on one rank:
+Decoded values of a vector, on one rank:
 
     >>> import numpy as np
     >>> from mpi4py import MPI
@@ -21,7 +16,6 @@ What a receiver reads of a vector, on one rank:
     [ 3. -1.  1. -1.]
 """
 
-from ._common import SelfContained
 from .fixed import Fixed
 from .float import Float
 from .induced import Induced
@@ -37,4 +31,4 @@ CODECS = {part.name: part for part in (Float, OneBit, Sign, Levels, Ternary, Sto
                                        Induced)}
 
 # What parts of users' own can be made from, beside the registry.
-__all__ = ["CODECS", "SelfContained"]
+__all__ = ["CODECS"]

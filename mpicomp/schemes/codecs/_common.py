@@ -1,43 +1,37 @@
-"""What codecs share: the attributes of those whose codes stand by themselves, and parts of a message."""
+"""Decoding in place, and the parts of a message."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from abc import abstractmethod
+from typing import Protocol
 
 import numpy as np
 
 from ...errors import CorruptMessage
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import Codec, StepContext
+from ..values import Place
 
 BYTE = np.dtype(np.uint8)
 
 
-class SelfContained:
-    """A codec whose codes hold all that a receiver needs, so that they cannot be added up."""
+class InPlace(Codec, Protocol):
+    """A codec that writes what a receiver reads where it is to lie: ``decode`` follows from ``write``."""
 
-    addable = False
-    shares_scale = False
-    kind = None
+    @abstractmethod
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        """Write what a receiver reads into ``values``."""
 
-    def may_overflow(self, dtype: np.dtype) -> bool:
-        return False
-
-
-class InPlace(SelfContained):
-    """One that writes what a receiver reads where it is to lie, by ``decode_into(values, codes, place, step)``."""
-
-    writes = True  # whether that gives what decode does: not where a class made from one has a decode of its own
-    decode_into: Callable[..., None]
-
-    def __init_subclass__(cls) -> None:
-        if "decode" in vars(cls):
-            cls.writes = False
-
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
-        values: Array = step.ops.empty(place.size, step.dtype)
-        self.decode_into(values, codes, place, step)
+    def decode(self, codes: Array, place: Place, ctx: StepContext) -> Array:
+        values: Array = ctx.ops.empty(place.size, ctx.dtype)
+        self.write(values, codes, place, ctx)
         return values
+
+    def decode_into(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        if type(self).decode is InPlace.decode:
+            self.write(values, codes, place, ctx)
+        else:  # a class of one's own, made from one of these
+            super().decode_into(values, codes, place, ctx)
 
 
 def first_number(place: Place) -> int:

@@ -5,12 +5,14 @@ Bounds ascend from 0 to the number of values, int64; no group is empty, but no v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
-from ...types import Array, Place
+from ...ops.protocol import Ops
+from ...types import Array
+from ..interfaces import StepContext
+from ..values import Place
 
 Tensor = tuple[int, int, tuple[int, ...]]  # begin, end, shape
 
@@ -46,48 +48,48 @@ def by_length(size: int, length: int) -> np.ndarray:
     return np.array([*range(0, max(1, size), length), size], np.int64)
 
 
-def of_list(indices: Array, tensors: Sequence[Tensor], ops: Any) -> np.ndarray:
+def of_list(indices: Array, tensors: Sequence[Tensor], ops: Ops) -> np.ndarray:
     """The bounds that tensors make in a list of indices: one group for each tensor that has any."""
     positions = ops.positions_of(indices, [end for _, end, _ in tensors])
     inner = np.unique(np.array(positions, np.int64))
     return np.concatenate([[0], inner[(inner > 0) & (inner < indices.size)], [indices.size]]).astype(np.int64)
 
 
-def bounds_by(name: Any, starts: Callable[[], np.ndarray], place: Place, step: Any) -> Array:
+def bounds_by(name: Hashable, starts: Callable[[], np.ndarray], place: Place, ctx: StepContext) -> Array:
     """The groups of a place on the device: by ``starts()`` where it is dense (kept under ``name``), else by tensor."""
     if place.indices is not None:
-        return step.of_list(("groups", place.worker), place.indices,
-                            lambda: step.ops.group_bounds(of_list(place.indices, step.tensors, step.ops)))
+        return ctx.scratch.of_list(("groups", place.worker), place.indices,
+                            lambda: ctx.ops.group_bounds(of_list(place.indices, ctx.tensors, ctx.ops)))
     key = ("groups", name, place.start, place.stop)
-    everywhere = step.kept(("starts", name), starts)  # once for the places of all pieces
-    return step.kept(key, lambda: step.ops.group_bounds(within(everywhere, place.start, place.stop)))
+    everywhere = ctx.scratch.once(("starts", name), starts)  # once for the places of all pieces
+    return ctx.scratch.once(key, lambda: ctx.ops.group_bounds(within(everywhere, place.start, place.stop)))
 
 
-def bounds_by_tensor(place: Place, step: Any) -> Array:
+def bounds_by_tensor(place: Place, ctx: StepContext) -> Array:
     """One group a tensor."""
-    return bounds_by("tensors", lambda: tensor_starts(step.tensors), place, step)
+    return bounds_by("tensors", lambda: tensor_starts(ctx.tensors), place, ctx)
 
 
-def bounds_by_length(length: int, place: Place, step: Any) -> Array:
+def bounds_by_length(length: int, place: Place, ctx: StepContext) -> Array:
     """Groups of ``length`` neighbours among the values sent."""
     def make() -> Array:
-        return step.ops.group_bounds(by_length(place.size, length))
+        return ctx.ops.group_bounds(by_length(place.size, length))
 
     if place.indices is not None:
-        return step.of_list(("groups", length, place.worker), place.indices, make)
-    return step.kept(("groups", length, place.size), make)
+        return ctx.scratch.of_list(("groups", length, place.worker), place.indices, make)
+    return ctx.scratch.once(("groups", length, place.size), make)
 
 
-def bounds_of_one(size: int, step: Any) -> Array:
+def bounds_of_one(size: int, ctx: StepContext) -> Array:
     """All of so many values in one group; kept where they are the whole vector."""
     def make() -> Array:
-        return step.ops.group_bounds(np.array([0, size], np.int64))
+        return ctx.ops.group_bounds(np.array([0, size], np.int64))
 
-    return step.kept("one group", make) if size == step.n else make()
+    return ctx.scratch.once("one group", make) if size == ctx.n else make()
 
 
-def peak(values: Array, step: Any) -> float:
+def peak(values: Array, ctx: StepContext) -> float:
     """The largest magnitude, 0 for none."""
-    largest = step.ops.empty(1, values.dtype)
-    step.ops.group_norms(values, bounds_of_one(values.size, step), "max", largest)
-    return float(step.ops.to_host(largest)[0])
+    largest = ctx.ops.empty(1, values.dtype)
+    ctx.ops.group_norms(values, bounds_of_one(values.size, ctx), "max", largest)
+    return float(ctx.ops.to_host(largest)[0])

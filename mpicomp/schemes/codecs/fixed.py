@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import LAM
+from ..values import Place
 from ._common import BYTE, InPlace, packed_bytes
 from ._groups import bounds_of_one
 
@@ -25,17 +25,17 @@ class Fixed(InPlace):
     name = "fixed"
     options = (LAM,)
     reference = "Strom 2015"
-    asks_threshold = True
+    needs_threshold = True
 
     def __init__(self, lam: float | None) -> None:
         self.lam = lam
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
-        message = step.ops.empty(packed_bytes(place.size, 1), BYTE)
-        step.ops.pack_signs(values, message)
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        message = ctx.ops.empty(packed_bytes(place.size, 1), BYTE)
+        ctx.ops.pack_signs(values, message)
         return message
 
-    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
-        lam = step.selector.threshold(step) if self.lam is None else self.lam
-        magnitude = step.ops.from_host(np.array([lam], step.dtype))
-        step.ops.unpack_signs(codes.view(BYTE), bounds_of_one(place.size, step), None, magnitude, values)
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        lam = ctx.selector.threshold(ctx) if self.lam is None else self.lam
+        magnitude = ctx.ops.from_host(np.array([lam], ctx.dtype))
+        ctx.ops.unpack_signs(codes.view(BYTE), bounds_of_one(place.size, ctx), None, magnitude, values)

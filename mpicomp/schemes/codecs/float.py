@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import Codec, StepContext
 from ..options import Option
+from ..values import Place
 from ._common import require_bytes
 
 
-class Float:
+class Float(Codec):
     """Writes each value as float16, bfloat16, float32, float64, or in the gradient's own precision (``same``).
 
     Narrowing rounds to nearest even; the rounding error stays in the memory, because ``decode`` of what was
@@ -25,42 +25,43 @@ class Float:
     )
     reference = "-"
     addable = True
-    shares_scale = False
 
     def __init__(self, values: str) -> None:
         self.values = values
         self.kind = "bfloat16" if values == "bfloat16" else None
 
-    def dtype(self, dtype: np.dtype) -> np.dtype:
+    def wire_dtype(self, dtype: np.dtype) -> np.dtype:
         """The wire's dtype for values of ``dtype``; bfloat16 travels as the uint16 of its bits."""
         if self.kind:
             return np.dtype(np.uint16)
         return np.dtype(dtype if self.values == "same" else self.values)
 
-    def may_overflow(self, dtype: np.dtype) -> bool:
-        """Whether a finite value of ``dtype`` may become infinite, by itself or in a sum of few."""
-        return self.dtype(dtype).itemsize < dtype.itemsize
+    def sends_unchanged(self, dtype: np.dtype) -> bool:
+        return self.wire_dtype(dtype) == dtype
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
+    def may_overflow(self, dtype: np.dtype) -> bool:
+        return self.wire_dtype(dtype).itemsize < dtype.itemsize
+
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
         """The wire's array: ``values`` itself where nothing is narrowed."""
         kind = self._half(values.dtype)
         if kind:
-            codes = step.ops.empty(values.size, np.uint16)
-            step.ops.narrow(codes, values.astype(np.float32, copy=False), kind)
-            return codes.view(self.dtype(values.dtype))
+            codes = ctx.ops.empty(values.size, np.uint16)
+            ctx.ops.narrow(codes, values.astype(np.float32, copy=False), kind)
+            return codes.view(self.wire_dtype(values.dtype))
         with np.errstate(over="ignore"):  # an overflow is reported by the reducer, once and on every rank
-            return values.astype(self.dtype(values.dtype), copy=False)
+            return values.astype(self.wire_dtype(values.dtype), copy=False)
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode(self, codes: Array, place: Place, ctx: StepContext) -> Array:
         """What a receiver reads, in the dtype of computation (``codes`` itself where nothing was narrowed)."""
-        dtype = self.dtype(step.dtype)
+        dtype = self.wire_dtype(ctx.dtype)
         require_bytes(codes, place.size * dtype.itemsize)
-        kind = self._half(step.dtype)
+        kind = self._half(ctx.dtype)
         if not kind:
-            return codes.view(dtype).astype(step.dtype, copy=False)
-        values = step.ops.empty(place.size, np.float32)
-        step.ops.widen(values, codes.view(np.uint16), kind)
-        return values.astype(step.dtype, copy=False)
+            return codes.view(dtype).astype(ctx.dtype, copy=False)
+        values = ctx.ops.empty(place.size, np.float32)
+        ctx.ops.widen(values, codes.view(np.uint16), kind)
+        return values.astype(ctx.dtype, copy=False)
 
     def _half(self, dtype: np.dtype) -> str | None:
         """The kernels' name of the half precision that values of ``dtype`` travel in, if they are for them to convert.

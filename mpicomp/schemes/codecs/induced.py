@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import DENSITY, K
+from ..values import Place
 from ._common import BYTE, InPlace, packed_bytes, split
 from .levels import OPTIONS, Levels
 
@@ -30,12 +30,12 @@ class Induced(InPlace):
         self.density, self.k, self._rest = density, k, Levels(levels, bucket, norm)
 
     @property
-    def spread(self) -> float:
+    def error_factor(self) -> float:
         """That of the code of what is left."""
-        return self._rest.spread
+        return self._rest.error_factor
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
-        ops, k = step.ops, self._count(place, step)
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        ops, k = ctx.ops, self._count(place, ctx)
         chosen = ops.top_k(None, values, k)
         exact, rest = ops.empty(k, values.dtype), values.copy()
         ops.gather(None, values, chosen, exact)
@@ -43,21 +43,21 @@ class Induced(InPlace):
         gap_bytes = packed_bytes(k, ops.largest_gap(chosen).bit_length())
         gaps = ops.empty(gap_bytes, BYTE)
         ops.pack_gaps(chosen, _width(gap_bytes, k), gaps)
-        return ops.concatenate([exact.view(BYTE), self._rest.encode(rest, place, step), gaps], BYTE)
+        return ops.concatenate([exact.view(BYTE), self._rest.encode(rest, place, ctx), gaps], BYTE)
 
-    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
-        ops, k = step.ops, self._count(place, step)
-        exact, others = split(codes, [k], step.dtype)
-        length = self._rest.nbytes(place.size, step.dtype.itemsize)
-        self._rest.decode_into(values, others[:length], place, step)
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        ops, k = ctx.ops, self._count(place, ctx)
+        exact, others = split(codes, [k], ctx.dtype)
+        length = self._rest.nbytes(place.size, ctx.dtype.itemsize)
+        self._rest.write(values, others[:length], place, ctx)
         gaps, chosen = others[length:], ops.empty(k, ops.index_dtype(place.size))
         ops.unpack_gaps(gaps, _width(gaps.size, k), place.size, chosen)
         ops.scatter(values, chosen, exact)
 
-    def _count(self, place: Place, step: Any) -> int:
+    def _count(self, place: Place, ctx: StepContext) -> int:
         """How many of a place's values are sent exactly: at least one of any that there are."""
-        target = self.density if self.k is None else min(1.0, self.k / max(1, step.n))
-        return min(place.size, max(1, round(step.density(target, 0) * place.size)))
+        target = self.density if self.k is None else min(1.0, self.k / max(1, ctx.n))
+        return min(place.size, max(1, round(ctx.density(target, 0) * place.size)))
 
 
 def _width(nbytes: int, k: int) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import Option
+from ..values import Place
 from . import _groups
 from ._common import BYTE, InPlace, first_number, packed_bytes, split
 
@@ -41,26 +42,26 @@ class Levels(InPlace):
         self.width = next(width for width in WIDTHS if levels < 1 << (width - 1))
 
     @property
-    def spread(self) -> float:
+    def error_factor(self) -> float:
         """The expected squared error over the values' squared norm: at most; for norm=max, of normal values, about."""
         if self.norm == "max":
             return 3 / self.levels**2
         return min(self.bucket / self.levels**2, math.sqrt(self.bucket) / self.levels)  # QSGD, lemma 3.1
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
-        bounds = _groups.bounds_by_length(self.bucket, place, step)
-        message = step.ops.empty(self.nbytes(place.size, values.itemsize), BYTE)
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        bounds = _groups.bounds_by_length(self.bucket, place, ctx)
+        message = ctx.ops.empty(self.nbytes(place.size, values.itemsize), BYTE)
         scales, packed = split(message, [bounds.size - 1], values.dtype)
         # A norm beyond the largest number may as well be that: no magnitude is larger.
-        step.ops.group_norms(values, bounds, "capped" if self.norm == "l2" else self.norm, scales)
-        step.ops.pack_levels(values, bounds, scales, self.levels, self.width, first_number(place),
-                             step.key(place.worker), packed)
+        ctx.ops.group_norms(values, bounds, "capped" if self.norm == "l2" else self.norm, scales)
+        ctx.ops.pack_levels(values, bounds, scales, self.levels, self.width, first_number(place),
+                             ctx.key(place.worker), packed)
         return message
 
-    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
-        bounds = _groups.bounds_by_length(self.bucket, place, step)
-        scales, packed = split(codes, [bounds.size - 1], step.dtype)
-        step.ops.unpack_levels(packed, bounds, scales, self.levels, self.width, values)
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        bounds = _groups.bounds_by_length(self.bucket, place, ctx)
+        scales, packed = split(codes, [bounds.size - 1], ctx.dtype)
+        ctx.ops.unpack_levels(packed, bounds, scales, self.levels, self.width, values)
 
     def nbytes(self, count: int, itemsize: int) -> int:
         """The length of a message of ``count`` values."""

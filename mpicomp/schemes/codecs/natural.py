@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import StepContext
+from ..values import Place
 from . import _groups
 from ._common import BYTE, InPlace, first_number, require_bytes
 
@@ -29,12 +29,12 @@ class Natural(InPlace):
     def __init__(self) -> None:
         self._made: dict[tuple[int, int], Array] = {}  # the last messages, by worker and piece
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
-        message = self._made[place.worker, place.start] = step.ops.empty(HEAD_BYTES + place.size, BYTE)
-        bounds = _groups.bounds_of_one(values.size, step)
-        step.ops.encode_natural(values, bounds, first_number(place), step.key(place.worker), message)
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        message = self._made[place.worker, place.start] = ctx.ops.empty(HEAD_BYTES + place.size, BYTE)
+        bounds = _groups.bounds_of_one(values.size, ctx)
+        ctx.ops.encode_natural(values, bounds, first_number(place), ctx.key(place.worker), message)
         return message
 
-    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
         require_bytes(codes, HEAD_BYTES + place.size)
-        step.ops.decode_natural(codes, values, self._made.get((place.worker, place.start)) is codes)
+        ctx.ops.decode_natural(codes, values, self._made.get((place.worker, place.start)) is codes)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import Option
+from ..values import Place
 from . import _groups
 from ._common import BYTE, InPlace, packed_bytes, split
 
@@ -28,21 +28,21 @@ class OneBit(InPlace):
     def __init__(self, column: int) -> None:
         self.column = column
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
-        bounds = self._bounds(place, step)
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        bounds = self._bounds(place, ctx)
         columns = bounds.size - 1
         size = 2 * columns * values.itemsize + packed_bytes(place.size, 1)
-        message = step.ops.empty(size, BYTE)
+        message = ctx.ops.empty(size, BYTE)
         negative, positive, bits = split(message, [columns, columns], values.dtype)
-        step.ops.group_means(values, bounds, negative, positive)
-        step.ops.pack_signs(values, bits)
+        ctx.ops.group_means(values, bounds, negative, positive)
+        ctx.ops.pack_signs(values, bits)
         return message
 
-    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
-        bounds = self._bounds(place, step)
-        negative, positive, bits = split(codes, [bounds.size - 1] * 2, step.dtype)
-        step.ops.unpack_signs(bits, bounds, negative, positive, values)
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        bounds = self._bounds(place, ctx)
+        negative, positive, bits = split(codes, [bounds.size - 1] * 2, ctx.dtype)
+        ctx.ops.unpack_signs(bits, bounds, negative, positive, values)
 
-    def _bounds(self, place: Place, step: Any) -> Array:
+    def _bounds(self, place: Place, ctx: StepContext) -> Array:
         return _groups.bounds_by(("columns", self.column),
-                                 lambda: _groups.column_starts(step.tensors, self.column), place, step)  # fmt: skip
+                                 lambda: _groups.column_starts(ctx.tensors, self.column), place, ctx)  # fmt: skip

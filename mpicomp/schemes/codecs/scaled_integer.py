@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import Codec, StepContext
 from ..options import Option
+from ..values import Place
 from . import _groups
 from ._common import first_number, require_bytes
 
 
-class ScaledInteger:
+class ScaledInteger(Codec):
     """Each value becomes a multiple of one unit, as an integer of ``bits`` bits; their sum over workers is exact.
 
     The unit follows from the largest magnitude of all workers, such that the sum of all workers' integers fits:
@@ -34,7 +35,6 @@ class ScaledInteger:
     reference = "Sapio et al. 2021 (SwitchML)"
     addable = True
     shares_scale = True
-    kind = None
 
     def __init__(self, bits: str, rounding: str) -> None:
         self.dtype, self.rounding = np.dtype(f"int{bits}"), rounding
@@ -44,35 +44,32 @@ class ScaledInteger:
         """Refuse more workers than the integers have room for."""
         room_of(total, self.dtype)
 
-    def may_overflow(self, dtype: np.dtype) -> bool:
-        return False
-
-    def peak(self, values: list[Array], step: Any) -> float:
+    def peak(self, values: list[Array], ctx: StepContext) -> float:
         """The largest magnitude of this rank's values; infinite where they are not finite."""
-        peaks = [_groups.peak(one, step) for one in values]
+        peaks = [_groups.peak(one, ctx) for one in values]
         return max((one if math.isfinite(one) else math.inf for one in peaks), default=0.0)
 
-    def share(self, peak: float, step: Any) -> None:
+    def share(self, peak: float, ctx: StepContext) -> None:
         """Settle the unit for the largest magnitude of all ranks."""
         self._peak = peak
-        self._unit = unit_for(peak, step.total_workers, self.dtype, step.dtype) if math.isfinite(peak) else math.nan
+        self._unit = unit_for(peak, ctx.workers.total, self.dtype, ctx.dtype) if math.isfinite(peak) else math.nan
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
-        codes = step.ops.empty(values.size, self.dtype)
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        codes = ctx.ops.empty(values.size, self.dtype)
         if math.isnan(self._unit):
             codes[:] = 0
             return codes
-        key = step.key(place.worker) if self.rounding == "stochastic" else None
-        step.ops.quantise(values, self._unit, first_number(place), key, codes, self._peak)
+        key = ctx.key(place.worker) if self.rounding == "stochastic" else None
+        ctx.ops.quantise(values, self._unit, first_number(place), key, codes, self._peak)
         return codes
 
-    def decode(self, codes: Array, place: Place, step: Any) -> Array:
+    def decode(self, codes: Array, place: Place, ctx: StepContext) -> Array:
         require_bytes(codes, place.size * self.dtype.itemsize)
-        values = step.ops.empty(place.size, step.dtype)
+        values = ctx.ops.empty(place.size, ctx.dtype)
         if math.isnan(self._unit):
             values[:] = np.nan
         else:
-            step.ops.dequantise(codes.view(self.dtype), self._unit, values)
+            ctx.ops.dequantise(codes.view(self.dtype), self._unit, values)
         return values
 
 

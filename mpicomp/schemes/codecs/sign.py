@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import StepContext
+from ..values import Place
 from . import _groups
 from ._common import BYTE, InPlace, packed_bytes, split
 
@@ -23,16 +23,16 @@ class Sign(InPlace):
     options = ()
     reference = "Karimireddy et al. 2019"
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
-        bounds = _groups.bounds_by_tensor(place, step)
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        bounds = _groups.bounds_by_tensor(place, ctx)
         tensors = bounds.size - 1
-        message = step.ops.empty(tensors * values.itemsize + packed_bytes(place.size, 1), BYTE)
+        message = ctx.ops.empty(tensors * values.itemsize + packed_bytes(place.size, 1), BYTE)
         scales, bits = split(message, [tensors], values.dtype)
-        step.ops.group_norms(values, bounds, "mean", scales)
-        step.ops.pack_signs(values, bits)
+        ctx.ops.group_norms(values, bounds, "mean", scales)
+        ctx.ops.pack_signs(values, bits)
         return message
 
-    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
-        bounds = _groups.bounds_by_tensor(place, step)
-        scales, bits = split(codes, [bounds.size - 1], step.dtype)
-        step.ops.unpack_signs(bits, bounds, None, scales, values)
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        bounds = _groups.bounds_by_tensor(place, ctx)
+        scales, bits = split(codes, [bounds.size - 1], ctx.dtype)
+        ctx.ops.unpack_signs(bits, bounds, None, scales, values)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import Option
+from ..values import Place
 from . import _groups
 from ._common import BYTE, InPlace, first_number, require_bytes
 
@@ -33,23 +33,23 @@ class Stochastic(InPlace):
     def __init__(self, unit: float) -> None:
         self.unit = unit
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
-        largest = _groups.peak(values, step)
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        largest = _groups.peak(values, ctx)
         dtype = self._narrowest(largest, values.dtype)
         if dtype == values.dtype:
             return values.view(BYTE)
-        codes = step.ops.empty(values.size, dtype)
-        step.ops.quantise(values, self.unit, first_number(place), step.key(place.worker), codes, largest)
+        codes = ctx.ops.empty(values.size, dtype)
+        ctx.ops.quantise(values, self.unit, first_number(place), ctx.key(place.worker), codes, largest)
         return codes.view(BYTE)
 
-    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
         width = codes.nbytes // max(1, place.size)
-        widths = [code.itemsize for code in CODES if code.itemsize < step.dtype.itemsize] + [step.dtype.itemsize]
-        require_bytes(codes, place.size * (width if width in widths else step.dtype.itemsize))
-        if width == step.dtype.itemsize:
-            values[:] = codes.view(step.dtype)
+        widths = [code.itemsize for code in CODES if code.itemsize < ctx.dtype.itemsize] + [ctx.dtype.itemsize]
+        require_bytes(codes, place.size * (width if width in widths else ctx.dtype.itemsize))
+        if width == ctx.dtype.itemsize:
+            values[:] = codes.view(ctx.dtype)
         elif place.size:
-            step.ops.dequantise(codes.view(f"i{width}"), self.unit, values)
+            ctx.ops.dequantise(codes.view(f"i{width}"), self.unit, values)
 
     def _narrowest(self, peak: float, dtype: np.dtype) -> np.dtype:
         """The type of the codes of values up to ``peak``; their own where no integers are narrower, or if not finite.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from ...types import Array, Place
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import Option
+from ..values import Place
 from . import _groups
 from ._common import BYTE, InPlace, first_number, packed_bytes, split
 
@@ -34,24 +35,24 @@ class Ternary(InPlace):
         self.sigmas = sigmas
 
     @property
-    def spread(self) -> float:
+    def error_factor(self) -> float:
         """The expected squared error over the values' squared norm, of normal values, about: scale |x| - x^2."""
         scale = self.sigmas or 5  # deviations; a million normal values reach to 5
         return max(0.0, scale * math.sqrt(2 / math.pi) - 1)
 
-    def encode(self, values: Array, place: Place, step: Any) -> Array:
-        bounds = _groups.bounds_by_tensor(place, step)
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        bounds = _groups.bounds_by_tensor(place, ctx)
         tensors = bounds.size - 1
-        message = step.ops.empty(tensors * values.itemsize + packed_bytes(place.size, WIDTH), BYTE)
+        message = ctx.ops.empty(tensors * values.itemsize + packed_bytes(place.size, WIDTH), BYTE)
         scales, packed = split(message, [tensors], values.dtype)
-        step.ops.group_norms(values, bounds, "max", scales)
+        ctx.ops.group_norms(values, bounds, "max", scales)
         if self.sigmas:
-            step.ops.limit_norms(values, bounds, self.sigmas, scales)
-        first, key = first_number(place), step.key(place.worker)
-        step.ops.pack_levels(values, bounds, scales, 1, WIDTH, first, key, packed)  # cuts off at the scale
+            ctx.ops.limit_norms(values, bounds, self.sigmas, scales)
+        first, key = first_number(place), ctx.key(place.worker)
+        ctx.ops.pack_levels(values, bounds, scales, 1, WIDTH, first, key, packed)  # cuts off at the scale
         return message
 
-    def decode_into(self, values: Array, codes: Array, place: Place, step: Any) -> None:
-        bounds = _groups.bounds_by_tensor(place, step)
-        scales, packed = split(codes, [bounds.size - 1], step.dtype)
-        step.ops.unpack_levels(packed, bounds, scales, 1, WIDTH, values)
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        bounds = _groups.bounds_by_tensor(place, ctx)
+        scales, packed = split(codes, [bounds.size - 1], ctx.dtype)
+        ctx.ops.unpack_levels(packed, bounds, scales, 1, WIDTH, values)

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
-from ...types import Array, Compensated, Exchanged, Mean, Sent
-from ._stateless import Stateless
+from ...types import Array
+from .. import averaging
+from ..interfaces import Exchange, StepContext
+from ..values import Compensated, Exchanged, Mean, Sent
 
 
-class Agreed(Stateless):
+class Sketches(NamedTuple):
+    """Choice: each local worker's sketch."""
+
+    sketches: list[Array]
+    nonfinite: list[int]
+
+
+class Codes(NamedTuple):
+    """Message: each local worker's codes at the common coordinates; bytes of one worker's sketch."""
+
+    codes: list[Array]
+    sent: list[Sent]
+    sketch_bytes: int
+
+
+class Agreed(Exchange[Sketches, Codes]):
     """All ranks work out the same coordinates from the sum of their sketches; values there add up.
 
-    Schedule: one dense all-reduce of the selector's sketches (none where the sketch is empty: then coordinates follow
+    Schedule: one dense all-reduce of the selector's sketches (none if the sketch is empty: then coordinates follow
     from the seed alone), the choice of coordinates on every rank, one dense all-reduce of k values.
-    Cost: 2 (size-1)/size * (k codes + one sketch) a rank, sent and received; no indices, and no growth with the number
-    of ranks.
+    Cost: 2 (size-1)/size * (k codes + one sketch) per rank, sent and received; no indices, and no growth with the
+    number of ranks.
     Restrictions: a selector that can be agreed on; codes must be addable. Without a sketch the gradient is read once
-    more, to see whether it is finite.
+    more, to look for non-finite elements.
     Reference: ARC-Top-k, 2025; random-k with a shared seed: Stich et al., NeurIPS 2018.
     """
 
@@ -26,30 +43,31 @@ class Agreed(Stateless):
     takes = "agreed"
     codecs = "addable"
 
-    def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        self._sketches = [step.selector.sketch(u, step) for u in workers]
-        return [step.overflows(Compensated(None, sketch) if sketch.size else u)
-                for sketch, u in zip(self._sketches, workers, strict=True)]
+    def choose(self, us: list[Compensated], ctx: StepContext) -> Sketches:
+        sketches = [ctx.selector.sketch(u, ctx) for u in us]
+        return Sketches(sketches, [ctx.overflows(Compensated(None, sketch) if sketch.size else u)
+                                   for sketch, u in zip(sketches, us, strict=True)])
 
-    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        indices = step.selector.pick(self._total(step), step)
-        places = [step.place(worker, indices) for worker in range(len(workers))]
-        self._codes = step.encode_together([u.at(indices, step.ops) for u in workers], places)
-        return [Sent(indices, step.codec.decode(codes, place, step))
-                for codes, place in zip(self._codes, places, strict=True)]
+    def encode(self, us: list[Compensated], choice: Sketches, ctx: StepContext) -> Codes:
+        indices = ctx.selector.pick(_total(choice.sketches, ctx), ctx)
+        places = [ctx.place(worker, indices) for worker in range(len(us))]
+        codes = averaging.encode_all([u.at(indices, ctx.ops) for u in us], places, ctx)
+        sent = [Sent(indices, ctx.codec.decode(one, place, ctx)) for one, place in zip(codes, places, strict=True)]
+        return Codes(codes, sent, choice.sketches[0].nbytes)
 
-    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        indices = sent[0].indices
-        mean = step.mean_of(self._codes, step.place(0, indices))
-        payload = 8.0 * (self._codes[0].nbytes + self._sketches[0].nbytes)
-        return Exchanged(Mean(indices, mean, step.n), sent, payload)
+    def combine(self, message: Codes, ctx: StepContext) -> Exchanged:
+        indices = message.sent[0].indices
+        mean = averaging.mean_of_codes(message.codes, ctx.place(0, indices), ctx)
+        payload = 8.0 * (message.codes[0].nbytes + message.sketch_bytes)
+        return Exchanged(Mean(indices, mean, ctx.n), message.sent, payload)
 
-    def _total(self, step: Any) -> Array:
-        """The sum of all workers' sketches, the same bits on every rank."""
-        total = self._sketches[0]
-        for other in self._sketches[1:]:
-            step.ops.add(total, other)
-        if total.size:
-            with step.timed("sketch"):
-                step.comm.allreduce_in_place(total, step.algorithm)
-        return total
+
+def _total(sketches: list[Array], ctx: StepContext) -> Array:
+    """The sum of all workers' sketches, the same bits on every rank."""
+    total = sketches[0]
+    for other in sketches[1:]:
+        ctx.ops.add(total, other)
+    if total.size:
+        with ctx.timer.phase("sketch"):
+            ctx.comm.allreduce_in_place(total, ctx.algorithm)
+    return total

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import CorruptMessage, InvalidArgument
-from ...types import Array, Compensated, Exchanged, Mean, Sent
+from ...ops.protocol import Ops
+from ...types import Array
+from ..interfaces import Exchange, StepContext
 from ..options import Option
+from ..values import Compensated, Exchanged, Mean, State
 from ..wire import index_lists, validation
-from ..wire.index_lists import Bounds, Ledger, Pairs
+from ..wire.index_lists import Bounds, Ledger, Lists, Pairs
 
 DAMAGED = -1  # announced in the place of a number of pairs
 
 
-class Balanced:
+class Reaching(NamedTuple):
+    """Choice and message: the workers' lists, the target of each span, and the thresholds of the next step."""
+
+    lists: Lists
+    counts: list[int]
+    thresholds: np.ndarray  # (workers, spans)
+    nonfinite: list[int]
+    sent: None = None
+
+
+class Balanced(Exchange[Reaching, Reaching]):
     """Owners of regions add what ranks chose there; sums above a global threshold come back to all.
 
     Schedule: a worker takes what reaches its threshold, at most its k largest. Pairs go straight to the owner of their
@@ -38,8 +51,8 @@ class Balanced:
     reference = "Li and Hoefler 2022 (Ok-Topk)"
     takes = "counted"
     codecs = "float"
-    early = False
-    spread = (("local", "anew"), ("global", "anew"), ("bounds", "anew"))  # see mpicomp/checkpoint/redistribute.py
+    stateful = True
+    redistribution = (("local", "anew"), ("global", "anew"), ("bounds", "anew"))
 
     def __init__(self, period: int) -> None:
         self.period = period
@@ -49,161 +62,167 @@ class Balanced:
 
     # -- the local list
 
-    def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        self._check_loaded(step)  # here, where all ranks hear of it before anything is sent
-        self._counts = step.selector.counts(step)
-        shape = len(workers), len(step.spans)
-        known = self._known(self._local, shape, step)
+    def choose(self, us: list[Compensated], ctx: StepContext) -> Reaching:
+        counts, shape = ctx.selector.counts(ctx), (len(us), len(ctx.spans))
+        known = self._known(self._local, shape, ctx)
         if known is None:
             known = np.full(shape, -1.0)
-        chosen = [self._choose(u, lams, step) for u, lams in zip(workers, known, strict=True)]
-        self._own, self._next = [one for one, _, _ in chosen], np.array([lams for _, lams, _ in chosen])
-        return [found for _, _, found in chosen]
+        chosen = [_choose(u, lams, counts, ctx) for u, lams in zip(us, known, strict=True)]
+        lists = Lists([own for own, _, _ in chosen], [found for _, _, found in chosen])
+        return Reaching(lists, counts, np.array([lams for _, lams, _ in chosen]), lists.nonfinite)
 
-    def _choose(self, u: Compensated, lams: np.ndarray, step: Any) -> tuple[Pairs, list[float], int]:
-        """A worker's list, the thresholds by which to choose it next time, and how many non-finite values show."""
-        if np.all(lams >= 0):
-            indices, passed = step.ops.threshold_spans(*u, step.spans, lams.tolist())
-            if _in_band(passed, self._counts):
-                values, found = step.read(u, indices)
-                return self._cut(Pairs(indices, values), index_lists.bounds(passed), step)[0], lams.tolist(), found
-        (own,), (found,) = index_lists.choose([u], step)
-        own, parts = self._cut(own, index_lists.by_span(own, step), step)
-        return own, _smallest(own, parts, step), found
-
-    def _cut(self, own: Pairs, parts: Bounds, step: Any) -> tuple[Pairs, Bounds]:
-        """At most as many of each span as are wanted, and where these begin and end."""
-        positions = index_lists.largest(own, parts, self._counts, step)
-        if positions is None:
-            return own, parts
-        return own.at(positions, step), index_lists.bounds(map(min, index_lists.sizes(parts), self._counts))
-
-    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        self._own = [index_lists.rounded(one, step) for one in self._own]
-        return []
+    def encode(self, us: list[Compensated], choice: Reaching, ctx: StepContext) -> Reaching:
+        return choice._replace(lists=choice.lists.rounded(ctx))
 
     # -- the exchange
 
-    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        self._local, ledger = self._next, Ledger(self._own)
-        mine = index_lists.merged(self._own, None, ledger, step)
-        sums, damage = self._to_owners(mine, self._cut_regions(mine, step), step)
-        survivors = self._survivors(sums, step)
-        final = self._to_all(index_lists.merged([survivors], None, ledger, step), damage, step)
-        bits = 8.0 * index_lists.pair_bytes(step) * sum(one.size for one in self._own) / len(self._own)
-        sent = ledger.sent(final.indices, step)
-        return Exchanged(Mean(final.indices, step.scale(final.values), step.n), sent, bits)
+    def combine(self, message: Reaching, ctx: StepContext) -> Exchanged:
+        lists, counts = message.lists, message.counts
+        self._local, ledger = message.thresholds, Ledger(lists.own)
+        mine = index_lists.merged(lists.own, None, ledger, ctx)
+        sums, crowded, damage = _to_owners(mine, self._cut_regions(mine, ctx), ctx)
+        survivors = self._survivors(sums, counts, crowded, ctx)
+        final = _to_all(index_lists.merged([survivors], None, ledger, ctx), damage, ctx)
+        sent = ledger.sent(final.indices, ctx)
+        return Exchanged(Mean(final.indices, ctx.scale(final.values), ctx.n), sent, lists.bits(ctx))
 
-    def _cut_regions(self, mine: Pairs, step: Any) -> np.ndarray:
+    def _cut_regions(self, mine: Pairs, ctx: StepContext) -> np.ndarray:
         """Where every ``period`` steps the regions begin: on average over ranks, their lists fall apart evenly."""
-        size, ops = step.comm.size, step.ops
-        known = self._known(self._bounds, (size - 1,), step)
+        size, ops = ctx.comm.size, ctx.ops
+        known = self._known(self._bounds, (size - 1,), ctx)
         if known is not None:
             return known
         if mine.size:
             quantiles = ops.from_host(np.arange(1, size) * mine.size // size)
             bounds = np.array(ops.to_host(mine.indices[quantiles]), np.int64)
         else:
-            bounds = np.arange(1, size) * step.n // size
-        step.comm.allreduce_in_place(bounds, "native")
+            bounds = np.arange(1, size) * ctx.n // size
+        ctx.comm.allreduce_in_place(bounds, "native")
         self._bounds = bounds // size
         return self._bounds
 
-    def _to_owners(self, mine: Pairs, bounds: np.ndarray, step: Any) -> tuple[Pairs, CorruptMessage | None]:
-        """The sums in this rank's region; its own part alone, and why, where another rank's cannot be read."""
-        rank, size = step.comm.rank, step.comm.size
-        cuts = [0, *step.ops.positions_of(mine.indices, bounds.tolist()), mine.size]
-        parts = [mine.at(slice(start, stop), step) for start, stop in pairwise(cuts)]
-        theirs = step.comm.swap_lengths([part.size for part in parts])
-        validation.counts(theirs, step.n, "pairs")
-        after = [(rank + distance) % size for distance in range(1, size)]
-        outgoing = {other: index_lists.write(parts[other], step) for other in after if parts[other].size}
-        nbytes = index_lists.pair_bytes(step)
-        incoming = {other: theirs[other] * nbytes for other in reversed(after) if theirs[other]}
-        self._crowded = 2 * sum(theirs) > 3 * mine.size
-        received = step.comm.send_and_receive(outgoing, incoming, like=mine.values)
-        try:
-            others = [index_lists.read(received[other], step, check=False) for other in sorted(received)]
-            return index_lists.add([parts[rank], *others], step), None
-        except CorruptMessage as error:  # all ranks hear of it when they announce their survivors
-            return parts[rank], error
-
-    def _survivors(self, sums: Pairs, step: Any) -> Pairs:
+    def _survivors(self, sums: Pairs, wanted: list[int], crowded: bool, ctx: StepContext) -> Pairs:
         """Those of this rank's sums that all get, by the known threshold where that lets about k pass."""
-        parts = index_lists.by_span(sums, step)
-        known = self._known(self._global, (len(parts),), step)
+        parts = index_lists.by_span(sums, ctx)
+        known = self._known(self._global, (len(parts),), ctx)
         if known is not None:
-            positions, here = _reaching(sums, parts, known, step)
-            counts = np.array([*here, *index_lists.sizes(parts), self._crowded], np.int64)
-            step.comm.allreduce_in_place(counts, "native")
+            positions, here = _reaching(sums, parts, known, ctx)
+            counts = np.array([*here, *index_lists.sizes(parts), crowded], np.int64)
+            ctx.comm.allreduce_in_place(counts, "native")
             passed, there = counts[:-1].reshape(2, -1)
             if counts[-1]:
                 self._bounds = None
-            if _in_band(passed, np.minimum(self._counts, there)):
-                return sums.at(positions, step)
-        self._global = self._estimate(sums, parts, step)
-        return sums.at(_reaching(sums, parts, self._global, step)[0], step)
-
-    def _estimate(self, sums: Pairs, parts: Bounds, step: Any) -> np.ndarray:
-        """The k-th largest magnitude of all owners' sums in each span (0: there are fewer), by bisection of bits."""
-        low = np.zeros(len(parts), f"i{step.dtype.itemsize}")
-        high = np.full(len(parts), np.inf, step.dtype).view(low.dtype) + 1
-        magnitudes = step.ops.sorted_magnitudes(sums.values, parts)
-        while np.any(high - low > 1):  # at ``low`` k or more pass, or all there are; at ``high`` fewer
-            middle = low + (high - low) // 2
-            passed = np.array([some.size - np.searchsorted(some, one) for some, one in
-                               zip(magnitudes, middle, strict=True)], np.int64)  # fmt: skip
-            step.comm.allreduce_in_place(passed, "native")
-            low = np.where(passed >= self._counts, middle, low)
-            high = np.where(passed >= self._counts, high, middle)
-        return low.view(step.dtype).astype(np.float64)
-
-    def _to_all(self, survivors: Pairs, damage: CorruptMessage | None, step: Any) -> Pairs:
-        """All owners' survivors; regions ascend with the rank."""
-        nbytes = index_lists.pair_bytes(step)
-        counts = step.comm.lengths_of_all(survivors.size if damage is None else DAMAGED)
-        if damage is not None:
-            raise damage
-        if DAMAGED in counts:
-            raise CorruptMessage(f"rank {counts.index(DAMAGED)} received pairs of its region that it cannot read: "
-                                 "another rank's message is damaged")
-        validation.counts(counts, step.n, "pairs")
-        lengths = [count * nbytes for count in counts]
-        flat, _ = step.comm.gather_to_all(index_lists.write(survivors, step), lengths)
-        ends = np.cumsum(lengths).tolist()
-        lists = [index_lists.read(flat[start:stop], step, check=False) for start, stop in pairwise([0, *ends])]
-        indices = step.ops.concatenate([one.indices for one in lists], survivors.indices.dtype)
-        values = step.ops.concatenate([one.values for one in lists], step.dtype)
-        return Pairs(validation.ascending(indices, step), values)
+            if _in_band(passed, np.minimum(wanted, there)):
+                return sums.at(positions, ctx)
+        self._global = _estimate(sums, parts, wanted, ctx)
+        return sums.at(_reaching(sums, parts, self._global, ctx)[0], ctx)
 
     # -- state
 
-    def _known(self, kept: np.ndarray | None, shape: tuple[int, ...], step: Any) -> np.ndarray | None:
+    def _known(self, kept: np.ndarray | None, shape: tuple[int, ...], ctx: StepContext) -> np.ndarray | None:
         """``kept``, or None where it is to be estimated anew: every ``period`` steps, and where it does not fit.
 
         The same on all ranks, which estimate together.
         """
-        return None if step.number % self.period == 0 or kept is None or kept.shape != shape else kept
+        return None if ctx.number % self.period == 0 or kept is None or kept.shape != shape else kept
 
-    def _check_loaded(self, step: Any) -> None:
+    def check(self, ctx: StepContext) -> None:
         """Refuse thresholds and regions of another shape, which this rank would estimate anew and others would not."""
-        sizes = {"global": (self._global, len(step.spans)), "bounds": (self._bounds, step.comm.size - 1)}
+        sizes = {"global": (self._global, len(ctx.spans)), "bounds": (self._bounds, ctx.comm.size - 1)}
         for name, (kept, size) in sizes.items():
             if kept is not None and kept.shape != (size,):
                 raise InvalidArgument(f"the saved {name} must have the shape {(size,)}, got {kept.shape}: load a state "
                                       "of as many ranks and of the same arrays, or leave it out on all ranks")
 
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
+    def state(self, ops: Ops) -> State:
         state = {"local": self._local, "global": self._global, "bounds": self._bounds}
         return {name: array.copy() for name, array in state.items() if array is not None}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load(self, state: State) -> None:
         self._local, self._global, self._bounds = (state.get(name) for name in ("local", "global", "bounds"))
 
 
-def _reaching(sums: Pairs, parts: Bounds, lams: np.ndarray, step: Any) -> tuple[Array, list[int]]:
+def _choose(u: Compensated, lams: np.ndarray, counts: list[int], ctx: StepContext) -> tuple[Pairs, list[float], int]:
+    """A worker's list, the thresholds by which to choose it next time, and how many non-finite values show."""
+    if np.all(lams >= 0):
+        indices, passed = ctx.ops.threshold_spans(*u, ctx.spans, lams.tolist())
+        if _in_band(passed, counts):
+            values, found = ctx.read(u, indices)
+            return _cut(Pairs(indices, values), index_lists.bounds(passed), counts, ctx)[0], lams.tolist(), found
+    (own,), (found,), _ = index_lists.choose([u], ctx)
+    own, parts = _cut(own, index_lists.by_span(own, ctx), counts, ctx)
+    return own, _smallest(own, parts, ctx), found
+
+
+def _cut(own: Pairs, parts: Bounds, counts: list[int], ctx: StepContext) -> tuple[Pairs, Bounds]:
+    """At most as many of each span as are wanted, and where these begin and end."""
+    positions = index_lists.largest(own, parts, counts, ctx)
+    if positions is None:
+        return own, parts
+    return own.at(positions, ctx), index_lists.bounds(map(min, index_lists.sizes(parts), counts))
+
+
+def _to_owners(mine: Pairs, bounds: np.ndarray, ctx: StepContext
+               ) -> tuple[Pairs, bool, CorruptMessage | None]:
+    """The sums in this rank's region, and true if it received far more than its share.
+
+    If another rank's pairs cannot be read: this rank's own part alone, and the error.
+    """
+    rank, size = ctx.comm.rank, ctx.comm.size
+    cuts = [0, *ctx.ops.positions_of(mine.indices, bounds.tolist()), mine.size]
+    parts = [mine.at(slice(start, stop), ctx) for start, stop in pairwise(cuts)]
+    theirs = ctx.comm.swap_lengths([part.size for part in parts])
+    validation.counts(theirs, ctx.n, "pairs")
+    after = [(rank + distance) % size for distance in range(1, size)]
+    outgoing = {other: index_lists.write(parts[other], ctx) for other in after if parts[other].size}
+    nbytes = index_lists.pair_bytes(ctx)
+    incoming = {other: theirs[other] * nbytes for other in reversed(after) if theirs[other]}
+    crowded = 2 * sum(theirs) > 3 * mine.size
+    received = ctx.comm.send_and_receive(outgoing, incoming, like=mine.values)
+    try:
+        others = [index_lists.read(received[other], ctx, check=False) for other in sorted(received)]
+        return index_lists.add([parts[rank], *others], ctx), crowded, None
+    except CorruptMessage as error:  # all ranks hear of it when they announce their survivors
+        return parts[rank], crowded, error
+
+
+def _estimate(sums: Pairs, parts: Bounds, wanted: list[int], ctx: StepContext) -> np.ndarray:
+    """The k-th largest magnitude of all owners' sums in each span (0: there are fewer), by bisection of bits."""
+    low = np.zeros(len(parts), f"i{ctx.dtype.itemsize}")
+    high = np.full(len(parts), np.inf, ctx.dtype).view(low.dtype) + 1
+    magnitudes = ctx.ops.sorted_magnitudes(sums.values, parts)
+    while np.any(high - low > 1):  # at ``low`` k or more pass, or all there are; at ``high`` fewer
+        middle = low + (high - low) // 2
+        passed = np.array([some.size - np.searchsorted(some, one) for some, one in
+                           zip(magnitudes, middle, strict=True)], np.int64)  # fmt: skip
+        ctx.comm.allreduce_in_place(passed, "native")
+        low = np.where(passed >= wanted, middle, low)
+        high = np.where(passed >= wanted, high, middle)
+    return low.view(ctx.dtype).astype(np.float64)
+
+
+def _to_all(survivors: Pairs, damage: CorruptMessage | None, ctx: StepContext) -> Pairs:
+    """All owners' survivors; regions ascend with the rank."""
+    nbytes = index_lists.pair_bytes(ctx)
+    counts = ctx.comm.lengths_of_all(survivors.size if damage is None else DAMAGED)
+    if damage is not None:
+        raise damage
+    if DAMAGED in counts:
+        raise CorruptMessage(f"rank {counts.index(DAMAGED)} received pairs of its region that it cannot read: "
+                             "another rank's message is damaged")
+    validation.counts(counts, ctx.n, "pairs")
+    lengths = [count * nbytes for count in counts]
+    flat, _ = ctx.comm.gather_to_all(index_lists.write(survivors, ctx), lengths)
+    ends = np.cumsum(lengths).tolist()
+    lists = [index_lists.read(flat[start:stop], ctx, check=False) for start, stop in pairwise([0, *ends])]
+    indices = ctx.ops.concatenate([one.indices for one in lists], survivors.indices.dtype)
+    values = ctx.ops.concatenate([one.values for one in lists], ctx.dtype)
+    return Pairs(validation.ascending(indices, ctx), values)
+
+
+def _reaching(sums: Pairs, parts: Bounds, lams: np.ndarray, ctx: StepContext) -> tuple[Array, list[int]]:
     """Where the sums are whose magnitude reaches the threshold of their part, and how many each part has."""
-    return step.ops.threshold_spans(None, sums.values, parts, lams.tolist())
+    return ctx.ops.threshold_spans(None, sums.values, parts, lams.tolist())
 
 
 def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
@@ -211,8 +230,8 @@ def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
     return all(2 * count <= 3 * got and 2 * got <= 3 * count for got, count in zip(passed, counts, strict=True))
 
 
-def _smallest(own: Pairs, parts: Bounds, step: Any) -> list[float]:
+def _smallest(own: Pairs, parts: Bounds, ctx: StepContext) -> list[float]:
     """The smallest magnitude in each span: what next time's values are to reach; 0 for a span that has none."""
     filled = [(start, stop) for start, stop in parts if start < stop]
-    least = iter(step.ops.kth_largest_spans(own.values, filled, index_lists.sizes(filled)))
+    least = iter(ctx.ops.kth_largest_spans(own.values, filled, index_lists.sizes(filled)))
     return [next(least) if start < stop else 0.0 for start, stop in parts]

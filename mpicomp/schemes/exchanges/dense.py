@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
-from ...types import Array, Compensated, Exchanged, Mean, Place, Sent, overlap
-from ._stateless import Stateless
+from ...types import Array, overlap
+from .. import averaging
+from ..interfaces import Exchange, StepContext
+from ..values import Compensated, Exchanged, Mean, Place, Sent
 
 
-class Dense(Stateless):
+class Everything(NamedTuple):
+    """Choice: all coordinates."""
+
+    nonfinite: list[int]
+
+
+class Vectors(NamedTuple):
+    """Message: each local worker's codes; None for one worker's ``u`` that is encoded as the exchange goes on."""
+
+    codes: list[Array] | None
+    u: Compensated
+    sent: list[Sent]
+
+
+class Dense(Exchange[Everything, Vectors]):
     """All-reduce of the encoded vectors.
 
-    Schedule: a dense all-reduce of n codes, by the reducer's ``algorithm`` (before it one number where the codec's
-    scale is shared by all); long vectors in buckets, whose all-reduces are in flight at once.
-    Cost: 2 (size-1)/size * n codes a rank, sent and received.
+    Schedule: a dense all-reduce of n codes, by the reducer's ``algorithm`` (before it one number if the codec's scale
+    is shared by all); long vectors in buckets, whose all-reduces are in flight at once.
+    Cost: 2 (size-1)/size * n codes per rank, sent and received.
     Restrictions: codes must be addable; the selector is not asked; several workers on one rank are added first.
     Reference: see the files of ``mpicomp.allreduce``.
     """
@@ -24,51 +40,51 @@ class Dense(Stateless):
     takes = "all"
     codecs = "addable"
 
-    def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        return [step.overflows(u) for u in workers]
+    def choose(self, us: list[Compensated], ctx: StepContext) -> Everything:
+        return Everything([ctx.overflows(u) for u in us])
 
-    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        self._codes: list[Array] | None = None
-        if step.workers.most == 1 and not step.remembers and not step.codec.shares_scale:
-            return [Sent(None, workers[0].gradient)]  # nobody reads it; written as the exchange goes on
-        places = [step.place(worker, None) for worker in range(len(workers))]
+    def encode(self, us: list[Compensated], choice: Everything, ctx: StepContext) -> Vectors:
+        if ctx.workers.most == 1 and not ctx.remembers and not ctx.codec.shares_scale:
+            return Vectors(None, us[0], [Sent(None, us[0].gradient)])  # which nobody reads
+        places = [ctx.place(worker, None) for worker in range(len(us))]
         # Integers of a unit are arrays of their own; other codes may be the values, and are overwritten.
-        values = [u.gradient if step.codec.shares_scale and u.memory is None else step.whole(u, f"dense-{worker}")
-                  for worker, u in enumerate(workers)]
-        self._codes = step.encode_together(values, places)
-        if not step.remembers:
-            return [Sent(None, one) for one in values]
-        return [Sent(None, step.codec.decode(codes, place, step))
-                for codes, place in zip(self._codes, places, strict=True)]
+        values = [u.gradient if ctx.codec.shares_scale and u.memory is None else ctx.whole(u, f"dense-{worker}")
+                  for worker, u in enumerate(us)]
+        codes = averaging.encode_all(values, places, ctx)
+        if ctx.remembers:
+            values = [ctx.codec.decode(one, place, ctx) for one, place in zip(codes, places, strict=True)]
+        return Vectors(codes, us[0], [Sent(None, one) for one in values])
 
-    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        place = step.place(0, None)
-        if self._codes is None:
-            mean, nbytes = self._written_on_the_way(workers[0], place, step)
+    def combine(self, message: Vectors, ctx: StepContext) -> Exchanged:
+        place = ctx.place(0, None)
+        if message.codes is None:
+            mean, nbytes = self._encoded_on_the_way(message.u, place, ctx)
         else:
-            mean = step.mean_of(self._codes, place, consume=not step.remembers)
-            nbytes = self._codes[0].nbytes
-        return Exchanged(Mean(None, mean, step.n), sent, 8.0 * nbytes)
+            mean = averaging.mean_of_codes(message.codes, place, ctx, consume=not ctx.remembers)
+            nbytes = message.codes[0].nbytes
+        return Exchanged(Mean(None, mean, ctx.n), message.sent, 8.0 * nbytes)
 
-    def _written_on_the_way(self, u: Compensated, place: Place, step: Any) -> tuple[Array, int]:
+    def _encoded_on_the_way(self, u: Compensated, place: Place, ctx: StepContext) -> tuple[Array, int]:
         """The mean, and the bytes of this worker's codes: each bucket is copied and encoded just before it leaves.
 
-        What is narrowed needs no copy, and neither does a mean that may lie in the gradient's place; not where it may
+        A narrowed vector needs no copy, and neither does a mean that may lie in the gradient's place; not if it may
         overflow, which is to change nothing.
         """
-        narrows = step.codec.may_overflow(step.dtype)
-        kept, nbytes = step.target is None or narrows, 0
-        values = step.scratch("dense-0", u.n, u.gradient.dtype) if kept else step.target
-        if u.memory is None and step.sends_as_it_is:
-            return step.mean_from(u.gradient, values), values.nbytes
-        as_it_is = u.memory is None and (narrows or overlap(values, u.gradient))
+        narrows = ctx.codec.may_overflow(ctx.dtype)
+        nbytes = 0
+        values = ctx.target
+        if values is None or narrows:
+            values = ctx.scratch.array("dense-0", u.n, u.gradient.dtype)
+        if u.memory is None and ctx.codec.sends_unchanged(ctx.dtype):
+            return averaging.mean_of_values(u.gradient, values, ctx), values.nbytes
+        unchanged = u.memory is None and (narrows or overlap(values, u.gradient))
 
         def part(begin: int, end: int) -> Array:
             nonlocal nbytes
             here = u.span(begin, end)
-            own = here.gradient if as_it_is else here.copy_to(values[begin:end], step.ops)
-            codes = step.codec.encode(own, place.part(begin, end), step)
+            own = here.gradient if unchanged else here.copy_to(values[begin:end], ctx.ops)
+            codes = ctx.codec.encode(own, place.part(begin, end), ctx)
             nbytes += codes.nbytes
             return codes
 
-        return step.start_mean(u.gradient, part, place, values)(), nbytes
+        return averaging.start_mean(u.gradient, part, ctx, place, values)(), nbytes

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any
+from typing import NamedTuple
 
-from ...types import Array, Compensated, Exchanged, Mean, Place, Sent
+from ...types import Array
+from .. import averaging
+from ..interfaces import Exchange, StepContext
 from ..options import Option
+from ..values import Compensated, Exchanged, Mean, Place, Sent
 from ..wire import index_lists, message_format, validation
 from ..wire.index_lists import Pairs
-from ._stateless import Stateless
+
+Pair = tuple[Array | None, Array]  # ascending indices (None: all) and values there
 
 
-class Gather(Stateless):
+class Chosen(NamedTuple):
+    """Choice: each local worker's selection in its compact form, as indices, and the values there."""
+
+    wires: list[Array | None]
+    lists: list[Array | None]
+    values: list[Array]
+    nonfinite: list[int]
+
+
+class Bundle(NamedTuple):
+    """Message: each local worker's part and place."""
+
+    parts: list[message_format.Part]
+    places: list[Place]
+    sent: list[Sent]
+
+
+class Gather(Exchange[Chosen, Bundle]):
     """Every rank receives every worker's pairs and adds them, worker by worker in rank order.
 
-    Schedule: one all-gather of messages of varying length: a header of 32 bytes a worker, indices, codes. Where the
+    Schedule: one all-gather of messages of varying length: a header of 32 bytes per worker, indices, codes. Where the
     messages together would be longer than a dense all-reduce (all ranks see it from the lengths), that is done
     instead (``switch=auto``).
     Cost: a rank receives the pairs of all others, (size-1) k (v + i) bytes: it grows with the number of ranks, and the
@@ -40,74 +61,77 @@ class Gather(Stateless):
     def __init__(self, indices: str, switch: str) -> None:
         self.indices, self.switch = indices, switch
 
-    def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        self._wires = [step.selector.select(u, step) for u in workers]
-        self._chosen = [step.selector.expand(wire, step) for wire in self._wires]
-        both = [step.read(u, indices) for u, indices in zip(workers, self._chosen, strict=True)]
-        self._values = [values for values, _ in both]
-        return [found for _, found in both]
+    def choose(self, us: list[Compensated], ctx: StepContext) -> Chosen:
+        wires = [ctx.selector.select(u, ctx) for u in us]
+        lists = [ctx.selector.expand(wire, ctx) for wire in wires]
+        both = [ctx.read(u, indices) for u, indices in zip(us, lists, strict=True)]
+        return Chosen(wires, lists, [values for values, _ in both], [found for _, found in both])
 
-    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        places = [step.place(worker, indices) for worker, indices in enumerate(self._chosen)]
-        codes = step.encode_together(self._values, places)
-        self._parts = [
-            message_format.part(indices, wire if wire is not indices else None, code, values.size, self.indices, step)
-            for indices, wire, code, values in zip(self._chosen, self._wires, codes, self._values, strict=True)
+    def encode(self, us: list[Compensated], choice: Chosen, ctx: StepContext) -> Bundle:
+        places = [ctx.place(worker, indices) for worker, indices in enumerate(choice.lists)]
+        codes = averaging.encode_all(choice.values, places, ctx)
+        parts = [
+            message_format.part(indices, wire if wire is not indices else None, code, values.size, self.indices, ctx)
+            for indices, wire, code, values in zip(choice.lists, choice.wires, codes, choice.values, strict=True)
         ]
-        self._places = places
-        values = self._decoded(step) if step.remembers else self._values  # which nobody reads
-        return [Sent(*one) for one in zip(self._chosen, values, strict=True)]
+        read = list(_decoded(parts, places, ctx)) if ctx.remembers else choice.values  # which nobody reads
+        return Bundle(parts, places, [Sent(*one) for one in zip(choice.lists, read, strict=True)])
 
-    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        message = message_format.pack(self._parts, step.ops)
-        bits = sum(part.bits for part in self._parts) / len(self._parts)
-        lengths = step.comm.lengths_of_all(message.size)
-        validation.counts(lengths, step.workers.most * validation.longest(step), "bytes")
-        own = (one.values for one in sent) if step.remembers else self._decoded(step)
-        if self.switch == "auto" and sum(lengths) > 2 * step.n * step.dtype.itemsize:
-            return Exchanged(self._dense(own, step), sent, 8.0 * step.n * step.dtype.itemsize)
-        flat, _ = step.comm.gather_to_all(message, lengths)
-        return Exchanged(self._sum(flat, lengths, own, step), sent, bits)
+    def combine(self, message: Bundle, ctx: StepContext) -> Exchanged:
+        packed = message_format.pack(message.parts, ctx.ops)
+        bits = sum(part.bits for part in message.parts) / len(message.parts)
+        lengths = ctx.comm.lengths_of_all(packed.size)
+        validation.counts(lengths, ctx.workers.most * validation.longest(ctx), "bytes")
+        values = ((one.values for one in message.sent) if ctx.remembers
+                  else _decoded(message.parts, message.places, ctx))
+        own = ((place.indices, one) for place, one in zip(message.places, values, strict=True))
+        if self.switch == "auto" and sum(lengths) > 2 * ctx.n * ctx.dtype.itemsize:
+            return Exchanged(_dense(own, ctx), message.sent, 8.0 * ctx.n * ctx.dtype.itemsize)
+        flat, _ = ctx.comm.gather_to_all(packed, lengths)
+        return Exchanged(_sum(flat, lengths, own, ctx), message.sent, bits)
 
-    def _decoded(self, step: Any) -> Iterator[Array]:
-        """What receivers read of this rank's workers."""
-        return (step.codec.decode(one.codes, place, step) for one, place in zip(self._parts, self._places, strict=True))
 
-    def _sum(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any) -> Mean:
-        """The mean of all workers' values, where this rank's ``own`` are known."""
-        pairs = self._pairs(flat, lengths, own, step)
-        if self._chosen[0] is not None:
-            known = list(pairs)
-            lists = [Pairs(indices, values) for indices, values in known if indices is not None]
-            if len(lists) == len(known):
-                total = index_lists.add(lists, step)
-                return Mean(total.indices, step.scale(total.values), step.n)
-            pairs = iter(known)
-        mean = step.scratch("gather-mean", step.n, step.dtype)
-        mean[:] = 0
-        for indices, values in pairs:
-            step.add_at(mean, indices if indices is None else validation.ascending(indices, step), values)
-        return Mean(None, step.scale(mean), step.n)
+def _decoded(parts: list[message_format.Part], places: list[Place], ctx: StepContext) -> Iterator[Array]:
+    """Receivers' values of this rank's workers."""
+    return (ctx.codec.decode(one.codes, place, ctx) for one, place in zip(parts, places, strict=True))
 
-    def _pairs(self, flat: Array, lengths: list[int], own: Iterable[Array], step: Any
-               ) -> Iterator[tuple[Array | None, Array]]:
-        """The indices and values of all workers in their order; whether indices ascend is still to be seen."""
-        me = step.comm.own_message
-        messages = {rank: flat[end - length : end]
-                    for rank, (length, end) in enumerate(zip(lengths, accumulate(lengths), strict=True)) if rank != me}
-        heads = message_format.heads(messages, step)
-        for rank in range(len(lengths)):
-            if rank == me:
-                yield from zip(self._chosen, own, strict=True)
-                continue
-            theirs = message_format.unpack(messages[rank], heads[rank], step)
-            for worker, (indices, codes) in enumerate(theirs, step.workers.first(rank)):
-                yield indices, step.codec.decode(codes, Place(worker, indices, 0, step.n), step)
 
-    def _dense(self, own: Iterable[Array], step: Any) -> Mean:
-        """The mean by an all-reduce of dense vectors."""
-        total = step.ops.zeros(step.n, step.dtype)
-        for indices, values in zip(self._chosen, own, strict=True):
-            step.add_at(total, indices, values)
-        step.comm.allreduce_in_place(total, step.algorithm)
-        return Mean(None, step.scale(total), step.n)
+def _sum(flat: Array, lengths: list[int], own: Iterator[Pair], ctx: StepContext) -> Mean:
+    """The mean of all workers' values, this rank's ``own`` being known."""
+    pairs = _pairs(flat, lengths, own, ctx)
+    if not ctx.selector.selects_all:
+        lists = list(pairs)
+        sparse = [Pairs(indices, values) for indices, values in lists if indices is not None]
+        if len(sparse) == len(lists):
+            total = index_lists.add(sparse, ctx)
+            return Mean(total.indices, ctx.scale(total.values), ctx.n)
+        pairs = iter(lists)
+    mean = ctx.scratch.array("gather-mean", ctx.n, ctx.dtype)
+    mean[:] = 0
+    for indices, values in pairs:
+        ctx.add_at(mean, indices if indices is None else validation.ascending(indices, ctx), values)
+    return Mean(None, ctx.scale(mean), ctx.n)
+
+
+def _pairs(flat: Array, lengths: list[int], own: Iterator[Pair], ctx: StepContext) -> Iterator[Pair]:
+    """The indices and values of all workers in their order; whether indices ascend is still to be seen."""
+    me = ctx.comm.own_message
+    messages = {rank: flat[end - length : end]
+                for rank, (length, end) in enumerate(zip(lengths, accumulate(lengths), strict=True)) if rank != me}
+    heads = message_format.heads(messages, ctx)
+    for rank in range(len(lengths)):
+        if rank == me:
+            yield from own
+            continue
+        theirs = message_format.unpack(messages[rank], heads[rank], ctx)
+        for worker, (indices, codes) in enumerate(theirs, ctx.workers.first(rank)):
+            yield indices, ctx.codec.decode(codes, Place(worker, indices, 0, ctx.n), ctx)
+
+
+def _dense(own: Iterator[Pair], ctx: StepContext) -> Mean:
+    """The mean by an all-reduce of dense vectors."""
+    total = ctx.ops.zeros(ctx.n, ctx.dtype)
+    for indices, values in own:
+        ctx.add_at(total, indices, values)
+    ctx.comm.allreduce_in_place(total, ctx.algorithm)
+    return Mean(None, ctx.scale(total), ctx.n)

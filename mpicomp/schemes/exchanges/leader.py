@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from ...types import Array, Compensated, Exchanged, Mean, Sent
+from ...types import Array
+from .. import averaging
+from ..interfaces import Exchange, StepContext
+from ..values import Compensated, Exchanged, Mean, Sent
 from ..wire import validation
-from ._stateless import Stateless
 
 
-class Leader(Stateless):
+class Selection(NamedTuple):
+    """The leading worker's selection in the selector's compact form, its indices, and its values there."""
+
+    worker: int
+    wire: Array
+    indices: Array
+    values: Array
+
+
+class Led(NamedTuple):
+    """Choice: the rank that leads, and the selection if one of its workers is this rank's."""
+
+    leader: int
+    selection: Selection | None
+    nonfinite: list[int]
+
+
+class Codes(NamedTuple):
+    """Message: each local worker's codes at the leader's coordinates."""
+
+    codes: list[Array]
+    sent: list[Sent]
+    leader: int
+    selection_bits: float
+
+
+class Leader(Exchange[Led, Codes]):
     """Cyclic local top-k (CLT-k): the leader of step t is worker t mod workers; all send at its coordinates.
 
     Schedule: the leader selects and broadcasts the selection in the selector's compact form; every worker
     gathers its own values there; one dense all-reduce of k values.
-    Cost: 2 (size-1)/size * k values a rank plus one broadcast of the selection: it does not grow with the number
+    Cost: 2 (size-1)/size * k values per rank plus one broadcast of the selection: it does not grow with the number
     of ranks (no gradient build-up). The leader reads memory and gradient once more than the others, who look for
     non-finite gradients meanwhile.
     Restrictions: any selector; codes must be addable.
@@ -29,45 +57,47 @@ class Leader(Stateless):
     takes = "some"
     codecs = "addable"
 
-    def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        self._leader, local = step.workers.owner(step.number % step.total_workers)
-        self._lead = local if step.comm.rank == self._leader else None
-        return [self._lead_with(u, step) if worker == self._lead else step.overflows(u)
-                for worker, u in enumerate(workers)]
+    def choose(self, us: list[Compensated], ctx: StepContext) -> Led:
+        leader, local = ctx.workers.owner(ctx.number % ctx.workers.total)
+        lead = local if ctx.comm.rank == leader else None
+        nonfinite = [0 if worker == lead else ctx.overflows(u) for worker, u in enumerate(us)]
+        if lead is None:
+            return Led(leader, None, nonfinite)
+        wire = ctx.selector.select(us[lead], ctx)
+        indices = ctx.selector.expand(wire, ctx)
+        values, nonfinite[lead] = ctx.read(us[lead], indices)
+        return Led(leader, Selection(lead, wire, indices, values), nonfinite)
 
-    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        with step.timed("broadcast"):
-            indices = self._broadcast(step)
-        values = [self._values if worker == self._lead else u.at(indices, step.ops) for worker, u in enumerate(workers)]
-        places = [step.place(worker, indices) for worker in range(len(workers))]
-        self._codes = step.encode_together(values, places)
-        return [Sent(indices, step.codec.decode(codes, place, step))
-                for codes, place in zip(self._codes, places, strict=True)]
+    def encode(self, us: list[Compensated], choice: Led, ctx: StepContext) -> Codes:
+        own = choice.selection
+        with ctx.timer.phase("broadcast"):
+            indices, nbytes = _broadcast(choice, ctx)
+        values = [own.values if own is not None and worker == own.worker else u.at(indices, ctx.ops)
+                  for worker, u in enumerate(us)]
+        places = [ctx.place(worker, indices) for worker in range(len(us))]
+        codes = averaging.encode_all(values, places, ctx)
+        sent = [Sent(indices, ctx.codec.decode(one, place, ctx)) for one, place in zip(codes, places, strict=True)]
+        return Codes(codes, sent, choice.leader, 8.0 * nbytes)
 
-    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        indices = sent[0].indices
-        mean = step.mean_of(self._codes, step.place(0, indices))
-        selection = self._selection_bits / step.total_workers  # a worker leads once in so many steps
-        payload = 8.0 * self._codes[0].nbytes + selection
-        return Exchanged(Mean(indices, mean, step.n), sent, payload, self._leader)
+    def combine(self, message: Codes, ctx: StepContext) -> Exchanged:
+        indices = message.sent[0].indices
+        mean = averaging.mean_of_codes(message.codes, ctx.place(0, indices), ctx)
+        selection = message.selection_bits / ctx.workers.total  # a worker leads once in so many steps
+        payload = 8.0 * message.codes[0].nbytes + selection
+        return Exchanged(Mean(indices, mean, ctx.n), message.sent, payload, message.leader)
 
-    def _lead_with(self, u: Compensated, step: Any) -> int:
-        """Select from the leading worker's u; where the selected values show it, they tell whether it is finite."""
-        self._selection = step.selector.select(u, step)
-        self._indices = step.selector.expand(self._selection, step)
-        self._values, found = step.read(u, self._indices)
-        return found
 
-    def _broadcast(self, step: Any) -> Array:
-        """The leader's indices on every rank; its selection travels in the selector's compact form."""
-        leads = self._lead is not None
-        like = step.selector.wire_like(step)
-        if like is None:  # a length that only the leader knows
-            length = np.array([self._selection.size if leads else 0], np.int64)
-            step.comm.broadcast(length, self._leader)
-            validation.counts(length.tolist(), step.n, "indices")
-            like = step.ops.empty(int(length[0]), step.ops.index_dtype(step.n))
-        selection = self._selection if leads else like
-        step.comm.broadcast(selection, self._leader)
-        self._selection_bits = 8.0 * selection.nbytes
-        return self._indices if leads else validation.ascending(step.selector.expand(selection, step), step)
+def _broadcast(choice: Led, ctx: StepContext) -> tuple[Array, int]:
+    """The leader's indices on every rank, and the bytes of its selection, which travels in the compact form."""
+    own = choice.selection
+    like = ctx.selector.wire_like(ctx)
+    if like is None:  # a length that only the leader knows
+        length = np.array([0 if own is None else own.wire.size], np.int64)
+        ctx.comm.broadcast(length, choice.leader)
+        validation.counts(length.tolist(), ctx.n, "indices")
+        like = ctx.ops.empty(int(length[0]), ctx.ops.index_dtype(ctx.n))
+    wire = like if own is None else own.wire
+    ctx.comm.broadcast(wire, choice.leader)
+    if own is not None:
+        return own.indices, wire.nbytes
+    return validation.ascending(ctx.selector.expand(wire, ctx), ctx), wire.nbytes

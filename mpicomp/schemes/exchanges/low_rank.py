@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import InvalidArgument
-from ...types import Array, Compensated, Exchanged, Mean, Sent
+from ...ops.protocol import Ops
+from ...types import Array
+from .. import averaging
+from ..interfaces import Exchange, StepContext
 from ..options import Option
+from ..values import Compensated, Exchanged, Mean, Sent, State
 
 
 class Matrix(NamedTuple):
@@ -45,7 +50,20 @@ class Layout(NamedTuple):
         return self._replace(matrices=[one._replace(rows=one.columns) for one in self.matrices])
 
 
-class LowRank:
+class Factors(NamedTuple):
+    """Choice and message: the layout, and the workers' u, of which P and Q are made."""
+
+    layout: Layout
+    us: list[Compensated]
+    nonfinite: list[int]
+    sent: None = None
+
+
+# (memory, gradient, matrices, factor, out)
+Product = Callable[[Array | None, Array, list[Matrix], Array, Array], None]
+
+
+class LowRank(Exchange[Factors, Factors]):
     """The mean of every matrix M of at least two dimensions, as P Q^T with ``rank`` columns.
 
     Schedule: orthogonalise each Q; P = M Q; all P in one all-reduce, mean; orthogonalise each P; Q = M^T P; all Q in
@@ -74,114 +92,76 @@ class LowRank:
     reference = "Vogels et al. 2019 (PowerSGD)"
     takes = "all"
     codecs = "float"
-    early = False
+    stateful = True
 
     def __init__(self, rank: int, warm: str, orthogonal: str) -> None:
         self.rank, self.warm, self.transposed = rank, warm == "yes", orthogonal == "columns"
         self._q: Array | None = None  # all Q of the last step, packed
         self._loaded: np.ndarray | None = None
 
-    def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        self._layout = step.kept("low-rank-layout", lambda: lay_out(step.tensors, self.rank))
-        self._seen = step.kept("low-rank-seen", lambda: self._layout.transposed() if self.transposed else self._layout)
-        self._factors = step.kept("low-rank-factors", self._seen.transposed)
-        if self._loaded is not None and self._loaded.size != self._seen.q_size:  # here, where all ranks hear of it
-            raise InvalidArgument(f"the saved Q has {self._loaded.size} elements, the gradients' has "
-                                  f"{self._seen.q_size}: resume with arrays of the same shapes")
-        return [step.overflows(u) for u in workers]
+    def choose(self, us: list[Compensated], ctx: StepContext) -> Factors:
+        return Factors(self._layout(ctx), us, [ctx.overflows(u) for u in us])
 
-    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        return []
+    def encode(self, us: list[Compensated], choice: Factors, ctx: StepContext) -> Factors:
+        return choice
 
-    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        layout = self._layout
-        mean = step.ops.empty(step.n, step.dtype)
-        bits = self._matrices(workers, mean, step) if layout.matrices else 0.0
-        sent = [Sent(None, mean)] * len(workers)
+    def combine(self, message: Factors, ctx: StepContext) -> Exchanged:
+        layout, us = message.layout, message.us
+        mean = ctx.ops.empty(ctx.n, ctx.dtype)
+        bits = self._matrices(us, layout, mean, ctx) if layout.matrices else 0.0
+        sent = [Sent(None, mean)] * len(us)
         if layout.dense:
-            dense, more = self._dense(workers, mean, step)
-            sent, bits = [self._sent(mean, own, step) for own in dense], bits + more
-        return Exchanged(Mean(None, mean, step.n), sent, bits)
+            dense, more = _dense(us, layout, mean, ctx)
+            sent, bits = [_sent(mean, own, layout, ctx) for own in dense], bits + more
+        return Exchanged(Mean(None, mean, ctx.n), sent, bits)
 
-    def _matrices(self, workers: list[Compensated], mean: Array, step: Any) -> float:
+    def check(self, ctx: StepContext) -> None:
+        size = self._seen(self._layout(ctx)).q_size
+        if self._loaded is not None and self._loaded.size != size:
+            raise InvalidArgument(f"the saved Q has {self._loaded.size} elements, the gradients' has {size}: resume "
+                                  "with arrays of the same shapes")
+
+    def _layout(self, ctx: StepContext) -> Layout:
+        return ctx.scratch.once("low-rank-layout", lambda: lay_out(ctx.tensors, self.rank))
+
+    def _seen(self, layout: Layout) -> Layout:
+        """The matrices as the first factor sees them: each as its transpose if ``orthogonal=columns``."""
+        return layout.transposed() if self.transposed else layout
+
+    def _matrices(self, us: list[Compensated], layout: Layout, mean: Array, ctx: StepContext) -> float:
         """Write the matrices' means; the bits that travelled."""
-        ops, seen = step.ops, self._seen
+        ops = ctx.ops
+        seen = ctx.scratch.once("low-rank-seen", lambda: self._seen(layout))
+        factors = ctx.scratch.once("low-rank-factors", seen.transposed)
         there, back = ops.project_all, ops.project_back_all
         if self.transposed:
             there, back = back, there
-        p = self._sum(workers, there, self._first_guess(step), seen.p_size, step)
-        p, p_bits = _mean(p, step)
+        q = self._last_q(seen, ctx)
+        ops.orthogonalise_all(q, factors.matrices)  # P then has the gradient's size, not its square
+        p, p_bits = _mean(_sum(us, there, layout, q, seen.p_size, ctx), ctx)
         ops.orthogonalise_all(p, seen.matrices)
-        q = self._sum(workers, back, p, seen.q_size, step)
-        q, q_bits = _mean(q, step)
-        ops.low_rank_product_all(*((q, p) if self.transposed else (p, q)), self._layout.matrices, mean)
+        q, q_bits = _mean(_sum(us, back, layout, p, seen.q_size, ctx), ctx)
+        ops.low_rank_product_all(*((q, p) if self.transposed else (p, q)), layout.matrices, mean)
         if self.warm and not ops.count_nonfinite(q)[0]:  # else the step is refused, or all is lost
             self._q, self._loaded = q, None
         return p_bits + q_bits
 
-    def _sum(self, workers: list[Compensated], product: Any, factor: Array, size: int, step: Any) -> Array:
-        """The products of all matrices with their factors, packed, added up over this rank's workers."""
-        total = step.ops.empty(size, step.dtype)
-        for worker, u in enumerate(workers):
-            target = step.ops.empty(size, step.dtype) if worker else total
-            product(*u, self._layout.matrices, factor, target)
-            if worker:
-                step.ops.add(total, target)
-        return total
-
-    def _dense(self, workers: list[Compensated], mean: Array, step: Any) -> tuple[list[Array], float]:
-        """Write the mean of what goes dense; what each worker sent of it, as decoded, and its bits."""
-        own = [self._pack(u, step) for u in workers]
-        places = [step.place(worker, None)._replace(stop=own[0].size) for worker in range(len(workers))]
-        codes = step.encode_together(own, places)
-        own = [step.codec.decode(code, place, step) for code, place in zip(codes, places, strict=True)]
-        self._unpack(step.mean_of(codes, places[0]), mean, step.ops)
-        return own, 8.0 * codes[0].nbytes
-
-    def _sent(self, mean: Array, own: Array, step: Any) -> Sent:
-        """What a worker sent: of matrices the mean, so that its memory keeps what that misses; else its own values."""
-        values = mean.copy()
-        self._unpack(own, values, step.ops)
-        return Sent(None, values)
-
-    def _pack(self, u: Compensated, step: Any) -> Array:
-        """The parts of u that go dense, one behind another."""
-        packed = self._packed(u.gradient, step)
-        if u.memory is not None:
-            step.ops.add(packed, self._packed(u.memory, step))
-        return packed
-
-    def _packed(self, vector: Array, step: Any) -> Array:
-        packed = step.ops.empty(sum(stop - start for start, stop in self._layout.dense), step.dtype)
-        step.ops.pack([vector[start:stop] for start, stop in self._layout.dense], packed)
-        return packed
-
-    def _unpack(self, packed: Array, vector: Array, ops: Any) -> None:
-        """Write the parts that go dense to their places."""
-        ops.unpack(packed, [vector[start:stop] for start, stop in self._layout.dense])
-
-    def _first_guess(self, step: Any) -> Array:
-        """The Q to start from, its columns orthonormal: P then has the gradient's size, not its square."""
-        q = self._last_q(step)
-        step.ops.orthogonalise_all(q, self._factors.matrices)
-        return q
-
-    def _last_q(self, step: Any) -> Array:
+    def _last_q(self, seen: Layout, ctx: StepContext) -> Array:
         """The last step's Q, a loaded one, or one that all ranks draw alike."""
         if self._loaded is not None:
-            return step.ops.from_host(self._loaded.astype(step.dtype))
+            return ctx.ops.from_host(self._loaded.astype(ctx.dtype))
         if self._q is not None:
             return self._q.copy()  # it stays as it is if the step fails
-        seed = [step.key(0).seed, *([] if self.warm else [step.number])]
+        seed = [ctx.key(0).seed, *([] if self.warm else [ctx.number])]
         drawn = [np.random.default_rng([*seed, number]).standard_normal((one.columns, one.rank))
-                 for number, one in enumerate(self._seen.matrices)]
-        return step.ops.from_host(np.concatenate([one.ravel() for one in drawn]).astype(step.dtype))
+                 for number, one in enumerate(seen.matrices)]
+        return ctx.ops.from_host(np.concatenate([one.ravel() for one in drawn]).astype(ctx.dtype))
 
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
+    def state(self, ops: Ops) -> State:
         q = self._loaded if self._q is None else ops.to_host(self._q)
         return {} if q is None else {"q": np.array(q)}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load(self, state: State) -> None:
         self._q, self._loaded = None, state.get("q")
 
 
@@ -198,10 +178,57 @@ def lay_out(tensors: list[tuple[int, int, tuple[int, ...]]], rank: int) -> Layou
     return Layout(matrices, dense)
 
 
-def _mean(total: Array, step: Any) -> tuple[Array, float]:
+def _sum(us: list[Compensated], product: Product, layout: Layout, factor: Array, size: int, ctx: StepContext) -> Array:
+    """The products of all matrices with their factors, packed, added up over this rank's workers."""
+    total = ctx.ops.empty(size, ctx.dtype)
+    for worker, u in enumerate(us):
+        target = ctx.ops.empty(size, ctx.dtype) if worker else total
+        product(*u, layout.matrices, factor, target)
+        if worker:
+            ctx.ops.add(total, target)
+    return total
+
+
+def _dense(us: list[Compensated], layout: Layout, mean: Array, ctx: StepContext) -> tuple[list[Array], float]:
+    """Write the mean of what goes dense; what each worker sent of it, as decoded, and its bits."""
+    own = [_pack(u, layout, ctx) for u in us]
+    places = [ctx.place(worker, None)._replace(stop=own[0].size) for worker in range(len(us))]
+    codes = averaging.encode_all(own, places, ctx)
+    own = [ctx.codec.decode(code, place, ctx) for code, place in zip(codes, places, strict=True)]
+    _unpack(averaging.mean_of_codes(codes, places[0], ctx), layout, mean, ctx.ops)
+    return own, 8.0 * codes[0].nbytes
+
+
+def _sent(mean: Array, own: Array, layout: Layout, ctx: StepContext) -> Sent:
+    """What a worker sent: of matrices the mean, so that its memory keeps what that misses; else its own values."""
+    values = mean.copy()
+    _unpack(own, layout, values, ctx.ops)
+    return Sent(None, values)
+
+
+def _pack(u: Compensated, layout: Layout, ctx: StepContext) -> Array:
+    """The parts of u that go dense, one behind another."""
+    packed = _packed(u.gradient, layout, ctx)
+    if u.memory is not None:
+        ctx.ops.add(packed, _packed(u.memory, layout, ctx))
+    return packed
+
+
+def _packed(vector: Array, layout: Layout, ctx: StepContext) -> Array:
+    packed = ctx.ops.empty(sum(stop - start for start, stop in layout.dense), ctx.dtype)
+    ctx.ops.pack([vector[start:stop] for start, stop in layout.dense], packed)
+    return packed
+
+
+def _unpack(packed: Array, layout: Layout, vector: Array, ops: Ops) -> None:
+    """Write the parts that go dense to their places."""
+    ops.unpack(packed, [vector[start:stop] for start, stop in layout.dense])
+
+
+def _mean(total: Array, ctx: StepContext) -> tuple[Array, float]:
     """The mean over all workers of a rank's sum, and the bits that travel."""
-    place = step.place(0, None)._replace(stop=total.size)
-    codes = step.codec.encode(total, place, step)
+    place = ctx.place(0, None)._replace(stop=total.size)
+    codes = ctx.codec.encode(total, place, ctx)
     nbytes = codes.nbytes
-    target = codes if codes.dtype == step.dtype else None
-    return step.start_mean(codes, lambda begin, end: codes[begin:end], place, target)(), 8.0 * nbytes
+    target = codes if codes.dtype == ctx.dtype else None
+    return averaging.start_mean(codes, lambda begin, end: codes[begin:end], ctx, place, target)(), 8.0 * nbytes

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 from itertools import accumulate, chain, pairwise
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from ..._util.partition import partition
 from ...errors import CorruptMessage, InvalidArgument
-from ...types import Array, Compensated, Exchanged, Mean, Place, Sent
+from ...ops.protocol import Ops
+from ...types import Array
+from .. import averaging
+from ..interfaces import Exchange, StepContext
 from ..options import Option
+from ..values import Compensated, Exchanged, Mean, Place, Sent, State
 from ..wire import validation
 
 BYTE = np.dtype(np.uint8)
 NOTHING = -1
 # The second memory before anything was sent.
-UNUSED: dict[str, np.ndarray] = {"residual": np.empty(0, np.float32), "start": np.array(NOTHING)}
+UNUSED: State = {"residual": np.empty(0, np.float32), "start": np.array(NOTHING)}
 
 
-class Pieces:
+class Everything(NamedTuple):
+    """Choice: all coordinates."""
+
+    nonfinite: list[int]
+
+
+class PieceCodes(NamedTuple):
+    """Message: the codes of every piece, worker by worker."""
+
+    codes: list[Array]
+    sent: list[Sent]
+
+
+class Pieces(Exchange[Everything, PieceCodes]):
     """1-bit SGD's exchange: quantised on the way to the owner of a piece, and again on the way back.
 
     Schedule: the vector is cut into a piece a rank (empty ones are left out); workers quantise each piece by itself
@@ -40,172 +57,166 @@ class Pieces:
     reference = "Seide et al. 2014"
     takes = "all"
     codecs = "any"
-    early = True
-    keeps = ("residual", "start")  # a state of any step but the first must have them
-    spread = (("residual", "cut"), ("start", "cut"))  # see mpicomp/checkpoint/redistribute.py
+    stateful = True
+    required_state = ("residual", "start")
+    redistribution = (("residual", "cut"), ("start", "cut"))
 
     def __init__(self, second: str) -> None:
-        self.second = second == "yes"
+        self.second_memory = second == "yes"
         self._residual: Array | None = None
         self._start = 0
-        self._resting: list[tuple[int, int]] = []
-        self._loaded: dict[str, np.ndarray] | None = None
+        self._loaded: State | None = None
 
-    def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        self._check_loaded(step)  # here, where all ranks hear of it before anything is sent
+    def choose(self, us: list[Compensated], ctx: StepContext) -> Everything:
         # A code whose error may be larger than the value lets this memory grow from step to step.
-        grows = getattr(step.codec, "spread", 0.0) >= 1
-        kept = step.overflows(Compensated(None, self._residual)) if grows and self._residual is not None else 0
-        return [step.overflows(u) + kept for u in workers]
+        grows = ctx.codec.error_factor >= 1
+        kept = ctx.overflows(Compensated(None, self._residual)) if grows and self._residual is not None else 0
+        return Everything([ctx.overflows(u) + kept for u in us])
 
-    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        vectors = [u.gradient if u.memory is None else step.whole(u, f"pieces-{local}")
-                   for local, u in enumerate(workers)]
-        places = [Place(step.first_worker + local, None, start, stop)
-                  for local in range(len(workers)) for _, start, stop in _cut(step)]
-        values = [vectors[place.worker - step.first_worker][place.start : place.stop] for place in places]
-        self._codes = step.encode_together(values, places)
-        if not step.remembers:
-            return [Sent(None, one) for one in vectors]  # nobody reads it
-        sent = [step.scratch(f"pieces-sent-{local}", step.n, step.dtype) for local in range(len(workers))]
-        for codes, place in zip(self._codes, places, strict=True):
-            step.decode_into(sent[place.worker - step.first_worker][place.start : place.stop], codes, place)
-        return [Sent(None, one) for one in sent]
+    def encode(self, us: list[Compensated], choice: Everything, ctx: StepContext) -> PieceCodes:
+        vectors = [u.gradient if u.memory is None else ctx.whole(u, f"pieces-{local}") for local, u in enumerate(us)]
+        places = [Place(ctx.first_worker + local, None, start, stop)
+                  for local in range(len(us)) for _, start, stop in _cut(ctx)]
+        values = [vectors[place.worker - ctx.first_worker][place.start : place.stop] for place in places]
+        codes = averaging.encode_all(values, places, ctx)
+        if not ctx.remembers:
+            return PieceCodes(codes, [Sent(None, one) for one in vectors])  # which nobody reads
+        sent = [ctx.scratch.array(f"pieces-sent-{local}", ctx.n, ctx.dtype) for local in range(len(us))]
+        for one, place in zip(codes, places, strict=True):
+            ctx.codec.decode_into(sent[place.worker - ctx.first_worker][place.start : place.stop], one, place, ctx)
+        return PieceCodes(codes, [Sent(None, one) for one in sent])
 
-    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        start, stop = self._piece(step)
-        total = self._average(self._swap(step), sent, step)
-        residual = self._open(total, step)
-        step.ops.add(total, residual)
-        resting = self._resting_in(start, stop)
-        for part in resting:
+    def combine(self, message: PieceCodes, ctx: StepContext) -> Exchanged:
+        start, stop = _piece(ctx)
+        total = _average(message, ctx)
+        residual = self._open(total, ctx)
+        ctx.ops.add(total, residual)
+        left_out = _left_out_of(start, stop, ctx)
+        for part in left_out:
             total[part] = 0
-        mine = [Place(step.total_workers + step.comm.rank, None, start, stop)] if total.size else []
-        codes = step.encode_together([total] * len(mine), mine)
-        mean = self._gather(codes, step)
+        mine = [Place(ctx.workers.total + ctx.comm.rank, None, start, stop)] if total.size else []
+        codes = averaging.encode_all([total] * len(mine), mine, ctx)
+        mean = _gather(codes, ctx)
         # A narrow wire may have overflowed: then the step is refused, and this memory stays as it was, too.
-        if self.second and not (step.codec.may_overflow(step.dtype) and step.ops.count_nonfinite(mean)[0]):
-            misfits = step.misfits(mean)
+        if self.second_memory and not (ctx.codec.may_overflow(ctx.dtype) and ctx.ops.count_nonfinite(mean)[0]):
+            misfits = ctx.misfits(mean)
             if misfits is not None:  # this memory keeps what the result cannot hold
-                step.ops.scatter(mean, misfits.positions, misfits.held)
-            kept = [residual[part].copy() for part in resting]
-            step.ops.axpby(residual, 1.0, total, -1.0, mean[start:stop])
-            for part, values in zip(resting, kept, strict=True):
+                ctx.ops.scatter(mean, misfits.positions, misfits.held)
+            kept = [residual[part].copy() for part in left_out]
+            ctx.ops.axpby(residual, 1.0, total, -1.0, mean[start:stop])
+            for part, values in zip(left_out, kept, strict=True):
                 residual[part] = values
-        bits = 8.0 * sum(one.nbytes for one in self._codes) / len(workers)
-        return Exchanged(Mean(None, mean, step.n), sent, bits)
+        bits = 8.0 * sum(one.nbytes for one in message.codes) / len(message.sent)
+        return Exchanged(Mean(None, mean, ctx.n), message.sent, bits)
 
     # -- the second memory
 
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
+    def state(self, ops: Ops) -> State:
         """What this rank keeps back of its piece, and where that begins: NOTHING before the first that was sent."""
         if self._residual is None:
             return self._loaded or dict(UNUSED)
         return {"residual": np.array(ops.to_host(self._residual)), "start": np.array(self._start)}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        kept = {name: state[name] for name in self.keeps if name in state}
+    def load(self, state: State) -> None:
+        kept = {name: state[name] for name in self.required_state if name in state}
         self._residual, self._loaded = None, kept if kept and int(kept["start"]) != NOTHING else None
 
-    def set_aside(self, spans: list[tuple[int, int]]) -> None:
-        """Let what is kept back of some spans rest, until ``put_back``."""
-        self._resting = spans
-
-    def put_back(self, ops: Any) -> None:
-        self._resting = []
-
-    def _resting_in(self, start: int, stop: int) -> list[slice]:
-        """The resting parts of a piece."""
-        return [slice(max(first, start) - start, min(last, stop) - start) for first, last in self._resting
-                if max(first, start) < min(last, stop)]
-
-    def _check_loaded(self, step: Any) -> None:
+    def check(self, ctx: StepContext) -> None:
         """Refuse a state of other pieces than this job's."""
         if not self._loaded or self._residual is not None:
             return
-        start, stop = self._piece(step)
+        start, stop = _piece(ctx)
         begin, size = int(self._loaded["start"]), self._loaded["residual"].size
         if (begin, size) != (start, stop - start):
             raise InvalidArgument(f"the state must be of the piece [{start}, {stop}), got {size} elements from {begin}"
                                   ": load it with as many ranks as saved it")
-        if (dtype := self._loaded["residual"].dtype) != step.dtype:
-            raise InvalidArgument(f"the saved second memory is {dtype}, the gradients are computed in {step.dtype}: "
+        if (dtype := self._loaded["residual"].dtype) != ctx.dtype:
+            raise InvalidArgument(f"the saved second memory is {dtype}, the gradients are computed in {ctx.dtype}: "
                                   "go on with gradients of the saved dtype, or begin anew without the state")
 
-    def _open(self, like: Array, step: Any) -> Array:
+    def _open(self, like: Array, ctx: StepContext) -> Array:
         if self._residual is None:
-            self._residual, self._start = step.ops.zeros(like.size, like.dtype), self._piece(step)[0]
+            self._residual, self._start = ctx.ops.zeros(like.size, like.dtype), _piece(ctx)[0]
             if self._loaded:
-                self._residual[:] = step.ops.from_host(self._loaded["residual"])
+                self._residual[:] = ctx.ops.from_host(self._loaded["residual"])
             self._loaded = None
         return self._residual
 
-    # -- the two halves of the exchange
 
-    def _piece(self, step: Any) -> tuple[int, int]:
-        counts, displs = partition(step.n, step.comm.size)
-        start = displs[step.comm.rank]
-        return start, start + counts[step.comm.rank]
-
-    def _swap(self, step: Any) -> dict[int, Array]:
-        """Codes to their owners; the messages with the others' codes of this rank's piece, by rank."""
-        me, size = step.comm.rank, step.comm.size
-        owned = self._by_owner(step)
-        messages = dict(zip(owned, _pack(list(owned.values()), step.ops), strict=True))
-        theirs = step.comm.swap_lengths([messages[rank].size if rank in messages else 0 for rank in range(size)])
-        validation.counts(theirs, step.workers.most * validation.longest(step), "bytes")
-        after = [(me + distance) % size for distance in range(1, size)]  # so that not all send to one rank at once
-        outgoing = {rank: messages[rank] for rank in after if rank in messages}
-        incoming = {rank: theirs[rank] for rank in reversed(after) if theirs[rank]}
-        like = messages.get(me, step.ops.empty(0, BYTE))
-        return step.comm.send_and_receive(outgoing, incoming, like)
-
-    def _by_owner(self, step: Any) -> dict[int, list[Array]]:
-        """The codes that each owner of a piece gets, one a worker; this rank's own first."""
-        me, pieces = step.comm.rank, _cut(step)
-        codes = {rank: self._codes[at :: len(pieces)] for at, (rank, _, _) in enumerate(pieces)}
-        return {me: codes[me], **codes} if me in codes else codes
-
-    def _average(self, messages: dict[int, Array], sent: list[Sent], step: Any) -> Array:
-        """The mean of this rank's piece over all workers, added in their order."""
-        start, stop = self._piece(step)
-        total, me = step.ops.zeros(stop - start, step.dtype), step.comm.rank
-        if not total.size:
-            return total
-        theirs = _unpack({rank: (one, step.workers.on(rank)) for rank, one in messages.items()}, step.ops)
-        for rank in range(step.comm.size):
-            first = step.workers.first(rank)
-            if rank == me and step.remembers:
-                for one in sent:
-                    step.ops.add(total, one.values[start:stop])
-                continue
-            if rank != me and rank not in theirs:
-                raise CorruptMessage(f"rank {rank} sent no codes of the piece [{start}, {stop}) to its owner")
-            for worker, codes in enumerate(self._by_owner(step)[me] if rank == me else theirs[rank], first):
-                step.ops.add(total, step.codec.decode(codes, Place(worker, None, start, stop), step))
-        return step.scale(total)
-
-    def _gather(self, codes: list[Array], step: Any) -> Array:
-        """All owners' codes, decoded into the whole mean."""
-        mine = codes[0].view(BYTE) if codes else step.ops.empty(0, BYTE)
-        flat, lengths = step.comm.gather_to_all(mine)
-        mean, at = step.scratch("pieces-mean", step.n, step.dtype), 0
-        for rank, start, stop in _cut(step):
-            place = Place(step.total_workers + rank, None, start, stop)
-            theirs = codes[0] if rank == step.comm.rank else flat[at : at + lengths[rank]].copy()
-            step.decode_into(mean[start:stop], theirs, place)
-            at += lengths[rank]
-        return mean
+def _piece(ctx: StepContext) -> tuple[int, int]:
+    counts, displs = partition(ctx.n, ctx.comm.size)
+    start = displs[ctx.comm.rank]
+    return start, start + counts[ctx.comm.rank]
 
 
-def _cut(step: Any) -> list[tuple[int, int, int]]:
+def _swap(message: PieceCodes, ctx: StepContext) -> dict[int, Array]:
+    """Codes to their owners; the messages with the others' codes of this rank's piece, by rank."""
+    me, size = ctx.comm.rank, ctx.comm.size
+    owned = _by_owner(message.codes, ctx)
+    messages = dict(zip(owned, _pack(list(owned.values()), ctx.ops), strict=True))
+    theirs = ctx.comm.swap_lengths([messages[rank].size if rank in messages else 0 for rank in range(size)])
+    validation.counts(theirs, ctx.workers.most * validation.longest(ctx), "bytes")
+    after = [(me + distance) % size for distance in range(1, size)]  # so that not all send to one rank at once
+    outgoing = {rank: messages[rank] for rank in after if rank in messages}
+    incoming = {rank: theirs[rank] for rank in reversed(after) if theirs[rank]}
+    like = messages.get(me, ctx.ops.empty(0, BYTE))
+    return ctx.comm.send_and_receive(outgoing, incoming, like)
+
+
+def _by_owner(codes: list[Array], ctx: StepContext) -> dict[int, list[Array]]:
+    """The codes that each owner of a piece gets, one a worker; this rank's own first."""
+    me, pieces = ctx.comm.rank, _cut(ctx)
+    by_rank = {rank: codes[at :: len(pieces)] for at, (rank, _, _) in enumerate(pieces)}
+    return {me: by_rank[me], **by_rank} if me in by_rank else by_rank
+
+
+def _average(message: PieceCodes, ctx: StepContext) -> Array:
+    """The mean of this rank's piece over all workers, added in their order."""
+    messages, (start, stop) = _swap(message, ctx), _piece(ctx)
+    total, me = ctx.ops.zeros(stop - start, ctx.dtype), ctx.comm.rank
+    if not total.size:
+        return total
+    theirs = _unpack({rank: (one, ctx.workers.on(rank)) for rank, one in messages.items()}, ctx.ops)
+    for rank in range(ctx.comm.size):
+        first = ctx.workers.first(rank)
+        if rank == me and ctx.remembers:
+            for one in message.sent:
+                ctx.ops.add(total, one.values[start:stop])
+            continue
+        if rank != me and rank not in theirs:
+            raise CorruptMessage(f"rank {rank} sent no codes of the piece [{start}, {stop}) to its owner")
+        for worker, codes in enumerate(_by_owner(message.codes, ctx)[me] if rank == me else theirs[rank], first):
+            ctx.ops.add(total, ctx.codec.decode(codes, Place(worker, None, start, stop), ctx))
+    return ctx.scale(total)
+
+
+def _gather(codes: list[Array], ctx: StepContext) -> Array:
+    """All owners' codes, decoded into the whole mean."""
+    mine = codes[0].view(BYTE) if codes else ctx.ops.empty(0, BYTE)
+    flat, lengths = ctx.comm.gather_to_all(mine)
+    mean, at = ctx.scratch.array("pieces-mean", ctx.n, ctx.dtype), 0
+    for rank, start, stop in _cut(ctx):
+        place = Place(ctx.workers.total + rank, None, start, stop)
+        theirs = codes[0] if rank == ctx.comm.rank else flat[at : at + lengths[rank]].copy()
+        ctx.codec.decode_into(mean[start:stop], theirs, place, ctx)
+        at += lengths[rank]
+    return mean
+
+
+def _left_out_of(start: int, stop: int, ctx: StepContext) -> list[slice]:
+    """The parts of a piece that take no part in the step."""
+    return [slice(max(first, start) - start, min(last, stop) - start) for first, last in ctx.left_out
+            if max(first, start) < min(last, stop)]
+
+
+def _cut(ctx: StepContext) -> list[tuple[int, int, int]]:
     """The rank, start and stop of every piece that is not empty."""
-    counts, displs = partition(step.n, step.comm.size)
+    counts, displs = partition(ctx.n, ctx.comm.size)
     return [(rank, start, start + count) for rank, (count, start) in enumerate(zip(counts, displs, strict=True))
             if count]
 
 
-def _pack(owned: list[list[Array]], ops: Any) -> list[Array]:
+def _pack(owned: list[list[Array]], ops: Ops) -> list[Array]:
     """A message to each owner: the length of each worker's code, then the codes. One array holds all of them."""
     lengths = np.array([[one.nbytes for one in codes] for codes in owned], np.int64)
     heads, each = ops.from_host(lengths.ravel().view(BYTE)), 8 * lengths.shape[1]
@@ -215,7 +226,7 @@ def _pack(owned: list[list[Array]], ops: Any) -> list[Array]:
     return [together[begin:end] for begin, end in pairwise([0, *ends])]
 
 
-def _unpack(messages: dict[int, tuple[Array, int]], ops: Any) -> dict[int, list[Array]]:
+def _unpack(messages: dict[int, tuple[Array, int]], ops: Ops) -> dict[int, list[Array]]:
     """The codes in messages by rank, given with the number of their workers; each in memory of its own, where any type
     is aligned.
     """

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from ...errors import InvalidArgument
-from ...types import Array, Compensated, Exchanged, Mean, Sent
+from ...types import Array
+from .. import averaging
+from ..interfaces import Exchange, StepContext
 from ..options import Option
+from ..values import Compensated, Exchanged, Mean, Sent
 from ..wire import index_lists
 from ..wire.index_lists import Pairs
-from ._stateless import Stateless
 
 
-class Sketch(Stateless):
+class Table(NamedTuple):
+    """Choice and message: the workers' u, the target of each span, the sketch and its columns (0: no sketch)."""
+
+    us: list[Compensated]
+    counts: list[int]
+    columns: int
+    nonfinite: list[int]
+    table: Array | None = None  # the sum of the workers' sketches
+    sent: None = None
+
+
+class Sketch(Exchange[Table, Table]):
     """The k largest of the sum of all workers' vectors, as nearly as a count sketch shows them.
 
     Schedule: all-reduce of a count sketch of every worker's whole vector; the ``factor`` k elements of each span with
@@ -36,7 +49,6 @@ class Sketch(Stateless):
     reference = "Ivkin et al. 2019 (SketchedSGD)"
     takes = "counted"
     codecs = "float"
-    early = False
 
     def __init__(self, rows: int, columns: int | None, factor: int) -> None:
         if columns is not None and columns & (columns - 1):
@@ -44,47 +56,51 @@ class Sketch(Stateless):
             raise InvalidArgument(f"columns must be a power of two, got {columns}: take {below} or {2 * below}")
         self.rows, self.columns, self.factor = rows, columns, factor
 
-    def select(self, workers: list[Compensated], step: Any) -> list[int]:
-        return [step.overflows(u) for u in workers]
-
-    def compress(self, workers: list[Compensated], step: Any) -> list[Sent]:
-        counts = step.selector.counts(step)
+    def choose(self, us: list[Compensated], ctx: StepContext) -> Table:
+        counts = ctx.selector.counts(ctx)
         columns = self.columns or 1 << (8 * sum(counts) - 1).bit_length()
-        everything = self.rows * columns + self.factor * sum(counts) >= step.n
-        self._counts, self._columns = counts, 0 if everything else columns
-        self._table = step.scratch("sketch-table", self.rows * self._columns, step.dtype)
-        for worker, u in enumerate(workers if self._columns else ()):
-            table = step.scratch("sketch-next", self._table.size, step.dtype) if worker else self._table
-            step.ops.count_sketch(*u, self.rows, columns, self._seed(step), table)
-            if worker:
-                step.ops.add(self._table, table)
-        return []
+        everything = self.rows * columns + self.factor * sum(counts) >= ctx.n
+        return Table(us, counts, 0 if everything else columns, [ctx.overflows(u) for u in us])
 
-    def exchange(self, workers: list[Compensated], sent: list[Sent], step: Any) -> Exchanged:
-        asked = self._candidates(step)
-        places = [step.place(worker, asked) for worker in range(len(workers))]
-        codes = step.encode_together([u.at(asked, step.ops) for u in workers], places)
-        own = [step.codec.decode(one, place, step) for one, place in zip(codes, places, strict=True)]
-        mean = Pairs(asked, step.mean_of(codes, places[0]))
-        positions = index_lists.largest(mean, index_lists.by_span(mean, step), self._counts, step)
+    def encode(self, us: list[Compensated], choice: Table, ctx: StepContext) -> Table:
+        return choice._replace(table=self._count_sketch(choice, ctx)) if choice.columns else choice
+
+    def combine(self, message: Table, ctx: StepContext) -> Exchanged:
+        us, counts = message.us, message.counts
+        asked = self._candidates(message, ctx)
+        places = [ctx.place(worker, asked) for worker in range(len(us))]
+        codes = averaging.encode_all([u.at(asked, ctx.ops) for u in us], places, ctx)
+        own = [ctx.codec.decode(one, place, ctx) for one, place in zip(codes, places, strict=True)]
+        mean = Pairs(asked, averaging.mean_of_codes(codes, places[0], ctx))
+        positions = index_lists.largest(mean, index_lists.by_span(mean, ctx), counts, ctx)
         final = mean
         if positions is not None:
-            final, own = mean.at(positions, step), [values[positions] for values in own]
-        bits = 8.0 * (self._table.nbytes + codes[0].nbytes)
-        return Exchanged(Mean(*final, step.n), [Sent(final.indices, values) for values in own], bits)
+            final, own = mean.at(positions, ctx), [values[positions] for values in own]
+        bits = 8.0 * (self.rows * message.columns * ctx.dtype.itemsize + codes[0].nbytes)
+        return Exchanged(Mean(*final, ctx.n), [Sent(final.indices, values) for values in own], bits)
 
-    def _candidates(self, step: Any) -> Array:
-        """Ascending indices of what may be large in the sum; all, where that costs less."""
-        ops = step.ops
-        if not self._columns:
-            return ops.arange(step.n)
-        step.comm.allreduce_in_place(self._table, step.algorithm)
-        estimates = step.scratch("sketch-estimates", step.n, step.dtype)
-        ops.sketch_estimate(self._table, self.rows, self._columns, self._seed(step), estimates)
+    def _candidates(self, message: Table, ctx: StepContext) -> Array:
+        """Ascending indices of what may be large in the sum; all, if that costs less."""
+        ops, table, columns = ctx.ops, message.table, message.columns
+        if table is None:
+            return ops.arange(ctx.n)
+        ctx.comm.allreduce_in_place(table, ctx.algorithm)
+        estimates = ctx.scratch.array("sketch-estimates", ctx.n, ctx.dtype)
+        ops.sketch_estimate(table, self.rows, columns, self._seed(ctx), estimates)
         asked = [min(self.factor * count, stop - start)
-                 for (start, stop), count in zip(step.spans, self._counts, strict=True)]  # fmt: skip
-        return ops.top_k_spans(None, estimates, step.spans, asked)
+                 for (start, stop), count in zip(ctx.spans, message.counts, strict=True)]  # fmt: skip
+        return ops.top_k_spans(None, estimates, ctx.spans, asked)
 
-    def _seed(self, step: Any) -> int:
-        """Of this step's hashes; row r takes seed + r, so that steps share none."""
-        return step.key(0).seed + step.number * self.rows
+    def _count_sketch(self, choice: Table, ctx: StepContext) -> Array:
+        """The sum of the count sketches of this rank's workers."""
+        total = ctx.scratch.array("sketch-table", self.rows * choice.columns, ctx.dtype)
+        for worker, u in enumerate(choice.us):
+            table = ctx.scratch.array("sketch-next", total.size, ctx.dtype) if worker else total
+            ctx.ops.count_sketch(*u, self.rows, choice.columns, self._seed(ctx), table)
+            if worker:
+                ctx.ops.add(total, table)
+        return total
+
+    def _seed(self, ctx: StepContext) -> int:
+        """Seed of this step's hashes; row r takes seed + r, so that steps share none."""
+        return ctx.seed + ctx.number * self.rows

@@ -1,42 +1,19 @@
-"""What becomes of the mean of the arrays that go dense: nothing, or the momentum that no optimizer takes of it."""
+"""Momentum of the mean of arrays that go dense, which no optimizer takes."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
 from ...errors import SchemeWarning
-from ...types import Array, Compensated
-from .kept import Kept
+from ...types import Array
+from ..interfaces import DenseMean, StepContext
+from ..values import Compensated
+from .kept import Keeping
 
 
-class DenseMean:
-    """The mean is the result, and nothing is kept. (All that came in is sent.)"""
-
-    def overflows(self, gradient: Array, step: Any) -> int:
-        """How many elements of one worker's dense arrays are to be refused."""
-        return step.ops.count_nonfinite(gradient)[0]
-
-    def apply(self, mean: Array, step: Any) -> Array:
-        """What the optimizer gets in place of ``mean``, which may be overwritten; good until the next step."""
-        return mean
-
-    def keep(self) -> None:
-        """Keep what ``apply`` worked out: nothing refuses the step any more."""
-
-    def check(self, n: int, step: Any, number: int) -> None:
-        """Look whether a loaded state is of ``n`` elements in dense arrays, before step ``number``."""
-
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
-        return {}
-
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        """Nothing to load."""
-
-
-class DenseMomentum(DenseMean):
+class DenseMomentum(Keeping, DenseMean):
     """The momentum of dense arrays, for memories whose workers take that of the others before they send.
 
     Schedule: velocity <- mu velocity + mean, which is the result; Nesterov: velocity <- mu (velocity + mean), and the
@@ -51,21 +28,21 @@ class DenseMomentum(DenseMean):
 
     def __init__(self, momentum: float, nesterov: bool) -> None:
         self.momentum, self.nesterov = momentum, nesterov
-        self._kept = Kept("velocity")
+        super().__init__("velocity")
         self._successor: Array | None = None  # the velocity after this step
 
-    def overflows(self, gradient: Array, step: Any) -> int:
-        return step.overflows(Compensated(self._kept.get("velocity"), gradient))
+    def overflows(self, gradient: Array, ctx: StepContext) -> int:
+        return ctx.overflows(Compensated(self._kept.get("velocity"), gradient))
 
-    def apply(self, mean: Array, step: Any) -> Array:
-        with step.timed("update"):
-            velocity, mu = self._kept.open(mean, step.ops)["velocity"], self.momentum
+    def apply(self, mean: Array, ctx: StepContext) -> Array:
+        with ctx.timer.phase("update"):
+            velocity, mu = self._kept.open(mean, ctx.ops)["velocity"], self.momentum
             if self._successor is None:
-                self._successor = step.ops.empty(mean.size, mean.dtype)
-            step.ops.axpby(self._successor, mu, velocity, mu if self.nesterov else 1.0, mean)
+                self._successor = ctx.ops.empty(mean.size, mean.dtype)
+            ctx.ops.axpby(self._successor, mu, velocity, mu if self.nesterov else 1.0, mean)
             if not self.nesterov:
                 return self._successor
-            step.ops.add(mean, self._successor)
+            ctx.ops.add(mean, self._successor)
             return mean
 
     def keep(self) -> None:
@@ -73,22 +50,9 @@ class DenseMomentum(DenseMean):
         velocity, self._successor = self._successor, self._kept.get("velocity")
         self._kept.put("velocity", velocity)
 
-    def check(self, n: int, step: Any, number: int) -> None:
+    def check(self, n: int, dtype: np.dtype, number: int, rank: int) -> None:
         """Refuse a velocity of other arrays; say on one rank where a training goes on without the one it had."""
-        self._kept.check(n, "the dense arrays")
-        if n and number and self._kept.empty and step.comm.rank == 0:
+        self._kept.check(n, dtype, "the dense arrays")
+        if n and number and self._kept.empty and rank == 0:
             warnings.warn(f"the state of step {number} has no velocity of the arrays that go dense, as those saved "
                           "before there was one: it begins at zero", SchemeWarning, stacklevel=2)
-
-    def set_aside(self, spans: list[tuple[int, int]]) -> None:
-        """Let the velocity of some spans rest, until ``put_back``."""
-        self._kept.set_aside(spans)
-
-    def put_back(self, ops: Any) -> None:
-        self._kept.put_back(ops)
-
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
-        return self._kept.state(ops)
-
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        self._kept.load(state)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from ...types import Array, Compensated, Sent
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import Option
+from ..values import Compensated, Sent
 from .kept import ErrorMemory
 from .residual import keep_unsent
 
@@ -45,22 +46,22 @@ class ErrorReset(ErrorMemory):
 
     def __init__(self, period: int, between: str) -> None:
         super().__init__()
-        self.period, self.silences = period, between == "nothing"
+        self.period, self.local_steps = period, between == "nothing"
 
-    def silent(self, number: int) -> bool:
-        return self.silences and not self._resets(number)
+    def is_local(self, number: int) -> bool:
+        return self.local_steps and not self._resets(number)
 
-    def compensate(self, gradient: Array, step: Any) -> Compensated:
-        residual = self._kept.open(gradient, step.ops)["residual"]
-        return Compensated(residual if self._resets(step.number) else None, gradient)
+    def compensate(self, gradient: Array, ctx: StepContext) -> Compensated:
+        residual = self._kept.open(gradient, ctx.ops)["residual"]
+        return Compensated(residual if self._resets(ctx.number) else None, gradient)
 
-    def update(self, u: Compensated, sent: Sent, step: Any) -> Iterator[None]:
+    def update(self, u: Compensated, sent: Sent, ctx: StepContext) -> Iterator[None]:
         """e + g - sent, whether or not e was part of u."""
-        return keep_unsent(Compensated(self._kept.get("residual"), u.gradient), sent, 1.0, step.ops)
+        return keep_unsent(Compensated(self._kept.get("residual"), u.gradient), sent, 1.0, ctx.ops)
 
-    def local(self, u: Compensated, sent: Sent, step: Any) -> Array:
+    def local(self, u: Compensated, sent: Sent, ctx: StepContext) -> Array:
         """g - sent, a fresh array."""
-        return sent.taken_from(u.gradient.copy(), step.ops)
+        return sent.taken_from(u.gradient.copy(), ctx.ops)
 
     def _resets(self, number: int) -> bool:
         return (number + 1) % self.period == 0

@@ -1,13 +1,14 @@
-"""What error memories share: vectors kept from step to step, handed out and taken back as state."""
+"""Vectors that error memories keep from step to step."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument
-from ...types import Array, Compensated, Sent
+from ...ops.protocol import Ops
+from ...types import Array
+from ..interfaces import Memory
+from ..values import Span, State
 
 
 class Kept:
@@ -16,26 +17,18 @@ class Kept:
     def __init__(self, *names: str) -> None:
         self._names = names
         self._arrays: dict[str, Array] = {}
-        self._loaded: dict[str, np.ndarray] = {}
-        self._spans: list[tuple[int, int]] = []  # of what is set aside
+        self._loaded: State = {}
+        self._spans: list[Span] = []  # of what is set aside
         self._aside: list[tuple[str, int, Array]] = []
 
-    def open(self, gradient: Array, ops: Any) -> dict[str, Array]:
+    def open(self, gradient: Array, ops: Ops) -> dict[str, Array]:
         """The vectors by name, like ``gradient``."""
         for name in self._names:
             if name not in self._arrays:
-                self._check_dtype(name, gradient.dtype)
                 array = self._arrays[name] = ops.zeros(gradient.size, gradient.dtype)
                 if name in self._loaded:
                     array[:] = ops.from_host(self._loaded.pop(name))
         return self._arrays
-
-    def _check_dtype(self, name: str, dtype: Any) -> None:
-        """Refuse to round a saved vector to another dtype."""
-        saved = self._loaded.get(name)
-        if saved is not None and saved.dtype != dtype:
-            raise InvalidArgument(f"the saved {name} is {saved.dtype}, the gradients are computed in {dtype}: go on "
-                                  "with gradients of the saved dtype, or begin anew without the state")
 
     def get(self, name: str) -> Array | None:
         """A vector, or None before the first step."""
@@ -45,7 +38,7 @@ class Kept:
         """Keep another array under a name."""
         self._arrays[name] = array
 
-    def set_aside(self, spans: list[tuple[int, int]]) -> None:
+    def set_aside(self, spans: list[Span]) -> None:
         """Empty some spans of the vectors, until ``put_back``."""
         self._spans = spans
         for name, array in {**self._loaded, **self._arrays}.items():
@@ -53,7 +46,7 @@ class Kept:
                 self._aside.append((name, start, array[start:stop].copy()))
                 array[start:stop] = 0
 
-    def put_back(self, ops: Any) -> None:
+    def put_back(self, ops: Ops) -> None:
         """Fill the spans with what was set aside, whatever a step has written there; zero where nothing was kept."""
         vectors = {**self._loaded, **self._arrays}
         for array in vectors.values():
@@ -69,59 +62,66 @@ class Kept:
         """Whether no vector was ever put, opened or loaded."""
         return not self._arrays and not self._loaded
 
-    def check(self, n: int, whose: str = "the gradients") -> None:
-        """Refuse saved vectors of another size than the gradient's."""
+    def check(self, n: int, dtype: np.dtype, whose: str = "the gradients") -> None:
+        """Refuse saved vectors that have not ``n`` elements of ``dtype``."""
         for name, array in self._loaded.items():
             if array.size != n:
                 raise InvalidArgument(f"the saved {name} has {array.size} elements, {whose} have {n}")
+            if array.dtype != dtype:
+                raise InvalidArgument(f"the saved {name} is {array.dtype}, the gradients are computed in {dtype}: go "
+                                      "on with gradients of the saved dtype, or begin anew without the state")
 
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
+    def state(self, ops: Ops) -> State:
         here = {name: np.array(ops.to_host(array)) for name, array in self._arrays.items()}
         return {**self._loaded, **here}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load(self, state: State) -> None:
         self._arrays.clear()
         self._loaded = {name: state[name] for name in self._names if name in state}
 
 
-class ErrorMemory:
-    """A memory with a ``residual``, what was not sent, and perhaps more vectors, which its class names as ``keeps``: a
-    state of any step but the first must have them.
+class Keeping:
+    """The verbs of a part that keeps vectors: saved, loaded, and emptied in some spans for a step.
+
+    Parameters
+    ----------
+    names : str
+        Of the vectors.
     """
 
-    remembers = True
-    silences = False
-    takes_momentum = False  # workers take it before they hold back, so the optimizer must have none
-    diverges = False  # ranks do not get the same result, so they do not have the same model
-    keeps: tuple[str, ...] = ("residual",)
+    def __init__(self, *names: str) -> None:
+        self._kept = Kept(*names)
+
+    def set_aside(self, spans: list[Span]) -> None:
+        """Empty some spans of the vectors, until ``put_back``."""
+        self._kept.set_aside(spans)
+
+    def put_back(self, ops: Ops) -> None:
+        """Fill the spans with what was set aside."""
+        self._kept.put_back(ops)
+
+    def state(self, ops: Ops) -> State:
+        return self._kept.state(ops)
+
+    def load(self, state: State) -> None:
+        self._kept.load(state)
+
+
+class ErrorMemory(Keeping, Memory):
+    """A memory with a ``residual``, what was not sent, and perhaps more vectors, which its class names as
+    ``required_state``: a state of any step but the first must have them.
+    """
+
+    stateful = True
+    required_state: tuple[str, ...] = ("residual",)
 
     def __init__(self) -> None:
-        self._kept = Kept(*self.keeps)
+        super().__init__(*self.required_state)
 
-    def silent(self, number: int) -> bool:
-        return False
-
-    def local(self, u: Compensated, sent: Sent, step: Any) -> Array | None:
-        return None
-
-    def squared_norm(self, ops: Any) -> float:
-        """Of the residual; 0 before the first step."""
+    def squared_norm(self, ops: Ops) -> float:
+        """Squared norm of the residual; 0 before the first step."""
         residual = self._kept.get("residual")
         return 0.0 if residual is None else ops.squared_norm(residual)
 
-    def check(self, n: int) -> None:
-        """Refuse a loaded state of vectors that have not ``n`` elements."""
-        self._kept.check(n)
-
-    def set_aside(self, spans: list[tuple[int, int]]) -> None:
-        """Hold back nothing of some spans, and have nothing of them sent, until ``put_back``."""
-        self._kept.set_aside(spans)
-
-    def put_back(self, ops: Any) -> None:
-        self._kept.put_back(ops)
-
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
-        return self._kept.state(ops)
-
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        self._kept.load(state)
+    def check(self, n: int, dtype: np.dtype) -> None:
+        self._kept.check(n, dtype)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
-from ...types import Array, Compensated, Sent
+from ...ops.protocol import Ops
+from ...types import Array
+from ..interfaces import DenseMean, StepContext
 from ..options import Option
-from .dense import DenseMean, DenseMomentum
+from ..values import Compensated, Sent
+from .dense import DenseMomentum
 from .kept import ErrorMemory
 from .residual import keep_unsent
 
@@ -41,7 +43,7 @@ class MomentumCorrected(ErrorMemory):
     )
     reference = "Lin et al. 2018 (DGC)"
     takes_momentum = True
-    keeps = ("residual", "velocity")
+    required_state = ("residual", "velocity")
 
     def __init__(self, momentum: float, nesterov: str, masking: str, clip: float) -> None:
         super().__init__()
@@ -50,43 +52,43 @@ class MomentumCorrected(ErrorMemory):
         self._successor: Array | None = None  # the velocity after this step
         self._ahead: Array | None = None
 
-    def compensate(self, gradient: Array, step: Any) -> Compensated:
-        kept, axpby, mu = self._kept.open(gradient, step.ops), step.ops.axpby, self.momentum
-        share = self._clipped_share(gradient, step)
-        self._successor = _like(gradient, self._successor, step)
+    def compensate(self, gradient: Array, ctx: StepContext) -> Compensated:
+        kept, axpby, mu = self._kept.open(gradient, ctx.ops), ctx.ops.axpby, self.momentum
+        share = self._clipped_share(gradient, ctx)
+        self._successor = _like(gradient, self._successor, ctx)
         axpby(self._successor, mu, kept["velocity"], mu * share if self.nesterov else share, gradient)
         if not self.nesterov:
             return Compensated(kept["residual"], self._successor)
-        self._ahead = _like(gradient, self._ahead, step)
+        self._ahead = _like(gradient, self._ahead, ctx)
         axpby(self._ahead, 1.0, self._successor, share, gradient)
         return Compensated(kept["residual"], self._ahead)
 
-    def update(self, u: Compensated, sent: Sent, step: Any) -> Iterator[None]:
+    def update(self, u: Compensated, sent: Sent, ctx: StepContext) -> Iterator[None]:
         """What was not sent stays; then the velocity moves on (u is made of it, so not before)."""
-        yield from keep_unsent(u, sent, 1.0, step.ops)
+        yield from keep_unsent(u, sent, 1.0, ctx.ops)
         assert self._successor is not None, "compensate comes first"
         if self.masking:
-            _zero(self._successor, sent.indices, step.ops)
+            _zero(self._successor, sent.indices, ctx.ops)
         velocity, self._successor = self._successor, self._kept.get("velocity")
         self._kept.put("velocity", velocity)
 
     def for_dense(self) -> DenseMean:
         return DenseMomentum(self.momentum, self.nesterov) if self.momentum else DenseMean()
 
-    def _clipped_share(self, gradient: Array, step: Any) -> float:
+    def _clipped_share(self, gradient: Array, ctx: StepContext) -> float:
         """The factor that clips a gradient; 1 for one that is not finite, which others report."""
         if not self.clip:
             return 1.0
-        norm, limit = math.sqrt(step.ops.squared_norm(gradient)), self.clip * step.total_workers**0.5
+        norm, limit = math.sqrt(ctx.ops.squared_norm(gradient)), self.clip * ctx.workers.total**0.5
         return limit / norm if limit < norm < math.inf else 1.0
 
 
-def _like(gradient: Array, array: Array | None, step: Any) -> Array:
+def _like(gradient: Array, array: Array | None, ctx: StepContext) -> Array:
     """``array`` if it is like the gradient, else a new one."""
-    return step.ops.empty(gradient.size, gradient.dtype) if array is None or array.size != gradient.size else array
+    return ctx.ops.empty(gradient.size, gradient.dtype) if array is None or array.size != gradient.size else array
 
 
-def _zero(x: Array, indices: Array | None, ops: Any) -> None:
+def _zero(x: Array, indices: Array | None, ops: Ops) -> None:
     if indices is None:
         x[:] = 0
     else:

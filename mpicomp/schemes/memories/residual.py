@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from ...types import Array, Compensated, Sent
+from ...ops.protocol import Ops
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import Option
+from ..values import Compensated, Sent
 from .kept import ErrorMemory
 
 
@@ -31,15 +33,15 @@ class Residual(ErrorMemory):
         super().__init__()
         self.beta = beta
 
-    def compensate(self, gradient: Array, step: Any) -> Compensated:
-        return Compensated(self._kept.open(gradient, step.ops)["residual"], gradient)
+    def compensate(self, gradient: Array, ctx: StepContext) -> Compensated:
+        return Compensated(self._kept.open(gradient, ctx.ops)["residual"], gradient)
 
-    def update(self, u: Compensated, sent: Sent, step: Any) -> Iterator[None]:
+    def update(self, u: Compensated, sent: Sent, ctx: StepContext) -> Iterator[None]:
         """One pass in place: the filter everywhere, what stays of what was sent where something was."""
-        return keep_unsent(u, sent, self.beta, step.ops)
+        return keep_unsent(u, sent, self.beta, ctx.ops)
 
 
-def keep_unsent(u: Compensated, sent: Sent, beta: float, ops: Any) -> Iterator[None]:
+def keep_unsent(u: Compensated, sent: Sent, beta: float, ops: Ops) -> Iterator[None]:
     """``memory <- (1 - beta) memory + beta (u - sent)`` in place, piece by piece."""
     bounds = [*range(0, u.n, ops.PIECE), u.n]
     cuts = [None] * len(bounds) if sent.indices is None else ops.positions_of(sent.indices, bounds)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument
-from ...types import Array, Compensated, Sent
+from ...ops.protocol import Ops
+from ...types import Array
+from ..interfaces import StepContext
+from ..values import Compensated, Sent, State
 from .kept import ErrorMemory, Kept
 from .residual import keep_unsent
 
@@ -29,7 +31,8 @@ class Shifted(ErrorMemory):
     name = "shifted"
     options = ()
     reference = "Gorbunov et al. 2020 (EF-GD*)"
-    spread = (("shift", "stay"), ("shift_mean", "stay"))  # see mpicomp/checkpoint/redistribute.py
+    takes_shift = True
+    redistribution = (("shift", "stay"), ("shift_mean", "stay"))
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,32 +44,32 @@ class Shifted(ErrorMemory):
         self._shift.put("shift", shift)
         self._shift.put("shift_mean", mean)
 
-    def compensate(self, gradient: Array, step: Any) -> Compensated:
-        residual = self._kept.open(gradient, step.ops)["residual"]
+    def compensate(self, gradient: Array, ctx: StepContext) -> Compensated:
+        residual = self._kept.open(gradient, ctx.ops)["residual"]
         if self._shift.empty:
             return Compensated(residual, gradient)
         if self._difference is None:
-            self._difference = step.ops.empty(gradient.size, gradient.dtype)
-        shift = self._shift.open(gradient, step.ops)["shift"]
-        step.ops.axpby(self._difference, 1.0, gradient, -1.0, shift)
+            self._difference = ctx.ops.empty(gradient.size, gradient.dtype)
+        shift = self._shift.open(gradient, ctx.ops)["shift"]
+        ctx.ops.axpby(self._difference, 1.0, gradient, -1.0, shift)
         return Compensated(residual, self._difference)
 
-    def update(self, u: Compensated, sent: Sent, step: Any) -> Iterator[None]:
-        return keep_unsent(u, sent, 1.0, step.ops)
+    def update(self, u: Compensated, sent: Sent, ctx: StepContext) -> Iterator[None]:
+        return keep_unsent(u, sent, 1.0, ctx.ops)
 
-    def local(self, u: Compensated, sent: Sent, step: Any) -> Array | None:
+    def local(self, u: Compensated, sent: Sent, ctx: StepContext) -> Array | None:
         """The mean of all shifts: the same for every worker, so the average over a rank's is that of all ranks."""
         mean = self._shift.get("shift_mean")
         return None if mean is None else mean.copy()
 
-    def check(self, n: int) -> None:
-        super().check(n)
-        self._shift.check(n)
+    def check(self, n: int, dtype: np.dtype) -> None:
+        super().check(n, dtype)
+        self._shift.check(n, dtype)
 
-    def state(self, ops: Any) -> dict[str, np.ndarray]:
+    def state(self, ops: Ops) -> State:
         return {**super().state(ops), **self._shift.state(ops)}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load(self, state: State) -> None:
         if ("shift" in state) != ("shift_mean" in state):
             raise InvalidArgument("the state must have both of shift and shift_mean, or neither")
         super().load(state)

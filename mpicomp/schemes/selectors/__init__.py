@@ -1,10 +1,6 @@
-"""Selectors: which coordinates of the compensated gradient are sent. One a file, chosen by declared name.
+"""Selectors choose the coordinates of the compensated gradient to send. One per file, chosen by declared name.
 
-``select`` gives a selection in the compact form it has on the wire, ``expand`` its ascending indices (None: all of
-them), ``wire_like`` an empty array for one (None where only the selecting rank knows the length). ``finds_nonfinite``
-says that NaN and infinity are selected before anything else, so that the selected values show whether a gradient is
-finite. A selector for the exchange ``agreed`` has two other verbs: ``sketch``, an array that is added up over all
-workers (empty where nothing of u is needed), and ``pick``, the ascending indices that follow from the sum.
+`mpicomp.schemes.interfaces.Selector` and ``AgreedSelector`` document the verbs.
 
     >>> import numpy as np
     >>> from mpi4py import MPI

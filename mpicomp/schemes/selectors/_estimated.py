@@ -7,35 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
-from typing import Any
 
-from ...types import Array, Compensated, Part, parts_of
+from ...types import Array, Part, parts_of
 from ...types import joined as joined_by
+from ..interfaces import StepContext
+from ..values import Compensated
 
 
-def joined(parts: Iterable[Part], step: Any) -> Array:
+def joined(parts: Iterable[Part], ctx: StepContext) -> Array:
     """All, of ascending spans, in one list."""
-    return step.ops.vouch(joined_by(parts, step.ops.concatenate, step.ops.index_dtype(step.n)), step.n)
+    return ctx.ops.vouch(joined_by(parts, ctx.ops.concatenate, ctx.ops.index_dtype(ctx.n)), ctx.n)
 
 
-def selection(found: dict[int, Part], step: Any) -> Array:
+def selection(found: dict[int, Part], ctx: StepContext) -> Array:
     """Ascending indices into the whole vector of what was found in all spans."""
-    return joined([found[span] for span in range(len(step.spans))], step)
+    return joined([found[span] for span in range(len(ctx.spans))], ctx)
 
 
-def exactly(u: Compensated, spans: list[int], targets: list[int], step: Any) -> dict[int, Part]:
+def exactly(u: Compensated, spans: list[int], targets: list[int], ctx: StepContext) -> dict[int, Part]:
     """By span, its largest."""
     if not spans:
         return {}
     counts = [targets[span] for span in spans]
-    return parts_of(step.ops.top_k_spans(*u, [step.spans[span] for span in spans], counts), spans, counts)
+    return parts_of(ctx.ops.top_k_spans(*u, [ctx.spans[span] for span in spans], counts), spans, counts)
 
 
-def largest_of(u: Compensated, candidates: dict[int, Part], targets: list[int], step: Any) -> dict[int, Part]:
+def largest_of(u: Compensated, candidates: dict[int, Part], targets: list[int], ctx: StepContext) -> dict[int, Part]:
     """By span, its largest, which are among its candidates."""
     if not candidates:
         return {}
-    indices, counts = joined(candidates.values(), step), [targets[span] for span in candidates]
+    indices, counts = joined(candidates.values(), ctx), [targets[span] for span in candidates]
     bounds = list(pairwise([0, *accumulate(part.size for part in candidates.values())]))
-    largest = step.ops.top_k_spans(None, u.at(indices, step.ops), bounds, counts)
-    return parts_of(step.ops.vouch(indices[largest], step.n), candidates, counts)
+    largest = ctx.ops.top_k_spans(None, u.at(indices, ctx.ops), bounds, counts)
+    return parts_of(ctx.ops.vouch(indices[largest], ctx.n), candidates, counts)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ...types import Array
+from ..interfaces import Selector, StepContext
+from ..values import Compensated
 
-from ...types import Compensated
 
-
-class All:
+class All(Selector):
     """Selects everything: its selection is None, and no index is written."""
 
     name = "all"
     options = ()
     reference = "-"
     finds_nonfinite = True
+    selects_all = True
 
-    def select(self, u: Compensated, step: Any) -> None:
+    def select(self, u: Compensated, ctx: StepContext) -> None:
         return None
 
-    def expand(self, wire: None, step: Any) -> None:
+    def expand(self, wire: Array | None, ctx: StepContext) -> None:
         return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...types import Array, Compensated
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import Option
+from ..values import Compensated
 from ._by_span import Listed
 
 
@@ -26,5 +26,5 @@ class Bins(Listed):
     def __init__(self, bin: int) -> None:
         self.bin = bin
 
-    def select(self, u: Compensated, step: Any) -> Array:
-        return step.ops.bin_select_spans(*u, step.spans, self.bin, zeros=False)
+    def select(self, u: Compensated, ctx: StepContext) -> Array:
+        return ctx.ops.bin_select_spans(*u, ctx.spans, self.bin, zeros=False)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..._util.partition import chunk_count
-from ...types import Array, Compensated
+from ...types import Array
+from ..interfaces import Selector, StepContext
 from ..options import Option
+from ..values import Compensated
 
 LONGEST = 65536
 
 
-class ChunkMax:
+class ChunkMax(Selector):
     """Of every ``chunk`` elements the one of largest magnitude (ties: lowest index; NaN counts as largest).
 
     Density 1/chunk; a schedule of densities changes the chunk. One pass over memory and gradient. On the wire a
@@ -27,30 +27,31 @@ class ChunkMax:
     options = (Option("chunk", int, 112, "elements a chunk, one of which is sent", low=1, high=LONGEST),)
     reference = "Chen et al. 2020 (ScaleCom)"
     finds_nonfinite = True
+    broadcasts = True
 
     def __init__(self, chunk: int) -> None:
         self.chunk = chunk
 
-    def select(self, u: Compensated, step: Any) -> Array:
+    def select(self, u: Compensated, ctx: StepContext) -> Array:
         """Positions inside the chunks, all spans one after the other."""
-        wire = self.wire_like(step)
-        step.ops.chunk_max_spans(*u, self._spans(step), wire)
+        wire = self.wire_like(ctx)
+        ctx.ops.chunk_max_spans(*u, self._spans(ctx), wire)
         return wire
 
-    def expand(self, wire: Array, step: Any) -> Array:
+    def expand(self, wire: Array, ctx: StepContext) -> Array:
         """Ascending indices into the whole vector."""
-        indices = step.ops.empty(wire.size, step.ops.index_dtype(step.n))
-        step.ops.chunk_indices_spans(wire, self._spans(step), step.n, indices)
+        indices = ctx.ops.empty(wire.size, ctx.ops.index_dtype(ctx.n))
+        ctx.ops.chunk_indices_spans(wire, self._spans(ctx), ctx.n, indices)
         return indices
 
-    def wire_like(self, step: Any) -> Array:
+    def wire_like(self, ctx: StepContext) -> Array:
         """An empty array of the size every rank's selection has on the wire."""
-        spans = self._spans(step)
+        spans = self._spans(ctx)
         dtype = np.uint8 if max(chunk for *_, chunk in spans) <= 256 else np.uint16
-        return step.ops.empty(sum(chunk_count(stop - start, chunk) for start, stop, chunk in spans), dtype)
+        return ctx.ops.empty(sum(chunk_count(stop - start, chunk) for start, stop, chunk in spans), dtype)
 
-    def _spans(self, step: Any) -> list[tuple[int, int, int]]:
+    def _spans(self, ctx: StepContext) -> list[tuple[int, int, int]]:
         """Each span with the length of its chunks."""
-        densities = (step.density(1 / self.chunk, span) for span in range(len(step.spans)))
+        densities = (ctx.density(1 / self.chunk, span) for span in range(len(ctx.spans)))
         chunks = (min(LONGEST, round(1 / density)) for density in densities)
-        return [(*span, chunk) for span, chunk in zip(step.spans, chunks, strict=True)]
+        return [(*span, chunk) for span, chunk in zip(ctx.spans, chunks, strict=True)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
 
 from ...ops.search import MANY
-from ...types import Array, Compensated, parts_of
+from ...types import Array, parts_of
+from ..interfaces import StepContext
+from ..values import Compensated
 from ._by_span import DENSITY, K, Listed, Targeted
 from ._estimated import exactly, largest_of, selection
 
@@ -28,13 +29,13 @@ class Gaussian(Targeted, Listed):
     options = (DENSITY, K)
     reference = "Shi et al. 2019 (Gaussian-k)"
 
-    def select(self, u: Compensated, step: Any) -> Array:
-        targets = self.targets(step)
-        indices, counts, lams = step.ops.normal_spans(*u, step.spans, targets)
+    def select(self, u: Compensated, ctx: StepContext) -> Array:
+        targets = self.targets(ctx)
+        indices, counts, lams = ctx.ops.normal_spans(*u, ctx.spans, targets)
         found = parts_of(indices, range(len(targets)), counts)
         crowded = {span: part for span, part in found.items()
                    if isfinite(lams[span]) and part.size > MANY * targets[span]}
         overflowed = [span for span, part in found.items() if not (isfinite(lams[span]) or part.size)]
-        found |= largest_of(u, crowded, targets, step)
-        found |= exactly(u, overflowed, targets, step)
-        return selection(found, step)
+        found |= largest_of(u, crowded, targets, ctx)
+        found |= exactly(u, overflowed, targets, ctx)
+        return selection(found, ctx)

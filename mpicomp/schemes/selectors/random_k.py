@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...types import Array, Compensated
+from ...types import Array
+from ..interfaces import AgreedSelector, StepContext
+from ..values import Compensated
 from ._by_span import DENSITY, K, Targeted
 
 SHARED = 1 << 31  # numbers from here on belong to no worker or rank: span s of all of them draws from SHARED + s
 
 
-class RandomK(Targeted):
+class RandomK(Targeted, AgreedSelector):
     """One random coordinate out of each of k nearly equal parts of a span; the same on all ranks, new in every step.
 
     Every rank draws them from (seed, step, span), so no index is sent, nor anything else to agree on. In expectation
@@ -23,10 +23,10 @@ class RandomK(Targeted):
     options = (DENSITY, K)
     reference = "Stich et al. 2018"
 
-    def sketch(self, u: Compensated, step: Any) -> Array:
+    def sketch(self, u: Compensated, ctx: StepContext) -> Array:
         """Nothing about u is needed."""
-        return step.ops.empty(0, u.gradient.dtype)
+        return ctx.ops.empty(0, u.gradient.dtype)
 
-    def pick(self, total: Array, step: Any) -> Array:
+    def pick(self, total: Array, ctx: StepContext) -> Array:
         """Ascending indices into the whole vector."""
-        return step.ops.random_strata_spans(step.n, step.spans, self.targets(step), step.key(SHARED))
+        return ctx.ops.random_strata_spans(ctx.n, ctx.spans, self.targets(ctx), ctx.key(SHARED))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 
-from ...types import Array, Compensated
+from ...types import Array
+from ..interfaces import AgreedSelector, StepContext
 from ..options import Option
+from ..values import Compensated
 from ._by_span import DENSITY, K, Targeted
 
 
-class Rows(Targeted):
+class Rows(Targeted, AgreedSelector):
     """Whole rows of ``row`` neighbouring elements, those of largest norm in the mean, as a sketch of it estimates.
 
     A row's sketch are its products with ``width`` columns of random signs, the same on all ranks, new in every step.
@@ -35,32 +37,39 @@ class Rows(Targeted):
         super().__init__(density, k)
         self.row, self.width = row, width
 
-    def sketch(self, u: Compensated, step: Any) -> Array:
+    def cautions(self) -> Iterator[str]:
+        if self.row <= self.width:
+            yield (f"the sketches of selector {self.name} are as long as the gradient where row={self.row} is no "
+                   f"more than width={self.width}, so that more is sent than without compression: take row several "
+                   "times width, such as row=64,width=4")  # fmt: skip
+
+    def sketch(self, u: Compensated, ctx: StepContext) -> Array:
         """``width`` numbers for each row, all spans one after the other."""
-        sketch = step.ops.empty(sum(self._rows(step)) * self.width, u.gradient.dtype)
-        step.ops.project_rows_spans(*u, step.spans, self.row, self.width, _seed(step), sketch)
+        sketch = ctx.ops.empty(sum(self._rows(ctx)) * self.width, u.gradient.dtype)
+        ctx.ops.project_rows_spans(*u, ctx.spans, self.row, self.width, _seed(ctx), sketch)
         return sketch
 
-    def pick(self, total: Array, step: Any) -> Array:
+    def pick(self, total: Array, ctx: StepContext) -> Array:
         """Ascending indices into the whole vector, where ``total`` is the sum of all sketches."""
-        rows = self._rows(step)
-        wanted = [min(own, -(-target // self.row)) for own, target in zip(rows, self.targets(step), strict=True)]
+        rows = self._rows(ctx)
+        wanted = [min(own, -(-target // self.row)) for own, target in zip(rows, self.targets(ctx), strict=True)]
         bounds = list(pairwise([0, *accumulate(rows)]))
-        largest = step.ops.top_k_spans(None, self._norms(total, sum(rows), step), bounds, wanted)
-        return step.ops.expand_rows_spans(largest, self.row, step.spans, step.n)
+        largest = ctx.ops.top_k_spans(None, self._norms(total, sum(rows), ctx), bounds, wanted)
+        return ctx.ops.expand_rows_spans(largest, self.row, ctx.spans, ctx.n)
 
-    def _norms(self, total: Array, rows: int, step: Any) -> Array:
-        ops, norms = step.ops, step.ops.empty(rows, total.dtype)
-        bounds = step.kept(("rows", rows), lambda: ops.from_host(np.arange(rows + 1, dtype=np.int64) * self.width))
+    def _norms(self, total: Array, rows: int, ctx: StepContext) -> Array:
+        ops, norms = ctx.ops, ctx.ops.empty(rows, total.dtype)
+        bounds = ctx.scratch.once(
+            ("rows", rows), lambda: ops.from_host(np.arange(rows + 1, dtype=np.int64) * self.width))
         ops.group_norms(total, bounds, "l2", norms)
         return norms
 
-    def _rows(self, step: Any) -> list[int]:
+    def _rows(self, ctx: StepContext) -> list[int]:
         """How many rows each span has."""
-        return [-(-(stop - start) // self.row) for start, stop in step.spans]
+        return [-(-(stop - start) // self.row) for start, stop in ctx.spans]
 
 
-def _seed(step: Any) -> int:
+def _seed(ctx: StepContext) -> int:
     """Of the random signs: the scheme's seed and the step, the same on all ranks."""
-    key = step.key(0)
+    key = ctx.key(0)
     return (key.seed * 2**32 + key.step) % 2**63

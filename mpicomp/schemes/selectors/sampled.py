@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...types import Array, Compensated, Part, parts_of
+from ...types import Array, Part, parts_of
+from ..interfaces import StepContext
 from ..options import Option
+from ..values import Compensated
 from ._by_span import DENSITY, K, Listed, Targeted
 from ._estimated import exactly, largest_of, selection
 
@@ -39,12 +39,12 @@ class Sampled(Targeted, Listed):
         super().__init__(density, k)
         self.sample = sample
 
-    def select(self, u: Compensated, step: Any) -> Array:
-        targets = self.targets(step)
+    def select(self, u: Compensated, ctx: StepContext) -> Array:
+        targets = self.targets(ctx)
         found: dict[int, Part] = {}
-        left = {span: 0.0 for span, (start, stop) in enumerate(step.spans)  # of which everything is to be sent
+        left = {span: 0.0 for span, (start, stop) in enumerate(ctx.spans)  # of which everything is to be sent
                 if targets[span] == stop - start and self.stride(targets[span]) > 1}
-        for span, (lam, part) in self._estimates(u, targets, step).items():
+        for span, (lam, part) in self._estimates(u, targets, ctx).items():
             if part.size >= LOW * targets[span]:
                 found[span] = part
             elif lam > 0:  # not NaN
@@ -52,32 +52,32 @@ class Sampled(Targeted, Listed):
         for _ in range(LOWERINGS):
             if not left:
                 break
-            indices, of_each = step.ops.threshold_spans(*u, [step.spans[span] for span in left], list(left.values()))
+            indices, of_each = ctx.ops.threshold_spans(*u, [ctx.spans[span] for span in left], list(left.values()))
             found |= {span: part for span, part in parts_of(indices, left, of_each).items()
                       if part.size >= LOW * targets[span]}
             left = {span: LOW * lam for span, lam in left.items() if span not in found}
         crowded = {span: found[span] for span in sorted(found) if found[span].size > HIGH * targets[span]}
-        found |= largest_of(u, crowded, targets, step)
-        found |= exactly(u, [span for span in range(len(targets)) if span not in found], targets, step)
-        return selection(found, step)
+        found |= largest_of(u, crowded, targets, ctx)
+        found |= exactly(u, [span for span in range(len(targets)) if span not in found], targets, ctx)
+        return selection(found, ctx)
 
-    def _estimates(self, u: Compensated, targets: list[int], step: Any) -> dict[int, tuple[float, Part]]:
+    def _estimates(self, u: Compensated, targets: list[int], ctx: StepContext) -> dict[int, tuple[float, Part]]:
         """By span, the smallest magnitude of its sample's own top-k, and all that reach it.
 
         Nothing of spans whose sample would be everything, or of which everything is to be sent.
         """
         spans, samples, counts = {}, [], []
-        for span, ((start, stop), target) in enumerate(zip(step.spans, targets, strict=True)):
+        for span, ((start, stop), target) in enumerate(zip(ctx.spans, targets, strict=True)):
             stride = self.stride(target)
             if stride > 1 and target < stop - start:
-                first = step.number % stride
+                first = ctx.number % stride
                 size = -(-(stop - start - first) // stride)
                 spans[span] = start, stop
                 samples.append((start + first, stride, size))
                 counts.append(max(1, round(size * target / (stop - start))))
         if not spans:
             return {}
-        found = step.ops.sampled_spans(*u, list(spans.values()), samples, counts)
+        found = ctx.ops.sampled_spans(*u, list(spans.values()), samples, counts)
         parts = parts_of(found.indices, spans, found.counts)
         return {span: (lam, parts[span]) for span, lam in zip(spans, found.lams, strict=True)}
 

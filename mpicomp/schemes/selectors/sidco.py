@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
 
 from ...ops.search import HIGH
-from ...types import Array, Compensated, parts_of
+from ...types import Array, parts_of
+from ..interfaces import StepContext
+from ..values import Compensated
 from ._by_span import DENSITY, K, Listed, Targeted
 from ._estimated import exactly, largest_of, selection
 
@@ -29,13 +30,13 @@ class Sidco(Targeted, Listed):
     options = (DENSITY, K)
     reference = "Abdelmoniem et al. 2021 (SIDCo)"
 
-    def select(self, u: Compensated, step: Any) -> Array:
-        targets = self.targets(step)
-        indices, counts, lams = step.ops.exponential_spans(*u, step.spans, targets)
+    def select(self, u: Compensated, ctx: StepContext) -> Array:
+        targets = self.targets(ctx)
+        indices, counts, lams = ctx.ops.exponential_spans(*u, ctx.spans, targets)
         found = parts_of(indices, range(len(targets)), counts)
         taken_back = {span: part for span, part in found.items()
                       if isfinite(lams[span]) and part.size > HIGH * targets[span]}
         nothing = [span for span, part in found.items() if part.size == 0 < targets[span]]
-        found |= largest_of(u, taken_back, targets, step)
-        found |= exactly(u, nothing, targets, step)
-        return selection(found, step)
+        found |= largest_of(u, taken_back, targets, ctx)
+        found |= exactly(u, nothing, targets, ctx)
+        return selection(found, ctx)

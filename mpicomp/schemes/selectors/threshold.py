@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...types import Array, Compensated
+from ...types import Array
+from ..interfaces import StepContext
 from ..options import DENSITY, LAM, K
+from ..values import Compensated
 from ._by_span import Listed
 
 
@@ -21,16 +21,17 @@ class Threshold(Listed):
     name = "threshold"
     options = (LAM, DENSITY, K)
     reference = "Sahu et al. 2021"
+    has_threshold = True
 
     def __init__(self, lam: float | None, density: float, k: int | None) -> None:
         self.lam, self.density, self.k = lam, density, k
 
-    def threshold(self, step: Any) -> float:
+    def threshold(self, ctx: StepContext) -> float:
         """The smallest magnitude sent."""
         if self.lam is not None:
             return self.lam
-        k: float = self.k or max(1.0, step.density(self.density, 0) * step.n)
+        k: float = self.k or max(1.0, ctx.density(self.density, 0) * ctx.n)
         return 0.5 * k**-0.5
 
-    def select(self, u: Compensated, step: Any) -> Array:
-        return step.ops.threshold(*u, self.threshold(step))
+    def select(self, u: Compensated, ctx: StepContext) -> Array:
+        return ctx.ops.threshold(*u, self.threshold(ctx))

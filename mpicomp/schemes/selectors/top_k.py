@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...types import Array, Compensated
+from ...types import Array
+from ..interfaces import StepContext
+from ..values import Compensated
 from ._by_span import DENSITY, Counted, K
 
 
@@ -18,8 +18,8 @@ class TopK(Counted):
     options = (DENSITY, K)
     reference = "Aji and Heafield 2017; Stich et al. 2018"
 
-    def select(self, u: Compensated, step: Any) -> Array:
-        return step.ops.top_k_spans(*u, step.spans, self.counts(step))
+    def select(self, u: Compensated, ctx: StepContext) -> Array:
+        return ctx.ops.top_k_spans(*u, ctx.spans, self.counts(ctx))
 
-    def wire_like(self, step: Any) -> Array:
-        return step.ops.empty(sum(self.counts(step)), step.ops.index_dtype(step.n))
+    def wire_like(self, ctx: StepContext) -> Array:
+        return ctx.ops.empty(sum(self.counts(ctx)), ctx.ops.index_dtype(ctx.n))

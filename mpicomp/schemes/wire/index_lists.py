@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import CorruptMessage
-from ...types import Array, Compensated, Sent
+from ...types import Array
+from ..interfaces import StepContext
+from ..values import Compensated, Sent
 from . import validation
 
 BYTE = np.dtype(np.uint8)
@@ -29,23 +31,39 @@ class Pairs(NamedTuple):
     def size(self) -> int:
         return self.indices.size
 
-    def at(self, positions: Array | slice, step: Any) -> Pairs:
+    def at(self, positions: Array | slice, ctx: StepContext) -> Pairs:
         """The pairs at some ascending positions of the list; fresh arrays where ``positions`` is one."""
-        return Pairs(step.ops.vouch(self.indices[positions], step.n, self.indices), self.values[positions])
+        return Pairs(ctx.ops.vouch(self.indices[positions], ctx.n, self.indices), self.values[positions])
 
 
-def choose(workers: list[Compensated], step: Any) -> tuple[list[Pairs], list[int]]:
-    """Each worker's pairs where the selector chooses, and how many non-finite values show."""
+class Lists(NamedTuple):
+    """Choice and message of exchanges that add lists: each local worker's own."""
+
+    own: list[Pairs]
+    nonfinite: list[int]
+    sent: None = None
+
+    def rounded(self, ctx: StepContext) -> Lists:
+        """The lists as their receivers read them."""
+        return self._replace(own=[rounded(one, ctx) for one in self.own])
+
+    def bits(self, ctx: StepContext) -> float:
+        """Bits of one worker's list, mean over this rank's workers."""
+        return 8.0 * pair_bytes(ctx) * sum(one.size for one in self.own) / len(self.own)
+
+
+def choose(us: list[Compensated], ctx: StepContext) -> Lists:
+    """Each worker's pairs where the selector chooses."""
     lists, seen = [], []
-    for u in workers:
-        indices = step.selector.expand(step.selector.select(u, step), step)
-        values, found = step.read(u, indices)
+    for u in us:
+        indices = ctx.selector.expand(ctx.selector.select(u, ctx), ctx)
+        values, found = ctx.read(u, indices)
         lists.append(Pairs(indices, values))
         seen.append(found)
-    return lists, seen
+    return Lists(lists, seen)
 
 
-def add(lists: list[Pairs], step: Any, filled: bool = False) -> Pairs:
+def add(lists: list[Pairs], ctx: StepContext, filled: bool = False) -> Pairs:
     """The sum: every index of any list once, values added in the order of the lists. Of several, those that came from
     other ranks need not have been examined, and may be ``filled`` up.
 
@@ -58,7 +76,7 @@ def add(lists: list[Pairs], step: Any, filled: bool = False) -> Pairs:
         return lists[0]
     indices, values = zip(*lists, strict=True)
     with validation.received():
-        return Pairs(*step.ops.add_lists(list(indices), list(values), step.n, filled))
+        return Pairs(*ctx.ops.add_lists(list(indices), list(values), ctx.n, filled))
 
 
 def bounds(sizes: Iterable[int]) -> Bounds:
@@ -70,58 +88,58 @@ def sizes(parts: Bounds) -> list[int]:
     return [stop - start for start, stop in parts]
 
 
-def by_span(pairs: Pairs, step: Any) -> Bounds:
+def by_span(pairs: Pairs, ctx: StepContext) -> Bounds:
     """Where in a list the part of each span begins and ends."""
-    ends = step.ops.positions_of(pairs.indices, [stop for _, stop in step.spans])
+    ends = ctx.ops.positions_of(pairs.indices, [stop for _, stop in ctx.spans])
     return list(pairwise([0, *ends]))
 
 
-def largest(pairs: Pairs, parts: Bounds, counts: list[int], step: Any) -> Array | None:
+def largest(pairs: Pairs, parts: Bounds, counts: list[int], ctx: StepContext) -> Array | None:
     """Where in a list the ``counts`` largest of each part stand, ascending; None: nowhere are there more."""
     there = sizes(parts)
     wanted = [min(both) for both in zip(counts, there, strict=True)]
-    return None if wanted == there else step.ops.top_k_spans(None, pairs.values, parts, wanted)
+    return None if wanted == there else ctx.ops.top_k_spans(None, pairs.values, parts, wanted)
 
 
-def narrows(step: Any) -> bool:
+def narrows(ctx: StepContext) -> bool:
     """Whether a value may change on the wire."""
-    return step.codec.may_overflow(step.dtype)
+    return ctx.codec.may_overflow(ctx.dtype)
 
 
-def rounded(pairs: Pairs, step: Any) -> Pairs:
+def rounded(pairs: Pairs, ctx: StepContext) -> Pairs:
     """The list as its receivers read it."""
-    if not narrows(step):
+    if not narrows(ctx):
         return pairs
-    place = step.place(0, pairs.indices)
-    return pairs._replace(values=step.codec.decode(step.codec.encode(pairs.values, place, step), place, step))
+    place = ctx.place(0, pairs.indices)
+    return pairs._replace(values=ctx.codec.decode(ctx.codec.encode(pairs.values, place, ctx), place, ctx))
 
 
-def pair_bytes(step: Any) -> int:
+def pair_bytes(ctx: StepContext) -> int:
     """Bytes of one pair on the wire."""
-    return step.ops.index_dtype(step.n).itemsize + step.codec.dtype(step.dtype).itemsize
+    return ctx.ops.index_dtype(ctx.n).itemsize + ctx.codec.wire_dtype(ctx.dtype).itemsize
 
 
-def write(pairs: Pairs, step: Any, length: int | None = None) -> Array:
+def write(pairs: Pairs, ctx: StepContext, length: int | None = None) -> Array:
     """A list as bytes: indices, then codes. Filled up to ``length`` pairs by ones at the index n."""
-    codes = step.codec.encode(pairs.values, step.place(0, pairs.indices), step)
+    codes = ctx.codec.encode(pairs.values, ctx.place(0, pairs.indices), ctx)
     missing = 0 if length is None else length - pairs.size
     indices = pairs.indices
     if missing:
-        past = step.ops.zeros(missing, indices.dtype)
-        past += step.n
-        indices = step.ops.concatenate([indices, past], indices.dtype)
-        codes = step.ops.concatenate([codes, step.ops.zeros(missing, codes.dtype)], codes.dtype)
-    return step.ops.concatenate([indices.view(BYTE), codes.view(BYTE)], BYTE)
+        past = ctx.ops.zeros(missing, indices.dtype)
+        past += ctx.n
+        indices = ctx.ops.concatenate([indices, past], indices.dtype)
+        codes = ctx.ops.concatenate([codes, ctx.ops.zeros(missing, codes.dtype)], codes.dtype)
+    return ctx.ops.concatenate([indices.view(BYTE), codes.view(BYTE)], BYTE)
 
 
-def unreadable(nbytes: int, step: Any) -> Array:
+def unreadable(nbytes: int, ctx: StepContext) -> Array:
     """A message that every reader refuses: negative indices."""
-    message = step.ops.empty(nbytes, BYTE)
+    message = ctx.ops.empty(nbytes, BYTE)
     message[:] = 0xFF
     return message
 
 
-def read(message: Array, step: Any, filled: bool = False, check: bool = True) -> Pairs:
+def read(message: Array, ctx: StepContext, filled: bool = False, check: bool = True) -> Pairs:
     """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out. Without
     ``check`` indices are still to be examined, and nothing is left out. What is read may be the message's own memory.
 
@@ -130,22 +148,22 @@ def read(message: Array, step: Any, filled: bool = False, check: bool = True) ->
     CorruptMessage
         The bytes are no whole pairs, or indices do not ascend within the vector.
     """
-    dtype = step.ops.index_dtype(step.n)
-    if message.size % pair_bytes(step):
-        raise CorruptMessage(f"a list of pairs takes a multiple of {pair_bytes(step)} bytes, got {message.size}")
-    cut = message.size // pair_bytes(step) * dtype.itemsize
+    dtype = ctx.ops.index_dtype(ctx.n)
+    if message.size % pair_bytes(ctx):
+        raise CorruptMessage(f"a list of pairs takes a multiple of {pair_bytes(ctx)} bytes, got {message.size}")
+    cut = message.size // pair_bytes(ctx) * dtype.itemsize
     indices = validation.aligned(message[:cut], dtype.itemsize).view(dtype)
-    codes = validation.aligned(message[cut:], step.codec.dtype(step.dtype).itemsize)
-    values = step.codec.decode(codes, step.place(0, indices), step)
+    codes = validation.aligned(message[cut:], ctx.codec.wire_dtype(ctx.dtype).itemsize)
+    values = ctx.codec.decode(codes, ctx.place(0, indices), ctx)
     if not check:
         return Pairs(indices, values)
     if not filled:
-        return Pairs(validation.ascending(indices, step), values)
-    count = step.ops.filled_length(indices, step.n)
+        return Pairs(validation.ascending(indices, ctx), values)
+    count = ctx.ops.filled_length(indices, ctx.n)
     if count < 0:
-        raise CorruptMessage(f"a list of pairs must ascend within [0, {step.n}) and be filled up at its end: another "
+        raise CorruptMessage(f"a list of pairs must ascend within [0, {ctx.n}) and be filled up at its end: another "
                              "rank's message is damaged")
-    return Pairs(step.ops.vouch(indices[:count], step.n), values[:count])
+    return Pairs(ctx.ops.vouch(indices[:count], ctx.n), values[:count])
 
 
 class Ledger:
@@ -163,43 +181,44 @@ class Ledger:
         """Of a sum only ``kept`` goes on, its entries at ``positions`` (None: all)."""
         self._left.append((total, kept, positions))
 
-    def sent(self, final: Array, step: Any) -> list[Sent]:
+    def sent(self, final: Array, ctx: StepContext) -> list[Sent]:
         """What each of this rank's workers sent, ``final`` being the indices that came through."""
         own = [one for one in self._own if one.indices is not final]
         # Of what is final itself all came through, or all but what was rounded away.
-        left = [_left_out(*one, step) for one in self._left if narrows(step) or one[1].indices is not final]
+        left = [_left_out(*one, ctx) for one in self._left if narrows(ctx) or one[1].indices is not final]
         asked = [*own, *left]
-        through: Iterable[Any] = ()
+        through: Iterable[tuple[Array, Array]] = ()
         if asked:
             indices, values = (list(parts) for parts in zip(*asked, strict=True))
-            through = step.ops.restrict(indices, values, final, [False] * len(own) + [True] * len(left))
+            through = ctx.ops.restrict(indices, values, final, [False] * len(own) + [True] * len(left))
         found = (Pairs(*one) for one in through)
         sent = [one if one.indices is final else next(found) for one in self._own]
         back = [one for one in found if one.size]
         for one in back:
-            step.ops.scale(one.values, -1.0)
-        sent[0] = add([sent[0], *back], step)
+            ctx.ops.scale(one.values, -1.0)
+        sent[0] = add([sent[0], *back], ctx)
         return [Sent(*one) for one in sent]
 
 
-def _left_out(total: Pairs, kept: Pairs, positions: Array | None, step: Any) -> Pairs:
+def _left_out(total: Pairs, kept: Pairs, positions: Array | None, ctx: StepContext) -> Pairs:
     """The sum less what was kept of it: zero where that was all."""
     left = total.values.copy()
-    if positions is not None and not narrows(step):
-        step.ops.clear(left, positions)
+    if positions is not None and not narrows(ctx):
+        ctx.ops.clear(left, positions)
         return Pairs(total.indices, left)
     minus = kept.values.copy()
-    step.ops.scale(minus, -1.0)
-    step.add_at(left, positions, minus)
+    ctx.ops.scale(minus, -1.0)
+    ctx.add_at(left, positions, minus)
     return Pairs(total.indices, left)
 
 
-def merged(lists: list[Pairs], counts: list[int] | None, ledger: Ledger, step: Any, filled: bool = False) -> Pairs:
+def merged(lists: list[Pairs], counts: list[int] | None, ledger: Ledger, ctx: StepContext, filled: bool = False
+           ) -> Pairs:
     """The sum of lists, rounded; of each span the ``counts`` largest (None: all). The ledger knows what is left out."""
-    total = add(lists, step, filled)
-    positions = None if counts is None else largest(total, by_span(total, step), counts, step)
-    if positions is None and not narrows(step):
+    total = add(lists, ctx, filled)
+    positions = None if counts is None else largest(total, by_span(total, ctx), counts, ctx)
+    if positions is None and not narrows(ctx):
         return total
-    kept = rounded(total if positions is None else total.at(positions, step), step)
+    kept = rounded(total if positions is None else total.at(positions, ctx), ctx)
     ledger.leave(total, kept, positions)
     return kept

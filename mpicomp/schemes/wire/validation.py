@@ -9,25 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from ...errors import CorruptMessage, InvalidArgument
+from ...ops.protocol import Ops
 from ...types import Array, address
+from ..interfaces import StepContext
 
 BYTES_A_VALUE = 64  # no index with its code and its share of the scales is longer
 
 
-def ascending(indices: Array, step: Any) -> Array:
+def ascending(indices: Array, ctx: StepContext) -> Array:
     """``indices``, where they ascend within the vector; one read of the list.
 
     Raises
     ------
     CorruptMessage
     """
-    if not step.ops.ascends(indices, step.n):
-        raise CorruptMessage(f"a list of indices must ascend within [0, {step.n}): another rank's message is damaged")
+    if not ctx.ops.ascends(indices, ctx.n):
+        raise CorruptMessage(f"a list of indices must ascend within [0, {ctx.n}): another rank's message is damaged")
     return indices
 
 
@@ -38,9 +39,9 @@ def counts(numbers: Iterable[int], most: int, what: str) -> None:
             raise CorruptMessage(f"rank {rank} announced {number} {what}, expected at most {most}")
 
 
-def longest(step: Any) -> int:
+def longest(ctx: StepContext) -> int:
     """Bytes that no message of one worker's whole vector exceeds."""
-    return BYTES_A_VALUE * (step.n + len(step.tensors) + 64)
+    return BYTES_A_VALUE * (ctx.n + len(ctx.tensors) + 64)
 
 
 @contextmanager
@@ -62,7 +63,7 @@ def aligned(part: Array, nbytes: int) -> Array:
     return part if address(part) % nbytes == 0 else part.copy()
 
 
-def lengths_at_heads(messages: dict[int, tuple[Array, int]], fields: int, ops: Any) -> dict[int, list[list[int]]]:
+def lengths_at_heads(messages: dict[int, tuple[Array, int]], fields: int, ops: Ops) -> dict[int, list[list[int]]]:
     """The ``fields`` int64 numbers that each worker has at the beginning of its rank's message of bytes.
 
     Messages are given by rank, with the number of their workers; a device is asked once for all.

@@ -247,7 +247,7 @@ def test_an_overflow_waits_for_dense_arrays_in_flight(own, text, monkeypatch):
 @pytest.mark.parametrize("text", ["topk:k=5,dense=1d", "scalecom:chunk=4,dense=1d", "dense:values=bfloat16"])
 def test_an_error_in_mid_step_waits_for_what_is_in_flight(own, text, monkeypatch):
     """Whatever it is: a codec that refuses its argument, for example."""
-    monkeypatch.setattr("mpicomp.reducer.step.BUCKET_BYTES", 1 << 18)
+    monkeypatch.setattr("mpicomp.schemes.averaging.BUCKET_BYTES", 1 << 18)
     waiting, start, wait_for = [], own.start_allreduce, own.wait_for
 
     def started(*args, **named):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import mpicomp
-from mpicomp.reducer.workers import Workers
+from mpicomp.schemes.workers import Workers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "comm"))
 import setup_calls

@@ -58,7 +58,7 @@ def memory_of(optimizer, names):
     """What is kept of some parameters: residuals, velocities and this rank's pieces of second memories."""
     kept = {}
     for reducer in optimizer.reducers.values():
-        bucket, state = reducer._bucket, reducer.state_dict()
+        bucket, state = reducer._laid_out.bucket, reducer.state_dict()
         for name, (start, stop) in zip(bucket.names, bucket.spans, strict=True):
             if name in names:
                 for key, value in state.items():

@@ -8,7 +8,8 @@ from mpi4py import MPI
 
 from mpicomp import Comm, Reducer
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
-from mpicomp.reducer import run_step, step
+from mpicomp.reducer import run_step
+from mpicomp.schemes import averaging
 
 THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 N = 5003  # float32: five buckets of 4 KiB
@@ -38,7 +39,7 @@ def started(own, monkeypatch):
 
 def reduced(comm, text, bucket_bytes, monkeypatch, vectors, workers=1, **options):
     """Means and bytes sent of some steps, with buckets of a size."""
-    monkeypatch.setattr(step, "BUCKET_BYTES", bucket_bytes)
+    monkeypatch.setattr(averaging, "BUCKET_BYTES", bucket_bytes)
     reducer = Reducer(comm, text, workers=workers, algorithm="ring", **options)
     means = [reducer.reduce({"w": w.copy(), "b": b.copy()}) for w, b in vectors]
     return means, reducer.stats.bytes_sent
@@ -85,7 +86,7 @@ def test_mean_and_bits(world, reproducible, monkeypatch, seed):
 def test_buckets_are_even_and_cover_the_vector(own, started, monkeypatch):
     if not THREADS or own.size == 1:
         return
-    monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
+    monkeypatch.setattr(averaging, "BUCKET_BYTES", 4096)
     gradient = np.ones(N, np.float32)
     reducer = Reducer(own, "half")
     out = np.empty_like(gradient)
@@ -95,24 +96,24 @@ def test_buckets_are_even_and_cover_the_vector(own, started, monkeypatch):
     assert sum(started) == N
     assert started == [1024, 1024, 1024, 1024, 907]
     assert set(reducer.stats.seconds) >= {"select", "agree", "exchange"}
-    kept = sum(array.nbytes for array in reducer._step._scratch.values())
+    kept = sum(array.nbytes for array in reducer._laid_out.ctx.scratch._arrays.values())
     assert kept == gradient.nbytes  # buckets are parts of one vector
 
 
 def test_what_needs_no_pass_of_its_own_goes_in_one_call(own, started, monkeypatch):
     """Neither copied nor rounded, divided as it becomes final: there is nothing to do meanwhile."""
-    monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
+    monkeypatch.setattr(averaging, "BUCKET_BYTES", 4096)
     gradient = np.full(N, own.rank + 1, np.float32)
     reducer, out = Reducer(own, "dense", algorithm="ring"), np.empty_like(gradient)
     reducer.reduce(gradient, out=out)
     np.testing.assert_array_equal(out, np.float32(sum(range(own.size + 1))) * np.float32(1 / own.size))
     np.testing.assert_array_equal(gradient, own.rank + 1)
-    assert not started and not reducer._step._scratch
+    assert not started and not reducer._laid_out.ctx.scratch._arrays
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_nothing_leaves_in_a_step_that_does_not_count(own, started, policy, monkeypatch):
-    monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
+    monkeypatch.setattr(averaging, "BUCKET_BYTES", 4096)
     reducer = Reducer(own, "half", nonfinite=policy)
     gradient = np.ones(N, np.float32)
     reducer.reduce(gradient)
@@ -134,7 +135,7 @@ def test_an_error_in_flight_is_raised_by_the_step(own, monkeypatch):
     """Also that of a bucket in the middle; what was started before and after it is no danger to the next step."""
     if not THREADS or own.size == 1:
         return
-    monkeypatch.setattr(step, "BUCKET_BYTES", 4096)
+    monkeypatch.setattr(averaging, "BUCKET_BYTES", 4096)
     reducer = Reducer(own, "half")
     reducer.reduce(np.ones(N, np.float32))
     helper, calls = own._in_flight.comm, []

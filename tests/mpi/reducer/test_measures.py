@@ -1,13 +1,13 @@
 """The measures of a step, against NumPy with all workers in one process."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import mpicomp
 from mpicomp._util.partition import partition
-from mpicomp.schemes.exchanges import EXCHANGES
 
 N, STEPS = 80, 4
 NAMES = {"density", "wire_bytes", "compression_error", "total_error", "contraction", "memory_norm", "memory_cosine",
@@ -64,18 +64,15 @@ def check(measures, wanted):
 class Late:
     """An exchange that says only at its end what was sent."""
 
-    early = False
-
     def __init__(self, exchange):
-        self.exchange_, self.select = exchange, exchange.select
+        self.exchange, self.choose, self.check = exchange, exchange.choose, exchange.check
         self.state, self.load = exchange.state, exchange.load
 
-    def compress(self, workers, step):
-        self.sent = self.exchange_.compress(workers, step)
-        return []
+    def encode(self, us, choice, ctx):
+        return SimpleNamespace(sent=None, message=self.exchange.encode(us, choice, ctx))
 
-    def exchange(self, workers, sent, step):
-        return self.exchange_.exchange(workers, self.sent, step)
+    def combine(self, message, ctx):
+        return self.exchange.combine(message.message, ctx)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -206,7 +203,3 @@ def test_measures_are_recorded(comm, seed):
         wanted += [(name, step, value) for name, value in reducer.stats.measures.items()]
     assert trace.metrics == wanted
     assert {step for _, step, _ in wanted} == {0, 2}
-
-
-def test_every_exchange_is_known_to_be_early_or_late():
-    assert all(isinstance(exchange.early, bool) for exchange in EXCHANGES.values())

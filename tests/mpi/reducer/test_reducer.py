@@ -339,7 +339,7 @@ def test_half_overflow_is_raised(comm):
 @pytest.mark.parametrize("text", ["dense", "half", "dense:values=bfloat16", "dense:dense=first", "scaled-integer",
                                   "topk"])
 def test_a_mean_in_the_place_of_the_gradients_has_the_same_bits(comm, seed, text, bucket_bytes, monkeypatch):
-    monkeypatch.setattr("mpicomp.reducer.step.BUCKET_BYTES", bucket_bytes)
+    monkeypatch.setattr("mpicomp.schemes.averaging.BUCKET_BYTES", bucket_bytes)
     one, other = (mpicomp.Reducer(comm, text) for _ in range(2))
     for step in range(3):
         whole = np.random.default_rng([seed, comm.rank, step]).standard_normal(1500).astype(np.float32)

@@ -113,7 +113,7 @@ def test_a_state_whose_memories_are_missing_on_all_ranks_is_refused(comm, seed, 
     second.load_state_dict({name: value for name, value in whole.items() if not name.startswith("schedule/")})
 
 
-@pytest.mark.parametrize("text", each(text for text in ALL if not memory_of(text).silences))
+@pytest.mark.parametrize("text", each(text for text in ALL if not memory_of(text).local_steps))
 @pytest.mark.parametrize("resumes", [False, True])
 def test_a_first_step_that_is_refused_leaves_nothing_of_its_layout(comm, seed, text, resumes):
     """Not even in parts that took it before ranks agreed; what was loaded stays."""
@@ -162,7 +162,7 @@ def test_sent_plus_kept_is_what_came_in(comm, seed, text):
 @pytest.mark.parametrize("text", each(ALL))
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_non_finite_gradient_is_raised_everywhere_and_not_remembered(comm, seed, text, value):
-    if memory_of(text).silences:
+    if memory_of(text).local_steps:
         pytest.skip("is found at the next step that sends")
     reducer = mpicomp.Reducer(comm, text)
     reducer.reduce(gradients(seed, comm.rank, 0))
@@ -180,7 +180,7 @@ def test_a_non_finite_gradient_is_raised_everywhere_and_not_remembered(comm, see
 
 @pytest.mark.parametrize("text", each(ALL))
 def test_dense_arrays_are_averaged_exactly(comm, seed, text):
-    if memory_of(text).silences:
+    if memory_of(text).local_steps:
         pytest.skip("refused: a silent step sends nothing")
     rng = [np.random.default_rng([seed, rank]) for rank in range(comm.size)]
     everyone = [{"a.weight": r.integers(-9, 9, (6, 7)).astype(np.float32),
@@ -203,7 +203,7 @@ def test_statistics(comm, seed, text):
         counts = np.array([reducer.stats.bytes_sent, reducer.stats.bytes_received])
         comm.Allreduce(MPI.IN_PLACE, counts)
         assert counts[0] == counts[1]
-        assert (counts[0] > 0) == (comm.size > 1 and not memory_of(text).silent(step))
+        assert (counts[0] > 0) == (comm.size > 1 and not memory_of(text).is_local(step))
 
 
 @pytest.mark.parametrize("text", each(ALL))

@@ -498,12 +498,9 @@ class Resting:
         return self.reducer.reduce(grads if self.workers > 1 else {name: one[0] for name, one in grads.items()})
 
     def kept_of(self, names):
-        bucket, state, kept = self.reducer._bucket, self.reducer.state_dict(), []
-        for start, stop in bucket.spans_of(names):
-            kept += [value[start:stop] for key, value in state.items() if key[:7] == "memory/" and start < bucket.n]
-            kept += [value[start - bucket.n : stop - bucket.n] for key, value in state.items()
-                     if key == "dense/velocity" and start >= bucket.n]
-        return [one.copy() for one in kept]
+        compressed, dense = self.reducer._laid_out.bucket.spans_of(names)
+        return [value[start:stop].copy() for key, value in self.reducer.state_dict().items()
+                for start, stop in (compressed if key[:7] == "memory/" else dense if key == "dense/velocity" else ())]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -1,13 +1,15 @@
 """A mistake in a part of one's own, on one rank alone: told to all before they agree, and after if the part says so."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
 import mpicomp
 from mpicomp import schemes
-from mpicomp.schemes.exchanges import Stateless
+from mpicomp.schemes.interfaces import Exchange
 from mpicomp.schemes.selectors import DENSITY, Counted, K
-from mpicomp.types import Exchanged, Mean, Sent
+from mpicomp.schemes.values import Exchanged, Mean, Sent
 
 N = 40
 
@@ -33,31 +35,40 @@ class First(Mistaken, Counted):
         return wire
 
 
-class Filled(Mistaken, Stateless):
+class Chosen(NamedTuple):
+    lists: list
+    nonfinite: list
+
+
+class Message(NamedTuple):
+    sent: list
+
+
+class Filled(Mistaken, Exchange):
     """As in docs/howto/own-parts.md, where what may fail on one rank is told to all."""
 
     name, reference, options = "told-filled", "a test", ()
     takes, codecs = "any", "float"
 
-    def select(self, workers, step):
-        self.chosen = [step.selector.expand(step.selector.select(u, step), step) for u in workers]
-        return [step.overflows(u) for u in workers]
+    def choose(self, us, ctx):
+        lists = [ctx.selector.expand(ctx.selector.select(u, ctx), ctx) for u in us]
+        return Chosen(lists, [ctx.overflows(u) for u in us])
 
-    def compress(self, workers, step):
+    def encode(self, us, choice, ctx):
         error = None
         try:
-            self.fail(step)
+            self.fail(ctx)
         except Exception as caught:
             error = caught
-        step.comm.fail_together(error)
-        return [Sent(indices, u.at(indices, step.ops)) for indices, u in zip(self.chosen, workers, strict=True)]
+        ctx.comm.fail_together(error)
+        return Message([Sent(indices, u.at(indices, ctx.ops)) for indices, u in zip(choice.lists, us, strict=True)])
 
-    def exchange(self, workers, sent, step):
-        total = step.ops.zeros(step.n, step.dtype)
-        for one in sent:
-            step.add_at(total, one.indices, one.values)
-        step.comm.allreduce_in_place(total, step.algorithm)
-        return Exchanged(Mean(None, step.scale(total), step.n), sent, 8 * total.nbytes)
+    def combine(self, message, ctx):
+        total = ctx.ops.zeros(ctx.n, ctx.dtype)
+        for one in message.sent:
+            ctx.add_at(total, one.indices, one.values)
+        ctx.comm.allreduce_in_place(total, ctx.algorithm)
+        return Exchanged(Mean(None, ctx.scale(total), ctx.n), message.sent, 8 * total.nbytes)
 
 
 @pytest.mark.parametrize(("kind", "part"), [("selector", First), ("exchange", Filled)])

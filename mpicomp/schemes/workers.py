@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+
+from ..comm.interfaces import Communicator
 
 
 class Workers:
@@ -33,7 +34,7 @@ class Workers:
         return cls(range(each, each * size + 1, each))
 
     @classmethod
-    def of_all(cls, comm: Any, mine: int) -> Workers:
+    def of_all(cls, comm: Communicator, mine: int) -> Workers:
         """Asked of all ranks (collective): in O(log size) messages, unless they hold different numbers."""
         least, most = comm.extremes(mine)
         if least == most:

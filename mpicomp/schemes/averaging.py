@@ -1,0 +1,142 @@
+"""Means over all workers of all ranks: of dense vectors, and of codes that may be added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .._util.partition import chunk_count, pieces
+from ..comm.interfaces import Request
+from ..types import Array, overlap
+from .interfaces import StepContext
+from .values import Place
+
+# A dense vector on the host goes in equal parts of at most about so many bytes, each an all-reduce of its own: long
+# enough for a ring over hosts to be near its best, short enough that copies hide. They begin at multiples of ALIGNED.
+BUCKET_BYTES = 16 << 20
+ALIGNED = 64
+
+Finish = Callable[[], Array]
+
+
+def encode_all(values: list[Array], places: list[Place], ctx: StepContext) -> list[Array]:
+    """Each worker's codes, to be added to all others': by one scale if the codec needs that (then collective)."""
+    codec = ctx.codec
+    if codec.shares_scale:
+        peak = np.array([codec.peak(values, ctx)], np.float64)
+        ctx.comm.allreduce_in_place(peak, "native", "max")
+        codec.share(float(peak[0]), ctx)
+    return [codec.encode(one, place, ctx) for one, place in zip(values, places, strict=True)]
+
+
+def mean_of_codes(codes: list[Array], place: Place, ctx: StepContext, consume: bool = False) -> Array:
+    """The mean over all workers of all ranks of equally long vectors of addable codes, one per local worker.
+
+    Added on this rank first: one worker's codes are all-reduced as they are; of several workers' floats the sum
+    travels in the dtype of computation, from all ranks if any has several. ``consume`` allows the first array to be
+    overwritten and returned.
+    """
+    ops, codec = ctx.ops, ctx.codec
+    coded = ctx.workers.most == 1 or codec.shares_scale
+    first, *others = codes if coded else [codec.decode(one, place, ctx) for one in codes]
+    wire = first if consume else ops.empty(first.size, first.dtype)
+
+    def part(begin: int, end: int) -> Array:
+        here = wire[begin:end]
+        if not consume:
+            here[:] = first[begin:end]
+        for other in others:
+            ops.add(here, other[begin:end])
+        return here
+
+    target = wire if wire.dtype == ctx.dtype else None
+    return start_mean(first, part, ctx, place if coded else None, target)()
+
+
+def mean_of_values(values: Array, target: Array, ctx: StepContext) -> Array:
+    """The mean over all ranks' ``values``, of one worker each, written into ``target``, which may be these."""
+    factor = 1.0 / ctx.workers.total
+    if overlap(values, target):
+        ctx.comm.allreduce_in_place(target, ctx.algorithm, factor=factor)
+    else:
+        ctx.comm.allreduce_from(values, target, ctx.algorithm, factor)
+    return target
+
+
+def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext, place: Place | None = None,
+               target: Array | None = None, beside: bool = False, source: Array | None = None) -> Finish:
+    """Begin to average a dense vector over all workers, in buckets that are in flight at once (collective).
+
+    While one bucket is on its way, the next is made and the one before is read.
+
+    Parameters
+    ----------
+    like : array
+        As long, and on the same device, as what travels.
+    part : function of (begin, end)
+        This rank's sum of its workers' elements, which may be overwritten: asked for once, in order.
+    place : Place, optional
+        Of the whole vector, if codes travel; else values do.
+    target : array, optional
+        Receives the mean; may be what the parts are views of.
+    beside : bool
+        Something else follows before the result is asked for: then even a short vector is in flight.
+    source : array, optional
+        One worker's values, which stay: the parts are room for the mean and hold nothing yet. Only without codes.
+
+    Returns
+    -------
+    A function that gives the mean, to be called once.
+    """
+    comm, buckets = ctx.comm, cuts(like, ctx)
+    kind, started = ctx.codec.kind if place else None, []
+    plain = place is None or ctx.codec.sends_unchanged(ctx.dtype)
+    factor = 1.0 / ctx.workers.total if plain else 1.0  # else codes are decoded first
+    if len(buckets) > 1 or beside:
+        for begin, end in buckets:
+            wire, own = part(begin, end), None if source is None else source[begin:end]
+            started.append((wire, comm.start_allreduce(wire, ctx.algorithm, kind, factor, own)))
+            ctx.in_flight.append(started[-1][1])
+
+    def read(wire: Array, begin: int, end: int) -> Array:
+        return wire if place is None or plain else ctx.scale(ctx.codec.decode(wire, place.part(begin, end), ctx))
+
+    def finish() -> Array:
+        if not started and source is not None:
+            return mean_of_values(source, part(0, like.size), ctx)
+        if not started:
+            wire = part(0, like.size)
+            comm.allreduce_in_place(wire, ctx.algorithm, kind=kind, factor=factor)
+            return read(wire, 0, like.size)
+        mean = ctx.ops.empty(like.size, ctx.dtype) if target is None else target
+        for (begin, end), (wire, request) in zip(buckets, started, strict=True):
+            _land(request, ctx)
+            values, here = read(wire, begin, end), mean[begin:end]
+            if not overlap(values, here):
+                here[:] = values
+        return mean
+
+    return finish
+
+
+def cuts(like: Array, ctx: StepContext) -> list[tuple[int, int]]:
+    """The begins and ends of the buckets of a dense vector, about equally long, the same on all ranks; only one bucket
+    if none can be in flight.
+    """
+    count = chunk_count(like.size * ctx.dtype.itemsize, BUCKET_BYTES)
+    if count < 2 or not isinstance(like, np.ndarray) or not ctx.comm.flies:
+        return [(0, like.size)]
+    length = ALIGNED * chunk_count(like.size, ALIGNED * count)
+    return list(pieces(0, like.size, length))
+
+
+def settle(ctx: StepContext) -> None:
+    """Wait for all that is in flight, after an error: the next step uses its memory, and counts its bytes anew."""
+    while ctx.in_flight:
+        _land(ctx.in_flight[0], ctx)
+
+
+def _land(request: Request, ctx: StepContext) -> None:
+    ctx.in_flight.remove(request)
+    ctx.comm.wait_for(request)

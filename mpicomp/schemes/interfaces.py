@@ -1,0 +1,498 @@
+"""The five parts of a scheme, and the context of a step that they are given.
+
+A step is ``compensate -> choose -> agree -> encode -> combine || update``. Values of a step are passed from verb to
+verb; a part keeps in attributes only what its ``state`` saves. A protocol also holds defaults, for parts to inherit.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from ..comm.interfaces import Communicator, Request
+from ..ops.arguments import Key
+from ..ops.protocol import Ops
+from ..types import Array
+from .options import Option
+from .scratch import Scratch
+from .timing import PhaseTimer, Trace
+from .values import Compensated, Exchanged, Mean, Misfits, Place, Sent, Span, State, Tensor
+from .workers import Workers
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What the parts of a scheme know of one step.
+
+    Attributes
+    ----------
+    comm : Communicator
+    ops : Ops
+        The operations of the device the gradients are on.
+    number : int
+        The step's number, from 0.
+    n, dtype
+        Elements of one worker's vector that the scheme treats, and the dtype of computation.
+    spans : list of (int, int)
+        The parts a selector treats separately.
+    tensors : list of (int, int, shape)
+        Where each array lies in the vector, whether or not they are treated separately.
+    workers : Workers
+        Virtual workers of all ranks; ``first_worker`` is the number of this rank's first.
+    selector, codec, schedule, algorithm
+        Parts of the scheme that its exchange asks, and the dense all-reduce that adds values.
+    remembers : bool
+        True if a memory, or the step's measures, read what was sent.
+    plain : bool
+        True if the scheme is a plain average, which keeps nothing and is no larger than the largest gradient.
+    limit : float
+        Magnitudes of u from here on are refused, as NaN is; infinity for plain averages.
+    result : (float, float) or None
+        If the result's dtype is narrower than ``dtype``: its largest number, and the least that becomes infinite.
+    target : array or None
+        Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
+    left_out : list of (int, int)
+        Spans of the vector that take no part in the step.
+    """
+
+    comm: Communicator
+    workers: Workers
+    selector: Selector
+    codec: Codec
+    schedule: DensitySchedule
+    ops: Ops
+    n: int
+    dtype: np.dtype
+    spans: list[Span]
+    tensors: list[Tensor]
+    densities: list[float | None]  # the caller's own, by span
+    seed: int
+    algorithm: str
+    plain: bool
+    limit: float
+    result: tuple[float, float] | None
+    scratch: Scratch
+    timer: PhaseTimer
+    trace: Trace | None
+    first_worker: int
+    in_flight: list[Request] = field(default_factory=list)
+    number: int = -1
+    remembers: bool = True
+    target: Array | None = None
+    left_out: list[Span] = field(default_factory=list)
+
+    def at_step(self, number: int, **values: object) -> StepContext:
+        """The context of another step, with other ``values`` of some attributes."""
+        context = object.__new__(StepContext)  # a tenth of the time of dataclasses.replace
+        context.__dict__.update(self.__dict__, number=number, **values)
+        return context
+
+    def density(self, target: float, span: int) -> float:
+        """The density of a span in this step, ``target`` being the scheme's: the caller's or the schedule's."""
+        own = self.densities[span]
+        return self.schedule.density(target if own is None else own, span, self.number)
+
+    def place(self, local: int, indices: Array | None) -> Place:
+        """The place of the values of one of this rank's workers."""
+        return Place(self.first_worker + local, indices, 0, self.n)
+
+    def key(self, worker: int) -> Key:
+        """Key of a worker's random numbers in this step. Numbers from ``workers.total`` on are for ranks."""
+        return Key(self.seed, self.number, worker)
+
+    def whole(self, u: Compensated, key: str) -> Array:
+        """u as one array, which the caller may overwrite; kept under ``key``."""
+        return u.copy_to(self.scratch.array(key, u.n, u.gradient.dtype), self.ops)
+
+    def read(self, u: Compensated, indices: Array | None) -> tuple[Array, int]:
+        """The selected values of u, and how many elements of u are to be refused: by these, if they show it."""
+        values, found = u.counted_at(indices, self.ops, self.limit)
+        return values, found if self.selector.finds_nonfinite else self.overflows(u)
+
+    def overflows(self, u: Compensated) -> int:
+        """Number of elements of u that are not finite, or too large to compute with."""
+        return self.ops.count_beyond(*u, self.limit)
+
+    def misfits(self, values: Array) -> Misfits | None:
+        """The ``values`` that become infinite in the result's dtype; None if there are none."""
+        if self.result is None:
+            return None
+        largest, least = self.result
+        positions = self.ops.threshold(None, values, least)
+        if not positions.size:
+            return None
+        excess = Compensated(None, values).at(positions, self.ops)
+        held = excess.clip(-largest, largest)
+        self.ops.axpby(excess, 1.0, excess, -1.0, held)
+        return Misfits(positions, held, excess)
+
+    def add_at(self, total: Array, indices: Array | None, values: Array) -> None:
+        """``total[indices] += values``; everywhere if indices is None."""
+        if indices is None:
+            self.ops.add(total, values)
+        else:
+            self.ops.scatter_add(total, indices, values)
+
+    def scale(self, total: Array) -> Array:
+        """A sum over all workers turned into their mean, in place."""
+        self.ops.scale(total, 1.0 / self.workers.total)
+        return total
+
+
+class Part(Protocol):
+    """Any part of a scheme.
+
+    Attributes
+    ----------
+    name, reference, options
+        The declared name, the publication, and the options whose values the constructor gets by name.
+    """
+
+    name: str
+    reference: str
+    options: tuple[Option, ...]
+
+
+class Stateful(Protocol):
+    """A part with state, which by default keeps nothing from step to step.
+
+    Attributes
+    ----------
+    stateful : bool
+        Something is kept from step to step.
+    required_state : tuple of str
+        Names that a state of any step but the first must have.
+    redistribution : tuple of (str, str)
+        How a checkpoint gives the state to another number of ranks: name and rule, see
+        ``mpicomp/checkpoint/redistribute.py``.
+    """
+
+    stateful: bool = False
+    required_state: tuple[str, ...] = ()
+    redistribution: tuple[tuple[str, str], ...] = ()
+
+    def state(self, ops: Ops) -> State:
+        """NumPy copies of all that later steps depend on; the same names on every rank, if need be of empty arrays."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """Go on from a state."""
+        return
+
+    def set_aside(self, spans: list[Span]) -> None:
+        """Empty what is kept of some spans of the vector, until ``put_back``."""
+        return
+
+    def put_back(self, ops: Ops) -> None:
+        """Fill the spans again with what was set aside."""
+        return
+
+
+class Memory(Part, Stateful, Protocol):
+    """Error memory of one worker: what is held back in one step and added in the next.
+
+    A memory changes in ``update`` alone, once all ranks have agreed on the step.
+
+    Attributes
+    ----------
+    remembers : bool
+        False for the memory that keeps nothing.
+    beta : float
+        Low-pass factor of what is held back; 1 is plain error feedback.
+    takes_momentum : bool
+        Workers take the momentum before they hold back, so the optimizer must have none.
+    diverges : bool
+        Ranks do not get the same result, so they do not have the same model.
+    takes_shift : bool
+        ``set_shift`` is supported.
+    local_steps : bool
+        In some steps nothing is sent: those of which ``is_local`` is true.
+    """
+
+    remembers: bool = True
+    beta: float = 1.0
+    takes_momentum: bool = False
+    diverges: bool = False
+    takes_shift: bool = False
+    local_steps: bool = False
+
+    @abstractmethod
+    def compensate(self, gradient: Array, ctx: StepContext) -> Compensated:
+        """The gradient with what was held back."""
+
+    @abstractmethod
+    def update(self, u: Compensated, sent: Sent, ctx: StepContext) -> Iterator[None]:
+        """Hold back what was not sent, piece by piece, so that it can fill the time that an exchange waits."""
+
+    def local(self, u: Compensated, sent: Sent, ctx: StepContext) -> Array | None:
+        """What this worker adds to the common mean for its own rank, a fresh array; None for nothing."""
+        return None
+
+    def is_local(self, number: int) -> bool:
+        """True for a step that sends nothing at all (local SGD)."""
+        return False
+
+    def for_dense(self) -> DenseMean:
+        """What each rank does with the mean of arrays that go dense; one object, however many workers."""
+        return DenseMean()
+
+    @abstractmethod
+    def squared_norm(self, ops: Ops) -> float:
+        """Squared Euclidean norm of what is held back; 0 before the first step."""
+
+    def check(self, n: int, dtype: np.dtype) -> None:
+        """Refuse a loaded state of vectors that have not ``n`` elements of ``dtype``."""
+        return
+
+    def set_shift(self, shift: Array, mean: Array) -> None:
+        """Take the worker's shift and the mean of all; the arrays are the memory's from now on."""
+        raise TypeError(f"memory {self.name} takes no shift")
+
+
+class DenseMean(Stateful):
+    """What becomes of the mean of the arrays that go dense: it is the result, and nothing is kept."""
+
+    def overflows(self, gradient: Array, ctx: StepContext) -> int:
+        """How many elements of one worker's dense arrays are to be refused."""
+        return ctx.ops.count_nonfinite(gradient)[0]
+
+    def apply(self, mean: Array, ctx: StepContext) -> Array:
+        """The optimizer's input in place of ``mean``, which may be overwritten; good until the next step."""
+        return mean
+
+    def keep(self) -> None:
+        """Keep what ``apply`` worked out: nothing refuses the step any more."""
+        return
+
+    def check(self, n: int, dtype: np.dtype, number: int, rank: int) -> None:
+        """Refuse a loaded state that is not of ``n`` elements of ``dtype``, before step ``number``."""
+        return
+
+
+class Selector(Part, Protocol):
+    """Chooses the coordinates of u that are sent.
+
+    Attributes
+    ----------
+    finds_nonfinite : bool
+        NaN and infinity are selected before anything else, so the selected values show them.
+    selects_all : bool
+        The selection is every coordinate; no index is written.
+    counted : bool
+        Exactly ``counts(ctx)`` elements are selected.
+    broadcasts : bool
+        ``wire_like`` describes a selection, so that a leader can send one.
+    agreed : bool
+        All ranks select the same, by ``sketch`` and ``pick`` instead of ``select`` and ``expand``.
+    has_threshold : bool
+        All elements of at least ``threshold(ctx)`` are selected, and no others.
+    """
+
+    finds_nonfinite: bool = False
+    selects_all: bool = False
+    counted: bool = False
+    broadcasts: bool = False
+    agreed: bool = False
+    has_threshold: bool = False
+
+    def cautions(self) -> Iterator[str]:
+        """Sentences on options that hardly anybody wants."""
+        return iter(())
+
+    @abstractmethod
+    def select(self, u: Compensated, ctx: StepContext) -> Array | None:
+        """One worker's selection in the compact form it has on the wire; None for all coordinates."""
+
+    @abstractmethod
+    def expand(self, wire: Array | None, ctx: StepContext) -> Array | None:
+        """The ascending indices of a selection; None for all coordinates."""
+
+    def wire_like(self, ctx: StepContext) -> Array | None:
+        """An empty array like a selection; None if only the selecting rank knows the length."""
+        return None
+
+    def counts(self, ctx: StepContext) -> list[int]:
+        """How many elements of each span are selected, if that is known before."""
+        raise TypeError(f"selector {self.name} does not know how many it selects")
+
+    def threshold(self, ctx: StepContext) -> float:
+        """The smallest magnitude that is selected."""
+        raise TypeError(f"selector {self.name} has no threshold")
+
+    def sketch(self, u: Compensated, ctx: StepContext) -> Array:
+        raise TypeError(f"selector {self.name} is not agreed on")
+
+    def pick(self, total: Array, ctx: StepContext) -> Array:
+        raise TypeError(f"selector {self.name} is not agreed on")
+
+
+class AgreedSelector(Selector, Protocol):
+    """A selector that all ranks agree on: coordinates follow from a sum of sketches, or from the seed alone."""
+
+    agreed: bool = True
+
+    def select(self, u: Compensated, ctx: StepContext) -> Array | None:
+        raise TypeError(f"selector {self.name} does not select by itself")
+
+    def expand(self, wire: Array | None, ctx: StepContext) -> Array | None:
+        raise TypeError(f"selector {self.name} does not select by itself")
+
+    @abstractmethod
+    def sketch(self, u: Compensated, ctx: StepContext) -> Array:
+        """An array that is added up over all workers; empty if nothing of u is needed."""
+
+    @abstractmethod
+    def pick(self, total: Array, ctx: StepContext) -> Array:
+        """The ascending indices that follow from the sum of all sketches."""
+
+
+class Codec(Part, Protocol):
+    """Writes values as bytes and reads them.
+
+    Attributes
+    ----------
+    addable : bool
+        Codes may be summed by an all-reduce.
+    shares_scale : bool
+        All workers use one scale: the largest ``peak``, made known by ``share`` before ``encode``.
+    kind : str or None
+        The type's name for an all-reduce of codes, if NumPy lacks it.
+    needs_threshold : bool
+        Without an option ``lam`` of its own, the codec sends the selector's threshold.
+    finer : str
+        Options that make ``error_factor`` smaller, for advice.
+    """
+
+    addable: bool = False
+    shares_scale: bool = False
+    kind: str | None = None
+    needs_threshold: bool = False
+    finer: str = ""
+
+    @property
+    def error_factor(self) -> float:
+        """Largest expected square of the error, over that of the values; 0 if it cannot make a memory grow."""
+        return 0.0
+
+    @abstractmethod
+    def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        """The codes of one worker's values, which may not be written into: they may be the caller's gradient."""
+
+    @abstractmethod
+    def decode(self, codes: Array, place: Place, ctx: StepContext) -> Array:
+        """What a receiver reads from codes, also given as bytes."""
+
+    def decode_into(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        """Write what a receiver reads into ``values``."""
+        values[:] = self.decode(codes, place, ctx)
+
+    def wire_dtype(self, dtype: np.dtype) -> np.dtype:
+        """The wire's dtype for values of ``dtype``, of codecs that write every value by itself."""
+        raise TypeError(f"codec {self.name} does not write every value by itself")
+
+    def sends_unchanged(self, dtype: np.dtype) -> bool:
+        """True if codes are the values themselves."""
+        return False
+
+    def may_overflow(self, dtype: np.dtype) -> bool:
+        """True if a finite value of ``dtype`` may become infinite, by itself or in a sum of few."""
+        return False
+
+    def peak(self, values: list[Array], ctx: StepContext) -> float:
+        """The largest magnitude of this rank's values, if the scale is shared."""
+        raise TypeError(f"codec {self.name} shares no scale")
+
+    def share(self, peak: float, ctx: StepContext) -> None:
+        """Take the largest peak of all ranks."""
+        raise TypeError(f"codec {self.name} shares no scale")
+
+    def check_workers(self, total: int) -> None:
+        """Refuse a number of workers that the codec cannot serve."""
+        return
+
+
+class Choice(Protocol):
+    """What this rank chose by itself: an exchange's own value, with the number of elements to refuse, by worker."""
+
+    @property
+    def nonfinite(self) -> list[int]: ...
+
+
+class Message(Protocol):
+    """What travels: an exchange's own value. ``sent`` is one per local worker, or None if only ``combine`` tells."""
+
+    @property
+    def sent(self) -> list[Sent] | None: ...
+
+
+C = TypeVar("C", bound=Choice)
+M = TypeVar("M", bound=Message)
+
+
+class Exchange(Part, Stateful, Protocol[C, M]):
+    """Moves what workers send, and adds it up.
+
+    Lasting state changes in ``combine`` alone.
+
+    Attributes
+    ----------
+    takes : {"any", "all", "some", "counted", "agreed"}
+        Selectors that fit.
+    codecs : {"any", "addable", "float"}
+        Codecs that fit.
+    second_memory : bool
+        The exchange quantises a second time and keeps that error.
+    """
+
+    takes: str
+    codecs: str
+    second_memory: bool = False
+
+    def check(self, ctx: StepContext) -> None:
+        """Refuse a loaded state that does not fit the layout."""
+        return
+
+    @abstractmethod
+    def choose(self, us: list[Compensated], ctx: StepContext) -> C:
+        """All that a rank can do by itself, before ranks agree on the step."""
+
+    @abstractmethod
+    def encode(self, us: list[Compensated], choice: C, ctx: StepContext) -> M:
+        """What each local worker sends (collective, if coordinates are agreed on)."""
+
+    @abstractmethod
+    def combine(self, message: M, ctx: StepContext) -> Exchanged:
+        """Move and add; the mean over all workers (collective)."""
+
+
+AnyExchange = Exchange[Any, Any]
+
+
+class DensitySchedule(Part, Stateful, Protocol):
+    """Changes the density from step to step, the same on all ranks."""
+
+    @abstractmethod
+    def density(self, target: float, span: int, number: int) -> float:
+        """The density of a span in step ``number``, the scheme's own being ``target``."""
+
+    @abstractmethod
+    def observe(self, mean: Mean, ctx: StepContext) -> None:
+        """See the mean of a step, which all ranks hold alike."""
+
+    @abstractmethod
+    def learning_rate_dropped(self) -> None:
+        """Hear that training has come to another phase."""
+
+
+class Parts(NamedTuple):
+    """The parts of a scheme, made for one reducer; the memory once for each of its workers."""
+
+    memories: list[Memory]
+    selector: Selector
+    codec: Codec
+    exchange: AnyExchange
+    schedule: DensitySchedule

@@ -1,0 +1,184 @@
+"""Values handed from one part of a scheme to the next within a step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ..ops.protocol import Ops
+from ..types import Array, overlap
+
+State = dict[str, np.ndarray]  # of a part, by name
+Span = tuple[int, int]  # start, stop
+Tensor = tuple[int, int, tuple[int, ...]]  # start, stop, shape
+
+
+class Compensated(NamedTuple):
+    """The compensated gradient u = memory + gradient, which no kernel ever stores.
+
+    ``memory`` is None where nothing was kept back, so that u is the gradient itself.
+    """
+
+    memory: Array | None
+    gradient: Array
+
+    @property
+    def n(self) -> int:
+        return self.gradient.size
+
+    def span(self, start: int, stop: int) -> Compensated:
+        """The part of u in ``[start, stop)``, without a copy."""
+        memory = None if self.memory is None else self.memory[start:stop]
+        return Compensated(memory, self.gradient[start:stop])
+
+    def copy_to(self, values: Array, ops: Ops) -> Array:
+        """u, written into ``values``."""
+        if self.memory is None:
+            values[:] = self.gradient
+        else:
+            ops.axpby(values, 1.0, self.gradient, 1.0, self.memory)
+        return values
+
+    def at(self, indices: Array | None, ops: Ops) -> Array:
+        """The values of u at ``indices`` (None: all), a fresh array."""
+        if indices is None:
+            return self.copy_to(ops.empty(self.n, self.gradient.dtype), ops)
+        values = ops.empty(indices.size, self.gradient.dtype)
+        ops.gather(self.memory, self.gradient, indices, values)
+        return values
+
+    def to_read(self, indices: Array | None, ops: Ops) -> Array:
+        """As ``at``, but not to be written: the gradient itself where u is no other."""
+        return self.gradient if indices is None and self.memory is None else self.at(indices, ops)
+
+    def counted_at(self, indices: Array | None, ops: Ops, limit: float = math.inf) -> tuple[Array, int]:
+        """As ``to_read``; and how many of these values are not below ``limit`` in magnitude."""
+        if indices is None:
+            values = self.to_read(None, ops)
+            return values, ops.count_beyond(None, values, limit)
+        values = ops.empty(indices.size, self.gradient.dtype)
+        return values, ops.gather_counted(self.memory, self.gradient, indices, values, limit)
+
+
+class Sent(NamedTuple):
+    """What one worker put on the wire, as its receivers decode it; the rest of u stays in its memory.
+
+    ``indices`` is ascending, or None where every coordinate was sent.
+    """
+
+    indices: Array | None
+    values: Array
+
+    def taken_from(self, x: Array, ops: Ops) -> Array:
+        """``x`` less what was sent, in place."""
+        if self.indices is None:
+            ops.axpby(x, 1.0, x, -1.0, self.values)
+            return x
+        there = Compensated(None, x).at(self.indices, ops)
+        ops.axpby(there, 1.0, there, -1.0, self.values)
+        ops.scatter(x, self.indices, there)
+        return x
+
+    def with_more(self, indices: Array, values: Array, n: int, ops: Ops) -> Sent:
+        """This and ``values`` at ascending ``indices`` of ``n`` elements, added up in fresh arrays."""
+        if self.indices is not None:
+            return Sent(*ops.add_lists([self.indices, indices], [self.values, values], n))
+        whole = self.values.copy()
+        ops.scatter_add(whole, indices, values)
+        return Sent(None, whole)
+
+
+class Place(NamedTuple):
+    """Which values a codec writes or reads: those at ``indices`` of the flat vector, or all of ``[start, stop)``.
+
+    Decides which values share a scale and which random numbers round them; sender and receiver know it alike.
+    """
+
+    worker: int  # whose values, counted over all ranks
+    indices: Array | None  # ascending
+    start: int = 0
+    stop: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start if self.indices is None else self.indices.size
+
+    def part(self, begin: int, end: int) -> Place:
+        """Of the values from ``begin`` to ``end``, counted from the first of these."""
+        if self.indices is not None:
+            return self._replace(indices=self.indices[begin:end])
+        return self._replace(start=self.start + begin, stop=self.start + end)
+
+
+class Mean(NamedTuple):
+    """A mean over all workers: ``values`` at ``indices`` (ascending; None: everywhere) of ``n`` elements.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpicomp.ops import ops_for
+    >>> mean = Mean(np.array([1, 3], np.int32), np.array([0.5, -2.0]), 5)
+    >>> mean.dense(ops_for(mean.values)).tolist()
+    [0.0, 0.5, 0.0, -2.0, 0.0]
+    """
+
+    indices: Array | None
+    values: Array
+    n: int
+
+    def dense(self, ops: Ops, out: Array | None = None) -> Array:
+        """The mean as one array of ``n`` elements, zero where nothing was sent."""
+        if self.indices is None:
+            if out is None:
+                return self.values
+            if not overlap(out, self.values):  # else it is there already
+                out[:] = self.values
+            return out
+        if out is None:
+            out = ops.zeros(self.n, self.values.dtype)
+        else:
+            out[:] = 0
+        ops.scatter(out, self.indices, self.values)
+        return out
+
+
+class Exchanged(NamedTuple):
+    """What an exchange hands back."""
+
+    mean: Mean
+    sent: list[Sent]  # one a local worker
+    payload_bits: float  # bits in one worker's message, as the papers count; mean over this rank's workers
+    leader: int | None = None  # the rank that chose the indices, where one did
+
+
+@dataclass
+class StepStats:
+    """What the last step did, on this rank.
+
+    ``bytes_sent`` and ``bytes_received`` are counted where they are handed to MPI and taken from it. What the ranks of
+    one node exchange through memory that they share (``node_shared``) is in ``bytes_shared`` alone: the bytes that this
+    rank left there for the others.
+    """
+
+    step: int = -1
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    density: float = 1.0  # elements in one worker's message / elements of the vector
+    leader: int | None = None
+    payload_bits: float = 0.0
+    skipped: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)  # phase -> seconds
+    measures: dict[str, float] = field(default_factory=dict)  # in measured steps: see mpicomp/reducer/measures.py
+    bytes_shared: int = 0
+
+
+class Misfits(NamedTuple):
+    """Values that a narrower dtype cannot hold: their ascending positions, the largest it can hold, and what is left.
+    """
+
+    positions: Array
+    held: Array
+    excess: Array
