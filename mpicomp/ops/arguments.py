@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from operator import index
 from typing import Any, NamedTuple, TypeAlias
@@ -16,7 +17,7 @@ Array: TypeAlias = npt.NDArray[Any]  # a NumPy array, or a CuPy array, which has
 Spans = list[tuple[int, int, int]]  # of each tensor: start, stop, elements a chunk
 Bounds = list[tuple[int, int]]  # of each tensor: start, stop
 Samples = list[tuple[int, int, int]]  # of each tensor: the first element that is read, the step to the next, how many
-Matrices = list[tuple[int, int, int, int]]  # of each matrix in a vector: start, stop, rows, rank
+Matrices = Sequence[tuple[int, int, int, int]]  # of each matrix in a vector: start, stop, rows, rank
 Moments = tuple[int, float, float, float]  # how many; sums of u, of |u|, of u squared
 
 NORMS = ("l2", "max", "mean", "capped")

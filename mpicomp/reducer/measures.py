@@ -59,7 +59,8 @@ class Measures(Stateful):
         errors = [ctx.ops.squared_norm(one.taken_from(u, ctx.ops)) for u, one in zip(self._u, sent, strict=True)]
         counts = [_count(one.indices, ctx) for one in sent]
         norms = [math.sqrt(memory.squared_norm(ctx.ops)) for memory in self._memories]
-        sums = np.array([*map(sum, (errors, squares, norms, hamming, counts)), stats.bytes_sent], np.float64)
+        sums = np.array([sum(errors), sum(squares), sum(norms), sum(hamming), sum(counts), stats.bytes_sent],
+                        np.float64)
         ctx.comm.allreduce_in_place(sums, "native")
         error, square, norm, distance = (sums[:4] / ctx.workers.total).tolist()
         count = float(sums[4])
@@ -86,7 +87,7 @@ class Measures(Stateful):
             return ctx.ops.arange(0)
         if ctx.selector.agreed or not ctx.n:
             return None
-        return ctx.selector.expand(ctx.selector.select(u, ctx), ctx)
+        return ctx.select(u)[1]
 
     def _cosine(self, ctx: StepContext) -> float:
         """From the sum s of all w unit vectors: ||s||^2 = w + the sum of the cosines of all ordered pairs."""
@@ -113,7 +114,7 @@ def _hamming(own: Array | None, sent: Sent, u: Array, ctx: StepContext) -> float
     """Normalised Hamming distance of a worker's own selection to what it sent."""
     ops, indices = ctx.ops, sent.indices
     if ctx.selector.agreed and indices is not None:
-        own = ops.top_k(None, u, indices.size)
+        own = ops.top_k_spans(None, u, [(0, u.size)], [indices.size])
     counts = _count(own, ctx), _count(indices, ctx)
     both = min(counts) if own is None or indices is None else ops.common(own, indices)[0].size
     return (sum(counts) - 2 * both) / sum(counts) if sum(counts) else 0.0

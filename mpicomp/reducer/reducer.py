@@ -104,6 +104,7 @@ class Reducer:
         self._measures = Measures(measures, self._parts.memories)
         self._laid_out: LaidOut | None = None
         self._left_out: list[str] = []  # arrays that take no part in a step
+        self._blank = True  # no step is done, and no state was loaded
         self.step, self.stats = 0, StepStats()
 
     def reduce(self, grads: Arrays, out: Arrays | None = None) -> Arrays:
@@ -188,6 +189,7 @@ class Reducer:
             error = caught
         self.comm.agree(f"shift of step {self.step} of {self._which} for {self._arrays}", error)
         self._pipeline.set_shift(flat, ctx)
+        self._blank = False
 
     def learning_rate_dropped(self) -> None:
         """Tell the schedule of densities that training has come to another phase (collective; see ``accordion``)."""
@@ -196,7 +198,7 @@ class Reducer:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
-        kept = {prefix + name: array for prefix, part in self._stateful()
+        kept = {prefix + name: array for prefix, part in self._stateful() if not self._is_blank(prefix)
                 for name, array in part.state(self._ops).items()}
         return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **self._place, **kept}
 
@@ -209,6 +211,10 @@ class Reducer:
         """The parts with state, and how their names begin."""
         yield from self._pipeline.stateful()
         yield "measures/", self._measures
+
+    def _is_blank(self, prefix: str) -> bool:
+        """True for what is zero until a first step is done; one that is refused leaves no trace."""
+        return self._blank and prefix.startswith(("memory/", "dense/"))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken (collective).
@@ -228,7 +234,7 @@ class Reducer:
         together(self.comm, lambda: self._load(state))
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self.step = int(state["step"])
+        self.step, self._blank = int(state["step"]), False
         for prefix, part in self._stateful():
             part.load(saved_state.of_part(prefix, state))
         if self._laid_out is not None:
@@ -370,4 +376,4 @@ class Reducer:
                 nbytes_dense=mean.n * bucket.dtype.itemsize,
                 nbytes_sent=self.stats.bytes_sent, nbytes_recv=self.stats.bytes_received,
             )
-        self.step += 1
+        self.step, self._blank = self.step + 1, False

@@ -108,6 +108,11 @@ class StepContext:
         """u as one array, which the caller may overwrite; kept under ``key``."""
         return u.copy_to(self.scratch.array(key, u.n, u.gradient.dtype), self.ops)
 
+    def select(self, u: Compensated) -> tuple[Array | None, Array | None]:
+        """The selector's selection in its compact form, and as ascending indices (None: all)."""
+        wire = self.selector.select(u, self)
+        return wire, None if wire is None else self.selector.expand(wire, self)
+
     def read(self, u: Compensated, indices: Array | None) -> tuple[Array, int]:
         """The selected values of u, and how many elements of u are to be refused: by these, if they show it."""
         values, found = u.counted_at(indices, self.ops, self.limit)
@@ -122,7 +127,7 @@ class StepContext:
         if self.result is None:
             return None
         largest, least = self.result
-        positions = self.ops.threshold(None, values, least)
+        positions, _ = self.ops.threshold_spans(None, values, [(0, values.size)], [least])
         if not positions.size:
             return None
         excess = Compensated(None, values).at(positions, self.ops)
@@ -308,8 +313,8 @@ class Selector(Part, Protocol):
         """One worker's selection in the compact form it has on the wire; None for all coordinates."""
 
     @abstractmethod
-    def expand(self, wire: Array | None, ctx: StepContext) -> Array | None:
-        """The ascending indices of a selection; None for all coordinates."""
+    def expand(self, wire: Array, ctx: StepContext) -> Array:
+        """The ascending indices of a selection that is not None."""
 
     def wire_like(self, ctx: StepContext) -> Array | None:
         """An empty array like a selection; None if only the selecting rank knows the length."""
@@ -338,7 +343,7 @@ class AgreedSelector(Selector, Protocol):
     def select(self, u: Compensated, ctx: StepContext) -> Array | None:
         raise TypeError(f"selector {self.name} does not select by itself")
 
-    def expand(self, wire: Array | None, ctx: StepContext) -> Array | None:
+    def expand(self, wire: Array, ctx: StepContext) -> Array:
         raise TypeError(f"selector {self.name} does not select by itself")
 
     @abstractmethod

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..ops.arguments import Bounds, Matrices, Moments, Samples
 from ..ops.arguments import Key as RandomKey
 from ..ops.host import PIECE, index_dtype, vouch
+from ..ops.protocol import Ops
 from ..ops.spans import (
     bin_select_in,
     expand_rows_in,
@@ -282,3 +283,8 @@ class GhostOps(Composed):
         """Of normal deviates, all of which count."""
         self.work("moments", grad.size)
         return grad.size, 0.0, math.sqrt(2 / math.pi) * grad.size, float(grad.size)
+
+
+def as_ops(ops: GhostOps) -> Ops:
+    """The simulated operations, for code that takes those of arrays."""
+    return cast(Ops, ops)

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ..comm.interfaces import Communicator
+from ..ops import ops_for
 from ..reducer.context import context_of
 from ..reducer.layout import Bucket
 from ..reducer.run_step import Pipeline
@@ -18,7 +19,7 @@ from ..schemes.scratch import Scratch
 from ..schemes.workers import Workers
 from .comm import PAIRWISE, RecordingComm, Script
 from .ghost import Ghost, as_array
-from .ghost_ops import BIN, STEP, GhostOps
+from .ghost_ops import BIN, STEP, GhostOps, as_ops
 from .models import Model
 
 FLOAT = np.dtype(np.float32)
@@ -54,7 +55,8 @@ class Rehearsal:
     def _first(self) -> tuple[Script, dict[str, np.ndarray]]:
         """Rank 0's step in which thresholds and regions are estimated, and what it knows of them then, as all do."""
         parts = self.scheme.parts(1)
-        return self._run(parts, 0, 0, None), parts.exchange.state(None)
+        script = self._run(parts, 0, 0, None)
+        return script, parts.exchange.state(ops_for(np.empty(0)))
 
     def script(self, rank: int, number: int, like: Script | None = None) -> Script:
         """What a rank does in a step; it draws the conclusions that the rank of the script ``like`` drew."""
@@ -71,11 +73,11 @@ class Rehearsal:
         script, layout = Script(), self.layout
         comm: Communicator = RecordingComm(script, rank, self.size, None if like is None else like.sums)
         ops = GhostOps(script.tape.work, layout.n, self.passing)
-        self._scratch = scratch = Scratch(ops, self._scratch)
+        self._scratch = scratch = Scratch(as_ops(ops), self._scratch)
         gradient, options = [as_array(Ghost(ops, layout.total, FLOAT))], self.scheme.options
         ctx = context_of(layout, comm, Workers.equal(1, self.size), parts, options["layers"] == "per-tensor",
                          options["seed"], self._algorithm, scratch=scratch).at_step(number)
-        _settle(parts, ctx)
+        _settle(parts, ctx, ops)
         pipeline = Pipeline(parts, check_finite=True)
         ops.work(STEP, 1)
         prepared = pipeline.prepare(gradient, ctx)
@@ -117,12 +119,12 @@ def _warmed_up(scheme: Scheme) -> Scheme:
     return scheme.replace(warmup=0) if scheme.options.get("warmup") else scheme
 
 
-def _settle(parts: Parts, ctx: StepContext) -> None:
+def _settle(parts: Parts, ctx: StepContext, ops: GhostOps) -> None:
     """Give parts the state that is assumed of the steps that are simulated."""
     if parts.schedule.name == "accordion":
         parts.schedule.load({"critical": np.zeros(len(ctx.spans), bool), "due": np.array(NEVER)})
     if parts.memories[0].takes_shift:
-        parts.memories[0].set_shift(*(Ghost(ctx.ops, ctx.n, FLOAT) for _ in range(2)))
+        parts.memories[0].set_shift(*(as_array(Ghost(ops, ctx.n, FLOAT)) for _ in range(2)))
 
 
 def _passing(scheme: Scheme, n: int) -> float:

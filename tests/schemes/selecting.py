@@ -40,7 +40,8 @@ def select(name, x, ops=cpu, memory=None, number=0, cuts=(), **given):
     u = Compensated(memory, x)
     if name in AGREED:
         return selector.pick(selector.sketch(u, step), step)
-    return selector.expand(selector.select(u, step), step)
+    wire = selector.select(u, step)
+    return None if wire is None else selector.expand(wire, step)
 
 
 def draw(kind, n, seed=1):

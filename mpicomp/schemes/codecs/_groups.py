@@ -57,9 +57,10 @@ def of_list(indices: Array, tensors: Sequence[Tensor], ops: Ops) -> np.ndarray:
 
 def bounds_by(name: Hashable, starts: Callable[[], np.ndarray], place: Place, ctx: StepContext) -> Array:
     """The groups of a place on the device: by ``starts()`` where it is dense (kept under ``name``), else by tensor."""
-    if place.indices is not None:
-        return ctx.scratch.of_list(("groups", place.worker), place.indices,
-                            lambda: ctx.ops.group_bounds(of_list(place.indices, ctx.tensors, ctx.ops)))
+    indices = place.indices
+    if indices is not None:
+        return ctx.scratch.of_list(("groups", place.worker), indices,
+                                   lambda: ctx.ops.group_bounds(of_list(indices, ctx.tensors, ctx.ops)))
     key = ("groups", name, place.start, place.stop)
     everywhere = ctx.scratch.once(("starts", name), starts)  # once for the places of all pieces
     return ctx.scratch.once(key, lambda: ctx.ops.group_bounds(within(everywhere, place.start, place.stop)))

@@ -62,10 +62,10 @@ class Gather(Exchange[Chosen, Bundle]):
         self.indices, self.switch = indices, switch
 
     def choose(self, us: list[Compensated], ctx: StepContext) -> Chosen:
-        wires = [ctx.selector.select(u, ctx) for u in us]
-        lists = [ctx.selector.expand(wire, ctx) for wire in wires]
-        both = [ctx.read(u, indices) for u, indices in zip(us, lists, strict=True)]
-        return Chosen(wires, lists, [values for values, _ in both], [found for _, found in both])
+        selections = [ctx.select(u) for u in us]
+        both = [ctx.read(u, indices) for u, (_, indices) in zip(us, selections, strict=True)]
+        return Chosen([wire for wire, _ in selections], [indices for _, indices in selections],
+                      [values for values, _ in both], [found for _, found in both])
 
     def encode(self, us: list[Compensated], choice: Chosen, ctx: StepContext) -> Bundle:
         places = [ctx.place(worker, indices) for worker, indices in enumerate(choice.lists)]

@@ -63,8 +63,8 @@ class Leader(Exchange[Led, Codes]):
         nonfinite = [0 if worker == lead else ctx.overflows(u) for worker, u in enumerate(us)]
         if lead is None:
             return Led(leader, None, nonfinite)
-        wire = ctx.selector.select(us[lead], ctx)
-        indices = ctx.selector.expand(wire, ctx)
+        wire, indices = ctx.select(us[lead])
+        assert wire is not None and indices is not None, "the selector chooses some"
         values, nonfinite[lead] = ctx.read(us[lead], indices)
         return Led(leader, Selection(lead, wire, indices, values), nonfinite)
 

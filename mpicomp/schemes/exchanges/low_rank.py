@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InvalidArgument
+from ...ops.arguments import Matrices
 from ...ops.protocol import Ops
 from ...types import Array
 from .. import averaging
@@ -60,7 +61,7 @@ class Factors(NamedTuple):
 
 
 # (memory, gradient, matrices, factor, out)
-Product = Callable[[Array | None, Array, list[Matrix], Array, Array], None]
+Product = Callable[[Array | None, Array, Matrices, Array, Array], None]
 
 
 class LowRank(Exchange[Factors, Factors]):
@@ -133,7 +134,8 @@ class LowRank(Exchange[Factors, Factors]):
         ops = ctx.ops
         seen = ctx.scratch.once("low-rank-seen", lambda: self._seen(layout))
         factors = ctx.scratch.once("low-rank-factors", seen.transposed)
-        there, back = ops.project_all, ops.project_back_all
+        there: Product = ops.project_all
+        back: Product = ops.project_back_all
         if self.transposed:
             there, back = back, there
         q = self._last_q(seen, ctx)

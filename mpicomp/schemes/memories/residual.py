@@ -47,6 +47,7 @@ def keep_unsent(u: Compensated, sent: Sent, beta: float, ops: Ops) -> Iterator[N
     cuts = [None] * len(bounds) if sent.indices is None else ops.positions_of(sent.indices, bounds)
     for start, stop, first, last in zip(bounds, bounds[1:], cuts, cuts[1:], strict=False):
         memory, gradient = u.span(start, stop)
+        assert memory is not None, "the residual"
         if sent.indices is None:
             ops.dense_update(memory, gradient, sent.values[start:stop], beta)
         else:

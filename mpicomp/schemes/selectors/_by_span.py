@@ -33,7 +33,7 @@ class Listed(Selector):
     finds_nonfinite = True
     broadcasts = True
 
-    def expand(self, wire: Array | None, ctx: StepContext) -> Array | None:
+    def expand(self, wire: Array, ctx: StepContext) -> Array:
         return wire
 
 

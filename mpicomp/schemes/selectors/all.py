@@ -19,5 +19,5 @@ class All(Selector):
     def select(self, u: Compensated, ctx: StepContext) -> None:
         return None
 
-    def expand(self, wire: Array | None, ctx: StepContext) -> None:
-        return None
+    def expand(self, wire: Array, ctx: StepContext) -> Array:
+        return wire

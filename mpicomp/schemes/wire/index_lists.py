@@ -56,7 +56,8 @@ def choose(us: list[Compensated], ctx: StepContext) -> Lists:
     """Each worker's pairs where the selector chooses."""
     lists, seen = [], []
     for u in us:
-        indices = ctx.selector.expand(ctx.selector.select(u, ctx), ctx)
+        _, indices = ctx.select(u)
+        assert indices is not None, "the selector counts"
         values, found = ctx.read(u, indices)
         lists.append(Pairs(indices, values))
         seen.append(found)

@@ -140,8 +140,8 @@ def _indices(form: str, width: int, count: int, written: Array, ctx: StepContext
         like = ctx.selector.wire_like(ctx)
         assert like is not None, "else the form was refused"
         indices = ctx.selector.expand(validation.aligned(written, ALIGNED).view(like.dtype), ctx)
-        if indices is None or indices.size != count:
-            raise CorruptMessage(f"a message of {count} values came with the indices of another number")
+        if indices.size != count:
+            raise CorruptMessage(f"a message of {count} values came with {indices.size} indices")
         return indices
     indices = ops.empty(count, dtype)
     if form == "gaps":

@@ -51,7 +51,7 @@ class Filled(Mistaken, Exchange):
     takes, codecs = "any", "float"
 
     def choose(self, us, ctx):
-        lists = [ctx.selector.expand(ctx.selector.select(u, ctx), ctx) for u in us]
+        lists = [ctx.select(u)[1] for u in us]
         return Chosen(lists, [ctx.overflows(u) for u in us])
 
     def encode(self, us, choice, ctx):
