@@ -98,14 +98,19 @@ class Reducer:
         self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
         compatibility.warn(self._text, self.scheme.cautions(), comm.rank)
         self._workers, self._algorithm, self._trace = Workers.of_all(comm, workers), algorithm, trace
-        self._parts = self.scheme.parts(workers)
+        self._measure_interval = measures
+        self._start_anew()
         self._parts.codec.check_workers(self._workers.total)  # the same on all ranks
-        self._pipeline = Pipeline(self._parts, check_finite=nonfinite != "allow")
-        self._measures = Measures(measures, self._parts.memories)
-        self._laid_out: LaidOut | None = None
         self._left_out: list[str] = []  # arrays that take no part in a step
-        self._blank = True  # no step is done, and no state was loaded
         self.step, self.stats = 0, StepStats()
+
+    def _start_anew(self) -> None:
+        """Make the parts, which know no arrays yet."""
+        self._parts = self.scheme.parts(self.workers)
+        self._pipeline = Pipeline(self._parts, check_finite=self.nonfinite != "allow")
+        self._measures = Measures(self._measure_interval, self._parts.memories)
+        self._laid_out: LaidOut | None = None
+        self._blank = True  # no step is done, and no state was loaded
 
     def reduce(self, grads: Arrays, out: Arrays | None = None) -> Arrays:
         """The mean over all workers of all ranks, dense (collective).
@@ -170,14 +175,19 @@ class Reducer:
         arrays : like the gradients passed to ``reduce``
             For each of this rank's workers its own, for example its gradient at the optimum; copied.
         """
-        with at_home(arrays):
-            self._set_shift(arrays)
+        try:
+            with at_home(arrays):
+                self._set_shift(arrays)
+        except Exception:
+            if self._blank:
+                self._start_anew()
+            raise
 
     def _set_shift(self, arrays: Arrays) -> None:
         error: Exception | None = None
         if not self._pipeline.memories[0].takes_shift:  # the same on all ranks
             raise InvalidArgument(f"a shift needs a scheme with memory=shifted, got {self._text}")
-        bucket, ctx = self._laid_out or self._lay_out(arrays)
+        bucket, ctx = self._laid_out or self._lay_out(arrays, "shift of step")
         flat: list[Array] = []
         try:
             self._check_fits(bucket, arrays)
@@ -198,7 +208,7 @@ class Reducer:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
-        kept = {prefix + name: array for prefix, part in self._stateful() if not self._is_blank(prefix)
+        kept = {prefix + name: array for prefix, part in self._stateful()
                 for name, array in part.state(self._ops).items()}
         return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **self._place, **kept}
 
@@ -211,10 +221,6 @@ class Reducer:
         """The parts with state, and how their names begin."""
         yield from self._pipeline.stateful()
         yield "measures/", self._measures
-
-    def _is_blank(self, prefix: str) -> bool:
-        """True for what is zero until a first step is done; one that is refused leaves no trace."""
-        return self._blank and prefix.startswith(("memory/", "dense/"))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken (collective).
@@ -237,8 +243,7 @@ class Reducer:
         self.step, self._blank = int(state["step"]), False
         for prefix, part in self._stateful():
             part.load(saved_state.of_part(prefix, state))
-        if self._laid_out is not None:
-            self._pipeline.check(*self._laid_out, self.step)
+        self._laid_out = None  # the next step compares its arrays with the state
 
     def _run(self, grads: Arrays, out: Arrays | None) -> Mean:
         """One step, noted in the log of calls if there is one."""
@@ -253,14 +258,19 @@ class Reducer:
 
     def _run_step(self, grads: Arrays, out: Arrays | None) -> Mean:
         """One step, around which the state of arrays that take no part in it is set aside."""
-        bucket, template = self._laid_out or self._lay_out(grads)
         try:
-            return self._whole_step(bucket, template, grads, out)
-        finally:
-            if self._left_out:
-                self._pipeline.put_back(template)
+            bucket, template = self._laid_out or self._lay_out(grads, "step")
+            try:
+                return self._whole_step(bucket, template, grads, out)
+            finally:
+                if self._left_out:
+                    self._pipeline.put_back(template)
+        except Exception:
+            if self._blank:  # a first step that is refused leaves nothing of its layout
+                self._start_anew()
+            raise
 
-    def _lay_out(self, grads: Arrays) -> LaidOut:
+    def _lay_out(self, grads: Arrays, what: str) -> LaidOut:
         """Take the layout of the first arrays, once all ranks have agreed on it (collective)."""
         laid_out: LaidOut | None = None
         error: Exception | None = None
@@ -275,7 +285,7 @@ class Reducer:
         except Exception as caught:
             error = caught
         signature = "invalid" if laid_out is None else laid_out.bucket.signature
-        self.comm.agree(f"step {self.step} of {self._which} for {signature}", error)
+        self.comm.agree(f"{what} {self.step} of {self._which} for {signature}", error)
         assert laid_out is not None, "else an error was raised"
         self._laid_out = laid_out
         return laid_out
