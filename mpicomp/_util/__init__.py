@@ -1,1 +1,1 @@
-"""Arithmetic of partitions, files, environment variables and child processes: imports nothing else of the package."""
+"""Partitions, files, environment variables and child processes, without other parts of the package but errors."""

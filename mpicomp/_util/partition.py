@@ -1,4 +1,4 @@
-"""How n elements are cut into contiguous parts: counts and displacements, in elements; and runs of numbers."""
+"""Partitions of n elements into contiguous parts: counts and displacements in elements; runs of numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def partition(n: int, size: int) -> tuple[list[int], list[int]]:
 
 
 def offset(n: int, size: int, part: int) -> int:
-    """Where part ``part`` of ``partition(n, size)`` begins, without the others; ``n`` for part ``size``."""
+    """Offset of part ``part`` of ``partition(n, size)``; ``n`` for part ``size``."""
     quotient, remainder = divmod(n, size)
     return part * quotient + min(part, remainder)
 
@@ -44,7 +44,7 @@ def chunk_count(n: int, chunk: int) -> int:
 
 
 def runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive ones among ascending numbers: ``[0, 1, 2, 5]`` has (0, 2), (5, 5)."""
+    """First and last of each run of consecutive numbers: ``[0, 1, 2, 5]`` has (0, 2) and (5, 5)."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         first = found.pop()[0] if found and number == found[-1][1] + 1 else number

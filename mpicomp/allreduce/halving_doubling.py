@@ -124,7 +124,7 @@ class Swap:
             if index < n_in:
                 request, place, other = inbox[index % window]
                 link.wait(request)
-                if combine is not None:
+                if combine is not None and other is not None:
                     combine(place, other)
             if index < n_out:
                 link.wait(outbox[index % window])

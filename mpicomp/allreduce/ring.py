@@ -62,7 +62,7 @@ def allreduce(
         if item >= summed:  # final: the old content went out (size-1)*n_segments items ago, and that send is done
             return link.irecv(place, left), place, None
         if slots is None:
-            return link.irecv(place, left), place, incoming(item, source)
+            return link.irecv(place, left), place, incoming(item, work if source is None else source)
         begin = (item % window) * length
         slot = slots[begin : begin + place.size]
         return link.irecv(slot, left), place, slot

@@ -1,4 +1,4 @@
-"""Results in HDF5: one dataset a column under /bench, everything about the run in attributes."""
+"""Bench results in HDF5: one dataset per column under /bench, the description of the run as JSON in /head."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from .._util.hdf5_heaps import check_heaps
+from .._util import hdf5
 from .rows import FIELDS, Field
 
-MOST_ROWS = 1 << 20  # of a result: sizes times implementations
 MISSING = {str: "", dict: "", float: math.nan, int: -1, bool: -1}
-TYPES = {str: h5py.string_dtype(), dict: h5py.string_dtype(), float: "f8", int: "i8", bool: "i1"}
+TYPES = {float: "f8", int: "i8", bool: "i1"}  # others are texts
+_RULES = hdf5.Rules(levels=2, kinds="iufS")
 
 
 def build() -> str:
@@ -29,14 +29,15 @@ def write(path: Path, document: dict[str, Any]) -> None:
     """Write ``document`` to ``path``, replacing what is there."""
     head = {name: value for name, value in document.items() if name != "rows"}
     with h5py.File(path, "w") as file:
-        file.attrs["format"], file.attrs["version"] = head["format"], head["version"]
-        file.attrs["head"] = json.dumps(head)
+        hdf5.describe(file, {"format": head["format"], "version": head["version"]})
+        file["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         table = file.create_group("bench")
         for name, field in FIELDS.items():
             column = [_stored(row.get(name), field) for row in document["rows"]]
-            data = table.create_dataset(name, data=np.array(column, TYPES[field.kind]), dtype=TYPES[field.kind])
-            data.attrs["units"], data.attrs["long_name"] = field.units, field.meaning or name
-            data.attrs["missing"] = MISSING[field.kind]
+            kind = TYPES.get(field.kind)
+            data = table.create_dataset(name, data=np.array(column, kind) if kind else hdf5.fixed_texts(column))
+            hdf5.describe(data, {"units": field.units, "long_name": field.meaning or name,
+                                 "missing": MISSING[field.kind]})  # fmt: skip
 
 
 def _stored(value: Any, field: Field) -> Any:
@@ -50,33 +51,17 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises
     ------
-    ValueError
-        For columns that are not stored in the file itself, or too long for a result.
     CorruptFile
-        For damaged texts with which HDF5 would not come to an end.
+        For contents that HDF5 cannot be trusted with: see `.._util.hdf5`.
     """
-    check_heaps(path)
     with h5py.File(path, "r") as file:
-        _check(file)
-        head = json.loads(file.attrs["head"])
-        columns = {name: data.asstr()[()] if TYPES[FIELDS[name].kind] == h5py.string_dtype() else data[()]
+        hdf5.check_contents(file, _RULES)
+        head = json.loads(file["head"][()].tobytes())
+        columns = {name: data[()] if FIELDS[name].kind in TYPES else data.asstr()[()]
                    for name, data in file["bench"].items() if name in FIELDS}  # fmt: skip
     names = list(columns)
     found = zip(*columns.values(), strict=True)
     return {**head, "rows": [{n: _loaded(v, n) for n, v in zip(names, row, strict=True)} for row in found]}
-
-
-def _check(file: h5py.File) -> None:
-    """Refuse what could read other files or take memory that is not in this one."""
-    if not isinstance(file.get("bench", getlink=True), h5py.HardLink) or not isinstance(file["bench"], h5py.Group):
-        raise ValueError("/bench is no group of this file")
-    for name in file["bench"]:
-        link = file["bench"].get(name, getlink=True)
-        data = file["bench"][name] if isinstance(link, h5py.HardLink) else None
-        if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.ndim != 1:
-            raise ValueError(f"/bench/{name} is no column of this file")
-        if data.size > MOST_ROWS:
-            raise ValueError(f"/bench/{name} claims {data.size} rows, a result has at most {MOST_ROWS}")
 
 
 def main() -> None:

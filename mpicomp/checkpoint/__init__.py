@@ -1,9 +1,9 @@
 """Checkpoints: the whole state of a training run on all ranks, whole or absent, and resumed bit for bit.
 
-A checkpoint is a folder with one file a rank, written by all at once, and one file of what is the same on all ranks.
-(Error memories are as large as the model, once a worker: collected by one rank, they would pass through one network
-link and one disk queue; a thousand ranks would wait for it.) See :mod:`.folder` for names and completeness,
-:mod:`.parts` for the files, :mod:`.redistribute` for another number of ranks.
+A checkpoint is a folder with one file per rank, written by all at once, and one file of the state common to all ranks.
+(Error memories are as large as the model, once per worker: collected by one rank, they would pass through one network
+link and one disk queue.) See :mod:`.folder` for names and completeness, :mod:`.parts` for the files,
+:mod:`.redistribute` for another number of ranks.
 
     >>> import tempfile
     >>> import numpy as np

@@ -1,10 +1,10 @@
-"""The folder of a run's checkpoints: names, the manifest, what is complete, what is kept. Rank 0's business.
+"""The folder of a run's checkpoints, as rank 0 manages it: names, manifests, complete and old checkpoints.
 
-``DIR/step-000000120/`` holds ``common.h5``, one ``rank_00000.h5`` a rank and ``manifest.json``, which tells the bytes
-and CRC-32 of all of them and has a CRC-32 itself. It is written as ``step-000000120.part``, renamed to
+``DIR/step-000000120/`` holds ``common.h5``, one ``rank_00000.h5`` per rank and ``manifest.json`` with the bytes and
+CRC-32 of all of them and a CRC-32 of its own. It is written as ``step-000000120.part``, renamed to
 ``step-000000120.whole`` when everything is on the disk, and to its name when the checkpoints of the same or a later
-step, which are of another course, are set aside. The last two are complete; ``.whole`` counts if the other is absent.
-``DIR/latest`` is a text file with the newest name, for people and scripts; reading goes by the folders.
+step, which belong to another course of the run, are set aside. The last two are complete; ``.whole`` counts if the
+other is absent. ``DIR/latest`` is a text file with the newest name, for people and scripts; `load` lists the folders.
 """
 
 from __future__ import annotations
@@ -17,16 +17,34 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypedDict
 from zlib import crc32
 
-from .._util.atomic_files import fsync, replace
+from .._util.atomic_files import replace, write_bytes
 from ..errors import CorruptFile, MpicompError
 
 FORMAT, VERSION = "mpicomp-checkpoint", 1
 MANIFEST, COMMON, LATEST = "manifest.json", "common.h5", "latest"
-LONGEST = 1 << 28  # bytes of a manifest, which names every rank
+LONGEST = 1 << 28  # bytes of a manifest, which lists every rank
 _NAME = re.compile(r"step-(\d{9,})(\.whole)?")
+
+
+Settings: TypeAlias = dict[str, Any]  # values that JSON can hold
+
+
+class Manifest(TypedDict):
+    """Contents of ``manifest.json``; a file is listed as [bytes, CRC-32]."""
+
+    format: str
+    version: int
+    mpicomp: str
+    step: int
+    created: str
+    complete: bool
+    settings: Settings
+    common: list[int]
+    parts: list[list[int]]  # of each rank
+    workers: dict[str, list[int]]  # of each rank, by the reducer's name
 
 
 def name_of(step: int) -> str:
@@ -38,7 +56,7 @@ def part_of(rank: int) -> str:
 
 
 def steps_in(root: Path) -> list[int]:
-    """Steps of the checkpoints that were completed, ascending."""
+    """Steps of the complete checkpoints, ascending."""
     return list(folders_in(root))
 
 
@@ -51,7 +69,7 @@ def folders_in(root: Path) -> dict[int, Path]:
 
 
 def check_folder(root: str | os.PathLike[str]) -> None:
-    """Make the folder for checkpoints and try to write there: before a training, rather than at its end. Local.
+    """Make the folder for checkpoints and try to write there, at the start of a training. Local.
 
     Raises
     ------
@@ -63,12 +81,12 @@ def check_folder(root: str | os.PathLike[str]) -> None:
 
 
 def begin(root: Path, step: int) -> Path:
-    """Make the folder that the ranks write into; remove or finish what a killed job left."""
+    """Make the folder that the ranks write into; remove or finish the remains of a killed job."""
     part = root / f"{name_of(step)}.part"
     with _made(root):
         for path in root.glob("step-[0-9]*.whole"):
             target = path.with_suffix("")
-            if target.exists():  # the job was killed while another course was still in effect
+            if target.exists():  # the job was killed before it set the other course aside
                 shutil.rmtree(path)
             else:
                 path.rename(target)
@@ -80,7 +98,7 @@ def begin(root: Path, step: int) -> Path:
 
 @contextmanager
 def _made(root: Path) -> Iterator[None]:
-    """Make the folder, if need be; what it refuses, then or later in the block, is one error."""
+    """Make the folder if it does not exist; errors of the file system, here or in the block, are one error."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         yield
@@ -89,29 +107,27 @@ def _made(root: Path) -> Iterator[None]:
         raise MpicompError(f"cannot write checkpoints into {root}: {reason}; choose another folder") from None
 
 
-def finish(root: Path, step: int, facts: dict[str, Any], keep: int) -> Path:
-    """Write the manifest, give the folder its name and point ``latest`` at it; then drop what is too old."""
+def finish(root: Path, step: int, manifest: Manifest, keep: int) -> Path:
+    """Write the manifest, rename the folder and update ``latest``; then remove old checkpoints."""
     part, target = root / f"{name_of(step)}.part", root / name_of(step)
     whole = root / f"{target.name}.whole"
     try:
-        write_manifest(part / MANIFEST, facts)
-        replace(part, whole)  # killed from here on, this checkpoint is found where its predecessor no longer is
+        write_manifest(part / MANIFEST, manifest)
+        replace(part, whole)  # after a kill from here on, `load` finds this checkpoint
         _set_aside(root, step)
         replace(whole, target)
-        text = root / f"{LATEST}.part"
-        text.write_text(f"{target.name}\n")
-        replace(text, root / LATEST)
+        write_bytes(root / LATEST, True, f"{target.name}\n".encode())
         for old in steps_in(root)[:-keep]:
             _drop(root / name_of(old))
     except OSError as error:
-        raise MpicompError(f"cannot write the checkpoint {target}: {error.strerror}") from None
+        raise MpicompError(f"cannot write the checkpoint {target}: {error.strerror or error}") from None
     return target
 
 
 def _set_aside(root: Path, step: int) -> None:
-    """A run that went back behind checkpoints leaves them under another name: they are of another course.
+    """Rename the checkpoints of this and later steps, which belong to another course of the run.
 
-    The newest goes first, so that what is left at any moment ends with a checkpoint of that course or with the new one.
+    The newest is renamed first, so that the last of the others always belongs to that course.
     """
     for other in reversed(steps_in(root)):
         old, number = root / name_of(other), 1
@@ -122,7 +138,7 @@ def _set_aside(root: Path, step: int) -> None:
 
 
 def _drop(folder: Path) -> None:
-    """Remove a checkpoint; killed in between, nothing is left that has a checkpoint's name."""
+    """Remove a checkpoint; a kill in between leaves nothing with a checkpoint's name."""
     old = folder.with_name(f"{folder.name}.old")
     if old.exists():
         shutil.rmtree(old)
@@ -130,14 +146,13 @@ def _drop(folder: Path) -> None:
     shutil.rmtree(old)
 
 
-def write_manifest(path: Path, facts: dict[str, Any]) -> None:
-    text = _canonical(facts)
-    path.write_text(json.dumps({"crc32": crc32(text.encode()), "manifest": facts}, indent=1, sort_keys=True))
-    fsync(path)
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    document = {"crc32": _crc(manifest), "manifest": manifest}
+    write_bytes(path, True, json.dumps(document, indent=1, sort_keys=True).encode())
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The facts of a checkpoint.
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of a checkpoint.
 
     Raises
     ------
@@ -148,30 +163,40 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CorruptFile(f"{path} is missing or too long")
     try:
         document = json.loads(path.read_bytes())
-        facts: dict[str, Any] = document["manifest"]
+        manifest: Manifest = document["manifest"]
         expected = document["crc32"]
-        good = isinstance(facts, dict) and crc32(_canonical(facts).encode()) == expected
+        good = isinstance(manifest, dict) and _crc(manifest) == expected
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptFile(f"{path} is damaged: {error}") from None
     if not good:
         raise CorruptFile(f"{path} is damaged: its checksum is not the one it was written with")
-    if facts.get("format") != FORMAT or facts.get("version") != VERSION:
-        raise CorruptFile(f"{path} must be of format {FORMAT} version {VERSION}, got {facts.get('format')} version "
-                          f"{facts.get('version')}: read it with the mpicomp that wrote it")
-    return facts
+    if manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
+        raise CorruptFile(f"{path} must be of format {FORMAT} version {VERSION}, got {manifest.get('format')} version "
+                          f"{manifest.get('version')}: read it with the mpicomp that wrote it")
+    return manifest
 
 
-def _canonical(facts: Any) -> str:
-    return json.dumps(facts, sort_keys=True, separators=(",", ":"))
+def check_manifest(path: Path, manifest: Manifest) -> None:
+    """Refuse a manifest with a right checksum that is not of the form of `Manifest`."""
+    listed = manifest.get("parts")
+    pairs = [manifest.get("common"), *(listed if isinstance(listed, list) and listed else [None])]
+    numbers = all(isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) and n >= 0 for n in pair)
+                  for pair in pairs)  # fmt: skip
+    if not numbers or not {"step", "settings", "complete", "workers"} <= manifest.keys():
+        raise CorruptFile(f"{path / MANIFEST} lacks entries that a checkpoint of this version has")
+
+
+def _crc(manifest: Manifest) -> int:
+    return crc32(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode())
 
 
 def remove_part(root: Path, step: int) -> None:
-    """Clean up after a save that failed."""
+    """Remove the folder of a save that failed."""
     shutil.rmtree(root / f"{name_of(step)}.part", ignore_errors=True)
 
 
 def shared_by_all(part: Path) -> MpicompError | None:
-    """What is to be said by a rank that does not see the folder that rank 0 made."""
+    """Error of a rank that does not see the folder that rank 0 made; None if it does."""
     if part.is_dir() and os.access(part, os.W_OK):
         return None
     return MpicompError(f"this rank cannot write into {part}: checkpoints need a folder that all ranks share")

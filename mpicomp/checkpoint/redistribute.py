@@ -1,19 +1,19 @@
-"""A reducer's state for another number of ranks or workers than saved it.
+"""Redistribution of a reducer's state to another number of ranks or workers.
 
-What travels is declared by the parts of a scheme in ``redistribution`` (name -> rule), else it follows its kind:
+Parts of a scheme declare the rules of their entries in ``redistribution`` (name -> rule); the default follows the kind:
 
 =======  ==========================================================================================
-add      error memories and velocities: a worker keeps its own; where there are fewer workers now, each takes the sum
-         of a run of consecutive old ones; where there are more, the new ones begin at zero. So the sum over all
-         workers is kept (to rounding, where memories are added).
-same     what is the same on all ranks: thresholds, factors, schedules, measures, the velocity of dense arrays
+add      error memories and velocities: a worker keeps its own; of fewer workers each takes the sum of a run of
+         consecutive old ones; additional workers begin at zero. So the sum over all workers is kept (to rounding,
+         if memories are added).
+same     state common to all ranks: thresholds, factors, schedules, measures, the velocity of dense arrays
 cut      a vector that ranks own pieces of (1-bit SGD's second memory) is cut anew
 anew     depends on the number of ranks and is estimated again in the next step
-stay     cannot leave its worker: refused unless there are as many workers as before
+stay     cannot leave its worker: refused if the number of workers changes
 =======  ==========================================================================================
 
-A mean over w workers takes 1/w of what memories hold. With the linear scaling rule (learning rate as w) keeping the
-sum applies the same total update as before; at an unchanged learning rate it is applied w_old/w_new times as strongly.
+A mean over w workers takes 1/w of the memories. With the linear scaling rule (learning rate as w) keeping the sum
+keeps the total update; at a constant learning rate the update is w_old/w_new times as large.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,12 +31,12 @@ from ..reducer.saved_state import check_whole
 from ..schemes.exchanges.pieces import NOTHING
 from ..schemes.registry import Scheme
 
-Entries = dict[str, Any]
+Entries: TypeAlias = dict[str, Any]  # a reducer's state: arrays and plain values
 DEFAULT = {"memory": "add", "dense": "same", "exchange": "same", "schedule": "same", "measures": "same"}
 
 
 def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequence[int], rank: int) -> Entries:
-    """The state that ``rank`` has to load.
+    """The state for ``rank`` to load.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequenc
     Raises
     ------
     InvalidArgument
-        For a state that cannot be spread, or an old rank's that lacks a memory.
+        A state cannot be redistributed, or an old rank's lacks a memory.
     """
     scheme = Scheme.parse(old(0)["scheme"])
 
@@ -70,7 +70,7 @@ def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequenc
 
 
 def estimated_anew(scheme: str) -> list[str]:
-    """What of a scheme's state is lost, in words."""
+    """Names of the entries of a scheme's state that are lost."""
     return [name for (_, name), rule in _rules(scheme).items() if rule == "anew"]
 
 
@@ -84,7 +84,7 @@ def _rules(scheme: str) -> dict[tuple[str, str], str]:
 
 
 def sources(had: int, now: int, worker: int) -> range:
-    """Which of ``had`` old workers a worker of ``now`` takes over."""
+    """The old workers, of ``had``, whose state a worker of ``now`` takes over."""
     if now >= had:
         return range(worker, min(worker + 1, had))
     counts, displs = partition(had, now)
@@ -118,7 +118,7 @@ def _check_rule(rule: str, name: str, had: int, now: int) -> None:
 
 def _piece(old: Callable[[int], Entries], had: int, now: int, rank: int) -> Entries:
     """This rank's piece of a vector that the old ranks owned pieces of."""
-    if int(old(0)["exchange/start"]) == NOTHING:  # of a step before the first that was sent, on all ranks
+    if int(old(0)["exchange/start"]) == NOTHING:  # no step has been sent yet, on any rank
         return {name: old(0)[name] for name in ("exchange/residual", "exchange/start")}
     n = sum(old(other)["exchange/residual"].size for other in range(had))
     counts, displs = partition(n, now)

@@ -169,9 +169,9 @@ class Guard:
     def _stopped_while_blocked(self, signum: int) -> None:
         """In a thread, when a signal arrived: Python's own handler waits for a blocked MPI call to return."""
         if not self._finishing.wait(SIGNAL_GRACE_S):
-            spool = sys.modules.get("mpicomp.trace.spool")  # where a trace is recorded, its journals are to say so
-            if spool is not None:
-                spool.interrupted()
+            recording = sys.modules.get("mpicomp.trace.record_buffer")  # loaded if a trace is recorded
+            if recording is not None:
+                recording.interrupted()
             if self._comm.rank:
                 time.sleep(SIGNAL_GRACE_S)  # usually every rank got the signal: one line, rank 0's, is enough
             self.abort(Outcome(128 + signum, INTERRUPTED))

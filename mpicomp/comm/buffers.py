@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -161,7 +161,7 @@ def as_bits(array: Array, role: str) -> tuple[Array, str | None]:
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None or interface["typestr"][1:] != "V2" or not hasattr(array, "__dlpack__"):
         return array, None
-    return (Bits(array), "bfloat16") if Exported(array, role).type.is_bfloat16 else (array, None)
+    return (cast(Array, Bits(array)), "bfloat16") if Exported(array, role).type.is_bfloat16 else (array, None)
 
 
 def check_type(message: Buffer, role: str) -> None:
@@ -204,7 +204,7 @@ def check_device(array: Array, role: str) -> None:
     device = None if hasattr(type(array), "__cuda_array_interface__") else device_of(array)
     if device is not None:
         array = device.own(array)  # known by DLPack alone
-    interface = array.__cuda_array_interface__
+    interface = getattr(array, "__cuda_array_interface__")  # noqa: B009 (not of NumPy's, which Array stands for)
     strides, shape = interface.get("strides"), interface["shape"]
     itemsize = np.dtype(interface["typestr"]).itemsize
     contiguous = [itemsize * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]

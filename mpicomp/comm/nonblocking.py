@@ -87,7 +87,8 @@ class Scaled(Pending):
 
     def __init__(self, pending: Pending, x: Array, factor: float) -> None:
         super().__init__()
-        self._pending, self._x, self._factor = pending, x, factor
+        self._pending, self._factor = pending, factor
+        self._x: Array | None = x
 
     def Wait(self, status: object = None) -> bool:
         return self._pending.Wait(status) and self._scale()

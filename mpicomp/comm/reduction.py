@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from types import ModuleType
 
 import numpy.typing as npt
 
@@ -11,6 +10,7 @@ from .. import allreduce
 from ..errors import BufferRefused
 from ..ops import ops_for
 from ..ops.device import Device, at_home
+from ..ops.protocol import Ops
 from ..types import Array
 from . import nccl
 from .buffers import Vector
@@ -56,8 +56,8 @@ class Reduction:
         """Run a schedule on memory that MPI reads and writes."""
         if algorithm == "native":  # also for arrays without operations of ours, if there is nothing to scale
             self._link.check()
-            views = [one.view(kind) if kind and one is not None else one for one in (work, source)]
-            self._link.native_allreduce(views[0], op, views[1])
+            self._link.native_allreduce(work.view(kind) if kind else work, op,
+                                        source.view(kind) if kind and source is not None else source)
             _scale(work, factor)
             return
         ops, options = ops_for(work), {"kind": kind} if kind else {}
@@ -72,7 +72,7 @@ class Reduction:
         _scale(target.array, factor)
         self._link.count_native(target.array.nbytes)
 
-    def _scratch(self, ops: ModuleType, like: npt.DTypeLike, n: int, dtype: npt.DTypeLike | None = None, slot: str = ""
+    def _scratch(self, ops: Ops, like: npt.DTypeLike, n: int, dtype: npt.DTypeLike | None = None, slot: str = ""
                  ) -> Array:
         """Return the work array of a slot, of at least ``n`` elements."""
         dtype = like if dtype is None else dtype

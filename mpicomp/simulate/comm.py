@@ -161,7 +161,7 @@ def _nothing(link: RecordingLink) -> None:
 
 def _agreement(link: RecordingLink) -> None:
     """By dissemination, see ``mpicomp.comm.transport.MpiLink.extremes``."""
-    shift, numbers = 1, Ghost(link.ops, AGREEMENT, np.int64)
+    shift, numbers = 1, as_array(Ghost(link.ops, AGREEMENT, np.int64))
     while shift < link.size:
         link.sendrecv(numbers, (link.rank + shift) % link.size, numbers, (link.rank - shift) % link.size)
         shift *= 2
@@ -185,7 +185,7 @@ def _allreduce(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op:
 
 def _chosen(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op: str, kind: str | None,
             *how: object) -> str:
-    return schedule(Vector(Ghost(link.ops, n, dtype), _half(dtype, kind), None), op, algorithm, link)
+    return schedule(Vector(as_array(Ghost(link.ops, n, dtype)), _half(dtype, kind), None), op, algorithm, link)
 
 
 def _half(dtype: np.dtype, kind: str | None) -> str | None:
@@ -193,14 +193,14 @@ def _half(dtype: np.dtype, kind: str | None) -> str | None:
 
 
 def _broadcast(link: RecordingLink, nbytes: int, root: int) -> None:
-    broadcast(link, Ghost(link.ops, nbytes, BYTE), root)
+    broadcast(link, as_array(Ghost(link.ops, nbytes, BYTE)), root)
 
 
 def _lengths(link: RecordingLink) -> None:
     """MPI's own all-gather of a length of every rank, by Bruck's algorithm."""
     distance = 1
     while distance < link.size:
-        known = Ghost(link.ops, LENGTH * min(distance, link.size - distance), BYTE)
+        known = as_array(Ghost(link.ops, LENGTH * min(distance, link.size - distance), BYTE))
         with link.tape.inside_mpi():
             link.sendrecv(known, (link.rank - distance) % link.size, known, (link.rank + distance) % link.size)
         distance *= 2
@@ -209,7 +209,7 @@ def _lengths(link: RecordingLink) -> None:
 def _gather(link: RecordingLink, *nbytes: int) -> None:
     """Of every rank so many bytes, all as many where one number is given."""
     ops, counts = link.ops, list(nbytes) * (link.size if len(nbytes) == 1 else 1)
-    gather_to_all(link, Ghost(ops, counts[link.rank], BYTE), Ghost(ops, sum(counts), BYTE), counts)
+    gather_to_all(link, as_array(Ghost(ops, counts[link.rank], BYTE)), as_array(Ghost(ops, sum(counts), BYTE)), counts)
 
 
 def _all_to_all(link: RecordingLink, nbytes: int) -> None:
@@ -217,7 +217,7 @@ def _all_to_all(link: RecordingLink, nbytes: int) -> None:
     distance = 1
     while distance < link.size:
         blocks = 1 if link.size <= PAIRWISE else sum(1 for block in range(link.size) if block & distance)
-        message = Ghost(link.ops, blocks * nbytes, BYTE)
+        message = as_array(Ghost(link.ops, blocks * nbytes, BYTE))
         with link.tape.inside_mpi():
             link.sendrecv(message, (link.rank + distance) % link.size, message, (link.rank - distance) % link.size)
         distance = distance + 1 if link.size <= PAIRWISE else 2 * distance
@@ -226,9 +226,9 @@ def _all_to_all(link: RecordingLink, nbytes: int) -> None:
 def _messages(link: RecordingLink, outgoing: tuple[tuple[int, int], ...], incoming: tuple[tuple[int, int], ...]
               ) -> None:
     """Sent and received all at once; ranks are counted from this one on."""
-    requests = [link.irecv(Ghost(link.ops, nbytes, BYTE), (link.rank + ahead) % link.size)
+    requests = [link.irecv(as_array(Ghost(link.ops, nbytes, BYTE)), (link.rank + ahead) % link.size)
                 for ahead, nbytes in incoming]
-    requests += [link.isend(Ghost(link.ops, nbytes, BYTE), (link.rank + ahead) % link.size)
+    requests += [link.isend(as_array(Ghost(link.ops, nbytes, BYTE)), (link.rank + ahead) % link.size)
                  for ahead, nbytes in outgoing]
     for request in requests:
         link.wait(request)

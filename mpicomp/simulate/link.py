@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from .._util.partition import partition
 from ..allreduce import halving_doubling
+from ..allreduce.interfaces import Scratch
 from ..allreduce.segments import SLOW
 from ..allreduce.table import built_in
 from ..types import Array
 from .ghost import Ghost
-from .ghost_ops import GhostOps
+from .ghost_ops import GhostOps, as_ops
 from .tape import Tape
 
 # Ranks below which, and bytes below which MPI's all-reduce sends the whole vector in log2(p) steps, by Open MPI 5's own
@@ -118,7 +120,7 @@ class RecordingLink:
             if self.size & (self.size - 1) or work.nbytes >= doubling_bytes(self.size):
                 link = copy(self)
                 link.slow = False  # MPI cuts nothing for it
-                halving_doubling.allreduce(link, work, "sum", self.ops, self.scratch(work.dtype))
+                halving_doubling.allreduce(link, work, "sum", as_ops(self.ops), cast(Scratch, self.scratch(work.dtype)))
                 return
             mask = 1
             while mask < self.size:

@@ -1,4 +1,4 @@
-"""Recording a run and explaining it afterwards. h5py is imported only when a trace is merged or read.
+"""Recording of runs, and analyses of the traces. h5py is imported only when a trace is merged or read.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -30,7 +30,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .analyses.arrivals import stragglers
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from .analyses.compression import codec, measures
     from .analyses.hang import hang
     from .analyses.over_steps import heatmap, spikes, steps
-    from .analyses.picture import timeline
     from .analyses.shares import breakdown, efficiency, overlap
+    from .analyses.timeline import timeline
     from .analyses.traffic import bandwidth, collectives, matrix
     from .analysis import imbalance, info, metrics, phases, report, summary, traffic
     from .check import validate
@@ -77,7 +77,7 @@ _HOME = {
     "codec": ".analyses.compression",
     "measures": ".analyses.compression",
     "diff": ".analyses.comparison",
-    "timeline": ".analyses.picture",
+    "timeline": ".analyses.timeline",
     "hang": ".analyses.hang",
     "write_page": ".page",
 }
@@ -90,9 +90,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-if not TYPE_CHECKING:  # else checkers of types would take every misspelt name for one that is found here
+if not TYPE_CHECKING:  # else type checkers would accept every misspelt name
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name in _HOME:
             return getattr(import_module(_HOME[name], __name__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

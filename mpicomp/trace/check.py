@@ -1,4 +1,4 @@
-"""Does a file keep what its format promises? Every column is read, so checksums are verified too."""
+"""Check of a file against the format. Every column is read, so checksums are verified too."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from . import schema
-from .read import Source, Trace, open_trace, plain, reading
+from .files import Source
+from .read import Trace, open_trace, plain, reading
 
 _ATTRIBUTES = ("Conventions", "title", "creator", "created", "n_ranks", "n_nodes", "command_line", "complete")
 
 
 def validate(path: Source) -> list[str]:
-    """Everything in which the file departs from the format, in words; empty if nothing does.
-
-    Raises ``CorruptFile`` where the file cannot be read at all.
-    """
+    """List the departures of a file from the format; raise ``CorruptFile`` if it cannot be read at all."""
     with open_trace(path) as trace:
         several = len(trace.files) > 1
-        return [f"{part.path.name}: {said}" if several else said for part in trace.parts() for said in _faults(part)]
+        return [f"{part.path.name}: {fault}" if several else fault for part in trace.parts() for fault in _faults(part)]
 
 
 def _faults(trace: Trace) -> Iterator[str]:
@@ -70,7 +68,7 @@ def _values(trace: Trace) -> Iterator[str]:
 
 
 def _events_here(trace: Trace) -> np.ndarray:
-    """Events of each rank that belong into this file: a part of a trace has those of some ranks only."""
+    """Number of events of each rank in this file: a part of a trace has those of some ranks only."""
     counts = trace.table("ranks")["n_events"].astype(np.int64)
     first, last = (trace.attributes.get(name, default) for name, default in
                    (("first_rank", 0), ("last_rank", trace.n_ranks - 1)))  # fmt: skip
@@ -79,5 +77,5 @@ def _events_here(trace: Trace) -> np.ndarray:
 
 
 def _is_of_type(got: np.dtype, expected: np.dtype) -> bool:
-    """Strings may be narrower than the format allows."""
+    """Compare dtypes; strings may be narrower than the format's."""
     return got.kind == "S" and got.itemsize <= expected.itemsize if expected.kind == "S" else got == expected

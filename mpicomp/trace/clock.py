@@ -1,4 +1,4 @@
-"""How far the clocks of two ranks are apart, and how well that is known.
+"""Offsets between the clocks of ranks, and their uncertainty.
 
 CLOCK_MONOTONIC of two hosts differs by the hosts' boot times and drifts by some parts per million. A ping-pong
 bounds the difference: if the reference answers ``t`` between my ``before`` and ``after``, its clock is ahead by
@@ -11,21 +11,34 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
+
+from .tables import Table
+
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
 
 REFERENCE = 0
 _ROUNDS = 16
 _TAG = 31_415  # below 32767, the smallest upper bound that MPI allows
 
 
-def measure(comm: Any) -> dict[str, Any]:
+class Comparison(TypedDict):
+    """One comparison with the reference rank's clock, ns."""
+
+    t_local: int
+    offset: int
+    rtt: int
+
+
+def measure(comm: Comm) -> Comparison:
     """Compare this rank's clock with the reference rank's. Collective; ranks are served one after the other.
 
-    Cost: 16 round trips a rank, one rank at a time.
+    Cost: 16 round trips per rank, one rank at a time.
     """
-    best = {"t_local": monotonic_ns(), "offset": 0, "rtt": 0}
+    best: Comparison = {"t_local": monotonic_ns(), "offset": 0, "rtt": 0}
     if comm.rank == REFERENCE:
         for rank in range(comm.size):
             if rank != REFERENCE:
@@ -35,7 +48,7 @@ def measure(comm: Any) -> dict[str, Any]:
     return best
 
 
-def _answer(comm: Any, rank: int) -> None:
+def _answer(comm: Comm, rank: int) -> None:
     ball = np.zeros(1, np.int64)
     for _ in range(_ROUNDS):
         comm.Recv(ball, source=rank, tag=_TAG)
@@ -43,7 +56,7 @@ def _answer(comm: Any, rank: int) -> None:
         comm.Send(ball, dest=rank, tag=_TAG)
 
 
-def _ask(comm: Any) -> dict[str, int]:
+def _ask(comm: Comm) -> Comparison:
     ball = np.zeros(1, np.int64)
     before = monotonic_ns()
     comm.Send(ball, dest=REFERENCE, tag=_TAG)
@@ -54,7 +67,7 @@ def _ask(comm: Any) -> dict[str, int]:
 
 
 def identity() -> str:
-    """Names the clock this process reads: equal on two ranks exactly if they read the same one."""
+    """Name of the clock that this process reads: equal on two ranks exactly if they read the same one."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/time')}"
@@ -62,7 +75,7 @@ def identity() -> str:
         return ""  # not Linux: never equal, so the measurement is used
 
 
-def corrected(t: np.ndarray, samples: dict[str, np.ndarray]) -> np.ndarray:
+def corrected(t: np.ndarray, samples: Table) -> np.ndarray:
     """Times on the reference clock: ``t`` plus the offset interpolated between the comparisons of its rank."""
     if not len(samples["t_local"]) or samples["shared"].all():
         return t
@@ -73,7 +86,7 @@ def corrected(t: np.ndarray, samples: dict[str, np.ndarray]) -> np.ndarray:
     return t + base + np.rint(shift).astype(np.int64)
 
 
-def uncertainty(samples: dict[str, np.ndarray]) -> int:
-    """Half the longest of the kept round trips (ns); 0 where all ranks read one clock."""
+def uncertainty(samples: Table) -> int:
+    """Half the longest of the kept round trips (ns); 0 if all ranks read one clock."""
     foreign = samples["rtt"][samples["shared"] == 0]
     return int(foreign.max()) // 2 if len(foreign) else 0

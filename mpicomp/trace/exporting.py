@@ -1,4 +1,4 @@
-"""A trace in the formats of other tools, rank by rank, so that a rank's events are in memory at a time."""
+"""Export to the formats of other tools, rank by rank, so that one rank's events are in memory at a time."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TextIO
+from types import ModuleType
+from typing import IO, TextIO
 
 import numpy as np
 
+from .._util.atomic_files import check_output, write_output
 from ..errors import InvalidArgument, MissingExtra
 from . import schema
-from .atomic_output import check_output, files_of, write_aside
+from .files import Source, files_of
 from .progress import Progress, silent
-from .read import Source, Trace, open_trace
+from .read import Trace, open_trace
+from .tables import Result, Table
 
 COLUMNS = (*(name for name in schema.EVENTS if name != "event"), "t_reference")
 _COUNTERS = ("nbytes_sent", "nbytes_recv")
 _NS_PER_US = 1000
 
-Batch = dict[str, np.ndarray]
-
 
 def export(path: Source, output: Source, format: str, *, ranks: Sequence[int] | None = None,
            steps: tuple[int, int] | None = None, force: bool = False, progress: Progress = silent) -> int:
-    """Write the events of a trace to ``output``; how many there were.
+    """Write the events of a trace to ``output``, and return their number.
 
     Parameters
     ----------
     format : str
         ``chrome`` (JSON for chrome://tracing), ``perfetto`` (the same, gzipped, for ui.perfetto.dev), ``csv``,
-        ``jsonl`` or ``parquet``. Text is gzipped, too, where ``output`` ends in ``.gz``.
+        ``jsonl`` or ``parquet``. Text is also gzipped if ``output`` ends in ``.gz``.
     ranks : sequence of int, optional
         Only events of these ranks.
     steps : (int, int), optional
@@ -40,18 +41,18 @@ def export(path: Source, output: Source, format: str, *, ranks: Sequence[int] | 
     force : bool
         Replace ``output`` if it exists.
     progress : callable
-        Is told now and then what is being done, and which share is done, from 0 to 1.
+        Gets the current action and the share done, from 0 to 1.
     """
     if format not in FORMATS:
         raise InvalidArgument(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     output, written = Path(output).absolute(), [0]
-    check_output(output, force, files_of(Path(path)))  # before the work, too
+    check_output(output, force, files_of(path))  # before the work
     zipped = format == "perfetto" or output.suffix == ".gz"
     with open_trace(path) as trace:
         if ranks is not None and not all(0 <= rank < trace.n_ranks for rank in ranks):
             raise InvalidArgument(f"ranks must be in 0..{trace.n_ranks - 1}, got {list(ranks)}")
 
-        def counted() -> Iterator[Batch]:
+        def counted() -> Iterator[Table]:
             for batch in _batches(trace, ranks, steps):
                 progress(f"rank {batch['rank'][0]} of {trace.n_ranks}", batch["rank"][0] / trace.n_ranks)
                 written[0] += len(batch["rank"])
@@ -64,7 +65,7 @@ def export(path: Source, output: Source, format: str, *, ranks: Sequence[int] | 
             with part.open("xb") as raw, gzip.open(raw, "wt", 6) if zipped else _text_file(raw) as file:
                 FORMATS[format](file, trace, counted())
 
-        write_aside(output, force, fill)
+        write_output(output, force, fill)
     return written[0]
 
 
@@ -74,8 +75,8 @@ def _text_file(raw: IO[bytes]) -> TextIO:
     return io.TextIOWrapper(raw, encoding="utf-8", newline="")
 
 
-def _batches(trace: Trace, ranks: Sequence[int] | None, steps: tuple[int, int] | None) -> Iterator[Batch]:
-    """The chosen events of one rank after the other; codes as names, and times on the reference clock beside them."""
+def _batches(trace: Trace, ranks: Sequence[int] | None, steps: tuple[int, int] | None) -> Iterator[Table]:
+    """The chosen events, one rank after the other, with names for codes and times on the reference clock."""
     names = {field: np.array(trace.vocabulary(field), object) for field in schema.LABEL_FIELDS}
     for part in trace.parts():
         events = part.events(*(name for name in COLUMNS if name != "t_reference"))
@@ -92,24 +93,24 @@ def _batches(trace: Trace, ranks: Sequence[int] | None, steps: tuple[int, int] |
             yield batch | {field: names[field][batch[field]] for field in names}
 
 
-def _rows(batch: Batch) -> Iterable[tuple[Any, ...]]:
+def _rows(batch: Table) -> Iterable[tuple[object, ...]]:
     return zip(*(batch[name].tolist() for name in COLUMNS), strict=True)
 
 
-def _write_csv(file: TextIO, trace: Trace, batches: Iterator[Batch]) -> None:
+def _write_csv(file: TextIO, trace: Trace, batches: Iterator[Table]) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for batch in batches:
         writer.writerows(_rows(batch))
 
 
-def _write_jsonl(file: TextIO, trace: Trace, batches: Iterator[Batch]) -> None:
+def _write_jsonl(file: TextIO, trace: Trace, batches: Iterator[Table]) -> None:
     for batch in batches:
         file.writelines(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in _rows(batch))
 
 
-def _write_chrome(file: TextIO, trace: Trace, batches: Iterator[Batch]) -> None:
-    """A process for each rank, a slice for each event, and counters of the bytes sent and received so far.
+def _write_chrome(file: TextIO, trace: Trace, batches: Iterator[Table]) -> None:
+    """Write a process for each rank, a slice for each event, and counters of the bytes sent and received so far.
 
     Times are microseconds after the rank's first event of the export that begins first, on the reference clock.
     """
@@ -125,14 +126,14 @@ def _write_chrome(file: TextIO, trace: Trace, batches: Iterator[Batch]) -> None:
     file.write("\n]}\n")
 
 
-def _chrome_events(batch: Batch, hosts: list[str], first: int) -> Iterator[dict[str, Any]]:
+def _chrome_events(batch: Table, hosts: list[str], first: int) -> Iterator[Result]:
     rank = int(batch["rank"][0])
     own = {"pid": rank, "tid": 0}
     yield {"ph": "M", "name": "process_name", **own, "args": {"name": f"rank {rank} on {hosts[rank]}"}}
     yield {"ph": "M", "name": "process_sort_index", **own, "args": {"sort_index": rank}}
     so_far = dict.fromkeys(_COUNTERS, 0)
     for row in _rows(batch):
-        event = dict(zip(COLUMNS, row, strict=True))
+        event: Result = dict(zip(COLUMNS, row, strict=True))
         begin, lasted = event["t_reference"] - first, event["t_end"] - event["t_start"]
         details = {name: event[name] for name in COLUMNS if event[name] not in (0, "none") and name not in _SHOWN}
         yield {"ph": "X", "name": event["kind"], "cat": event["algo"], "ts": begin / _NS_PER_US,
@@ -142,10 +143,10 @@ def _chrome_events(batch: Batch, hosts: list[str], first: int) -> Iterator[dict[
             yield {"ph": "C", "name": "bytes", **own, "ts": (begin + lasted) / _NS_PER_US, "args": so_far}
 
 
-_SHOWN = {"rank", "step", "kind", "algo", "t_start", "t_end", "t_reference"}  # what a slice says without its details
+_SHOWN = {"rank", "step", "kind", "algo", "t_start", "t_end", "t_reference"}  # in a slice besides its details
 
 
-def _write_parquet(path: Path, trace: Trace, batches: Iterator[Batch]) -> None:
+def _write_parquet(path: Path, trace: Trace, batches: Iterator[Table]) -> None:
     pyarrow, parquet = _pyarrow()
     types = {name: pyarrow.from_numpy_dtype(np.dtype(schema.EVENTS[name].dtype)) for name in COLUMNS[:-1]}
     types |= {field: pyarrow.dictionary(pyarrow.int32(), pyarrow.string()) for field in schema.LABEL_FIELDS}
@@ -154,17 +155,12 @@ def _write_parquet(path: Path, trace: Trace, batches: Iterator[Batch]) -> None:
                              for name in COLUMNS])  # fmt: skip
     with parquet.ParquetWriter(path, layout) as writer:
         for batch in batches:
-            arrays = [_arrow(pyarrow, batch[name], layout.field(name).type) for name in COLUMNS]
+            arrays = [pyarrow.array(batch[name], pyarrow.string()).dictionary_encode() if name in schema.LABEL_FIELDS
+                      else pyarrow.array(batch[name], layout.field(name).type) for name in COLUMNS]
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=layout))
 
 
-def _arrow(pyarrow: Any, values: np.ndarray, kind: Any) -> Any:
-    if pyarrow.types.is_dictionary(kind):
-        return pyarrow.array(values, pyarrow.string()).dictionary_encode()
-    return pyarrow.array(values, kind)
-
-
-def _pyarrow() -> tuple[Any, Any]:
+def _pyarrow() -> tuple[ModuleType, ModuleType]:
     try:
         import pyarrow
         import pyarrow.parquet

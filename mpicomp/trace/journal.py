@@ -1,17 +1,16 @@
-"""The journal: what one rank writes while it runs, made so that a kill loses nothing that was written.
+"""The journal: the append-only file that one rank writes while it runs, from which a kill loses nothing written.
 
-A magic number, then frames: tag, length, CRC-32 over tag, length and payload. The file is only ever appended to,
-so whatever happens to the process, the frames before the last one are whole; a torn or damaged frame is
-recognised by its CRC, and reading stops there.
+A magic number, then frames: tag, length, CRC-32 over tag, length and payload. However the process ends, the frames
+before the last one are whole; the CRC reveals a torn or damaged frame, and reading stops there.
 
 =====  ===============================================================================
-HEAD   JSON: run, rank facts, record types (first frame, exactly once)
+HEAD   JSON: metadata of run and rank, record types (first frame, exactly once)
 LABL   JSON: new labels, ``[[code, [kind, algo, scheme, dtype, op]], ...]``, before their first use
 NAME   JSON: new metric names, ``[[code, name], ...]``
 EVNT   event records (``schema.EVENT``)
 METR   metric records (``schema.METRIC``)
 CLCK   JSON: one comparison with the reference rank's clock
-OPEN   JSON: what the rank has been in for longer than a second (``schema.OPEN``)
+OPEN   JSON: the event that the rank has been in for longer than a second (``schema.OPEN``)
 DONE   JSON: why the rank stopped recording, and how many events it dropped (last frame)
 =====  ===============================================================================
 """
@@ -22,14 +21,16 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from ..errors import CorruptFile, RefusedOverwrite
-from . import payloads, schema
+from . import journal_json, schema
+from .clock import Comparison
+from .journal_json import Ending, Head, OpenEvent
 
 MAGIC = b"MPCJRNL\x01"  # the last byte is the format's version
 SUFFIX = ".mpcj"
@@ -47,14 +48,14 @@ def frame(tag: bytes, payload: bytes) -> bytes:
     return _FRAME.pack(tag, len(payload), crc) + payload
 
 
-def json_frame(tag: bytes, value: Any) -> bytes:
+def json_frame(tag: bytes, value: object) -> bytes:
     return frame(tag, json.dumps(value, separators=(",", ":")).encode())
 
 
 class JournalWriter:
     """Creates a journal and appends frames to it, each batch with one write."""
 
-    def __init__(self, path: str | Path, head: dict[str, Any]) -> None:
+    def __init__(self, path: str | Path, head: Mapping[str, object]) -> None:
         self.path = Path(path)
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -95,23 +96,23 @@ class JournalWriter:
         self.path.unlink(missing_ok=True)
 
 
-def _record_types() -> dict[str, Any]:
+def _record_types() -> dict[str, object]:
     return {"EVNT": schema.EVENT.descr, "METR": schema.METRIC.descr}
 
 
 class Journal:
-    """A journal read back: its facts at once, its records when asked for.
+    """A journal read back: its metadata at once, its records on request.
 
-    ``damage`` is empty, or says where the file stopped making sense; everything before that place is used.
+    ``damage`` is empty, or names the place of the first damaged frame; everything before it is used.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.labels: dict[int, tuple[str, ...]] = {}
         self.names: dict[int, str] = {}
-        self.clock: list[dict[str, Any]] = []
-        self.open: dict[str, Any] | None = None
-        self.done: dict[str, Any] | None = None
+        self.clock: list[Comparison] = []
+        self.open: OpenEvent | None = None
+        self.done: Ending | None = None
         self.damage = ""
         self.n_events = 0
         self.n_metrics = 0
@@ -121,8 +122,7 @@ class Journal:
             except CorruptFile:
                 raise
             except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
-                # whole, but nonsense
-                raise CorruptFile(f"{path}: not written by this program: {error!r}") from error
+                raise CorruptFile(f"{path}: whole frames, but not of this program: {error!r}") from error
 
     @property
     def rank(self) -> int:
@@ -130,7 +130,7 @@ class Journal:
 
     @property
     def run_id(self) -> str:
-        return self.head["run"]["run_id"]
+        return str(self.head["run"]["run_id"])
 
     @property
     def status(self) -> str:
@@ -140,7 +140,7 @@ class Journal:
 
     @property
     def n_dropped(self) -> int:
-        return int(self.done["n_dropped"]) if self.done else 0
+        return self.done["n_dropped"] if self.done else 0
 
     def events(self) -> np.ndarray:
         """All event records, sorted by begin."""
@@ -199,14 +199,14 @@ class Journal:
         payload = file.read(length)
         return payload if zlib.crc32(payload, zlib.crc32(header[:8])) == crc else None
 
-    def _read_head(self, frames: Iterator[tuple[bytes, bytes]]) -> dict[str, Any]:
+    def _read_head(self, frames: Iterator[tuple[bytes, bytes]]) -> Head:
         tag, payload = next(frames, (b"", b""))
         if tag != b"HEAD":
             raise CorruptFile(f"{self.path}: the journal's head is missing or {self.damage or 'out of place'}")
-        head: dict[str, Any] = json.loads(payload)
+        head: Head = json.loads(payload)
         if head["records"] != json.loads(json.dumps(_record_types())):
             raise CorruptFile(f"{self.path}: written by another version of mpicomp ({head['run'].get('creator')})")
-        payloads.head(head)
+        journal_json.head(head)
         if not 1 <= head["run"]["n_ranks"] <= _MOST_RANKS:
             raise CorruptFile(f"{self.path}: a run of {head['run']['n_ranks']} ranks cannot be")
         return head
@@ -217,14 +217,14 @@ class Journal:
         elif tag == b"METR":
             self.n_metrics += len(np.frombuffer(payload, schema.METRIC))
         elif tag == b"LABL":
-            self.labels.update(payloads.labels(json.loads(payload)))
+            self.labels.update(journal_json.labels(json.loads(payload)))
         elif tag == b"NAME":
-            self.names.update(payloads.names(json.loads(payload)))
+            self.names.update(journal_json.names(json.loads(payload)))
         elif tag == b"CLCK":
-            self.clock.extend(payloads.comparisons(json.loads(payload)))
+            self.clock.extend(journal_json.comparisons(json.loads(payload)))
         elif tag == b"OPEN":
-            self.open = payloads.unfinished(json.loads(payload)[-1])
+            self.open = journal_json.open_event(json.loads(payload)[-1])
         elif tag == b"DONE":
-            self.done = payloads.ending(json.loads(payload))
+            self.done = journal_json.ending(json.loads(payload))
         elif tag == b"HEAD":
             raise ValueError("a second head")

@@ -1,33 +1,33 @@
-"""From journals to one HDF5 file, after a run or after its death."""
+"""Merging of journals into one HDF5 file, after a run or after its death."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import CorruptFile, InvalidArgument
 from . import journal, write
-from .atomic_output import check_trace, write_trace_aside
+from .files import Source, check_trace, write_trace
 from .journal import Journal
 from .progress import Progress, part_of, silent
-from .read import Source
+from .tables import Result
 
 
 class Merged(NamedTuple):
-    """What a merge found."""
+    """The trace written, and the state of the journals it was made from."""
 
     path: Path
     complete: bool
     n_ranks: int
     n_events: int
     n_dropped: int
-    status: dict[int, str]  # of every rank that did not simply close
-    damage: dict[str, str]  # of every journal that could not be read to its end
+    status: dict[int, str]  # of the ranks that did not close
+    damage: dict[str, str]  # of the journals that could not be read to their end
 
 
-MAX_EVENTS = 200_000_000  # of one file, some 5 GB; beyond it a trace is a folder of files
+MAX_EVENTS = 200_000_000  # per file, some 5 GB; a larger trace is a folder of files
 
 
 def recover(spool: Source | Sequence[Source], output: Source, *, force: bool = False,
@@ -37,13 +37,13 @@ def recover(spool: Source | Sequence[Source], output: Source, *, force: bool = F
     Parameters
     ----------
     spool : path, or list of paths
-        Folders with journals (one a node where the spool was on local disks), or journals.
+        Folders with journals (one per node if the spool was on local disks), or journals.
     output : path
         The HDF5 file to write; it must not exist, unless ``force`` is given.
     max_events : int
-        A run with more events becomes the folder ``OUTPUT.d`` of files that hold at most so many (or one rank).
+        A run with more events becomes the folder ``OUTPUT.d`` of files that hold at most that many (or one rank).
     progress : callable
-        Is told now and then what is being done, and which share is done, from 0 to 1.
+        Gets the current action and the share done, from 0 to 1.
     """
     folders = [spool] if isinstance(spool, (str, os.PathLike)) else spool
     found = _find(folders)
@@ -57,13 +57,13 @@ def merge(
     journals: list[Journal], output: Path, *, force: bool, max_events: int = MAX_EVENTS,
     unreadable: dict[str, str] | None = None, progress: Progress = silent,
 ) -> Merged:  # fmt: skip
-    """Write ``output`` from journals: aside first, then renamed, so that it is whole or absent."""
+    """Write ``output`` from journals, in one step."""
     run = _one_run(journals)
     by_rank = _by_rank(journals, run["n_ranks"])
     status = [own.status if own else "missing" for own in by_rank]
     parts = split([own.n_events if own else 0 for own in by_rank], max_events)
     whole = write.Run(run, by_rank, status, parts, progress)
-    path = write_trace_aside(output, force, len(parts) > 1, whole.write)
+    path = write_trace(output, force, len(parts) > 1, whole.write)
     return Merged(
         path=path,
         complete=all(state == "closed" for state in status),
@@ -76,7 +76,7 @@ def merge(
 
 
 def split(n_events: list[int], max_events: int) -> list[range]:
-    """Consecutive ranks for each file, as many as fit: none more than ``max_events`` unless one rank alone has them."""
+    """Consecutive ranks for each file: as many as have ``max_events`` events together, at least one."""
     if max_events < 1:
         raise InvalidArgument(f"max_events must be at least 1, got {max_events}")
     parts, begin, filled = [], 0, 0
@@ -124,7 +124,7 @@ def _read_all(paths: list[Path], progress: Progress) -> tuple[list[Journal], dic
     return journals, unreadable
 
 
-def _one_run(journals: list[Journal]) -> dict[str, Any]:
+def _one_run(journals: list[Journal]) -> Result:
     runs: dict[str, list[str]] = {}
     for own in journals:
         runs.setdefault(own.run_id, []).append(own.path.name)

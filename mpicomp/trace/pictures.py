@@ -1,18 +1,22 @@
-"""Pictures of a report as inline SVG that takes its ink from the page, so that it suits light, dark and paper."""
+"""Pictures of a report as inline SVG in the page's text colour, for light, dark and paper."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .analyses import plots
 from .analyses.frame import CLASS_NAMES
+from .tables import Result, Table
 
-_INK = "#010203"  # a colour that no line has: it becomes the page's own
+if TYPE_CHECKING:
+    from .analyses.plots import Axes, Figure
+
+_INK = "#010203"  # a colour that no line has, replaced by the page's text colour
 _STYLE = {
     "text.color": _INK, "axes.edgecolor": _INK, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
     "svg.fonttype": "none", "font.size": 10, "text.parse_math": False, "axes.spines.top": False,
@@ -21,27 +25,27 @@ _STYLE = {
 }  # fmt: skip
 _MS = 1e6
 _WIDTH = 8  # inches
-# Blue, orange, green, and grey for what is no work: to be told apart on white, on black and by colour-blind eyes.
+# Blue, orange, green, and grey for no work: distinct on white, on black and for colour-blind readers.
 _CLASS_COLOURS = {"compute": "#1f77b4", "compression": "#ff7f0e", "communication": "#2ca02c", "other": "#8c6bb1",
                   "unrecorded": "#999999"}  # fmt: skip
-_MOST_BARS = 64  # ranks; more are drawn as areas
-_MOST_AREAS = 512  # more are averaged
+_MOST_BARS = 64  # ranks drawn as bars; more are drawn as areas
+_MOST_AREAS = 512  # ranks drawn as areas; more are averaged
 _LARGEST = 1e100  # of a metric; matplotlib's axes overflow above 1e300
-_MOST_POINTS = 2000  # of a course: more would make a page of megabytes
+_MOST_POINTS = 2000  # per curve; more would make a page of megabytes
 
 
 class Picture(NamedTuple):
     caption: str
-    draw: Callable[[Any, Any], None]  # takes matplotlib's figure and axes
+    draw: Callable[[Figure, Axes], None]
     height: float = 2.8  # inches
 
 
-def breakdown(result: dict[str, Any]) -> Picture:
+def breakdown(result: Result) -> Picture:
     """The result of ``mpicomp.trace.breakdown``."""
     ranks = result["ranks"]
     names = [name for name in (*CLASS_NAMES[1:], "other", "unrecorded") if ranks[name].any()]
 
-    def draw(figure: Any, axes: Any) -> None:
+    def draw(figure: Figure, axes: Axes) -> None:
         starts = np.arange(0, len(ranks["rank"]), -(-len(ranks["rank"]) // _MOST_AREAS))
         span = np.maximum(np.add.reduceat(ranks["span"], starts), 1)
         rank, share = ranks["rank"][starts], {name: 100 * np.add.reduceat(ranks[name], starts) / span for name in names}
@@ -54,16 +58,16 @@ def breakdown(result: dict[str, Any]) -> Picture:
                 axes.bar(rank, share[name], bottom=base, label=name, color=colour)
                 base = base + share[name]
         axes.set(xlabel="rank", ylabel="share of its time (%)", ylim=(0, 100))
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params("x", integer=True)
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
-    return Picture("What each rank did with its time", draw)
+    return Picture("Share of each class in the time of each rank", draw)
 
 
-def course(steps: dict[str, Any], spikes: dict[str, Any]) -> Picture:
+def course(steps: Table, spikes: Result) -> Picture:
     """The tables of ``mpicomp.trace.steps`` and the result of ``spikes``."""
 
-    def draw(figure: Any, axes: Any) -> None:
+    def draw(figure: Figure, axes: Axes) -> None:
         part = -(-len(steps["step"]) // _MOST_POINTS)
         starts = np.arange(0, len(steps["step"]), part)
         longest = np.maximum.reduceat(steps["duration"], starts) / _MS
@@ -77,50 +81,50 @@ def course(steps: dict[str, Any], spikes: dict[str, Any]) -> Picture:
     return Picture("Duration of the steps (slowest rank)", draw)
 
 
-def lateness(found: dict[str, Any]) -> Picture:
+def lateness(found: Result) -> Picture:
     """The result of ``mpicomp.trace.stragglers``."""
     table = found["ranks"]
 
-    def draw(figure: Any, axes: Any) -> None:
+    def draw(figure: Figure, axes: Axes) -> None:
         rank, late = table["rank"], table["lateness"] / _MS
         doubt = np.maximum(table["uncertainty"], table["noise"]) / _MS
-        axes.fill_between(rank, -doubt, doubt, alpha=0.25, color="#999999", step="mid", label="not known any better")
+        axes.fill_between(rank, -doubt, doubt, alpha=0.25, color="#999999", step="mid", label="uncertainty")
         axes.vlines(rank, 0, late, linewidth=max(1.0, 300 / len(rank)) ** 0.5)
         for name, chosen, colour in (("rank", ~table["significant"], "C0"), ("late", table["significant"], "#d62728")):
             axes.plot(rank[chosen], late[chosen], "o", markersize=3, color=colour, label=name if chosen.any() else None)
         axes.set(xlabel="rank", ylabel="median lateness (ms)")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params("x", integer=True)
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
-    return Picture("Lateness by rank: how long after the median rank it comes to the communications", draw)
+    return Picture("Lateness of each rank at the communications, against the median rank", draw)
 
 
-def heatmap(cells: dict[str, Any]) -> Picture:
+def heatmap(cells: Result) -> Picture:
     caption = "Duration of each rank's steps"
     return Picture(caption, lambda figure, axes: plots.draw("heatmap", figure, axes, cells), 3.4)
 
 
-def gantt(step: dict[str, Any]) -> Picture:
+def gantt(step: Result) -> Picture:
     """The result of ``mpicomp.trace.timeline``."""
-    caption = f"The median step, {step['step']}, as the ranks went through it"
+    caption = f"The median step, {step['step']}, rank by rank"
     height = min(10.0, 1.6 + 0.2 * len(step["ranks"]))
     return Picture(caption, lambda figure, axes: plots.draw("timeline", figure, axes, step), height)
 
 
-def bandwidth(measured: dict[str, Any]) -> Picture:
+def bandwidth(measured: Result) -> Picture:
     """The result of ``mpicomp.trace.bandwidth``."""
     return Picture("Bus bandwidth of dense all-reduces by size",
                    lambda figure, axes: plots.draw("bandwidth", figure, axes, measured), 3.4)  # fmt: skip
 
 
 def metric(name: str, step: np.ndarray, values: np.ndarray) -> Picture | None:
-    """A metric over the steps; None where it was never finite, or beyond what axes can show."""
-    known = np.abs(values) < _LARGEST  # NaN is not, either
+    """A metric over the steps; None if it was never finite, or too large for axes."""
+    known = np.abs(values) < _LARGEST  # False for NaN
     if not known.any():
         return None
     chosen = np.flatnonzero(known)[:: -(-int(known.sum()) // _MOST_POINTS)]
 
-    def draw(figure: Any, axes: Any) -> None:
+    def draw(figure: Figure, axes: Axes) -> None:
         axes.plot(step[chosen], values[chosen], marker="." if len(chosen) < 50 else None)
         axes.set(xlabel="step", ylabel=name)
 
@@ -128,7 +132,7 @@ def metric(name: str, step: np.ndarray, values: np.ndarray) -> Picture | None:
 
 
 def svg(prefix: str, picture: Picture) -> str:
-    """One figure; its identifiers get a prefix, since several figures share a page."""
+    """The figure as SVG; its identifiers get a prefix, since several figures share a page."""
     matplotlib, figure = plots.load_matplotlib()
     text = io.StringIO()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE, "svg.hashsalt": prefix, "backend": "svg"}):

@@ -1,16 +1,16 @@
-"""How long work says where it is."""
+"""Progress reports of long work: a callable that takes the current action and the share done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-Progress = Callable[[str, float], None]  # what is being done, and the share that is done, from 0 to 1
+Progress = Callable[[str, float], None]  # the current action, and the share of the work that is done, from 0 to 1
 
 
 def silent(text: str, done: float) -> None:
-    """Where nobody listens."""
+    """Report nothing."""
 
 
 def part_of(progress: Progress, begin: float, end: float) -> Progress:
-    """For work that is a part of another, from its share ``begin`` to ``end``."""
+    """Progress of work that makes up the share from ``begin`` to ``end`` of a larger one."""
     return lambda text, done: progress(text, begin + done * (end - begin))

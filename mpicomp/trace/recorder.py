@@ -1,21 +1,27 @@
-"""The recorder: what a rank calls while it runs. An event costs one packed struct and one list append;
-no file, no lock and no MPI are touched until the spool's thread writes a batch to the journal."""
+"""The recorder of a rank's events. An event costs one packed struct and one list append; no file, lock or MPI call.
+
+A thread of the record buffer writes batches to the journal.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument
-from . import clock, facts, journal, schema
-from .atomic_output import check_trace, on_files
+from . import clock, journal, metadata, schema
+from .files import check_trace
 from .messages import broadcast_json
-from .spool import BATCH, Spool, log
+from .record_buffer import BATCH, Doing, RecordBuffer, log
+
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
 
 _pack_event = struct.Struct(schema.EVENT_STRUCT).pack
 _pack_metric = struct.Struct(schema.METRIC_STRUCT).pack
@@ -38,7 +44,7 @@ class Recorder:
     title : str
         Free text, kept in the file.
     max_events : int, optional
-        A run with more (by default 200 million events) becomes a folder ``PATH.d`` of files with so many each.
+        Most events of one file (default 200 million); a larger run becomes a folder ``PATH.d`` of files.
     configuration : dict, optional
         Settings of the run by name, kept in the file; the commands give all their options, defaults included.
 
@@ -49,11 +55,11 @@ class Recorder:
     """
 
     enabled = True
-    doing: tuple[str, int, int] | None = None  # kind, step and begin of what this rank is in, for `trace hang`
+    doing: Doing | None = None  # the event that this rank is in, for `trace hang`
     now = staticmethod(monotonic_ns)
 
-    def __init__(self, comm: Any, path: str | Path, *, force: bool = False, spool: str | Path | None = None,
-                 title: str = "", max_events: int | None = None, configuration: Mapping[str, Any] | None = None,
+    def __init__(self, comm: Comm, path: str | Path, *, force: bool = False, spool: str | Path | None = None,
+                 title: str = "", max_events: int | None = None, configuration: Mapping[str, object] | None = None,
                  ) -> None:  # fmt: skip
         self.path = Path(path).absolute()
         self.spool = Path(spool).absolute() if spool else self.path.with_name(self.path.name + ".spool")
@@ -63,15 +69,15 @@ class Recorder:
         self._closed = self._made_spool = False
         self._step = -1
         try:
-            together(comm, lambda: on_files(lambda: self._claim(make_parents=spool is not None)))
-            self._run = broadcast_json(comm, facts.run_facts(title, comm.size, configuration))
+            together(comm, lambda: _on_files(lambda: self._claim(make_parents=spool is not None)))
+            self._run = broadcast_json(comm, metadata.run_metadata(title, comm.size, configuration))
             comparison = clock.measure(comm)
-            self._spool = Spool(self._create_journal(), lambda: self.doing)
+            self._buffer = RecordBuffer(self._create_journal(), lambda: self.doing)
         except Exception:
             self._remove_spool()
             raise
-        self._spool.note_clock(comparison)
-        self._rows, self._labels = self._spool.rows, self._spool.labels
+        self._buffer.note_clock(comparison)
+        self._rows, self._labels = self._buffer.rows, self._buffer.labels
 
     def event(
         self, kind: str, t_start: int, t_end: int | None = None, *, step: int = -1, algo: str = "", scheme: str = "",
@@ -85,7 +91,7 @@ class Recorder:
         step : int
             Training step; by default that of the enclosing ``step()`` block.
         algo, scheme, dtype, op : str
-            Which all-reduce algorithm, compression scheme, element type and reduction.
+            All-reduce algorithm, compression scheme, element type and reduction.
         nbytes_dense, nbytes_sent, nbytes_recv, nelem : int
             Bytes and elements of the dense buffer; bytes this rank handed to and took from MPI.
         flags : int
@@ -96,7 +102,7 @@ class Recorder:
         label = (kind, algo, scheme, dtype, op)
         code = self._labels.get(label)
         if code is None:
-            code = self._spool.new_label(label)
+            code = self._buffer.new_label(label)
         if step < 0:
             step = self._step
         rows = self._rows
@@ -105,77 +111,79 @@ class Recorder:
         except struct.error as error:
             raise InvalidArgument(f"event {kind!r}: times, sizes and step must be integers in range: {error}") from None
         if not len(rows) & (BATCH - 1):
-            self._spool.batch_full()
+            self._buffer.batch_full()
 
     def spans(self, step: int, spans: list[tuple[str, int, int]]) -> None:
-        """Record the phases of a step, ``(kind, t_start, t_end)`` each: what ``event`` does, at a third of the cost."""
+        """Record the phases of a step, ``(kind, t_start, t_end)`` each, at a third of the cost of ``event``."""
         labels, append = self._labels, self._rows.append
         for kind, t_start, t_end in spans:
             label = (kind, "", "", "", "")
             code = labels.get(label)
             if code is None:
-                code = self._spool.new_label(label)
+                code = self._buffer.new_label(label)
             append(_pack_event(t_start, t_end, 0, 0, 0, 0, step, code, 0))
         if len(self._rows) >= BATCH:
-            self._spool.batch_full()
+            self._buffer.batch_full()
 
-    def region(self, kind: str) -> AbstractContextManager[Any]:
+    def region(self, kind: str) -> AbstractContextManager[object]:
         """Record the ``with`` block as one event."""
         return _Region(self, kind)
 
-    def step(self, step: int) -> AbstractContextManager[Any]:
+    def step(self, step: int) -> AbstractContextManager[object]:
         """Record the ``with`` block as training step ``step``; events inside carry its number."""
         return _Step(self, step)
 
     def metric(self, name: str, step: int, value: float) -> None:
         """Record a value of the training: loss, residual norm, learning rate ..."""
-        code = self._spool.names.get(name)
+        code = self._buffer.names.get(name)
         if code is None:
-            code = self._spool.new_name(name)
-        self._spool.metrics.append(_pack_metric(monotonic_ns(), value, step, code))
+            code = self._buffer.new_name(name)
+        self._buffer.metrics.append(_pack_metric(monotonic_ns(), value, step, code))
 
     def flush(self) -> None:
         """Hand everything recorded so far to the operating system; it then survives a kill of this process."""
-        self._spool.flush()
+        self._buffer.flush()
 
     def close(self) -> None:
         """Merge the journals of all ranks into the HDF5 file. Collective; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        from . import collect  # h5py is imported by those who need the file, not by those who record
+        from . import gather_journals  # imports h5py, which recording does not need
 
-        self._spool.note_clock(clock.measure(self._comm))
-        self._spool.stop("closed")
-        collect.merge_over_ranks(self._comm, self._spool, self._run["run_id"], self.path, self._force, self._max_events)
+        self._buffer.note_clock(clock.measure(self._comm))
+        self._buffer.stop("closed")
+        gather_journals.merge_over_ranks(self._comm, self._buffer, str(self._run["run_id"]), self.path, self._force,
+                                         self._max_events)
         if self._comm.size > 1:
             self._comm.Barrier()  # every rank has removed its journal from the folder
         self._remove_spool()
 
-    def close_after_loss(self, comm: Any) -> None:
-        """As ``close``, by the ranks of ``comm`` that are left; the file says of the others that they were killed."""
+    def close_after_loss(self, comm: Comm) -> None:
+        """Close on the surviving ranks, ``comm``; the file reports the others as killed."""
         self._closed = True
-        from . import collect
+        from . import gather_journals
 
-        self._spool.stop("closed")
-        collect.recover_together(comm, self.spool, self.path, self._force)
+        self._buffer.stop("closed")
+        gather_journals.recover_over_ranks(comm, self.spool, self.path, self._force)
 
     def abandon(self, reason: str = "failed") -> None:
         """Stop recording and leave the journal for ``mpicomp trace recover``. Not collective."""
         if self._closed:
             return
         self._closed = True
-        self._spool.stop(reason)
+        self._buffer.stop(reason)
         log.warning("trace not finished, journals kept: mpicomp trace recover %s -o %s", self.spool, self.path)
 
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:  # fmt: skip
         if kind is None:
             self.close()
         else:
-            # The other ranks may never come to a collective merge. 128 + SIGINT or SIGTERM: see cli/guard.py.
+            # Other ranks may never enter a collective merge. 130 and 143 are SIGINT and SIGTERM: see cli/guard.py.
             self.abandon("interrupted" if kind is KeyboardInterrupt or getattr(error, "code", 0) in (130, 143) else
                          "failed")  # fmt: skip
 
@@ -196,13 +204,13 @@ class Recorder:
         created = []
 
         def create() -> None:
-            self.spool.mkdir(exist_ok=True)  # a rank whose last attempt was refused may just have removed it
-            if self._force:  # on a disk that rank 0 does not see, the leftover is still there
+            self.spool.mkdir(exist_ok=True)  # a rank that was refused may just have removed it
+            if self._force:  # a disk that rank 0 does not see still has the old journal
                 path.unlink(missing_ok=True)
-            created.append(journal.JournalWriter(path, {"run": self._run, "rank": facts.rank_facts(rank)}))
+            created.append(journal.JournalWriter(path, {"run": self._run, "rank": metadata.rank_metadata(rank)}))
 
         try:
-            together(self._comm, lambda: on_files(create))
+            together(self._comm, lambda: _on_files(create))
         except Exception:
             for writer in created:
                 writer.discard()
@@ -211,12 +219,12 @@ class Recorder:
 
     def _remove_spool(self) -> None:
         if self._made_spool:
-            with suppress(OSError):  # files that are not ours are in it
+            with suppress(OSError):  # it holds files of others
                 self.spool.rmdir()
 
 
 class NullRecorder:
-    """A recorder that records nothing, so that callers need no ``if``."""
+    """A recorder that records nothing, for callers that take one always."""
 
     enabled = False
     doing = None
@@ -232,10 +240,10 @@ class NullRecorder:
     def spans(self, step: int, spans: list[tuple[str, int, int]]) -> None:
         pass
 
-    def region(self, kind: str) -> AbstractContextManager[Any]:
+    def region(self, kind: str) -> AbstractContextManager[object]:
         return nullcontext(self)
 
-    def step(self, step: int) -> AbstractContextManager[Any]:
+    def step(self, step: int) -> AbstractContextManager[object]:
         return nullcontext(self)
 
     def metric(self, name: str, step: int, value: float) -> None:
@@ -247,7 +255,7 @@ class NullRecorder:
     def close(self) -> None:
         pass
 
-    def close_after_loss(self, comm: Any) -> None:
+    def close_after_loss(self, comm: Comm) -> None:
         pass
 
     def abandon(self, reason: str = "failed") -> None:
@@ -256,8 +264,18 @@ class NullRecorder:
     def __enter__(self) -> NullRecorder:
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         pass
+
+
+def _on_files(action: Callable[[], None]) -> None:
+    """Run ``action``; an error of the file system also says what to do."""
+    try:
+        action()
+    except OSError as error:
+        if error.errno is None:  # raised by this package: the text is complete
+            raise
+        raise type(error)(f"cannot record a trace: {error}; give another path or spool") from error
 
 
 class _Region:
@@ -272,7 +290,7 @@ class _Region:
         self.around, recorder.doing = recorder.doing, (self.kind, recorder._step, self.t_start)
         return recorder
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self.recorder.doing = self.around
         self.recorder.event(self.kind, self.t_start, flags=schema.ERROR if kind else 0)
 
@@ -288,6 +306,6 @@ class _Step(_Region):
         self.outer, self.recorder._step = self.recorder._step, self.step
         return super().__enter__()
 
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        super().__exit__(kind)
         self.recorder._step = self.outer

@@ -11,7 +11,7 @@ CONVENTIONS = "MPICOMP-trace-1.0"
 #: The strings of an event. Each distinct combination is one *label*, so that an event costs one look-up.
 LABEL_FIELDS = ("kind", "algo", "scheme", "dtype", "op")
 
-#: One event as it stands in a journal: 56 bytes, no padding, little-endian on every machine.
+#: One event in a journal: 56 bytes, no padding, little-endian on every machine.
 EVENT = np.dtype(
     [
         ("t_start", "<i8"),
@@ -27,7 +27,7 @@ EVENT = np.dtype(
 )
 EVENT_STRUCT = "<qqQQQQiHH"
 
-#: One value of a metric as it stands in a journal: 32 bytes.
+#: One value of a metric in a journal: 32 bytes.
 METRIC = np.dtype([("t", "<i8"), ("value", "<f8"), ("step", "<i8"), ("name", "<i8")])
 METRIC_STRUCT = "<qdqq"
 
@@ -35,18 +35,18 @@ METRIC_STRUCT = "<qdqq"
 WARMUP, IN_PLACE, ERROR, TRUNCATED = 1, 2, 4, 8
 FLAGS = {"warm_up": WARMUP, "in_place": IN_PLACE, "error": ERROR, "truncated": TRUNCATED}
 
-#: What became of a rank's recording; the codes of /ranks/status.
+#: How a rank's recording ended; the codes of /ranks/status.
 STATUS = {
     "closed": 0,  # recorded to the end
-    "failed": 1,  # the rank left with an exception; everything before it is here
-    "killed": 2,  # the journal just stops: at most the last second is missing
+    "failed": 1,  # the rank ended with an exception; everything earlier is recorded
+    "killed": 2,  # the journal ends without a last frame: at most the last second is missing
     "torn": 3,  # the journal ends in a damaged frame, which was dropped
     "truncated": 4,  # the disk was full: later events were dropped, and counted
     "missing": 5,  # no journal was found
-    "interrupted": 6,  # SIGINT or SIGTERM ended the rank, such as a time limit; everything before it is here
+    "interrupted": 6,  # SIGINT or SIGTERM ended the rank, such as a time limit; everything earlier is recorded
 }
 
-#: Kinds that happen on all ranks together, best first: what lateness is measured on.
+#: Kinds that happen on all ranks together, the best measure of lateness first.
 COLLECTIVE_KINDS = ("exchange", "collective", "allreduce")
 
 
@@ -59,8 +59,8 @@ class Column(NamedTuple):
 EVENTS = {
     "event": Column("u8", "1", "row number, the scale of this table"),
     "rank": Column("i4", "1", "rank that recorded the event"),
-    "step": Column("i4", "1", "training step, -1 where none was set"),
-    "seq": Column("u8", "1", "how many events of this kind the rank had started before: matches calls over ranks"),
+    "step": Column("i4", "1", "training step, -1 if none was set"),
+    "seq": Column("u8", "1", "number of earlier events of this kind on the rank: matches calls over ranks"),
     "kind": Column("u2", "1", "what happened"),
     "algo": Column("u2", "1", "all-reduce algorithm"),
     "scheme": Column("u2", "1", "compression scheme"),
@@ -103,11 +103,11 @@ STEPS = {
 }
 
 OPEN = {
-    "rank": Column("i4", "1", "rank that had not finished something when its recording ended"),
-    "kind": Column("S64", "1", "what it was in, for longer than a second"),
-    "step": Column("i4", "1", "training step, -1 where none was set"),
+    "rank": Column("i4", "1", "rank that was in an event when its recording ended"),
+    "kind": Column("S64", "1", "event that it was in for longer than a second"),
+    "step": Column("i4", "1", "training step, -1 if none was set"),
     "t_start": Column("i8", "ns", "begin, on the rank's own monotonic clock"),
-    "t": Column("i8", "ns", "when it was written down, on the rank's own monotonic clock"),
+    "t": Column("i8", "ns", "time of this note, on the rank's own monotonic clock"),
 }
 
 METRICS = {
@@ -121,7 +121,7 @@ SUMMARY = {
     "kind": Column("S64", "1", "what happened"),
     "algo": Column("S64", "1", "all-reduce algorithm"),
     "scheme": Column("S64", "1", "compression scheme"),
-    "size_bin": Column("u8", "byte", "dense size rounded up to a power of two, 0 where there is none"),
+    "size_bin": Column("u8", "byte", "dense size rounded up to a power of two, 0 if unknown"),
     "count": Column("u8", "1", "events"),
     "median": Column("i8", "ns", "median duration"),
     "p90": Column("i8", "ns", "90th percentile of the durations"),

@@ -1,10 +1,14 @@
-"""Grouping of columns: the few operations that merging and analysing share."""
+"""Tables as columns of equal length, and the grouping of their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+
+Table = dict[str, np.ndarray]  # a name and an array for each column
+Result = dict[str, Any]  # of an analysis: plain values, which JSON can hold, and tables
 
 
 def blocks(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Durations and byte counts of groups of events, fed one part of a trace at a time."""
+"""Durations and byte counts of groups of events, accumulated over the parts of a trace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from . import tables
+from .tables import Table
 
 BYTES = ("nbytes_dense", "nbytes_sent", "nbytes_recv")
 
@@ -14,14 +15,14 @@ Key = tuple[int, ...]
 
 
 class Totals:
-    """Keeps 8 bytes of each event, its duration: percentiles are exact however many parts there are."""
+    """Keeps each event's duration (8 bytes), so that percentiles are exact for any number of parts."""
 
     def __init__(self) -> None:
         self._durations: dict[Key, list[np.ndarray]] = {}
         self._bytes: dict[Key, list[int]] = {}
 
-    def add(self, by: tuple[str, ...], events: dict[str, np.ndarray]) -> None:
-        """Count in events with their times, byte counts and the columns in ``by`` (``size_bin`` is made here)."""
+    def add(self, by: tuple[str, ...], events: Table) -> None:
+        """Add events with their times, byte counts and the columns in ``by`` (``size_bin`` is computed here)."""
         if "size_bin" in by:
             events = {**events, "size_bin": tables.size_bin(events["nbytes_dense"])}
         duration = events["t_end"].astype(np.int64) - events["t_start"].astype(np.int64)

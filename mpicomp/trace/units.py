@@ -1,4 +1,4 @@
-"""Times, sizes, numbers, ranks and the course of a value as people read them; "-" is what is not known."""
+"""Text forms of times, sizes, numbers, ranks and courses of values; "-" stands for an unknown value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPARK_WIDTH = 20
 
 
 def digits(value: float, least: int = 4) -> str:
-    """A number in at least so many digits: a large one in all of them, not as a power of ten.
+    """A number in at least ``least`` digits; a large one in full, not as a power of ten.
 
     >>> digits(1.23456), digits(12345.6), digits(9999.6), digits(1234.5, 3)
     ('1.235', '12346', '10000', '1234')
@@ -21,7 +21,7 @@ def digits(value: float, least: int = 4) -> str:
 
 
 def duration(ns: float) -> str:
-    """A time with four digits and a unit that suits it.
+    """A time with four digits and a suitable unit.
 
     >>> duration(1_234_567), duration(850), duration(4e13)
     ('1.235 ms', '850 ns', '40000 s')
@@ -65,7 +65,7 @@ def count(n: int, noun: str, plural: str = "s") -> str:
 
 
 def ranges(numbers: list[int]) -> str:
-    """Ascending numbers in few words.
+    """Ascending numbers as ranges.
 
     >>> ranges([0, 1, 2, 5])
     '0-2,5'
@@ -74,19 +74,20 @@ def ranges(numbers: list[int]) -> str:
 
 
 def some_ranges(numbers: list[int], most: int = 16) -> str:
-    """The same; of many numbers the first, and how many more there are."""
+    """`ranges`, shortened to the first ``most`` numbers and the count of the others."""
     if len(ranges(numbers).split(",")) <= most:
         return ranges(numbers)
     return f"{ranges(numbers[:most])} and {len(numbers) - most} more"
 
 
 def sparkline(values: Iterable[float | None]) -> str:
-    """The course of a metric in a few characters; a blank where it is not finite."""
+    """The course of a metric in a few characters; a blank for a value that is not finite."""
     values = list(values)
     width = min(_SPARK_WIDTH, len(values))
     picked = [values[index * (len(values) - 1) // max(1, width - 1)] for index in range(width)]
-    finite = [value for value in picked if value is not None]
+    halves = [value / 2 if value is not None and math.isfinite(value) else None for value in picked]
+    finite = [value for value in halves if value is not None]
     if not finite:
         return ""
-    low, span = min(finite), (max(finite) - min(finite)) or 1.0
-    return "".join(" " if value is None else _BLOCKS[round((value - low) / span * 7)] for value in picked)
+    low, span = min(finite), (max(finite) - min(finite)) or 1.0  # of halves: the span of wholes may be infinite
+    return "".join(" " if value is None else _BLOCKS[round((value - low) / span * 7)] for value in halves)

@@ -1,25 +1,28 @@
-"""Writing the HDF5 file: columns that h5dump, h5py, pandas and xarray read without this code."""
+"""Writer of the HDF5 file: columns that h5dump, h5py, pandas and xarray read without this package."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
+from .._util.hdf5 import describe
 from ..errors import CorruptFile
 from . import schema, tables
-from .columns import attach_scale, create_column, describe, describe_codes, write_scale, write_table
+from .columns import attach_scale, create_column, describe_codes, write_scale, write_table
 from .journal import Journal
+from .journal_json import OpenEvent
 from .progress import Progress, silent
 from .schema import Column
+from .tables import Result, Table
 from .totals import Totals
 
 _LONGEST_ENUM = 32_768  # bytes of names; HDF5 keeps a type in an object header of at most 64 KiB
-_NONE = "none"  # how "not given" is spelt in the file: an enum has no empty name
+_NONE = "none"  # name of "not given" in the file: an enum has no empty name
 _SUMMARY_KEY = ("kind", "algo", "scheme", "size_bin")
 _SUMMARISED = ("kind", "algo", "scheme", "t_start", "t_end", "nbytes_dense", "nbytes_sent", "nbytes_recv")
 
@@ -27,11 +30,12 @@ Ranks = list[Journal | None]
 
 
 class Run:
-    """A run to be written: what is known of it, and the ranks whose events each file gets."""
+    """A run to be written: its metadata, journals, and the ranks whose events each file gets."""
 
-    def __init__(self, facts: dict[str, Any], journals: Ranks, status: list[str], parts: list[range],
+    def __init__(self, metadata: Result, journals: Ranks, status: list[str], parts: list[range],
                  progress: Progress = silent) -> None:  # fmt: skip
-        self.facts, self.journals, self.status, self.parts, self.progress = facts, journals, status, parts, progress
+        self.metadata, self.journals, self.status, self.parts = metadata, journals, status, parts
+        self.progress = progress
         self.vocabulary = _Vocabulary(journals)  # of all ranks, so that codes mean the same in every part
 
     def write(self, path: Path) -> None:
@@ -47,22 +51,23 @@ class Run:
         """Create one file; ``complete`` is the last thing written."""
         # Files of libver "latest" cannot be read by the HDF5 1.10 tools that clusters still have.
         with h5py.File(path, "x", libver=("v110", "v110")) as file:
-            _write_attributes(file, self.facts, self.journals)
+            _write_attributes(file, self.metadata, self.journals)
             ranks = self.parts[part]
-            describe(file, part=part, n_parts=len(self.parts), first_rank=ranks.start, last_rank=ranks.stop - 1)
+            describe(file, {"part": part, "n_parts": len(self.parts), "first_rank": ranks.start,
+                            "last_rank": ranks.stop - 1})  # fmt: skip
             _write_ranks(file, self.journals, self.status)
             _write_clock(file, self.journals)
             self.vocabulary.write(file.create_group("vocab"))
             here = [own if rank in ranks else None for rank, own in enumerate(self.journals)]
             before = sum(own.n_events for own in self.journals[: ranks.start] if own)
             _write_events(file, here, self.vocabulary, before, self.progress)
-            write_table(file, "open", schema.OPEN, _unfinished(here))
+            write_table(file, "open", schema.OPEN, _open_events(here))
             _write_metrics(file.create_group("metrics"), here)
             file.attrs["complete"] = all(state == "closed" for state in self.status)
 
 
 class _Vocabulary:
-    """One list of names for each field of a label, and from each journal's labels to codes in these lists."""
+    """A list of names for each field of a label, and the codes of each journal's labels in these lists."""
 
     def __init__(self, journals: Ranks) -> None:
         self.names: list[dict[str, int]] = [{_NONE: 0} for _ in schema.LABEL_FIELDS]
@@ -78,7 +83,7 @@ class _Vocabulary:
     def enum(self, field: str) -> np.dtype:
         names = self.names[schema.LABEL_FIELDS.index(field)]
         if sum(len(name) + 8 for name in names) > _LONGEST_ENUM:
-            return np.dtype("<u2")  # /vocab still tells the names
+            return np.dtype("<u2")  # /vocab has the names
         return h5py.enum_dtype(names, basetype="<u2")
 
     def write(self, group: h5py.Group) -> None:
@@ -95,31 +100,30 @@ class _Vocabulary:
         return codes
 
 
-def _write_attributes(file: h5py.File, run: dict[str, Any], journals: Ranks) -> None:
-    facts = {name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in run.items()}
-    describe(
-        file,
-        Conventions=schema.CONVENTIONS,
-        **facts,
-        n_nodes=len({own.head["rank"]["hostname"] for own in journals if own}),
-        time_reference="CLOCK_MONOTONIC of each rank; /clock leads to that of rank 0",
-        h5py_version=h5py.__version__,
-        hdf5_version=h5py.version.hdf5_version,
-    )
+def _write_attributes(file: h5py.File, run: Result, journals: Ranks) -> None:
+    plain = {name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in run.items()}
+    describe(file, {
+        "Conventions": schema.CONVENTIONS,
+        **plain,
+        "n_nodes": len({own.head["rank"]["hostname"] for own in journals if own}),
+        "time_reference": "CLOCK_MONOTONIC of each rank; /clock leads to that of rank 0",
+        "h5py_version": h5py.__version__,
+        "hdf5_version": h5py.version.hdf5_version,
+    })  # fmt: skip
 
 
 def _write_ranks(file: h5py.File, journals: Ranks, status: list[str]) -> None:
-    known = [own.head["rank"] if own else {} for own in journals]
-    hosts = [facts.get("hostname", "") for facts in known]
+    known = [own.head["rank"] if own else None for own in journals]
+    hosts = [rank["hostname"] if rank else "" for rank in known]
     nodes = {host: number for number, host in enumerate(dict.fromkeys(filter(None, hosts)))}
     node = np.array([nodes.get(host, -1) for host in hosts])
-    columns = {
+    columns: dict[str, npt.ArrayLike] = {
         "rank": np.arange(len(journals)),
         "node": node,
         "local_rank": tables.ordinal(node),
         "hostname": np.array(hosts, "S"),
-        "pid": [facts.get("pid", -1) for facts in known],
-        "cpus": np.array([facts.get("cpus", "") for facts in known], "S"),
+        "pid": [rank.get("pid", -1) if rank else -1 for rank in known],
+        "cpus": np.array([rank["cpus"] if rank else "" for rank in known], "S"),
         "n_events": [own.n_events if own else 0 for own in journals],
         "n_dropped": [own.n_dropped if own else 0 for own in journals],
         "status": [schema.STATUS[state] for state in status],
@@ -132,19 +136,21 @@ def _write_ranks(file: h5py.File, journals: Ranks, status: list[str]) -> None:
 def _write_clock(file: h5py.File, journals: Ranks) -> None:
     reference = journals[0].head["rank"]["clock"] if journals[0] else ""
     rows = [(own.rank, reading, own.head["rank"]["clock"]) for own in journals if own for reading in own.clock]
-    columns = {
+    columns: dict[str, npt.ArrayLike] = {
         "rank": [rank for rank, _, _ in rows],
-        **{name: [reading[name] for _, reading, _ in rows] for name in ("t_local", "offset", "rtt")},
+        "t_local": [reading["t_local"] for _, reading, _ in rows],
+        "offset": [reading["offset"] for _, reading, _ in rows],
+        "rtt": [reading["rtt"] for _, reading, _ in rows],
         "shared": [bool(reference) and identity == reference for _, _, identity in rows],
     }
     group = write_table(file, "clock", schema.CLOCK, columns)
-    describe(group, reference_rank=0, method="ping-pong with rank 0, shortest of 16 round trips")
+    describe(group, {"reference_rank": 0, "method": "ping-pong with rank 0, shortest of 16 round trips"})
 
 
 def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, before: int, progress: Progress) -> None:
-    """Fill /events rank by rank, so that one rank's events are in memory at a time; then what follows from them.
+    """Write /events rank by rank, so that one rank's events are in memory at a time, and the tables derived from them.
 
-    ``before`` events stand in earlier parts of the trace.
+    Earlier parts of the trace hold ``before`` events.
     """
     offsets = np.cumsum([0] + [own.n_events if own else 0 for own in journals])
     group = file.create_group("events")
@@ -170,21 +176,24 @@ def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, bef
     write_table(file, "summary", schema.SUMMARY, _summary(totals, vocabulary))
 
 
-def _unfinished(journals: Ranks) -> dict[str, list[Any]]:
-    """What each rank was last seen in, unless it recorded something later or closed."""
+def _open_events(journals: Ranks) -> Mapping[str, npt.ArrayLike]:
+    """The event that each rank was last in, unless the rank recorded something later or closed."""
     found = [(own.rank, own.open) for own in journals
              if own and own.open and not own.done and _is_current(own, own.open)]
-    return {"rank": [rank for rank, _ in found]} | {
-        name: [seen[name].encode() if name == "kind" else seen[name] for _, seen in found]
-        for name in ("kind", "step", "t_start", "t")
+    return {
+        "rank": [rank for rank, _ in found],
+        "kind": np.array([seen["kind"] for _, seen in found], "S"),
+        "step": [seen["step"] for _, seen in found],
+        "t_start": [seen["t_start"] for _, seen in found],
+        "t": [seen["t"] for _, seen in found],
     }
 
 
-def _is_current(own: Journal, seen: dict[str, Any]) -> bool:
-    return seen["t"] > own.events()["t_end"].max(initial=seen["t_start"])
+def _is_current(own: Journal, seen: OpenEvent) -> bool:
+    return bool(seen["t"] > own.events()["t_end"].max(initial=seen["t_start"]))
 
 
-def _event_columns(own: Journal, vocabulary: _Vocabulary, first: int) -> dict[str, np.ndarray]:
+def _event_columns(own: Journal, vocabulary: _Vocabulary, first: int) -> Table:
     records = own.events()
     known = vocabulary.codes(own.rank)
     if len(records) and records["label"].max() >= len(known):
@@ -198,8 +207,8 @@ def _event_columns(own: Journal, vocabulary: _Vocabulary, first: int) -> dict[st
     return columns
 
 
-def _steps_of(events: dict[str, np.ndarray], step_kind: int) -> dict[str, np.ndarray]:
-    """Begin and end of each step; where an app and the reducer both mark it, the outer one."""
+def _steps_of(events: Table, step_kind: int) -> Table:
+    """Begin and end of each step; if an app and the reducer both mark it, the outer one."""
     marked = (events["kind"] == step_kind) & (events["step"] >= 0)
     events = {name: events[name][marked] for name in schema.STEPS}
     order, starts = tables.blocks(events["step"])
@@ -213,22 +222,21 @@ def _steps_of(events: dict[str, np.ndarray], step_kind: int) -> dict[str, np.nda
     }
 
 
-def _summary(totals: Totals, vocabulary: _Vocabulary) -> dict[str, list[Any]]:
-    summary: dict[str, list[Any]] = {name: [] for name in schema.SUMMARY}
+def _summary(totals: Totals, vocabulary: _Vocabulary) -> Table:
+    rows = []
     names = [np.array(list(vocabulary.names[field]), "S") for field in range(3)]
     for (kind, algo, scheme, size), durations, nbytes in totals.rows():
         median, p90, p99 = np.percentile(durations, [50, 90, 99])
-        values = (
+        rows.append((
             names[0][kind], names[1][algo], names[2][scheme], size, len(durations), median, p90, p99,
             durations.max(), durations.sum(), nbytes["nbytes_sent"], nbytes["nbytes_recv"],
-        )  # fmt: skip
-        for column, value in zip(summary.values(), values, strict=True):
-            column.append(value)
-    return summary
+        ))  # fmt: skip
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema.SUMMARY)
+    return {name: np.array(column) for name, column in zip(schema.SUMMARY, columns, strict=True)}
 
 
 def _write_metrics(group: h5py.Group, journals: Ranks) -> None:
-    rows: dict[str, list[dict[str, np.ndarray]]] = {}
+    rows: dict[str, list[Table]] = {}
     for own in filter(None, journals):
         records = own.metrics()
         for (code,), chosen in tables.groups(records["name"]):
@@ -239,16 +247,16 @@ def _write_metrics(group: h5py.Group, journals: Ranks) -> None:
             rows.setdefault(own.names[code], []).append(part)
     for name, parts in rows.items():
         table = write_table(group, _link_name(name, group), schema.METRICS, _concatenated(parts, schema.METRICS))
-        describe(table, name=name)
+        describe(table, {"name": name})
 
 
 def _link_name(name: str, group: h5py.Group) -> str:
-    """A name for a group: no slash and no leading dot, which HDF5 reads as a path; distinct from those there."""
+    """A name for a group, distinct from those in use: without slash and leading dot, which HDF5 reads as a path."""
     link = "".join(letter if letter.isalnum() or letter in "_-." else "_" for letter in name).lstrip(".") or "_"
     while link in group:
         link += "_"
     return link
 
 
-def _concatenated(parts: list[dict[str, Any]], columns: Iterable[str]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([np.asarray(part[name]) for part in parts] or [np.empty(0)]) for name in columns}
+def _concatenated(parts: list[Table], columns: Iterable[str]) -> Table:
+    return {name: np.concatenate([part[name] for part in parts] or [np.empty(0)]) for name in columns}

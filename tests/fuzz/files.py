@@ -35,7 +35,7 @@ from mpicomp.comm.safety.fault_injection import parse
 from mpicomp.errors import MpicompError
 from mpicomp.schemes import Scheme, names
 from mpicomp.trace import journal, open_trace, recover, schema, validate
-from mpicomp.trace.facts import run_facts
+from mpicomp.trace.metadata import run_metadata
 
 Read = Callable[[bytes], None]
 
@@ -57,7 +57,7 @@ def journal_bytes(folder: Path, rng: np.random.Generator) -> bytes:
     path = journal.journal_path(folder, 0)
     path.unlink(missing_ok=True)
     facts = {"rank": 0, "hostname": "a", "pid": 1, "cpus": "0", "clock": ""}
-    run = {**run_facts("fuzzed", n_ranks=1), "run_id": "0" * 32, "created": "", "command_line": ["mpicomp"],
+    run = {**run_metadata("fuzzed", n_ranks=1), "run_id": "0" * 32, "created": "", "command_line": ["mpicomp"],
            "environment": {}}  # fmt: skip
     own = journal.JournalWriter(path, {"run": run, "rank": facts})
     own.append(journal.json_frame(b"CLCK", [{"t_local": 1, "offset": 2, "rtt": 3}]))

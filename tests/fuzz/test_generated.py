@@ -26,7 +26,7 @@ from mpicomp.schemes.selectors.all import All
 from mpicomp.schemes.wire import message_format
 from mpicomp.schemes.workers import Workers
 from mpicomp.trace import journal, schema
-from mpicomp.trace.facts import run_facts
+from mpicomp.trace.metadata import run_metadata
 
 EDGES = st.sampled_from([0, 1, -1, 255, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63 - 1, -(2**63)])
 NUMBERS = st.one_of(EDGES, st.integers(-(2**63), 2**63 - 1))
@@ -154,7 +154,7 @@ def start_of_a_journal(place):
     path = journal.journal_path(place, 0)
     path.unlink(missing_ok=True)
     facts = {"rank": 0, "hostname": "a", "pid": 1, "cpus": "0", "clock": ""}
-    journal.JournalWriter(path, {"run": run_facts("generated", n_ranks=1), "rank": facts}).close()
+    journal.JournalWriter(path, {"run": run_metadata("generated", n_ranks=1), "rank": facts}).close()
     return path.read_bytes()
 
 

@@ -36,7 +36,7 @@ MAX_MODULES = 4  # in the package's root
 LIBRARIES = {
     # The door; and the module that starts MPI before a command and ends the job after it.
     "mpi4py": ("mpicomp/comm/", "mpicomp/cli/guard.py"),
-    "h5py": ("mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
+    "h5py": ("mpicomp/_util/hdf5.py", "mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
     "matplotlib": (
         "apps/plots.py", "mpicomp/bench/plot.py", "mpicomp/simulate/plot.py", "mpicomp/trace/analyses/plots.py",
     ),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mpicomp.trace import journal, schema
-from mpicomp.trace.facts import run_facts
+from mpicomp.trace.metadata import run_metadata
 
 PACK_EVENT = journal.struct.Struct(schema.EVENT_STRUCT).pack
 PACK_METRIC = journal.struct.Struct(schema.METRIC_STRUCT).pack
@@ -78,7 +78,7 @@ def plant(spool):
     def make(rank, **facts):
         return Planted(facts.pop("spool", spool), rank, facts.pop("run", make.run), **facts)
 
-    make.run = run_facts("planted", n_ranks=3)
+    make.run = run_metadata("planted", n_ranks=3)
     return make
 
 

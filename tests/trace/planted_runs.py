@@ -5,6 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
+from mpicomp._util.hdf5 import describe
 from mpicomp.trace import schema, tables
 from mpicomp.trace.columns import write_scale, write_table
 
@@ -72,9 +73,9 @@ class Run:
         return path
 
     def _facts(self, file):
-        file.attrs.update(Conventions=schema.CONVENTIONS, title="planted", creator="tests", created="2026-01-01",
-                          n_ranks=self.n_ranks, n_nodes=len(set(self.node)), command_line="[]", environment="{}",
-                          complete=True)  # fmt: skip
+        describe(file, {"Conventions": schema.CONVENTIONS, "title": "planted", "creator": "tests",
+                        "created": "2026-01-01", "n_ranks": self.n_ranks, "n_nodes": len(set(self.node)),
+                        "command_line": "[]", "environment": "{}", "complete": True})  # fmt: skip
 
     def _ranks(self, counts):
         n = np.arange(self.n_ranks)

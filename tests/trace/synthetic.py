@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mpicomp.trace import journal, schema
-from mpicomp.trace.facts import run_facts
+from mpicomp.trace.metadata import run_metadata
 
 KINDS = ("compute", "compress", "exchange", "step")  # in this order in every step
 RANKS_PER_NODE = 32
@@ -21,7 +21,7 @@ def write_journals(spool, n_ranks: int, n_events: int, seed: int, sizes=(1 << 20
     """
     rng = np.random.default_rng(seed)
     spool.mkdir()
-    run = run_facts("synthetic", n_ranks)
+    run = run_metadata("synthetic", n_ranks)
     labels = [[code, [kind, "ring" if kind == "exchange" else "", "", "float32", "sum"]]
               for code, kind in enumerate(KINDS)]  # fmt: skip
     offsets = rng.integers(0, 10**12, -(-n_ranks // RANKS_PER_NODE))  # reference less local clock, one a kernel

@@ -12,7 +12,8 @@ from planted_runs import Run, lockstep
 import mpicomp.trace as trace
 from mpicomp.cli.trace.command import trace as command
 from mpicomp.errors import InvalidArgument, RefusedOverwrite
-from mpicomp.trace.analyses import picture, plots
+from mpicomp.trace.analyses import plots
+from mpicomp.trace.analyses.timeline import paint
 
 MS = 1_000_000
 ONE_FILE = ["steps", "breakdown", "overlap", "collectives", "stragglers", "spikes", "codec", "scheme", "measures",
@@ -191,7 +192,7 @@ def test_timeline_of_the_slowest_step(path, rng):
     assert result["step"] == 12 and result["duration"] == planted.length[:, 12].max()
     compute = spans[(spans["rank"] == 1) & (spans.kind == "compute")]
     assert (compute.end - compute.begin).tolist() == [planted.work[1, 12] - 1]
-    cells = picture.paint(result["spans"], result["ranks"], result["duration"], 50)
+    cells = paint(result["spans"], result["ranks"], result["duration"], 50)
     kinds = np.append(result["spans"]["kind"], "")[cells]
     assert (kinds[1] == "compute").sum() > 40 and (kinds[0] == "exchange").sum() > 35
     assert trace.timeline(path, step=3, ranks=[2])["ranks"].tolist() == [2]

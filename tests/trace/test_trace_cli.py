@@ -5,6 +5,7 @@ import os
 import re
 
 import h5py
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -107,8 +108,8 @@ def test_of_a_run_that_was_killed_one_is_told_what_to_do(tmp_path):
 
 def test_a_hostile_title_cannot_drive_the_terminal(planted_trace):
     with h5py.File(planted_trace, "r+") as file:
-        file.attrs["title"] = "\x1b[2J[red]boo[/nonsense]"
-        file.attrs["environment"] = json.dumps({"A": "\x1b]0;x\x07"})
+        file.attrs["title"] = np.bytes_("\x1b[2J[red]boo[/nonsense]")
+        file.attrs["environment"] = np.bytes_(json.dumps({"A": "\x1b]0;x\x07"}))
     for command in ("info", "report"):
         result = run(command, planted_trace)
         assert result.exit_code == 0 and "\x1b" not in result.output and "[/nonsense]" in result.output

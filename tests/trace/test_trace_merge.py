@@ -8,7 +8,7 @@ import pytest
 
 from mpicomp.errors import CorruptFile, RefusedOverwrite
 from mpicomp.trace import open_trace, recover, validate
-from mpicomp.trace.collect import is_visible
+from mpicomp.trace.gather_journals import is_visible
 from mpicomp.trace.journal import Journal
 
 SECOND = 10**9

@@ -16,7 +16,7 @@ from progress import until
 from mpicomp.errors import InvalidArgument, RefusedOverwrite
 from mpicomp.trace import NullRecorder, Recorder, open_trace, recover, schema, validate
 from mpicomp.trace.journal import Journal, journal_path
-from mpicomp.trace.wording import settings
+from mpicomp.trace.views import settings
 
 
 def test_everything_said_is_in_the_file(solo, tmp_path):
@@ -119,7 +119,7 @@ def test_odd_names_become_plain_ones(solo, tmp_path):
 
 
 def test_more_labels_than_codes_share_the_last(solo, tmp_path, monkeypatch):
-    monkeypatch.setattr("mpicomp.trace.spool._MAX_LABELS", 4)
+    monkeypatch.setattr("mpicomp.trace.record_buffer._MAX_LABELS", 4)
     with Recorder(solo, tmp_path / "run.h5") as recorder:
         for number in range(10):
             recorder.event(f"kind{number}", number, number + 1)
@@ -305,9 +305,9 @@ def test_recording_imports_neither_hdf5_nor_mpi():
 
 
 def test_a_stalled_disk_bounds_the_memory(solo, tmp_path, monkeypatch):
-    monkeypatch.setattr("mpicomp.trace.spool._MAX_PENDING", 8192)
+    monkeypatch.setattr("mpicomp.trace.record_buffer._MAX_PENDING", 8192)
     recorder = Recorder(solo, tmp_path / "run.h5")
-    monkeypatch.setattr(recorder._spool._wake, "set", lambda: None)  # a thread that does not come round
+    monkeypatch.setattr(recorder._buffer._wake, "set", lambda: None)  # a thread that does not come round
     for index in range(20_000):
         recorder.event("compute", index, index + 1)
         assert len(recorder._rows) <= 8192

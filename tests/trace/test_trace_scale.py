@@ -124,7 +124,7 @@ def test_a_missing_part_is_named(both):
 
 def test_parts_of_two_runs_are_not_mixed(both):
     with h5py.File(both[1] / "part00002.h5", "r+") as file:
-        file.attrs["run_id"] = "another"
+        file.attrs["run_id"] = np.bytes_("another")
     with pytest.raises(CorruptFile, match="2 runs"):
         mpicomp.trace.info(both[1])
 

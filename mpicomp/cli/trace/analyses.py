@@ -1,36 +1,35 @@
-"""The analyses of ``mpicomp trace``: their options; what they print is in ``trace_views``."""
+"""Commands of the analyses: options and output; `mpicomp.trace.views` describes what they print."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
+from ...trace import views
 from ..console import print_json
-from ..options import all_of
-from . import charts, views
-from .console import as_json, chosen_ranks, errors, roomy_console
+from ..options import Decorator, all_of
+from . import charts
+from .console import as_json, chosen_ranks, errors, render, roomy_console
 from .group import ANALYSES
 
 _enclosed = click.option("--enclosed", type=click.Choice(["hidden", "exposed"]), default="hidden", show_default=True,
                          callback=lambda ctx, option, counted: counted == "hidden",
-                         help="What communication recorded wholly inside a computation is: exposed if it blocks.")
+                         help="Class of communication recorded wholly inside a computation: exposed if it blocks.")
 _png = click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file (needs the extra plot).")
 _force = click.option("--force", is_flag=True, help="Replace the picture if it exists.")
 
 
-def _analysis(name: str, more: str, *options: Any, files: tuple[str, ...] = ("file",)) -> click.Command:
+def _analysis(name: str, more: str, *options: Decorator, files: tuple[str, ...] = ("file",)) -> click.Command:
     """The command that calls ``mpicomp.trace.NAME`` with ``files`` and its options, and prints the result."""
-    show = getattr(charts if name in charts.DRAWN else views, name)
 
-    def run(as_json: bool, png: Path | None = None, force: bool = False, **given: Any) -> None:
+    def run(as_json: bool, png: Path | None = None, force: bool = False, **given: object) -> None:
         with errors():
             from ... import trace
             from ...trace.analyses import frame, plots
-            from ...trace.atomic_output import files_of
+            from ...trace.files import files_of
 
-            paths = [given.pop(file) for file in files]
+            paths = [Path(str(given.pop(file))) for file in files]
             if png:
                 plots.check(png, force, [one for path in paths for one in files_of(path)])
             result = getattr(trace, name)(*paths, **given)
@@ -38,8 +37,10 @@ def _analysis(name: str, more: str, *options: Any, files: tuple[str, ...] = ("fi
                 plots.save(name, result, png, force)
         if as_json:
             print_json(frame.plain(result))
+        elif name in charts.DRAWN:
+            getattr(charts, name)(roomy_console(), result)
         else:
-            show(roomy_console(), result)
+            render(roomy_console(), getattr(views, name)(result))
 
     run.__doc__ = f"{ANALYSES[name]}\n\n{more}"
     arguments = (click.argument(file, type=click.Path(path_type=Path)) for file in files)
@@ -51,39 +52,40 @@ def _step(ctx: click.Context, option: click.Parameter, text: str) -> int | str:
 
 
 _COMMANDS = (
-    _analysis("steps", "A step lasts as long as its slowest rank. A drift is told where it exceeds the noise."),
+    _analysis("steps", "A step lasts as long as its slowest rank. A drift is reported if it exceeds the noise."),
     _analysis("breakdown", "Every instant counts once, for what began last: shares add up to 100%."),
     _analysis("overlap", "Per rank: how much communication ran while the rank worked, and how much it waited.",
               _enclosed),
-    _analysis("collectives", "A call's time is its shortest rank's: it came last and waited for nobody."),
+    _analysis("collectives", "A call's time is its shortest rank's, which came last and did not wait."),
     _analysis("stragglers", "By the median lateness of each rank against the median arrival, on corrected clocks. "
               "Lateness below the clocks' uncertainty or the noise is not claimed.",
               click.option("--kind", help="Measure on this kind of event. [default: where waits are longest]")),
-    _analysis("spikes", "Names the rank and phase that made each one, or the communication.",
+    _analysis("spikes", "Names the rank and phase that caused each one, or the communication.",
               click.option("--threshold", type=click.FloatRange(1, min_open=True), default=1.5, show_default=True,
-                           help="A spike lasts more than so many medians.")),
+                           help="A spike lasts more than this many medians.")),
     _analysis("codec", "Below the break-even bandwidth compression saves more time than it takes.",
               click.option("--busbw", type=float, metavar="GB/S",
                            help="Bus bandwidth of dense all-reduces on this network. [default: from the trace]")),
-    _analysis("measures", "What Reducer(measures=N) and recorder.metric recorded."),
-    _analysis("bandwidth", "Of dense all-reduces; the model is latency + bytes / bandwidth.", _png, _force),
+    _analysis("measures", "Values recorded by Reducer(measures=N) and recorder.metric."),
+    _analysis("bandwidth", "Counts dense all-reduces; the model is latency + bytes / bandwidth.", _png, _force),
     _analysis("heatmap", "Rows are ranks, columns steps; large runs are averaged.",
               click.option("--value", default="duration", show_default=True,
-                           help="Or lateness, sent, a class (communication ...) or a kind of event."), _png, _force),
+                           help="Duration, lateness, sent, a class (communication ...) or a kind of event."),
+              _png, _force),
     _analysis("matrix", "By the schedules of ring, halving_doubling and direct; other bytes have no known receiver.",
               click.option("--by", type=click.Choice(["auto", "rank", "node"]), default="auto", show_default=True),
               _png, _force),
-    _analysis("timeline", "What every rank did when, on one clock.",
+    _analysis("timeline", "Events of every rank on one clock.",
               click.option("--step", default="median", show_default=True, callback=_step,
                            help="Number of a step, median or slowest."),
               click.option("--ranks", callback=chosen_ranks, metavar="0-3,8", help="[default: the first 64]"),
               _png, _force),
     _analysis("efficiency", "Factors in [0, 1] of the POP methodology, from the first step to the last.",
               click.option("--skip", type=click.IntRange(0), default=0, show_default=True,
-                           help="Leave out so many first steps."), _enclosed),
-    _analysis("diff", "Time a rank spends on each phase of a step, before (A) and after (B).",
+                           help="Number of first steps to leave out."), _enclosed),
+    _analysis("diff", "Time per rank and step in each phase, before (A) and after (B).",
               click.option("--skip", type=click.IntRange(0), default=1, show_default=True,
-                           help="Leave out so many first steps."), files=("a", "b")),
+                           help="Number of first steps to leave out."), files=("a", "b")),
     _analysis("hang", "PATH is the spool folder of a run that hangs or was killed, or a recovered trace.",
               files=("path",)),
 )  # fmt: skip

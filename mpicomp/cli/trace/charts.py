@@ -1,33 +1,34 @@
-"""Analyses of a trace that are pictures, drawn in characters."""
+"""Pictures of analyses, drawn in characters."""
 
 from __future__ import annotations
 
 import string
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from ...trace.tables import Result
 from ...trace.units import duration, nbytes
-from .console import show_clocks, show_fact
+from ...trace.views import Fact
+from .console import show_clocks, show_facts
 
 DRAWN = ("heatmap", "matrix", "timeline")
-_SHADES = {True: " ░▒▓█", False: " .:-=+*#%@"}  # where the terminal writes UTF-8, and elsewhere
+_SHADES = {True: " ░▒▓█", False: " .:-=+*#%@"}  # with and without UTF-8
 _MOST_ROWS, _LABEL = 64, 8
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
-def heatmap(console: Console, result: dict[str, Any]) -> None:
+def heatmap(console: Console, result: Result) -> None:
     values = result["matrix"]
     show = nbytes if result["units"] == "byte" else duration
     if not np.isfinite(values).any():
-        show_fact(console, "heatmap", f"no {result['value']} was recorded in a step")
+        show_facts(console, [Fact("heatmap", f"no {result['value']} was recorded in a step")])
         return
     small = _binned(values, min(len(values), _MOST_ROWS), min(values.shape[1], max(8, console.width - _LABEL - 2)))
     low, high = float(np.nanmin(small)), float(np.nanmax(small))
-    show_fact(console, "value", f"{result['value']} by rank (down) and step (across)")
-    show_fact(console, "shades", f"from {show(low)} to {show(high)}; ? nothing recorded")
+    show_facts(console, [Fact("value", f"{result['value']} by rank (down) and step (across)"),
+                         Fact("shades", f"from {show(low)} to {show(high)}; ? nothing recorded")])
     console.print()
     first = result["rank"][-(-np.arange(len(small)) * len(values) // len(small))]
     for rank, row in zip(first, _shaded(console, small, low, high), strict=True):
@@ -37,16 +38,18 @@ def heatmap(console: Console, result: dict[str, Any]) -> None:
     show_clocks(console, result["clock_uncertainty"])
 
 
-def matrix(console: Console, result: dict[str, Any]) -> None:
+def matrix(console: Console, result: Result) -> None:
     values, total = result["matrix"], result["attributed"] + result["unattributed"]
     known = nbytes(result["attributed"]) if result["attributed"] else "none"
-    show_fact(console, "bytes", f"{nbytes(total)} sent, {known} of them by schedules that say to whom")
+    facts = [Fact("bytes", f"{nbytes(total)} sent, {known} of them by schedules with known receivers")]
     if result["between_nodes"] is not None:
-        show_fact(console, "between nodes", f"{result['between_nodes']:.1%} of these")
+        facts.append(Fact("between nodes", f"{result['between_nodes']:.1%} of these"))
+    if values.any():
+        between = f"from {result['by']} (down) to {result['by']} (across)"
+        facts.append(Fact("shades", f"bytes {between}, up to {nbytes(float(values.max()))}"))
+    show_facts(console, facts)
     if not values.any():
         return
-    show_fact(console, "shades", f"bytes from {result['by']} (down) to {result['by']} (across), up to "
-               f"{nbytes(float(values.max()))}")  # fmt: skip
     console.print()
     edge = min(len(values), _MOST_ROWS, max(8, console.width - _LABEL - 2))
     small = _binned(values, edge, edge)
@@ -57,7 +60,7 @@ def matrix(console: Console, result: dict[str, Any]) -> None:
 
 
 def _binned(values: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The array averaged down to so many rows and columns; NaN counts for nothing."""
+    """Average the array down to ``height`` rows and ``width`` columns; NaN is ignored."""
     row = np.arange(values.shape[0]) * height // values.shape[0]
     column = np.arange(values.shape[1]) * width // values.shape[1]
     cell = (row[:, None] * width + column).ravel()
@@ -74,17 +77,18 @@ def _shaded(console: Console, values: np.ndarray, low: float, high: float) -> li
     return ["".join(row) for row in np.where(np.isnan(values), "?", letters)]
 
 
-def timeline(console: Console, result: dict[str, Any]) -> None:
-    from ...trace.analyses.picture import paint
+def timeline(console: Console, result: Result) -> None:
+    from ...trace.analyses.timeline import paint
 
     spans, width = result["spans"], max(16, console.width - _LABEL - 3)
     lasted, column = duration(result["duration"]), duration(result["duration"] / width)
-    show_fact(console, "step", f"{result['step']}: {lasted} from the first begin to the last end, {column} a column")
+    facts = [Fact("step", f"{result['step']}: {lasted} from the first begin to the last end, {column} per column")]
     kinds = [kind for kind in dict.fromkeys(spans["kind"].tolist()) if kind != "step"]
     marks = _marks(kinds) | {"step": "."}
     styles = {kind: _COLOURS[number % len(_COLOURS)] for number, kind in enumerate(kinds)}
     legend = ", ".join(f"{marks[kind]} {kind}" for kind in kinds)
-    show_fact(console, "legend", (f"{legend}, " if legend else "") + ". in the step, nothing recorded")
+    facts.append(Fact("legend", (f"{legend}, " if legend else "") + ". in the step, nothing recorded"))
+    show_facts(console, facts)
     console.print()
     for rank, cells in zip(result["ranks"], paint(spans, result["ranks"], result["duration"], width), strict=True):
         line = Text(f"{rank:>{_LABEL}} |")
@@ -96,7 +100,7 @@ def timeline(console: Console, result: dict[str, Any]) -> None:
 
 
 def _marks(kinds: list[str]) -> dict[str, str]:
-    """A letter for each kind: one of its own where that is still free."""
+    """A letter for each kind, one of its own if that is free."""
     marks: dict[str, str] = {}
     for kind in kinds:
         own = kind.lower() + kind.upper() + string.ascii_letters + string.digits

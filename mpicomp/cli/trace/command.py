@@ -1,4 +1,4 @@
-"""``mpicomp trace``: what a recording says, without MPI."""
+"""Commands of ``mpicomp trace`` that read, check and rescue a recording, without MPI."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import sys
 from pathlib import Path
 
 import click
+from rich.console import Console
 from rich.text import Text
 
-from ...trace.wording import settings
+from ...trace import views
+from ...trace.tables import Result
+from ...trace.views import Fact
 from ..console import print_json
-from .card import show_card, show_imbalance, show_metrics, show_phases, show_summary, warn
-from .console import as_json, errors, roomy_console, show_clocks, show_fact, shown_progress, trace_file
+from .console import (
+    as_json,
+    errors,
+    render,
+    roomy_console,
+    show_clocks,
+    show_facts,
+    show_tables,
+    shown_progress,
+    trace_file,
+)
 from .export import export
 from .group import TraceGroup
 
@@ -28,7 +40,7 @@ trace.add_command(export)
 @trace_file
 @as_json
 def info(file: Path, as_json: bool) -> None:
-    """Who ran what, how much was recorded, and what is missing."""
+    """The run: command, versions, amount recorded, missing parts."""
     with errors():
         from ...trace import info
 
@@ -37,14 +49,9 @@ def info(file: Path, as_json: bool) -> None:
         print_json(card)
         return
     console = roomy_console()
-    show_card(console, file, card)
+    _show_run(console, file, card)
     show_clocks(console, card["clock_uncertainty"])
-    show_fact(console, "settings", settings(card["configuration"]))
-    for name in ("mpi_library", "python_version", "numpy_version", "cupy_version", "git_revision", "run_id"):
-        if card.get(name):
-            show_fact(console, name.replace("_", " "), card[name])
-    for name, value in card["environment"].items():
-        show_fact(console, "environment", f"{name}={value}")
+    show_facts(console, views.properties(card))
 
 
 @trace.command()
@@ -61,7 +68,7 @@ def summary(file: Path, by: str, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    show_summary(roomy_console(), keys, rows)
+    render(roomy_console(), views.summary(rows, keys))
 
 
 @trace.command()
@@ -82,10 +89,18 @@ def report(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
         click.echo(f"{output}: written")
         return
     console = roomy_console()
-    show_card(console, file, result["run"])
-    show_phases(console, result)
-    show_imbalance(console, result["imbalance"])
-    show_metrics(console, result["metrics"])
+    _show_run(console, file, result["run"])
+    parts = [views.phases(result["phases"]), views.steps(result["steps"]), views.traffic(result["traffic"]),
+             views.imbalance(result["imbalance"])]  # fmt: skip
+    show_tables(console, parts[0].grids, apart=True)
+    console.print()
+    show_facts(console, [fact for part in parts[1:] for fact in part.facts])
+    show_tables(console, views.metrics(result["metrics"]).grids, apart=True)
+
+
+def _show_run(console: Console, file: Path, card: Result) -> None:
+    show_facts(console, [Fact("trace", str(file)), *views.run(card), *views.warnings(
+        card["ranks_not_closed"], card["n_dropped"], card["missing_parts"], card["n_backwards"])])
 
 
 @trace.command()
@@ -93,12 +108,12 @@ def report(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The HDF5 file to write.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.option("--max-events", type=click.IntRange(1), default=200_000_000, show_default=True,
-              help="A larger run becomes a folder, OUTPUT.d, of files with so many events.")  # fmt: skip
+              help="Most events per file; a larger run becomes a folder of files, OUTPUT.d.")  # fmt: skip
 @as_json
 def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int, as_json: bool) -> None:
     """Build a trace from the journals of a killed run.
 
-    SPOOL is the folder that the run left beside its output (NAME.h5.spool), or one folder a node. The journals
+    SPOOL is the folder that the run left beside its output (NAME.h5.spool), or one folder per node. The journals
     are kept.
     """
     with errors(), shown_progress() as progress:
@@ -110,7 +125,7 @@ def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int,
         return
     console = roomy_console()
     console.print(f"{merged.path}: {merged.n_events} events of {merged.n_ranks} ranks", markup=False)
-    warn(console, merged.status, merged.n_dropped)
+    show_facts(console, views.warnings(merged.status, merged.n_dropped))
     for journal, damage in merged.damage.items():
         console.print(Text(f"{journal}: {damage}", style="yellow"))
 

@@ -1,11 +1,11 @@
-"""What the commands of ``mpicomp trace`` share: their options, how errors end them, facts and tables on a console."""
+"""Common parts of the commands of ``mpicomp trace``: options, errors, and views on a terminal."""
 
 from __future__ import annotations
 
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -18,9 +18,11 @@ from rich.text import Text
 
 from ...errors import MpicompError
 from ...trace.units import duration
+from ...trace.views import Fact, Grid, View
 from ..console import Progress, width_of
 
-ROOMY = 100  # columns of a terminal from which on tables have frames and wide gaps
+ROOMY = 100  # narrowest terminal (columns) on which tables have frames and wide gaps
+_NAME = 15  # width of a fact's name
 
 trace_file = click.argument("file", type=click.Path(path_type=Path))
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
@@ -28,7 +30,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inste
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """What the user can put right is one line, not a traceback."""
+    """Print errors that the user can correct as one line, without a traceback."""
     try:
         yield
     except (MpicompError, OSError) as error:
@@ -37,7 +39,7 @@ def errors() -> Iterator[None]:
 
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """Of long work, on stderr."""
+    """Progress of long work, on stderr."""
     shown = Progress()
     try:
         yield shown
@@ -46,7 +48,7 @@ def shown_progress() -> Iterator[Progress]:
 
 
 def chosen_ranks(ctx: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
-    """The callback of ``--ranks``: ``0-2,5`` as [0, 1, 2, 5]."""
+    """Parse ``--ranks``: ``0-2,5`` is [0, 1, 2, 5]."""
     if text is None:
         return None
     try:
@@ -59,38 +61,66 @@ def chosen_ranks(ctx: click.Context, option: click.Parameter, text: str | None) 
 
 
 def roomy_console() -> Console:
-    """As wide as the terminal; wide enough for every column where there is none, as in a pipe."""
+    """A console as wide as the terminal, or wide enough for every column in a pipe."""
     shown = width_of(sys.stdout)
-    behind = shown is None and sys.stdout.isatty()  # a launcher, whose own output is no terminal
+    behind = shown is None and sys.stdout.isatty()  # below a launcher whose output is no terminal
     width = None if "COLUMNS" in os.environ else shown or 200
     return Console(highlight=False, width=width, force_terminal=False if behind else None)
 
 
-def new_table(console: Console, *columns: str, left: int = 1) -> Table:
-    """Plain columns when piped, close together on a narrow terminal; the first ``left`` ones hold text."""
+def render(console: Console, view: View) -> None:
+    """Print facts, tables, notes and the uncertainty of clock comparisons."""
+    show_facts(console, view.facts)
+    show_tables(console, view.grids, apart=bool(view.facts))
+    show_facts(console, view.notes)
+    show_clocks(console, view.clocks)
+
+
+def show_facts(console: Console, facts: Iterable[Fact]) -> None:
+    """Print names and texts, on a terminal in lines aligned below each other."""
+    for name, text, alarm in facts:
+        text = _encodable(console, text)
+        if not text:
+            continue
+        lines, room = [text], max(20, console.width - _NAME)
+        if console.is_terminal:
+            lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or lines
+        for head, line in zip_longest([name], lines, fillvalue=""):
+            shown = Text.assemble((f"{head:<{_NAME}}" if name or not alarm else "", "bold"), line)
+            if alarm:
+                shown.stylize("bold red")
+            console.print(shown, soft_wrap=True)
+
+
+def show_tables(console: Console, grids: Iterable[Grid], apart: bool = False) -> None:
+    """Print tables, with a blank line between two: plain columns in a pipe, close together on a narrow terminal."""
     narrow = console.width < ROOMY
-    frame = box.SIMPLE_HEAD if console.is_terminal and not narrow else None
-    table = Table(box=frame, pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1), header_style="bold")
-    for column in columns[:left]:
-        table.add_column(column, overflow="fold", min_width=5)
-    for column in columns[left:]:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
+    for grid in grids:
+        if apart:
+            console.print()
+        frame = box.SIMPLE_HEAD if console.is_terminal and not narrow else None
+        table = Table(box=frame, pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1), header_style="bold")
+        for place, column in enumerate(grid.columns):
+            if place < grid.left:
+                table.add_column(Text(column.title), overflow="fold", min_width=5)
+            else:
+                table.add_column(Text(column.title), justify="right", no_wrap=True)
+        for row in grid.rows(grid.most):
+            table.add_row(*(Text(_encodable(console, cell)) for cell in row))
+        console.print(table)
+        if grid.length > grid.most:
+            console.print(f"... and {grid.length - grid.most} more (--json has all)", markup=False)
+        apart = True
 
 
-def show_fact(console: Console, name: str, value: object) -> None:
-    """A name and what there is to say; on a terminal in lines that begin below each other."""
-    lines, room = [str(value)], max(20, console.width - 15)
-    if console.is_terminal:
-        lines = textwrap.wrap(lines[0], room, break_long_words=False, break_on_hyphens=False) or lines
-    for head, line in zip_longest([name], lines, fillvalue=""):
-        console.print(Text.assemble((f"{head:<15}", "bold"), line), soft_wrap=True)
+def show_clocks(console: Console, uncertainty: float | None) -> None:
+    """Print the uncertainty (ns) of comparisons between clocks; None if no clocks are compared."""
+    text = "not needed: every time is of one rank's own clock"
+    if uncertainty is not None:
+        text = f"known to {duration(uncertainty)}; less is not claimed" if uncertainty else "all ranks read one"
+    show_facts(console, [Fact("clocks", text)])
 
 
-def show_clocks(console: Console, doubt: float | None) -> None:
-    """What the clocks allow to say: they are known to ``doubt`` ns, 0 where all ranks read one."""
-    if doubt is None:
-        said = "not needed: every time is of one rank's own clock"
-    else:
-        said = f"known to {duration(doubt)}; less is not claimed" if doubt else "all ranks read one"
-    show_fact(console, "clocks", said)
+def _encodable(console: Console, text: str) -> str:
+    """Text without characters that the terminal cannot print, such as those of a sparkline."""
+    return text if console.encoding.startswith("utf") else text.encode("ascii", "ignore").decode()

@@ -1,4 +1,4 @@
-"""``mpicomp trace export``: a recording for other tools."""
+"""Command ``mpicomp trace export``: a recording for other tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from ..console import print_json
 from .console import as_json, chosen_ranks, errors, shown_progress, trace_file
 
-# What a format's file is called by default. Written down here so that --help imports no HDF5.
+# Default suffixes of the formats, listed here so that --help imports no HDF5.
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "chrome": ".chrome.json", "csv": ".csv", "parquet": ".parquet",
             "jsonl": ".jsonl"}  # fmt: skip
 
@@ -30,7 +30,7 @@ def _chosen_steps(ctx: click.Context, option: click.Parameter, text: str | None)
 
 @click.command()
 @trace_file
-@click.option("-f", "--format", "form", required=True, type=click.Choice(list(SUFFIXES)), help="What to write.")
+@click.option("-f", "--format", "form", required=True, type=click.Choice(list(SUFFIXES)), help="Output format.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="By default FILE with the format's ending.")
 @click.option("--ranks", callback=chosen_ranks, metavar="0-3,8", help="Only these ranks.")
 @click.option("--steps", callback=_chosen_steps, metavar="10:12", help="Only these steps, first and last.")
@@ -41,11 +41,11 @@ def export(file: Path, form: str, output: Path | None, ranks: list[int] | None, 
     """Write the events for other tools.
 
     \b
-    perfetto  gzipped JSON for https://ui.perfetto.dev: a process a rank,
+    perfetto  gzipped JSON for https://ui.perfetto.dev: a process per rank,
               counters of bytes
     chrome    the same as plain JSON, for chrome://tracing
     csv, jsonl, parquet
-              one row an event; t_reference is t_start on the clock of rank 0
+              one row per event; t_reference is t_start on the clock of rank 0
     """
     output = output or file.with_name(file.name.removesuffix(".d").removesuffix(".h5") + SUFFIXES[form])
     with errors(), shown_progress() as progress:

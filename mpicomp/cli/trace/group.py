@@ -1,4 +1,4 @@
-"""The group ``mpicomp trace`` and the analyses in it, whose file is imported when one of them is used."""
+"""The group ``mpicomp trace`` and its analyses, which are imported when one of them is used."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from importlib import import_module
 import click
 
 ANALYSES = {
-    "steps": "How long steps took, their course, and what they were spent on.",
+    "steps": "Duration of the steps, their course, and their phases.",
     "breakdown": "Share of each phase, per rank and overall.",
     "overlap": "Communication hidden under computation, and exposed.",
     "collectives": "Count, time and bandwidth by operation, algorithm and size.",
-    "stragglers": "Who arrives late, how late, how often.",
-    "spikes": "Steps far above the median, and who made them so.",
-    "codec": "Was compression worth it: bytes saved, time spent.",
+    "stragglers": "Ranks that arrive late, how late, how often.",
+    "spikes": "Steps far above the median, and their causes.",
+    "codec": "Benefit of compression: bytes saved, time spent.",
     "measures": "Density, memory norm, errors and loss over the steps.",
     "bandwidth": "Bus bandwidth by algorithm and size, with a model.",
     "heatmap": "Ranks x steps, as shades or a picture.",
@@ -21,13 +21,13 @@ ANALYSES = {
     "timeline": "One step, rank by rank, as text or a picture.",
     "efficiency": "POP metrics: load balance, communication, transfer.",
     "diff": "Two traces, phase by phase, with the noise.",
-    "hang": "Which rank of an unfinished run is in which call.",
+    "hang": "The call that each rank of an unfinished run is in.",
 }
 ALIASES = {"scheme": "codec"}
 
 
 class TraceGroup(click.Group):
-    """Knows the names and summaries of the analyses, and imports them only to run one."""
+    """A group that lists the analyses without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *ANALYSES})

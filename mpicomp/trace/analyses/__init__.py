@@ -1,6 +1,5 @@
-"""Questions to a trace, one file a theme. Every function takes a path (or an open ``Trace`` or ``Frame``); it returns a
-dict.
+"""Analyses of a trace, one file per topic. Every function takes a path (or an open ``Trace`` or ``Frame``).
 
-Plain facts are numbers, texts or None; a table is a dict of equally long NumPy arrays, so that
-``pandas.DataFrame(result["table"])`` is all it takes. Times are nanoseconds, sizes bytes, bandwidths GB/s (1e9).
+It returns a dict of numbers, texts, None, and tables: dicts of equally long NumPy arrays, for
+``pandas.DataFrame(result["table"])``. Times are nanoseconds, sizes bytes, bandwidths GB/s (1e9).
 """

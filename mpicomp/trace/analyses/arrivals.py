@@ -1,27 +1,27 @@
-"""Who arrives late at the communications, how late and how often, and whether the clocks allow saying so."""
+"""Late arrivals at communications: ranks, amount and frequency, within the uncertainty of the clocks."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from .. import schema, tables
-from .frame import Frame, choose, collective_kinds, compact, grouped, median_of, opened, quantiles, spread_of
+from ..tables import Result, Table
+from .frame import Frame, Given, choose, collective_kinds, compact, grouped, median_of, opened, quantiles, spread_of
 
 _ODD = schema.WARMUP | schema.ERROR | schema.TRUNCATED  # events that say little about the rest
 
 
 def calls(frame: Frame, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of a kind and which call of all ranks each belongs to, numbered from 0.
+    """Rows of a kind, and the number (from 0) of the call of all ranks that each belongs to.
 
-    Calls are matched by step and place in the step (outside of steps: in the run), so that a rank that left out one is
-    out of step no longer than that.
+    Calls are matched by step and place in the step (outside of steps: in the run), so that a rank that left out a
+    call is matched again from the next step on.
     """
     rows = frame.rows_of(kind)
     step = frame.step[rows]
-    # The rows of a rank stand in order of time, and a stable sort keeps it: the place in a block is the ordinal.
+    # The rows of a rank are in order of time, and a stable sort keeps it: the place in a block is the ordinal.
     order, starts = tables.blocks(frame.rank[rows], step)
     ordinal = np.empty(len(rows), np.int64)
     ordinal[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
@@ -54,13 +54,13 @@ def lateness_of_all(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
     return rows[order], late[order]
 
 
-def stragglers(path: Any, kind: str | None = None) -> dict[str, Any]:
-    """Which ranks come late to a communication, how late, how often, and what it costs the others.
+def stragglers(path: Given, kind: str | None = None) -> Result:
+    """Ranks that come late to a communication: how late, how often, and the cost for the others.
 
-    The measure is a rank's median lateness against the median arrival of each call: who comes last most often is found
-    so with thousands of ranks, too. Of several kinds in a step, only the first after the delay shows it, so the kind
-    with the longest waits is taken. A rank is called late where its lateness exceeds the uncertainty of its clock and
-    of the median rank's, and the noise: so many standard errors that among all ranks none would pass by chance.
+    The measure is a rank's median lateness against the median arrival of each call, which finds one late rank of
+    thousands. Of several kinds in a step, only the first after the delay shows it, so the kind with the longest waits
+    is taken. A rank is called late if its lateness exceeds the uncertainty of its clock and of the median rank's, and
+    the noise: so many standard errors that among all ranks none would pass by chance.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def stragglers(path: Any, kind: str | None = None) -> dict[str, Any]:
         ``kind calls spread`` (ns between the latest and the earliest rank), ``late_ranks``; table ``kinds``: ``kind
         calls wait total_wait`` (last minus median arrival, median and sum); table ``ranks``: ``rank node calls
         lateness p90 late last caused uncertainty noise significant``: ``late`` and ``last`` are the shares of calls
-        it was late to or last at, ``caused`` the ns that all would have come earlier had it not been last; table
+        it was late to or last at, ``caused`` the ns by which it delayed the last arrival; table
         ``nodes``; ``absent`` ranks; ``clock_uncertainty`` of the worst pair, ns.
     """
     with opened(path) as frame:
@@ -81,7 +81,7 @@ def stragglers(path: Any, kind: str | None = None) -> dict[str, Any]:
         if frame.n_ranks < 2 or not kinds:
             return {"kind": None, "calls": 0, "late_ranks": [], "clock_uncertainty": worst_pair(frame)}
         found = {name: lateness_of(frame, name) for name in ([choose("kind", kind, kinds)] if kind else kinds)}
-        waits = {name: _waits(part[1], part[3]) for name, part in found.items()}
+        waits = {name: waits_of(part[1], part[3]) for name, part in found.items()}
         chosen = max(found, key=lambda name: waits[name].sum())
         rows, call, arrival, late = found[chosen]
         if not len(rows):
@@ -108,24 +108,24 @@ def stragglers(path: Any, kind: str | None = None) -> dict[str, Any]:
 
 
 def worst_pair(frame: Frame) -> int:
-    """ns by which the corrected times of two ranks may be off at most."""
+    """Largest error (ns) of the difference between two ranks' corrected times."""
     worst = np.sort(frame.uncertainty)[-2:]
     return int(worst.sum())
 
 
-def _waits(call: np.ndarray, late: np.ndarray) -> np.ndarray:
-    """For each call, how long after the median rank the last one came."""
+def waits_of(call: np.ndarray, late: np.ndarray) -> np.ndarray:
+    """Time (ns) from the median to the last arrival of each call."""
     _, starts, (ordered,) = grouped(call, late)
     return ordered[np.append(starts[1:], len(ordered)) - 1] if len(starts) else np.empty(0)
 
 
-def _ranks(frame: Frame, rows: np.ndarray, call: np.ndarray, arrival: np.ndarray, late: np.ndarray) -> dict[str, Any]:
+def _ranks(frame: Frame, rows: np.ndarray, call: np.ndarray, arrival: np.ndarray, late: np.ndarray) -> Result:
     rank = frame.rank[rows]
     present, (middle, p90) = quantiles(rank, late, 0.5, 0.9)
     place = np.searchsorted(present, rank)
     counts = np.bincount(place)
     _, own_spread = median_of(rank, np.abs(late - middle[place]))
-    # A rank of few calls knows its own noise badly: the greater of its own and that of all.
+    # The noise of a rank with few calls is badly known: take the greater of its own and that of all.
     sigma = np.maximum(1.4826 * own_spread, spread_of(late - middle[place]))
     noise = (3 + math.sqrt(2 * math.log(len(present)))) * 1.2533 * sigma / np.sqrt(counts)
     uncertainty = frame.uncertainty[present] + int(np.median(frame.uncertainty[present]))
@@ -147,8 +147,8 @@ def _ranks(frame: Frame, rows: np.ndarray, call: np.ndarray, arrival: np.ndarray
     }
 
 
-def _nodes(ranks: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Is it a node rather than a rank? The median over each node's ranks, and how many of these are late."""
+def _nodes(ranks: Result) -> Table:
+    """Median lateness over each node's ranks, and the number of late ones."""
     node, middle = median_of(ranks["node"], ranks["lateness"])
     place = np.searchsorted(node, ranks["node"])
     return {"node": node, "ranks": np.bincount(place), "lateness": middle,

@@ -1,39 +1,38 @@
-"""Two traces side by side: what became slower, what faster, and what is only noise."""
+"""Comparison of two traces phase by phase, with the noise."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .frame import CLASS_NAMES, Frame, compact, opened, spread_of
+from ..tables import Result, Table
+from .frame import CLASS_NAMES, Frame, Given, compact, opened, spread_of
 from .over_steps import step_table
 
 _BLOCKS = 10
 _SURE = 3.0  # standard errors
 
 
-def diff(a: Any, b: Any, skip: int = 1) -> dict[str, Any]:
-    """Compare two traces phase by phase: time a rank spends on it in a step, in medians over steps.
+def diff(a: Given, b: Given, skip: int = 1) -> Result:
+    """Compare two traces phase by phase: time per rank and step, in medians over steps.
 
     The noise is three standard errors of the difference, from the medians of ten blocks of consecutive steps of each
-    trace: neighbouring steps are alike, so single ones would promise too much. What differs between two launches (other
-    nodes, other neighbours) is in no single trace; three launches of each say more. Needs no comparison of clocks.
+    trace, since neighbouring steps are correlated. The variation between launches (other nodes, other neighbours) is
+    in no single trace: compare three launches of each. Needs no comparison of clocks.
 
     Parameters
     ----------
     a, b : path or Trace
-        Before and after.
+        The trace before the change and the one after it.
     skip : int
-        Leave out so many steps at the beginning.
+        Number of first steps to leave out.
 
     Returns
     -------
     dict
         Table ``phases``: ``kind class a b change ratio noise verdict``: ns, ns of b - a, b / a, ns; the verdict is
         slower, faster, same (less than the noise), new or gone, or unknown (fewer than 20 steps). ``step``, first, is
-        the whole step, its other row ``(rest of step)``. ``bytes_a bytes_b``: sent a rank and step; ``steps_a
-        steps_b``; ``different``: facts of the runs that differ, each as [a, b].
+        the whole step, its other row ``(rest of step)``. ``bytes_a bytes_b``: sent per rank and step; ``steps_a
+        steps_b``; ``different``: metadata of the runs that differ, each as [a, b].
     """
     sides = []
     for path in (a, b):  # one after the other, so that one trace is in memory at a time
@@ -53,16 +52,16 @@ def diff(a: Any, b: Any, skip: int = 1) -> dict[str, Any]:
         "bytes_a": before["bytes"],
         "bytes_b": after["bytes"],
         "phases": {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {},
-        "different": _different(before["facts"], after["facts"]),
+        "different": _different(before["metadata"], after["metadata"]),
         "clock_uncertainty": None,
     }
 
 
-def _per_step(frame: Frame, skip: int) -> dict[str, Any]:
-    """ns a rank (mean over those that recorded), one number a step, for each kind."""
+def _per_step(frame: Frame, skip: int) -> Result:
+    """Time (ns) per rank in each step, for each kind: the mean over the ranks that recorded the step."""
     table = step_table(frame)
     numbers, ranks = table["step"][skip:], table["ranks"][skip:]
-    time: dict[str, np.ndarray] = {}
+    time: Table = {}
     classes = {"step": CLASS_NAMES[0]}
     if len(numbers):
         time["step"] = table["duration"][skip:].astype(np.float64)
@@ -77,10 +76,10 @@ def _per_step(frame: Frame, skip: int) -> dict[str, Any]:
     carried = np.isin(frame.step, numbers) & frame.carriers
     sent = float(frame.column("nbytes_sent")[carried].sum())
     return {"time": time, "class": classes, "steps": len(numbers), "bytes": sent / max(1, int(ranks.sum())),
-            "facts": frame.trace.attributes}  # fmt: skip
+            "metadata": frame.trace.attributes}  # fmt: skip
 
 
-def _compared(a: np.ndarray | None, b: np.ndarray | None) -> dict[str, Any]:
+def _compared(a: np.ndarray | None, b: np.ndarray | None) -> Result:
     before, after = (0.0 if values is None else float(np.median(values)) for values in (a, b))
     noise = np.nan
     if a is None or b is None:
@@ -95,20 +94,20 @@ def _compared(a: np.ndarray | None, b: np.ndarray | None) -> dict[str, Any]:
 
 
 def _error(values: np.ndarray) -> float:
-    """Standard error of the median, from those of blocks of steps that follow each other."""
+    """Standard error of the median, from the medians of blocks of consecutive steps."""
     medians = np.array([np.median(block) for block in np.array_split(values, _BLOCKS)])
     return max(spread_of(medians), float(medians.std(ddof=1))) / np.sqrt(_BLOCKS)
 
 
-def _different(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
+def _different(a: Result, b: Result) -> Result:
     names = ("n_ranks", "n_nodes", "command_line", "mpi_library", "mpi4py_version", "numpy_version", "cupy_version",
              "python_version", "creator", "git_revision", "complete")  # fmt: skip
-    facts = [{name: one.get(name) for name in names} | _named(one, "configuration") | _named(one, "environment")
+    both = [{name: one.get(name) for name in names} | _named(one, "configuration") | _named(one, "environment")
              for one in (a, b)]  # fmt: skip
-    return {name: [one.get(name) for one in facts] for name in {**facts[0], **facts[1]}
-            if facts[0].get(name) != facts[1].get(name)}  # fmt: skip
+    return {name: [one.get(name) for one in both] for name in {**both[0], **both[1]}
+            if both[0].get(name) != both[1].get(name)}  # fmt: skip
 
 
-def _named(facts: dict[str, Any], group: str) -> dict[str, Any]:
-    """Each entry of a group of facts as a fact of its own."""
-    return {f"{group} {name}": value for name, value in facts[group].items()}
+def _named(metadata: Result, group: str) -> Result:
+    """The entries of one mapping in the metadata, with its name before theirs."""
+    return {f"{group} {name}": value for name, value in metadata[group].items()}

@@ -1,44 +1,43 @@
-"""Was compression worth it, and what did it do to the training?"""
+"""Benefit of compression: time saved and spent, and the measures of its effect on the training."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument
 from .. import tables
-from .frame import COMPRESSION, Frame, compact, opened, quantiles
+from ..tables import Result, Table
+from .frame import COMPRESSION, Frame, Given, compact, mean_by_step, opened, quantiles
 from .traffic import bandwidth as bandwidth_of
 
-_DENSE = (0.9, 1.2)  # ratios at which a scheme sends about as much as a dense all-reduce: a yardstick for the others
-_EVEN = 0.05  # gains below this part are called even
+_DENSE = (0.9, 1.2)  # ratios at which a scheme sends as much as a dense all-reduce: the reference for the others
+_EVEN = 0.05  # smaller gains are called even
 _CANNOT = "no dense all-reduce of such a size in this trace: give the network's busbw, as `mpicomp bench` measures it"
 
 
-def codec(path: Any, busbw: float | None = None) -> dict[str, Any]:
-    """What each scheme saved and what it cost, and on which networks that pays.
+def codec(path: Given, busbw: float | None = None) -> Result:
+    """Savings and cost of each scheme, and the networks on which it pays.
 
-    Compression of a step costs the time of the slowest rank outside of communication; what is done while values
-    travel is free. It pays where sending the saved bytes would take longer, so below the break-even bandwidth
+    Compression of a step costs the time of the slowest rank outside of communication; work done while values travel
+    is free. It pays if sending the saved bytes takes longer, so below the break-even bandwidth
     ``(2 (p-1)/p dense bytes - sent bytes) / compression time``. Latency is left out.
 
-    Whether it was worth it is judged on what a step costs but for waiting for late ranks, which a dense all-reduce
-    does, too: compression and communication, against what a dense all-reduce takes. Who says that: ``busbw``, else a
-    scheme in the trace that sends everything, else the trace's own all-reduces of at least half the size.
+    The verdict compares compression and communication of a step, without waits for late ranks, to the time of a
+    dense all-reduce: by ``busbw``, else a dense scheme in the trace, else the trace's own all-reduces of at least half
+    the size.
 
     Parameters
     ----------
     busbw : float, optional
-        Bus bandwidth of dense all-reduces on this network, GB/s; goes before what the trace says.
+        Bus bandwidth of dense all-reduces on this network, GB/s; takes precedence over the trace.
 
     Returns
     -------
     dict
         Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication cost
-        break_even dense_time speedup worth basis``. Medians over steps: bytes a rank; ns of the step (slowest rank), of
-        compression outside of and inside communication (slowest rank), of communication (in each phase the rank that
-        waited least). ``density`` is measured where ``Reducer(measures=...)`` was on, else NaN; ``worth`` is yes, no,
+        break_even dense_time speedup worth basis``. Medians over steps: bytes per rank; ns of the step (slowest rank),
+        of compression outside of and inside communication (slowest rank), of communication (in each phase the rank that
+        waited least). ``density`` is NaN unless ``Reducer(measures=...)`` measured it; ``worth`` is yes, no,
         even or unknown. Needs no comparison of clocks.
     """
     if busbw is not None and not busbw > 0:
@@ -56,7 +55,7 @@ def codec(path: Any, busbw: float | None = None) -> dict[str, Any]:
         return {"schemes": table | verdict, "reason": _CANNOT if "unknown" in judged else "", "clock_uncertainty": None}
 
 
-def _schemes(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
+def _schemes(frame: Frame, rows: np.ndarray) -> Table:
     steps = _step_costs(frame, rows)
     group, (scheme,) = compact(steps["scheme"])
     middle = {name: quantiles(group, steps[name], 0.5)[1][0]
@@ -76,8 +75,8 @@ def _schemes(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
         }
 
 
-def _step_costs(frame: Frame, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """One row for each step of each scheme and size, over its ranks."""
+def _step_costs(frame: Frame, rows: np.ndarray) -> Table:
+    """Costs of each step of each scheme and size, over its ranks."""
     pieces = frame.pieces
     begin = frame.on_axis(frame.rank[rows], frame.column("t_start")[rows])
     own_rank = frame.rank[pieces.event]
@@ -125,38 +124,39 @@ def _density(frame: Frame, step: np.ndarray, group: np.ndarray, n_schemes: int) 
     return result
 
 
-def _dense_times(frame: Frame, table: dict[str, Any], busbw: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """ns that a dense all-reduce of each scheme's vector takes, NaN where that is not known, and who says so."""
+def _dense_times(frame: Frame, table: Result, busbw: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Time (ns) of a dense all-reduce of each scheme's vector, NaN if unknown, and the source of that figure."""
     share = 2 * (table["n_ranks"] - 1) / table["n_ranks"]
     if busbw is not None:
         return share * table["dense"] / busbw, np.full(len(share), f"busbw of {busbw:g} GB/s as given")
     result, basis = np.full(len(share), np.nan), np.full(len(share), "", dtype=object)
     measured = bandwidth_of(frame.trace)["bandwidth"]
-    yardstick = (table["ratio"] >= _DENSE[0]) & (table["ratio"] <= _DENSE[1])
+    dense = (table["ratio"] >= _DENSE[0]) & (table["ratio"] <= _DENSE[1])
     for row, nbytes in enumerate(table["dense"]):
-        same = np.flatnonzero(yardstick & (table["dense"] == nbytes) & (np.arange(len(share)) != row))
+        same = np.flatnonzero(dense & (table["dense"] == nbytes) & (np.arange(len(share)) != row))
         large = np.flatnonzero(measured["nbytes"] >= nbytes / 2)
-        if len(same) and not yardstick[row]:
+        if len(same) and not dense[row]:
             best = same[np.argmin(table["cost"][same])]
             result[row], basis[row] = table["cost"][best], f"steps of {table['scheme'][best]} in this trace"
-        elif len(large) and not yardstick[row]:
+        elif len(large) and not dense[row]:
             best = large[np.argmax(measured["median"][large])]
             result[row] = share[row] * nbytes / measured["median"][best]
             basis[row] = f"all-reduces by {measured['algo'][best]} in this trace, {measured['median'][best]:.3g} GB/s"
-        elif yardstick[row]:
+        elif dense[row]:
             result[row], basis[row] = table["cost"][row], "itself dense"
     return result, basis.astype(str)
 
 
-def measures(path: Any) -> dict[str, Any]:
-    """What was measured of the training at each step, side by side: ``Reducer(measures=N)`` and ``recorder.metric``.
+def measures(path: Given) -> Result:
+    """Values measured at each step, side by side: those of ``Reducer(measures=N)`` and ``recorder.metric``.
 
     Returns
     -------
     dict
-        Table ``steps``: ``step`` and a column a metric, the mean over ranks (NaN where not measured); table
+        Table ``steps``: ``step`` and a column per metric, the mean over ranks (NaN if not measured); table
         ``metrics``: ``metric steps first last least greatest change``, where ``change`` is the median of the last
-        quarter over that of the first, minus 1; ``remarks``: texts on what stands out. Needs no comparison of clocks.
+        quarter over that of the first, minus 1; ``remarks``: texts on conspicuous courses. Needs no comparison of
+        clocks.
     """
     with opened(path) as frame:
         found = {name: table for name, table in frame.trace.metrics().items() if len(table["step"])}
@@ -164,12 +164,10 @@ def measures(path: Any) -> dict[str, Any]:
             remark = "nothing was measured: make the Reducer with measures=N, or call recorder.metric"
             return {"steps": {}, "metrics": {}, "remarks": [remark], "clock_uncertainty": None}
         numbers = np.unique(np.concatenate([table["step"] for table in found.values()]))
-        columns = {}
+        columns = {name: np.full(len(numbers), np.nan) for name in found}
         for name, table in found.items():
-            place = np.searchsorted(numbers, table["step"])
-            counts = np.bincount(place, minlength=len(numbers))
-            with np.errstate(invalid="ignore"):
-                columns[name] = np.bincount(place, table["value"], len(numbers)) / counts
+            steps, values = mean_by_step(table)
+            columns[name][np.searchsorted(numbers, steps)] = values
         rows = [{"metric": name, **_course(values)} for name, values in columns.items()]
         return {
             "steps": {"step": numbers, **columns},
@@ -179,7 +177,7 @@ def measures(path: Any) -> dict[str, Any]:
         }
 
 
-def _course(values: np.ndarray) -> dict[str, Any]:
+def _course(values: np.ndarray) -> Result:
     known = values[~np.isnan(values)]
     if not len(known):
         return {"steps": 0, **dict.fromkeys(("first", "last", "least", "greatest", "change"), np.nan)}
@@ -201,7 +199,7 @@ def _remarks(name: str, values: np.ndarray) -> list[str]:
         return remarks
     half = len(finite) // 2
     if name == "memory_norm" and np.median(finite[-half // 2 :]) > 1.2 * np.median(finite[half // 2 : half]):
-        remarks.append("memory_norm still grows at the end: what is kept back is not sent fast enough to settle")
+        remarks.append("memory_norm still grows at the end: the error memory is not sent fast enough to settle")
     if name == "contraction" and np.median(finite) > 0.999:
         remarks.append("contraction is near 1: a step sends almost nothing of the gradient; try a greater density")
     if name == "memory_cosine" and np.median(finite[half:]) < 0.05:

@@ -1,22 +1,24 @@
-"""What all analyses share: the columns of a trace, the classes of events, clocks, and plain values for JSON."""
+"""Columns of a trace as all analyses use them: classes of events, clocks, nesting, and statistics over groups."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from ...errors import CorruptFile, InvalidArgument
 from .. import schema, tables
+from ..files import Source
 from ..read import Trace, open_trace
+from ..tables import Result, Table
 from .nesting import Pieces, cut
 
-#: What a rank does in an event of each kind. What is not listed, and what no event covers in a step, is "other".
+#: Kinds of events of each class. Any other kind, and time of a step that no event covers, is "other".
 CLASSES = {
     "compute": "compute forward backward evaluate loss optimizer apply",
     "compression": "select compress update encode decode compensate decompress pack unpack error_feedback",
@@ -25,24 +27,14 @@ CLASSES = {
 }  # fmt: skip
 CLASS_NAMES = ("other", *CLASSES)
 OTHER, COMPUTE, COMPRESSION, COMMUNICATION = range(4)
-#: The code of a kind's class; without one it is OTHER.
+#: Code of a kind's class; other kinds are OTHER.
 CLASS_OF = {kind: code for code, name in enumerate(CLASSES, 1) for kind in CLASSES[name].split()}
 ALLREDUCE_KINDS = ("collective", "allreduce")  # kinds whose sizes are those of an all-reduce
-_BLOCK = 1 << 20  # events whose nesting is worked out at a time: bounds the memory
-
-
-@contextmanager
-def opened(path: Any) -> Iterator[Frame]:
-    """The frame of a trace given by its path; by a ``Trace`` that is open already, or a ``Frame``, it is that one's."""
-    if isinstance(path, (Trace, Frame)):
-        yield path if isinstance(path, Frame) else Frame(path)
-        return
-    with open_trace(path) as trace:
-        yield Frame(trace)
+_BLOCK = 1 << 20  # events whose nesting is computed at a time: bounds the memory
 
 
 class Frame:
-    """Columns of /events and what follows from them, each worked out when first used."""
+    """Columns of /events and quantities derived from them, each computed on first use."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace, self.n_ranks = trace, trace.n_ranks
@@ -72,8 +64,8 @@ class Frame:
         return np.maximum(self.column("t_end") - self.column("t_start"), 0)
 
     @cached_property
-    def steps(self) -> dict[str, np.ndarray]:
-        """The columns of /steps; ranks are sure to exist."""
+    def steps(self) -> Table:
+        """The columns of /steps, with ranks in their valid range."""
         table = self.trace.table("steps")
         rank = table["rank"]
         if len(rank) and not 0 <= rank.min() <= rank.max() < self.n_ranks:
@@ -94,7 +86,7 @@ class Frame:
 
     @cached_property
     def uncertainty(self) -> np.ndarray:
-        """ns by which each rank's clock may differ from the reference's: half its longest kept round trip."""
+        """Largest error (ns) of each rank's clock against the reference: half its longest kept round trip."""
         samples, result = self.trace.table("clock"), np.zeros(self.n_ranks, np.int64)
         foreign = (samples["shared"] == 0) & (samples["rank"] >= 0) & (samples["rank"] < self.n_ranks)
         np.maximum.at(result, samples["rank"][foreign], samples["rtt"][foreign] // 2)
@@ -104,7 +96,7 @@ class Frame:
 
     @cached_property
     def pieces(self) -> Pieces:
-        """The time of all ranks cut where events begin and end, block after block of ranks."""
+        """The time of all ranks, cut wherever an event begins or ends."""
         bits = np.left_shift(1, self.classes)[self.kind].astype(np.uint8)
         parts = [self.pieces_of(slice(first, last), bits) for first, last in self._blocks()]
         return Pieces(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
@@ -125,14 +117,13 @@ class Frame:
 
     @property
     def open_communication(self) -> np.ndarray:
-        """Whether a communication is open in each piece."""
+        """Pieces in which a communication is open."""
         return (self.pieces.mask >> COMMUNICATION & 1).astype(bool)
 
     @cached_property
     def enclosed(self) -> np.ndarray:
         """Pieces of communication recorded wholly inside a computation: hidden only if the calls do not block."""
-        inside = self._inside(COMPUTE, COMMUNICATION)
-        return inside[self.pieces.event]
+        return self._inside(COMPUTE, COMMUNICATION)[self.pieces.event]
 
     def outermost(self, of_class: int) -> np.ndarray:
         """Events of a class that no other event of it encloses."""
@@ -149,9 +140,9 @@ class Frame:
         return result
 
     def hidden(self, enclosed: bool = True) -> np.ndarray:
-        """Pieces in which a rank works although a communication is open: the latter costs nothing there.
+        """Pieces in which a rank works while a communication is open, which then costs no time.
 
-        Compression counts where it began inside the communication; a broadcast inside a compression is waited for.
+        Compression counts if it began inside the communication; a broadcast inside a compression is waited for.
         """
         top = self.classes[self.kind[self.pieces.event]]
         computing = (self.pieces.mask >> COMPUTE & 1).astype(bool)
@@ -176,7 +167,7 @@ class Frame:
 
     @cached_property
     def _extent(self) -> tuple[np.ndarray, np.ndarray]:
-        """First begin and last end of each rank, on its own clock; 0 where it recorded nothing."""
+        """First begin and last end of each rank, on its own clock; 0 for a rank that recorded nothing."""
         starts = np.flatnonzero(np.diff(self.rank, prepend=-1))
         first, last = np.zeros(self.n_ranks, np.int64), np.zeros(self.n_ranks, np.int64)
         if len(starts):
@@ -191,12 +182,47 @@ class Frame:
         return last - first
 
     def on_axis(self, rank: np.ndarray, t: np.ndarray) -> np.ndarray:
-        """Local times of all ranks on one axis, one rank's after the other's: to be sorted and searched in one go."""
+        """Local times of all ranks on one axis, one rank's after the other's, to sort and search them together."""
         return rank.astype(np.int64) * (int(self.span.max(initial=0)) + 1) + (t - self._extent[0][rank])
 
 
+Given: TypeAlias = Source | Trace | Frame  # whatever an analysis accepts as a trace
+
+
+@contextmanager
+def opened(path: Given) -> Iterator[Frame]:
+    """The frame of a trace, which is opened here unless it is open already."""
+    if isinstance(path, (Trace, Frame)):
+        yield path if isinstance(path, Frame) else Frame(path)
+        return
+    with open_trace(path) as trace:
+        yield Frame(trace)
+
+
+def quantities(duration: np.ndarray) -> Result:
+    """Count, percentiles, least, greatest and sum of durations, under the names that all tables use."""
+    median, p90, p99 = np.percentile(duration, [50, 90, 99]).tolist()
+    return {
+        "count": len(duration),
+        "median": median,
+        "p90": p90,
+        "p99": p99,
+        "min": int(duration.min()),
+        "max": int(duration.max()),
+        "total": int(duration.sum()),
+    }
+
+
+def mean_by_step(metric: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Steps of a metric, ascending, and its mean over ranks at each."""
+    order, starts = tables.blocks(metric["step"])
+    counts = np.diff(np.append(starts, len(order)))
+    with np.errstate(invalid="ignore"):
+        return metric["step"][order][starts], np.add.reduceat(metric["value"][order], starts) / counts
+
+
 def grouped(key: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Columns sorted by ``key`` (then by the first column), where each group starts, and each group's key last."""
+    """Key and first row of each group, and the columns sorted by key, then by the first column."""
     order = np.lexsort((columns[0], key))
     ordered = key[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1)) if len(ordered) else order
@@ -223,7 +249,7 @@ def median_of(key: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def compact(*keys: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """One number for each row's combination of keys, ascending, and the keys that each number stands for."""
+    """Number each row's combination of keys in ascending order; returns numbers, and the keys of each number."""
     order, starts = tables.blocks(*keys)
     number = np.empty(len(order), np.int64)
     block = np.zeros(len(order), np.int64)
@@ -233,12 +259,12 @@ def compact(*keys: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def spread_of(values: np.ndarray) -> float:
-    """Standard deviation as the median absolute deviation tells it: outliers do not count."""
+    """Robust standard deviation, from the median absolute deviation."""
     return float(1.4826 * np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
 
 
-def plain(value: Any) -> Any:
-    """The same in types that JSON knows; what is not finite becomes None."""
+def plain(value: object) -> object:
+    """``value`` in types that JSON knows; numbers that are not finite become None."""
     if isinstance(value, dict):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray):
@@ -250,14 +276,14 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def choose(name: str, value: str, choices: Any) -> str:
+def choose(name: str, value: str, choices: Collection[str]) -> str:
     if value not in choices:
         raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, got {value!r}")
     return value
 
 
 def collective_kinds(frame: Frame) -> list[str]:
-    """Kinds of communication in the trace, those first that lateness is best measured on."""
+    """Kinds of communication in the trace, the best measure of lateness first."""
     present = np.unique(frame.kind[frame.classes[frame.kind] == COMMUNICATION])
     names = [frame.kinds[code] for code in present]
     return sorted(names, key=lambda kind: (kind not in schema.COLLECTIVE_KINDS, kind))

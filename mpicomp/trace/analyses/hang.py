@@ -1,10 +1,9 @@
-"""A run that did not end: which rank is in which call, and who kept the others waiting."""
+"""State of a run that did not end: the call that each rank is in, and the ranks that the others wait for."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,17 +11,18 @@ from ...errors import CorruptFile
 from ..journal import SUFFIX
 from ..merge_journals import recover
 from ..read import Trace
+from ..tables import Result, Table
 from .arrivals import worst_pair
-from .frame import CLASS_OF, COMMUNICATION, Frame, opened
+from .frame import CLASS_OF, COMMUNICATION, Frame, Given, opened
 
 
-def hang(path: Any) -> dict[str, Any]:
-    """Where each rank of an unfinished run stood, and which ranks the others waited for.
+def hang(path: Given) -> Result:
+    """The last position of each rank of an unfinished run, and the ranks that the others waited for.
 
-    A recorder writes down what its rank is in once that has lasted longer than a second. Ranks in a communication
-    wait; those that are elsewhere, ended or left no recording kept them waiting. If all are in communications, the
-    calls that fewest ranks are in do not fit the others. Where nothing of the kind was written down (the run was
-    killed at once), the ranks that recorded fewest steps, then fewest communications, are behind.
+    A recorder notes the event that its rank is in once that has lasted longer than a second. Ranks in a communication
+    wait for those that are elsewhere, ended or left no recording. If all are in communications, the calls with the
+    fewest ranks are suspect. Without notes (the run was killed at once), the ranks that recorded fewest steps, then
+    fewest communications, are behind.
 
     Parameters
     ----------
@@ -35,25 +35,24 @@ def hang(path: Any) -> dict[str, Any]:
     dict
         ``finished`` (all ranks recorded to their end), ``last_step`` that every rank finished, ``furthest_step`` any
         did, ``suspects`` (ranks), ``why``; table ``ranks``: ``rank status step calls last in in_step behind``: the
-        last step finished, communications recorded, the last event's kind, what the rank is in ("" : not known) and
-        its step, and by how many ns its last record is before the last one of all (NaN: none), to
-        ``clock_uncertainty``.
+        last step finished, communications recorded, the last event's kind, the event that the rank is in ("": unknown)
+        and its step, and the ns from its last record to the last one of all (NaN: none), to ``clock_uncertainty``.
     """
-    if isinstance(path, Trace) or not _is_spool(Path(path)):
+    if isinstance(path, (Trace, Frame)) or not _is_spool(Path(path)):
         with opened(path) as frame:
-            return _stand(frame)
+            return _position(frame)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "run.h5"
         recover(path, output)
         with opened(output) as frame:
-            return _stand(frame)
+            return _position(frame)
 
 
 def _is_spool(path: Path) -> bool:
     return path.is_dir() or path.suffix == SUFFIX
 
 
-def _stand(frame: Frame) -> dict[str, Any]:
+def _position(frame: Frame) -> Result:
     ranks = _ranks(frame)
     steps = ranks["step"]
     finished = all(status == "closed" for status in ranks["status"])
@@ -69,7 +68,7 @@ def _stand(frame: Frame) -> dict[str, Any]:
     }
 
 
-def _ranks(frame: Frame) -> dict[str, np.ndarray]:
+def _ranks(frame: Frame) -> Table:
     n, every = frame.n_ranks, np.arange(frame.n_ranks)
     table = frame.steps
     step = np.full(n, -1, np.int64)
@@ -97,7 +96,7 @@ def _ranks(frame: Frame) -> dict[str, np.ndarray]:
 
 
 def _doing(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
-    """What each rank was in for so long that its recorder wrote it down, and in which step."""
+    """Kind and step of the event that each rank's recorder noted last."""
     kind, step = np.full(frame.n_ranks, "", dtype=object), np.full(frame.n_ranks, -1, np.int64)
     if any("open" in file for file in frame.trace.files):
         table = frame.trace.table("open")
@@ -108,7 +107,7 @@ def _doing(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
     return kind.astype(str), step
 
 
-def _suspects(ranks: dict[str, np.ndarray]) -> tuple[list[int], str]:
+def _suspects(ranks: Table) -> tuple[list[int], str]:
     waits = np.array([CLASS_OF.get(kind, 0) == COMMUNICATION for kind in ranks["in"]])
     if waits.any() and not waits.all():
         kinds = " and ".join(sorted(set(ranks["in"][waits].tolist())))

@@ -1,5 +1,4 @@
-"""Whose time is it? Events of a rank nest (a broadcast in a compression) and, where a rank does two things at once,
-cross. An instant belongs to the event that began last of those still open, so that times add up."""
+"""Attribution of time to nested and crossing events: an instant belongs to the open event that began last."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from ...errors import CorruptFile
 
 
 class Pieces(NamedTuple):
-    """Time of the ranks, cut wherever an event begins or ends; by rank and time. Where none is open is no piece."""
+    """Time of the ranks in which an event is open, cut wherever one begins or ends; by rank and time."""
 
-    event: np.ndarray  # row of the event that the time belongs to
+    event: np.ndarray  # row of the event that owns the time
     begin: np.ndarray
     end: np.ndarray
     mask: np.ndarray  # classes of all events that are open, one bit each
@@ -24,7 +23,7 @@ class Pieces(NamedTuple):
 
 
 def cut(rank: np.ndarray, begin: np.ndarray, end: np.ndarray, bits: np.ndarray) -> Pieces:
-    """Pieces of events that stand in ascending order of rank; ``bits`` holds the bit of each event's class.
+    """Cut events, in ascending order of rank, into pieces; ``bits`` holds the bit of each event's class.
 
     Events that last no time, or end before they begin, have no piece. Cost: two sorts, and a pass over the pieces for
     every doubling of the longest event.
@@ -36,7 +35,7 @@ def cut(rank: np.ndarray, begin: np.ndarray, end: np.ndarray, bits: np.ndarray) 
     order = np.lexsort((event, -e, b))  # of two that begin together the shorter is the inner one
     event, b, e = event[order], b[order], e[order]
     edges = np.sort(np.concatenate([b, e]))
-    edges = edges[np.diff(edges, prepend=-1) > 0]  # np.unique hashes, which takes seconds where numbers lie close
+    edges = edges[np.diff(edges, prepend=-1) > 0]  # np.unique hashes, which takes seconds for close numbers
     first, last = np.searchsorted(edges, b), np.searchsorted(edges, e)
     latest = _latest(first, last, max(0, len(edges) - 1))
     held = np.flatnonzero(latest >= 0)
@@ -50,7 +49,7 @@ def cut(rank: np.ndarray, begin: np.ndarray, end: np.ndarray, bits: np.ndarray) 
 
 
 def _origin(rank: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, int]:
-    """The first begin of each event's rank, and more than the longest time a rank recorded: one axis for all ranks."""
+    """The first begin of each event's rank, and an upper bound of a rank's recorded time: one axis for all ranks."""
     if not len(rank):
         return begin, 1
     starts = np.flatnonzero(np.diff(rank, prepend=rank[0] - 1))
@@ -63,10 +62,10 @@ def _origin(rank: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.nd
 
 
 def _latest(first: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
-    """For each of ``n`` cells the greatest i whose interval ``[first[i], last[i])`` holds it, -1 where none does.
+    """For each of ``n`` cells the greatest i whose interval ``[first[i], last[i])`` holds it, -1 for none.
 
-    An interval is two overlapping ones of the power of two below its length; from the longest of these down, each
-    hands what it holds to its halves.
+    An interval is the union of two whose length is the power of two below its own; from the longest of these down,
+    each passes its value to its halves.
     """
     result = np.full(n, -1, np.int64)
     level = np.frexp((last - first).astype(np.float64))[1] - 1

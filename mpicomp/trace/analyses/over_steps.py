@@ -1,32 +1,43 @@
-"""The run as a row of steps: how long they took, which stick out and why, and which ranks were slow when."""
+"""Analyses over the steps of a run: durations, spikes with their causes, and slow ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from ..analysis import quantities
+from ..tables import Result, Table
 from .arrivals import lateness_of_all, worst_pair
-from .frame import CLASS_NAMES, COMMUNICATION, Frame, choose, compact, grouped, median_of, opened, spread_of
+from .frame import (
+    CLASS_NAMES,
+    COMMUNICATION,
+    Frame,
+    Given,
+    choose,
+    compact,
+    grouped,
+    median_of,
+    opened,
+    quantities,
+    spread_of,
+)
 
-_BLOCKS = 10  # of consecutive steps, whose medians tell a drift from noise
+_BLOCKS = 10  # of consecutive steps, whose medians distinguish a drift from noise
 _SURE = 3.0  # standard errors
 
 
-def steps(path: Any) -> dict[str, Any]:
-    """Durations of the steps, their course, and what each was spent on.
+def steps(path: Given) -> Result:
+    """Durations of the steps, their drift, and the time of each class of events in them.
 
-    A step lasts as long as its slowest rank. The drift compares the first third of the steps with the last; it is
-    told only where it exceeds three standard errors, taken from the medians of ten blocks of consecutive steps.
+    A step lasts as long as its slowest rank. The drift compares the first third of the steps with the last; ``drifts``
+    is True if it exceeds three standard errors, taken from the medians of ten blocks of consecutive steps.
 
     Returns
     -------
     dict
         ``count first median p90 p99 min max total`` (ns), ``spread`` (robust standard deviation, ns), ``drift`` and
         ``drift_noise`` (fractions of the median; None below 30 steps), ``drifts``; table ``steps``: ``step ranks
-        duration median_rank slowest_rank`` and ns a rank of each class. Needs no comparison of clocks.
+        duration median_rank slowest_rank`` and ns per rank of each class. Needs no comparison of clocks.
     """
     with opened(path) as frame:
         table = step_table(frame)
@@ -43,8 +54,8 @@ def steps(path: Any) -> dict[str, Any]:
         }
 
 
-def step_table(frame: Frame) -> dict[str, np.ndarray]:
-    """For each step: how many ranks recorded it, the longest and the median rank, and which was the longest."""
+def step_table(frame: Frame) -> Table:
+    """Number of ranks, duration (the slowest rank's), median rank's duration and slowest rank of each step."""
     table = frame.steps
     lasted = table["t_end"] - table["t_start"]
     if not len(lasted):
@@ -60,8 +71,8 @@ def step_table(frame: Frame) -> dict[str, np.ndarray]:
     }
 
 
-def _classes(frame: Frame, numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """ns a rank spends on each class in each step, mean over ranks."""
+def _classes(frame: Frame, numbers: np.ndarray) -> Table:
+    """Time (ns) of each class in each step, mean over ranks."""
     pieces = frame.pieces
     step = frame.step[pieces.event]
     chosen = np.isin(step, numbers)
@@ -71,29 +82,29 @@ def _classes(frame: Frame, numbers: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(CLASS_NAMES, sums.reshape(-1, len(CLASS_NAMES)).T / frame.n_ranks, strict=True))
 
 
-def _drift(duration: np.ndarray) -> dict[str, Any]:
+def _drift(duration: np.ndarray) -> Result:
     if len(duration) < 3 * _BLOCKS:
         return {"drift": None, "drift_noise": None, "drifts": False}
     medians = np.array([np.median(block) for block in np.array_split(duration, _BLOCKS)])
     third, middle = _BLOCKS // 3, float(np.median(duration))
     drift = (np.median(medians[-third:]) - np.median(medians[:third])) / middle
-    # What blocks scatter around a straight course is noise; sqrt(2/third): two medians of so many blocks.
+    # The scatter of blocks around a line is the noise; sqrt(2/third): two medians of that many blocks.
     course = np.polynomial.Polynomial.fit(np.arange(_BLOCKS), medians, 1)
     noise = _SURE * spread_of(medians - course(np.arange(_BLOCKS))) * np.sqrt(2 / third) / middle
     return {"drift": float(drift), "drift_noise": float(noise), "drifts": bool(abs(drift) > noise)}
 
 
-def spikes(path: Any, threshold: float = 1.5) -> dict[str, Any]:
-    """Steps that took much longer than the median one, and who made them so.
+def spikes(path: Given, threshold: float = 1.5) -> Result:
+    """Steps that took much longer than the median one, and their causes.
 
-    The culprit is the rank and phase (communication aside, in which the others only wait) with the greatest time above
+    The cause is the rank and phase (communication aside, in which the others only wait) with the greatest time above
     its own median, if that makes up half of the step's excess; ``ranks`` counts the ranks with half as much excess in
     that phase. Otherwise it is the communication itself, named by its phase, with ``rank`` -1.
 
     Parameters
     ----------
     threshold : float
-        A spike lasts more than so many medians, and more than five robust standard deviations above the median.
+        A spike lasts more than this many medians, and more than five robust standard deviations above the median.
 
     Returns
     -------
@@ -109,7 +120,7 @@ def spikes(path: Any, threshold: float = 1.5) -> dict[str, Any]:
         limit = max(threshold * middle, middle + 5 * spread_of(table["duration"]))
         found = np.flatnonzero(table["duration"] > limit)
         found = found[np.argsort(-table["duration"][found], kind="stable")]
-        rows = [_blamed(*entry) for entry in _excesses(frame, table, found, middle)]
+        rows = [_cause(*entry) for entry in _excesses(frame, table, found, middle)]
         return {
             "steps": len(table["step"]),
             "median": middle,
@@ -126,9 +137,9 @@ def spikes(path: Any, threshold: float = 1.5) -> dict[str, Any]:
         }  # fmt: skip
 
 
-def _excesses(frame: Frame, table: dict[str, Any], found: np.ndarray,
-              middle: float) -> Iterator[tuple[Any, ...]]:
-    """For each spike: its excess, and rank, kind name, class and excess over the median step of all its phases."""
+def _excesses(frame: Frame, table: Result, found: np.ndarray,
+              middle: float) -> Iterator[tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:  # fmt: skip
+    """For each spike: its excess, and rank, kind, class and excess over the median step of all its phases."""
     if not len(found):
         return
     pieces = frame.pieces
@@ -144,7 +155,7 @@ def _excesses(frame: Frame, table: dict[str, Any], found: np.ndarray,
         yield table["duration"][row] - middle, ranks[rows], names[kinds[rows]], frame.classes[kinds[rows]], excess
 
 
-def _blamed(whole: float, rank: np.ndarray, phase: np.ndarray, cls: np.ndarray, excess: np.ndarray) -> dict[str, Any]:
+def _cause(whole: float, rank: np.ndarray, phase: np.ndarray, cls: np.ndarray, excess: np.ndarray) -> Result:
     local = np.flatnonzero(cls != COMMUNICATION)
     if len(local):
         worst = local[np.argmax(excess[local])]
@@ -161,8 +172,8 @@ def _blamed(whole: float, rank: np.ndarray, phase: np.ndarray, cls: np.ndarray, 
     return {"cause": "unknown", "rank": -1, "phase": "", "phase_excess": 0.0, "ranks": 0}
 
 
-def heatmap(path: Any, value: str = "duration", max_ranks: int = 4096, max_steps: int = 4096) -> dict[str, Any]:
-    """An array (ranks, steps) of what each rank spent in each step; large runs are averaged into bins.
+def heatmap(path: Given, value: str = "duration", max_ranks: int = 4096, max_steps: int = 4096) -> Result:
+    """An array (ranks, steps) of a quantity of each rank in each step; large runs are averaged into bins.
 
     Parameters
     ----------
@@ -170,12 +181,12 @@ def heatmap(path: Any, value: str = "duration", max_ranks: int = 4096, max_steps
         ``duration`` of the step; ``lateness`` at its communications against the median rank; ``sent`` bytes; a class
         (``compute compression communication other``) or a kind of event, in ns.
     max_ranks, max_steps : int
-        At most so many rows and columns.
+        Largest number of rows and columns.
 
     Returns
     -------
     dict
-        ``matrix`` (NaN where nothing was recorded), ``rank`` and ``step``: the first of each row and column; ``units``;
+        ``matrix`` (NaN: nothing recorded), ``rank`` and ``step``: the first of each row and column; ``units``;
         ``clock_uncertainty`` in ns for lateness, else None.
     """
     with opened(path) as frame:
@@ -201,7 +212,7 @@ def heatmap(path: Any, value: str = "duration", max_ranks: int = 4096, max_steps
 
 
 def _amounts(frame: Frame, value: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank, step and amount, one row for each rank and step."""
+    """Rank, step and amount, a row for each rank and step."""
     if value == "duration":
         table = frame.steps
         return table["rank"], table["step"], (table["t_end"] - table["t_start"]).astype(np.float64)

@@ -5,40 +5,46 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..._util.atomic_files import check_output, write_bytes
 from ...errors import InvalidArgument, MissingExtra
-from ..atomic_output import check_output, write_content_aside
+from ..tables import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
 
 _FORMATS = (".png", ".svg", ".pdf")
 
 
 def check(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
-    """Raise what would keep ``save`` from writing, or destroy one of ``inputs``, before the work."""
+    """Raise, before the work, the error that ``save`` would raise, or that would destroy one of ``inputs``."""
     if path.suffix.lower() not in _FORMATS:
         raise InvalidArgument(f"a picture's name must end in {', '.join(_FORMATS)}, got {path.name}")
     check_output(path.absolute(), force, inputs)
     load_matplotlib()
 
 
-def save(name: str, result: dict[str, Any], path: Path, force: bool = False) -> None:
-    """Draw the result of ``mpicomp.trace.NAME`` into ``path``; whole or not at all."""
+def save(name: str, result: Result, path: Path, force: bool = False) -> None:
+    """Draw the result of ``mpicomp.trace.NAME`` into the file ``path``."""
     check(path, force)
     drawn, picture = load_matplotlib()[1].Figure(figsize=(10, 5), layout="constrained"), io.BytesIO()
     draw(name, drawn, drawn.subplots(), result)
     drawn.savefig(picture, format=path.suffix[1:].lower(), dpi=120)
-    write_content_aside(path.absolute(), force, picture.getvalue())
+    write_bytes(path.absolute(), force, picture.getvalue())
 
 
-def draw(name: str, figure: Any, axes: Any, result: dict[str, Any]) -> None:
+def draw(name: str, figure: Figure, axes: Axes, result: Result) -> None:
     """Draw the result of ``mpicomp.trace.NAME`` on given axes."""
     _DRAW[name](figure, axes, result)
 
 
-def load_matplotlib() -> tuple[Any, Any]:
-    """matplotlib and its module of figures; pyplot, which would ask for a window system, is not needed."""
+def load_matplotlib() -> tuple[ModuleType, ModuleType]:
+    """matplotlib and its module of figures; pyplot, which looks for a window system, is not needed."""
     try:
         import matplotlib
         from matplotlib import figure
@@ -47,19 +53,19 @@ def load_matplotlib() -> tuple[Any, Any]:
     return matplotlib, figure
 
 
-def _heatmap(figure: Any, axes: Any, result: dict[str, Any]) -> None:
+def _heatmap(figure: Figure, axes: Axes, result: Result) -> None:
     scale, unit = (1e-6, "ms") if result["units"] == "ns" else (1.0, "byte")
     _image(figure, axes, result["matrix"] * scale, f"{result['value']} ({unit})", result["rank"], result["step"])
     axes.set(xlabel="step", ylabel="rank")
 
 
-def _matrix(figure: Any, axes: Any, result: dict[str, Any]) -> None:
+def _matrix(figure: Figure, axes: Axes, result: Result) -> None:
     places = np.arange(len(result["matrix"]))
     _image(figure, axes, result["matrix"], "bytes", places, places)
     axes.set(xlabel=f"to {result['by']}", ylabel=f"from {result['by']}")
 
 
-def _image(figure: Any, axes: Any, values: np.ndarray, label: str, rows: np.ndarray, columns: np.ndarray) -> None:
+def _image(figure: Figure, axes: Axes, values: np.ndarray, label: str, rows: np.ndarray, columns: np.ndarray) -> None:
     axes.grid(False)
     image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis")
     figure.colorbar(image, label=label)
@@ -68,8 +74,8 @@ def _image(figure: Any, axes: Any, values: np.ndarray, label: str, rows: np.ndar
         ticks(shown, [str(name) for name in names[shown]])
 
 
-def _timeline(figure: Any, axes: Any, result: dict[str, Any]) -> None:
-    from matplotlib import collections  # of a kind's bars, in one: each by itself takes milliseconds
+def _timeline(figure: Figure, axes: Axes, result: Result) -> None:
+    from matplotlib import collections  # all bars of a kind in one: single patches take milliseconds each
 
     spans = result["spans"]
     row = np.searchsorted(result["ranks"], spans["rank"])
@@ -90,12 +96,12 @@ def _timeline(figure: Any, axes: Any, result: dict[str, Any]) -> None:
 
 
 def _bars(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Array (bars, 4, 2): the corners, each bar 0.8 rows high."""
+    """Array (bars, 4, 2) of corners; a bar is 0.8 rows high."""
     low, high = row - 0.4, row + 0.4
     return np.stack([np.stack([begin, end, end, begin], 1), np.stack([low, low, high, high], 1)], 2)
 
 
-def _bandwidth(figure: Any, axes: Any, result: dict[str, Any]) -> None:
+def _bandwidth(figure: Figure, axes: Axes, result: Result) -> None:
     table = result["bandwidth"]
     for algo in dict.fromkeys(table["algo"].tolist()):
         rows = table["algo"] == algo

@@ -1,25 +1,24 @@
-"""Where the time went: by phase and rank, what of the communication was hidden, and how efficient the run was."""
+"""Shares of the time: by phase and rank, hidden and exposed communication, and POP efficiencies."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .frame import CLASS_NAMES, COMMUNICATION, COMPRESSION, Frame, opened
+from ..tables import Result, Table
+from .frame import CLASS_NAMES, COMMUNICATION, COMPRESSION, Frame, Given, opened
 
 
-def breakdown(path: Any) -> dict[str, Any]:
+def breakdown(path: Given) -> Result:
     """Time of each kind of event on each rank, every instant counted once: shares add up to 1.
 
-    An instant belongs to the event that began last, so a broadcast inside a compression is taken out of it, and
-    "step" is what a step spends outside of all recorded phases. Needs no comparison of clocks.
+    An instant belongs to the event that began last, so a broadcast inside a compression is not counted in it, and
+    "step" is the time of a step outside of all recorded phases. Needs no comparison of clocks.
 
     Returns
     -------
     dict
-        ``overall``: table, a row a kind: ``kind class time share mean min max slowest_rank cv`` (per rank, in ns);
-        ``classes``: table ``class time share``; ``ranks``: table ``rank span`` and a column a class, ``unrecorded``
+        ``overall``: table, a row per kind: ``kind class time share mean min max slowest_rank cv`` (per rank, in ns);
+        ``classes``: table ``class time share``; ``ranks``: table ``rank span`` and a column per class, ``unrecorded``
         last; ``kinds`` and ``time``: names, and the array (ranks, kinds) in ns.
     """
     with opened(path) as frame:
@@ -45,7 +44,7 @@ def breakdown(path: Any) -> dict[str, Any]:
         }  # fmt: skip
 
 
-def _overall(frame: Frame, time: np.ndarray, present: np.ndarray, whole: float) -> dict[str, np.ndarray]:
+def _overall(frame: Frame, time: np.ndarray, present: np.ndarray, whole: float) -> Table:
     present = present[np.argsort(-time[:, present].sum(axis=0), kind="stable")]
     recorded = time[frame.span > 0][:, present]  # ranks that recorded nothing say nothing about balance
     mean = recorded.mean(axis=0) if len(recorded) else np.zeros(len(present))
@@ -62,23 +61,23 @@ def _overall(frame: Frame, time: np.ndarray, present: np.ndarray, whole: float) 
     }
 
 
-def overlap(path: Any, enclosed: bool = True) -> dict[str, Any]:
-    """How much communication was hidden under work of the same rank, and how much of it was waited for.
+def overlap(path: Given, enclosed: bool = True) -> Result:
+    """Communication hidden under work of the same rank, and exposed communication, for which the rank waited.
 
-    Hidden is the time in which a communication is open and the rank computes, or compresses in the time it waits
-    (``update`` inside ``exchange``). What stands open inside a compression (``broadcast``) blocks, and is exposed.
+    Hidden is the time in which a communication is open and the rank computes, or compresses while it waits (``update``
+    inside ``exchange``). Communication inside a compression (``broadcast``) blocks, and is exposed.
 
     Parameters
     ----------
     enclosed : bool
-        Whether communication recorded wholly inside a computation counts as hidden. So it is with calls that do not
-        block; around calls that do, it is exposed: give False. The trace cannot tell which.
+        Count communication recorded wholly inside a computation as hidden, which is right for calls that do not
+        block. For calls that block give False. The trace does not know which.
 
     Returns
     -------
     dict
         ``communication hidden exposed enclosed`` (ns, all ranks) and ``share`` = hidden / communication; the same by
-        rank and by step (ns a rank) in the tables ``ranks`` and ``steps``. Needs no comparison of clocks.
+        rank and by step (ns per rank) in the tables ``ranks`` and ``steps``. Needs no comparison of clocks.
     """
     with opened(path) as frame:
         pieces, open_ = frame.pieces, frame.open_communication
@@ -103,16 +102,16 @@ def overlap(path: Any, enclosed: bool = True) -> dict[str, Any]:
         }
 
 
-def _ratio(columns: dict[str, np.ndarray]) -> np.ndarray:
+def _ratio(columns: Table) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         return columns["hidden"] / columns["communication"]
 
 
-def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict[str, Any]:
-    """The POP efficiencies of the steps: products of factors in [0, 1] that say what was lost and to what.
+def efficiency(path: Given, skip: int = 0, enclosed: bool = True) -> Result:
+    """POP efficiencies of the steps: products of factors in [0, 1] that name the losses.
 
-    With U_r the useful time of rank r (all but exposed communication; what was not recorded counts as useful), T the
-    time of the longest rank from its first step to its last, and T_0 the time on a network that takes none::
+    With U_r the useful time of rank r (all but exposed communication; unrecorded time counts as useful), T the
+    time of the longest rank from its first step to its last, and T_0 the time on an infinitely fast network::
 
         parallel_efficiency      = mean(U) / T    = load_balance x communication_efficiency
         load_balance             = mean(U) / max(U)
@@ -121,11 +120,11 @@ def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict[str, Any
         transfer                 = T_0 / T
         computation_share        = part of the useful time that is not compression
 
-    None is what has no value: shares of a useful time of zero.
+    Shares of a useful time of zero are None.
 
-    T_0 replays the run: between two communications each rank takes the time it took, and every communication ends at
-    once when the last rank has come. So it is known only where all ranks made the same communications, and it is an
-    upper bound where some did not wait for all (a broadcast). Needs no comparison of clocks.
+    T_0 replays the run: between two communications each rank takes the recorded time, and every communication ends
+    when the last rank arrives. It is known only if all ranks made the same communications, and is an upper bound if
+    some did not wait for all (a broadcast). Needs no comparison of clocks.
 
     Reference: Performance Optimisation and Productivity centre, "POP standard metrics for parallel performance
     analysis"; Rosas et al., Parallel Computing 2014.
@@ -133,7 +132,7 @@ def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict[str, Any
     Parameters
     ----------
     skip : int
-        Leave out the first steps, which pay for allocation and connections.
+        Number of first steps to leave out: they pay for allocation and connections.
     """
     with opened(path) as frame:
         first, last, n_steps = _window(frame, skip)
@@ -167,7 +166,7 @@ def efficiency(path: Any, skip: int = 0, enclosed: bool = True) -> dict[str, Any
 
 
 def _window(frame: Frame, skip: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Begin of the first step and end of the last on each rank (both 0 where there is none), and how many steps."""
+    """Begin of the first step and end of the last on each rank (0 without steps), and the number of steps."""
     table = frame.steps
     numbers = np.unique(table["step"])[max(skip, 0) :]
     chosen = np.isin(table["step"], numbers)
@@ -187,7 +186,7 @@ def _inside(frame: Frame, first: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 def _ideal(frame: Frame, first: np.ndarray, last: np.ndarray, inside: np.ndarray,
            exposed: np.ndarray) -> tuple[float | None, str]:  # fmt: skip
-    """Time of the run on a network that takes none, or why it is not known."""
+    """Time of the run on an infinitely fast network, or the reason why it is unknown."""
     pieces = frame.pieces
     kind, rank = frame.kind[pieces.event], frame.rank[pieces.event]
     starts = inside & frame.outermost(COMMUNICATION)[pieces.event]
@@ -202,7 +201,7 @@ def _ideal(frame: Frame, first: np.ndarray, last: np.ndarray, inside: np.ndarray
         return None, "ranks made different communications in different order: they cannot be matched"
     begin = pieces.begin[starts].reshape(len(ranks), calls)
     bounds = np.concatenate([first[ranks, None], begin, last[ranks, None]], axis=1)
-    # Exposed communication is what a rank did not spend on work, from one communication's begin to the next one's.
+    # Exposed time counts from one communication's begin to the next one's.
     number = np.cumsum(starts)
     number -= np.concatenate([[0], np.cumsum(counts)])[np.searchsorted(ranks, rank)]
     cell = np.searchsorted(ranks, rank[exposed]) * (calls + 1) + number[exposed]

@@ -1,27 +1,27 @@
-"""What the communications moved, how fast, and between whom."""
+"""Traffic of the communications: bytes, bandwidth, and bytes between pairs of ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument
 from .. import tables
+from ..tables import Result, Table
 from .arrivals import lateness_of, worst_pair
-from .frame import ALLREDUCE_KINDS, Frame, choose, collective_kinds, compact, grouped, opened, quantiles
+from .frame import ALLREDUCE_KINDS, Frame, Given, choose, collective_kinds, compact, grouped, opened, quantiles
 
 _LARGEST_MATRIX = 4096  # rows; beyond it the matrix is of nodes
 
 
-def collectives(path: Any) -> dict[str, Any]:
-    """Each kind of communication by algorithm, scheme and size: how often, how long, how fast.
+def collectives(path: Given) -> Result:
+    """Count, time and bandwidth of each kind of communication by algorithm, scheme and size.
 
-    Of each call that ranks made together, ``time`` is the shortest rank's: it came last and waited for nobody.
+    Of each call that ranks made together, ``time`` is the shortest rank's, which came last and did not wait.
     ``slowest`` is the longest rank's, waiting included. Bandwidths are of ``time``: ``algbw`` = dense bytes / time,
     and ``busbw`` = algbw x 2 (p-1)/p, for all-reduces. Only ``wait`` (mean arrival to last arrival) compares clocks:
-    it is NaN where it is less than they can tell.
+    it is NaN if it is below their uncertainty.
 
     Returns
     -------
@@ -40,8 +40,8 @@ def collectives(path: Any) -> dict[str, Any]:
         return {"collectives": {name: column[order] for name, column in table.items()}, "clock_uncertainty": doubt}
 
 
-def _each_call(frame: Frame, kind: str) -> dict[str, np.ndarray]:
-    """One row a call: its first row in /events, ranks, shortest and longest duration, sums, waits."""
+def _each_call(frame: Frame, kind: str) -> Table:
+    """For each call: its first row in /events, ranks, shortest and longest duration, sum and wait."""
     rows, call, arrival, _ = lateness_of(frame, kind)
     lasted = frame.duration[rows]
     numbers, starts, (ordered, of_row, sent) = grouped(call, lasted, rows, frame.column("nbytes_sent")[rows])
@@ -63,7 +63,7 @@ def _each_call(frame: Frame, kind: str) -> dict[str, np.ndarray]:
     }
 
 
-def _of_kind(frame: Frame, kind: str, doubt: int) -> dict[str, np.ndarray]:
+def _of_kind(frame: Frame, kind: str, doubt: int) -> Table:
     each = _each_call(frame, kind)
     row = each["row"]
     dense = frame.column("nbytes_dense")[row]
@@ -98,13 +98,13 @@ def _names(frame: Frame, field: str) -> np.ndarray:
 
 
 def _rate(nbytes: np.ndarray, ns: np.ndarray) -> np.ndarray:
-    """GB/s; NaN where there are no bytes or no time."""
+    """GB/s; NaN without bytes or time."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where((nbytes > 0) & (ns > 0), nbytes / ns, np.nan)
 
 
-def bandwidth(path: Any) -> dict[str, Any]:
-    """Bus bandwidth of the all-reduces by algorithm and size, and the latency and bandwidth that explain them.
+def bandwidth(path: Given) -> Result:
+    """Bus bandwidth of the all-reduces by algorithm and size, and a model of latency and bandwidth.
 
     A call's time is its shortest rank's, as in ``collectives``, so no clocks are compared. The model is
     ``time = latency + nbytes / bandwidth``, fitted to the medians by relative error; None below three sizes.
@@ -138,7 +138,7 @@ def bandwidth(path: Any) -> dict[str, Any]:
         }
 
 
-def _model(name: str, nbytes: np.ndarray, time: np.ndarray, share: float) -> dict[str, Any]:
+def _model(name: str, nbytes: np.ndarray, time: np.ndarray, share: float) -> Result:
     result = {"algo": name, "latency": np.nan, "busbw": np.nan, "half_size": np.nan}
     if len(nbytes) < 3:
         return result
@@ -151,12 +151,12 @@ def _model(name: str, nbytes: np.ndarray, time: np.ndarray, share: float) -> dic
     return result
 
 
-def matrix(path: Any, by: str = "auto") -> dict[str, Any]:
+def matrix(path: Given, by: str = "auto") -> Result:
     """Bytes between ranks or nodes, by the schedules of ring, halving_doubling and direct all-reduces.
 
-    The trace knows how much a rank sent, and the algorithm to whom: what is given here follows from the latter.
-    Bytes sent in other ways (MPI's own collectives, messages of compressed exchanges) have no known receiver; they
-    are counted as ``unattributed``, and ``attributed`` is what the schedules account for.
+    The trace records the bytes that a rank sent; the receivers follow from the algorithm's schedule (``attributed``).
+    Bytes sent in other ways (MPI's own collectives, messages of compressed exchanges) have no known receiver and are
+    ``unattributed``.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def matrix(path: Any, by: str = "auto") -> dict[str, Any]:
         choose("by", by, ("auto", "rank", "node"))
         by = ("rank" if frame.n_ranks <= 64 else "node") if by == "auto" else by
         if by == "rank" and frame.n_ranks > _LARGEST_MATRIX:
-            raise InvalidArgument(f"a matrix of {frame.n_ranks} ranks is too large to show: take by=node")
+            raise InvalidArgument(f"a matrix of {frame.n_ranks} ranks is too large to show: use by=node")
         node = frame.trace.table("ranks", ["node"])["node"].astype(np.int64)
         place = np.arange(frame.n_ranks) if by == "rank" else node - min(0, int(node.min()))
         size = int(place.max()) + 1
@@ -197,7 +197,7 @@ def matrix(path: Any, by: str = "auto") -> dict[str, Any]:
 
 
 def _messages(frame: Frame) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For each algorithm with a known schedule: senders, receivers and bytes of all its messages together."""
+    """Senders, receivers and bytes of all messages, for each algorithm with a known schedule."""
     algo = frame.column("algo")
     made = np.isin(frame.kind, [frame.code(kind) for kind in ALLREDUCE_KINDS if frame.code(kind) >= 0])
     for name, schedule in _SCHEDULES.items():
@@ -209,7 +209,7 @@ def _messages(frame: Frame) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def _ring(p: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Senders, receivers and the part of the vector that each of them gets, here and below."""
+    """Senders, receivers and the share of the vector in each message; likewise the functions below."""
     rank = np.arange(p)
     return rank, (rank + 1) % p, np.full(p, 2 * (p - 1) / p)
 
@@ -226,10 +226,10 @@ def _halving_doubling(p: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     masks = [1 << bit for bit in range(pof2.bit_length() - 1)]
     source = [real] * len(masks)
     target = [real[new ^ mask] for mask in masks]
-    share = [np.full(pof2, 2 * mask / pof2) for mask in masks]  # halves swap pof2/2 blocks, the nearest swap one
+    share = [np.full(pof2, 2 * mask / pof2) for mask in masks]  # halves swap pof2/2 blocks, neighbours one
     even = np.arange(rem) * 2
     return (
-        np.concatenate([*source, even, even + 1]),  # the folded: whole vectors there and back
+        np.concatenate([*source, even, even + 1]),  # folded ranks send and receive whole vectors
         np.concatenate([*target, even + 1, even]),
         np.concatenate([*share, np.ones(2 * rem)]),
     )

@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp.errors import RefusedOverwrite
-from mpicomp.trace import Recorder, clock, collect, messages, open_trace, validate
+from mpicomp.trace import Recorder, clock, gather_journals, messages, open_trace, validate
 
 STEPS = 20
 
@@ -59,7 +59,7 @@ def test_one_file_of_all_ranks(comm, folder):
 
 @pytest.mark.parametrize("piece", [1 << 22, 1000])
 def test_journals_on_disks_that_rank_0_cannot_see(comm, folder, monkeypatch, piece):
-    monkeypatch.setattr(collect, "is_visible", lambda facts, run_id: False)
+    monkeypatch.setattr(gather_journals, "is_visible", lambda facts, run_id: False)
     monkeypatch.setattr(messages, "_PIECE", piece)
     with Recorder(comm, folder / "run.h5", spool=folder / f"host{comm.rank}") as recorder:
         train(comm, recorder)
@@ -69,14 +69,14 @@ def test_journals_on_disks_that_rank_0_cannot_see(comm, folder, monkeypatch, pie
 
 
 def test_an_unreadable_journal_fails_everywhere_and_hangs_nowhere(comm, folder, monkeypatch):
-    monkeypatch.setattr(collect, "is_visible", lambda facts, run_id: False)
+    monkeypatch.setattr(gather_journals, "is_visible", lambda facts, run_id: False)
     recorder = Recorder(comm, folder / "run.h5")
     train(comm, recorder)
     recorder.flush()
     victim = comm.size - 1
     comm.Barrier()
     if comm.rank == victim:
-        recorder._spool.writer.path.unlink()
+        recorder._buffer.writer.path.unlink()
     with pytest.raises(ValueError if comm.size > 1 else OSError) as caught:
         recorder.close()
     said = on_all_ranks(comm, caught.value)

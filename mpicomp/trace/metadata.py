@@ -1,4 +1,4 @@
-"""What is written down about a run and its ranks: enough to read the trace years later, and no secrets."""
+"""Metadata of a run and its ranks: enough to read the trace years later, and no secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from .._util import environment_variables
 from .._version import __version__
@@ -19,8 +19,18 @@ from . import clock
 from .units import ranges
 
 
-def run_facts(title: str, n_ranks: int, configuration: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What is the same for all ranks."""
+class RankMetadata(TypedDict):
+    """One rank's process."""
+
+    rank: int
+    hostname: str
+    pid: int
+    cpus: str
+    clock: str  # see `clock.identity`
+
+
+def run_metadata(title: str, n_ranks: int, configuration: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Metadata common to all ranks; the values are JSON's."""
     return {
         "run_id": uuid.uuid4().hex,
         "title": title,
@@ -38,8 +48,8 @@ def run_facts(title: str, n_ranks: int, configuration: Mapping[str, Any] | None 
     }
 
 
-def rank_facts(rank: int) -> dict[str, Any]:
-    """What each rank has of its own."""
+def rank_metadata(rank: int) -> RankMetadata:
+    """Metadata of this process."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return {
         "rank": rank,
@@ -78,8 +88,7 @@ def _commit(git: Path) -> str:
 
 
 def _mpi_library() -> str:
-    # Looked up, not imported: where MPI is not running there is nothing to say about it.
-    mpi = sys.modules.get("mpi4py.MPI")
+    mpi = sys.modules.get("mpi4py.MPI")  # not imported here: that would start MPI
     return mpi.Get_library_version().split("\n")[0].strip("\0 ") if mpi else ""
 
 

@@ -1,29 +1,28 @@
-"""One step as a picture: what every rank did when, on one clock."""
+"""Timeline of one step: the events of all ranks on one clock."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgument
+from ..tables import Result, Table
 from .arrivals import worst_pair
-from .frame import CLASS_NAMES, Frame, opened
+from .frame import CLASS_NAMES, Frame, Given, opened
 from .nesting import cut
 from .over_steps import step_table
 
 _MOST_RANKS = 64
 
 
-def timeline(path: Any, step: int | str = "median", ranks: list[int] | None = None) -> dict[str, Any]:
-    """The events of one step on all ranks; of those open at a time the one that began last is seen.
+def timeline(path: Given, step: int | str = "median", ranks: list[int] | None = None) -> Result:
+    """The events of one step on all ranks; of those open at the same time the one that began last is shown.
 
     Times count from the first begin, on the reference rank's clock: two ranks compare to ``clock_uncertainty``.
 
     Parameters
     ----------
     step : int or str
-        A step's number; ``median`` or ``slowest``: the step that lasted so long.
+        Number of a step, or ``median`` or ``slowest``: the step of that duration.
     ranks : list of int, optional
         By default the first 64.
 
@@ -73,8 +72,8 @@ def _chosen_step(frame: Frame, step: int | str) -> int:
     return int(step)
 
 
-def paint(spans: dict[str, np.ndarray], ranks: np.ndarray, duration: int, width: int) -> np.ndarray:
-    """Array (ranks, width): position in ``spans`` of what is seen in the middle of each cell, -1 for nothing."""
+def paint(spans: Table, ranks: np.ndarray, duration: int, width: int) -> np.ndarray:
+    """Array (ranks, width): row of ``spans`` that covers the middle of each cell, -1 for none."""
     cells = np.full((len(ranks), width), -1)
     for row, rank in enumerate(ranks):
         own = np.flatnonzero(spans["rank"] == rank)

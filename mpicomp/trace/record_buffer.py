@@ -1,4 +1,4 @@
-"""The spool: holds records until a thread writes them to the journal, without a lock on the recording side.
+"""Buffer of records that a thread writes to the journal, without a lock on the recording side.
 
 ``list.append``, slicing and deleting a slice are each atomic in CPython. So the writer takes finished records
 from the front of the list while any thread appends at its end, and the hot path needs no lock.
@@ -12,45 +12,48 @@ import os
 import threading
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import Any
+from typing import TypeAlias
 from weakref import WeakSet
 
 from . import journal
+from .clock import Comparison
+from .journal_json import OpenEvent
 
-BATCH = 4096  # records to a write; a power of two, so that one bit mask tells when a batch is full
-_MAX_PENDING = 1 << 20  # records held while the disk stalls; then the caller waits for it (about 100 MB)
-_INTERVAL = 1.0  # seconds a record waits at most before it is written
+BATCH = 4096  # records per write; a power of two, so that one bit mask detects a full batch
+_MAX_PENDING = 1 << 20  # records held while the disk stalls (about 100 MB); then the caller waits
+_INTERVAL = 1.0  # longest time (s) until a record is written
 _MAX_LABELS = 1 << 16  # a label's code is 16 bits wide
 _LONGEST_NAME = 64
 _OTHER = ("other", "", "", "", "")
 
-Doing = Callable[[], tuple[Any, ...] | None]  # what the rank is in: kind, step, start
+Label: TypeAlias = tuple[str, str, str, str, str]  # the strings of an event, see schema.LABEL_FIELDS
+Doing: TypeAlias = tuple[str, int, int]  # kind, step and begin of the event that the rank is in
 
 log = logging.getLogger("mpicomp.trace")
 
 
-_recording: WeakSet[Spool] = WeakSet()
+_recording: WeakSet[RecordBuffer] = WeakSet()
 
 
 def interrupted() -> None:
-    """Write what is left and that a signal ended it, everywhere: the process is about to be ended, from any thread."""
-    for spool in [*_recording]:
-        spool.stop("interrupted")
+    """Close all journals as interrupted by a signal; any thread calls it, just before the process ends."""
+    for buffer in [*_recording]:
+        buffer.stop("interrupted")
 
 
-class Spool:
+class RecordBuffer:
     """Pending records of one rank, their vocabulary, and the thread that writes both to the journal."""
 
-    def __init__(self, writer: journal.JournalWriter, doing: Doing = lambda: None) -> None:
+    def __init__(self, writer: journal.JournalWriter, doing: Callable[[], Doing | None] = lambda: None) -> None:
         self.rows: list[bytes] = []
         self.metrics: list[bytes] = []
-        self.labels: dict[tuple[Any, ...], int] = {}
+        self.labels: dict[Label, int] = {}
         self.names: dict[str, int] = {}
         self.writer = writer
         self.truncated = False
         self.n_dropped = 0
         self._doing = doing
-        self._news: list[tuple[bytes, Any]] = []  # vocabulary and clock readings that are not in the journal yet
+        self._news: list[tuple[bytes, object]] = []  # vocabulary and clock comparisons not yet in the journal
         self._pid = os.getpid()
         self._naming = threading.Lock()
         self._writing = threading.Lock()
@@ -62,8 +65,8 @@ class Spool:
         atexit.register(self.flush)
         _recording.add(self)
 
-    def new_label(self, label: tuple[Any, ...]) -> int:
-        """The code of a label not seen before. Should there ever be too many, the rest share one."""
+    def new_label(self, label: Label) -> int:
+        """Code of a new label; beyond 65 535 labels the rest share one code."""
         with self._naming:
             if label in self.labels:
                 return self.labels[label]
@@ -80,7 +83,7 @@ class Spool:
                 self.names[name] = len(self.names)
             return self.names[name]
 
-    def note_clock(self, comparison: dict[str, Any]) -> None:
+    def note_clock(self, comparison: Comparison) -> None:
         with self._naming:
             self._news.append((b"CLCK", comparison))
 
@@ -92,17 +95,17 @@ class Spool:
 
     def flush(self) -> None:
         """Write everything pending."""
-        if os.getpid() != self._pid:  # a forked child shares the file, but the records are its parent's
+        if os.getpid() != self._pid:  # a forked child shares the file, but the records belong to the parent
             return
         with self._writing:
-            # Records first, vocabulary second: so a code is never written without its meaning.
+            # Records are taken first, vocabulary second: no code is written without its meaning.
             rows, metrics = _take(self.rows), _take(self.metrics)
             with self._naming:
                 news, self._news = self._news, []
             self._write(news, rows, metrics)
 
     def stop(self, reason: str) -> None:
-        """Write what is left and why the recording ended, and close the journal; a second call does nothing."""
+        """Write the pending records and the reason of the end, and close the journal; a second call does nothing."""
         with self._stopping:
             if self._stopped:
                 return
@@ -120,13 +123,12 @@ class Spool:
         self.writer.close()
 
     def _flush_loop(self) -> None:
-        seen: tuple[Any, ...] | None = None
-        noted: tuple[Any, ...] | None = None
+        seen: Doing | None = None
+        noted: Doing | None = None
         while not self._stopped:
             idle = not self._wake.wait(_INTERVAL)
             self._wake.clear()
             seen, before = self._doing(), seen
-            # For a whole interval: perhaps for ever.
             if idle and seen is not None and seen is before and seen is not noted:
                 self._note_open(*seen)
                 noted = seen
@@ -134,10 +136,9 @@ class Spool:
 
     def _note_open(self, kind: str, step: int, t_start: int) -> None:
         with self._naming:
-            note = {"kind": clean(kind), "step": step, "t_start": t_start, "t": monotonic_ns()}
-            self._news.append((b"OPEN", note))
+            self._news.append((b"OPEN", OpenEvent(kind=clean(kind), step=step, t_start=t_start, t=monotonic_ns())))
 
-    def _write(self, news: list[tuple[bytes, Any]], rows: list[bytes], metrics: list[bytes]) -> None:
+    def _write(self, news: list[tuple[bytes, object]], rows: list[bytes], metrics: list[bytes]) -> None:
         frames = [journal.json_frame(tag, [entry]) for tag, entry in news]
         frames += [journal.frame(tag, b"".join(part)) for tag, part in ((b"EVNT", rows), (b"METR", metrics)) if part]
         try:
@@ -154,8 +155,8 @@ class Spool:
         self.truncated = True
 
 
-def clean(name: Any) -> str:
-    """A name that every reader of HDF5 can take: printable ASCII, not long."""
+def clean(name: object) -> str:
+    """A name that every reader of HDF5 accepts: printable ASCII, at most 64 characters."""
     text = str(name)[:_LONGEST_NAME].encode("ascii", "replace").decode()
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
