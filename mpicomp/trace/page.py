@@ -136,7 +136,7 @@ def _time(frame: Frame) -> Section:
     drawn = [pictures.breakdown(split)] if split["ranks"]["span"].any() else []
     if course["count"]:
         drawn += [pictures.course(course["steps"], over_steps.spikes(frame)), pictures.gantt(timeline(frame))]
-    return Section("Where did the time go?", facts, _first_grids([(views.breakdown(split), "breakdown")]), drawn)
+    return Section("Time", facts, _first_grids([(views.breakdown(split), "breakdown")]), drawn)
 
 
 def _late(frame: Frame) -> Section:
@@ -146,14 +146,14 @@ def _late(frame: Frame) -> Section:
     if sudden["steps"]:
         drawn.append(pictures.heatmap(over_steps.heatmap(frame, "duration", _MAP_RANKS, _MAP_STEPS)))
     grids = _first_grids([(late, "stragglers"), (spikes, "spikes")])
-    return Section("Who was late?", _facts(late, spikes), grids, drawn)
+    return Section("Lateness", _facts(late, spikes), grids, drawn)
 
 
 def _worth(frame: Frame) -> Section:
     found, calls = views.codec(compression.codec(frame)), views.collectives(traffic.collectives(frame))
     measured = traffic.bandwidth(frame)
     drawn = [pictures.bandwidth(measured)] if len(measured["bandwidth"]["algo"]) else []
-    return Section("Was compression worth it?", _facts(found, views.traffic(analysis.traffic(frame))),
+    return Section("Benefit of compression", _facts(found, views.traffic(analysis.traffic(frame))),
                    _first_grids([(found, "codec"), (calls, "collectives")]), drawn)
 
 
@@ -161,7 +161,7 @@ def _training(frame: Frame) -> Section:
     found = compression.measures(frame)
     view, steps = views.measures(found), found["steps"]
     drawn = [pictures.metric(name, steps["step"], steps[name]) for name in steps if name != "step"]
-    return Section("What did it do to the training?", _facts(view), _first_grids([(view, "measures")]), drawn)
+    return Section("Effect on the training", _facts(view), _first_grids([(view, "measures")]), drawn)
 
 
 def _kinds(frame: Frame) -> Section:
