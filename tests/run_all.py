@@ -25,7 +25,7 @@ from run_mpi import keep_apart
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "openmpi" / "bin" / "python"
 PYTEST = (PYTHON, "-m", "pytest", "-q")
-WORKERS = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
+WORKERS = ("--numprocesses=4", "--dist=loadfile")  # many tests wait
 QUICK, LONG = ("-m", "not long"), ("-m", "long")
 
 # Folders that pytest leaves out of tests/ as a whole (conftest.py), and how their tests are run.

@@ -45,6 +45,7 @@ def test_a_rank_that_does_not_come(one_job):
     assert re.search(r"rank 1: outside, after #1 Allreduce sum 10 elements float64 auto", err)
 
 
+@pytest.mark.long("another call that hangs")
 def test_a_reducer_step(one_job):
     err = hang(one_job, "topk:density=0.1", "20", MPICOMP_FAULT="hang:rank=0,call=9")
     assert re.search(r"in #\d+ step \d+ of topk:\S+", err)
@@ -56,6 +57,7 @@ def test_a_collective_of_mpi4py(one_job, what, words):
     assert f"in #5 {words} for " in err
 
 
+@pytest.mark.long("another call that hangs")
 def test_the_helper_thread_is_watched(job):
     err = hang(job, "in-flight", "20", MPICOMP_FAULT="hang:rank=1,call=5")
     assert "thread mpicomp:" in err
@@ -72,12 +74,14 @@ def test_without_threads_in_mpi(job):
     assert "last calls" in ended.err and "thread MainThread" in ended.err
 
 
+@pytest.mark.long("another call that hangs")
 def test_late_small_call(one_job):
     """Plain calls that went straight to MPI are in the history."""
     err = hang(one_job, "small", "100", MPICOMP_FAULT="hang:rank=1,call=90")
     assert re.search(r"#89 Allreduce 10 elements float64 sum native: began \d", err)
 
 
+@pytest.mark.long("another call that hangs")
 def test_a_small_call_that_is_being_compared(one_job):
     """The others wait for rank 1 in the comparison, which the first calls all have, not in MPI's all-reduce."""
     err = hang(one_job, "small", "20", MPICOMP_FAULT="hang:rank=1,call=5")
@@ -129,6 +133,7 @@ def test_other_sudden_ends(job, kind, what):
     assert f"MPICOMP_FAULT: {kind} on rank 1 in call 6" in ended.err
 
 
+@pytest.mark.long("another call that hangs")
 def test_a_stopped_rank_is_noticed(job):
     """A stopped process answers nobody, but the others' watchdogs end the job, and with it that process."""
     timeout = slowed(1.5)

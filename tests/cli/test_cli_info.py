@@ -50,6 +50,7 @@ def test_of_a_job(job, command, tmp_path):
     assert found["GPU probe"].startswith("MPI takes CUDA memory: Allreduce and Sendrecv are right")
 
 
+@pytest.mark.long("waits for the probe")
 def test_ranks_wait_for_a_probe_that_takes_longer_than_they_would_for_others(one_job, command, tmp_path):
     slow = CUPY.format("__import__('time').sleep(4)")  # MPICOMP_LEAVE is 3
     assert "GPU probe" in findings(one_job, command, tmp_path, slow)[1]

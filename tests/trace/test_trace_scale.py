@@ -50,6 +50,7 @@ def by_kind(rows):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long("thousands of journals")
 def test_thousands_of_ranks_in_less_than_a_gigabyte(tmp_path, request, capsys):
     expected = write_journals(tmp_path / "spool", RANKS, EVENTS, seed_of(request))
     begin = time.monotonic()
