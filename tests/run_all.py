@@ -56,12 +56,11 @@ STAGES = {
     "docs": Stage("the documentation builds without a warning; the notebook runs",
                   (PYTHON, "-m", "sphinx", "-E", "-W", "--keep-going", "-q", "-b", "html", "docs", "out/docs"), 3600),
     # In a process of its own: MPI starts in it and sets variables that would mislead tests of launchers.
-    "pytorch": Stage("PyTorch models through the optimizer's wrapper", (*PYTEST, "tests/pytorch", *QUICK)),
+    "pytorch": Stage("PyTorch models through the optimizer's wrapper", (*PYTEST, "tests/pytorch")),
     "openmpi": Stage("collectives, reducer, trace in 1 to 3 ranks of Open MPI",
                      _mpi("openmpi", "--sizes", "1,2,3", *QUICK), math.inf),
     "mpich": Stage("the same in 2 ranks of MPICH", _mpi("mpich", "--sizes", "2", *QUICK), math.inf),
     "unit-long": Stage("CUDA sources on the CPU; whole jobs", (*PYTEST, "tests", *WORKERS, *LONG), long=True),
-    "pytorch-long": Stage("PyTorch applications trained and resumed", (*PYTEST, "tests/pytorch", *LONG), long=True),
     "openmpi-long": Stage("long tests in 1 to 3 ranks of Open MPI",
                           _mpi("openmpi", "--sizes", "1,2,3", *LONG), math.inf, long=True),
     "openmpi-sizes": Stage("all tests in 4, 5 and 8 ranks of Open MPI",
