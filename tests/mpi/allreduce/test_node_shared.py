@@ -217,6 +217,7 @@ def test_a_failed_rank_is_noticed(world, monkeypatch):
     if own.size == 1:
         return
     own.empty(1)
+    own.Barrier()  # no rank hears of the failure in the call above
     reduce = functools.partial(own.Allreduce, np.ones(9), np.empty(9), algorithm="node_shared")
     if own.rank == 0:
         own._engine.link.node.progress = interrupt
