@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from zlib import crc32
 
 import h5py
@@ -53,7 +53,7 @@ def split(state: State) -> tuple[dict[str, np.ndarray], dict[str, dict[str, obje
             path = f"{section}/{name}"
             if {"", ".", ".."} & set(path.split("/")):
                 raise InvalidArgument(f"no part of a saved array's name may be empty, '.' or '..', got {path!r}")
-            arrays[path] = _on_host(value, path)
+            arrays[path] = _on_host(cast(Array, value), path)
     return arrays, values
 
 

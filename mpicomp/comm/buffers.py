@@ -145,6 +145,12 @@ def bytes_reader(raw_bytes: Callable[[Buffer], memoryview]) -> Callable[[Buffer,
     return read
 
 
+def interface_of(array: object) -> dict[str, Any]:
+    """The ``__cuda_array_interface__`` of an array, which NumPy's type has not."""
+    interface: dict[str, Any] = getattr(array, "__cuda_array_interface__")  # noqa: B009
+    return interface
+
+
 class Bits:
     """Memory of a device array as uint16: CuPy has no dtype for raw two-byte elements."""
 
@@ -153,7 +159,7 @@ class Bits:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        return {**self._array.__cuda_array_interface__, "typestr": np.dtype(np.uint16).str}
+        return {**interface_of(self._array), "typestr": np.dtype(np.uint16).str}
 
 
 def as_bits(array: Array, role: str) -> tuple[Array, str | None]:
@@ -204,7 +210,7 @@ def check_device(array: Array, role: str) -> None:
     device = None if hasattr(type(array), "__cuda_array_interface__") else device_of(array)
     if device is not None:
         array = device.own(array)  # known by DLPack alone
-    interface = getattr(array, "__cuda_array_interface__")  # noqa: B009 (not of NumPy's, which Array stands for)
+    interface = interface_of(array)
     strides, shape = interface.get("strides"), interface["shape"]
     itemsize = np.dtype(interface["typestr"]).itemsize
     contiguous = [itemsize * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
