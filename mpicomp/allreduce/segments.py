@@ -2,7 +2,8 @@
 
 MPI libraries send a message above some length only once its receiver has answered. Over TCP that answer queues behind
 whatever its rank is sending, megabytes at a time where the kernel's buffers take them: two ranks that swap 2 MiB need
-twice the time the wire does, since one direction waits for the other (docs/benchmarks.md). Short messages need no
+twice the time the wire does, since one direction waits for the other
+(docs/development/measurements.md). Short messages need no
 answer, but cost their ranks' time, which on a fast network is what counts.
 """
 

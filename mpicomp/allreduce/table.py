@@ -1,7 +1,7 @@
 """What ``auto`` goes by: for a layout of ranks, the lengths up to which a schedule is the fastest.
 
 ``mpicomp tune`` measures such a table and writes it as JSON; ``MPICOMP_TUNING`` names the file. Without one the
-built-in table serves, from the measurements in docs/benchmarks.md.
+built-in table serves, from the measurements in docs/development/measurements.md.
 """
 
 from __future__ import annotations

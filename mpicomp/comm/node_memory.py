@@ -30,7 +30,7 @@ PAGE = 4096
 ORPHANED_S = 600  # between making a segment and unlinking it lie milliseconds
 SEARCH_S = 3600  # a process looks for orphans with its first segment, and again after so long
 # Results and contributions of one rank travel in slots of so many bytes, DEPTH of them in turn: all slots of a node
-# are to fit in a shared cache (4 ranks: 5 MiB; docs/benchmarks.md has the measurement).
+# are to fit in a shared cache (4 ranks: 5 MiB; docs/development/measurements.md has the measurement).
 SLOT_BYTES = 1 << 19
 DEPTH = 2
 SPINS = 2000  # looks at a flag before the core is given away, where every rank has one of its own

@@ -34,7 +34,7 @@ class First(Mistaken, Counted):
 
 
 class Filled(Mistaken, Stateless):
-    """As in docs/howto/own-parts.md, where what may fail on one rank is told to all."""
+    """As in docs/quickstart/compressor.md, where what may fail on one rank is told to all."""
 
     name, reference, options = "told-filled", "a test", ()
     takes, codecs = "any", "float"
