@@ -9,7 +9,7 @@ SHELL   := /bin/bash
 PYTHON  ?= python3
 RANKS   ?= 4
 DATA    ?= $(abspath $(or $(MPICOMP_DATA),../shared/data))
-SOURCES := setup.py mpicomp/_version.py $(wildcard mpicomp/ops/cpu/*.cpp mpicomp/ops/cpu/*.h)
+SOURCES := setup.py pyproject.toml mpicomp/_version.py $(wildcard mpicomp/ops/cpu/*.cpp mpicomp/ops/cpu/*.h)
 export MPICOMP_DATA := $(DATA)
 export PYTHONUNBUFFERED := 1
 
