@@ -36,7 +36,7 @@ _native_allreduce = MPI.Intracomm.Allreduce
 
 
 class Comm(Verbs, InFlight, PointToPoint, Inherited):  # type: ignore[misc]  # Iallreduce gives a request of our own
-    """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
+    """MPI communicator with a faster ``Allreduce``, and the collectives that compressed exchanges need.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py
     works. Creating it is collective. ``Dup``, ``Split``, ``Create_group`` and the like make a ``Comm`` with the same

@@ -23,7 +23,7 @@ EACH_BY_ITSELF, AGREED = ("finds_nonfinite", "select", "expand"), ("sketch", "pi
 
 
 def register_part(kind: str) -> Callable[[Part], Part]:
-    """Decorator: make a class choosable as a part of schemes, by its ``name``; on every rank.
+    """Decorate a class to make it a part of schemes, chosen by its ``name``. Apply it on every rank.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def register_part(kind: str) -> Callable[[Part], Part]:
     Raises
     ------
     InvalidArgument
-        The kind is unknown, the name is taken, or something that all parts of the kind have is missing.
+        If the kind is unknown, the name is taken, or the class lacks something that all parts of the kind have.
 
     Examples
     --------
