@@ -17,18 +17,18 @@ from mpicomp.cli.root import root
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "slurm" / "README.md",
          *sorted(path for path in (ROOT / "docs").rglob("*.md") if "development" not in path.parts)]
-UNITS = (r"bytes?|ms|us|seconds?|milliseconds|microseconds|messages?|launches|elements?|values?|[MGk]B|[MG]iB|times?|bits?|"
-         r"steps?|threads?|files?|indices")
-PER = (r"rank|step|host|node|message|element|worker|call|value|group|segment|tensor|array|line|file|run|launch|second|row|"
-       r"core|GPU|round|block|bucket|event|process")
+UNITS = (r"bytes?|ms|us|seconds?|milliseconds|microseconds|messages?|launches|elements?|values?|[MGk]B|[MG]iB|times?|"
+         r"bits?|steps?|threads?|files?|indices")
+PER = (r"rank|step|host|node|message|element|worker|call|value|group|segment|tensor|array|line|file|run|launch|second|"
+       r"row|core|GPU|round|block|bucket|event|process")
 RULES = {
     "'per', not 'a'": rf"\b({UNITS}) an? ({PER})\b(?! (of|that|in|as|is|are|has|sends)\b)",
-    "'if' for conditions": r"\bwhere (there (is|are)|it is|that is so|MPI (is|takes|gives)|none|one is|no|any|this is)\b",
+    "'if' for conditions": r"\bwhere (there (is|are)|that is so|MPI (is|takes|gives)|none|one is|no|any|this is)\b",
     "a verb of the field": r"\b(mended?|is told|are told|stands? still|comes? to its end|gets? on with|lies? at)\b",
     "a noun, not 'what was ...'": r"(^|[.;:(] )(what|who) (was|is|has|were|had|goes|came) ",
     "an agent, not 'nobody'": r"\b(nobody|hardly (anybody|any)|in vain|for who does|who is gone)\b",
-    "the present": r"\b(until then|since then|(hours|days) (before|earlier)|on another day|no longer (needs|takes)|used to be)\b",
-}  # fmt: skip
+    "the present": r"\b(since then|(hours|days) (before|earlier)|on another day|no longer (needs|takes)|used to be)\b",
+}
 COMPILED = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in RULES.items()}
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 
@@ -80,6 +80,6 @@ def test_the_rules_find_what_they_should(wrong):
     assert findings(wrong)
 
 
-@pytest.mark.parametrize("right", ["8 bytes per rank", "where a page begins", "three times a row of 5", "what rank 0 says"])
+@pytest.mark.parametrize("right", ["8 bytes per rank", "where a page begins", "the second value a rank sends"])
 def test_the_rules_leave_the_rest(right):
-    assert findings(right.replace("times a row of", "times that row of")) == []
+    assert findings(right) == []

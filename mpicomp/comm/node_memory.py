@@ -126,7 +126,7 @@ class Node:
         try:
             segment = self._segment(max(1, nbytes))
         except OSError as error:
-            raise MpicompError(f"no shared memory for {nbytes} bytes a rank: {error}") from error
+            raise MpicompError(f"no shared memory for {nbytes} bytes per rank: {error}") from error
         part = Part(segment, nbytes)
         self._arrays[self._made - 1] = weakref.ref(part)
         return np.asarray(part)

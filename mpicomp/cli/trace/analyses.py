@@ -51,11 +51,11 @@ def _step(ctx: click.Context, option: click.Parameter, text: str) -> int | str:
 
 
 _COMMANDS = (
-    _analysis("steps", "A step lasts as long as its slowest rank. A drift is told where it exceeds the noise."),
+    _analysis("steps", "A step lasts as long as its slowest rank. A drift is reported if it exceeds the noise."),
     _analysis("breakdown", "Every instant counts once, for what began last: shares add up to 100%."),
     _analysis("overlap", "Per rank: how much communication ran while the rank worked, and how much it waited.",
               _enclosed),
-    _analysis("collectives", "A call's time is its shortest rank's: it came last and waited for nobody."),
+    _analysis("collectives", "A call's time is its shortest rank's: it came last and did not wait."),
     _analysis("stragglers", "By the median lateness of each rank against the median arrival, on corrected clocks. "
               "Lateness below the clocks' uncertainty or the noise is not claimed.",
               click.option("--kind", help="Measure on this kind of event. [default: where waits are longest]")),
@@ -81,7 +81,7 @@ _COMMANDS = (
     _analysis("efficiency", "Factors in [0, 1] of the POP methodology, from the first step to the last.",
               click.option("--skip", type=click.IntRange(0), default=0, show_default=True,
                            help="Leave out so many first steps."), _enclosed),
-    _analysis("diff", "Time a rank spends on each phase of a step, before (A) and after (B).",
+    _analysis("diff", "Time per rank and phase of a step, before (A) and after (B).",
               click.option("--skip", type=click.IntRange(0), default=1, show_default=True,
                            help="Leave out so many first steps."), files=("a", "b")),
     _analysis("hang", "PATH is the spool folder of a run that hangs or was killed, or a recovered trace.",
