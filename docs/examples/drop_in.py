@@ -1,4 +1,4 @@
-"""A plain mpi4py training loop, with the two lines that change it: mpirun -n 4 python drop_in.py [SCHEME]"""
+"""A plain mpi4py training loop with compressed gradients: mpirun -n 4 python drop_in.py [SCHEME]"""
 
 import sys
 
@@ -26,4 +26,4 @@ for _ in range(300):
 error = np.linalg.norm(x - truth) / np.linalg.norm(truth)
 sent = comm.allreduce(reducer.stats.bytes_sent) / comm.size
 if comm.rank == 0:
-    print(f"{scheme}: relative error {error:.1e}, {sent:.0f} bytes a rank and step, vector {x.nbytes} bytes")
+    print(f"{scheme}: relative error {error:.1e}, {sent:.0f} bytes per rank and step, vector {x.nbytes} bytes")

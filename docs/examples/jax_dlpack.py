@@ -16,7 +16,7 @@ def gradient(weights, rows, targets):
     return jax.grad(lambda w: jnp.mean((rows @ w - targets) ** 2))(weights)
 
 
-random = np.random.default_rng(comm.rank)  # every rank its own data
+random = np.random.default_rng(comm.rank)  # other data on every rank
 truth = np.linspace(-1, 1, 200, dtype=np.float32)
 weights = jnp.zeros(200, jnp.float32)
 for _ in range(400):

@@ -1,4 +1,4 @@
-"""The same code on GPU and CPU: mpirun -n 2 python on_gpu.py [numpy]. Arrays say where the work is done."""
+"""The same code on GPU and CPU: mpirun -n 2 python on_gpu.py [numpy]. The arrays decide where the work is done."""
 
 import sys
 
@@ -14,9 +14,9 @@ else:
     import cupy as xp  # pip install 'mpicomp[cuda13]'
 
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    xp.cuda.Device(node.rank % xp.cuda.runtime.getDeviceCount()).use()  # one GPU a rank, where there are enough
+    xp.cuda.Device(node.rank % xp.cuda.runtime.getDeviceCount()).use()  # one GPU per rank, if there are enough
 
-# Dense: device arrays go in and come out, by CUDA-aware MPI where that is certain, else through pinned memory.
+# Dense: device arrays go to MPI directly if MPI reports CUDA support, otherwise through pinned host memory.
 x = xp.full(1 << 20, comm.rank + 1, xp.float32)
 comm.Allreduce(MPI.IN_PLACE, x)
 assert bool((x == comm.size * (comm.size + 1) // 2).all())

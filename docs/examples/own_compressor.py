@@ -1,4 +1,4 @@
-"""A selector of your own in any scheme: mpirun -n 2 python own_compressor.py"""
+"""Register a selector and use it in a scheme: mpirun -n 2 python own_compressor.py"""
 
 import numpy as np
 from mpi4py import MPI
@@ -9,12 +9,12 @@ from mpicomp.schemes.options import Option
 
 @mpicomp.register_part("selector")
 class RoundRobin:
-    """Every ``stride``-th element, one further in each step: so each is sent once in ``stride`` steps."""
+    """Select every ``stride``-th element, shifted by one in each step."""
 
     name = "round-robin"
     reference = "an example"
     options = (Option("stride", int, 100, "elements from one sent to the next", low=1),)
-    finds_nonfinite = False  # NaN is not chosen first, so all elements are looked at
+    finds_nonfinite = False  # the reducer then checks all elements for NaN
 
     def __init__(self, stride):
         self.stride = stride
@@ -27,7 +27,7 @@ class RoundRobin:
 
 
 comm = mpicomp.Comm(MPI.COMM_WORLD)
-reducer = mpicomp.Reducer(comm, "topk:selector=round-robin,stride=4")  # memory, codec, exchange as they were
+reducer = mpicomp.Reducer(comm, "topk:selector=round-robin,stride=4")  # memory, codec and exchange of topk
 total = sum(reducer.reduce(np.arange(8.0)) for _ in range(4))
 if comm.rank == 0:
-    print("after 4 steps:", total)  # each element was sent once, with what its memory had gathered
+    print("after 4 steps:", total)  # each element was sent once, with its accumulated memory

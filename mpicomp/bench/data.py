@@ -157,7 +157,7 @@ class Vectors(ABC):
         if algorithm == "native" and device_of(self.send) is not None and self.comm.gpu_path[0] != "direct":
             raise BufferRefused(
                 f"{self.plan.collective} native on GPU arrays needs an MPI that takes device memory "
-                f"({self.comm.gpu_path[1]}): leave it out with --algorithm auto, where there is one, or use --device "
+                f"({self.comm.gpu_path[1]}): leave it out with --algorithm auto, if it exists, or use --device "
                 "cpu"
             )
 

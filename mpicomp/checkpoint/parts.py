@@ -53,7 +53,7 @@ def split(state: State) -> tuple[dict[str, np.ndarray], dict[str, dict[str, obje
             path = f"{section}/{name}"
             if {"", ".", ".."} & set(path.split("/")):
                 raise InvalidArgument(f"no part of a saved array's name may be empty, '.' or '..', got {path!r}")
-            arrays[path] = _on_host(cast(Array, value), path)
+            arrays[path] = _on_host(cast(np.ndarray, value), path)
     return arrays, values
 
 

@@ -36,7 +36,7 @@ CALLS = 5  # of a function that computes a step
               help="A built-in one, elements (25M), a file of layers, or module:factory of a PyTorch model.")
 @click.option("--compute-time", type=click.FloatRange(0), metavar="S", help="Seconds of a step's computing.")
 @click.option("--tflops", type=click.FloatRange(0, min_open=True), metavar="X",
-              help="Else: 10^12 operations a second a rank really does.")
+              help="Without --compute-time: sustained TFLOP/s per rank.")
 @click.option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples a rank and step.")
 @click.option("--compute", "function", metavar="MODULE:NAME", help="Else: a function to be timed.")
 @click.option("-s", "--scheme", multiple=True, metavar="SCHEME,...",
@@ -62,7 +62,7 @@ def advise(
 
     comm = Comm(guard.world())
     if comm.size == 1:
-        raise InvalidArgument("one rank has nobody to exchange with: start more, mpirun -n 4 mpicomp advise ...")
+        raise InvalidArgument("one rank alone exchanges nothing: start more, mpirun -n 4 mpicomp advise ...")
     model = together(comm, lambda: inputs.model(model_name))
     schemes = together(comm, lambda: checked(plan.split_schemes(scheme) or SCHEMES))
     compute = together(comm, lambda: inputs.compute_time(model, compute_time, tflops, batch, function))

@@ -44,7 +44,7 @@ COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
 @click.option("--adds-by", default="auto", show_default=True, metavar="NAME", help="How schemes add dense values.")
 @click.option("--compute-time", type=click.FloatRange(0), metavar="S", help="Seconds of a step's computing.")
 @click.option("--tflops", type=click.FloatRange(0, min_open=True), metavar="X",
-              help="Else: 10^12 operations a second a rank really does.")
+              help="Without --compute-time: sustained TFLOP/s per rank.")
 @click.option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples a rank and step.")
 @click.option("--jitter", metavar="KIND:SECONDS", help="gaussian:0.001 or exponential:0.001 in place of the file's.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the delays.")
@@ -72,7 +72,7 @@ def simulate(
     mpicomp simulate --machine machine.toml --model 25M \\
         --algorithm ring,halving_doubling --jitter exponential:0.002
 
-    Starts no MPI. What is sent is exact where data has no say; what is assumed of data is said below the table. Times
+    Starts no MPI. Messages are exact unless they depend on the data; assumptions are listed below the table. Times
     are as good as the machine's description. See docs/simulate.md.
     """
     allreduce.check_name(adds_by)

@@ -41,7 +41,7 @@ class LaidOut(NamedTuple):
 
 
 class Reducer:
-    """Averages gradients over all ranks by a scheme, keeping what was not sent in error memory.
+    """Average gradients over all ranks by a scheme, with the unsent part kept in error memory.
 
     Every step is ``compensate -> choose -> agree -> encode -> combine || update``. Before anything is sent, ranks
     compare what they are about to do (step, scheme, shapes) and whether their gradients are finite. A step that is
@@ -75,6 +75,28 @@ class Reducer:
         On every rank, naming what was expected and got.
     Disagreement
         On every rank, if they differ in scheme, step, shapes or dtype.
+
+    Examples
+    --------
+    One rank, which sends one of four elements per step. The others wait in the error memory:
+
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> reducer = mpicomp.Reducer(mpicomp.Comm(MPI.COMM_SELF), "topk:k=1")
+    >>> print(reducer.reduce(np.array([4.0, 3.0, 2.0, 1.0])))
+    [4. 0. 0. 0.]
+    >>> print(reducer.reduce(np.array([4.0, 3.0, 2.0, 1.0])))  # 2 x 3 is now the largest
+    [0. 6. 0. 0.]
+    >>> print(round(reducer.memory_norm(), 3))  # of [4, 0, 4, 2]
+    6.0
+
+    Arrays may also come in a dict or a list:
+
+    >>> dense = mpicomp.Reducer(mpicomp.Comm(MPI.COMM_SELF), "dense")
+    >>> mean = dense.reduce({"weight": np.ones((2, 2)), "bias": np.ones(2)})
+    >>> mean["weight"].shape
+    (2, 2)
     """
 
     def __init__(self, comm: Communicator, scheme: str | Scheme, *, workers: int = 1, algorithm: str = "auto",

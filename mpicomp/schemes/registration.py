@@ -29,7 +29,7 @@ def register_part(kind: str) -> Callable[[Class], Class]:
     Raises
     ------
     InvalidArgument
-        The kind is unknown, the name is taken, or something that all parts of the kind have is missing.
+        If the kind is unknown, the name is taken, or the class lacks something that all parts of the kind have.
 
     Examples
     --------

@@ -63,7 +63,7 @@ def advise(model: Model, machine: Machine, ranks: int, compute: float, schemes: 
         Seconds of MPI's own all-reduce of the model, where it was measured.
     """
     if ranks < 2:
-        raise InvalidArgument("one rank has nobody to exchange gradients with: start more, mpirun -n 4 mpicomp advise")
+        raise InvalidArgument("one rank alone exchanges no gradients: start more, mpirun -n 4 mpicomp advise")
     place, quiet = machine.place(ranks), machine.quiet()
     names = [*DENSE, *(("node_shared",) if machine.ranks_per_node > 1 and ranks % machine.ranks_per_node == 0 else ())]
     programs, left_out = {}, []

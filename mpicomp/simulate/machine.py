@@ -104,7 +104,7 @@ def load(document: Any, source: str) -> Machine:
 def _wire(table: Any, name: str, source: str) -> Wire:
     known = {"latency", "bandwidth", "overhead", "burst"}
     if not isinstance(table, dict) or not {"latency", "bandwidth"} <= set(table):
-        raise InvalidArgument(f"{source}: {name} must give latency (seconds) and bandwidth (bytes a second), "
+        raise InvalidArgument(f"{source}: {name} must give latency (seconds) and bandwidth (bytes per second), "
                               f"got {table!r}")
     _refuse_unknown(set(table) - known, known, f"{source}, {name}")
     values = {key: _number(value, f"{name}.{key}", source) for key, value in table.items()}

@@ -48,9 +48,9 @@ class OfInner:
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Wraps an optimizer: after ``loss.backward()`` every gradient is the mean over all ranks, by any scheme.
+    """Optimizer wrapper that averages gradients over all ranks, by any scheme, during ``loss.backward()``.
 
-    Gradients are exchanged in buckets while backward goes on, in one order on all ranks. What follows is plain PyTorch:
+    Buckets of gradients are exchanged during backward, in the same order on all ranks. The rest is plain PyTorch:
     clip the mean (``clip_grad_norm_``), then ``step()``. Learning-rate schedulers take this object. Construction,
     backward outside ``no_sync``, ``load_state_dict`` and ``close`` are collective.
 
@@ -90,6 +90,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
         On every rank: parameters that are not the optimizer's, that cannot be averaged, or that ranks do not share;
         arguments that differ. Later, at the end of backward: learning rate, momentum, betas or weight decay of a group,
         or the number of steps, differ. The mean gradients are there: with equal rates ``step`` may go on.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> from mpicomp.torch import DistributedOptimizer
+    >>> model = torch.nn.Linear(2, 1)
+    >>> plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> comm = mpicomp.Comm(MPI.COMM_SELF)
+    >>> optimizer = DistributedOptimizer(plain, model.named_parameters(), comm, "topk:density=0.5")
+    >>> model(torch.ones(4, 2)).sum().backward()
+    >>> print(model.weight.grad)  # one of two weights per step; the other waits in the error memory
+    tensor([[4., 0.]])
+    >>> optimizer.step()
+    >>> optimizer.close()
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer,

@@ -1,4 +1,4 @@
-"""The commands of docs/benchmarks.md, with ``--quick``: those that run anywhere, and those that need emulated hosts."""
+"""Commands of docs/development/measurements.md with ``--quick`` that run anywhere, or on emulated hosts."""
 
 from __future__ import annotations
 

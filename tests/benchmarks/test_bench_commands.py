@@ -1,4 +1,4 @@
-"""Every command that docs/benchmarks.md tells readers to run comes to its end, tried out with ``--quick``."""
+"""Every command that the pages about measurements tell readers to run succeeds with ``--quick``."""
 
 import importlib
 import re
@@ -6,7 +6,8 @@ import re
 import pytest
 from bench_commands import ANYWHERE, HERE, ON_HOSTS, cases, run_quickly
 
-PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
+DOCS = HERE.parents[1] / "docs"
+PAGES = [DOCS / name for name in ("benchmarks.md", "development/measurements.md")]
 
 
 @pytest.mark.long("measures, if quickly")
@@ -16,7 +17,7 @@ def test_the_command_runs(script, argument):
 
 
 def test_every_command_of_the_page_is_tried_out_here_or_on_hosts():
-    named = set(re.findall(r"\b(bench_\w+\.py|figures\.py)\b", PAGE.read_text()))
+    named = set(re.findall(r"\b(bench_\w+\.py|figures\.py)\b", "".join(page.read_text() for page in PAGES)))
     tried = {script: {*ANYWHERE.get(script, []), *ON_HOSTS.get(script, [])} for script in {*ANYWHERE, *ON_HOSTS}}
     assert named <= tried.keys()
     for script in named:

@@ -1,4 +1,4 @@
-"""The commands of docs/benchmarks.md that need emulated hosts come to their end, tried out with ``--quick``."""
+"""Commands of docs/development/measurements.md that need emulated hosts succeed with ``--quick``."""
 
 import os
 import sys

@@ -62,8 +62,8 @@ print(f"lag {lag:.3f}", coarse)
 
 
 def test_the_codec_of_the_how_to_page_sends_bytes_and_loses_nothing(tmp_path):
-    page = (ROOT / "docs" / "howto" / "own-parts.md").read_text()
-    block = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    page = (ROOT / "docs" / "quickstart" / "compressor.md").read_text()
+    block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1]
     (tmp_path / "codec.py").write_text(block + USE_OF_THE_CODEC)
     found = re.findall(r"lag (\S+) (True|False)", run(tmp_path / "codec.py"))
     assert len(found) == 2
@@ -83,16 +83,33 @@ print("same", same, filled.stats.bytes_sent)
 
 
 def test_the_exchange_of_the_how_to_page_adds_what_all_gathering_adds(tmp_path):
-    page = (ROOT / "docs" / "howto" / "own-parts.md").read_text()
-    block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    page = (ROOT / "docs" / "quickstart" / "compressor.md").read_text()
+    block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[2]
     (tmp_path / "exchange.py").write_text(block + USE_OF_THE_EXCHANGE)
     assert run(tmp_path / "exchange.py").splitlines() == ["same True 8000"] * 2  # an all-reduce of 1000 float64
 
 
-def test_every_example_is_short_shown_and_run():
-    here, page = Path(__file__).read_text(), (ROOT / "docs" / "examples.md").read_text()
+def test_the_sampler_of_the_pytorch_page_shares_the_samples(tmp_path):
+    pytest.importorskip("torch")
+    page = (ROOT / "docs" / "quickstart" / "pytorch.md").read_text()
+    block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    use = "\nprint(sorted(comm.allreduce(list(sampler))) == [*range(1000)], len(loader))\n"
+    (tmp_path / "sampler.py").write_text(block + use)
+    assert run(tmp_path / "sampler.py").splitlines() == ["True 16"] * 2
+
+
+def test_every_example_is_short_shown_in_a_page_and_run():
+    here = Path(__file__).read_text()
+    pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     for path in sorted(EXAMPLES.glob("*.py")):
-        assert len(path.read_text().splitlines()) <= MOST_LINES, f"{path.name} is longer than {MOST_LINES} lines"
-        assert f"examples/{path.name}" in page, f"docs/examples.md does not show {path.name}"
+        text = path.read_text()
+        assert len(text.splitlines()) <= MOST_LINES, f"{path.name} is longer than {MOST_LINES} lines"
+        assert f"```python\n{text}```" in pages, f"no page under docs/ shows {path.name} as it stands"
         assert f'"{path.name}"' in here, f"{path.name} is run by no test"
     assert all((EXAMPLES / name).exists() for name in ELSEWHERE)
+
+
+def test_pages_show_code_in_their_own_text():
+    """Forges do not resolve Sphinx's includes."""
+    for path in (ROOT / "docs").rglob("*.md"):
+        assert not re.search(r"^```\{(literalinclude|include)\}", path.read_text(), re.MULTILINE), path

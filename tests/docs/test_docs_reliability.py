@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "reliability.md").read_text()
-FAULTS = TEXT.partition("## Faults, outcomes, tests")[2].partition("## Long runs")[0]
+FAULTS = TEXT.partition("## Faults, outcomes, tests")[2].partition("## Many small jobs")[0]
 
 
 def rows(text):
@@ -41,7 +41,7 @@ def test_every_promise_says_who_keeps_it_and_which_test_shows_it():
 
 
 def test_every_variable_that_is_read_says_what_counts_where_ranks_differ():
-    said = TEXT.partition("**Ranks whose environments differ.**")[2].partition("\nBefore, ")[0]
+    said = TEXT.partition("**Ranks whose environments differ.**")[2].partition("\n## ")[0]
     sources = [*(ROOT / "mpicomp").rglob("*.py"), *(ROOT / "apps").rglob("*.py"), *(ROOT / "mpicomp").rglob("*.cpp")]
     read = set(re.findall(r'"((?:MPICOMP_[A-Z_]+|NO_COLOR))"', "\n".join(path.read_text() for path in sources)))
     assert len(read) > 12

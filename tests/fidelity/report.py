@@ -17,8 +17,8 @@ def text(experiment):
 
 
 def write(docs, done):
-    """Tables between their marks in docs/fidelity.md, one raw file, and the pictures."""
-    page = docs / "fidelity.md"
+    """Tables between their marks in docs/development/fidelity.md, one raw file, and the pictures."""
+    page = docs / "development" / "fidelity.md"
     page.write_text(filled(page.read_text(), done))
     raw = docs / "results" / "fidelity.json"
     kept = json.loads(raw.read_text()) if raw.exists() else {}
@@ -32,7 +32,7 @@ def filled(page, done):
     for name, experiment in done.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         if begin not in page or end not in page:
-            raise SystemExit(f"docs/fidelity.md must have {begin.strip()} and {end} around the table of {name}")
+            raise SystemExit(f"development/fidelity.md must have {begin.strip()} and {end} around the table of {name}")
         head, rest = page.split(begin)
         page = head + begin + text(experiment) + "\n" + end + rest.split(end)[1]
     return page

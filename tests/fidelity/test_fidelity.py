@@ -52,7 +52,7 @@ def test_gisette_like_has_probes_that_are_shuffled_features() -> None:
 
 def test_every_picture_of_the_page_is_drawn_from_the_committed_numbers(tmp_path: Path) -> None:
     pictures.draw(tmp_path, json.loads((ROOT / "docs" / "results" / "fidelity.json").read_text()))
-    shown = re.findall(r"images/(fidelity-[a-z-]+\.png)", (ROOT / "docs" / "fidelity.md").read_text())
+    shown = re.findall(r"images/(fidelity-[a-z-]+\.png)", (ROOT / "docs" / "development" / "fidelity.md").read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(shown) != []
 
 
@@ -86,7 +86,7 @@ def test_distances_to_dense_are_relative_for_perplexities_and_points_for_shares(
 
 def test_the_page_has_a_place_for_every_table() -> None:
     done = {name: ([{"a": 1}], {"a run": [{}]}, "nothing") for name in EXPERIMENTS}
-    page = report.filled((ROOT / "docs" / "fidelity.md").read_text(), done)
+    page = report.filled((ROOT / "docs" / "development" / "fidelity.md").read_text(), done)
     assert page.count("| a |\n| --- |\n| 1 |\n\n*Expected:* nothing.") == len(EXPERIMENTS)
     assert report.filled(page, done) == page
     assert report.text(([{"a": "not run"}], {"a run": []}, "1")) == "Not run yet.\n\n*Expected:* 1."

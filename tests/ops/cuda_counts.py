@@ -1,7 +1,8 @@
 """What the machine code of the passes over vectors costs, counted: instructions, and bytes on their way at once.
 
-``python tests/ops/cuda_counts.py`` prints the table of docs/gpu.md. Needs NVRTC and nvdisasm (of the CUDA toolkit, or
-``pip install nvidia-cuda-nvdisasm``), no device. A count is no measurement: caches, conflicts and waiting are left out.
+``python tests/ops/cuda_counts.py`` prints a table of docs/development/gpu.md. Needs NVRTC and nvdisasm
+(of the CUDA toolkit, or ``pip install nvidia-cuda-nvdisasm``), no device. A count is no measurement: it leaves out
+caches, conflicts and waiting.
 """
 
 from __future__ import annotations

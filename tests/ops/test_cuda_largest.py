@@ -178,7 +178,7 @@ def probable(least, p):
 
 @pytest.mark.parametrize("density", [1e-7, 1e-5, 1e-3, 0.01, 0.08])
 def test_guesses_seldom_fail(density):
-    """Two of 100 000, too high or too low, as docs/gpu.md says."""
+    """Two of 100 000, too high or too low, as docs/development/gpu.md says."""
     n = 25_000_000
     wanted, room = largest.guessed(n, int(density * n))
     assert room > 0

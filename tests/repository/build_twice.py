@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # One file of each kind that a rule could forget.
-IN_SOURCE = ("setup.py", "README.md", "LICENSE", "apps/logreg.py", "slurm/env.sh", "mpicomp/py.typed",
+IN_SOURCE = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "apps/logreg.py", "slurm/env.sh", "mpicomp/py.typed",
              "mpicomp/ops/cpu/module.cpp", "mpicomp/ops/cpu/arrays.h", "mpicomp/ops/gpu/common.cuh")  # fmt: skip
 IN_WHEEL = ("mpicomp/py.typed", "mpicomp/ops/_cpu.pyi", "mpicomp/apps/logreg.py", "mpicomp/slurm/env.sh",
             "mpicomp/simulate/published.json", "mpicomp/ops/gpu/gather.cu", "mpicomp/ops/gpu/common.cuh",

@@ -1,4 +1,4 @@
-"""The recipes of other packagers say what setup.py says: one version, the same requirements."""
+"""Recipes of other packagers, pyproject.toml and CITATION.cff agree with setup.py: version and requirements."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ def required(said):
     return dict(NEEDS.fullmatch(text).groups() for text in said["install_requires"])
 
 
+@pytest.fixture(scope="module")
+def built_with():
+    """Names and lowest versions of the requirements of a build, from pyproject.toml."""
+    text = re.search(r"^requires = (\[.*\])$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    return dict(found.groups() for one in ast.literal_eval(text) if (found := NEEDS.fullmatch(one)))
+
+
 def spack_calls():
     """The words of Spack's recipe and their texts: (word, first text)."""
     tree = ast.parse((RECIPES / "spack" / "package.py").read_text())
@@ -48,27 +55,28 @@ def spack_calls():
 def test_the_version_stands_in_one_place(said):
     assert said["version"] == mpicomp.__version__
     assert ("version", mpicomp.__version__) in spack_calls()
+    assert f"\nversion: {mpicomp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     conda = (RECIPES / "conda" / "meta.yaml").read_text()
     assert mpicomp.__version__ not in conda
     source, pattern = re.search(r'load_file="(.+?)", regex_pattern=\'(.+?)\'', conda).groups()
     assert re.search(pattern, (RECIPES / "conda" / source).read_text())[1] == mpicomp.__version__
 
 
-def test_spack_requires_the_same(said, required):
+def test_spack_requires_the_same(said, required, built_with):
     needs = dict(text.split("@") for word, text in spack_calls() if word == "depends_on" and "@" in text)
     for name, least in required.items():
         assert needs[f"py-{name}"] == f"{least}:"
     assert needs["python"] == f"{said['python_requires'].removeprefix('>=')}:"
-    (pybind11,) = said["setup_requires"]
-    assert needs["py-pybind11"] == f"{NEEDS.fullmatch(pybind11)[2]}:"
+    assert built_with.keys() == {"pybind11", "setuptools"}
+    for name, least in built_with.items():
+        assert needs[f"py-{name}"] == f"{least}:"
 
 
-def test_conda_requires_the_same(said, required):
+def test_conda_requires_the_same(said, required, built_with):
     lines = re.findall(r"^    - (.+)$", (RECIPES / "conda" / "meta.yaml").read_text(), re.MULTILINE)
     needs = dict(found.groups() for line in lines if (found := NEEDS.fullmatch(line)))
-    python, pybind11 = needs.pop("python"), needs.pop("pybind11")
-    assert needs == required
-    assert (f">={python}", [f"pybind11>={pybind11}"]) == (said["python_requires"], said["setup_requires"])
+    assert f">={needs.pop('python')}" == said["python_requires"]
+    assert needs == required | built_with
 
 
 def test_wheels_are_built_for_every_python_from_the_lowest_on(said):
@@ -93,14 +101,14 @@ def test_source_archives_carry_no_tests(tmp_path):
     """Nor does the list of sources inside them."""
     for folder in ("apps", "mpicomp", "slurm", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    for file in ("LICENSE", "README.md", "setup.py"):
+    for file in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / file, tmp_path)
     subprocess.run([sys.executable, "setup.py", "-q", "sdist"], cwd=tmp_path, check=True, capture_output=True)
     (archive,) = tmp_path.glob("dist/*.tar.gz")
     with tarfile.open(archive) as packed:
         names = {member.name.partition("/")[2] for member in packed if member.isfile()}
         listed = packed.extractfile(f"{archive.name.removesuffix('.tar.gz')}/mpicomp.egg-info/SOURCES.txt").read()
-    assert {"setup.py", "apps/logreg.py", "mpicomp/ops/cpu/module.cpp"} <= names
+    assert {"setup.py", "pyproject.toml", "apps/logreg.py", "mpicomp/ops/cpu/module.cpp"} <= names
     assert names - {"PKG-INFO", "setup.cfg"} == set(listed.decode().split())
     assert not [name for name in names if name.startswith("tests/")]
 

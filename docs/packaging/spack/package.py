@@ -5,7 +5,7 @@ from spack.package import *
 
 
 class PyMpicomp(PythonPackage):
-    """MPI all-reduce, dense and compressed, on NumPy and CuPy arrays: library, bench and trace."""
+    """MPI all-reduce and gradient compression for NumPy, CuPy and PyTorch arrays."""
 
     license("BSD-3-Clause")
 
@@ -16,7 +16,7 @@ class PyMpicomp(PythonPackage):
 
     depends_on("cxx", type="build")
     depends_on("python@3.10:", type=("build", "run"))
-    depends_on("py-setuptools", type="build")
+    depends_on("py-setuptools@70.1:", type="build")
     depends_on("py-pybind11@2.12:", type="build")
     depends_on("mpi", type=("build", "run"))
     depends_on("py-mpi4py@4.0:", type=("build", "run"))

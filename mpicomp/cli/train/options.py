@@ -43,7 +43,7 @@ recording = all_of(
                  help="Save checkpoints in this folder: at the end, and when SIGUSR1 or SIGTERM stops the run "
                       f"(exit code {STOPPED})."),
     click.option("--checkpoint-every", type=int, metavar="STEPS", help="Save one after every so many steps, too."),
-    click.option("--resume", is_flag=True, help="Go on from the newest whole checkpoint; begin where there is none."),
+    click.option("--resume", is_flag=True, help="Resume from the newest complete checkpoint; start if there is none."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
 )
 

@@ -51,7 +51,7 @@ def test_launches_do_not_grow_with_the_tensors(emulated, comm, seed, scheme):
     ("gtopk", (9, 2, 0, 1), (17, 6, 2, 3)), ("sketchsgd", (16, 7, 1, 1), (16, 7, 1, 1)),
     ("oktopk", (20, 11, 2, 8), (22, 15, 4, 11)), ("oktopk:layers=per-tensor", (20, 13, 9, 11), (22, 16, 11, 12))])
 def test_a_step_that_sends_lists(emulated, comm, seed, scheme, alone, of_two):
-    """The table of docs/gpu.md: a list is written, read, measured and vouched for by what makes it."""
+    """The table of docs/development/gpu.md: a list is written, read, measured and vouched for by what makes it."""
     seen = steps_of(comm, scheme, seed, resnet50(64), TOLERANCE)
     most = (alone, of_two)[comm.size - 1]
     for what, number in zip(COLUMNS, most, strict=True):

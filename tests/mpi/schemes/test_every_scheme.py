@@ -216,7 +216,7 @@ def test_the_bench_takes_it_and_finds_it_right(comm, text):
 
 @pytest.mark.parametrize("text", each(ALL))
 def test_ranks_do_what_virtual_workers_of_one_rank_do_but_for_two_schemes(comm, seed, text):
-    """docs/fidelity.md trains in one process: of a tree of ranks, or a piece per rank, it shows nothing."""
+    """docs/development/fidelity.md trains in one process: of a tree of ranks, or a piece per rank, it shows nothing."""
     if comm.size == 1:
         pytest.skip("compares several ranks with one")
     spread = mpicomp.Reducer(comm, text)

@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
 
 class Filled(Mistaken, Exchange):
-    """As in docs/howto/own-parts.md, where what may fail on one rank is told to all."""
+    """As in docs/quickstart/compressor.md, where what may fail on one rank is told to all."""
 
     name, reference, options = "told-filled", "a test", ()
     takes, codecs = "any", "float"

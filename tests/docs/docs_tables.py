@@ -1,0 +1,184 @@
+"""Fill the tables of README.md, docs/benchmarks.md and docs/fidelity.md from the recorded results.
+
+`python tests/docs/docs_tables.py` rewrites the tables between `<!-- table NAME -->` and `<!-- /table -->`;
+tests/docs/test_docs_tables.py fails if a page shows anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import mean
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("benchmarks.md", "fidelity.md"))]
+PLACE = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+RATES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s"}
+EXACT = ("native", "ring", "halving_doubling", "auto")
+MODEL = "ResNet-50"
+# Method of a timed step -> the row of docs/development/fidelity.md ("The other schemes") that shows its accuracy cost.
+TRAINED = {
+    "half": "half", "qsgd": "QSGD 7 levels", "topk:density=0.01": "top-k 1 %",
+    "scalecom:chunk=112,beta=0.1": "ScaleCom by chunks of 100, beta 0.1, dense warm-up",
+}  # fmt: skip
+IN_README = ("native", "ring", "topk:density=0.01", "scalecom:chunk=112,beta=0.1")
+
+
+def results(name):
+    """The recorded results of docs/results/NAME.json."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def text(rows):
+    """A list of equally keyed dicts as a Markdown table."""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([str(row[name]) for name in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def first(value):
+    """The number at the start of a recorded cell such as ``1.51 (at least 1.3: met)``."""
+    return float(str(value).split()[0])
+
+
+def milliseconds(value):
+    return f"{float(value):,.0f}".replace(",", " ") + " ms"
+
+
+def method(name):
+    """A method's name in a table's first column, with its loss."""
+    shown = "`MPI_Allreduce` (Open MPI 5)" if name == "native" else f"`{name}`"
+    return f"{shown}, {'exact' if name in EXACT else 'lossy'}"
+
+
+def steps(figures, rate):
+    """Rows of one link rate for the model of the tables, by method."""
+    return {row["method"]: row for row in figures[f"cluster-steps-{rate}"]["rows"] if row["model"] == MODEL}
+
+
+def readme():
+    """Time of a step beside the accuracy cost."""
+    figures, dense = results("cluster-2-cores"), results("fidelity")["schemes"]
+    by_rate = {rate: steps(figures, rate) for rate in RATES}
+    return [{"method": method(name),
+             **{f"step, {RATES[rate]}": milliseconds(rows[name]["ms a step"]) for rate, rows in by_rate.items()},
+             "accuracy cost": f"{below(dense, dense[TRAINED[name]]):.1f} points" if name in TRAINED else "none"}
+            for name in IN_README]  # fmt: skip
+
+
+def hosts():
+    """Time of a step over emulated hosts, and speed-up over MPI's own all-reduce, at three link rates."""
+    figures = results("cluster-2-cores")
+    by_rate = {rate: steps(figures, rate) for rate in RATES}
+    rows = []
+    for name, row in by_rate["1gbit"].items():
+        rows.append({"method": method(name), "sent per rank": f"{float(row['MB a rank']):.3g} MB"})
+        for rate, shown in RATES.items():
+            rows[-1][shown] = milliseconds(by_rate[rate][name]["ms a step"])
+            rows[-1][f"speed-up, {shown}"] = f"{float(by_rate[rate][name]['native / it']):.2f}x"
+    return rows
+
+
+def node():
+    """Dense all-reduce on one node: MPI's own call, `auto`, and `auto` with arrays of `Comm.empty`."""
+    rows = [row for row in results("allreduce-2-cores")["allreduce-node"]["rows"] if isinstance(row["MiB"], float)]
+    return [{"MPI": row["under"], "ranks": row["ranks"], "size": f"{row['MiB']:g} MiB",
+             "`MPI_Allreduce`": f"{first(row['native ms']):.2f} ms", "`auto`": f"{first(row['auto ms']):.2f} ms",
+             "speed-up": f"{first(row['native / auto']):.2f}x",
+             "`auto`, `Comm.empty`": f"{first(row['window ms']):.2f} ms",
+             "speed-up, `Comm.empty`": f"{first(row['native ms']) / first(row['window ms']):.2f}x"} for row in rows]
+
+
+def ddp():
+    """Steps of DistributedDataParallel with PyTorch's hooks and with ddp_hook."""
+    figures = results("cluster-2-cores")
+    names = {"peers-ddp-100mbit-hosts": ("resnet18",), "peers-ddp-1gbit-hosts": ("resnet18", "resnet50"),
+             "peers-ddp-10gbit-hosts": ("resnet18", "resnet50")}
+    cells = {}
+    for name, models in names.items():
+        for row in figures[name]["rows"]:
+            if row["model"] in models:
+                column = f"{row['model'].replace('resnet', 'ResNet-')}, {RATES[name.split('-')[2]]}"
+                cells.setdefault(row["method"], {})[column] = milliseconds(row["ms a step"])
+    return [{"method": hook(name), **columns} for name, columns in cells.items()]
+
+
+def hook(name):
+    """A hook's name as it is written in code."""
+    if name.startswith("ddp_hook "):
+        return f'`mpicomp.torch.ddp_hook(comm, "{name.removeprefix("ddp_hook ")}")`'
+    return name.replace(", Gloo", " over Gloo")
+
+
+def to_accuracy():
+    """Training a small CNN to 85 % over emulated hosts."""
+    figures, rows = results("cluster-2-cores"), {}
+    for rate in ("100mbit", "1gbit"):
+        for row in figures[f"cluster-accuracy-{rate}"]["rows"]:
+            cells = rows.setdefault(row["scheme"], {"scheme": row["scheme"]})
+            cells["accuracy at the end"] = f"{100 * float(row['last accuracy']):.1f} %"
+            cells[f"step, {RATES[rate]}"] = milliseconds(row["ms a step"])
+            cells[f"to 85 %, {RATES[rate]}"] = f"{row['seconds to the accuracy']} s"
+    return list(rows.values())
+
+
+def accuracy():
+    """Accuracy cost of every scheme that was trained, smallest cost first; then those that diverge."""
+    found = results("fidelity")
+    schemes, characters = found["goals"] | found["schemes"], found["characters"]
+    perplexities = {runs[0]["scheme"]: runs for runs in characters.values()}
+    rows = []
+    for label, runs in schemes.items():
+        cost = below(schemes, runs)
+        bits = schemes["dense"][0]["curve"]["bits"][-1] / runs[0]["curve"]["bits"][-1]
+        perplexity = characters.get(label) or (perplexities.get(runs[0]["scheme"]) if "rate" not in label else None)
+        rows.append((cost, {
+            "setting": label, "scheme": f"`{runs[0]['scheme']}`",
+            "ratio": f"{bits:.3g}x" if cost is not None else "-",
+            "points below dense": "diverges" if cost is None else f"{cost:.1f}",
+            "perplexity, LSTM": against(characters["dense"], perplexity)}))  # fmt: skip
+    rows.sort(key=lambda row: (row[0] is None, row[0]))
+    return [row for cost, row in rows if row["setting"] != "dense"]
+
+
+def adam():
+    """Hit rate of a recommender trained under Adam."""
+    found = results("fidelity")["recommend"]
+    dense = found["dense"][0]["curve"]["bits"][-1]
+    return [{"setting": label, "ratio": f"{dense / runs[0]['curve']['bits'][-1]:.3g}x",
+             "hit rate at 10": f"{mean(run['curve']['hr@10'][-1] for run in runs):.3f}"}
+            for label, runs in found.items()]  # fmt: skip
+
+
+def below(schemes, runs):
+    """Points of accuracy below dense, mean over the seeds that both have; None if a run diverged."""
+    dense = {run["seed"]: run["curve"]["accuracy"][-1] for run in schemes["dense"]}
+    if any(run["diverged"] is not None for run in runs):
+        return None
+    return 100 * mean(dense[run["seed"]] - run["curve"]["accuracy"][-1] for run in runs) + 0.0
+
+
+def against(dense, runs):
+    """Growth of the perplexity over dense; empty if not run."""
+    if runs is None:
+        return ""
+    known = {run["seed"]: run["curve"]["perplexity"][-1] for run in dense}
+    return f"{100 * (mean(run['curve']['perplexity'][-1] / known[run['seed']] for run in runs) - 1):+.1f} %"
+
+
+TABLES = {
+    "readme": readme, "hosts": hosts, "node": node, "ddp": ddp, "to-accuracy": to_accuracy, "accuracy": accuracy,
+    "adam": adam,
+}  # fmt: skip
+
+
+def filled(page):
+    """A page with its tables rewritten from the recorded results."""
+    return PLACE.sub(lambda place: place[1] + text(TABLES[place[2]]()) + place[3], page)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(filled(path.read_text()))
