@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgument
-from ..types import Array
-from .interfaces import Arithmetic
+
+if TYPE_CHECKING:  # the help of the command line must not import NumPy
+    from ..types import Array
+    from .interfaces import Arithmetic
 
 ALGORITHMS = {
     "native": "mpicomp.allreduce.native",
@@ -34,7 +37,7 @@ LOGIC = {
     "band": "bitwise_and", "bor": "bitwise_or", "bxor": "bitwise_xor",
 }  # fmt: skip
 
-Combine = Callable[[Array, Array], None]
+Combine = Callable[["Array", "Array"], None]
 
 
 def names() -> list[str]:

@@ -149,13 +149,7 @@ class StepContext:
 
 
 class Part(Protocol):
-    """Any part of a scheme.
-
-    Attributes
-    ----------
-    name, reference, options
-        The declared name, the publication, and the options whose values the constructor gets by name.
-    """
+    """Any part of a scheme: declared name, publication, options whose values the constructor gets by name."""
 
     name: str
     reference: str
