@@ -3,9 +3,10 @@
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+
+from mpicomp.comm.interfaces import Traffic
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,12 +23,6 @@ def real_data():
         return str(path)
 
     return find
-
-
-class Traffic(NamedTuple):
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    bytes_shared: int = 0
 
 
 class Alone:

@@ -10,7 +10,7 @@ from mpicomp.allreduce import ring, segments
 from mpicomp.bench import check, kernels, probe
 from mpicomp.cli.machine import this_machine
 from mpicomp.schemes import Scheme
-from mpicomp.schemes.exchanges.balanced import Balanced
+from mpicomp.schemes.exchanges import balanced
 from mpicomp.schemes.wire import index_lists
 from mpicomp.simulate import Place, program_of, replay
 from mpicomp.simulate import machine as machines
@@ -58,7 +58,7 @@ def test_what_crosses_shared_memory_is_counted_apart(comm):
 @pytest.mark.parametrize("name", ["ring", "halving_doubling", "direct"])
 def test_recorded_all_reduces_are_cut_as_real_ones_on_a_slow_network(world, name, monkeypatch):
     monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "1")
-    monkeypatch.setattr(segments, "bandwidth", lambda link: 1.0)  # bytes a second
+    monkeypatch.setattr(segments, "bandwidth", lambda link, barrier: 1.0)  # bytes per second
     comm, n = Comm(world), 1_000_001
     before = comm.traffic
     comm.allreduce_in_place(np.ones(n, np.float32), name)
@@ -123,7 +123,7 @@ def mean_of_checks(comm, monkeypatch, text, counted):
 def test_checks_estimate_thresholds_as_often_as_is_predicted(comm, monkeypatch, text):
     """Once a period, however much of the same gradient would wait in the memory by then."""
     estimated = []
-    for owner, name in ((index_lists, "choose"), (Balanced, "_estimate")):
+    for owner, name in ((index_lists, "choose"), (balanced, "_estimate")):
         real = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given, real=real: estimated.append(real) or real(*given))
     once = 2 / Scheme.parse(text).options["period"]  # here and by all
