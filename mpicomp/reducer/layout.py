@@ -53,7 +53,7 @@ class Bucket:
     Raises
     ------
     BufferRefused, InvalidArgument
-        Naming the array, what was expected and what was got.
+        Naming the array, the expected and the given value.
     """
 
     def __init__(self, grads: Arrays, workers: int, rule: str = "none",
@@ -95,7 +95,7 @@ class Bucket:
         self.densities = [densities.get(self.names[i]) for i in packed]
 
     def _goes_dense(self, i: int, rule: str) -> bool:
-        """Whether a rule names array ``i``."""
+        """True if a rule names array ``i``."""
         lower, words = self.names[i].lower(), rule.split("+")
         return (
             ("first" in words and i == 0)
@@ -105,7 +105,7 @@ class Bucket:
         )
 
     def fits(self, grads: Arrays) -> bool:
-        """Whether this layout describes ``grads``; refuses buffers that cannot be read as they are."""
+        """True if this layout describes ``grads``; refuses buffers that cannot be read as they are."""
         form, arrays = _form(grads)
         for name, array in arrays.items():
             _check(name, array, self.workers)
@@ -148,7 +148,7 @@ class Bucket:
         return out
 
     def flat_view(self, out: Arrays) -> Array | None:
-        """``out`` as one flat vector, where it is one in the dtype of computation."""
+        """``out`` as one flat vector; None unless it is one in the dtype of computation."""
         arrays = list(_form(out)[1].values())
         vector = self._common_vector(arrays) if len(arrays) > 1 else None
         if vector is not None:
@@ -240,7 +240,7 @@ def as_given(parts: list[Array], kind: type) -> Arrays:
 
 
 def _form(grads: Arrays) -> tuple[str, dict[str, Array]]:
-    """How ``grads`` is given, and its arrays by name."""
+    """Form of ``grads``, and its arrays by name."""
     if isinstance(grads, Mapping):
         return "dict", {name: _taken(name, array) for name, array in grads.items()}
     if isinstance(grads, list | tuple):

@@ -1,4 +1,4 @@
-"""What compression does to a step, for analysis: errors, memories and index sets, over all workers of all ranks."""
+"""Effects of compression on a step, for analysis: errors, memories and index sets, over all workers of all ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Measures(Stateful):
 
     ==================  ==================================================================================
     density             mean of a worker's sent elements / elements of the vector
-    wire_bytes          bytes a rank handed to MPI in the step, mean over ranks; without those of measuring
+    wire_bytes          bytes per rank handed to MPI in the step, mean over ranks; without those of measuring
     compression_error   mean of ||u_i - sent_i||^2
     total_error         the sum of compression_error over all measured steps so far; part of the state
     contraction         compression_error / mean of ||u_i||^2: 0 where all was sent, 1 where nothing was

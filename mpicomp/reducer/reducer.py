@@ -313,7 +313,7 @@ class Reducer:
         return laid_out
 
     def _whole_step(self, bucket: Bucket, template: StepContext, grads: Arrays, out: Arrays | None) -> Mean:
-        """What a rank does alone, one agreement, then encode, combine and update."""
+        """Prepare, agree, then encode, combine and update."""
         before, start, timer = self.comm.traffic, time.monotonic_ns(), template.timer
         timer.begin_step(self.step)
         template.scratch.begin_step()

@@ -22,7 +22,7 @@ IN_FLIGHT_BYTES = 1 << 20  # of what goes uncompressed: from here on it travels 
 
 
 class Prepared(NamedTuple):
-    """What a rank does by itself, before ranks agree on the step.
+    """Results of a rank by itself, before ranks agree on the step.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class Pipeline:
             yield from memory.update(u, one, ctx)
 
     def _local(self, us: list[Compensated], sent: list[Sent], ctx: StepContext) -> Array | None:
-        """What memories add to the mean for this rank alone: the average over its workers.
+        """Average over this rank's workers of what memories add to the mean for this rank alone.
 
         Written so that the average of equal parts is that part, to the last bit.
         """

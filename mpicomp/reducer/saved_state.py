@@ -1,4 +1,4 @@
-"""What the saved state of a reducer must be, examined before anything of it is taken."""
+"""Checks of a reducer's saved state, before anything of it is taken."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, worke
     workers : int
         On this rank.
     bucket : Bucket, optional
-        The layout of the arrays, where it is known.
+        The layout of the arrays, if it is known.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def check_whole(state: Mapping[str, Any], scheme: Scheme, workers: int) -> None:
 
 
 def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> str:
-    """What all ranks' states must have in common, in words."""
+    """Description of what all ranks' states must have in common."""
     if absent := [key for key in ("scheme", "workers", "step", "rank", "ranks") if key not in state]:
         raise InvalidArgument(f"the state must be of a Reducer's state_dict, it lacks {', '.join(absent)}")
     if not scheme.equals(state["scheme"]):

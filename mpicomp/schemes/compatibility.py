@@ -1,4 +1,4 @@
-"""Parts that cannot work together are refused; what hardly anybody wants is said when a scheme is made."""
+"""Checks of a scheme's parts and of a reducer's arguments; warnings about rarely useful combinations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def warn(scheme: str, texts: list[str], rank: int) -> None:
 
 
 def cautions(parts: Parts) -> Iterator[str]:
-    """Sentences on combinations that hardly anybody wants."""
+    """Sentences on combinations that are rarely useful."""
     memory, codec, exchange = parts.memories[0], parts.codec, parts.exchange
     # An error of expected square s |u|^2 multiplies the memory's square by (1 - beta)^2 + beta^2 s per step.
     error, beta = codec.error_factor, memory.beta

@@ -26,7 +26,7 @@ from .workers import Workers
 
 @dataclass(frozen=True)
 class StepContext:
-    """What the parts of a scheme know of one step.
+    """Context of one step: everything that the parts of a scheme know of it.
 
     Attributes
     ----------
@@ -192,7 +192,7 @@ class Stateful(Protocol):
 
 
 class Memory(Part, Stateful, Protocol):
-    """Error memory of one worker: what is held back in one step and added in the next.
+    """Error memory of one worker: it holds back the unsent part of one step and adds it in the next.
 
     A memory changes in ``update`` alone, once all ranks have agreed on the step.
 
@@ -228,7 +228,7 @@ class Memory(Part, Stateful, Protocol):
         """Hold back what was not sent, piece by piece, so that it can fill the time that an exchange waits."""
 
     def local(self, u: Compensated, sent: Sent, ctx: StepContext) -> Array | None:
-        """What this worker adds to the common mean for its own rank, a fresh array; None for nothing."""
+        """Fresh array that this worker adds to the common mean for its own rank; None for nothing."""
         return None
 
     def is_local(self, number: int) -> bool:
@@ -236,7 +236,7 @@ class Memory(Part, Stateful, Protocol):
         return False
 
     def for_dense(self) -> DenseMean:
-        """What each rank does with the mean of arrays that go dense; one object, however many workers."""
+        """Treatment of the mean of arrays that go dense; one object per rank, however many workers."""
         return DenseMean()
 
     @abstractmethod
@@ -253,10 +253,10 @@ class Memory(Part, Stateful, Protocol):
 
 
 class DenseMean(Stateful):
-    """What becomes of the mean of the arrays that go dense: it is the result, and nothing is kept."""
+    """Treatment of the mean of arrays that go dense: it is the result, and nothing is kept."""
 
     def overflows(self, gradient: Array, ctx: StepContext) -> int:
-        """How many elements of one worker's dense arrays are to be refused."""
+        """Number of elements to refuse in one worker's dense arrays."""
         return ctx.ops.count_nonfinite(gradient)[0]
 
     def apply(self, mean: Array, ctx: StepContext) -> Array:
@@ -299,7 +299,7 @@ class Selector(Part, Protocol):
     has_threshold: bool = False
 
     def cautions(self) -> Iterator[str]:
-        """Sentences on options that hardly anybody wants."""
+        """Sentences on options that are rarely useful."""
         return iter(())
 
     @abstractmethod
@@ -315,7 +315,7 @@ class Selector(Part, Protocol):
         return None
 
     def counts(self, ctx: StepContext) -> list[int]:
-        """How many elements of each span are selected, if that is known before."""
+        """Number of elements selected from each span, if that is known before."""
         raise TypeError(f"selector {self.name} does not know how many it selects")
 
     def threshold(self, ctx: StepContext) -> float:
@@ -383,7 +383,7 @@ class Codec(Part, Protocol):
 
     @abstractmethod
     def decode(self, codes: Array, place: Place, ctx: StepContext) -> Array:
-        """What a receiver reads from codes, also given as bytes."""
+        """Values that a receiver reads from codes, also given as bytes."""
 
     def decode_into(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
         """Write what a receiver reads into ``values``."""
@@ -415,14 +415,14 @@ class Codec(Part, Protocol):
 
 
 class Choice(Protocol):
-    """What this rank chose by itself: an exchange's own value, with the number of elements to refuse, by worker."""
+    """Choice of this rank by itself: an exchange's own value, with the number of elements to refuse, by worker."""
 
     @property
     def nonfinite(self) -> list[int]: ...
 
 
 class Message(Protocol):
-    """What travels: an exchange's own value. ``sent`` is one per local worker, or None if only ``combine`` tells."""
+    """Value that travels, an exchange's own. ``sent`` has one per local worker; None if only ``combine`` knows it."""
 
     @property
     def sent(self) -> list[Sent] | None: ...
@@ -461,7 +461,7 @@ class Exchange(Part, Stateful, Protocol[C, M]):
 
     @abstractmethod
     def encode(self, us: list[Compensated], choice: C, ctx: StepContext) -> M:
-        """What each local worker sends (collective, if coordinates are agreed on)."""
+        """Message of all local workers (collective, if coordinates are agreed on)."""
 
     @abstractmethod
     def combine(self, message: M, ctx: StepContext) -> Exchanged:

@@ -31,7 +31,7 @@ class Composition:
     codec: str
     exchange: str
     reference: str
-    wire: str  # bytes a rank sends; p ranks, n elements, k of them sent, v and i bytes a value and an index
+    wire: str  # bytes per rank; p ranks, n elements, k of them sent, v and i bytes a value and an index
     defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the parts' own
     schedule: str = "warm-up"
 
@@ -192,7 +192,7 @@ class Scheme:
         return Scheme(self.name, {**self.given, **options})
 
     def equals(self, text: str) -> bool:
-        """Whether ``text`` stands for the same, in whatever order and whether or not defaults are written."""
+        """True if ``text`` stands for the same, in whatever order and whether or not defaults are written."""
         other = Scheme.parse(text)
         return (self.name, self.options) == (other.name, other.options)
 
@@ -252,7 +252,7 @@ def table() -> list[dict[str, Any]]:
 
 
 def common_options() -> list[dict[str, Any]]:
-    """What every scheme takes, whatever its parts: default, range, meaning."""
+    """Options of every scheme, whatever its parts: default, range, meaning."""
     return [_described(option, {}) for option in (*SCHEDULES["warm-up"].options, *COMMON, *_replacements())]
 
 

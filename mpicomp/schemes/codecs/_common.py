@@ -16,11 +16,11 @@ BYTE = np.dtype(np.uint8)
 
 
 class InPlace(Codec, Protocol):
-    """A codec that writes what a receiver reads where it is to lie: ``decode`` follows from ``write``."""
+    """A codec that writes decoded values to their place: ``decode`` follows from ``write``."""
 
     @abstractmethod
     def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
-        """Write what a receiver reads into ``values``."""
+        """Write the values that a receiver reads into ``values``."""
 
     def decode(self, codes: Array, place: Place, ctx: StepContext) -> Array:
         values: Array = ctx.ops.empty(place.size, ctx.dtype)

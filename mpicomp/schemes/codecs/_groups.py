@@ -18,12 +18,12 @@ Tensor = tuple[int, int, tuple[int, ...]]  # begin, end, shape
 
 
 def tensor_starts(tensors: Sequence[Tensor]) -> np.ndarray:
-    """Where each tensor begins."""
+    """First element of each tensor."""
     return np.array([begin for begin, _, _ in tensors], np.int64)
 
 
 def column_starts(tensors: Sequence[Tensor], longest: int) -> np.ndarray:
-    """Where each column begins: the weights of one output unit, (out, ...) has ``out``; a vector is one column.
+    """First element of each column: the weights of one output unit, (out, ...) has ``out``; a vector is one column.
 
     Columns over ``longest`` elements are cut.
     """
@@ -56,7 +56,7 @@ def of_list(indices: Array, tensors: Sequence[Tensor], ops: Ops) -> np.ndarray:
 
 
 def bounds_by(name: Hashable, starts: Callable[[], np.ndarray], place: Place, ctx: StepContext) -> Array:
-    """The groups of a place on the device: by ``starts()`` where it is dense (kept under ``name``), else by tensor."""
+    """The groups of a place on the device: by ``starts()`` if it is dense (kept under ``name``), else by tensor."""
     indices = place.indices
     if indices is not None:
         return ctx.scratch.of_list(("groups", place.worker), indices,
@@ -82,7 +82,7 @@ def bounds_by_length(length: int, place: Place, ctx: StepContext) -> Array:
 
 
 def bounds_of_one(size: int, ctx: StepContext) -> Array:
-    """All of so many values in one group; kept where they are the whole vector."""
+    """All of so many values in one group; kept if they are the whole vector."""
     def make() -> Array:
         return ctx.ops.group_bounds(np.array([0, size], np.int64))
 

@@ -1,4 +1,4 @@
-"""One bit a value, all of the same magnitude: Strom's threshold."""
+"""One bit per value, all of the same magnitude: Strom's threshold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Fixed(InPlace):
     """Sends only the sign of each value; receivers read -lam or +lam, the threshold that selected them.
 
     A memory keeps the rest, so that a large value is sent over several steps.
-    Message: one bit a value.
+    Message: one bit per value.
     Cost: k/8 bytes.
     Restrictions: without ``lam``, a selector with a threshold.
     Reference: Strom, Scalable distributed DNN training using commodity GPU cloud computing, Interspeech 2015.

@@ -53,7 +53,7 @@ class Float(Codec):
             return values.astype(self.wire_dtype(values.dtype), copy=False)
 
     def decode(self, codes: Array, place: Place, ctx: StepContext) -> Array:
-        """What a receiver reads, in the dtype of computation (``codes`` itself where nothing was narrowed)."""
+        """Values that a receiver reads, in the dtype of computation (``codes`` itself where nothing was narrowed)."""
         dtype = self.wire_dtype(ctx.dtype)
         require_bytes(codes, place.size * dtype.itemsize)
         kind = self._half(ctx.dtype)

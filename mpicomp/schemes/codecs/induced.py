@@ -55,7 +55,7 @@ class Induced(InPlace):
         ops.scatter(values, chosen, exact)
 
     def _count(self, place: Place, ctx: StepContext) -> int:
-        """How many of a place's values are sent exactly: at least one of any that there are."""
+        """Number of a place's values that are sent exactly: at least one of any that there are."""
         target = self.density if self.k is None else min(1.0, self.k / max(1, ctx.n))
         return min(place.size, max(1, round(ctx.density(target, 0) * place.size)))
 

@@ -1,4 +1,4 @@
-"""Powers of two, one byte a value: natural compression."""
+"""Powers of two, one byte per value: natural compression."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD_BYTES = 2
 class Natural(InPlace):
     """Each magnitude becomes the power of two below or above it at random: unbiased, variance at most 1/8 of x^2.
 
-    Message: the exponent of the largest power (2 bytes), then a byte a value: its sign and one of 127 powers, or 0.
+    Message: the exponent of the largest power (2 bytes), then a byte per value: its sign and one of 127 powers, or 0.
     Powers reach from the message's largest magnitude down to 2^-126 of it, further where that is the type's range;
     what lies below becomes that or 0, still unbiased.
     Cost: n + 2 bytes.

@@ -1,4 +1,4 @@
-"""One bit a value, with two reconstruction values a column."""
+"""One bit per value, with two reconstruction values per column."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class OneBit(InPlace):
 
     A column is the weights of one output unit: a tensor of shape (out, ...) has ``out`` of them, a vector is one; of
     a sparse list, each tensor's values are one.
-    Message: the columns' negative means, their positive means, then one bit a value.
+    Message: the columns' negative means, their positive means, then one bit per value.
     Cost: n/8 bytes + 2 v a column.
-    Restrictions: biased, so a memory should keep the error; columns of few weights cost more than one bit a value.
+    Restrictions: biased, so a memory should keep the error; columns of few weights cost more than one bit per value.
     Reference: Seide et al., 1-bit stochastic gradient descent, Interspeech 2014, section 3.
     """
 

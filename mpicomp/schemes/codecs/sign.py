@@ -1,4 +1,4 @@
-"""One bit a value, with one scale a tensor."""
+"""One bit per value, with one scale per tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._common import BYTE, InPlace, packed_bytes, split
 class Sign(InPlace):
     """The sign of each value times the mean magnitude of its tensor's values.
 
-    Message: one scale a tensor, then one bit a value.
+    Message: one scale per tensor, then one bit per value.
     Cost: n/8 bytes + v a tensor.
     Restrictions: biased, so a memory should keep the error.
     Reference: Karimireddy et al., Error feedback fixes SignSGD, ICML 2019, algorithm 2; the layer's scale of sparse

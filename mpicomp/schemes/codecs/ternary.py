@@ -1,4 +1,4 @@
-"""Minus, nothing or plus, two bits a value: TernGrad."""
+"""Minus, nothing or plus, two bits per value: TernGrad."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Ternary(InPlace):
     First, values are clipped at ``sigmas`` standard deviations of their tensor, which makes s smaller and so the
     variance. The deviation is taken about zero: so a tensor of one value, or of equal ones, is not clipped away.
     Unbiased but for the clipping.
-    Message: one scale a tensor, then two bits a value.
+    Message: one scale per tensor, then two bits per value.
     Cost: n/4 bytes + v a tensor.
     Restrictions: the error may be larger than the value, so that a memory would let it grow.
     Reference: Wen et al., TernGrad, NeurIPS 2017, sections 3 and 4.

@@ -87,7 +87,7 @@ class Balanced(Exchange[Reaching, Reaching]):
         return Exchanged(Mean(final.indices, ctx.scale(final.values), ctx.n), sent, lists.bits(ctx))
 
     def _cut_regions(self, mine: Pairs, ctx: StepContext) -> np.ndarray:
-        """Where every ``period`` steps the regions begin: on average over ranks, their lists fall apart evenly."""
+        """Begins of the regions: every ``period`` steps cut so that on average ranks' lists fall apart evenly."""
         size, ops = ctx.comm.size, ctx.ops
         known = self._known(self._bounds, (size - 1,), ctx)
         if known is not None:
@@ -221,12 +221,12 @@ def _to_all(survivors: Pairs, damage: CorruptMessage | None, ctx: StepContext) -
 
 
 def _reaching(sums: Pairs, parts: Bounds, lams: np.ndarray, ctx: StepContext) -> tuple[Array, list[int]]:
-    """Where the sums are whose magnitude reaches the threshold of their part, and how many each part has."""
+    """Positions of the sums that reach the threshold of their part, and their number in each part."""
     return ctx.ops.threshold_spans(None, sums.values, parts, lams.tolist())
 
 
 def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
-    """Whether in every span between 2/3 and 3/2 of what is wanted passed."""
+    """True if in every span between 2/3 and 3/2 of the target passed."""
     return all(2 * count <= 3 * got and 2 * got <= 3 * count for got, count in zip(passed, counts, strict=True))
 
 

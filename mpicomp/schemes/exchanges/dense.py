@@ -45,7 +45,7 @@ class Dense(Exchange[Everything, Vectors]):
 
     def encode(self, us: list[Compensated], choice: Everything, ctx: StepContext) -> Vectors:
         if ctx.workers.most == 1 and not ctx.remembers and not ctx.codec.shares_scale:
-            return Vectors(None, us[0], [Sent(None, us[0].gradient)])  # which nobody reads
+            return Vectors(None, us[0], [Sent(None, us[0].gradient)])  # not read
         places = [ctx.place(worker, None) for worker in range(len(us))]
         # Integers of a unit are arrays of their own; other codes may be the values, and are overwritten.
         values = [u.gradient if ctx.codec.shares_scale and u.memory is None else ctx.whole(u, f"dense-{worker}")

@@ -1,4 +1,4 @@
-"""All-gather of index and value pairs, in one message a rank."""
+"""All-gather of index and value pairs, in one message per rank."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Gather(Exchange[Chosen, Bundle]):
             message_format.part(indices, wire if wire is not indices else None, code, values.size, self.indices, ctx)
             for indices, wire, code, values in zip(choice.lists, choice.wires, codes, choice.values, strict=True)
         ]
-        read = list(_decoded(parts, places, ctx)) if ctx.remembers else choice.values  # which nobody reads
+        read = list(_decoded(parts, places, ctx)) if ctx.remembers else choice.values  # not read
         return Bundle(parts, places, [Sent(*one) for one in zip(choice.lists, read, strict=True)])
 
     def combine(self, message: Bundle, ctx: StepContext) -> Exchanged:

@@ -202,7 +202,7 @@ def _dense(us: list[Compensated], layout: Layout, mean: Array, ctx: StepContext)
 
 
 def _sent(mean: Array, own: Array, layout: Layout, ctx: StepContext) -> Sent:
-    """What a worker sent: of matrices the mean, so that its memory keeps what that misses; else its own values."""
+    """Sent values of a worker: of matrices the mean, so that its memory keeps the difference; else its own values."""
     values = mean.copy()
     _unpack(own, layout, values, ctx.ops)
     return Sent(None, values)

@@ -42,7 +42,7 @@ class Pieces(Exchange[Everything, PieceCodes]):
     Schedule: the vector is cut into a piece a rank (empty ones are left out); workers quantise each piece by itself
     and send its code to its owner (all-to-all); the owner decodes, averages in the order of the workers, adds what it
     kept back, quantises again and keeps the error (the second memory); all-gather of these codes.
-    Cost: 2 (p-1)/p C bytes a rank, C those of a code of n values ((w+1) (p-1)/p C with w workers a rank), and 8 bytes
+    Cost: 2 (p-1)/p C bytes per rank, C those of a code of n values ((w+1) (p-1)/p C with w workers a rank), and 8 bytes
     a message for its length, 8 for that of each code in it. It does not grow with the number of ranks.
     Restrictions: a selector that takes all; any codec. ``second=no`` loses the owner's error: it is for unbiased
     codecs whose error may be larger than the value (QSGD with few levels), which a memory would let grow.
@@ -80,7 +80,7 @@ class Pieces(Exchange[Everything, PieceCodes]):
         values = [vectors[place.worker - ctx.first_worker][place.start : place.stop] for place in places]
         codes = averaging.encode_all(values, places, ctx)
         if not ctx.remembers:
-            return PieceCodes(codes, [Sent(None, one) for one in vectors])  # which nobody reads
+            return PieceCodes(codes, [Sent(None, one) for one in vectors])  # not read
         sent = [ctx.scratch.array(f"pieces-sent-{local}", ctx.n, ctx.dtype) for local in range(len(us))]
         for one, place in zip(codes, places, strict=True):
             ctx.codec.decode_into(sent[place.worker - ctx.first_worker][place.start : place.stop], one, place, ctx)
@@ -112,7 +112,7 @@ class Pieces(Exchange[Everything, PieceCodes]):
     # -- the second memory
 
     def state(self, ops: Ops) -> State:
-        """What this rank keeps back of its piece, and where that begins: NOTHING before the first that was sent."""
+        """Error of this rank's piece, and the piece's first element: NOTHING before the first that was sent."""
         if self._residual is None:
             return self._loaded or dict(UNUSED)
         return {"residual": np.array(ops.to_host(self._residual)), "start": np.array(self._start)}

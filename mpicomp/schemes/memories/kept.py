@@ -59,7 +59,7 @@ class Kept:
 
     @property
     def empty(self) -> bool:
-        """Whether no vector was ever put, opened or loaded."""
+        """True if no vector was ever put, opened or loaded."""
         return not self._arrays and not self._loaded
 
     def check(self, n: int, dtype: np.dtype, whose: str = "the gradients") -> None:
@@ -108,7 +108,7 @@ class Keeping:
 
 
 class ErrorMemory(Keeping, Memory):
-    """A memory with a ``residual``, what was not sent, and perhaps more vectors, which its class names as
+    """A memory with a ``residual``, the unsent part, and perhaps more vectors, which its class names as
     ``required_state``: a state of any step but the first must have them.
     """
 

@@ -64,7 +64,7 @@ class MomentumCorrected(ErrorMemory):
         return Compensated(kept["residual"], self._ahead)
 
     def update(self, u: Compensated, sent: Sent, ctx: StepContext) -> Iterator[None]:
-        """What was not sent stays; then the velocity moves on (u is made of it, so not before)."""
+        """Keep the unsent part; then the velocity moves on (u is made of it, so not before)."""
         yield from keep_unsent(u, sent, 1.0, ctx.ops)
         assert self._successor is not None, "compensate comes first"
         if self.masking:
