@@ -20,7 +20,7 @@ from ..schemes import compatibility
 from ..schemes.interfaces import Stateful, StepContext
 from ..schemes.registry import Scheme
 from ..schemes.timing import Trace
-from ..schemes.values import Compensated, Exchanged, Mean, StepStats
+from ..schemes.values import Compensated, Exchanged, Mean, Span, StepStats
 from ..schemes.workers import Workers
 from ..types import Array
 from . import saved_state
@@ -318,9 +318,8 @@ class Reducer:
         timer.begin_step(self.step)
         template.scratch.begin_step()
         measured = self._measures.due(self.step)
-        ctx = template.at_step(self.step, remembers=template.remembers or measured)
         with timer.phase("select"):
-            prepared, ctx, error = self._prepare(bucket, ctx, grads, out)
+            prepared, ctx, error = self._prepare(bucket, template, grads, out, measured)
         with timer.phase("agree"):
             finite = self._agree(error, bucket)
         result = None
@@ -336,9 +335,10 @@ class Reducer:
             self.stats.measures = self._measures.end(result.sent, self.stats, ctx)
         return result.mean
 
-    def _prepare(self, bucket: Bucket, ctx: StepContext, grads: Arrays, out: Arrays | None
+    def _prepare(self, bucket: Bucket, template: StepContext, grads: Arrays, out: Arrays | None, measured: bool
                  ) -> tuple[Prepared | None, StepContext, Exception | None]:
-        """All that a rank can do by itself, the step's whole context, and this rank's error."""
+        """All that a rank can do by itself, the context of the step, and this rank's error."""
+        ctx, left_out = template, list[Span]()
         try:
             self._check_fits(bucket, grads)
             if out is not None:
@@ -346,9 +346,9 @@ class Reducer:
             if self._left_out:
                 left_out, dense = bucket.spans_of(self._left_out)
                 self._pipeline.set_aside(left_out, dense)
-                ctx = ctx.at_step(self.step, left_out=left_out)
-            flat = bucket.flatten(grads, ctx.scratch)
-            ctx = ctx.at_step(self.step, target=bucket.target(grads, flat, out))
+            flat = bucket.flatten(grads, template.scratch)
+            ctx = template.at_step(self.step, remembers=template.remembers or measured, left_out=left_out,
+                                   target=bucket.target(grads, flat, out))
             prepared = self._pipeline.prepare(flat, ctx)
             return prepared, ctx, self._pipeline.nonfinite_error(prepared, bucket, ctx)
         except Exception as error:
@@ -391,14 +391,15 @@ class Reducer:
     def _account(self, result: Exchanged, bucket: Bucket, ctx: StepContext, before: Traffic, start: int,
                  skipped: bool) -> None:
         """Statistics and trace of the step just done; then the next step's number."""
-        used, mean = self.comm.traffic - before, result.mean
+        now, mean = self.comm.traffic, result.mean
         dense = mean.n - ctx.n  # elements that went uncompressed
         counts = [dense + (ctx.n if sent.indices is None else sent.indices.size) for sent in result.sent]
         self.stats = StepStats(
-            step=self.step, bytes_sent=used.bytes_sent, bytes_received=used.bytes_received,
+            step=self.step,
+            bytes_sent=now.bytes_sent - before.bytes_sent, bytes_received=now.bytes_received - before.bytes_received,
             density=sum(counts) / len(counts) / mean.n if mean.n and counts else 0.0,
             leader=result.leader, payload_bits=result.payload_bits, skipped=skipped, seconds=ctx.timer.seconds,
-            bytes_shared=used.bytes_shared,
+            bytes_shared=now.bytes_shared - before.bytes_shared,
         )
         if self._trace is not None:
             stop = time.monotonic_ns()
