@@ -143,7 +143,7 @@ class Bucket:
 
     def spread(self, mean: Mean, out: Arrays) -> Arrays:
         """A sparse mean written into ``out``, which is given as the gradients are."""
-        assert mean.indices is not None
+        assert mean.indices is not None, "the mean is sparse"
         self.ops.unpack_sparse(mean.indices, mean.values, self._in_order(list(_form(out)[1].values())))
         return out
 

@@ -347,8 +347,7 @@ class Reducer:
                 left_out, dense = bucket.spans_of(self._left_out)
                 self._pipeline.set_aside(left_out, dense)
             flat = bucket.flatten(grads, template.scratch)
-            ctx = template.at_step(self.step, remembers=template.remembers or measured, left_out=left_out,
-                                   target=bucket.target(grads, flat, out))
+            ctx = template.at_step(self.step, measured, bucket.target(grads, flat, out), left_out)
             prepared = self._pipeline.prepare(flat, ctx)
             return prepared, ctx, self._pipeline.nonfinite_error(prepared, bucket, ctx)
         except Exception as error:

@@ -132,8 +132,7 @@ class Pipeline:
 
     def _run(self, prepared: Prepared, ctx: StepContext) -> Exchanged:
         flat, total = prepared.flat, prepared.flat[0].size
-        local_step = self.local_steps.covers(ctx.number)
-        tail = _start_tail(flat, ctx) if total > ctx.n and not local_step else None
+        tail = _start_tail(flat, ctx) if total > ctx.n else None  # not in local steps, which allow no dense arrays
         result, local, update = self._treat(prepared.us, prepared.choice, ctx)
         dense = tail and self.dense.apply(tail(), ctx)
         if dense is not None and not ctx.plain:

@@ -175,6 +175,12 @@ class StepStats:
     bytes_shared: int = 0
 
 
+class Everything(NamedTuple):
+    """Choice of an exchange that sends all coordinates: only the number of elements to refuse, by worker."""
+
+    nonfinite: list[int]
+
+
 class Misfits(NamedTuple):
     """Values that a narrower dtype cannot hold: their ascending positions, the largest it can hold, and what is left.
     """

@@ -7,13 +7,7 @@ from typing import NamedTuple
 from ...types import Array, overlap
 from .. import averaging
 from ..interfaces import Exchange, StepContext
-from ..values import Compensated, Exchanged, Mean, Place, Sent
-
-
-class Everything(NamedTuple):
-    """Choice: all coordinates."""
-
-    nonfinite: list[int]
+from ..values import Compensated, Everything, Exchanged, Mean, Place, Sent
 
 
 class Vectors(NamedTuple):

@@ -14,19 +14,13 @@ from ...types import Array
 from .. import averaging
 from ..interfaces import Exchange, StepContext
 from ..options import Option
-from ..values import Compensated, Exchanged, Mean, Place, Sent, State
+from ..values import Compensated, Everything, Exchanged, Mean, Place, Sent, State
 from ..wire import validation
 
 BYTE = np.dtype(np.uint8)
 NOTHING = -1
 # The second memory before anything was sent.
 UNUSED: State = {"residual": np.empty(0, np.float32), "start": np.array(NOTHING)}
-
-
-class Everything(NamedTuple):
-    """Choice: all coordinates."""
-
-    nonfinite: list[int]
 
 
 class PieceCodes(NamedTuple):
