@@ -17,7 +17,7 @@ from ..ops import ops_for
 from ..ops.device import at_home
 from ..ops.protocol import Ops
 from ..schemes import compatibility
-from ..schemes.interfaces import Stateful, StepContext
+from ..schemes.interfaces import DensitySchedule, Stateful, StepContext
 from ..schemes.registry import Scheme
 from ..schemes.timing import Trace
 from ..schemes.values import Compensated, Exchanged, Mean, Span, StepStats
@@ -126,9 +126,10 @@ class Reducer:
         self._left_out: list[str] = []  # arrays that take no part in a step
         self.step, self.stats = 0, StepStats()
 
-    def _start_anew(self) -> None:
-        """Make the parts, which know no arrays yet."""
-        self._parts = self.scheme.parts(self.workers)
+    def _start_anew(self, schedule: DensitySchedule | None = None) -> None:
+        """Make the parts, which know no arrays yet; but for a ``schedule``, which no refused step changes."""
+        parts = self.scheme.parts(self.workers)
+        self._parts = parts if schedule is None else parts._replace(schedule=schedule)
         self._pipeline = Pipeline(self._parts, check_finite=self.nonfinite != "allow")
         self._measures = Measures(self._measure_interval, self._parts.memories)
         self._laid_out: LaidOut | None = None
@@ -202,7 +203,7 @@ class Reducer:
                 self._set_shift(arrays)
         except Exception:
             if self._blank:
-                self._start_anew()
+                self._start_anew(self._parts.schedule)
             raise
 
     def _set_shift(self, arrays: Arrays) -> None:
@@ -289,7 +290,7 @@ class Reducer:
                     self._pipeline.put_back(template)
         except Exception:
             if self._blank:  # a first step that is refused leaves nothing of its layout
-                self._start_anew()
+                self._start_anew(self._parts.schedule)
             raise
 
     def _lay_out(self, grads: Arrays, what: str) -> LaidOut:

@@ -286,6 +286,14 @@ def test_a_first_step_on_which_ranks_disagree_leaves_no_layout(comm, seed):
     np.testing.assert_array_equal(mean, mpicomp.Reducer(comm, "topk:k=3").reduce(gradient(seed, comm.rank, 0, 50)))
 
 
+def test_a_first_step_that_is_refused_leaves_a_drop_of_the_learning_rate(comm):
+    reducer = mpicomp.Reducer(comm, "accordion:density=0.1")
+    reducer.learning_rate_dropped()
+    with pytest.raises(NonFiniteGradient):
+        reducer.reduce(np.full(9, np.nan))
+    assert reducer.state_dict()["schedule/dropped"]
+
+
 def test_a_refused_shift_leaves_no_layout(comm):
     reducer = mpicomp.Reducer(comm, "topk:k=3,memory=shifted")
     with pytest.raises(BufferRefused, match="must be one of float16"):
