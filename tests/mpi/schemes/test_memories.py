@@ -230,7 +230,7 @@ def test_error_reset_differs_from_published_cser_as_documented(seed):
         published = list(published_cser(everyone, period, k))[-1]
         difference = np.linalg.norm(ours - published) / np.linalg.norm(published)
         print(f"period={period}, k={k}: {difference:.2f}")
-        assert 0.1 < difference < 0.9
+        assert 0.03 < difference < 0.9  # 0.08 to 0.53 over 300 seeds
         np.testing.assert_allclose(ours.mean(0), published.mean(0), atol=1e-6 * np.abs(ours).max())
     ours = [x for x, *_ in reset_simulation(everyone, 2, "gradient", N)][-1]
     np.testing.assert_allclose(ours, list(published_cser(everyone, 2, N))[-1], atol=1e-6 * np.abs(ours).max())
