@@ -8,7 +8,7 @@ from .. import allreduce
 from ..allreduce.choice import schedule
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.device import Device, device_of, ready
-from ..types import Array
+from ..types import Array, dtype_name
 from . import nccl
 from .buffers import Buffer, Vector, array_in, check_pair, check_type, vector
 from .transport import MPI_OPS, is_in_place, numpy_dtype, op_name, raw_bytes
@@ -60,7 +60,7 @@ def signature(op: str, size: int, dtype: str, algorithm: str) -> str:
 
 def plain_signature(op: MPI.Op, x: Array) -> str:
     """Return the description of a call of ``auto`` with this plain array."""
-    return signature(op_name(op), x.size, x.dtype.name, "auto")
+    return signature(op_name(op), x.size, dtype_name(x.dtype), "auto")
 
 
 def check_covered(call: Call) -> None:

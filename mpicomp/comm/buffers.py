@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.device import Device, device_of, finish_others
 from ..ops.host_arrays import Exported, Plain, check_named, host_array
-from ..types import Array
+from ..types import Array, dtype_name
 
 Buffer = Any  # whatever mpi4py takes: arrays, other objects with memory, [object, count, datatype] ...
 
@@ -35,7 +35,7 @@ class Vector(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the dtype that the caller sees."""
-        return self.kind or self.array.dtype.name
+        return self.kind or dtype_name(self.array.dtype)
 
     def plain(self) -> Array:
         """Return the array in the dtype for MPI."""
@@ -99,7 +99,7 @@ def typed(flat: Array, device: Device | None) -> Vector | None:
     """Return a flat array as a Vector; None if our schedules do not add its dtype."""
     if flat.dtype.isbuiltin == 1 and flat.dtype.char in COVERED:  # other packages' dtypes may have the same letters
         return Vector(flat, None, device)
-    name = flat.dtype.name
+    name = dtype_name(flat.dtype)
     if name in ("float16", "bfloat16"):
         return Vector(flat.view(np.uint16), name, device)
     return None

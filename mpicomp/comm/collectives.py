@@ -81,8 +81,9 @@ class Verbs(HasEngine):
             raise InvalidArgument(f"only float32 and float64 take a factor, got {target.name}")
         if algorithm == nccl.NAME:
             nccl.check_vector(target, op)
-        call = f"all-reduce of {target.array.size} elements {target.name}, op={op}, algorithm={algorithm}"
-        engine.checks.verify(", ".join([call, *place(target.device)]))
+        engine.checks.verify(lambda: ", ".join([
+            f"all-reduce of {target.array.size} elements {target.name}, op={op}, algorithm={algorithm}",
+            *place(target.device)]))
         chosen = schedule(target, op, engine.default if algorithm == "auto" else algorithm, engine.link)
         engine.reduction.run(source, target, op, chosen, factor)
 
@@ -115,7 +116,8 @@ class Verbs(HasEngine):
             raise InvalidArgument(f"root must be a rank, 0 to {link.size - 1}, got {root}")
         flat = check_flat(x, "x").view(np.uint8)
         device = device_of(x)
-        engine.checks.verify(", ".join([f"broadcast of {x.size} elements {x.dtype} from rank {root}", *place(device)]))
+        engine.checks.verify(lambda: ", ".join([f"broadcast of {x.size} elements {x.dtype} from rank {root}",
+                                                *place(device)]))
         with link.break_on_error:
             if device is None or link.takes_devices or link.size == 1:
                 broadcast(link, flat, root)
@@ -137,7 +139,7 @@ class Verbs(HasEngine):
         """
         engine = self._engine
         link, flat, device = engine.link, check_flat(x, "x"), device_of(x)
-        engine.checks.verify(f"gather_to_all of elements {x.dtype}, counts={counts}")
+        engine.checks.verify(lambda: f"gather_to_all of elements {x.dtype}, counts={counts}")
         counts = counts or link.gather_lengths(flat.size)
         stage = staging_of(engine, device)
         mine = flat if stage is None else stage.to_host(flat)
@@ -150,14 +152,14 @@ class Verbs(HasEngine):
     def lengths_of_all(self, length: int) -> list[int]:
         """Return the ``length`` of every rank."""
         engine = self._engine
-        engine.checks.verify("lengths_of_all")
+        engine.checks.verify(lambda: "lengths_of_all")
         return engine.link.gather_lengths(length)
 
     @logged
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         """Send ``lengths[r]`` to each rank r, by MPI's own all-to-all, and return the length received from each."""
         engine = self._engine
-        engine.checks.verify("swap_lengths")
+        engine.checks.verify(lambda: "swap_lengths")
         return engine.link.swap_lengths(lengths)
 
     @logged

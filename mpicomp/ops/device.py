@@ -158,6 +158,7 @@ def _cupy() -> Any:
 
 
 _devices: list[Device] = [CuPy()]
+ON_HOST = nullcontext()  # may be entered any number of times
 
 
 def register(device: Device) -> None:
@@ -180,6 +181,8 @@ def at_home(arrays: Any) -> AbstractContextManager[Any]:
     """Within the block, the device of the first of these arrays (or dicts or lists of some) is CuPy's current one: what
     is made anew lies beside them. What is wrong with them is for those to tell who read them, on all ranks.
     """
+    if type(arrays) is np.ndarray:
+        return ON_HOST
     for _ in range(2):  # lists of arguments, of arrays
         if isinstance(arrays, Mapping | list | tuple):
             try:

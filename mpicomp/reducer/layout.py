@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,19 @@ from ..ops.device import device_of, finish_others
 from ..ops.host_arrays import host_array
 from ..schemes.scratch import Scratch
 from ..schemes.values import Mean, Span
-from ..types import Array, address, overlap
+from ..types import Array, address, dtype_name, overlap
 
 Arrays = Any  # an array, a mapping of name -> array, or a list or tuple of arrays
 
 # Half precision is computed in float32.
 COMPUTE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+
+class Output(NamedTuple):
+    """The caller's memory for the mean: its arrays, and these as one flat vector if they are one."""
+
+    arrays: list[Array]
+    vector: Array | None
 
 
 class Bucket:
@@ -104,20 +111,24 @@ class Bucket:
             or ("norm" in words and any(part in lower for part in ("norm", "bn", "bias")))
         )
 
-    def fits(self, grads: Arrays) -> bool:
-        """True if this layout describes ``grads``; refuses buffers that cannot be read as they are."""
-        form, arrays = _form(grads)
-        for name, array in arrays.items():
-            _check(name, array, self.workers)
-        return (
-            (form, list(arrays)) == (self.form, self.names)
-            and [self._own(array) for array in arrays.values()] == self.shapes
-            and all(array.dtype == self.dtype for array in arrays.values())
-        )
+    def read(self, grads: Arrays) -> list[Array] | None:
+        """The arrays of ``grads``, in their order; None if this layout does not describe them.
 
-    def flatten(self, grads: Arrays, scratch: Scratch) -> list[Array]:
-        """One flat vector a worker, in the dtype of computation: a view where nothing has to be moved."""
-        arrays = list(_form(grads)[1].values())
+        Refuses buffers that cannot be read as they are.
+        """
+        form, named = _form(grads)
+        for name, array in named.items():
+            _check(name, array, self.workers)
+        arrays = list(named.values())
+        fits = (
+            form == self.form and list(named) == self.names
+            and [self._own(array) for array in arrays] == self.shapes
+            and all(array.dtype == self.dtype for array in arrays)
+        )
+        return arrays if fits else None
+
+    def flatten(self, arrays: list[Array], scratch: Scratch) -> list[Array]:
+        """One flat vector per worker, in the dtype of computation: a view if nothing has to be moved."""
         rows = [[array[w] for array in arrays] for w in range(self.workers)] if self.workers > 1 else [arrays]
         if len(arrays) == 1 and self.compute == self.dtype:
             return [row[0].reshape(-1) for row in rows]
@@ -126,13 +137,19 @@ class Bucket:
             return [vector]
         return [self._pack(row, scratch.array(f"bucket-{w}", self.total, self.compute)) for w, row in enumerate(rows)]
 
-    def unflatten(self, flat: Array, out: Arrays | None, like: Arrays = None) -> Arrays:
-        """``flat`` in the layout's shapes and dtype; written into ``out`` if given, else views of it or fresh arrays in
-        a structure ``like`` the gradients'.
+    def write(self, mean: Mean, out: Output) -> None:
+        """Write a mean into the caller's memory."""
+        if out.vector is not None:
+            mean.dense(self.ops, out.vector)
+        elif mean.indices is None:
+            self.ops.unpack(mean.values, self._in_order(out.arrays))
+        else:
+            self.ops.unpack_sparse(mean.indices, mean.values, self._in_order(out.arrays))
+
+    def unflatten(self, flat: Array, like: Arrays = None) -> Arrays:
+        """``flat`` in the layout's shapes and dtype, as views of it or fresh arrays in a structure ``like`` the
+        gradients'.
         """
-        if out is not None:
-            self.ops.unpack(flat, self._in_order(list(_form(out)[1].values())))
-            return out
         parts = [flat[start:stop].reshape(shape) for (start, stop), shape in zip(self.spans, self.shapes, strict=True)]
         parts = [part.astype(self.dtype, copy=False) for part in parts]
         if self.form == "array":
@@ -141,15 +158,8 @@ class Bucket:
             return dict(zip(self.names, parts, strict=True))
         return as_given(parts, type(like))
 
-    def spread(self, mean: Mean, out: Arrays) -> Arrays:
-        """A sparse mean written into ``out``, which is given as the gradients are."""
-        assert mean.indices is not None, "the mean is sparse"
-        self.ops.unpack_sparse(mean.indices, mean.values, self._in_order(list(_form(out)[1].values())))
-        return out
-
-    def flat_view(self, out: Arrays) -> Array | None:
-        """``out`` as one flat vector; None unless it is one in the dtype of computation."""
-        arrays = list(_form(out)[1].values())
+    def flat_view(self, arrays: list[Array]) -> Array | None:
+        """``arrays`` as one flat vector; None unless they are one in the dtype of computation."""
         vector = self._common_vector(arrays) if len(arrays) > 1 else None
         if vector is not None:
             return vector
@@ -157,20 +167,20 @@ class Bucket:
             return None
         return arrays[0].reshape(-1)
 
-    def target(self, grads: Arrays, flat: list[Array], out: Arrays | None) -> Array | None:
-        """Memory for the mean of one worker's vector ``flat``, which may be that vector's: that of ``out``, else of
-        ``flat`` where it is not that of ``grads``; none that overlaps it in part.
+    def target(self, arrays: list[Array], flat: list[Array], there: Array | None) -> Array | None:
+        """Memory for the mean of one worker's vector ``flat``, which may be that vector's.
+
+        ``there``, which is ``out`` as one vector, else ``flat`` if it is not the memory of ``arrays``; none that
+        overlaps it in part.
         """
         vector, *others = flat
         if others or self.total > self.n:
             return None
-        there = None if out is None else self.flat_view(out)
         if there is None:
-            packed = not any(overlap(array, vector) for array in _form(grads)[1].values())
-            return vector if packed else None
+            return None if any(overlap(array, vector) for array in arrays) else vector
         return there if address(there) == address(vector) or not overlap(there, vector) else None
 
-    def check_out(self, out: Arrays) -> None:
+    def read_out(self, out: Arrays) -> Output:
         """Refuse an ``out`` that does not have the layout of one worker's gradients, or cannot be written."""
         form, arrays = _form(out)
         if (form, list(arrays)) != (self.form, self.names):
@@ -184,6 +194,7 @@ class Bucket:
         expected = [(shape, self.dtype) for shape in self.shapes]
         if got != expected:
             raise BufferRefused(f"out must have the gradients' shapes and dtype {expected}, got {got}")
+        return Output(list(arrays.values()), self.flat_view(list(arrays.values())))
 
     def spans_of(self, names: Iterable[str]) -> tuple[list[Span], list[Span]]:
         """Begins and ends of arrays: in the compressed vector, and in that of the arrays that go dense."""
@@ -266,7 +277,7 @@ def _taken(name: str, array: Any) -> Array:
 
 def _check(name: str, array: Array, workers: int) -> None:
     """Refuse what cannot be read as one run of native numbers."""
-    if array.dtype.name not in COMPUTE:
+    if dtype_name(array.dtype) not in COMPUTE:
         raise BufferRefused(f"{name} must be one of {', '.join(COMPUTE)}, got {array.dtype}")
     if not array.dtype.isnative:
         raise BufferRefused(f"{name} must be in native byte order, got {array.dtype.str}: use astype")

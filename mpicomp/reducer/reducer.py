@@ -25,7 +25,7 @@ from ..schemes.workers import Workers
 from ..types import Array
 from . import saved_state
 from .context import context_of
-from .layout import Arrays, Bucket
+from .layout import Arrays, Bucket, Output
 from .local_steps import nothing_sent
 from .measures import Measures
 from .run_step import Pipeline, Prepared
@@ -151,25 +151,21 @@ class Reducer:
         The mean in the structure, shapes and dtype of ``grads``: ``out``, or fresh arrays of NumPy or CuPy.
         """
         with at_home(grads):
-            mean = self._run(grads, out)
+            mean, output = self._run(grads, out)
             assert self._laid_out is not None, "a step has run"
-            bucket, ctx = self._laid_out
-            target = None if out is None else bucket.flat_view(out)
-            if out is not None and target is None and mean.indices is not None:
-                return bucket.spread(mean, out)
-            dense = mean.dense(ctx.ops, target)
-            if target is not None:
+            bucket = self._laid_out.bucket
+            if output is not None:
+                bucket.write(mean, output)
                 return out
-            if out is None and mean.indices is None:
-                dense = dense.copy()  # these values belong to the reducer
-            return bucket.unflatten(dense, out, grads)
+            dense = mean.dense(bucket.ops)
+            return bucket.unflatten(dense.copy() if mean.indices is None else dense, grads)  # else the reducer's own
 
     def reduce_sparse(self, grads: Arrays) -> Mean:
         """The mean as ``(indices, values, n)`` over the flattened arrays (collective).
 
         Where a scheme sends everything, ``indices`` is None. The arrays are good until the next step.
         """
-        return self._run(grads, None)
+        return self._run(grads, None)[0]
 
     @contextmanager
     def leaving_out(self, names: Iterable[str]) -> Iterator[None]:
@@ -213,8 +209,7 @@ class Reducer:
         bucket, ctx = self._laid_out or self._lay_out(arrays, "shift of step")
         flat: list[Array] = []
         try:
-            self._check_fits(bucket, arrays)
-            flat = bucket.flatten(arrays, ctx.scratch)
+            flat = bucket.flatten(self._read(bucket, arrays), ctx.scratch)
             if any(ctx.overflows(Compensated(None, one)) for one in flat):
                 raise NonFiniteGradient(f"a shift must hold magnitudes below {ctx.limit:g} alone, in {ctx.dtype}: it "
                                         "is kept from step to step")
@@ -268,7 +263,7 @@ class Reducer:
             part.load(saved_state.of_part(prefix, state))
         self._laid_out = None  # the next step compares its arrays with the state
 
-    def _run(self, grads: Arrays, out: Arrays | None) -> Mean:
+    def _run(self, grads: Arrays, out: Arrays | None) -> tuple[Mean, Output | None]:
         """One step, noted in the log of calls if there is one."""
         log = self.comm.log
         if log is None:
@@ -279,7 +274,7 @@ class Reducer:
         finally:
             log.end()
 
-    def _run_step(self, grads: Arrays, out: Arrays | None) -> Mean:
+    def _run_step(self, grads: Arrays, out: Arrays | None) -> tuple[Mean, Output | None]:
         """One step, around which the state of arrays that take no part in it is set aside."""
         try:
             bucket, template = self._laid_out or self._lay_out(grads, "step")
@@ -313,14 +308,15 @@ class Reducer:
         self._laid_out = laid_out
         return laid_out
 
-    def _whole_step(self, bucket: Bucket, template: StepContext, grads: Arrays, out: Arrays | None) -> Mean:
+    def _whole_step(self, bucket: Bucket, template: StepContext, grads: Arrays, out: Arrays | None
+                    ) -> tuple[Mean, Output | None]:
         """Prepare, agree, then encode, combine and update."""
         before, start, timer = self.comm.traffic, time.monotonic_ns(), template.timer
         timer.begin_step(self.step)
         template.scratch.begin_step()
         measured = self._measures.due(self.step)
         with timer.phase("select"):
-            prepared, ctx, error = self._prepare(bucket, template, grads, out, measured)
+            prepared, ctx, output, error = self._prepare(bucket, template, grads, out, measured)
         with timer.phase("agree"):
             finite = self._agree(error, bucket)
         result = None
@@ -334,30 +330,32 @@ class Reducer:
         self._account(result, bucket, ctx, before, start, skipped)
         if measured and not skipped:
             self.stats.measures = self._measures.end(result.sent, self.stats, ctx)
-        return result.mean
+        return result.mean, output
 
     def _prepare(self, bucket: Bucket, template: StepContext, grads: Arrays, out: Arrays | None, measured: bool
-                 ) -> tuple[Prepared | None, StepContext, Exception | None]:
-        """All that a rank can do by itself, the context of the step, and this rank's error."""
-        ctx, left_out = template, list[Span]()
+                 ) -> tuple[Prepared | None, StepContext, Output | None, Exception | None]:
+        """All that a rank can do by itself, the context of the step, the memory for its mean, and this rank's error."""
+        left_out = list[Span]()
         try:
-            self._check_fits(bucket, grads)
-            if out is not None:
-                bucket.check_out(out)
+            arrays = self._read(bucket, grads)
+            output = None if out is None else bucket.read_out(out)
             if self._left_out:
                 left_out, dense = bucket.spans_of(self._left_out)
                 self._pipeline.set_aside(left_out, dense)
-            flat = bucket.flatten(grads, template.scratch)
-            ctx = template.at_step(self.step, measured, bucket.target(grads, flat, out), left_out)
+            flat = bucket.flatten(arrays, template.scratch)
+            target = bucket.target(arrays, flat, output and output.vector)
+            ctx = template.at_step(self.step, measured, target, left_out)
             prepared = self._pipeline.prepare(flat, ctx)
-            return prepared, ctx, self._pipeline.nonfinite_error(prepared, bucket, ctx)
+            return prepared, ctx, output, self._pipeline.nonfinite_error(prepared, bucket, ctx)
         except Exception as error:
-            return None, ctx, error
+            return None, template, None, error
 
-    def _check_fits(self, bucket: Bucket, grads: Arrays) -> None:
-        if not bucket.fits(grads):
+    def _read(self, bucket: Bucket, grads: Arrays) -> list[Array]:
+        arrays = bucket.read(grads)
+        if arrays is None:
             raise InvalidArgument(f"this reducer's error memory is for {bucket.signature}; make another Reducer for "
                                   "other arrays")
+        return arrays
 
     @property
     def _arrays(self) -> str:

@@ -147,7 +147,7 @@ def logged(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P]
         if log is None:
             return method(self, *arguments, **options)
         try:
-            log.begin(name, *(described(one) for one in (*arguments, *options.values())))
+            log.begin(name, *map(described, (*arguments, *options.values())))
             return method(self, *arguments, **options)
         finally:
             log.end()
@@ -157,7 +157,9 @@ def logged(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P]
 
 def described(argument: object) -> object:
     """Return (size, dtype) of an array, the value of a number or text, else the name of the type."""
+    if isinstance(argument, (int, str)):
+        return argument
     if hasattr(argument, "dtype"):
         size = getattr(argument, "size", None)
         return size if isinstance(size, int) else "some", argument.dtype
-    return argument if isinstance(argument, (int, str)) else type(argument).__name__
+    return type(argument).__name__

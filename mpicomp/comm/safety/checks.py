@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...errors import InvalidArgument
 from ...ops.node_shared import PlainCalls
 from .agreement import Agreement
@@ -44,11 +46,11 @@ class Checks:
         finally:
             log.end()
 
-    def verify(self, signature: str) -> None:
-        """Compare the call of a verb if all calls are compared."""
+    def verify(self, signature: Callable[[], str]) -> None:
+        """Compare the call of a verb if all calls are compared; only then is its ``signature`` worked out."""
         if self._plain.mask == 0 == self._later_mask:
             self.next_call()
-            self.compare(f"call {self._plain.calls}: {signature}")
+            self.compare(f"call {self._plain.calls}: {signature()}")
 
     def next_call(self) -> bool:
         """Count a call; return True if its turn to be compared has come."""
