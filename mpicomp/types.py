@@ -19,12 +19,16 @@ def dtype_name(dtype: np.dtype) -> str:
 
 
 def address(array: object) -> int:
-    """Where an array begins, on the host or on its device; 0 for what lies nowhere, as in simulations."""
+    """Address of an array on the host or on its device; 0 if it has none, as in simulations."""
+    if type(array) is np.ndarray:
+        return array.__array_interface__["data"][0]
     interface = getattr(array, "__cuda_array_interface__", None) or getattr(array, "__array_interface__", None)
     return interface["data"][0] if interface else 0
 
 
 def overlap(a: Array, b: Array) -> bool:
-    """Whether two arrays have memory in common."""
+    """True if two arrays have memory in common."""
+    if type(a) is type(b) is np.ndarray:
+        return np.may_share_memory(a, b)  # compares begins and ends
     begin, other = address(a), address(b)
     return begin < other + b.nbytes and other < begin + a.nbytes and begin != 0 != other
