@@ -45,7 +45,7 @@ def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
         ("dense_update", lambda: ops.dense_update(other, gradient, gradient, 0.1), n),
         ("count_nonfinite", lambda: ops.count_nonfinite(gradient), n),
         ("squared_norm", lambda: ops.squared_norm(gradient), n),
-        ("moments", lambda: ops.moments(memory, gradient, 0.0), n),
+        ("moments", lambda: ops.moments(memory, gradient, [(0, n)], 0.0), n),
         ("narrow", lambda: ops.narrow(half, gradient, "float16"), n),
         ("widen", lambda: ops.widen(other, half, "float16"), n),
         ("add_widened", lambda: ops.add_widened(other, half, "float16"), n),
@@ -55,21 +55,22 @@ def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
 def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
     """Choosing coordinates, and what is done at those."""
     n, kept = gradient.size, memory.copy()
+    whole, chunks, short, least = [(0, n)], [(0, n, CHUNK)], min(n, SHORT), min(n, SAMPLED)
     positions, indices = np.empty(n // CHUNK, np.uint8), np.empty(n // CHUNK, np.int32)
     values, sampled = np.empty(n // CHUNK, np.float32), np.empty(n // 101 + 1, np.float32)
-    ops.chunk_max(memory, gradient, CHUNK, positions)
-    ops.chunk_indices(positions, CHUNK, n, indices)
+    ops.chunk_max(memory, gradient, chunks, positions)
+    ops.chunk_indices(positions, chunks, n, indices)
     ops.gather(memory, gradient, indices, values)
     return [
-        ("chunk_max", lambda: ops.chunk_max(memory, gradient, CHUNK, positions), n),
-        ("chunk_indices", lambda: ops.chunk_indices(positions, CHUNK, n, indices), n // CHUNK),
-        ("threshold", lambda: ops.threshold(memory, gradient, 3.64), n),  # passed by 1 % of a variance of 2
-        ("top_k", lambda: ops.top_k(memory, gradient, n // 100), n),
-        ("top_k_short", lambda: ops.top_k(memory[:SHORT], gradient[:SHORT], SHORT // 100), min(n, SHORT)),
-        ("top_k_least", lambda: ops.top_k(memory[:SAMPLED], gradient[:SAMPLED], min(n, SAMPLED) // 100), 1),
-        ("bin_select", lambda: ops.bin_select(memory, gradient, BIN), n),
-        ("sample", lambda: ops.sample(memory, gradient, 0, 101, sampled), sampled.size),
-        ("random_strata", lambda: ops.random_strata(n, n // 100, ops.Key(1, 1, 1)), n // 100),
+        ("chunk_max", lambda: ops.chunk_max(memory, gradient, chunks, positions), n),
+        ("chunk_indices", lambda: ops.chunk_indices(positions, chunks, n, indices), n // CHUNK),
+        ("threshold", lambda: ops.threshold(memory, gradient, whole, [3.64]), n),  # passed by 1 % of a variance of 2
+        ("top_k", lambda: ops.top_k(memory, gradient, whole, [n // 100]), n),
+        ("top_k_short", lambda: ops.top_k(memory, gradient, [(0, short)], [SHORT // 100]), short),
+        ("top_k_least", lambda: ops.top_k(memory, gradient, [(0, least)], [least // 100]), 1),
+        ("bin_select", lambda: ops.bin_select(memory, gradient, whole, BIN), n),
+        ("sample", lambda: ops.sample(memory, gradient, [(0, 101, sampled.size)], sampled), sampled.size),
+        ("random_strata", lambda: ops.random_strata(n, whole, [n // 100], ops.Key(1, 1, 1)), n // 100),
         ("masked_update", lambda: ops.masked_update(kept, gradient, indices, values, 0.1), n),
     ]
 
@@ -134,12 +135,13 @@ def products(ops: Any, memory: Any, gradient: Any) -> list[Case]:
     n = rows * rows
     memory, gradient, out = memory[:n], gradient[:n], np.empty(n, np.float32)
     p, q = (np.ones(rows * MATRIX_RANK, np.float32) for _ in range(2))
-    ops.project(memory, gradient, rows, q, p)
+    matrices = [(0, n, rows, MATRIX_RANK)]
+    ops.project(memory, gradient, matrices, q, p)
     return [
-        ("project", lambda: ops.project(memory, gradient, rows, q, p), n),
-        ("project_back", lambda: ops.project_back(memory, gradient, rows, p, q), n),
-        ("low_rank_product", lambda: ops.low_rank_product(p, q, rows, out), n),
-        ("orthogonalise", lambda: ops.orthogonalise(p, rows), p.size),
+        ("project", lambda: ops.project(memory, gradient, matrices, q, p), n),
+        ("project_back", lambda: ops.project_back(memory, gradient, matrices, p, q), n),
+        ("low_rank_product", lambda: ops.low_rank_product(p, q, matrices, out), n),
+        ("orthogonalise", lambda: ops.orthogonalise(p, matrices), p.size),
     ]
 
 
@@ -153,6 +155,6 @@ def sketches(ops: Any, memory: Any, gradient: Any) -> list[Case]:
     return [
         ("count_sketch", lambda: ops.count_sketch(memory, gradient, SKETCH_ROWS, columns, 1, table), SKETCH_ROWS * n),
         ("sketch_estimate", lambda: ops.sketch_estimate(table, SKETCH_ROWS, columns, 1, out), SKETCH_ROWS * n),
-        ("project_rows", lambda: ops.project_rows(memory, gradient, ROW, WIDTH, 1, products), WIDTH * n),
-        ("expand_rows", lambda: ops.expand_rows(few, ROW, n), ROW * few.size),
+        ("project_rows", lambda: ops.project_rows(memory, gradient, [(0, n)], ROW, WIDTH, 1, products), WIDTH * n),
+        ("expand_rows", lambda: ops.expand_rows(few, ROW, [(0, n)], n), ROW * few.size),
     ]

@@ -108,13 +108,13 @@ class Ops(Protocol):
     def squared_norm(self, x: Array) -> float:
         """Return the sum of squares, accumulated in float64."""
 
-    def moments_spans(self, memory: Array | None, grad: Array, spans: Bounds, floor: float) -> list[Moments]:
+    def moments(self, memory: Array | None, grad: Array, spans: Bounds, floor: float) -> list[Moments]:
         """Per span, count ``|u| >= floor`` and sum their u, ``|u|`` and u squared, in float64."""
 
-    def sample_spans(self, memory: Array | None, grad: Array, samples: Samples, values: Array) -> None:
+    def sample(self, memory: Array | None, grad: Array, samples: Samples, values: Array) -> None:
         """``values`` = u at every ``stride``-th element of each sample ``(first, stride, count)``."""
 
-    def kth_largest_spans(self, x: Array, spans: Bounds, counts: list[int]) -> list[float]:
+    def kth_largest(self, x: Array, spans: Bounds, counts: list[int]) -> list[float]:
         """Return, per span, the magnitude of its ``counts``-th largest element; counts are at least 1."""
 
     def sorted_magnitudes(self, x: Array, spans: Bounds) -> list[np.ndarray]:
@@ -122,36 +122,36 @@ class Ops(Protocol):
 
     # ---- selection
 
-    def top_k_spans(self, memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
+    def top_k(self, memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
         """Return the indices of the ``counts`` largest ``|u|`` of each span."""
 
-    def threshold_spans(self, memory: Array | None, grad: Array, spans: Bounds,
+    def threshold(self, memory: Array | None, grad: Array, spans: Bounds,
                         lams: list[float]) -> tuple[Array, list[int]]:
         """Return the indices of ``|u| >= lam`` in each span, NaN included, and their number per span."""
 
-    def bin_select_spans(self, memory: Array | None, grad: Array, spans: Bounds, length: int,
+    def bin_select(self, memory: Array | None, grad: Array, spans: Bounds, length: int,
                          zeros: bool = True) -> Array:
         """Return the indices of ``|u + grad| >= max |u|`` of their bin of ``length`` elements (AdaComp)."""
 
-    def random_strata_spans(self, n: int, spans: Bounds, counts: list[int], key: Key) -> Array:
+    def random_strata(self, n: int, spans: Bounds, counts: list[int], key: Key) -> Array:
         """Return ``counts`` random indices per span, one from each of so many nearly equal parts.
 
         Span s draws from the key's worker + s.
         """
 
-    def chunk_max_spans(self, memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
+    def chunk_max(self, memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
         """``positions`` = position of the largest ``|u|`` in each chunk: uint8 for chunks up to 256, else uint16."""
 
-    def chunk_indices_spans(self, positions: Array, spans: Spans, n: int, indices: Array) -> None:
+    def chunk_indices(self, positions: Array, spans: Spans, n: int, indices: Array) -> None:
         """``indices`` = index of each chunk's position; refuses positions outside their chunk."""
 
-    def normal_spans(self, memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
+    def select_normal(self, memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
         """Select about ``targets`` elements per span by Gaussian-k's threshold."""
 
-    def exponential_spans(self, memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
+    def select_exponential(self, memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
         """Select about ``targets`` elements per span by SIDCo's threshold."""
 
-    def sampled_spans(self, memory: Array | None, grad: Array, spans: Bounds, samples: Samples,
+    def select_sampled(self, memory: Array | None, grad: Array, spans: Bounds, samples: Samples,
                       counts: list[int]) -> Found:
         """Select by DGC's threshold: per span, the ``counts``-th largest magnitude of its sample."""
 
@@ -280,25 +280,25 @@ class Ops(Protocol):
     def sketch_estimate(self, table: Array, rows: int, columns: int, seed: int, out: Array) -> None:
         """``out[i]`` = the median over rows of the table's estimates of u[i]."""
 
-    def project_rows_spans(self, memory: Array | None, grad: Array, spans: Bounds, row: int, width: int, seed: int,
+    def project_rows(self, memory: Array | None, grad: Array, spans: Bounds, row: int, width: int, seed: int,
                            out: Array) -> None:
         """Multiply every ``row`` elements of each span with ``width`` columns of random signs."""
 
-    def expand_rows_spans(self, rows: Array, row: int, spans: Bounds, n: int) -> Array:
+    def expand_rows(self, rows: Array, row: int, spans: Bounds, n: int) -> Array:
         """Return the indices of all elements of the given rows, which ascend and are counted through all spans."""
 
     # ---- low rank; matrices are (start, stop, rows, rank) in one vector, their p and q are packed one after another
 
-    def project_all(self, memory: Array | None, grad: Array, matrices: Matrices, q: Array, p: Array) -> None:
+    def project(self, memory: Array | None, grad: Array, matrices: Matrices, q: Array, p: Array) -> None:
         """``p`` (rows x rank) ``= U q`` per matrix."""
 
-    def project_back_all(self, memory: Array | None, grad: Array, matrices: Matrices, p: Array, q: Array) -> None:
+    def project_back(self, memory: Array | None, grad: Array, matrices: Matrices, p: Array, q: Array) -> None:
         """``q`` (columns x rank) ``= U^T p`` per matrix."""
 
-    def low_rank_product_all(self, p: Array, q: Array, matrices: Matrices, out: Array) -> None:
+    def low_rank_product(self, p: Array, q: Array, matrices: Matrices, out: Array) -> None:
         """``out = p q^T`` per matrix."""
 
-    def orthogonalise_all(self, p: Array, matrices: Matrices) -> None:
+    def orthogonalise(self, p: Array, matrices: Matrices) -> None:
         """Replace the columns of each p by orthonormal ones that span at least the same space."""
 
 

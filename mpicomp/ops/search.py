@@ -53,7 +53,7 @@ def exponential_threshold(n: int, magnitudes: float, lam: float, target: int) ->
 def normal_in(ops: Any, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
     require_targets(memory, grad, spans, targets)
     some = [s for s, (start, stop) in enumerate(spans) if targets[s] < stop - start]
-    moments = ops.moments_spans(memory, grad, [spans[s] for s in some], 0.0) if some else []
+    moments = ops.moments(memory, grad, [spans[s] for s in some], 0.0) if some else []
     lams = dict.fromkeys(range(len(spans)), 0.0)
     for s, (n, total, _, squares) in zip(some, moments, strict=True):
         lams[s] = normal_threshold(n, total, squares, normal_quantile(n, targets[s]))
@@ -80,10 +80,10 @@ def exponential_in(ops: Any, memory: Any, grad: Any, spans: Bounds, targets: lis
     for _ in range(STAGES):
         if not bounds:
             break
-        moments = ops.moments_spans(m, values, list(bounds.values()), 0.0)
+        moments = ops.moments(m, values, list(bounds.values()), 0.0)
         tried = {s: exponential_threshold(n, magnitudes, tried[s], targets[s]) if targets[s] < n else 0.0
                  for s, (n, _, magnitudes, _) in zip(bounds, moments, strict=True)}
-        passed, counts = ops.threshold_spans(m, values, list(bounds.values()), finite_or_infinity(tried))
+        passed, counts = ops.threshold(m, values, list(bounds.values()), finite_or_infinity(tried))
         indices = passed if indices is None else indices[passed]
         further = {}
         for s, part in parts_of(indices, bounds, counts).items():
@@ -116,8 +116,8 @@ def too_many(passed: int, n: int, target: int, lam: float) -> bool:
 def sampled_in(ops: Any, memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
     places = require_sampled(memory, grad, spans, samples, counts)
     values = ops.empty(places[-1][1] if places else 0, grad.dtype)
-    ops.sample_spans(memory, grad, samples, values)
-    lams = {s: lam if 0 < lam < inf else nan for s, lam in enumerate(ops.kth_largest_spans(values, places, counts))}
+    ops.sample(memory, grad, samples, values)
+    lams = {s: lam if 0 < lam < inf else nan for s, lam in enumerate(ops.kth_largest(values, places, counts))}
     found = _reaching(ops, memory, grad, spans, {s: lam for s, lam in lams.items() if lam > 0})
     return _all_of(ops, found, lams, grad)
 
@@ -126,7 +126,7 @@ def _reaching(ops: Any, memory: Any, grad: Any, spans: Bounds, lams: dict[int, f
     """By span, all that reach its threshold; what is not finite, where that is not."""
     if not lams:
         return {}
-    indices, counts = ops.threshold_spans(memory, grad, [spans[s] for s in lams], finite_or_infinity(lams))
+    indices, counts = ops.threshold(memory, grad, [spans[s] for s in lams], finite_or_infinity(lams))
     return parts_of(indices, lams, counts)
 
 

@@ -187,8 +187,11 @@ def _joined(found: list[Any], concatenate: Callable[..., Any], n: int) -> Any:
 
 
 def _parts(spans: Spans, n: int, positions: Array) -> Iterator[tuple[int, int, int, Array]]:
-    """Each span with its part of ``positions``, of which there must be one a chunk."""
+    """Each span with its part of ``positions``, one per chunk, in the type that the largest chunk needs."""
     counts = chunk_counts(spans, n)
+    dtype = np.dtype(np.uint8 if max((chunk for *_, chunk in spans), default=1) <= 256 else np.uint16)
+    if positions.dtype != dtype:
+        raise InvalidArgument(f"positions must be of dtype {dtype}, got {positions.dtype}")
     if sum(counts) != positions.size:
         raise InvalidArgument(f"positions must have {sum(counts)} elements, got {positions.size}")
     at = 0

@@ -114,7 +114,7 @@ def _hamming(own: Array | None, sent: Sent, u: Array, ctx: StepContext) -> float
     """Normalised Hamming distance of a worker's own selection to what it sent."""
     ops, indices = ctx.ops, sent.indices
     if ctx.selector.agreed and indices is not None:
-        own = ops.top_k_spans(None, u, [(0, u.size)], [indices.size])
+        own = ops.top_k(None, u, [(0, u.size)], [indices.size])
     counts = _count(own, ctx), _count(indices, ctx)
     both = min(counts) if own is None or indices is None else ops.common(own, indices)[0].size
     return (sum(counts) - 2 * both) / sum(counts) if sum(counts) else 0.0

@@ -129,7 +129,7 @@ class StepContext:
         if self.result is None:
             return None
         largest, least = self.result
-        positions, _ = self.ops.threshold_spans(None, values, [(0, values.size)], [least])
+        positions, _ = self.ops.threshold(None, values, [(0, values.size)], [least])
         if not positions.size:
             return None
         excess = Compensated(None, values).at(positions, self.ops)

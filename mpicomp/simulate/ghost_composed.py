@@ -31,13 +31,13 @@ class Composed:
         self.gather(memory, grad, indices, values)
         return self.count_beyond(None, values, limit)
 
-    def normal_spans(self, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
+    def select_normal(self, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
         return normal_in(self, memory, grad, spans, targets)
 
-    def exponential_spans(self, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
+    def select_exponential(self, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
         return exponential_in(self, memory, grad, spans, targets)
 
-    def sampled_spans(self, memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
+    def select_sampled(self, memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
         return sampled_in(self, memory, grad, spans, samples, counts)
 
     def add_lists(self, lists: list[Any], values: list[Any], n: int, filled: bool = False) -> tuple[Any, Any]:

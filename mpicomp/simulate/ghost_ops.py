@@ -25,7 +25,6 @@ from ..ops.spans import (
     project_each,
     project_rows_in,
     random_strata_in,
-    sample_in,
     threshold_in,
     top_k_in,
 )
@@ -36,17 +35,18 @@ from .index_spacing import Spread, joined, union
 # What operations count by: the elements of the largest argument, or of the one at this place.
 IN_PLACE = {
     "add": None, "multiply": None, "minimum": None, "maximum": None, "scale": None, "widen": None, "narrow": None,
-    "add_widened": None, "chunk_max": None, "chunk_indices": None, "scatter": 1, "clear": 1,
-    "masked_update": None, "dense_update": None, "axpby": None, "sample": 4, "group_norms": 0, "group_means": 0,
+    "add_widened": None, "scatter": 1, "clear": 1,
+    "masked_update": None, "dense_update": None, "axpby": None, "group_norms": 0, "group_means": 0,
     "pack_signs": None, "unpack_signs": 4, "pack_levels": 0, "unpack_levels": 5, "quantise": 0,
     "dequantise": None, "pack_gaps": 0, "unpack_gaps": 3, "pack_bitmap": 0, "unpack_bitmap": 2, "pack_natural": None,
-    "unpack_natural": None, "project": 1, "project_back": 1, "low_rank_product": 3, "orthogonalise": None,
+    "unpack_natural": None,
 }  # fmt: skip
 STEP = "step"  # what a step of a scheme costs whatever its length: counted once a step
 SAMPLED = 4 << 16  # elements from which on top_k's sample grows no more (ops/cpu/top_k.cpp): a constant part
 TOP_K_SHORT, TOP_K_LEAST = "top_k_short", "top_k_least"  # an element of less; a whole call on so many elements
 KERNELS = (
-    "copy", *IN_PLACE, "count_nonfinite", "squared_norm", "threshold", "top_k", "union", "largest_gap", "random_strata",
+    "copy", *IN_PLACE, "chunk_max", "chunk_indices", "sample", "project", "project_back", "low_rank_product",
+    "orthogonalise", "count_nonfinite", "squared_norm", "threshold", "top_k", "union", "largest_gap", "random_strata",
     STEP, "gather", "scatter_add", "common", "moments", "bin_select", "count_sketch", "sketch_estimate", "project_rows",
     "expand_rows", TOP_K_SHORT, TOP_K_LEAST,
 )  # fmt: skip
@@ -143,69 +143,69 @@ class GhostOps(Composed):
     def unpack(self, flat: Any, arrays: list[Any]) -> None:
         self.work("copy", flat.size)
 
-    def project_all(self, memory: Any, grad: Any, matrices: Matrices, q: Any, p: Any) -> None:
-        project_each(self.project, memory, grad, matrices, q, p)
+    def project(self, memory: Any, grad: Any, matrices: Matrices, q: Any, p: Any) -> None:
+        project_each(lambda memory, u, rows, q, p: self.work("project", u.size), memory, grad, matrices, q, p)
 
-    def project_back_all(self, memory: Any, grad: Any, matrices: Matrices, p: Any, q: Any) -> None:
-        project_back_each(self.project_back, memory, grad, matrices, p, q)
+    def project_back(self, memory: Any, grad: Any, matrices: Matrices, p: Any, q: Any) -> None:
+        project_back_each(lambda memory, u, rows, p, q: self.work("project_back", u.size), memory, grad, matrices, p, q)
 
-    def low_rank_product_all(self, p: Any, q: Any, matrices: Matrices, out: Any) -> None:
-        low_rank_product_each(self.low_rank_product, p, q, matrices, out)
+    def low_rank_product(self, p: Any, q: Any, matrices: Matrices, out: Any) -> None:
+        low_rank_product_each(lambda p, q, rows, out: self.work("low_rank_product", out.size), p, q, matrices, out)
 
-    def orthogonalise_all(self, p: Any, matrices: Matrices) -> None:
-        orthogonalise_each(self.orthogonalise, p, matrices)
+    def orthogonalise(self, p: Any, matrices: Matrices) -> None:
+        orthogonalise_each(lambda p, rows: self.work("orthogonalise", p.size), p, matrices)
 
-    def top_k_spans(self, memory: Any, grad: Any, spans: Bounds, counts: list[int]) -> Ghost:
-        return top_k_in(self.top_k, self.concatenate, memory, grad, spans, counts)
+    def top_k(self, memory: Any, grad: Any, spans: Bounds, counts: list[int]) -> Ghost:
+        return top_k_in(self._top_k, self.concatenate, memory, grad, spans, counts)
 
-    def threshold_spans(self, memory: Any, grad: Any, spans: Bounds, lams: list[float]) -> tuple[Ghost, list[int]]:
-        return threshold_in(self.threshold, self.concatenate, memory, grad, spans, lams)
+    def threshold(self, memory: Any, grad: Any, spans: Bounds, lams: list[float]) -> tuple[Ghost, list[int]]:
+        return threshold_in(self._threshold, self.concatenate, memory, grad, spans, lams)
 
-    def bin_select_spans(self, memory: Any, grad: Any, spans: Bounds, length: int, zeros: bool = True) -> Ghost:
-        found = bin_select_in(self.bin_select, self.concatenate, memory, grad, spans, length)
+    def bin_select(self, memory: Any, grad: Any, spans: Bounds, length: int, zeros: bool = True) -> Ghost:
+        found = bin_select_in(self._bin_select, self.concatenate, memory, grad, spans, length)
         if not zeros:
             self.work("gather", found.size)
             self.work("threshold", found.size)
         return found
 
-    def random_strata_spans(self, n: int, spans: Bounds, counts: list[int], key: RandomKey) -> Ghost:
-        return random_strata_in(self.random_strata, self.concatenate, n, spans, counts, key)
+    def random_strata(self, n: int, spans: Bounds, counts: list[int], key: RandomKey) -> Ghost:
+        return random_strata_in(self._random_strata, self.concatenate, n, spans, counts, key)
 
-    def moments_spans(self, memory: Any, grad: Any, spans: Bounds, floor: float) -> list[Moments]:
-        return moments_in(self.moments, memory, grad, spans, floor)
+    def moments(self, memory: Any, grad: Any, spans: Bounds, floor: float) -> list[Moments]:
+        return moments_in(self._moments, memory, grad, spans, floor)
 
-    def project_rows_spans(self, memory: Any, grad: Any, spans: Bounds, row: int, width: int, seed: int,
-                           out: Any) -> None:
-        project_rows_in(self.project_rows, memory, grad, spans, row, width, seed, out)
+    def project_rows(self, memory: Any, grad: Any, spans: Bounds, row: int, width: int, seed: int, out: Any) -> None:
+        project_rows_in(self._project_rows, memory, grad, spans, row, width, seed, out)
 
-    def expand_rows_spans(self, rows: Any, row: int, spans: Bounds, n: int) -> Ghost:
-        return expand_rows_in(self.expand_rows, self.concatenate, self.positions_of, rows, row, spans, n)
+    def expand_rows(self, rows: Any, row: int, spans: Bounds, n: int) -> Ghost:
+        return expand_rows_in(self._expand_rows, self.concatenate, self.positions_of, rows, row, spans, n)
 
-    def sample_spans(self, memory: Any, grad: Any, samples: Samples, values: Any) -> None:
-        sample_in(self.sample, memory, grad, samples, values)
+    def sample(self, memory: Any, grad: Any, samples: Samples, values: Any) -> None:
+        for _, _, count in samples:
+            self.work("sample", count)
 
-    def kth_largest_spans(self, x: Any, spans: Bounds, counts: list[int]) -> list[float]:
+    def kth_largest(self, x: Any, spans: Bounds, counts: list[int]) -> list[float]:
         """Each the least of a selection, which is read."""
         for (start, stop), k in zip(spans, counts, strict=True):
-            x[start:stop][self.top_k(None, x[start:stop], k)].copy()
+            x[start:stop][self._top_k(None, x[start:stop], k)].copy()
         return [1.0] * len(spans)
 
     # -- what is chosen
 
-    def chunk_max_spans(self, memory: Any, grad: Any, spans: list[tuple[int, int, int]], positions: Any) -> None:
+    def chunk_max(self, memory: Any, grad: Any, spans: list[tuple[int, int, int]], positions: Any) -> None:
         self.work("chunk_max", grad.size)
 
-    def chunk_indices_spans(self, positions: Any, spans: list[tuple[int, int, int]], n: int, indices: Any) -> None:
+    def chunk_indices(self, positions: Any, spans: list[tuple[int, int, int]], n: int, indices: Any) -> None:
         self.work("chunk_indices", positions.size)
 
-    def threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:
+    def _threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:
         self.work("threshold", grad.size)
         if lam == 0 and not grad.spread:  # (of sums it is what a search for more than there are ends at)
             return self._indices(grad.size, grad.size, grad.size)
         places = grad.spread.width if grad.spread else grad.size
         return self._indices(grad.size, min(grad.size, max(1, round(self.passing * places))), grad.size)
 
-    def top_k(self, memory: Any, grad: Any, k: int) -> Ghost:
+    def _top_k(self, memory: Any, grad: Any, k: int) -> Ghost:
         if grad.size < SAMPLED:
             self.work(TOP_K_SHORT, grad.size)
         else:
@@ -213,15 +213,15 @@ class GhostOps(Composed):
             self.work("top_k", grad.size - SAMPLED)
         return self._indices(grad.size, k, grad.size)
 
-    def bin_select(self, memory: Any, grad: Any, length: int) -> Ghost:
+    def _bin_select(self, memory: Any, grad: Any, length: int) -> Ghost:
         self.work("bin_select", grad.size)
         return self._indices(grad.size, min(grad.size, BIN * -(-grad.size // length)), grad.size)
 
-    def random_strata(self, n: int, k: int, key: RandomKey) -> Ghost:
+    def _random_strata(self, n: int, k: int, key: RandomKey) -> Ghost:
         self.work("random_strata", k)
         return self._indices(n, k, n)
 
-    def expand_rows(self, rows: Any, row: int, n: int) -> Ghost:
+    def _expand_rows(self, rows: Any, row: int, n: int) -> Ghost:
         count = min(n, rows.size * row)
         self.work("expand_rows", count)
         return self._indices(n, count, n)
@@ -250,7 +250,7 @@ class GhostOps(Composed):
     def sketch_estimate(self, table: Any, rows: int, columns: int, seed: int, out: Any) -> None:
         self.work("sketch_estimate", rows * out.size)
 
-    def project_rows(self, memory: Any, grad: Any, row: int, width: int, seed: int, out: Any) -> None:
+    def _project_rows(self, memory: Any, grad: Any, row: int, width: int, seed: int, out: Any) -> None:
         self.work("project_rows", width * grad.size)
 
     # -- what is measured
@@ -279,7 +279,7 @@ class GhostOps(Composed):
         self.work("squared_norm", x.size)
         return 1.0
 
-    def moments(self, memory: Any, grad: Any, floor: float) -> Moments:
+    def _moments(self, memory: Any, grad: Any, floor: float) -> Moments:
         """Of normal deviates, all of which count."""
         self.work("moments", grad.size)
         return grad.size, 0.0, math.sqrt(2 / math.pi) * grad.size, float(grad.size)

@@ -60,9 +60,9 @@ class Model:
 
     @staticmethod
     def _compress_one(memory, grad, rows, p, q) -> None:
-        cpu.project(memory, grad, rows, q, p)
-        cpu.orthogonalise(p, rows)
-        cpu.project_back(memory, grad, rows, p, q)
+        cpu.project(memory, grad, [(0, grad.size, rows, p.size // rows)], q, p)
+        cpu.orthogonalise(p, [(0, 0, rows, p.size // rows)])
+        cpu.project_back(memory, grad, [(0, grad.size, rows, p.size // rows)], p, q)
 
     def blas(self) -> None:
         for rows, rank, _, _, u, p, q, _ in self.parts:
@@ -73,7 +73,7 @@ class Model:
 
     def product(self) -> None:
         for rows, _, _, _, _, p, q, out in self.parts:
-            cpu.low_rank_product(p, q, rows, out)
+            cpu.low_rank_product(p, q, [(0, out.size, rows, p.size // rows)], out)
 
     def blas_product(self) -> None:
         for rows, rank, _, _, _, p, q, out in self.parts:

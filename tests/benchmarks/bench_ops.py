@@ -34,9 +34,9 @@ def cases(n: int) -> list[Case]:
     memory, grad = rng.standard_normal((2, n), dtype=np.float32)
     nxt, half = np.empty_like(grad), np.empty(n, np.uint16)
     positions = np.empty(-(-n // 112), np.uint8)
-    cpu.chunk_max(memory, grad, 112, positions)
+    cpu.chunk_max(memory, grad, [(0, grad.size, 112)], positions)
     indices = np.empty(len(positions), np.int32)
-    cpu.chunk_indices(positions, 112, n, indices)
+    cpu.chunk_indices(positions, [(0, n, 112)], n, indices)
     values = np.empty(len(indices), np.float32)
     cpu.gather(memory, grad, indices, values)
     k, lam = int(n * DENSITY), 4.65  # |N(0, 2)| exceeds 4.65 with probability 0.001
@@ -47,15 +47,15 @@ def cases(n: int) -> list[Case]:
     large_table = np.empty(5 << 20, np.float32)
     rows = np.arange(0, n // 1024, 100, dtype=np.int32)
     return [
-        ("chunk_max C=112", 8 * n, lambda: cpu.chunk_max(memory, grad, 112, positions)),
-        ("chunk_max C=112, no memory", 4 * n, lambda: cpu.chunk_max(None, grad, 112, positions)),
-        ("chunk_max C=10", 8 * n, lambda: cpu.chunk_max(memory, grad, 10, small)),
-        ("chunk_max C=1000", 8 * n, lambda: cpu.chunk_max(memory, grad, 1000, large)),
-        ("chunk_indices", 5 * len(indices), lambda: cpu.chunk_indices(positions, 112, n, indices)),
-        ("threshold 0.1 %", 8 * n, lambda: cpu.threshold(memory, grad, lam)),
-        ("threshold 10 %", 8 * n, lambda: cpu.threshold(memory, grad, 2.326)),
-        ("top_k 0.1 %", 8 * n, lambda: cpu.top_k(memory, grad, k)),
-        ("top_k 10 %", 8 * n, lambda: cpu.top_k(memory, grad, n // 10)),
+        ("chunk_max C=112", 8 * n, lambda: cpu.chunk_max(memory, grad, [(0, grad.size, 112)], positions)),
+        ("chunk_max C=112, no memory", 4 * n, lambda: cpu.chunk_max(None, grad, [(0, grad.size, 112)], positions)),
+        ("chunk_max C=10", 8 * n, lambda: cpu.chunk_max(memory, grad, [(0, grad.size, 10)], small)),
+        ("chunk_max C=1000", 8 * n, lambda: cpu.chunk_max(memory, grad, [(0, grad.size, 1000)], large)),
+        ("chunk_indices", 5 * len(indices), lambda: cpu.chunk_indices(positions, [(0, n, 112)], n, indices)),
+        ("threshold 0.1 %", 8 * n, lambda: cpu.threshold(memory, grad, [(0, grad.size)], [lam])[0]),
+        ("threshold 10 %", 8 * n, lambda: cpu.threshold(memory, grad, [(0, grad.size)], [2.326])[0]),
+        ("top_k 0.1 %", 8 * n, lambda: cpu.top_k(memory, grad, [(0, grad.size)], [k])),
+        ("top_k 10 %", 8 * n, lambda: cpu.top_k(memory, grad, [(0, grad.size)], [n // 10])),
         ("gather 1/112", 2 * line, lambda: cpu.gather(memory, grad, indices, values)),
         ("scatter 1/112", 2 * line, lambda: cpu.scatter(nxt, indices, values)),
         ("masked_update", 12 * n, lambda: cpu.masked_update(nxt, grad, indices, values, 0.1)),
@@ -72,8 +72,9 @@ def cases(n: int) -> list[Case]:
         ("count_sketch 5 x 2^20", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 20, 1, large_table)),
         ("sketch_estimate 5 x 2^16", 4 * n, lambda: cpu.sketch_estimate(table, 5, 1 << 16, 1, nxt)),
         ("sketch_estimate 5 x 2^20", 4 * n, lambda: cpu.sketch_estimate(large_table, 5, 1 << 20, 1, nxt)),
-        ("project_rows 1024, width 4", 8 * n, lambda: cpu.project_rows(memory, grad, 1024, 4, 1, projected)),
-        ("expand_rows 1 %, of 1024", 4 * 1024 * len(rows), lambda: cpu.expand_rows(rows, 1024, n)),
+        ("project_rows 1024, width 4", 8 * n, lambda: cpu.project_rows(memory, grad, [(0, grad.size)], 1024, 4, 1,
+                                                                       projected)),
+        ("expand_rows 1 %, of 1024", 4 * 1024 * len(rows), lambda: cpu.expand_rows(rows, 1024, [(0, n)], n)),
     ]
 
 
@@ -85,19 +86,19 @@ def selector_cases(memory, grad, other, lam: float) -> list[Case]:
     memory, tenth = memory.copy(), 0.1 * grad  # a gradient is small beside what has gathered in its memory
 
     def threshold() -> None:
-        cpu.threshold(memory, grad, lam)
+        cpu.threshold(memory, grad, [(0, grad.size)], [lam])[0]
 
     return [
-        ("moments", 8 * n, lambda: cpu.moments(memory, grad, 0)),
-        ("moments above 0.1 %", 8 * n, lambda: cpu.moments(memory, grad, lam)),
-        ("moments, no memory", 4 * n, lambda: cpu.moments(None, grad, 0)),
-        ("moments, then threshold", 16 * n, lambda: (cpu.moments(memory, grad, 0), threshold())),
-        ("sample 1 %", lines, lambda: cpu.sample(memory, grad, 7, 100, values)),
+        ("moments", 8 * n, lambda: cpu.moments(memory, grad, [(0, grad.size)], 0)[0]),
+        ("moments above 0.1 %", 8 * n, lambda: cpu.moments(memory, grad, [(0, grad.size)], lam)[0]),
+        ("moments, no memory", 4 * n, lambda: cpu.moments(None, grad, [(0, grad.size)], 0)[0]),
+        ("moments, then threshold", 16 * n, lambda: (cpu.moments(memory, grad, [(0, grad.size)], 0)[0], threshold())),
+        ("sample 1 %", lines, lambda: cpu.sample(memory, grad, [(7, 100, values.size)], values)),
         ("sample 1 %, then threshold", lines + 8 * n,
-         lambda: (cpu.sample(memory, grad, 7, 100, values), threshold())),
-        ("bin_select 50", 8 * n, lambda: cpu.bin_select(memory, tenth, 50)),
-        ("bin_select 500", 8 * n, lambda: cpu.bin_select(memory, tenth, 500)),
-        ("bin_select 5000", 8 * n, lambda: cpu.bin_select(memory, tenth, 5000)),
+         lambda: (cpu.sample(memory, grad, [(7, 100, values.size)], values), threshold())),
+        ("bin_select 50", 8 * n, lambda: cpu.bin_select(memory, tenth, [(0, tenth.size)], 50)),
+        ("bin_select 500", 8 * n, lambda: cpu.bin_select(memory, tenth, [(0, tenth.size)], 500)),
+        ("bin_select 5000", 8 * n, lambda: cpu.bin_select(memory, tenth, [(0, tenth.size)], 5000)),
         ("dense_update", 16 * n, lambda: cpu.dense_update(memory, grad, other, 0.1)),
         ("axpby", 12 * n, lambda: cpu.axpby(other, 0.5, other, 1.0, grad)),
     ]
@@ -139,7 +140,7 @@ def compare_top_k(n: int, number_of_rounds: int) -> None:
     """Exact top-k beside what others offer, alternating."""
     x = np.random.default_rng(3).standard_normal(n, dtype=np.float32)
     k = int(n * DENSITY)
-    calls = {"top_k": lambda: cpu.top_k(None, x, k), **rivals(x, k)}
+    calls = {"top_k": lambda: cpu.top_k(None, x, [(0, x.size)], [k]), **rivals(x, k)}
     rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(number_of_rounds)]
     medians = {name: statistics.median(times[name] for times in rounds) for name in calls}
     print(f"\nthe {k} largest magnitudes, no memory; the others are given |x|")

@@ -51,9 +51,9 @@ def sets(xp: Any, n: int) -> list[dict[str, Any]]:
         generator = xp.random.default_rng(seed)
         memory, grad = (generator.standard_normal(n, dtype=xp.float32) for _ in range(2))
         positions = xp.empty(-(-n // CHUNK), xp.uint8)
-        gpu.chunk_max(memory, grad, CHUNK, positions)
+        gpu.chunk_max(memory, grad, [(0, grad.size, CHUNK)], positions)
         indices = xp.empty(positions.size, gpu.index_dtype(n))
-        gpu.chunk_indices(positions, CHUNK, n, indices)
+        gpu.chunk_indices(positions, [(0, n, CHUNK)], n, indices)
         values = xp.empty(indices.size, xp.float32)
         gpu.gather(memory, grad, indices, values)
         made.append({"memory": memory, "grad": grad, "out": xp.empty_like(grad), "positions": positions,
@@ -98,13 +98,14 @@ def cases(xp: Any, n: int) -> list[Case]:
 
     return [
         Case("compensate + chunk-max", 8 * n,
-             lambda s: gpu.chunk_max(s["memory"], s["grad"], CHUNK, s["positions"]), 0.85,
+             lambda s: gpu.chunk_max(s["memory"], s["grad"], [(0, s["grad"].size, CHUNK)], s["positions"]), 0.85,
              lambda s, _: chunks_are_right(xp, s), ("positions",)),
-        Case("threshold compaction, 0.1 %", 8 * n, lambda s: gpu.threshold(s["memory"], s["grad"], LAM), 0.75,
+        Case("threshold compaction, 0.1 %", 8 * n,
+             lambda s: gpu.threshold(s["memory"], s["grad"], [(0, s["grad"].size)], [LAM])[0], 0.75,
              lambda s, found: bool((found == xp.flatnonzero(xp.abs(s["memory"] + s["grad"]) >= LAM)).all())),
-        Case("exact top-k, 0.1 %", 8 * n, lambda s: gpu.top_k(s["memory"], s["grad"], k), None,
+        Case("exact top-k, 0.1 %", 8 * n, lambda s: gpu.top_k(s["memory"], s["grad"], [(0, s["grad"].size)], [k]), None,
              lambda s, found: largest_are_right(xp, xp.abs(s["memory"] + s["grad"]), found, k)),
-        Case(AGAINST, 4 * n, lambda s: gpu.top_k(None, s["grad"], k), None,
+        Case(AGAINST, 4 * n, lambda s: gpu.top_k(None, s["grad"], [(0, s["grad"].size)], [k]), None,
              lambda s, found: largest_are_right(xp, xp.abs(s["grad"]), found, k)),
         Case("one-bit encode", 4 * n + n // 8, lambda s: gpu.pack_signs(s["grad"], s["bits"]), 0.70,
              lambda s, _: bool((s["bits"] == xp.packbits(~xp.signbit(s["grad"]), bitorder="little")).all()), ("bits",)),
@@ -115,13 +116,13 @@ def cases(xp: Any, n: int) -> list[Case]:
              lambda s: gpu.unpack_levels(levels, groups, scales, LEVELS, 4, s["out"])),
         Case("count non-finite", 4 * n, lambda s: gpu.count_nonfinite(s["grad"]), None,
              lambda _, found: found == (0, -1)),
-        Case(f"moments of {TENSORS} tensors", 8 * n, lambda s: gpu.moments_spans(s["memory"], s["grad"], tensors, 0.0)),
+        Case(f"moments of {TENSORS} tensors", 8 * n, lambda s: gpu.moments(s["memory"], s["grad"], tensors, 0.0)),
         Case("Gaussian-k's search, 0.1 %", 24 * n,
-             lambda s: gpu.normal_spans(s["memory"], s["grad"], [(0, n)], [k])),
+             lambda s: gpu.select_normal(s["memory"], s["grad"], [(0, n)], [k])),
         Case("SIDCo's search, 0.1 %", 30 * n,
-             lambda s: gpu.exponential_spans(s["memory"], s["grad"], [(0, n)], [k])),
+             lambda s: gpu.select_exponential(s["memory"], s["grad"], [(0, n)], [k])),
         Case(f"projections of {TENSORS} tensors' rows of {ROW}", 8 * n + products.nbytes,
-             lambda s: gpu.project_rows_spans(s["memory"], s["grad"], tensors, ROW, WIDTH, 1, products)),
+             lambda s: gpu.project_rows(s["memory"], s["grad"], tensors, ROW, WIDTH, 1, products)),
         Case("cupy.argpartition of |gradient|", 4 * n, lambda s: xp.argpartition(xp.abs(s["grad"]), n - k)),
         Case("add", 12 * n, lambda s: gpu.add(s["out"], s["grad"])),
         Case("masked update", 12 * n, update, 0.85, updated),  # the last one: it changes what the others read
@@ -236,8 +237,8 @@ def scalecom(xp: Any) -> Iterator[dict[str, Any]]:
 
     def step(s: Any) -> None:
         gpu.pack([grad.reshape(-1) for grad in s["grads"]], s["flat"])
-        gpu.chunk_max(s["memory"], s["flat"], CHUNK, s["positions"])
-        gpu.chunk_indices(s["positions"], CHUNK, s["n"], s["indices"])
+        gpu.chunk_max(s["memory"], s["flat"], [(0, s["flat"].size, CHUNK)], s["positions"])
+        gpu.chunk_indices(s["positions"], [(0, s["n"], CHUNK)], s["n"], s["indices"])
         gpu.gather_counted(s["memory"], s["flat"], s["indices"], s["values"])
         gpu.masked_update(s["memory"], s["flat"], s["indices"], s["values"], BETA)
         gpu.unpack_sparse(s["indices"], s["values"], [mean.reshape(-1) for mean in s["means"]])

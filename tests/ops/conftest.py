@@ -19,7 +19,7 @@ from on_gpu import OnGPU
 
 import mpicomp.ops
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import extension, gpu, oracle
+from mpicomp.ops import extension, gpu, oracle, spans
 from mpicomp.ops.gpu import cuda_runtime
 
 ON_GPU = os.environ.get("MPICOMP_TEST_GPU") == "1"
@@ -134,7 +134,7 @@ def rng():
 def wide_indices(monkeypatch):
     """Selections answer with 64-bit indices, as they do for vectors over 2^31 - 1 elements."""
     _cpu.set_index_limit(0)
-    for home in (gpu.base, gpu.collect, gpu.largest, gpu.selection, gpu.sketch, gpu.unions):
+    for home in (spans, gpu.base, gpu.collect, gpu.largest, gpu.selection, gpu.sketch, gpu.unions):
         monkeypatch.setattr(home, "index_dtype", lambda n: np.dtype(np.int64))
     yield
     _cpu.set_index_limit(2**31 - 1)

@@ -16,7 +16,8 @@ LENGTHS = (1, 2, 7, 15, 16, 17, 50, 100, 256, 500, 1000, 1023, 1024, 1025, 3000,
 
 def assert_same_selection(ops, memory, grad, lengths):
     for length in lengths:
-        assert_same(ops.bin_select(memory, grad, length), oracle.bin_select(memory, grad, length))
+        assert_same(ops.bin_select(memory, grad, [(0, grad.size)], length),
+                    oracle.bin_select(memory, grad, [(0, grad.size)], length))
 
 
 @pytest.mark.parametrize("has_memory", [True, False])
@@ -46,13 +47,14 @@ def test_specials(cpu_ops, rng, dtype):
 
 def test_wide_indices(ops, rng, wide_indices):
     grad = vector(rng, 300, np.float32)
-    assert_same(ops.bin_select(None, grad, 50), oracle.bin_select(None, grad, 50).astype(np.int64))
+    assert_same(ops.bin_select(None, grad, [(0, grad.size)], 50),
+                oracle.bin_select(None, grad, [(0, grad.size)], 50).astype(np.int64))
 
 
 def test_a_bin_in_which_all_reach_the_peak(ops):
     grad = np.ones(2500, np.float32)
     for length in (50, 1024, 2500):
-        assert_same(ops.bin_select(None, grad, length), np.arange(2500, dtype=np.int32))
+        assert_same(ops.bin_select(None, grad, [(0, grad.size)], length), np.arange(2500, dtype=np.int32))
 
 
 @settings(max_examples=200, deadline=None)
@@ -60,7 +62,8 @@ def test_a_bin_in_which_all_reach_the_peak(ops):
 def test_any_floats(values, length, data):
     memory = data.draw(st.lists(st.floats(width=32), min_size=len(values), max_size=len(values)))
     memory, grad = np.float32(memory), np.float32(values)
-    assert_same(cpu.bin_select(memory, grad, length), oracle.bin_select(memory, grad, length))
+    assert_same(cpu.bin_select(memory, grad, [(0, grad.size)], length),
+                oracle.bin_select(memory, grad, [(0, grad.size)], length))
 
 
 def test_arguments(ops):
@@ -68,6 +71,8 @@ def test_arguments(ops):
     for length in (0, -1):
         for module in (ops, oracle):
             with pytest.raises(InvalidArgument, match=f"length must be at least 1, got {length}"):
-                module.bin_select(None, grad, length)
-    refuse(lambda m, g: ops.bin_select(m, g, 5), grad[:3].copy(), grad, match="memory must have 10 elements, got 3")
-    refuse(lambda g: ops.bin_select(None, g, 5), np.int32([1]), match="grad must be of dtype float32, float64")
+                module.bin_select(None, grad, [(0, grad.size)], length)
+    refuse(lambda m, g: ops.bin_select(m, g, [(0, g.size)], 5), grad[:3].copy(), grad,
+           match="memory must have 10 elements, got 3")
+    refuse(lambda g: ops.bin_select(None, g, [(0, g.size)], 5), np.int32([1]),
+           match="grad must be of dtype float32, float64")

@@ -108,14 +108,15 @@ def kernels_with(file, right, wrong):
 
 def select(rng):
     grad = vector(rng, 40_001, np.float32)  # ten tiles
-    got, expected = gpu.threshold(None, grad, 2.0), oracle.threshold(None, grad, 2.0)
+    got, expected = gpu.threshold(None, grad, [(0, grad.size)], [2.0])[0], oracle.threshold(None, grad,
+                                                                                            [(0, grad.size)], [2.0])[0]
     np.testing.assert_array_equal(got, expected)
 
 
 def largest_of_spans(rng):
     """Spans that are not sampled, whose tiles nothing is kept of, between those that are."""
     grad, spans = vector(rng, 90_001, np.float32), [(0, 20_000), (20_000, 70_000), (70_000, 90_001)]
-    got, expected = (ops.top_k_spans(None, grad, spans, [9, 40_000, 9]) for ops in (gpu, oracle))
+    got, expected = (ops.top_k(None, grad, spans, [9, 40_000, 9]) for ops in (gpu, oracle))
     np.testing.assert_array_equal(got, expected)
 
 
@@ -124,11 +125,11 @@ def norm(rng):
 
 
 def moments(rng):
-    gpu.moments(None, vector(rng, 40_001, np.float32), 1.0)
+    gpu.moments(None, vector(rng, 40_001, np.float32), [(0, 40_001)], 1.0)
 
 
 def search(rng):
-    gpu.normal_spans(None, vector(rng, 40_001, np.float32), [(0, 40_001)], [9])
+    gpu.select_normal(None, vector(rng, 40_001, np.float32), [(0, 40_001)], [9])
 
 
 def nonfinite(rng):
@@ -176,7 +177,7 @@ def test_candidates_have_no_more_than_their_room(rng, monkeypatch):
     x[rng.permutation(n)[: largest.guessed(n, k)[1] + 1]] = 1
     with kernels_with("collect.cu", "place >= area.room", "place > area.room"), \
             pytest.raises(AssertionError, match="outside"):
-        gpu.top_k(None, x, k)
+        gpu.top_k(None, x, [(0, x.size)], [k])
 
 
 def test_selection_in_any_order_of_its_blocks(rng, checked):
@@ -200,8 +201,8 @@ def test_many_threads_find_the_same_fault(checked):
     for call in (
         lambda: gpu.quantise(x, 1.0, 0, KEY, np.empty(n, np.int8)),
         lambda: gpu.pack_natural(x, 10, 0, KEY, np.empty(n, np.uint8)),
-        lambda: gpu.chunk_indices(far, 2, 2 * n, np.empty(n, np.int32)),
-        lambda: gpu.chunk_indices_spans(far, [(0, 2, 2), (2, 2 * n, 2)], 2 * n, np.empty(n, np.int32)),
+        lambda: gpu.chunk_indices(far, [(0, 2 * n, 2)], 2 * n, np.empty(n, np.int32)),
+        lambda: gpu.chunk_indices(far, [(0, 2, 2), (2, 2 * n, 2)], 2 * n, np.empty(n, np.int32)),
         lambda: gpu.group_norms(x, bounds, "max", np.empty(n, np.float32)),
     ):
         with pytest.raises(MpicompError):

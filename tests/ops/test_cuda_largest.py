@@ -83,8 +83,8 @@ def test_any_vector(ops, rng, dtype, kind):
     n = int(rng.integers(SAMPLE, 2 * SAMPLE))
     x, memory = vectors(rng, n, dtype)[kind], with_specials(rng, vector(rng, n, dtype))
     for k in (0, 1, n // int(rng.choice([30, 300, 1000]))):
-        assert_same(ops.top_k(None, x, k), oracle.top_k(None, x, k))
-    assert_same(ops.top_k(memory, x, n // 100), oracle.top_k(memory, x, n // 100))
+        assert_same(ops.top_k(None, x, [(0, x.size)], [k]), oracle.top_k(None, x, [(0, x.size)], [k]))
+    assert_same(ops.top_k(memory, x, [(0, x.size)], [n // 100]), oracle.top_k(memory, x, [(0, x.size)], [n // 100]))
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -98,10 +98,10 @@ def test_any_spans(ops, rng, dtype):
     for name in rng.permutation(list(kinds))[:5]:
         x = kinds[name]
         counts = [100, 30, 7, 0, ends[3] - ends[2] - 1, 1]
-        found, expected = ops.top_k_spans(None, x, spans, counts), oracle.top_k_spans(None, x, spans, counts)
+        found, expected = ops.top_k(None, x, spans, counts), oracle.top_k(None, x, spans, counts)
         np.testing.assert_array_equal(found, expected, name)
     counts = [1, 100, 99, 0, 50, 9]
-    assert_same(ops.top_k_spans(memory, x, spans, counts), oracle.top_k_spans(memory, x, spans, counts))
+    assert_same(ops.top_k(memory, x, spans, counts), oracle.top_k(memory, x, spans, counts))
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -113,19 +113,20 @@ def test_the_vector_is_read_once(ops, rng, after, sure, dtype, has_memory):
     memory, spans = memory if has_memory else None, [(0, 2 * SAMPLE + 5), (2 * SAMPLE + 5, n)]
     spoilt = after("keep", spoil_vector)
     for k in (1, n // 1000, n // 100, n // 60):
-        expected = oracle.top_k(memory, grad, k)
-        assert_same(ops.top_k(memory, grad.copy(), k), expected)
-        expected = oracle.top_k_spans(memory, grad, spans, [k, k])
-        assert_same(ops.top_k_spans(memory, grad.copy(), spans, [k, k]), expected)
+        expected = oracle.top_k(memory, grad, [(0, grad.size)], [k])
+        assert_same(ops.top_k(memory, grad.copy(), [(0, grad.copy().size)], [k]), expected)
+        expected = oracle.top_k(memory, grad, spans, [k, k])
+        assert_same(ops.top_k(memory, grad.copy(), spans, [k, k]), expected)
     assert len(spoilt) == 8
 
 
 def test_wide_indices(ops, rng, wide_indices):
     memory, grad = vector(rng, 2 * SAMPLE, np.float32), vector(rng, 2 * SAMPLE, np.float32)
-    assert_same(ops.top_k(memory, grad, 70), oracle.top_k(memory, grad, 70).astype(np.int64))
+    assert_same(ops.top_k(memory, grad, [(0, grad.size)], [70]),
+                oracle.top_k(memory, grad, [(0, grad.size)], [70]).astype(np.int64))
     spans = [(0, SAMPLE + 9), (SAMPLE + 9, 2 * SAMPLE)]
-    expected = oracle.top_k_spans(memory, grad, spans, [70, 3]).astype(np.int64)
-    assert_same(ops.top_k_spans(memory, grad, spans, [70, 3]), expected)
+    expected = oracle.top_k(memory, grad, spans, [70, 3]).astype(np.int64)
+    assert_same(ops.top_k(memory, grad, spans, [70, 3]), expected)
 
 
 @pytest.mark.parametrize(("more", "spoil"), [(0, spoil_vector), (1, spoil_candidates)])
@@ -138,8 +139,9 @@ def test_as_many_candidates_as_there_is_room_for(ops, rng, after, sure, more, sp
         for start in (0, n):
             x[start + rng.permutation(n)[: room + more]] = -2
         spans = [(0, n), (n, 2 * n)]
-        assert_same(ops.top_k(None, x[:n].copy(), k), oracle.top_k(None, x[:n], k))
-        assert_same(ops.top_k_spans(None, x.copy(), spans, [k, k]), oracle.top_k_spans(None, x, spans, [k, k]))
+        assert_same(ops.top_k(None, x[:n].copy(), [(0, x[:n].copy().size)], [k]),
+                    oracle.top_k(None, x[:n], [(0, x[:n].size)], [k]))
+        assert_same(ops.top_k(None, x.copy(), spans, [k, k]), oracle.top_k(None, x, spans, [k, k]))
     assert len(spoilt) == 4
 
 
@@ -147,14 +149,14 @@ def test_any_guess(ops, rng, after):
     """Too high, so that candidates are fewer than k or none; too low, so that they are many; nearly right."""
     n, k = 3 * SAMPLE, 150
     x = vector(rng, 2 * n, np.float32)
-    spans, expected = [(0, n), (n, 2 * n)], oracle.top_k(None, x[:n], k)
+    spans, expected = [(0, n), (n, 2 * n)], oracle.top_k(None, x[:n], [(0, x[:n].size)], [k])
     least = np.sort(np.abs(x[:n]).view(np.int32))[-k]
-    of_spans = oracle.top_k_spans(None, x, spans, [k, k])
+    of_spans = oracle.top_k(None, x, spans, [k, k])
     keys = (0, 1, least - 1, least, least + 1, np.float32(np.inf).view(np.int32), 2**31 - 1, *rng.integers(0, 2**31, 2))
     for key in keys:
         planted = after("guess", lambda *args, key=key: args[-1].fill(int(key)))
-        assert_same(ops.top_k(None, x[:n].copy(), k), expected)
-        assert_same(ops.top_k_spans(None, x, spans, [k, k]), of_spans)
+        assert_same(ops.top_k(None, x[:n].copy(), [(0, x[:n].copy().size)], [k]), expected)
+        assert_same(ops.top_k(None, x, spans, [k, k]), of_spans)
         assert len(planted) == 2
 
 
@@ -194,9 +196,9 @@ def test_launches(spans):
         previous = cuda_runtime.use(recorder)
         try:
             if spans == 1:
-                gpu.top_k(Huge(n), Huge(n), n // 1000)
+                gpu.top_k(Huge(n), Huge(n), [(0, Huge(n).size)], [n // 1000])
             else:
-                gpu.top_k_spans(Huge(n), Huge(n), [(0, n // 2), (n // 2, n)], [n // 1000] * 2)
+                gpu.top_k(Huge(n), Huge(n), [(0, n // 2), (n // 2, n)], [n // 1000] * 2)
         finally:
             cuda_runtime.use(previous)
         return [name for name, *_ in recorder.launches]

@@ -120,17 +120,17 @@ def calls(n):
         "narrow": (lambda: gpu.narrow(Huge(n, np.uint16), x, "float16"), n),
         "axpby": (lambda: gpu.axpby(z, 1, x, 1, y), n),
         "dense_update": (lambda: gpu.dense_update(x, y, z, 0.1), n),
-        "chunk_max": (lambda: gpu.chunk_max(x, y, 112, positions), n),
-        "chunk_max_spans": (lambda: gpu.chunk_max_spans(x, y, spans, Huge(gpu_chunks(spans), np.uint8)), None),
-        "chunk_indices": (lambda: gpu.chunk_indices(positions, 112, n, Huge(positions.size, np.int64)), n),
-        "threshold": (lambda: gpu.threshold(x, y, 1.0), n),
-        "top_k": (lambda: gpu.top_k(x, y, k), n),
-        "top_k_spans": (lambda: gpu.top_k_spans(x, y, [(0, n // 2), (n // 2, n)], [k, k]), None),
-        "threshold_spans": (lambda: gpu.threshold_spans(x, y, [(0, n // 2), (n // 2, n)], [1.0, 2.0]), None),
-        "bin_select_spans": (lambda: gpu.bin_select_spans(x, y, [(0, n // 2), (n // 2, n)], 500), 500),
-        "sample_spans": (lambda: gpu.sample_spans(x, y, [(5, 100, k - 1), (n - 1, 1, 1)], values), 2),
-        "random_strata_spans": (lambda: gpu.random_strata_spans(n, [(0, 9), (9, n)], [9, k], gpu.Key(1, 2, 3)), 2),
-        "project_all": (lambda: gpu.project_all(x, y, *matrices), None),
+        "chunk_max": (lambda: gpu.chunk_max(x, y, [(0, y.size, 112)], positions), n),
+        "chunk_max of spans": (lambda: gpu.chunk_max(x, y, spans, Huge(gpu_chunks(spans), np.uint8)), None),
+        "chunk_indices": (lambda: gpu.chunk_indices(positions, [(0, n, 112)], n, Huge(positions.size, np.int64)), n),
+        "threshold": (lambda: gpu.threshold(x, y, [(0, y.size)], [1.0])[0], n),
+        "top_k": (lambda: gpu.top_k(x, y, [(0, y.size)], [k]), n),
+        "top_k of spans": (lambda: gpu.top_k(x, y, [(0, n // 2), (n // 2, n)], [k, k]), None),
+        "threshold of spans": (lambda: gpu.threshold(x, y, [(0, n // 2), (n // 2, n)], [1.0, 2.0]), None),
+        "bin_select": (lambda: gpu.bin_select(x, y, [(0, n // 2), (n // 2, n)], 500), 500),
+        "sample": (lambda: gpu.sample(x, y, [(5, 100, k - 1), (n - 1, 1, 1)], values), 2),
+        "random_strata": (lambda: gpu.random_strata(n, [(0, 9), (9, n)], [9, k], gpu.Key(1, 2, 3)), 2),
+        "project": (lambda: gpu.project(x, y, *matrices), None),
         "gather": (lambda: gpu.gather(x, y, indices, values), k),
         "gather_counted": (lambda: gpu.gather_counted(x, y, indices, values), k),
         "add_lists": (lambda: gpu.add_lists([indices, Huge(9, indices.dtype)], [values, Huge(9)], n), n),
@@ -140,13 +140,13 @@ def calls(n):
         "masked_update": (lambda: gpu.masked_update(x, y, indices, values, 0.1), n),
         "count_nonfinite": (lambda: gpu.count_nonfinite(x), n),
         "squared_norm": (lambda: gpu.squared_norm(x), n),
-        "moments": (lambda: gpu.moments(x, y, 0.5), 1),
-        "moments_spans": (lambda: gpu.moments_spans(x, y, [(0, n // 2), (n // 2, n)], 0.5), 2),
-        "normal_spans": (lambda: gpu.normal_spans(x, y, rows, [k, n // 2]), 2),
-        "exponential_spans": (lambda: gpu.exponential_spans(x, y, rows, [k, n // 2]), 2),
-        "sampled_spans": (lambda: gpu.sampled_spans(x, y, rows, [(5, 9, n // 30), (n // 2, 9, n // 30)], [k, k]), 2),
-        "project_rows_spans": (lambda: gpu.project_rows_spans(x, y, rows, 64, 4, 1, Huge(4 * gpu_chunks(chunked))), 64),
-        "expand_rows_spans": (lambda: gpu.expand_rows_spans(Huge(k, np.int64), 64, rows, n), k),
+        "moments": (lambda: gpu.moments(x, y, [(0, y.size)], 0.5)[0], 1),
+        "moments of spans": (lambda: gpu.moments(x, y, [(0, n // 2), (n // 2, n)], 0.5), 2),
+        "select_normal": (lambda: gpu.select_normal(x, y, rows, [k, n // 2]), 2),
+        "select_exponential": (lambda: gpu.select_exponential(x, y, rows, [k, n // 2]), 2),
+        "select_sampled": (lambda: gpu.select_sampled(x, y, rows, [(5, 9, n // 30), (n // 2, 9, n // 30)], [k, k]), 2),
+        "project_rows": (lambda: gpu.project_rows(x, y, rows, 64, 4, 1, Huge(4 * gpu_chunks(chunked))), 64),
+        "expand_rows": (lambda: gpu.expand_rows(Huge(k, np.int64), 64, rows, n), k),
         "pack": (lambda: gpu.pack([Huge(n // 3), Huge(n - n // 3)], x), n),
         "pack_signs": (lambda: gpu.pack_signs(x, Huge((n + 7) // 8, np.uint8)), n),
         "group_norms": (lambda: gpu.group_norms(x, groups_of(n, n), "l2", y), n),
@@ -336,7 +336,7 @@ def test_moments_at_the_end(runtime, sparse, rng):
     table, sums = np.array([0, pieces, 0, N]), sparse(4 * pieces, np.float64)
     args = np.uintp(0), whole, table, np.int64(1), np.int32(0), sums
     run(runtime, "moments", "moments<float>", pieces, args, most=1)
-    _, *expected = oracle.moments(None, own, 0.0)
+    _, *expected = oracle.moments(None, own, [(0, own.size)], 0.0)[0]
     count, *found = sums.reshape(4, pieces)[:, -1]
     assert count == cuda_runtime.MOMENTS_PIECE
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-10)
@@ -385,7 +385,7 @@ def test_rows_at_the_end(runtime, sparse, rng):
     run(runtime, "sketch", "project_rows<float>", blocks, args)
     changed = 2 * THREADS // cuda_runtime.WARP
     expected = np.zeros(changed * width, np.float32)
-    oracle.project_rows(None, own[-changed * row :], row, width, seed, expected)
+    oracle.project_rows(None, own[-changed * row :], [(0, own[-changed * row :].size)], row, width, seed, expected)
     np.testing.assert_allclose(sketch[-expected.size :], expected, rtol=0, atol=1e-4)
     last, lengths, indices = np.int32([rows - 5, rows - 1]), np.zeros(2, np.int64), np.zeros(2 * row, np.int64)
     runtime.kernel("sketch", "row_lengths<int>")((1,), (THREADS,), (last, np.int64(2), *table, lengths))
@@ -418,7 +418,7 @@ def test_the_last_tile_of_a_cut(runtime, sparse, rng):
     scalars = np.int64(N), np.int32(key), np.uintp(0), np.uintp(0), np.int64(0)
     args = np.uintp(0), whole, *scalars, board, np.int64(tiles), np.int64(room), indices, total
     runtime.kernel("collect", "select<float, long long, false>")((1,), (THREADS,), args)
-    expected = oracle.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
+    expected = oracle.threshold(None, own, [(0, own.size)], [1.0])[0].astype(np.int64) + (N - TAIL)
     assert total[0] == before + expected.size
     assert_same(indices[before : total[0]], expected)
 
@@ -427,7 +427,7 @@ def test_the_last_of_the_largest(runtime, sparse, rng):
     """Of candidates, and of the vector; the cut admits all that are above 1, and one more that equals it."""
     whole, own = tail(rng, sparse)
     tiles, no_spans = N * 4 // cuda_runtime.TILE_BYTES, (np.uintp(0), np.int64(0))
-    expected = oracle.threshold(None, own, 1.0).astype(np.int64) + (N - TAIL)
+    expected = oracle.threshold(None, own, [(0, own.size)], [1.0])[0].astype(np.int64) + (N - TAIL)
     board, (before, _) = told_until_the_last(rng, tiles)
     room, guesses, found = before + TAIL, np.array([np.float32(1).view(np.int32)], np.int64), np.zeros(1, np.int64)
     kept, at = sparse(int(room)), sparse(int(room), np.int64)

@@ -9,6 +9,7 @@ from mpicomp.errors import BufferRefused
 from mpicomp.ops import _cpu, cpu, oracle
 
 # rows, columns: around registers, cache lines and groups of rows; then more columns than are kept at a time
+WHOLE = [(0, 12, 3, 2)]  # one matrix of 12 elements
 SHAPES = ((1, 1), (1, 16), (2, 15), (3, 17), (4, 64), (5, 147), (7, 33), (33, 7), (64, 0), (130, 100))
 WIDE = ((5, 33_000), (3, 9001))
 RANKS = (1, 2, 3, 4, 5, 7, 8, 33)
@@ -26,9 +27,9 @@ def normal(rng, n, dtype):
 def products(ops, memory, grad, rows, p, q):
     """Results of the three products, in arrays that hold rubbish before."""
     left, right, out = np.full_like(p, 7), np.full_like(q, 7), np.full_like(grad, 7)
-    ops.project(memory, grad, rows, q, left)
-    ops.project_back(memory, grad, rows, p, right)
-    ops.low_rank_product(p, q, rows, out)
+    ops.project(memory, grad, [(0, grad.size, rows, left.size // rows)], q, left)
+    ops.project_back(memory, grad, [(0, grad.size, rows, p.size // rows)], p, right)
+    ops.low_rank_product(p, q, [(0, out.size, rows, p.size // rows)], out)
     return left, right, out
 
 
@@ -79,14 +80,14 @@ def test_every_instruction_set_gives_the_same_bits(cpu_ops, rng, dtype):
         here = products(cpu, memory, grad, rows, p, q)
         orthonormal = p.copy()
         if rank <= rows:
-            cpu.orthogonalise(orthonormal, rows)
+            cpu.orthogonalise(orthonormal, [(0, 0, rows, orthonormal.size // rows)])
         isa = cpu.isa()
         _cpu.force_isa("baseline")
         for actual, expected in zip(here, products(cpu, memory, grad, rows, p, q), strict=True):
             assert_same(actual, expected)
         again = p.copy()
         if rank <= rows:
-            cpu.orthogonalise(again, rows)
+            cpu.orthogonalise(again, [(0, 0, rows, again.size // rows)])
         assert_same(orthonormal, again)
         _cpu.force_isa(isa)
 
@@ -95,28 +96,30 @@ def test_products_refuse(ops):
     grad, p, q = np.ones(12, np.float32), np.ones(6, np.float32), np.ones(8, np.float32)
     for call in (ops.project, ops.project_back):
 
-        def run(g, p, q, rows, call=call):
-            call(None, g, rows, *((q, p) if call is ops.project else (p, q)))
+        def run(g, p, q, matrices, call=call):
+            call(None, g, matrices, *((q, p) if call is ops.project else (p, q)))
 
-        refuse(lambda *a: run(*a, 0), grad, p, q, match="rows must be at least 1, got 0")
-        refuse(lambda *a: run(*a, -3), grad, p, q, match="rows must be at least 1, got -3")
-        refuse(lambda *a: run(*a, 4), grad, p, q, match="p must be a matrix of 4 rows with at least one column, got 6")
-        refuse(lambda *a: run(*a, 3), grad, p[:0], q, match="p must be a matrix of 3 rows with at least one .* got 0")
-        refuse(lambda *a: run(*a, 3), grad[:11], p, q, match="grad must be a matrix of 3 rows, got 11 elements")
-        refuse(lambda *a: run(*a, 3), grad, p, q[:7], match="q must have 8 elements, got 7")
-        refuse(lambda *a: run(*a, 3), grad, p.astype(np.float64), q, match="p must be of dtype float32, got float64")
-        refuse(lambda *a: run(*a, 3), grad, p, q.astype(np.int32), match="q must be of dtype float32, got int32")
+        wrong = "matrices must lie in"
+        refuse(lambda *a: run(*a, [(0, 12, 0, 2)]), grad, p, q, match=wrong)
+        refuse(lambda *a: run(*a, [(0, 12, -3, 2)]), grad, p, q, match=wrong)
+        refuse(lambda *a: run(*a, [(0, 12, 4, 2)]), grad, p, q, match="p must have 8 elements, got 6")
+        refuse(lambda *a: run(*a, [(0, 12, 3, 0)]), grad, p[:0], q, match=wrong)
+        refuse(lambda *a: run(*a, [(0, 11, 3, 2)]), grad[:11], p, q, match=wrong)
+        refuse(lambda *a: run(*a, WHOLE), grad, p, q[:7], match="q must have 8 elements, got 7")
+        refuse(lambda *a: run(*a, WHOLE), grad, p.astype(np.float64), q,
+               match="p must be of dtype float32, got float64")
+        refuse(lambda *a: run(*a, WHOLE), grad, p, q.astype(np.int32), match="q must be of dtype float32, got int32")
         strided = np.ones(12, np.float32)[::2]
-        refuse(lambda *a: run(*a, 3), grad, strided, q, match="p must be contiguous", error=BufferRefused)
-    refuse(lambda m: ops.project(m, grad, 3, q, p), grad[:5], match="memory must have 12 elements, got 5")
+        refuse(lambda *a: run(*a, WHOLE), grad, strided, q, match="p must be contiguous", error=BufferRefused)
+    refuse(lambda m: ops.project(m, grad, WHOLE, q, p), grad[:5], match="memory must have 12 elements, got 5")
 
 
 def test_low_rank_product_refuses(ops):
     out, p, q = np.ones(12, np.float32), np.ones(6, np.float32), np.ones(8, np.float32)
-    refuse(lambda *a: ops.low_rank_product(*a[:2], 0, a[2]), p, q, out, match="rows must be at least 1")
-    refuse(lambda *a: ops.low_rank_product(*a[:2], 3, a[2]), p, q, out[:11], match="out must be a matrix of 3 rows")
-    refuse(lambda *a: ops.low_rank_product(*a[:2], 3, a[2]), p, q[:6], out, match="q must have 8 elements, got 6")
-    refuse(lambda *a: ops.low_rank_product(*a[:2], 5, a[2]), p, q, out, match="p must be a matrix of 5 rows")
+    refuse(lambda *a: ops.low_rank_product(*a[:2], [(0, 12, 0, 2)], a[2]), p, q, out, match="matrices must lie in")
+    refuse(lambda *a: ops.low_rank_product(*a[:2], [(0, 11, 3, 2)], a[2]), p, q, out[:11], match="matrices must lie in")
+    refuse(lambda *a: ops.low_rank_product(*a[:2], WHOLE, a[2]), p, q[:6], out, match="q must have 8 elements, got 6")
+    refuse(lambda *a: ops.low_rank_product(*a[:2], [(0, 12, 6, 2)], a[2]), p, q, out, match="p must have 12 elements")
 
 
 # ---- many matrices in one vector
@@ -142,9 +145,9 @@ def test_products_of_many_matrices(ops, rng, dtype, most):
         results = []
         for one in (ops, oracle):
             left, right, out = np.full_like(p, 7), np.full_like(q, 7), np.full_like(grad, 7)
-            one.project_all(m, grad, found, q, left)
-            one.project_back_all(m, grad, found, p, right)
-            one.low_rank_product_all(p, q, found, out)  # between the matrices it stays 7
+            one.project(m, grad, found, q, left)
+            one.project_back(m, grad, found, p, right)
+            one.low_rank_product(p, q, found, out)  # between the matrices it stays 7
             results.append((left, right, out))
         for actual, expected in zip(*results, strict=True):
             assert_same(actual, expected)
@@ -155,7 +158,7 @@ def test_many_matrices_become_orthonormal_as_each_alone(ops, rng, most):
     found, _, of_p, _ = some_matrices(rng, most)
     p = rng.standard_normal(of_p)
     together, at = p.copy(), 0
-    ops.orthogonalise_all(together, found)
+    ops.orthogonalise(together, found)
     for *_, rows, rank in found:
         here = slice(at, at + rows * rank)
         np.testing.assert_allclose(together[here].reshape(rows, rank), orthonormal(ops, p[here].reshape(rows, rank)),
@@ -167,16 +170,16 @@ def test_many_matrices_become_orthonormal_as_each_alone(ops, rng, most):
 def test_many_matrices_refuse(ops):
     grad, p, q = (np.ones(n, np.float32) for n in (12, 6, 8))
     for matrix in ((0, 13, 1, 1), (5, 4, 1, 1), (-1, 11, 3, 2), (0, 12, 0, 2), (0, 12, 3, 0), (0, 11, 3, 2)):
-        refuse(lambda g, p, q, m=matrix: ops.project_all(None, g, [m], q, p), grad, p, q, match="matrices must lie in")
+        refuse(lambda g, p, q, m=matrix: ops.project(None, g, [m], q, p), grad, p, q, match="matrices must lie in")
     whole = [(0, 12, 3, 2)]
-    for call in (lambda g, p, q: ops.project_all(None, g, whole, q, p),
-                 lambda g, p, q: ops.project_back_all(None, g, whole, p, q),
-                 lambda g, p, q: ops.low_rank_product_all(p, q, whole, g)):
+    for call in (lambda g, p, q: ops.project(None, g, whole, q, p),
+                 lambda g, p, q: ops.project_back(None, g, whole, p, q),
+                 lambda g, p, q: ops.low_rank_product(p, q, whole, g)):
         refuse(call, grad, p[:5], q, match="p must have 6 elements, got 5")
         refuse(call, grad, p, q[:7], match="q must have 8 elements, got 7")
-    refuse(lambda p: ops.orthogonalise_all(p, whole), p[:5], match="p must have 6 elements, got 5")
-    refuse(lambda p: ops.orthogonalise_all(p, [(0, 3, 1, 2)]), p[:2], match="at most as many columns as rows")
-    ops.orthogonalise_all(p[:0], [])  # no matrices, nothing to do
+    refuse(lambda p: ops.orthogonalise(p, whole), p[:5], match="p must have 6 elements, got 5")
+    refuse(lambda p: ops.orthogonalise(p, [(0, 3, 1, 2)]), p[:2], match="at most as many columns as rows")
+    ops.orthogonalise(p[:0], [])  # no matrices, nothing to do
 
 
 # ---- orthonormal columns
@@ -187,7 +190,7 @@ COLUMNS = (1, 2, 3, 4, 5, 8, 16, 31, 32)
 
 def orthonormal(ops, matrix):
     p = matrix.ravel().copy()
-    ops.orthogonalise(p, len(matrix))
+    ops.orthogonalise(p, [(0, 0, len(matrix), p.size // len(matrix))])
     assert p.dtype == matrix.dtype
     return p.reshape(matrix.shape)
 
@@ -278,8 +281,10 @@ def test_nan_stays_visible(cpu_ops, rng):
 
 def test_orthogonalise_refuses(ops):
     p = np.ones(12, np.float32)
-    refuse(lambda p: ops.orthogonalise(p, 3), p, match=r"at most as many columns as rows \(3\) can be .* got 4")
-    refuse(lambda p: ops.orthogonalise(p, 5), p, match="p must be a matrix of 5 rows with at least one column, got 12")
-    refuse(lambda p: ops.orthogonalise(p, 0), p, match="rows must be at least 1, got 0")
-    refuse(lambda p: ops.orthogonalise(p, 4), p[:0], match="p must be a matrix of 4 rows with at least one column")
-    refuse(lambda p: ops.orthogonalise(p, 4), np.ones(12, np.int32), match="p must be of dtype float32, float64")
+    refuse(lambda p: ops.orthogonalise(p, [(0, 0, 3, p.size // 3)]), p,
+           match=r"at most as many columns as rows \(3\) can be .* got 4")
+    refuse(lambda p: ops.orthogonalise(p, [(0, 0, 5, 2)]), p, match="p must have 10 elements, got 12")
+    refuse(lambda p: ops.orthogonalise(p, [(0, 0, 0, 2)]), p, match="matrices must lie in")
+    refuse(lambda p: ops.orthogonalise(p, [(0, 0, 4, 0)]), p[:0], match="matrices must lie in")
+    refuse(lambda p: ops.orthogonalise(p, [(0, 0, 4, 3)]), np.ones(12, np.int32),
+           match="p must be of dtype float32, float64")

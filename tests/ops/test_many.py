@@ -34,21 +34,21 @@ def test_chunks_of_spans(ops, rng, dtype, has_memory, widest):
         memory = vector(rng, n, dtype) if has_memory else None
         spans = some_spans(rng, n, (1, 3, 112, widest))
         positions, expected = np.zeros((2, count(spans)), np.uint8 if max(s[2] for s in spans) <= 256 else np.uint16)
-        ops.chunk_max_spans(memory, grad, spans, positions)
-        oracle.chunk_max_spans(memory, grad, spans, expected)
+        ops.chunk_max(memory, grad, spans, positions)
+        oracle.chunk_max(memory, grad, spans, expected)
         assert_same(positions, expected)
         for index in INDICES:
             found, wanted = np.zeros((2, len(positions)), index)
-            ops.chunk_indices_spans(positions, spans, n, found)
-            oracle.chunk_indices_spans(positions, spans, n, wanted)
+            ops.chunk_indices(positions, spans, n, found)
+            oracle.chunk_indices(positions, spans, n, wanted)
             assert_same(found, wanted)
 
 
 def test_one_span_is_the_whole_vector(ops, rng):
     grad = vector(rng, 1021, np.float32)
     positions, expected = np.zeros((2, 10), np.uint8)
-    ops.chunk_max_spans(None, grad, [(0, 1021, 112)], positions)
-    oracle.chunk_max(None, grad, 112, expected)
+    ops.chunk_max(None, grad, [(0, 1021, 112)], positions)
+    oracle.chunk_max(None, grad, [(0, grad.size, 112)], expected)
     assert_same(positions, expected)
 
 
@@ -61,24 +61,24 @@ def test_top_k_of_spans(ops, rng, dtype, has_memory):
         memory = vector(rng, n, dtype) if has_memory else None
         spans = [(start, stop) for start, stop, _ in some_spans(rng, n)]
         counts = [int(rng.integers(0, min(stop - start, 300) + 1)) for start, stop in spans]
-        found = ops.top_k_spans(memory, grad, spans, counts)
-        assert_same(found, oracle.top_k_spans(memory, grad, spans, counts))
-    assert_same(ops.top_k_spans(memory, grad, [(0, n)], [70]), oracle.top_k(memory, grad, 70))
+        found = ops.top_k(memory, grad, spans, counts)
+        assert_same(found, oracle.top_k(memory, grad, spans, counts))
+    assert_same(ops.top_k(memory, grad, [(0, n)], [70]), oracle.top_k(memory, grad, [(0, grad.size)], [70]))
 
 
 def test_top_k_of_spans_longer_than_a_piece(ops, rng):
     """Of the digits' counts, of the tiles that look back; equal magnitudes in every tile."""
     grad = rng.integers(-3, 4, 150_000).astype(np.float32)
     spans, counts = [(0, 5), (5, 140_001), (140_001, 150_000)], [2, 70_000, 9_999]
-    assert_same(ops.top_k_spans(None, grad, spans, counts), oracle.top_k_spans(None, grad, spans, counts))
+    assert_same(ops.top_k(None, grad, spans, counts), oracle.top_k(None, grad, spans, counts))
 
 
 def test_no_element_of_a_span_is_wanted(ops, rng):
     """The selection of the span before it ends where the list does, and nothing is written behind it."""
     grad = vector(rng, 9000, np.float32)
-    found = ops.top_k_spans(None, grad, [(0, 4000), (4000, 9000)], [7, 0])
-    assert_same(found, oracle.top_k(None, grad[:4000], 7))
-    assert ops.top_k_spans(None, grad, [(0, 4000), (4000, 9000)], [0, 0]).size == 0
+    found = ops.top_k(None, grad, [(0, 4000), (4000, 9000)], [7, 0])
+    assert_same(found, oracle.top_k(None, grad[:4000], [(0, grad[:4000].size)], [7]))
+    assert ops.top_k(None, grad, [(0, 4000), (4000, 9000)], [0, 0]).size == 0
 
 
 def test_top_k_of_spans_refuses(ops):
@@ -87,14 +87,14 @@ def test_top_k_of_spans_refuses(ops):
                                  ([(0, 4)], [5], r"k must be in \[0, 4\], got 5"),
                                  ([(0, 4)], [1, 2], "a count for each of 1 spans, got 2")):
         with pytest.raises(InvalidArgument, match=match):
-            ops.top_k_spans(None, grad, spans, counts)
+            ops.top_k(None, grad, spans, counts)
 
 
 @pytest.mark.parametrize("bad", [[100, 0, 0], [0, 12, 0], [0, 0, 250]])
 def test_positions_of_spans_from_the_wire(ops, bad):
     spans = [(0, 112, 100), (200, 300, 100)]  # chunks of 100, 12 and 100 elements
     with pytest.raises(InvalidArgument, match="positions must lie inside their chunks"):
-        ops.chunk_indices_spans(np.uint8(bad), spans, 300, np.zeros(3, np.int32))
+        ops.chunk_indices(np.uint8(bad), spans, 300, np.zeros(3, np.int32))
 
 
 @pytest.mark.parametrize("spans", [[(0, 6, 3), (6, 10, 2)], [(0, 10, 3)]])
@@ -102,11 +102,11 @@ def test_positions_of_spans_from_the_wire(ops, bad):
 def test_positions_and_indices_that_do_not_fit_the_chunks(ops, spans, change):
     """Refused before anything is written."""
     grad, positions, n = np.ones(10, np.float32), np.ones(4, np.uint8), 4 + change
-    refuse(lambda p: ops.chunk_max_spans(None, grad, spans, p), np.full(n, 7, np.uint8),
+    refuse(lambda p: ops.chunk_max(None, grad, spans, p), np.full(n, 7, np.uint8),
            match=f"positions must have 4 elements, got {n}")
-    refuse(lambda p, i: ops.chunk_indices_spans(p, spans, 10, i), positions[:3], np.full(4, 7, np.int32),
+    refuse(lambda p, i: ops.chunk_indices(p, spans, 10, i), positions[:3], np.full(4, 7, np.int32),
            match="positions must have 4 elements, got 3")
-    refuse(lambda i: ops.chunk_indices_spans(positions, spans, 10, i), np.full(n, 7, np.int32),
+    refuse(lambda i: ops.chunk_indices(positions, spans, 10, i), np.full(n, 7, np.int32),
            match=f"indices must have 4 elements, got {n}")
 
 
@@ -122,8 +122,8 @@ def test_chunks_and_their_spans_out_of_range(ops, spans, match):
     """The same words everywhere, the oracle's, too, and nothing is written."""
     grad, positions, indices = np.ones(10, np.float32), np.full(4, 7, np.uint8), np.full(4, 7, np.int32)
     for module in (ops, oracle):
-        refuse(lambda p, module=module: module.chunk_max_spans(None, grad, spans, p), positions, match=match)
-        refuse(lambda i, module=module: module.chunk_indices_spans(np.zeros(4, np.uint8), spans, 10, i), indices,
+        refuse(lambda p, module=module: module.chunk_max(None, grad, spans, p), positions, match=match)
+        refuse(lambda i, module=module: module.chunk_indices(np.zeros(4, np.uint8), spans, 10, i), indices,
                match=match)
 
 
@@ -137,9 +137,9 @@ def test_bins_of_spans_without_zeros(ops, rng, dtype, has_memory):
         memory = np.where(rng.random(n) < 0.3, -grad, 0).astype(dtype) if has_memory else None
         spans = [(start, stop) for start, stop, _ in some_spans(rng, n)]
         for length in (1, 7, 50):
-            found = ops.bin_select_spans(memory, grad, spans, length, zeros=False)
-            assert_same(found, oracle.bin_select_spans(memory, grad, spans, length, zeros=False))
-            everything = oracle.bin_select_spans(memory, grad, spans, length)
+            found = ops.bin_select(memory, grad, spans, length, zeros=False)
+            assert_same(found, oracle.bin_select(memory, grad, spans, length, zeros=False))
+            everything = oracle.bin_select(memory, grad, spans, length)
             u = grad if memory is None else memory + grad
             assert_same(found, everything[u[everything] != 0])
 
@@ -204,11 +204,11 @@ def test_arrays_that_do_not_begin_at_16_bytes(emulated_cuda, rng, dtype):
         buffers = [with_specials(rng, vector(rng, n + 3, dtype)) for _ in range(3)]
         memory, grad, sent = (buffer[k : k + n] for buffer, k in zip(buffers, (shift, 0, 1), strict=True))
         positions, expected = np.zeros((2, -(-n // 112)), np.uint8)
-        emulated_cuda.chunk_max(memory, grad, 112, positions)
-        oracle.chunk_max(memory, grad, 112, expected)
+        emulated_cuda.chunk_max(memory, grad, [(0, grad.size, 112)], positions)
+        oracle.chunk_max(memory, grad, [(0, grad.size, 112)], expected)
         assert_same(positions, expected)
-        indices = emulated_cuda.top_k(memory, grad, 77)
-        assert_same(indices, oracle.top_k(memory, grad, 77))
+        indices = emulated_cuda.top_k(memory, grad, [(0, grad.size)], [77])
+        assert_same(indices, oracle.top_k(memory, grad, [(0, grad.size)], [77]))
         updated = memory.copy()
         emulated_cuda.masked_update(memory, grad, indices, sent[:77], 0.3)
         oracle.masked_update(updated, grad, indices, sent[:77], 0.3)
@@ -221,9 +221,10 @@ def test_a_cut_over_many_tiles(emulated_cuda, rng, share):
     """Tiles learn from the boards of those before them; a list longer than guessed takes a second pass."""
     n = 40 * cuda_runtime.TILE_BYTES // 8 + 5  # doubles: more tiles than a warp looks at together
     x = np.where(rng.random(n) < share, rng.choice([1.0, -2.0, 3.0], n), 0.5)
-    assert_same(emulated_cuda.threshold(None, x, 1.0), oracle.threshold(None, x, 1.0))
+    assert_same(emulated_cuda.threshold(None, x, [(0, x.size)], [1.0])[0],
+                oracle.threshold(None, x, [(0, x.size)], [1.0])[0])
     k = int(share * n / 2)
-    assert_same(emulated_cuda.top_k(None, x, k), oracle.top_k(None, x, k))
+    assert_same(emulated_cuda.top_k(None, x, [(0, x.size)], [k]), oracle.top_k(None, x, [(0, x.size)], [k]))
 
 
 def test_the_digits_of_the_kth_largest(emulated_cuda, rng):
@@ -231,4 +232,5 @@ def test_the_digits_of_the_kth_largest(emulated_cuda, rng):
     for x in (np.full(900, 3.0), rng.integers(-3, 4, 900), rng.standard_normal(900) * 1e-3):
         for k in (1, 449, 900):
             grad = x.astype(np.float32)
-            assert_same(emulated_cuda.top_k(None, grad, k), oracle.top_k(None, grad, k))
+            assert_same(emulated_cuda.top_k(None, grad, [(0, grad.size)], [k]),
+                        oracle.top_k(None, grad, [(0, grad.size)], [k]))

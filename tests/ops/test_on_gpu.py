@@ -32,10 +32,10 @@ def there(emulated_cuda):
 def test_results_and_written_arrays_come_back(there, rng):
     grad = vector(rng, 300, np.float32)
     positions, expected = np.zeros((2, 3), np.uint8)
-    there.chunk_max(None, grad, 112, positions)
-    oracle.chunk_max(None, grad, 112, expected)
+    there.chunk_max(None, grad, [(0, grad.size, 112)], positions)
+    oracle.chunk_max(None, grad, [(0, grad.size, 112)], expected)
     assert_same(positions, expected)
-    assert_same(there.top_k(None, grad, 5), oracle.top_k(None, grad, 5))
+    assert_same(there.top_k(None, grad, [(0, grad.size)], [5]), oracle.top_k(None, grad, [(0, grad.size)], [5]))
     assert there.count_nonfinite(grad) == (0, -1)
     parts = [np.zeros(100, np.float32), np.zeros(200, np.float32)]
     there.unpack(grad, parts)
@@ -43,7 +43,7 @@ def test_results_and_written_arrays_come_back(there, rng):
 
 
 def test_what_lies_in_a_named_tuple_comes_back(there, rng):
-    found = there.normal_spans(None, vector(rng, 300, np.float32), [(0, 300)], [5])
+    found = there.select_normal(None, vector(rng, 300, np.float32), [(0, 300)], [5])
     assert isinstance(found.indices, OnHost)
     assert found.counts == [found.indices.size]
 

@@ -94,8 +94,8 @@ def test_streams_differ(ops):
 @pytest.mark.parametrize(("n", "k"), STRATA)
 def test_strata(ops, rng, n, k):
     key = any_key(rng)
-    indices = ops.random_strata(n, k, key)
-    assert_same(indices, oracle.random_strata(n, k, key))
+    indices = ops.random_strata(n, [(0, n)], [k], key)
+    assert_same(indices, oracle.random_strata(n, [(0, n)], [k], key))
     starts = np.array([j * n // max(1, k) for j in range(k + 1)])
     assert np.all((starts[:-1] <= indices) & (indices < starts[1:]))
 
@@ -107,7 +107,7 @@ def test_strata_of_many_elements(ops, n, k):
     words, starts = oracle.random_words(k, 0, key).tolist(), [j * n // k for j in range(k + 1)]
     expected = [start + (word * (stop - start) >> 32)
                 for word, start, stop in zip(words, starts[:-1], starts[1:], strict=True)]
-    for drawn in (ops.random_strata(n, k, key), oracle.random_strata(n, k, key)):
+    for drawn in (ops.random_strata(n, [(0, n)], [k], key), oracle.random_strata(n, [(0, n)], [k], key)):
         assert_same(drawn, np.int64(expected))
 
 
@@ -115,7 +115,7 @@ def test_strata_reach_all_elements_alike(ops):
     """Each of 5 elements of 2 parts (2 and 3 long), 6000 times."""
     counts = np.zeros(5)
     for step in range(6000):
-        counts[ops.random_strata(5, 2, Key(9, step, 0))] += 1
+        counts[ops.random_strata(5, [(0, 5)], [2], Key(9, step, 0))] += 1
     expected = np.array([3000, 3000, 2000, 2000, 2000])
     assert np.all(np.abs(counts - expected) < 5 * expected**0.5)
 
@@ -136,4 +136,4 @@ def test_bad_ranges(ops):
         with pytest.raises(InvalidArgument, match="first must be >= 0, got -4"):
             draw.uniform(1, -4, KEYS[0])
         with pytest.raises(InvalidArgument, match=r"k must be in \[0, 3\], got 4"):
-            draw.random_strata(3, 4, KEYS[0])
+            draw.random_strata(3, [(0, 3)], [4], KEYS[0])

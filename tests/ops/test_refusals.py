@@ -51,19 +51,23 @@ def test_an_index_of_an_empty_vector(ops):
 
 def test_lengths(ops):
     refuse(ops.add, ones(), ones(N - 1), match="src must have 1000 elements, got 999")
-    refuse(lambda m, g: ops.top_k(m, g, 1), ones(3), ones(), match="memory must have 1000 elements, got 3")
+    refuse(lambda m, g: ops.top_k(m, g, [(0, g.size)], [1]), ones(3), ones(),
+           match="memory must have 1000 elements, got 3")
     refuse(ops.scatter, ones(), np.int32([1]), ones(2), match="values must have 1 elements, got 2")
     positions = np.zeros(8, np.uint8)
-    refuse(lambda g, p: ops.chunk_max(None, g, 112, p), ones(), positions, match="must have 9 elements, got 8")
+    refuse(lambda g, p: ops.chunk_max(None, g, [(0, g.size, 112)], p), ones(), positions,
+           match="must have 9 elements, got 8")
 
 
 def test_dtypes(ops):
     refuse(ops.add, ones(), ones(dtype=np.float64), match="src must be of dtype float32, got float64")
     refuse(ops.add, ones(dtype=np.complex64), ones(), match="dst must be of dtype float32, .* got complex64")
-    refuse(lambda g: ops.top_k(None, g, 1), ones(dtype=np.int32), match="grad must be of dtype float32, float64")
+    refuse(lambda g: ops.top_k(None, g, [(0, g.size)], [1]), ones(dtype=np.int32),
+           match="grad must be of dtype float32, float64")
     refuse(ops.clear, ones(), ones(dtype=np.int16), match="indices must be of dtype int32, int64, got int16")
     positions = np.zeros(9, np.uint16)
-    refuse(lambda g, p: ops.chunk_max(None, g, 112, p), ones(), positions, match="must be of dtype uint8, got uint16")
+    refuse(lambda g, p: ops.chunk_max(None, g, [(0, g.size, 112)], p), ones(), positions,
+           match="must be of dtype uint8, got uint16")
     refuse(lambda d, s: ops.narrow(d, s, "float8"), ones(dtype=np.uint16), ones(), match="kind must be float16 or")
 
 
@@ -91,21 +95,21 @@ def test_update_refuses_an_overlap(cpu_ops):
 @pytest.mark.parametrize("chunk", [0, -1, 65537])
 def test_chunk(ops, chunk):
     match = rf"chunk must be in \[1, 65536\], got {chunk}"
-    refuse(lambda g, p: ops.chunk_max(None, g, chunk, p), ones(), np.zeros(9, np.uint8), match=match)
+    refuse(lambda g, p: ops.chunk_max(None, g, [(0, g.size, chunk)], p), ones(), np.zeros(9, np.uint8), match=match)
 
 
 @pytest.mark.parametrize("lam", [-1.0, float("nan")])
 def test_lam(ops, lam):
-    refuse(lambda g: ops.threshold(None, g, lam), ones(), match="lam must be a number >= 0, got")
+    refuse(lambda g: ops.threshold(None, g, [(0, g.size)], [lam])[0], ones(), match="lam must be a number >= 0, got")
 
 
 @pytest.mark.parametrize("k", [-1, N + 1])
 def test_k(ops, k):
-    refuse(lambda g: ops.top_k(None, g, k), ones(), match=rf"k must be in \[0, 1000\], got {k}")
+    refuse(lambda g: ops.top_k(None, g, [(0, g.size)], [k]), ones(), match=rf"k must be in \[0, 1000\], got {k}")
 
 
 @pytest.mark.parametrize("positions", [[112, 0, 0], [0, 0, 76]])
 def test_positions_from_the_wire(ops, positions):
-    call = lambda: ops.chunk_indices(np.uint8(positions), 112, 300, np.zeros(3, np.int32))  # noqa: E731
+    call = lambda: ops.chunk_indices(np.uint8(positions), [(0, 300, 112)], 300, np.zeros(3, np.int32))  # noqa: E731
     with pytest.raises(InvalidArgument, match="positions must lie inside their chunks of 112 elements and below n"):
         call()

@@ -14,7 +14,7 @@ from mpicomp.ops.gpu import cuda_runtime
 from mpicomp.ops.search import HIGH, LOW, MANY, STAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-SEARCHES = ("normal_spans", "exponential_spans")
+SEARCHES = ("select_normal", "select_exponential")
 PIECE = cuda_runtime.MOMENTS_PIECE
 KINDS = {  # whose sums are exact where they are finite, so that they do not depend on their order
     "normal": lambda rng, n: exact(rng.standard_normal(n)),
@@ -68,7 +68,7 @@ def assert_found(found, expected):
 def assert_reached(found, memory, grad, spans):
     """The list holds all that reach the thresholds told, and no others."""
     lams = [lam if isfinite(lam) else np.inf for lam in found.lams]
-    indices, counts = oracle.threshold_spans(memory, grad, spans, lams)
+    indices, counts = oracle.threshold(memory, grad, spans, lams)
     nothing = [isfinite(lam) and count == 0 for lam, count in zip(found.lams, found.counts, strict=True)]
     assert found.counts == [0 if none else count for none, count in zip(nothing, counts, strict=True)]
     assert_same(found.indices, indices.astype(found.indices.dtype))
@@ -95,7 +95,7 @@ def test_how_many_are_found(ops, rng, search):
     grad = rng.laplace(size=n)
     for target in (5, 50, 1000, n // 3):
         (count,) = getattr(ops, search)(None, grad, [(0, n)], [target]).counts
-        least, most = (2 / 3, MANY) if search == "normal_spans" else (LOW, HIGH)
+        least, most = (2 / 3, MANY) if search == "select_normal" else (LOW, HIGH)
         assert least * target <= count
         found = getattr(oracle, search)(None, grad, [(0, n)], [target])
         assert (count <= most * target) == (found.counts[0] <= most * target)
@@ -113,14 +113,14 @@ def test_the_normal_threshold_by_hand(ops):
     """Of 0, 1, ..., 9 the mean is 4.5 and the variance 8.25: one of two is above 8.2, five above half of that, three
     above 1.5 times that, and none above 1.5 times that, which is taken back.
     """
-    found = ops.normal_spans(None, np.arange(10.0), [(0, 10)], [2])
+    found = ops.select_normal(None, np.arange(10.0), [(0, 10)], [2])
     assert found.lams == pytest.approx([0.75 * (4.5 + 1.2815515655446004 * 8.25**0.5)], rel=1e-12)
     assert found.indices.tolist() == [7, 8, 9]
 
 
 def test_the_exponential_threshold_by_hand(ops):
     """Of 0, 1, ..., 15 five exceed log(4) times the mean 7.5; of these four what leaves 3/5; then three are left."""
-    found = ops.exponential_spans(None, np.arange(16.0), [(0, 16)], [3])
+    found = ops.select_exponential(None, np.arange(16.0), [(0, 16)], [3])
     first = log(4) * 7.5
     second = first + log(5 / 3) * (13 - first)
     assert found.lams == pytest.approx([second + log(4 / 3) * (13.5 - second)], rel=1e-12)
@@ -142,9 +142,9 @@ def halving(innermost):
 def test_a_search_that_stops_at_the_limit(ops, rng):
     """The last stage's candidates are found, more than were asked for; a device needs more stages than were queued."""
     grad = rng.permutation(halving(8)) * rng.choice([-1, 1], 8 << STAGES + 1)
-    expected = oracle.exponential_spans(None, grad, [(0, grad.size)], [1])
+    expected = oracle.select_exponential(None, grad, [(0, grad.size)], [1])
     assert expected.counts == [16]
-    found = ops.exponential_spans(None, grad, [(0, grad.size)], [1])
+    found = ops.select_exponential(None, grad, [(0, grad.size)], [1])
     assert_found(found, expected)
 
 
@@ -160,11 +160,11 @@ def test_thresholds_of_samples(ops, rng, dtype):
         for memory in (None, np.zeros(n, dtype)):
             samples = [(start, 2, (stop - start + 1) // 2) for start, stop in spans]
             counts = [max(1, size // 7) for *_, size in samples]
-            found = ops.sampled_spans(memory, grad, spans, samples, counts)
-            expected = oracle.sampled_spans(memory, grad, spans, samples, counts)
+            found = ops.select_sampled(memory, grad, spans, samples, counts)
+            expected = oracle.select_sampled(memory, grad, spans, samples, counts)
             assert_found(found, expected)
             assert {lam > 0 for lam, size in zip(found.lams, found.counts, strict=True) if size} <= {True}
-    assert ops.sampled_spans(None, grad, [], [], []).counts == []
+    assert ops.select_sampled(None, grad, [], [], []).counts == []
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -199,16 +199,16 @@ def test_what_is_refused(ops):
     grad, memory = np.ones(10, np.float32), np.ones(9, np.float32)
     for module in (ops, oracle):
         for call, match in (
-            (lambda m: m.normal_spans(None, grad, [(0, 11)], [1]), r"spans must lie in \[0, 10\), got 0 to 11"),
-            (lambda m: m.exponential_spans(None, grad, [(0, 4)], [5]), r"k must be in \[0, 4\], got 5"),
-            (lambda m: m.normal_spans(None, grad, [(0, 4)], [1, 2]), "a count for each of 1 spans, got 2"),
-            (lambda m: m.exponential_spans(None, grad, [(0, 4)], [0]), "at least 1, got 0 of 4 elements"),
-            (lambda m: m.normal_spans(None, grad, [(0, 5), (4, 9)], [1, 1]), "spans must ascend, got one from 4 b"),
-            (lambda m: m.sampled_spans(None, grad, [(0, 5)], [], [1]), "a sample and a count for each of 1 spans"),
-            (lambda m: m.sampled_spans(None, grad, [(0, 5)], [(0, 3, 5)], [1]), "a sample must lie in"),
-            (lambda m: m.sampled_spans(None, grad, [(5, 6), (0, 5)], [(0, 3, 1)] * 2, [1, 1]), "spans must ascend"),
+            (lambda m: m.select_normal(None, grad, [(0, 11)], [1]), r"spans must lie in \[0, 10\), got 0 to 11"),
+            (lambda m: m.select_exponential(None, grad, [(0, 4)], [5]), r"k must be in \[0, 4\], got 5"),
+            (lambda m: m.select_normal(None, grad, [(0, 4)], [1, 2]), "a count for each of 1 spans, got 2"),
+            (lambda m: m.select_exponential(None, grad, [(0, 4)], [0]), "at least 1, got 0 of 4 elements"),
+            (lambda m: m.select_normal(None, grad, [(0, 5), (4, 9)], [1, 1]), "spans must ascend, got one from 4 b"),
+            (lambda m: m.select_sampled(None, grad, [(0, 5)], [], [1]), "a sample and a count for each of 1 spans"),
+            (lambda m: m.select_sampled(None, grad, [(0, 5)], [(0, 3, 5)], [1]), "a sample must lie in"),
+            (lambda m: m.select_sampled(None, grad, [(5, 6), (0, 5)], [(0, 3, 1)] * 2, [1, 1]), "spans must ascend"),
         ):
             with pytest.raises(InvalidArgument, match=match):
                 call(module)
-    refuse(lambda m, g: ops.normal_spans(m, g, [(0, 10)], [1]), memory, grad, match="memory must have 10 elements")
-    refuse(lambda g: ops.normal_spans(None, g, [(0, 9)], [1]), np.ones(9, np.int32), match="grad must be of dtype")
+    refuse(lambda m, g: ops.select_normal(m, g, [(0, 10)], [1]), memory, grad, match="memory must have 10 elements")
+    refuse(lambda g: ops.select_normal(None, g, [(0, 9)], [1]), np.ones(9, np.int32), match="grad must be of dtype")

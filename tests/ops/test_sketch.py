@@ -141,7 +141,8 @@ def test_project_rows_of_integers(ops, rng, dtype, width):
             if row < 16 and n > 120:
                 continue  # the emulator takes a warp a row
             for m in (None, memory):
-                run = both("project_rows", -(-n // row) * width, dtype, m, grad, row, width, int(rng.choice(SEEDS[:3])))
+                run = both("project_rows", -(-n // row) * width, dtype, m, grad, [(0, n)], row, width,
+                           int(rng.choice(SEEDS[:3])))
                 assert_same(run(ops), run(oracle))
 
 
@@ -149,34 +150,37 @@ def test_project_rows_of_integers(ops, rng, dtype, width):
 def test_project_rows_of_any_numbers(ops, rng, dtype):
     memory, grad = rng.standard_normal((2, 20_000)).astype(dtype)
     for row in (100, 20_000):
-        run = both("project_rows", 20_000 // row * 4, dtype, memory, grad, row, 4, 1)
+        run = both("project_rows", 20_000 // row * 4, dtype, memory, grad, [(0, 20_000)], row, 4, 1)
         tolerance = 8 * row**0.5 * np.finfo(dtype).eps * row**0.5
         np.testing.assert_allclose(run(ops), run(oracle), rtol=0, atol=tolerance)
 
 
 def test_project_rows_of_very_long_rows(cpu_ops, rng):
     """More columns of signs than are kept at a time."""
-    grad = integers(rng, 150_001, np.float32)
+    grad, whole = integers(rng, 150_001, np.float32), [(0, 150_001)]
     for row, width in ((60_000, 3), (150_001, 1), (1 << 62, 2)):
-        run = both("project_rows", -(-len(grad) // row) * width, np.float32, None, grad, row, width, 1)
+        run = both("project_rows", -(-len(grad) // row) * width, np.float32, None, grad, whole, row, width, 1)
         if row < len(grad) * 2:
             assert_same(run(cpu_ops), run(oracle))
         else:
-            same = both("project_rows", width, np.float32, None, grad, len(grad), width, 1)
+            same = both("project_rows", width, np.float32, None, grad, whole, len(grad), width, 1)
             assert_same(run(cpu_ops), same(oracle))
 
 
 @pytest.mark.parametrize(("row", "width"), [(0, 4), (-3, 4), (4, 0), (4, 65), (4, -1)])
 def test_project_rows_refuses(ops, row, width):
     match = rf"row must be at least 1 and width in \[1, 64\], got {row} and {width}"
-    refuse(lambda g, o: ops.project_rows(None, g, row, width, 0, o), *np.ones((2, 8), np.float32), match=match)
+    refuse(lambda g, o: ops.project_rows(None, g, [(0, g.size)], row, width, 0, o), *np.ones((2, 8), np.float32),
+           match=match)
 
 
 def test_project_rows_needs_a_fitting_array(ops):
     grad = np.ones(9, np.float32)
-    refuse(lambda o: ops.project_rows(None, grad, 4, 2, 0, o), np.ones(5, np.float32), match="out must have 6 elements")
+    refuse(lambda o: ops.project_rows(None, grad, [(0, grad.size)], 4, 2, 0, o), np.ones(5, np.float32),
+           match="out must have 6 elements")
     strided = np.ones(12, np.float32)[::2]
-    refuse(lambda o: ops.project_rows(None, grad, 4, 2, 0, o), strided, match="out must be contig", error=BufferRefused)
+    refuse(lambda o: ops.project_rows(None, grad, [(0, grad.size)], 4, 2, 0, o), strided, match="out must be contig",
+           error=BufferRefused)
 
 
 @pytest.mark.parametrize("dtype", INDICES)
@@ -186,11 +190,11 @@ def test_expand_rows(ops, rng, dtype):
             count = -(-n // row)
             every, some = np.arange(count, dtype=dtype), np.flatnonzero(rng.random(count) < 0.3).astype(dtype)
             for rows in (every, some, every[:0], every[-1:]):
-                assert_same(ops.expand_rows(rows, row, n), oracle.expand_rows(rows, row, n))
+                assert_same(ops.expand_rows(rows, row, [(0, n)], n), oracle.expand_rows(rows, row, [(0, n)], n))
 
 
 def test_expand_rows_with_wide_indices(ops, wide_indices):
-    found = ops.expand_rows(np.int32([0, 2]), 4, 10)
+    found = ops.expand_rows(np.int32([0, 2]), 4, [(0, 10)], 10)
     assert_same(found, np.int64([0, 1, 2, 3, 8, 9]))
 
 
@@ -199,21 +203,23 @@ def test_expand_rows_with_wide_indices(ops, wide_indices):
 def test_expand_rows_is_the_definition(n, row, data):
     rows = sorted(data.draw(st.sets(st.integers(0, -(-n // row) - 1)) if n else st.just(set())))
     expected = [i for i in range(n) if i // row in rows]
-    assert cpu.expand_rows(np.int32(rows), row, n).tolist() == expected
+    assert cpu.expand_rows(np.int32(rows), row, [(0, n)], n).tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", INDICES)
 @pytest.mark.parametrize("bad", [-1, 3, 2**31 - 1, -(2**31)])
 def test_rows_outside(ops, dtype, bad):
-    refuse(lambda r: ops.expand_rows(r, 4, 10), np.array([bad], dtype), match=rf"rows must be in \[0, 3\), got {bad}")
+    refuse(lambda r: ops.expand_rows(r, 4, [(0, 10)], 10), np.array([bad], dtype),
+           match=rf"rows must be in \[0, 3\), got {bad}")
 
 
 def test_expand_rows_refuses(ops):
-    refuse(lambda r: ops.expand_rows(r, 4, 10), np.int32([1, 1]), match="rows must be strictly ascending")
-    refuse(lambda r: ops.expand_rows(r, 4, 10), np.int32([2, 1]), match="rows must be strictly ascending")
-    refuse(lambda r: ops.expand_rows(r, 4, 0), np.int32([0]), match=r"rows must be in \[0, 0\), got 0")
-    refuse(lambda r: ops.expand_rows(r, 0, 10), np.int32([0]), match="row must be at least 1 and n at least 0, got 0")
-    refuse(lambda r: ops.expand_rows(r, 1, -1), np.int32([0]), match="n at least 0, got 1 and -1")
-    refuse(lambda r: ops.expand_rows(r, 4, 10), np.float32([0]), match="rows must be of dtype int32, int64")
+    refuse(lambda r: ops.expand_rows(r, 4, [(0, 10)], 10), np.int32([1, 1]), match="rows must be strictly ascending")
+    refuse(lambda r: ops.expand_rows(r, 4, [(0, 10)], 10), np.int32([2, 1]), match="rows must be strictly ascending")
+    refuse(lambda r: ops.expand_rows(r, 4, [(0, 0)], 0), np.int32([0]), match=r"rows must be in \[0, 0\), got 0")
+    refuse(lambda r: ops.expand_rows(r, 0, [(0, 10)], 10), np.int32([0]),
+           match="row must be at least 1 and n at least 0, got 0")
+    refuse(lambda r: ops.expand_rows(r, 1, [(0, -1)], -1), np.int32([0]), match="n at least 0, got 1 and -1")
+    refuse(lambda r: ops.expand_rows(r, 4, [(0, 10)], 10), np.float32([0]), match="rows must be of dtype int32, int64")
     with pytest.raises(InvalidArgument):
-        oracle.expand_rows(np.int32([3]), 4, 10)
+        oracle.expand_rows(np.int32([3]), 4, [(0, 10)], 10)

@@ -57,23 +57,23 @@ def zeros(n, dtype=np.float32):
 
 
 USES = {
-    "chunks": lambda x: gpu.chunk_max_spans(None, x, [(*span, 10) for span in SPANS], zeros(100, np.uint8)),
-    "chunk indices": lambda x: gpu.chunk_indices_spans(zeros(100, np.uint8), [(*span, 10) for span in SPANS], 1000,
+    "chunks": lambda x: gpu.chunk_max(None, x, [(*span, 10) for span in SPANS], zeros(100, np.uint8)),
+    "chunk indices": lambda x: gpu.chunk_indices(zeros(100, np.uint8), [(*span, 10) for span in SPANS], 1000,
                                                        zeros(100, np.int32)),
-    "top-k": lambda x: gpu.top_k_spans(None, x, SPANS, [3, 5]),
-    "threshold": lambda x: gpu.threshold_spans(None, x, SPANS, [0.5, 1.0]),
-    "moments": lambda x: gpu.moments_spans(None, x, SPANS, 0.5),
-    "normal thresholds": lambda x: gpu.normal_spans(None, x, SPANS, [3, 5]),
-    "exponential thresholds": lambda x: gpu.exponential_spans(None, x, SPANS, [3, 5]),
-    "thresholds of samples": lambda x: gpu.sampled_spans(None, x, SPANS, [(0, 3, 100), (300, 7, 100)], [9, 9]),
-    "bins": lambda x: gpu.bin_select_spans(None, x, SPANS, 10),
-    "sketch rows": lambda x: gpu.project_rows_spans(None, x, SPANS, 10, 2, 1, zeros(200)),
-    "random": lambda x: gpu.random_strata_spans(1000, SPANS, [3, 5], gpu.Key(1, 2, 3)),
+    "top-k": lambda x: gpu.top_k(None, x, SPANS, [3, 5]),
+    "threshold": lambda x: gpu.threshold(None, x, SPANS, [0.5, 1.0]),
+    "moments": lambda x: gpu.moments(None, x, SPANS, 0.5),
+    "normal thresholds": lambda x: gpu.select_normal(None, x, SPANS, [3, 5]),
+    "exponential thresholds": lambda x: gpu.select_exponential(None, x, SPANS, [3, 5]),
+    "thresholds of samples": lambda x: gpu.select_sampled(None, x, SPANS, [(0, 3, 100), (300, 7, 100)], [9, 9]),
+    "bins": lambda x: gpu.bin_select(None, x, SPANS, 10),
+    "sketch rows": lambda x: gpu.project_rows(None, x, SPANS, 10, 2, 1, zeros(200)),
+    "random": lambda x: gpu.random_strata(1000, SPANS, [3, 5], gpu.Key(1, 2, 3)),
     "pack": lambda x: gpu.pack([x[:300], x[300:]], zeros(1000)),
     "unpack": lambda x: gpu.unpack(x, [HERE[:300], HERE[300:]]),
-    "low rank": lambda x: gpu.project_all(None, x, MATRICES, zeros(COLUMNS), zeros(ROWS)),
-    "back": lambda x: gpu.project_back_all(None, x, MATRICES, zeros(ROWS), zeros(COLUMNS)),
-    "orthogonal": lambda x: gpu.orthogonalise_all(np.random.default_rng(1).random(ROWS), MATRICES),
+    "low rank": lambda x: gpu.project(None, x, MATRICES, zeros(COLUMNS), zeros(ROWS)),
+    "back": lambda x: gpu.project_back(None, x, MATRICES, zeros(ROWS), zeros(COLUMNS)),
+    "orthogonal": lambda x: gpu.orthogonalise(np.random.default_rng(1).random(ROWS), MATRICES),
 }  # fmt: skip
 X, HERE = np.random.default_rng(2).standard_normal(1000).astype(np.float32), zeros(1000)
 

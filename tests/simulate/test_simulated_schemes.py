@@ -2,7 +2,6 @@
 
 import random
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from mpicomp.schemes.memories import MEMORIES
 from mpicomp.simulate import Machine, Place, Wire, predict, program_of, replay, roles, steps
 from mpicomp.simulate import program as programs
 from mpicomp.simulate.comm import Script
-from mpicomp.simulate.ghost import Unknown
+from mpicomp.simulate.ghost import Ghost, Unknown
 from mpicomp.simulate.ghost_ops import KERNELS, SAMPLED, GhostOps
 from mpicomp.simulate.index_spacing import Spread, joined, union
 from mpicomp.simulate.models import Model, named
@@ -221,7 +220,8 @@ def test_a_spread_tells_of_random_lists_what_numpy_finds():
 
 def test_two_lists_have_in_common_what_chance_gives_or_all():
     ops = GhostOps(lambda kernel, elements: None, 10_000)
-    a, b = (ops.top_k(None, SimpleNamespace(size=10_000), k) for k in (500, 400))
+    vector = Ghost(ops, 10_000, np.float32)
+    a, b = (ops.top_k(None, vector, [(0, 10_000)], [k]) for k in (500, 400))
     together = ops.union([a, b], 10_000)
     assert together.size == 10_000 - 10_000 * 95 * 96 // 10_000 == 880
     assert [one.size for one in ops.common(a, b)] == [20, 20]
@@ -246,7 +246,7 @@ def test_top_k_of_few_elements_takes_another_way_than_of_many():
     done = []
     ops = GhostOps(lambda kernel, elements: done.append((kernel, elements)), 1 << 20)
     for n in (SAMPLED - 1, SAMPLED, 3 * SAMPLED):
-        ops.top_k(None, SimpleNamespace(size=n), 5)
+        ops.top_k(None, Ghost(ops, n, np.float32), [(0, n)], [5])
     assert done == [("top_k_short", SAMPLED - 1), ("top_k_least", 1), ("top_k", 0), ("top_k_least", 1),
                     ("top_k", 2 * SAMPLED)]
     seconds = dict(zip(KERNELS, Machine(Wire(0, 1), Wire(0, 1), 1, {"copy": 1.0, "top_k": 2.0}).rates(), strict=True))

@@ -10,4 +10,4 @@ from ..arguments import Key
 from ..host import *
 from .composed import *
 from .each_span import *
-from .quantise import *
+from .few_bits import *

@@ -97,7 +97,7 @@ KERNEL void bin_select(U u, std::size_t n, std::size_t length, Buffer<I>* found)
 }  // namespace
 
 void bind_bin_select(py::module_& m) {
-    m.def("bin_select", [](const py::object& memory, const py::array& grad, std::int64_t length) {
+    m.def("bin_select_in_span", [](const py::object& memory, const py::array& grad, std::int64_t length) {
         if (length < 1) throw InvalidArgument("length must be at least 1, got " + std::to_string(length));
         py::array result;
         visit_real(grad, "grad", [&](auto zero) {

@@ -105,7 +105,7 @@ KERNEL bool chunk_indices(const P* positions, std::size_t count, std::size_t chu
 }  // namespace
 
 void bind_chunk_max(py::module_& m) {
-    m.def("chunk_max", [](const py::object& memory, const py::array& grad, std::int64_t chunk, py::array positions) {
+    m.def("chunk_max_in_span", [](const py::object& memory, const py::array& grad, std::int64_t chunk, py::array positions) {
         check_chunk(chunk);
         visit_real(grad, "grad", [&](auto zero) {
             using T = decltype(zero);
@@ -123,7 +123,7 @@ void bind_chunk_max(py::module_& m) {
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("chunk"), py::arg("positions"),
        "positions[j] = position inside chunk j of its largest |memory + grad|, the lowest of equals.");
 
-    m.def("chunk_indices", [](const py::array& positions, std::int64_t chunk, std::int64_t n, py::array indices) {
+    m.def("chunk_indices_in_span", [](const py::array& positions, std::int64_t chunk, std::int64_t n, py::array indices) {
         check_chunk(chunk);
         visit_positions(positions, chunk, [&](auto byte) {
             visit_index(indices, "indices", [&](auto zero) {

@@ -2,60 +2,59 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 
 from .. import _cpu
 from .._cpu import (
-    bin_select,
+    bin_select_in_span,
     common,
     count_beyond,
     gather,
-    moments,
-    sample,
     scatter,
     sums_of,
-    threshold,
-    top_k,
+    top_k_in_span,
     union_of,
 )
 from ..arguments import Bounds, Found, Samples, require_counts
 from ..host import concatenate, empty, index_dtype, unpack
 from ..search import exponential_in, normal_in, sampled_in
-from ..spans import bin_select_in, moments_in, restrict_in, sample_in, threshold_in
+from ..spans import bin_select_in, restrict_in
+from .each_span import moments, sample, threshold
 
 
-def bin_select_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int,
+def bin_select(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int,
                      zeros: bool = True) -> np.ndarray:
     """``bin_select`` in each of ``spans``, as indices into the whole vector; without ``zeros`` none where u is zero."""
-    found = bin_select_in(bin_select, concatenate, memory, grad, spans, length)
+    found = bin_select_in(bin_select_in_span, concatenate, memory, grad, spans, length)
     if zeros:
         return found
     values = np.empty(found.size, grad.dtype)
     gather(memory, grad, found, values)
-    return found[threshold(None, values, float(np.finfo(grad.dtype).smallest_subnormal))]
+    least = float(np.finfo(grad.dtype).smallest_subnormal)
+    return found[threshold(None, values, [(0, values.size)], [least])[0]]
 
 
-def kth_largest_spans(x: np.ndarray, spans: Bounds, counts: list[int]) -> list[float]:
+def kth_largest(x: np.ndarray, spans: Bounds, counts: list[int]) -> list[float]:
     """The smallest magnitude that ``top_k`` selects in each of ``spans``."""
     require_counts(spans, counts, x.size, least=1)
-    largest = [x[start:stop][top_k(None, x[start:stop], k)] for (start, stop), k in zip(spans, counts, strict=True)]
+    largest = [x[start:stop][top_k_in_span(None, x[start:stop], k)]
+               for (start, stop), k in zip(spans, counts, strict=True)]
     return [float(np.fmin.reduce(np.abs(one))) for one in largest]  # NaN only where nothing else is
 
 
-def normal_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, targets: list[int]) -> Found:
+def select_normal(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, targets: list[int]) -> Found:
     """Gaussian-k's threshold in each of ``spans``."""
     return normal_in(_FOR_SEARCHES, memory, grad, spans, targets)
 
 
-def exponential_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, targets: list[int]) -> Found:
+def select_exponential(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, targets: list[int]) -> Found:
     """SIDCo's threshold in each of ``spans``."""
     return exponential_in(_FOR_SEARCHES, memory, grad, spans, targets)
 
 
-def sampled_spans(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, samples: Samples,
+def select_sampled(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, samples: Samples,
                   counts: list[int]) -> Found:
     """DGC's threshold in each of ``spans``, from samples."""
     return sampled_in(_FOR_SEARCHES, memory, grad, spans, samples, counts)
@@ -91,12 +90,12 @@ def restrict(lists: list[np.ndarray], values: list[np.ndarray], whole: np.ndarra
 
 def unpack_gaps(packed: np.ndarray, width: int, n: int, indices: np.ndarray, wait: bool = True) -> None:
     """The inverse of ``pack_gaps``; always checked."""
-    _cpu.unpack_gaps(packed, width, n, indices)
+    _cpu.unpack_gaps_into(packed, width, n, indices)
 
 
 def unpack_bitmap(bitmap: np.ndarray, n: int, indices: np.ndarray, wait: bool = True) -> None:
     """The inverse of ``pack_bitmap``; always checked."""
-    _cpu.unpack_bitmap(bitmap, n, indices)
+    _cpu.unpack_bitmap_into(bitmap, n, indices)
 
 
 def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarray]) -> None:
@@ -107,7 +106,6 @@ def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarr
 
 
 _FOR_SEARCHES = SimpleNamespace(
-    concatenate=concatenate, empty=empty, gather=gather, kth_largest_spans=kth_largest_spans,
-    moments_spans=partial(moments_in, moments), sample_spans=partial(sample_in, sample),
-    threshold_spans=partial(threshold_in, threshold, concatenate),
+    concatenate=concatenate, empty=empty, gather=gather, kth_largest=kth_largest, moments=moments, sample=sample,
+    threshold=threshold,
 )  # fmt: skip

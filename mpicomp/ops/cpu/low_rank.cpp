@@ -170,7 +170,7 @@ Shape shape_of(std::size_t grad_size, std::size_t p_size, std::int64_t rows, con
 std::size_t size_of(const py::array& array) { return static_cast<std::size_t>(array.size()); }
 
 void bind_products(py::module_& m) {
-    m.def("project", [](const py::object& memory, const py::array& grad, std::int64_t rows, const py::array& q,
+    m.def("project_matrix", [](const py::object& memory, const py::array& grad, std::int64_t rows, const py::array& q,
                         py::array p) {
         visit_real(grad, "grad", [&](auto zero) {
             using T = decltype(zero);
@@ -189,7 +189,7 @@ void bind_products(py::module_& m) {
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("rows"), py::arg("q"), py::arg("p"),
        "p = (memory + grad) q, as matrices.");
 
-    m.def("project_back", [](const py::object& memory, const py::array& grad, std::int64_t rows, const py::array& p,
+    m.def("project_back_matrix", [](const py::object& memory, const py::array& grad, std::int64_t rows, const py::array& p,
                              py::array q) {
         visit_real(grad, "grad", [&](auto zero) {
             using T = decltype(zero);
@@ -207,7 +207,7 @@ void bind_products(py::module_& m) {
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("rows"), py::arg("p"), py::arg("q"),
        "q = (memory + grad)^T p, as matrices.");
 
-    m.def("low_rank_product", [](const py::array& p, const py::array& q, std::int64_t rows, py::array out) {
+    m.def("low_rank_product_matrix", [](const py::array& p, const py::array& q, std::int64_t rows, py::array out) {
         visit_real(p, "p", [&](auto zero) {
             using T = decltype(zero);
             const auto left = input<T>(p, "p");
@@ -225,7 +225,7 @@ void bind_products(py::module_& m) {
 
 void bind_low_rank(py::module_& m) {
     bind_products(m);
-    m.def("orthogonalise", [](py::array p, std::int64_t rows) {
+    m.def("orthogonalise_matrix", [](py::array p, std::int64_t rows) {
         visit_real(p, "p", [&](auto zero) {
             const auto matrix = output<decltype(zero)>(p, "p");
             const std::size_t rank = rank_of(matrix.n, rows);

@@ -84,7 +84,7 @@ void check_sample(std::size_t n, std::int64_t first, std::int64_t stride, std::s
 }  // namespace
 
 void bind_moments(py::module_& m) {
-    m.def("moments", [](const py::object& memory, const py::array& grad, double floor) {
+    m.def("moments_in_span", [](const py::object& memory, const py::array& grad, double floor) {
         if (!(floor >= 0)) throw InvalidArgument("floor must be a number >= 0, got " + std::to_string(floor));
         Moments total;
         visit_real(grad, "grad", [&](auto zero) {
@@ -100,7 +100,7 @@ void bind_moments(py::module_& m) {
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("floor"),
        "Of the entries with |u| >= floor: how many, sum of u, of |u| and of u squared.");
 
-    m.def("sample", [](const py::object& memory, const py::array& grad, std::int64_t first, std::int64_t stride,
+    m.def("sample_in_span", [](const py::object& memory, const py::array& grad, std::int64_t first, std::int64_t stride,
                        py::array values) {
         visit_real(grad, "grad", [&](auto zero) {
             using T = decltype(zero);

@@ -71,7 +71,8 @@ bool quantise(View<const T> x, double unit, std::int64_t first, const py::object
 }  // namespace
 
 void bind_quantise(py::module_& m) {
-    m.def("quantise", [](const py::array& x, double unit, std::int64_t first, const py::object& key, py::array codes) {
+    m.def("quantise", [](const py::array& x, double unit, std::int64_t first, const py::object& key, py::array codes,
+                         const py::object&) {
         require_unit(unit);
         visit_real(x, "x", [&](auto zero) {
             visit_codes(codes, [&](auto code) {
@@ -86,6 +87,7 @@ void bind_quantise(py::module_& m) {
             });
         });
     }, py::arg("x"), py::arg("unit"), py::arg("first"), py::arg("key").none(true), py::arg("codes"),
+       py::arg("largest").none(true) = py::none(),
        "codes = floor(x * (1/unit) + uniform), or rounded to nearest even without a key.");
 
     m.def("dequantise", [](const py::array& codes, double unit, py::array out) {

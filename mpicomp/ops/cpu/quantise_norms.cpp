@@ -101,7 +101,7 @@ void with_norm(const std::string& kind, F&& f) {
 }  // namespace
 
 void bind_norms(py::module_& m) {
-    m.def("group_norms", [](const py::array& x, const py::array& bounds, const std::string& kind, py::array out) {
+    m.def("group_norms_of", [](const py::array& x, const py::array& bounds, const std::string& kind, py::array out) {
         visit_real(x, "x", [&](auto zero) {
             using T = decltype(zero);
             const auto from = input<T>(x, "x");

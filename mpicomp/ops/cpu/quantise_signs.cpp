@@ -60,7 +60,7 @@ void bind_signs(py::module_& m) {
         });
     }, py::arg("x"), py::arg("out"), "One bit an entry, little-endian: 1 where the sign bit of x is not set.");
 
-    m.def("unpack_signs", [](const py::array& packed, const py::array& bounds, const py::array& negative,
+    m.def("unpack_two_values", [](const py::array& packed, const py::array& bounds, const py::array& negative,
                              const py::array& positive, py::array out) {
         visit_real(out, "out", [&](auto zero) {
             using T = decltype(zero);

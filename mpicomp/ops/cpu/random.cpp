@@ -205,6 +205,6 @@ void bind_random(py::module_& m) {
           "Elements [first, first + n) of the key's stream, uint32.");
     m.def("uniform", &draw<float>, py::arg("n"), py::arg("first"), py::arg("key"),
           "Elements [first, first + n) of the key's stream as float32 in [0, 1), multiples of 2^-24.");
-    m.def("random_strata", &random_strata, py::arg("n"), py::arg("k"), py::arg("key"),
+    m.def("random_strata_in_span", &random_strata, py::arg("n"), py::arg("k"), py::arg("key"),
           "k ascending indices, one drawn uniformly from each of k nearly equal parts of n elements.");
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "bind.h"
+#include "index_list.h"
 #include "collect.h"
 #include "indices.h"
 #include "products.h"
@@ -200,7 +201,7 @@ py::array expanded(View<const J> rows, std::size_t row, std::size_t n) {
 }
 
 void bind_rows(py::module_& m) {
-    m.def("project_rows", [](const py::object& memory, const py::array& grad, std::int64_t row, std::int64_t width,
+    m.def("project_rows_in_span", [](const py::object& memory, const py::array& grad, std::int64_t row, std::int64_t width,
                              const py::object& seed, py::array out) {
         if (width < 1 || width > 64 || row < 1)
             throw InvalidArgument("row must be at least 1 and width in [1, 64], got " + std::to_string(row) + " and " +
@@ -218,7 +219,7 @@ void bind_rows(py::module_& m) {
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("row"), py::arg("width"), py::arg("seed"), py::arg("out"),
        "out = rows of (memory + grad) times random signs.");
 
-    m.def("expand_rows", [](const py::array& rows, std::int64_t row, std::int64_t n) {
+    m.def("expand_rows_in_span", [](const Indices& rows, std::int64_t row, std::int64_t n) {
         if (row < 1 || n < 0)
             throw InvalidArgument("row must be at least 1 and n at least 0, got " + std::to_string(row) + " and " +
                                   std::to_string(n));

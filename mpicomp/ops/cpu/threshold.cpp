@@ -23,7 +23,7 @@ py::array threshold(const T* memory, View<const T> grad, T lam) {
 }  // namespace
 
 void bind_threshold(py::module_& m) {
-    m.def("threshold", [](const py::object& memory, const py::array& grad, double lam) {
+    m.def("threshold_in_span", [](const py::object& memory, const py::array& grad, double lam) {
         if (!(lam >= 0)) throw InvalidArgument("lam must be a number >= 0, got " + std::to_string(lam));
         py::array result;
         visit_real(grad, "grad", [&](auto zero) {

@@ -128,7 +128,7 @@ void top_k(U u, std::size_t n, std::size_t k, Buffer<I>* indices) {
 }  // namespace
 
 void bind_top_k(py::module_& m) {
-    m.def("top_k", [](const py::object& memory, const py::array& grad, std::int64_t k) {
+    m.def("top_k_in_span", [](const py::object& memory, const py::array& grad, std::int64_t k) {
         py::array result;
         visit_real(grad, "grad", [&](auto zero) {
             using T = decltype(zero);

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._util.partition import chunk_count
 from ...errors import BufferRefused, InvalidArgument
-from ..arguments import require_chunk
 from .cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
 
 
@@ -108,11 +106,6 @@ def keep_gap(indices: Array, gaps: np.ndarray) -> None:
     """Remember the largest gap of a list that ascends: who looks at it is about to pack it."""
     if ascended(gaps):
         remember(indices, int(gaps.max(initial=0)), "gap")
-
-
-def count_chunks(chunk: int, n: int) -> int:
-    require_chunk(chunk)
-    return chunk_count(n, chunk)
 
 
 def position_dtype(chunk: int) -> str:

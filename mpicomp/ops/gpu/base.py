@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..arguments import require_counts, require_lams, require_limit
+from ..arguments import Bounds, require_counts, require_lams, require_limit
 from ..host import index_dtype
 from ..host import sorted_magnitudes as sorted_on_host
 from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, remember, require_indices
@@ -98,63 +98,53 @@ def add_widened(dst: Array, src: Array, kind: str) -> None:
 
 # ---- selection (of chunks: chunks.py)
 
-@on_device
-def threshold(memory: Array | None, grad: Array, lam: float) -> Array:
-    kind_of(grad, "grad", REAL)
-    if not lam >= 0:
-        raise InvalidArgument(f"lam must be a number >= 0, got {lam}")
-    return collect_vector(memory_or_null(memory, grad), grad, _key(lam, grad))
-
-
 def _key(lam: float, grad: Array) -> int:
     """The bits of a magnitude."""
     return int(np.abs(grad.dtype.type(lam)).view(bits_dtype(grad)))
 
 
 @on_device
-def top_k(memory: Array | None, grad: Array, k: int) -> Array:
-    kind_of(grad, "grad", REAL)
-    if not 0 <= k <= grad.size:
-        raise InvalidArgument(f"k must be in [0, {grad.size}], got {k}")
-    return largest_of_vector(memory_or_null(memory, grad), grad, k)
-
-
-@on_device
-def top_k_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], counts: list[int]) -> Array:
+def top_k(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
     kind_of(grad, "grad", REAL)
     require_counts(spans, counts, grad.size)
-    if len(spans) == 1 and spans[0] == (0, grad.size):
-        return top_k(memory, grad, counts[0])
-    return vouched(largest_of_spans(memory_or_null(memory, grad), grad, spans, counts), spans, grad.size)
+    m = memory_or_null(memory, grad)
+    if is_whole(spans, grad.size):
+        return largest_of_vector(m, grad, counts[0])
+    return vouched(largest_of_spans(m, grad, spans, counts), spans, grad.size)
 
 
 @on_device
-def threshold_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]],
+def threshold(memory: Array | None, grad: Array, spans: Bounds,
                     lams: list[float]) -> tuple[Array, list[int]]:
     kind_of(grad, "grad", REAL)
     require_lams(spans, lams, grad.size)
-    if len(spans) == 1 and spans[0] == (0, grad.size):
-        indices = threshold(memory, grad, lams[0])
+    m, keys = memory_or_null(memory, grad), [_key(lam, grad) for lam in lams]
+    if is_whole(spans, grad.size):
+        indices = collect_vector(m, grad, keys[0])
         return indices, [indices.size]
-    keys = [_key(lam, grad) for lam in lams]
-    indices, counts = collect_spans(memory_or_null(memory, grad), grad, spans, keys)
+    indices, counts = collect_spans(m, grad, spans, keys)
     return vouched(indices, spans, grad.size), counts
 
 
-def vouched(indices: Array, spans: list[tuple[int, int]], n: int) -> Array:
+def is_whole(spans: Bounds, n: int) -> bool:
+    """Return True for one span that is the whole vector of ``n`` elements, which kernels need no table for."""
+    return len(spans) == 1 and tuple(spans[0]) == (0, n)
+
+
+def vouched(indices: Array, spans: Bounds, n: int) -> Array:
     """Selections of spans one behind another, vouched for where they ascend through all of them."""
     ascend = all(last[1] <= start for last, (start, _) in pairwise(spans))
     return remember(indices, n if ascend else None)
 
 
 @on_device
-def kth_largest_spans(x: Array, spans: list[tuple[int, int]], counts: list[int]) -> list[float]:
+def kth_largest(x: Array, spans: Bounds, counts: list[int]) -> list[float]:
     kind_of(x, "x", REAL)
     require_counts(spans, counts, x.size, least=1)
     return kth_keys(x, spans, counts).astype(bits_dtype(x)).view(x.dtype).tolist()
 
 
-def sorted_magnitudes(x: Array, spans: list[tuple[int, int]]) -> list[np.ndarray]:
+def sorted_magnitudes(x: Array, spans: Bounds) -> list[np.ndarray]:
     kind_of(x, "x", REAL)
     return sorted_on_host(to_host(x), spans)
 

@@ -8,10 +8,9 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..arguments import chunk_counts
+from ..arguments import Spans, chunk_counts
 from .arguments import (
     check,
-    count_chunks,
     kind_of,
     known_of,
     memory_or_null,
@@ -33,19 +32,6 @@ from .cuda_runtime import (
     xp,
 )
 
-Spans = list[tuple[int, int, int]]  # start, stop, chunk
-
-
-@on_device
-def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -> None:
-    t, m, chunks = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), count_chunks(chunk, grad.size)
-    check(positions, "positions", position_dtype(chunk), chunks)
-    lanes = _lanes(chunk, grad)
-    name = f"chunk_max<{t}, {POSITION[positions.dtype.name]}>"
-    scalars = np.int64(grad.size), np.int32(chunk), np.int32(lanes)
-    launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, *scalars, positions)
-    remember(positions, (grad.size, chunk))
-
 
 def _lanes(chunk: int, grad: Array) -> int:
     """Threads that share a chunk, a power of two up to a warp: one of 112 float32 is read by 28, 16 bytes each."""
@@ -54,52 +40,46 @@ def _lanes(chunk: int, grad: Array) -> int:
 
 
 @on_device
-def chunk_indices(positions: Array, chunk: int, n: int, indices: Array) -> None:
-    i, chunks = kind_of(indices, "indices", INDEX), count_chunks(chunk, n)
-    check(positions, "positions", position_dtype(chunk), chunks)
-    check(indices, "indices", indices.dtype, chunks)
-    if n > np.iinfo(indices.dtype).max:
-        raise InvalidArgument(f"indices must be int64 for n = {n}")
-    trusted = known_of(positions) == (n, chunk)
-    invalid = xp().zeros(1, np.int32)
-    name = f"chunk_indices<{POSITION[positions.dtype.name]}, {i}>"
-    scalars = np.int64(chunks), np.int32(chunk), np.int64(n)
-    launch("chunk_max", name, blocks_for(chunks), positions, *scalars, indices, invalid)
-    if not trusted and int(to_host(invalid)[0]):
-        raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = {n}")
-    remember(indices, n)
-
-
-@on_device
-def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
-    if len(spans) == 1 and spans[0][:2] == (0, grad.size):
-        chunk_max(memory, grad, spans[0][2], positions)
-        return
+def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
     t, m, chunks = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), sum(chunk_counts(spans, grad.size))
     check(positions, "positions", _widest(spans), chunks)
-    lanes = _lanes(max((chunk for *_, chunk in spans), default=1), grad)
-    name = f"chunk_max_spans<{t}, {POSITION[positions.dtype.name]}>"
-    scalars = np.int64(len(spans)), np.int64(chunks), np.int32(lanes)
-    launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, _table(spans, grad), *scalars, positions)
+    chunk = max((chunk for *_, chunk in spans), default=1)
+    lanes, types = _lanes(chunk, grad), f"{t}, {POSITION[positions.dtype.name]}"
+    scalars: tuple[object, ...]
+    if _is_whole(spans, grad.size):
+        name, scalars = f"chunk_max<{types}>", (np.int64(grad.size), np.int32(chunk), np.int32(lanes))
+    else:
+        name = f"chunk_max_spans<{types}>"
+        scalars = _table(spans, grad), np.int64(len(spans)), np.int64(chunks), np.int32(lanes)
+    launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, *scalars, positions)
     remember(positions, tuple(spans))
 
 
+def _is_whole(spans: Spans, n: int) -> bool:
+    """Return True for one span that is the whole vector, which kernels need no table for."""
+    return len(spans) == 1 and tuple(spans[0][:2]) == (0, n)
+
+
 @on_device
-def chunk_indices_spans(positions: Array, spans: Spans, n: int, indices: Array) -> None:
-    if len(spans) == 1 and spans[0][:2] == (0, n):
-        chunk_indices(positions, spans[0][2], n, indices)
-        return
+def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array) -> None:
     i, chunks = kind_of(indices, "indices", INDEX), sum(chunk_counts(spans, n))
     check(positions, "positions", _widest(spans), chunks)
     check(indices, "indices", indices.dtype, chunks)
     if n > np.iinfo(indices.dtype).max:
         raise InvalidArgument(f"indices must be int64 for n = {n}")
     invalid, trusted = xp().zeros(1, np.int32), known_of(positions) == tuple(spans)
-    name = f"chunk_indices_spans<{POSITION[positions.dtype.name]}, {i}>"
-    scalars = np.int64(len(spans)), np.int64(chunks)
-    launch("chunk_max", name, blocks_for(chunks), positions, _table(spans, positions), *scalars, indices, invalid)
+    types = f"{POSITION[positions.dtype.name]}, {i}"
+    scalars: tuple[object, ...]
+    if _is_whole(spans, n):
+        name, scalars = f"chunk_indices<{types}>", (np.int64(chunks), np.int32(spans[0][2]), np.int64(n))
+        wrong = f"positions must lie inside their chunks of {spans[0][2]} elements and below n = {n}"
+    else:
+        name = f"chunk_indices_spans<{types}>"
+        scalars = _table(spans, positions), np.int64(len(spans)), np.int64(chunks)
+        wrong = "positions must lie inside their chunks, and these inside their spans"
+    launch("chunk_max", name, blocks_for(chunks), positions, *scalars, indices, invalid)
     if not trusted and int(to_host(invalid)[0]):
-        raise InvalidArgument("positions must lie inside their chunks, and these inside their spans")
+        raise InvalidArgument(wrong)
     ascend = all(last[1] <= start for last, (start, *_) in pairwise(spans))
     remember(indices, n if ascend else None)
 

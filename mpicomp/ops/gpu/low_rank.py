@@ -33,53 +33,10 @@ from .cuda_runtime import (
     xp,
 )
 
-# ---- one matrix
-
-@on_device
-def project(memory: Array | None, grad: Array, rows: int, q: Array, p: Array) -> None:
-    project_all(memory, grad, _single(memory, grad, "grad", rows, p, q), q, p)
-
-
-@on_device
-def project_back(memory: Array | None, grad: Array, rows: int, p: Array, q: Array) -> None:
-    project_back_all(memory, grad, _single(memory, grad, "grad", rows, p, q), p, q)
-
-
-@on_device
-def low_rank_product(p: Array, q: Array, rows: int, out: Array) -> None:
-    low_rank_product_all(p, q, _single(None, out, "out", rows, p, q), out)
-
-
-@on_device
-def orthogonalise(p: Array, rows: int) -> None:
-    kind_of(p, "p", REAL)
-    orthogonalise_all(p, [(0, 0, rows, _rank(p, rows))])
-
-
-def _rank(p: Array, rows: int) -> int:
-    if rows < 1:
-        raise InvalidArgument(f"rows must be at least 1, got {rows}")
-    if p.size % rows or not p.size:
-        raise InvalidArgument(f"p must be a matrix of {rows} rows with at least one column, got {p.size} elements")
-    return p.size // rows
-
-
-def _single(memory: Array | None, whole: Array, name: str, rows: int, p: Array, q: Array) -> Matrices:
-    """The one matrix that ``whole`` is; refuses what does not fit."""
-    rank = _rank(p, rows)
-    kind_of(whole, name, REAL)
-    if whole.size % rows:
-        raise InvalidArgument(f"{name} must be a matrix of {rows} rows, got {whole.size} elements")
-    memory_or_null(memory, whole)
-    check(p, "p", whole.dtype)
-    check(q, "q", whole.dtype, whole.size // rows * rank)
-    return [(0, whole.size, rows, rank)]
-
-
 # ---- many: blocks take tiles of the matrices in turn
 
 @on_device
-def project_all(memory: Array | None, grad: Array, matrices: Matrices, q: Array, p: Array) -> None:
+def project(memory: Array | None, grad: Array, matrices: Matrices, q: Array, p: Array) -> None:
     t, m, width = _checked(memory, grad, matrices, p, q)
     if width is None:
         project_each(_project, memory, grad, matrices, q, p)
@@ -90,7 +47,7 @@ def project_all(memory: Array | None, grad: Array, matrices: Matrices, q: Array,
 
 
 @on_device
-def project_back_all(memory: Array | None, grad: Array, matrices: Matrices, p: Array, q: Array) -> None:
+def project_back(memory: Array | None, grad: Array, matrices: Matrices, p: Array, q: Array) -> None:
     t, m, width = _checked(memory, grad, matrices, p, q)
     if width is None:
         project_back_each(_project_back, memory, grad, matrices, p, q)
@@ -101,7 +58,7 @@ def project_back_all(memory: Array | None, grad: Array, matrices: Matrices, p: A
 
 
 @on_device
-def low_rank_product_all(p: Array, q: Array, matrices: Matrices, out: Array) -> None:
+def low_rank_product(p: Array, q: Array, matrices: Matrices, out: Array) -> None:
     t, _, width = _checked(None, out, matrices, p, q)
     if width is None:
         low_rank_product_each(_low_rank_product, p, q, matrices, out)
@@ -112,7 +69,7 @@ def low_rank_product_all(p: Array, q: Array, matrices: Matrices, out: Array) -> 
 
 
 @on_device
-def orthogonalise_all(p: Array, matrices: Matrices) -> None:
+def orthogonalise(p: Array, matrices: Matrices) -> None:
     """One block a matrix."""
     t = kind_of(p, "p", REAL)
     require_packed(matrices, max((stop for _, stop, *_ in matrices), default=0), p=p)

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..arguments import Key, checked_key, checked_streams, require_count, require_counts, require_range
+from ..arguments import Key, checked_key, checked_streams, require_counts, require_range
 from ..host import index_dtype
 from .base import vouched
 from .cuda_runtime import INDEX, Array, blocks_for, current_device, current_stream, launch, xp
@@ -36,12 +36,7 @@ def _numbers(t: str, dtype: type, n: int, first: int, key: Key) -> Array:
     return out
 
 
-def random_strata(n: int, k: int, key: Key) -> Array:
-    require_count(k, n)
-    return random_strata_spans(n, [(0, n)], [k], key)
-
-
-def random_strata_spans(n: int, spans: list[tuple[int, int]], counts: list[int], key: Key) -> Array:
+def random_strata(n: int, spans: list[tuple[int, int]], counts: list[int], key: Key) -> Array:
     require_counts(spans, counts, n)
     key = checked_streams(key, len(spans))
     indices = xp().empty(sum(counts), index_dtype(n))

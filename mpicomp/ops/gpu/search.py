@@ -27,7 +27,7 @@ from .cuda_runtime import (
     xp,
 )
 from .largest import kth_cuts
-from .selection import sample_spans
+from .selection import sample
 
 KNOWN = 6  # words of 8 bytes a span: `Search` in search.cu, and where its list ends
 TRIES = (CORRECTIONS + 1) * (CORRECTIONS + 2) // 2  # `tries` there
@@ -61,7 +61,7 @@ class _Search:
 
 
 @on_device
-def normal_spans(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
+def select_normal(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
     require_targets(memory, grad, spans, targets)
     search = _Search(memory, grad, spans, TRIES)
     goals = _goals(tuple(targets), tuple(stop - start for start, stop in spans), xp(), where(grad))
@@ -72,7 +72,7 @@ def normal_spans(memory: Array | None, grad: Array, spans: Bounds, targets: list
 
 
 @on_device
-def exponential_spans(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
+def select_exponential(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
     require_targets(memory, grad, spans, targets)
     search, sizes = _Search(memory, grad, spans), [stop - start for start, stop in spans]
     goals = _goals(tuple(targets), tuple(sizes), xp(), where(grad))
@@ -98,11 +98,11 @@ def _stages(targets: list[int], sizes: list[int]) -> int:
 
 
 @on_device
-def sampled_spans(memory: Array | None, grad: Array, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
+def select_sampled(memory: Array | None, grad: Array, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
     places = require_sampled(memory, grad, spans, samples, counts)
     search = _Search(memory, grad, spans)
     values = base.empty(places[-1][1] if places else 0, grad.dtype)
-    sample_spans(memory, grad, samples, values)
+    sample(memory, grad, samples, values)
     cuts, count = kth_cuts(values, places, counts), np.int64(len(spans))
     launch("search", f"accept_cuts<{search.t}>", blocks_for(count), cuts, count, search.known)
     return search.found(sum(k * stride for k, (_, stride, _) in zip(counts, samples, strict=True)))[0]

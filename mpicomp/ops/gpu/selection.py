@@ -29,12 +29,7 @@ from .cuda_runtime import (
 
 
 @on_device
-def moments(memory: Array | None, grad: Array, floor: float) -> Moments:
-    return moments_spans(memory, grad, [(0, grad.size)], floor)[0]
-
-
-@on_device
-def moments_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], floor: float) -> list[Moments]:
+def moments(memory: Array | None, grad: Array, spans: list[tuple[int, int]], floor: float) -> list[Moments]:
     t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
     require_floor(floor)
     require_spans(spans, grad.size)
@@ -49,12 +44,7 @@ def moments_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]
 
 
 @on_device
-def sample(memory: Array | None, grad: Array, first: int, stride: int, values: Array) -> None:
-    sample_spans(memory, grad, [(first, stride, values.size)], values)
-
-
-@on_device
-def sample_spans(memory: Array | None, grad: Array, samples: list[tuple[int, int, int]], values: Array) -> None:
+def sample(memory: Array | None, grad: Array, samples: list[tuple[int, int, int]], values: Array) -> None:
     t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
     check(values, "values", grad.dtype)
     require_samples(samples, grad.size, values.size)
@@ -65,12 +55,7 @@ def sample_spans(memory: Array | None, grad: Array, samples: list[tuple[int, int
 
 
 @on_device
-def bin_select(memory: Array | None, grad: Array, length: int) -> Array:
-    return bin_select_spans(memory, grad, [(0, grad.size)], length)
-
-
-@on_device
-def bin_select_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], length: int,
+def bin_select(memory: Array | None, grad: Array, spans: list[tuple[int, int]], length: int,
                      zeros: bool = True) -> Array:
     t, m, n = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), grad.size
     if length < 1:

@@ -62,12 +62,7 @@ def sketch_estimate(table: Array, rows: int, columns: int, seed: int, out: Array
 
 
 @on_device
-def project_rows(memory: Array | None, grad: Array, row: int, width: int, seed: int, out: Array) -> None:
-    project_rows_spans(memory, grad, [(0, grad.size)], row, width, seed, out)
-
-
-@on_device
-def project_rows_spans(memory: Array | None, grad: Array, spans: list[tuple[int, int]], row: int, width: int, seed: int,
+def project_rows(memory: Array | None, grad: Array, spans: list[tuple[int, int]], row: int, width: int, seed: int,
                        out: Array) -> None:
     require_projection(row, width)
     t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
@@ -78,13 +73,7 @@ def project_rows_spans(memory: Array | None, grad: Array, spans: list[tuple[int,
 
 
 @on_device
-def expand_rows(rows: Array, row: int, n: int) -> Array:
-    require_rows(row, n)
-    return expand_rows_spans(rows, row, [(0, n)], n)
-
-
-@on_device
-def expand_rows_spans(rows: Array, row: int, spans: list[tuple[int, int]], n: int) -> Array:
+def expand_rows(rows: Array, row: int, spans: list[tuple[int, int]], n: int) -> Array:
     require_rows(row, n)
     require_spans(spans, n)
     kind, k, dtype = kind_of(rows, "rows", INDEX), np.int64(rows.size), index_dtype(n)

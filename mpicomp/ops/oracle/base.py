@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._util.partition import chunk_count
 from ...errors import InvalidArgument
 from ..arguments import (
     Array,
     require_ascending,
-    require_chunk,
-    require_count,
     require_in_range,
     require_limit,
     require_memory,
@@ -76,41 +73,6 @@ def _is_float16(kind: str) -> bool:
     if kind not in ("float16", "bfloat16"):
         raise InvalidArgument(f"kind must be float16 or bfloat16, got {kind}")
     return kind == "float16"
-
-
-# ---- selection
-
-def chunk_max(memory: Array | None, grad: Array, chunk: int, positions: Array) -> None:
-    """``positions[j]`` = position inside chunk j of its largest ``|u|``; uint8 for chunk <= 256, else uint16."""
-    require_chunk(chunk)
-    keys = magnitude_bits(compensated(memory, grad))
-    for j in range(chunk_count(len(grad), chunk)):
-        positions[j] = np.argmax(keys[j * chunk : (j + 1) * chunk])
-
-
-def chunk_indices(positions: Array, chunk: int, n: int, indices: Array) -> None:
-    """``indices[j] = j * chunk + positions[j]``."""
-    require_chunk(chunk)
-    found = np.arange(len(positions), dtype=np.int64) * chunk + positions
-    if np.any(positions >= chunk) or np.any(found >= n):
-        raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = {n}")
-    indices[:] = found
-
-
-def threshold(memory: Array | None, grad: Array, lam: float) -> Array:
-    """Ascending indices of ``|u| >= lam``, NaN included."""
-    if not lam >= 0:
-        raise InvalidArgument(f"lam must be a number >= 0, got {lam}")
-    floor = magnitude_bits(np.array([lam], grad.dtype))
-    return to_indices(np.flatnonzero(magnitude_bits(compensated(memory, grad)) >= floor), len(grad))
-
-
-def top_k(memory: Array | None, grad: Array, k: int) -> Array:
-    """Ascending indices of the ``k`` largest ``|u|``; the lowest index wins among equals."""
-    require_count(k, len(grad))
-    keys = magnitude_bits(compensated(memory, grad))
-    largest_first = np.argsort(~keys, kind="stable")
-    return to_indices(np.sort(largest_first[:k]), len(grad))
 
 
 # ---- reading and writing at indices

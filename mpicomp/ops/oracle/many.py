@@ -1,4 +1,4 @@
-"""What is done to many tensors at once, in one launch on a device: selections that begin anew in each, and copies."""
+"""Selections and measures that begin anew in each span, and copies of many arrays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from ...errors import InvalidArgument
 from ..arguments import (
     Array,
     Bounds,
-    Key,
     Moments,
     Samples,
     Spans,
-    checked_streams,
     chunk_counts,
     require_counts,
     require_floor,
@@ -23,13 +21,11 @@ from ..arguments import (
     require_spans,
     require_total,
 )
-from .base import compensated, magnitude_bits, threshold, to_indices, top_k
-from .random import random_strata
-from .selection import bin_select, moments
+from .base import compensated, magnitude_bits, to_indices
 
 
-def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
-    """As ``chunk_max`` in each of ``spans``, all positions one after the other; uint16 where any chunk is above 256."""
+def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
+    """Position inside each chunk of its largest ``|u|``: uint8 if no chunk is above 256 elements, else uint16."""
     require_memory(memory, grad)
     _require_one_a_chunk(positions, spans, len(grad))
     keys = magnitude_bits(compensated(memory, grad))
@@ -37,7 +33,7 @@ def chunk_max_spans(memory: Array | None, grad: Array, spans: Spans, positions: 
                     for start, stop, chunk in spans for at in range(start, stop, chunk)]
 
 
-def chunk_indices_spans(positions: Array, spans: Spans, n: int, indices: Array) -> None:
+def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array) -> None:
     """Indices into all ``n`` elements of ``positions`` in the chunks of ``spans``."""
     _require_one_a_chunk(positions, spans, n)
     if len(indices) != len(positions):
@@ -59,52 +55,76 @@ def _require_one_a_chunk(positions: Array, spans: Spans, n: int) -> None:
         raise InvalidArgument(f"positions must have {total} elements, got {len(positions)}")
 
 
-def top_k_spans(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
-    """``top_k`` of ``counts`` elements in each of ``spans`` (start, stop), as indices into all of ``grad``."""
+def top_k(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
+    """Ascending indices of the ``counts`` largest ``|u|`` of each span; the lowest index wins among equals."""
     require_counts(spans, counts, len(grad))
     require_memory(memory, grad)
     u = compensated(memory, grad)
-    found = [top_k(None, u[start:stop], k) for (start, stop), k in zip(spans, counts, strict=True)]
+    found = [_largest(u[start:stop], k) for (start, stop), k in zip(spans, counts, strict=True)]
     return in_whole(found, spans, len(grad))
 
 
-def threshold_spans(memory: Array | None, grad: Array, spans: Bounds, lams: list[float]) -> tuple[Array, list[int]]:
-    """``threshold`` by its own of ``lams`` in each of ``spans``, as indices into all; and how many each has."""
+def _largest(u: Array, k: int) -> Array:
+    return np.sort(np.argsort(~magnitude_bits(u), kind="stable")[:k])
+
+
+def threshold(memory: Array | None, grad: Array, spans: Bounds, lams: list[float]) -> tuple[Array, list[int]]:
+    """Ascending indices of ``|u| >= lam`` in each span, NaN included, and their number per span."""
     require_lams(spans, lams, len(grad))
     require_memory(memory, grad)
     u = compensated(memory, grad)
-    found = [threshold(None, u[start:stop], lam) for (start, stop), lam in zip(spans, lams, strict=True)]
+    found = [reaching(u[start:stop], lam) for (start, stop), lam in zip(spans, lams, strict=True)]
     return in_whole(found, spans, len(grad)), [len(part) for part in found]
 
 
-def bin_select_spans(memory: Array | None, grad: Array, spans: Bounds, length: int, zeros: bool = True) -> Array:
-    """``bin_select`` in each of ``spans``, as indices into all of ``grad``; without ``zeros`` none where u is zero."""
+def reaching(u: Array, lam: float) -> Array:
+    """Indices of magnitudes of at least ``lam``."""
+    return np.flatnonzero(magnitude_bits(u) >= magnitude_bits(np.array([lam], u.dtype)))
+
+
+def bin_select(memory: Array | None, grad: Array, spans: Bounds, length: int, zeros: bool = True) -> Array:
+    """Indices of ``|u + grad| >= max |u|`` of their bin of ``length`` elements; NaN counts as largest.
+
+    Bins begin anew in each span. Without ``zeros`` none where u is zero.
+    """
+    if length < 1:
+        raise InvalidArgument(f"length must be at least 1, got {length}")
     require_spans(spans, len(grad))
     require_memory(memory, grad)
-    found = [bin_select(None if memory is None else memory[start:stop], grad[start:stop], length)
-             for start, stop in spans]
-    indices = in_whole(found, spans, len(grad))
-    return indices if zeros else indices[compensated(memory, grad)[indices] != 0]
+    u = compensated(memory, grad)
+    ahead, peaks = magnitude_bits(u + grad), magnitude_bits(u)
+    bins = [(at, min(at + length, stop)) for start, stop in spans for at in range(start, stop, length)]
+    found = [np.flatnonzero(ahead[begin:end] >= peaks[begin:end].max()) for begin, end in bins]
+    indices = in_whole(found, bins, len(grad))
+    return indices if zeros else indices[u[indices] != 0]
 
 
-def moments_spans(memory: Array | None, grad: Array, spans: Bounds, floor: float) -> list[Moments]:
-    """``moments`` in each of ``spans``."""
+def moments(memory: Array | None, grad: Array, spans: Bounds, floor: float) -> list[Moments]:
+    """Per span, the number of ``|u| >= floor`` and their sums of u, of ``|u|`` and of u squared, in float64.
+
+    With ``floor = 0`` a NaN or infinity anywhere in a span makes its sums not finite.
+    """
     require_floor(floor)
     require_memory(memory, grad)
     require_spans(spans, len(grad))
     u = compensated(memory, grad)
-    return [moments(None, u[start:stop], floor) for start, stop in spans]
+    return [moments_of(u[start:stop], floor) for start, stop in spans]
 
 
-def sample_spans(memory: Array | None, grad: Array, samples: Samples, values: Array) -> None:
-    """``sample`` from each of ``samples`` (first, stride, count), one behind another."""
+def moments_of(u: Array, floor: float) -> Moments:
+    u = u[reaching(u, floor)].astype(np.float64)
+    return len(u), float(u.sum()), float(np.abs(u).sum()), float(np.square(u).sum())
+
+
+def sample(memory: Array | None, grad: Array, samples: Samples, values: Array) -> None:
+    """u at every ``stride``-th element from ``first`` on of each of ``samples`` (first, stride, count)."""
     require_samples(samples, len(grad), len(values))
     require_memory(memory, grad)
     u = compensated(memory, grad)
     values[:] = [u[first + j * stride] for first, stride, count in samples for j in range(count)]
 
 
-def kth_largest_spans(x: Array, spans: Bounds, counts: list[int]) -> list[float]:
+def kth_largest(x: Array, spans: Bounds, counts: list[int]) -> list[float]:
     """The magnitude of the ``counts``-th largest, at least the first, in each of ``spans``; NaN counts as largest."""
     require_counts(spans, counts, len(x), least=1)
     return [float(np.sort(np.abs(x[start:stop]))[-k]) for (start, stop), k in zip(spans, counts, strict=True)]
@@ -114,18 +134,6 @@ def sorted_magnitudes(x: Array, spans: Bounds) -> list[np.ndarray]:
     """The bits of all magnitudes in each of ``spans``, ascending: integers in host memory, NaN all alike."""
     keys = magnitude_bits(x)
     return [np.sort(keys[start:stop]) for start, stop in spans]
-
-
-def random_strata_spans(n: int, spans: Bounds, counts: list[int], key: Key) -> Array:
-    """``random_strata`` of ``counts`` indices in each of ``spans``, as indices into ``n`` elements.
-
-    Span s draws from the key's worker + s.
-    """
-    require_counts(spans, counts, n)
-    seed, step, worker = checked_streams(key, len(spans))
-    found = [random_strata(stop - start, k, Key(seed, step, worker + s))
-             for s, ((start, stop), k) in enumerate(zip(spans, counts, strict=True))]
-    return in_whole(found, spans, n)
 
 
 def in_whole(found: list[Array], spans: Bounds, n: int) -> Array:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arguments import Array, Key, checked_key, require_count, require_range
-from ..host import index_dtype
+from ..arguments import Array, Bounds, Key, checked_key, checked_streams, require_counts, require_range
+from .many import in_whole
 
 MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
@@ -37,17 +37,25 @@ def uniform(n: int, first: int, key: Key) -> Array:
     return (random_words(n, first, key) >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
 
 
-def random_strata(n: int, k: int, key: Key) -> Array:
-    """``k`` ascending indices, one drawn uniformly from each of k nearly equal parts of ``n`` elements.
+def random_strata(n: int, spans: Bounds, counts: list[int], key: Key) -> Array:
+    """``counts`` ascending indices in each span, one drawn uniformly from each of so many nearly equal parts.
 
-    Part j is ``[j n div k, (j + 1) n div k)``; its index comes from word j of the stream.
+    Part j of k in a span of m elements is ``[j m div k, (j + 1) m div k)``; its index comes from word j of the stream.
+    Span s draws from the key's worker + s.
     """
-    require_count(k, n)
+    require_counts(spans, counts, n)
+    seed, step, worker = checked_streams(key, len(spans))
+    found = [_strata(stop - start, k, Key(seed, step, worker + s))
+             for s, ((start, stop), k) in enumerate(zip(spans, counts, strict=True))]
+    return in_whole(found, spans, n)
+
+
+def _strata(n: int, k: int, key: Key) -> Array:
     j, parts = np.arange(k + 1, dtype=np.int64), max(1, k)
     bounds = j * (n // parts) + j * (n % parts) // parts  # j n div k, whose product may not fit
     words, sizes = random_words(k, 0, key).astype(np.uint64), np.diff(bounds).astype(np.uint64)
     steps = words * (sizes >> np.uint64(32)) + _high(words * (sizes & np.uint64(0xFFFFFFFF)))
-    return (bounds[:-1] + steps.astype(np.int64)).astype(index_dtype(n))
+    return bounds[:-1] + steps.astype(np.int64)
 
 
 def _low(x: Array) -> Array:

@@ -13,12 +13,11 @@ import numpy as np
 
 from ..arguments import Array, Bounds, Found, Samples, require_sampled, require_targets
 from ..search import CORRECTIONS, DOWN, FEW, HIGH, LOW, MANY, RATIO, STAGES, UP
-from .base import compensated, threshold
-from .many import in_whole, kth_largest_spans, sample_spans
-from .selection import moments
+from .base import compensated
+from .many import in_whole, kth_largest, moments_of, reaching, sample
 
 
-def normal_spans(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
+def select_normal(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
     """Gaussian-k's threshold in each of ``spans``, which ascend: a quantile of the normal distribution, corrected.
 
     Where fewer than 2/3 of the target reach it, it is halved; where more than 4/3, it grows by one half: three times at
@@ -30,7 +29,7 @@ def normal_spans(memory: Array | None, grad: Array, spans: Bounds, targets: list
     return _together(found, spans, u)
 
 
-def exponential_spans(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
+def select_exponential(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
     """SIDCo's threshold in each of ``spans``, which ascend: where exponential fits of the tail, stage by stage, leave
     0.8 to 1.2 times the target.
 
@@ -43,15 +42,15 @@ def exponential_spans(memory: Array | None, grad: Array, spans: Bounds, targets:
     return _together(found, spans, u)
 
 
-def sampled_spans(memory: Array | None, grad: Array, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
+def select_sampled(memory: Array | None, grad: Array, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
     """DGC's threshold in each of ``spans``, which ascend: the ``counts``-th largest magnitude of its sample.
 
-    A sample is that of ``sample_spans``. Where the magnitude is 0 or not finite, nothing is found: NaN.
+    A sample is that of ``sample``. Where the magnitude is 0 or not finite, nothing is found: NaN.
     """
     places = require_sampled(memory, grad, spans, samples, counts)
     u, values = compensated(memory, grad), np.empty(sum(size for *_, size in samples), grad.dtype)
-    sample_spans(memory, grad, samples, values)
-    lams = kth_largest_spans(values, places, counts)
+    sample(memory, grad, samples, values)
+    lams = kth_largest(values, places, counts)
     found = [(_reaching(u[start:stop], lam), lam) if 0 < lam < inf else (np.empty(0, np.int64), nan)
              for (start, stop), lam in zip(spans, lams, strict=True)]
     return _together(found, spans, u)
@@ -61,7 +60,7 @@ def _normal(u: Array, target: int) -> tuple[Array, float]:
     """Reference: Shi et al., Understanding top-k sparsification in distributed deep learning, 2019, algorithm 1."""
     lam = 0.0
     if target < len(u):
-        n, total, _, squares = moments(None, u, 0.0)
+        n, total, _, squares = moments_of(u, 0.0)
         mean, quantile = total / n, -NormalDist().inv_cdf(0.5 * target / n)
         variance = squares / n - mean * mean
         lam = abs(mean) + (quantile * sqrt(variance) if variance > 0 else 0.0)
@@ -84,7 +83,7 @@ def _exponential(u: Array, target: int) -> tuple[Array, float]:
     found, lam_found = np.empty(0, np.int64), nan
     left, lam = np.arange(len(u)), 0.0
     for _ in range(STAGES):
-        n, _, magnitudes, _ = moments(None, u[left], 0.0)
+        n, _, magnitudes, _ = moments_of(u[left], 0.0)
         if target == n:  # all that are left are wanted
             return left, 0.0
         lam += log(1 / max(RATIO, target / n)) * (magnitudes / n - lam)
@@ -101,7 +100,7 @@ def _exponential(u: Array, target: int) -> tuple[Array, float]:
 
 def _reaching(u: Array, lam: float) -> Array:
     """All that reach the threshold; what is not finite, where that is not."""
-    return threshold(None, u, lam if isfinite(lam) else inf)
+    return reaching(u, lam if isfinite(lam) else inf)
 
 
 def _together(found: list[tuple[Array, float]], spans: Bounds, u: Array) -> Found:

@@ -11,11 +11,8 @@ from ...errors import InvalidArgument
 from ..arguments import (
     Array,
     Bounds,
-    require_ascending,
-    require_in_range,
     require_memory,
     require_projection,
-    require_rows,
     require_rows_of_spans,
     require_spans,
 )
@@ -56,33 +53,13 @@ def sketch_estimate(table: Array, rows: int, columns: int, seed: int, out: Array
     out += 0  # -0 becomes +0
 
 
-def project_rows(memory: Array | None, grad: Array, row: int, width: int, seed: int, out: Array) -> None:
-    """Every ``row`` elements of u (the last row may be short) times ``width`` <= 64 columns of random signs.
-
-    ``out[j * width + c] = sum_p sign(p, c) u[j * row + p]``; the sign is -1 where bit c of mix(p + (seed + 1) * GOLDEN)
-    is set. Sums in any order, in the array's precision or better.
-    """
-    require_projection(row, width)
-    u = compensated(memory, grad)
-    padded = np.zeros(-(-len(u) // row) * row, u.dtype)
-    padded[: len(u)] = u
-    words = mix(np.arange(row, dtype=np.uint64) + _offset(seed, 0))
-    signs = 1.0 - 2.0 * ((words[:, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1))
-    out[:] = (padded.reshape(-1, row) @ signs).ravel()
-
-
-def expand_rows(rows: Array, row: int, n: int) -> Array:
-    """Ascending indices, below ``n``, of all elements of the given rows (ascending) of ``row`` elements each."""
-    require_rows(row, n)
-    require_in_range(rows, -(-n // row), "rows")
-    require_ascending(rows, "rows")
-    indices = (rows.astype(np.int64)[:, None] * row + np.arange(row)).ravel()
-    return to_indices(indices[indices < n], n)
-
-
-def project_rows_spans(memory: Array | None, grad: Array, spans: Bounds, row: int, width: int, seed: int,
+def project_rows(memory: Array | None, grad: Array, spans: Bounds, row: int, width: int, seed: int,
                        out: Array) -> None:
-    """``project_rows`` of each of ``spans``, one behind another: rows restart at each, whose last may be short."""
+    """Every ``row`` elements of u (a span's last row may be short) times ``width`` <= 64 columns of random signs.
+
+    ``out[j * width + c] = sum_p sign(p, c) u[p-th of row j]``, rows counted through all spans; the sign is -1 where
+    bit c of mix(p + (seed + 1) * GOLDEN) is set. Sums in any order, in the array's precision or better.
+    """
     require_projection(row, width)
     require_memory(memory, grad)
     require_spans(spans, len(grad))
@@ -90,11 +67,15 @@ def project_rows_spans(memory: Array | None, grad: Array, spans: Bounds, row: in
     if len(out) != sum(sizes):
         raise InvalidArgument(f"out must have {sum(sizes)} elements, got {len(out)}")
     u = compensated(memory, grad)
+    words = mix(np.arange(row, dtype=np.uint64) + _offset(seed, 0))
+    signs = 1.0 - 2.0 * ((words[:, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1))
     for (start, stop), part in zip(spans, split(out, sizes), strict=True):
-        project_rows(None, u[start:stop], row, width, seed, part)
+        padded = np.zeros(-(-(stop - start) // row) * row, u.dtype)
+        padded[: stop - start] = u[start:stop]
+        part[:] = (padded.reshape(-1, row) @ signs).ravel()
 
 
-def expand_rows_spans(rows: Array, row: int, spans: Bounds, n: int) -> Array:
+def expand_rows(rows: Array, row: int, spans: Bounds, n: int) -> Array:
     """Indices, below ``n``, of all elements of the given rows, which ascend and are counted through all ``spans``."""
     require_rows_of_spans(rows, row, spans, n)
     every = [np.arange(at, min(at + row, stop)) for start, stop in spans for at in range(start, stop, row)]

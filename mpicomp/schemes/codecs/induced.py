@@ -36,7 +36,7 @@ class Induced(InPlace):
 
     def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
         ops, k = ctx.ops, self._count(place, ctx)
-        chosen = ops.top_k_spans(None, values, [(0, values.size)], [k])
+        chosen = ops.top_k(None, values, [(0, values.size)], [k])
         exact, rest = ops.empty(k, values.dtype), values.copy()
         ops.gather(None, values, chosen, exact)
         ops.clear(rest, chosen)

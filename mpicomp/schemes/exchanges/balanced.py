@@ -145,7 +145,7 @@ class Balanced(Exchange[Reaching, Reaching]):
 def _choose(u: Compensated, lams: np.ndarray, counts: list[int], ctx: StepContext) -> tuple[Pairs, list[float], int]:
     """A worker's list, the thresholds by which to choose it next time, and how many non-finite values show."""
     if np.all(lams >= 0):
-        indices, passed = ctx.ops.threshold_spans(*u, ctx.spans, lams.tolist())
+        indices, passed = ctx.ops.threshold(*u, ctx.spans, lams.tolist())
         if _in_band(passed, counts):
             values, found = ctx.read(u, indices)
             return _cut(Pairs(indices, values), index_lists.bounds(passed), counts, ctx)[0], lams.tolist(), found
@@ -222,7 +222,7 @@ def _to_all(survivors: Pairs, damage: CorruptMessage | None, ctx: StepContext) -
 
 def _reaching(sums: Pairs, parts: Bounds, lams: np.ndarray, ctx: StepContext) -> tuple[Array, list[int]]:
     """Positions of the sums that reach the threshold of their part, and their number in each part."""
-    return ctx.ops.threshold_spans(None, sums.values, parts, lams.tolist())
+    return ctx.ops.threshold(None, sums.values, parts, lams.tolist())
 
 
 def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
@@ -233,5 +233,5 @@ def _in_band(passed: Iterable[int], counts: Iterable[int]) -> bool:
 def _smallest(own: Pairs, parts: Bounds, ctx: StepContext) -> list[float]:
     """The smallest magnitude in each span: what next time's values are to reach; 0 for a span that has none."""
     filled = [(start, stop) for start, stop in parts if start < stop]
-    least = iter(ctx.ops.kth_largest_spans(own.values, filled, index_lists.sizes(filled)))
+    least = iter(ctx.ops.kth_largest(own.values, filled, index_lists.sizes(filled)))
     return [next(least) if start < stop else 0.0 for start, stop in parts]

@@ -134,16 +134,16 @@ class LowRank(Exchange[Factors, Factors]):
         ops = ctx.ops
         seen = ctx.scratch.once("low-rank-seen", lambda: self._seen(layout))
         factors = ctx.scratch.once("low-rank-factors", seen.transposed)
-        there: Product = ops.project_all
-        back: Product = ops.project_back_all
+        there: Product = ops.project
+        back: Product = ops.project_back
         if self.transposed:
             there, back = back, there
         q = self._last_q(seen, ctx)
-        ops.orthogonalise_all(q, factors.matrices)  # P then has the gradient's size, not its square
+        ops.orthogonalise(q, factors.matrices)  # P then has the gradient's size, not its square
         p, p_bits = _mean(_sum(us, there, layout, q, seen.p_size, ctx), ctx)
-        ops.orthogonalise_all(p, seen.matrices)
+        ops.orthogonalise(p, seen.matrices)
         q, q_bits = _mean(_sum(us, back, layout, p, seen.q_size, ctx), ctx)
-        ops.low_rank_product_all(*((q, p) if self.transposed else (p, q)), layout.matrices, mean)
+        ops.low_rank_product(*((q, p) if self.transposed else (p, q)), layout.matrices, mean)
         if self.warm and not ops.count_nonfinite(q)[0]:  # else the step is refused, or all is lost
             self._q, self._loaded = q, None
         return p_bits + q_bits

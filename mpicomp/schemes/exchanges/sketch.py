@@ -89,7 +89,7 @@ class Sketch(Exchange[Table, Table]):
         ops.sketch_estimate(table, self.rows, columns, self._seed(ctx), estimates)
         asked = [min(self.factor * count, stop - start)
                  for (start, stop), count in zip(ctx.spans, message.counts, strict=True)]  # fmt: skip
-        return ops.top_k_spans(None, estimates, ctx.spans, asked)
+        return ops.top_k(None, estimates, ctx.spans, asked)
 
     def _count_sketch(self, choice: Table, ctx: StepContext) -> Array:
         """The sum of the count sketches of this rank's workers."""

@@ -29,7 +29,7 @@ def exactly(u: Compensated, spans: list[int], targets: list[int], ctx: StepConte
     if not spans:
         return {}
     counts = [targets[span] for span in spans]
-    return parts_of(ctx.ops.top_k_spans(*u, [ctx.spans[span] for span in spans], counts), spans, counts)
+    return parts_of(ctx.ops.top_k(*u, [ctx.spans[span] for span in spans], counts), spans, counts)
 
 
 def largest_of(u: Compensated, candidates: dict[int, Part], targets: list[int], ctx: StepContext) -> dict[int, Part]:
@@ -38,5 +38,5 @@ def largest_of(u: Compensated, candidates: dict[int, Part], targets: list[int], 
         return {}
     indices, counts = joined(candidates.values(), ctx), [targets[span] for span in candidates]
     bounds = list(pairwise([0, *accumulate(part.size for part in candidates.values())]))
-    largest = ctx.ops.top_k_spans(None, u.at(indices, ctx.ops), bounds, counts)
+    largest = ctx.ops.top_k(None, u.at(indices, ctx.ops), bounds, counts)
     return parts_of(ctx.ops.vouch(indices[largest], ctx.n), candidates, counts)

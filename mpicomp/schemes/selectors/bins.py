@@ -27,4 +27,4 @@ class Bins(Listed):
         self.bin = bin
 
     def select(self, u: Compensated, ctx: StepContext) -> Array:
-        return ctx.ops.bin_select_spans(*u, ctx.spans, self.bin, zeros=False)
+        return ctx.ops.bin_select(*u, ctx.spans, self.bin, zeros=False)

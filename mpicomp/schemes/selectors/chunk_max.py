@@ -35,13 +35,13 @@ class ChunkMax(Selector):
     def select(self, u: Compensated, ctx: StepContext) -> Array:
         """Positions inside the chunks, all spans one after the other."""
         wire = self.wire_like(ctx)
-        ctx.ops.chunk_max_spans(*u, self._spans(ctx), wire)
+        ctx.ops.chunk_max(*u, self._spans(ctx), wire)
         return wire
 
     def expand(self, wire: Array, ctx: StepContext) -> Array:
         """Ascending indices into the whole vector."""
         indices = ctx.ops.empty(wire.size, ctx.ops.index_dtype(ctx.n))
-        ctx.ops.chunk_indices_spans(wire, self._spans(ctx), ctx.n, indices)
+        ctx.ops.chunk_indices(wire, self._spans(ctx), ctx.n, indices)
         return indices
 
     def wire_like(self, ctx: StepContext) -> Array:

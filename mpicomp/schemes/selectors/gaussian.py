@@ -31,7 +31,7 @@ class Gaussian(Targeted, Listed):
 
     def select(self, u: Compensated, ctx: StepContext) -> Array:
         targets = self.targets(ctx)
-        indices, counts, lams = ctx.ops.normal_spans(*u, ctx.spans, targets)
+        indices, counts, lams = ctx.ops.select_normal(*u, ctx.spans, targets)
         found = parts_of(indices, range(len(targets)), counts)
         crowded = {span: part for span, part in found.items()
                    if isfinite(lams[span]) and part.size > MANY * targets[span]}

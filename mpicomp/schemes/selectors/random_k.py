@@ -29,4 +29,4 @@ class RandomK(Targeted, AgreedSelector):
 
     def pick(self, total: Array, ctx: StepContext) -> Array:
         """Ascending indices into the whole vector."""
-        return ctx.ops.random_strata_spans(ctx.n, ctx.spans, self.targets(ctx), ctx.key(SHARED))
+        return ctx.ops.random_strata(ctx.n, ctx.spans, self.targets(ctx), ctx.key(SHARED))

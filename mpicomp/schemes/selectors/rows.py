@@ -46,7 +46,7 @@ class Rows(Targeted, AgreedSelector):
     def sketch(self, u: Compensated, ctx: StepContext) -> Array:
         """``width`` numbers for each row, all spans one after the other."""
         sketch = ctx.ops.empty(sum(self._rows(ctx)) * self.width, u.gradient.dtype)
-        ctx.ops.project_rows_spans(*u, ctx.spans, self.row, self.width, _seed(ctx), sketch)
+        ctx.ops.project_rows(*u, ctx.spans, self.row, self.width, _seed(ctx), sketch)
         return sketch
 
     def pick(self, total: Array, ctx: StepContext) -> Array:
@@ -54,8 +54,8 @@ class Rows(Targeted, AgreedSelector):
         rows = self._rows(ctx)
         wanted = [min(own, -(-target // self.row)) for own, target in zip(rows, self.targets(ctx), strict=True)]
         bounds = list(pairwise([0, *accumulate(rows)]))
-        largest = ctx.ops.top_k_spans(None, self._norms(total, sum(rows), ctx), bounds, wanted)
-        return ctx.ops.expand_rows_spans(largest, self.row, ctx.spans, ctx.n)
+        largest = ctx.ops.top_k(None, self._norms(total, sum(rows), ctx), bounds, wanted)
+        return ctx.ops.expand_rows(largest, self.row, ctx.spans, ctx.n)
 
     def _norms(self, total: Array, rows: int, ctx: StepContext) -> Array:
         ops, norms = ctx.ops, ctx.ops.empty(rows, total.dtype)

@@ -52,7 +52,7 @@ class Sampled(Targeted, Listed):
         for _ in range(LOWERINGS):
             if not left:
                 break
-            indices, of_each = ctx.ops.threshold_spans(*u, [ctx.spans[span] for span in left], list(left.values()))
+            indices, of_each = ctx.ops.threshold(*u, [ctx.spans[span] for span in left], list(left.values()))
             found |= {span: part for span, part in parts_of(indices, left, of_each).items()
                       if part.size >= LOW * targets[span]}
             left = {span: LOW * lam for span, lam in left.items() if span not in found}
@@ -77,7 +77,7 @@ class Sampled(Targeted, Listed):
                 counts.append(max(1, round(size * target / (stop - start))))
         if not spans:
             return {}
-        found = ctx.ops.sampled_spans(*u, list(spans.values()), samples, counts)
+        found = ctx.ops.select_sampled(*u, list(spans.values()), samples, counts)
         parts = parts_of(found.indices, spans, found.counts)
         return {span: (lam, parts[span]) for span, lam in zip(spans, found.lams, strict=True)}
 

@@ -32,7 +32,7 @@ class Sidco(Targeted, Listed):
 
     def select(self, u: Compensated, ctx: StepContext) -> Array:
         targets = self.targets(ctx)
-        indices, counts, lams = ctx.ops.exponential_spans(*u, ctx.spans, targets)
+        indices, counts, lams = ctx.ops.select_exponential(*u, ctx.spans, targets)
         found = parts_of(indices, range(len(targets)), counts)
         taken_back = {span: part for span, part in found.items()
                       if isfinite(lams[span]) and part.size > HIGH * targets[span]}

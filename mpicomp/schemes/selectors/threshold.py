@@ -34,4 +34,4 @@ class Threshold(Listed):
         return 0.5 * k**-0.5
 
     def select(self, u: Compensated, ctx: StepContext) -> Array:
-        return ctx.ops.threshold_spans(*u, [(0, ctx.n)], [self.threshold(ctx)])[0]
+        return ctx.ops.threshold(*u, [(0, ctx.n)], [self.threshold(ctx)])[0]

@@ -19,7 +19,7 @@ class TopK(Counted):
     reference = "Aji and Heafield 2017; Stich et al. 2018"
 
     def select(self, u: Compensated, ctx: StepContext) -> Array:
-        return ctx.ops.top_k_spans(*u, ctx.spans, self.counts(ctx))
+        return ctx.ops.top_k(*u, ctx.spans, self.counts(ctx))
 
     def wire_like(self, ctx: StepContext) -> Array:
         return ctx.ops.empty(sum(self.counts(ctx)), ctx.ops.index_dtype(ctx.n))

@@ -99,7 +99,7 @@ def largest(pairs: Pairs, parts: Bounds, counts: list[int], ctx: StepContext) ->
     """Where in a list the ``counts`` largest of each part stand, ascending; None: nowhere are there more."""
     there = sizes(parts)
     wanted = [min(both) for both in zip(counts, there, strict=True)]
-    return None if wanted == there else ctx.ops.top_k_spans(None, pairs.values, parts, wanted)
+    return None if wanted == there else ctx.ops.top_k(None, pairs.values, parts, wanted)
 
 
 def narrows(ctx: StepContext) -> bool:

@@ -39,10 +39,10 @@ def agreed_indices(scheme, number, u):
     options, n = scheme.options, u.shape[1]
     k, seed = target(options, n), options["seed"]
     if scheme.name == "randomk":
-        return oracle.random_strata(n, k, oracle.Key(seed, number, SHARED))
+        return oracle.random_strata(n, [(0, n)], [k], oracle.Key(seed, number, SHARED))
     row, width = options["row"], options["width"]
     sketch = np.empty(-(-n // row) * width)
-    oracle.project_rows(None, u.sum(axis=0), row, width, seed * 2**32 + number, sketch)
+    oracle.project_rows(None, u.sum(axis=0), [(0, u.shape[1])], row, width, seed * 2**32 + number, sketch)
     norms = np.sqrt(np.sum(sketch.reshape(-1, width) ** 2, axis=1)).astype(np.float32)
     chosen = largest(norms, min(len(norms), -(-k // row)))
     return np.array([i for i in range(n) if i // row in chosen])

@@ -13,7 +13,7 @@ from ..arguments import HEAD, NOT_FINITE, Key, require_norm
 def group_norms(x: np.ndarray, bounds: np.ndarray, kind: str, out: np.ndarray) -> None:
     """One number a group: ``"l2"``, ``"capped"``, ``"max"`` or ``"mean"``."""
     require_norm(kind)
-    _cpu.group_norms(x, bounds, "l2" if kind == "capped" else kind, out)
+    _cpu.group_norms_of(x, bounds, "l2" if kind == "capped" else kind, out)
     if kind == "capped":
         np.minimum(out, np.finfo(out.dtype).max, out=out)
 
@@ -21,7 +21,7 @@ def group_norms(x: np.ndarray, bounds: np.ndarray, kind: str, out: np.ndarray) -
 def limit_norms(x: np.ndarray, bounds: np.ndarray, factor: float, out: np.ndarray) -> None:
     """Each group's ``out`` becomes ``factor`` times the root mean square of its entries, where that is smaller."""
     norms = np.empty_like(out)
-    _cpu.group_norms(x, bounds, "l2", norms)
+    _cpu.group_norms_of(x, bounds, "l2", norms)
     limits = factor * norms.astype(np.float64) / np.sqrt(np.maximum(1, np.diff(bounds)))
     with np.errstate(over="ignore"):
         np.minimum(out, limits.astype(out.dtype), out=out)
@@ -30,19 +30,13 @@ def limit_norms(x: np.ndarray, bounds: np.ndarray, factor: float, out: np.ndarra
 def unpack_signs(packed: np.ndarray, bounds: np.ndarray, negative: np.ndarray | None, positive: np.ndarray,
                  out: np.ndarray) -> None:
     """Each entry becomes its group's ``positive`` where its bit is 1, else its ``negative`` (None: minus the other)."""
-    _cpu.unpack_signs(packed, bounds, -positive if negative is None else negative, positive, out)
-
-
-def quantise(x: np.ndarray, unit: float, first: int, key: Key | None, codes: np.ndarray,
-             largest: float | None = None) -> None:
-    """``codes`` = floor(x * (1/unit) + uniform), or to nearest; what does not fit is looked for on the way."""
-    _cpu.quantise(x, unit, first, key, codes)
+    _cpu.unpack_two_values(packed, bounds, -positive if negative is None else negative, positive, out)
 
 
 def encode_natural(x: np.ndarray, bounds: np.ndarray, first: int, key: Key, message: np.ndarray) -> None:
     """A ``message`` of bytes: the exponent of the largest power of two, then a byte a value."""
     largest, codes = np.empty(1, x.dtype), message[2:]
-    _cpu.group_norms(x, bounds, "max", largest)
+    _cpu.group_norms_of(x, bounds, "max", largest)
     message[:2].view(HEAD)[0] = top = _top_of(float(largest[0]), x.dtype)
     if top == NOT_FINITE:
         codes[:] = 0
