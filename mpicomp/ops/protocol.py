@@ -221,7 +221,7 @@ class Ops(Protocol):
     # ---- few bits per value; ``bounds`` (int64) cut a vector into groups that share a scale
 
     def group_bounds(self, bounds: np.ndarray) -> Array:
-        """Return the host's ``bounds`` on the device; nobody may write into the result."""
+        """Return the host's ``bounds`` on the device, for reading only."""
 
     def group_norms(self, x: Array, bounds: Array, kind: str, out: Array) -> None:
         """``out`` = one number per group: its l2, capped (l2 up to the largest number), max or mean magnitude."""

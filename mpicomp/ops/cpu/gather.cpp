@@ -1,7 +1,6 @@
 // Reading and writing at given indices.
 #include "arrays.h"
 #include "bind.h"
-#include "index_list.h"
 #include "indices.h"
 #include "isa.h"
 #include "real.h"
@@ -55,7 +54,7 @@ void write_checked(py::array& dst, const py::array& indices, const py::array* va
 }  // namespace
 
 void bind_gather(py::module_& m) {
-    m.def("gather", [](const py::object& memory, const py::array& grad, const Indices& indices, py::array values) {
+    m.def("gather", [](const py::object& memory, const py::array& grad, const py::array& indices, py::array values) {
         visit_real(grad, "grad", [&](auto zero) {
             visit_index(indices, "indices", [&](auto index) {
                 using T = decltype(zero);
@@ -74,15 +73,15 @@ void bind_gather(py::module_& m) {
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("indices"), py::arg("values"),
        "values[j] = (memory + grad)[indices[j]].");
 
-    m.def("scatter", [](py::array dst, const Indices& indices, const py::array& values) {
+    m.def("scatter", [](py::array dst, const py::array& indices, const py::array& values) {
         write_checked<Assign>(dst, indices, &values);
     }, py::arg("dst"), py::arg("indices"), py::arg("values"), "dst[indices] = values.");
 
-    m.def("scatter_add", [](py::array dst, const Indices& indices, const py::array& values) {
+    m.def("scatter_add", [](py::array dst, const py::array& indices, const py::array& values) {
         write_checked<AddTo>(dst, indices, &values);
     }, py::arg("dst"), py::arg("indices"), py::arg("values"), "dst[indices] += values; indices are distinct.");
 
-    m.def("clear", [](py::array dst, const Indices& indices) {
+    m.def("clear", [](py::array dst, const py::array& indices) {
         write_checked<Assign>(dst, indices, nullptr);
     }, py::arg("dst"), py::arg("indices"), "dst[indices] = 0.");
 }

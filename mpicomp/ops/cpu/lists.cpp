@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "bind.h"
-#include "index_list.h"
 #include "collect.h"
 #include "indices.h"
 #include "set_bits.h"
@@ -207,7 +206,7 @@ void unpack_bitmap_checked(View<const std::uint8_t> bitmap, std::size_t n, View<
 }
 
 void bind_gaps(py::module_& m) {
-    m.def("largest_gap", [](const Indices& indices) {
+    m.def("largest_gap", [](const py::array& indices) {
         std::int64_t largest = 0;
         visit_index(indices, "indices", [&](auto zero) {
             using I = decltype(zero);
@@ -218,7 +217,7 @@ void bind_gaps(py::module_& m) {
         return largest;
     }, py::arg("indices"), "The largest number of indices left out before any of these; 0 for none.");
 
-    m.def("pack_gaps", [](const Indices& indices, std::int64_t width, py::array out) {
+    m.def("pack_gaps", [](const py::array& indices, std::int64_t width, py::array out) {
         visit_index(indices, "indices", [&](auto zero) {
             const auto at = input<decltype(zero)>(indices, "indices");
             const unsigned bits = checked_width(width);
@@ -239,7 +238,7 @@ void bind_gaps(py::module_& m) {
 }
 
 void bind_bitmaps(py::module_& m) {
-    m.def("pack_bitmap", [](const Indices& indices, std::int64_t n, py::array out) {
+    m.def("pack_bitmap", [](const py::array& indices, std::int64_t n, py::array out) {
         visit_index(indices, "indices", [&](auto zero) {
             using I = decltype(zero);
             const std::size_t length = checked_length(n);
@@ -265,7 +264,7 @@ void bind_bitmaps(py::module_& m) {
 }  // namespace
 
 void bind_lists(py::module_& m) {
-    m.def("common", [](const Indices& a, const Indices& b) {
+    m.def("common", [](const py::array& a, const py::array& b) {
         py::tuple places;
         visit_index(a, "a", [&](auto zero) {
             using I = decltype(zero);

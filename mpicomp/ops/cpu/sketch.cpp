@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "bind.h"
-#include "index_list.h"
 #include "collect.h"
 #include "indices.h"
 #include "products.h"
@@ -219,7 +218,7 @@ void bind_rows(py::module_& m) {
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("row"), py::arg("width"), py::arg("seed"), py::arg("out"),
        "out = rows of (memory + grad) times random signs.");
 
-    m.def("expand_rows_in_span", [](const Indices& rows, std::int64_t row, std::int64_t n) {
+    m.def("expand_rows_in_span", [](const py::array& rows, std::int64_t row, std::int64_t n) {
         if (row < 1 || n < 0)
             throw InvalidArgument("row must be at least 1 and n at least 0, got " + std::to_string(row) + " and " +
                                   std::to_string(n));

@@ -5,7 +5,6 @@
 
 #include "arrays.h"
 #include "bind.h"
-#include "index_list.h"
 #include "indices.h"
 #include "isa.h"
 
@@ -96,8 +95,7 @@ std::size_t add_lists(const Lists<I>& lists, const std::vector<const T*>& values
 }  // namespace
 
 void bind_union(py::module_& m) {
-    m.def("union_of", [](const std::vector<Indices>& given, std::int64_t n, py::array out) {
-        const auto lists = arrays_of(given);
+    m.def("union_of", [](const std::vector<py::array>& lists, std::int64_t n, py::array out) {
         std::size_t total = 0;
         visit_index(out, "out", [&](auto zero) {
             using I = decltype(zero);
@@ -111,9 +109,8 @@ void bind_union(py::module_& m) {
     }, py::arg("lists"), py::arg("n"), py::arg("out"),
        "Write the ascending union of index lists to the front of out; returns its length.");
 
-    m.def("sums_of", [](const std::vector<Indices>& given, const std::vector<py::array>& values, std::int64_t n,
+    m.def("sums_of", [](const std::vector<py::array>& lists, const std::vector<py::array>& values, std::int64_t n,
                         bool filled, py::array out, py::array sums) {
-        const auto lists = arrays_of(given);
         std::size_t total = 0;
         visit_index(out, "out", [&](auto index) {
             visit_real(sums, "sums", [&](auto zero) {

@@ -3,7 +3,6 @@
 
 #include "arrays.h"
 #include "bind.h"
-#include "index_list.h"
 #include "indices.h"
 #include "isa.h"
 #include "real.h"
@@ -84,7 +83,7 @@ void refuse_partial_overlap(View<T> out, View<const T> other, const std::string&
 }  // namespace
 
 void bind_update(py::module_& m) {
-    m.def("masked_update", [](py::array memory, const py::array& grad, const Indices& indices, const py::array& sent,
+    m.def("masked_update", [](py::array memory, const py::array& grad, const py::array& indices, const py::array& sent,
                               double beta) {
         visit_real(grad, "grad", [&](auto zero) {
             visit_index(indices, "indices", [&](auto index) {
