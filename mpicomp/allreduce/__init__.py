@@ -8,10 +8,11 @@ every element of the result as it becomes final: for floats in full precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 
 if TYPE_CHECKING:  # the help of the command line must not import NumPy
@@ -45,9 +46,16 @@ def names() -> list[str]:
     return ["auto", *ALGORITHMS]
 
 
+def unknown_algorithm(name: str, known: Iterable[str], where: str = "") -> InvalidArgument:
+    """The error about an algorithm that is not ``known``; ``where`` is such as " for bcast"."""
+    known = list(known)
+    return InvalidArgument(f"unknown algorithm {name!r}{did_you_mean(name, known)}: "
+                           f"choose one of {', '.join(known)}{where}")
+
+
 def check_name(name: str) -> str:
     if name not in ALGORITHMS and name != "auto":
-        raise InvalidArgument(f"unknown algorithm {name!r}: choose one of {', '.join(names())}")
+        raise unknown_algorithm(name, names())
     return name
 
 
@@ -65,7 +73,7 @@ def check_home(name: str, vector: object) -> None:
 def get(name: str) -> Callable[..., None]:
     """Return the schedule called ``name``."""
     if name not in ALGORITHMS:
-        raise InvalidArgument(f"unknown algorithm {name!r}: choose one of {', '.join(ALGORITHMS)}")
+        raise unknown_algorithm(name, ALGORITHMS)
     return import_module(ALGORITHMS[name]).allreduce
 
 

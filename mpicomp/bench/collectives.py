@@ -1,4 +1,4 @@
-"""What can be benched: one line a collective. Imports nothing heavy, so that --help knows them all."""
+"""The table of collectives that the bench measures. Imports nothing heavy, so that --help can list them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from .. import allreduce
 
 
 class Collective(NamedTuple):
-    """What the bench has to know of one collective."""
+    """The properties of one collective that options and bandwidths depend on."""
 
-    target: str  # module with ``implementations(comm, plan, n)``
     summary: str
     algorithms: Callable[[], tuple[str, ...]]  # all, by default; the first is the baseline
     bus_factor: Callable[[int], float]  # busbw / algbw over p ranks, as in nccl-tests' PERFORMANCE.md
-    agg_iters: int = 1  # steps behind one barrier unless asked otherwise
+    agg_iters: int = 1  # default number of steps per barrier
     least_ranks: int = 1
-    blocks: bool = False  # the size counts one block for every rank, as in nccl-tests
+    blocks: bool = False  # the size counts one block per rank, as in nccl-tests
     reduces: bool = False
     rooted: bool = False
     in_place: bool = False
     schemes: bool = False
-    sizes: tuple[str, str] = ("1K", "64M")  # by default
+    sizes: tuple[str, str] = ("1K", "64M")  # default range
 
 
 def _allreduce() -> tuple[str, ...]:
@@ -44,24 +43,28 @@ def _share_of_others(p: int) -> float:
 
 COLLECTIVES = {
     "allreduce": Collective(
-        "mpicomp.bench.allreduce", "all-reduce, dense and compressed", _allreduce,
-        lambda p: 2 * _share_of_others(p), reduces=True, in_place=True, schemes=True,
+        "all-reduce, dense and compressed", _allreduce, lambda p: 2 * _share_of_others(p),
+        reduces=True, in_place=True, schemes=True,
     ),
     "reduce_scatter": Collective(
-        "mpicomp.bench.reduce_scatter", "MPI_Reduce_scatter_block; the size is that of all blocks", _native,
-        _share_of_others, blocks=True, reduces=True, in_place=True,
+        "MPI_Reduce_scatter_block; the size is that of all blocks", _native, _share_of_others,
+        blocks=True, reduces=True, in_place=True,
     ),
     "allgather": Collective(
-        "mpicomp.bench.allgather", "all-gather of equal blocks; the size is that of all blocks", _ours,
-        _share_of_others, blocks=True, in_place=True,
+        "all-gather of equal blocks; the size is that of all blocks", _ours, _share_of_others,
+        blocks=True, in_place=True,
     ),
-    "bcast": Collective("mpicomp.bench.bcast", "broadcast from --root", _ours, lambda p: 1.0, rooted=True),
+    "alltoall": Collective(
+        "all-to-all of equal blocks; the size is that of all blocks of one rank", _native, _share_of_others,
+        blocks=True, in_place=True,
+    ),
+    "bcast": Collective("broadcast from --root", _ours, lambda p: 1.0, rooted=True),
     "pingpong": Collective(
-        "mpicomp.bench.pingpong", "half a round trip between --root and the rank half the job away", _ours,
-        lambda p: 1.0, agg_iters=20, least_ranks=2, rooted=True,
+        "half a round trip between --root and the rank half the job away", _ours, lambda p: 1.0,
+        agg_iters=20, least_ranks=2, rooted=True,
     ),
     "schemes": Collective(
-        "mpicomp.bench.schemes", "schemes: compressing and decompressing on each rank alone, and whole steps", _native,
+        "schemes: compression and decompression on each rank alone, and whole steps", _native,
         lambda p: 2 * _share_of_others(p), schemes=True, sizes=("1M", "16M"),
     ),
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +12,16 @@ from ..ops.device import ready
 from ..reducer.reducer import Reducer
 from .devices import to_device
 from .plan import Plan
+from .timing import Facts
 
-SLACK = 16  # roundings in a mean of few ranks
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
+
+SLACK = 16  # times the rounding error of one value, for a mean over few ranks
 
 
-def noise(rank: int, plan: Plan, n: int) -> np.ndarray:
-    """One rank's gradient for the schemes: Gaussian, because a selection among equal magnitudes is none."""
+def gaussian(rank: int, plan: Plan, n: int) -> np.ndarray:
+    """One rank's gradient for the schemes: Gaussian, so that magnitudes differ and a selection means something."""
     generator = np.random.default_rng([plan.seed, rank])
     return generator.standard_normal(n, dtype=np.float32).astype(plan.dtype, copy=False)
 
@@ -28,7 +32,7 @@ class Compressed:
     one_way, modelled, place = 1.0, 0, None
     part = "step"
 
-    def __init__(self, comm: Any, scheme: str, gradient: np.ndarray, device: str = "cpu") -> None:
+    def __init__(self, comm: Comm, scheme: str, gradient: np.ndarray, device: str = "cpu") -> None:
         self.comm, self.name, self.gradient, self.scheme = comm, scheme, gradient, scheme
         self.on_device = device == "gpu"
         self.input = to_device(gradient, device)
@@ -37,7 +41,7 @@ class Compressed:
         self._phases: list[dict[str, float]] = []
 
     def begin(self) -> None:
-        """Its error memory goes on from the last step, as in training."""
+        """The error memory goes on from the last step, as in training."""
 
     def step(self) -> None:
         mean = self.reducer.reduce_sparse(self.input)
@@ -49,11 +53,11 @@ class Compressed:
         self._phases.append(self.reducer.stats.seconds)
 
     def check(self) -> int:
-        """One step of another reducer: its mean is that of what memories say was sent, alike on every rank."""
+        """Compare one step of another reducer with the mean of the sent values, which follow from the memories."""
         reducer = Reducer(self.comm, self.scheme)
         ops = ops_for(self.input)
         mean = ops.to_host(reducer.reduce_sparse(self.input).dense(ops)).astype(np.float64)
-        if reducer.scheme.diverges:  # a rank's own share differs; together they are all
+        if reducer.scheme.diverges:  # the results of the ranks differ; their sum is that of the gradients
             self.comm.allreduce_in_place(mean, "native")
             total = self.gradient.astype(np.float64)
             self.comm.allreduce_in_place(total, "native")
@@ -66,25 +70,23 @@ class Compressed:
         sent /= self.comm.size
         return wrong + self._far(mean, sent, self._tolerance(reducer))
 
-    def facts(self, rounds: int) -> dict[str, Any]:
-        """Density and the median time of every phase, of the rank where it takes longest (collective)."""
+    def facts(self, rounds: int) -> Facts:
+        """Density and the median time of every phase, of the slowest rank (collective)."""
         phases = self._phases[-rounds:]
         medians = np.array([np.median([one.get(name, 0.0) for one in phases]) for name in phases[0]])
         self.comm.allreduce_in_place(medians, "native", "max")
-        return {
-            "algorithm": None,
-            "scheme": self.scheme,
-            "part": self.part,
-            "place": None,
-            "density": float(np.mean(self._density[-rounds:])),
-            "t_phase_us": dict(zip(phases[0], (1e6 * medians).tolist(), strict=True)),
-        }
+        return Facts(
+            scheme=self.scheme,
+            part=self.part,
+            density=float(np.mean(self._density[-rounds:])),
+            t_phase_us=dict(zip(phases[0], (1e6 * medians).tolist(), strict=True)),
+        )
 
     def _sent(self, reducer: Reducer) -> np.ndarray | None:
-        """What this rank sent in the first step, from what its memory kept; None where no memory tells.
+        """The values that this rank sent in the first step, computed from its memory; None without such a memory.
 
-        From an empty memory m' = beta (g - sent) everywhere, since nothing was sent where all is kept. What the owner
-        of a piece of the mean kept back is counted as not sent.
+        From an empty memory m' = beta (g - sent) for every element, sent or not. Values that the owner of a piece of
+        the mean kept back count as not sent.
         """
         state, options = reducer.state_dict(), reducer.scheme.options
         kept = state.get("memory/0/residual")
@@ -98,7 +100,7 @@ class Compressed:
         return sent
 
     def _tolerance(self, reducer: Reducer) -> float:
-        """Roundings of the values on the wire, and of the division by beta that finds what was sent."""
+        """Rounding errors of the values on the wire, and of the division by beta in `_sent`."""
         options = reducer.scheme.options
         values = options.get("values", "same")
         eps = [float(np.finfo(self.gradient.dtype).eps)]
@@ -108,7 +110,7 @@ class Compressed:
 
     @staticmethod
     def _far(mean: np.ndarray, expected: np.ndarray, tolerance: float) -> int:
-        """Elements further apart than the tolerance, or not finite."""
+        """Number of elements further apart than the tolerance, or not finite."""
         return int(np.count_nonzero(~(np.abs(mean - expected) <= tolerance)))
 
     def _same_bits(self, mean: np.ndarray) -> bool:
@@ -116,18 +118,33 @@ class Compressed:
 
 
 class Alone(Compressed):
-    """The same step on every rank by itself, all at once: what compressing and decompressing cost without a network."""
+    """The same step on every rank alone, all at once: the cost of compressing and decompressing without a network."""
 
     part = "local"
 
-    def __init__(self, comm: Any, alone: Any, scheme: str, gradient: np.ndarray, device: str = "cpu") -> None:
+    def __init__(self, comm: Comm, alone: Comm, scheme: str, gradient: np.ndarray, device: str = "cpu") -> None:
         super().__init__(alone, scheme, gradient, device)
         self.everyone, self.name = comm, f"{scheme} (local)"
 
-    def facts(self, rounds: int) -> dict[str, Any]:
-        """As of a step; phases of the rank where they take longest (collective over all ranks)."""
+    def facts(self, rounds: int) -> Facts:
+        """The facts of a step, with density and phases of the slowest rank (collective over all ranks)."""
         facts = super().facts(rounds)
-        phases = np.array([*facts["t_phase_us"].values(), facts["density"]])
-        self.everyone.allreduce_in_place(phases, "native", "max")
-        facts["t_phase_us"] = dict(zip(facts["t_phase_us"], phases[:-1].tolist(), strict=True))
-        return {**facts, "density": float(phases[-1])}
+        phases = facts.t_phase_us or {}
+        slowest = np.array([*phases.values(), facts.density])
+        self.everyone.allreduce_in_place(slowest, "native", "max")
+        return facts._replace(t_phase_us=dict(zip(phases, slowest[:-1].tolist(), strict=True)),
+                              density=float(slowest[-1]))  # fmt: skip
+
+
+def compressed(comm: Comm, plan: Plan, n: int) -> list[Compressed]:
+    """Every scheme of ``plan`` on vectors of ``n`` elements; twice for the collective "schemes"."""
+    if not plan.schemes:
+        return []
+    gradient = gaussian(comm.rank, plan, n)
+    if plan.collective != "schemes":
+        return [Compressed(comm, scheme, gradient, plan.device) for scheme in plan.schemes]
+    own = comm.Split(comm.rank, 0)
+    alone = type(comm)(own)
+    own.Free()
+    return [one for scheme in plan.schemes for one in (Alone(comm, alone, scheme, gradient, plan.device),
+                                                       Compressed(comm, scheme, gradient, plan.device))]

@@ -1,4 +1,4 @@
-"""How well a median is known."""
+"""Confidence interval of a median."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 import numpy as np
 
 Z95 = 1.96
-FEWEST = 6  # samples below which even the whole range covers the median less often than 95 times in 100
+FEWEST = 6  # of fewer samples even the whole range covers the median in less than 95 of 100 cases
 
 
 def median_interval(samples: np.ndarray) -> tuple[float, float]:
     """The 95 % confidence interval of the median, between two order statistics: no distribution is assumed.
 
-    Of fewer than six samples it is the whole line: minus to plus infinity.
+    Infinite for fewer than six samples.
 
     Reference: Le Boudec, Performance Evaluation of Computer and Communication Systems, 2010, chapter 2.
     """

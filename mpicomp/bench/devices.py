@@ -1,19 +1,27 @@
-"""Which GPU a rank uses, and what it is."""
+"""GPUs of the ranks: choice, properties, arrays on them."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..comm.safety.collective_errors import together
 from ..errors import InvalidArgument, MpicompError
 from ..ops.gpu import cuda_runtime
+from ..types import Array
+from .environment import Gpu, Rank
+
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
 
 
-def choose_device(comm: Any) -> int:
-    """Make the GPU of this rank the current one: its rank on the node, round and round (collective)."""
+def choose_device(comm: Comm) -> int:
+    """Select the GPU of this rank: its rank on the node, modulo the number of GPUs (collective)."""
     hosts = comm.allgather(socket.gethostname())
 
     def choose() -> int:
@@ -25,8 +33,8 @@ def choose_device(comm: Any) -> int:
     return together(comm, choose)
 
 
-def to_device(host: Any, device: str) -> Any:
-    """A NumPy array on ``device``: itself for "cpu"."""
+def to_device(host: np.ndarray, device: str) -> Array:
+    """Copy a NumPy array to ``device``; on "cpu" it is the array itself."""
     if device == "cpu":
         return host
     from ..ops import gpu
@@ -40,12 +48,12 @@ def _count(runtime: Any) -> int:
     except runtime.CUDARuntimeError as error:
         raise InvalidArgument(f"--device gpu: CUDA says {error}; use --device cpu, or a node with a GPU") from error
     if not count:
-        raise InvalidArgument("--device gpu: no GPU is visible; look at CUDA_VISIBLE_DEVICES, --gpus-per-node")
+        raise InvalidArgument("--device gpu: no GPU is visible; check CUDA_VISIBLE_DEVICES and --gpus-per-node")
     return count
 
 
-def device_of_rank(local_rank: int) -> dict[str, Any] | None:
-    """The GPU that rank ``local_rank`` of this node uses: number, name, UUID; None without CuPy or a GPU."""
+def device_of_rank(local_rank: int) -> Gpu | None:
+    """The GPU of rank ``local_rank`` on this node; None without CuPy or a GPU."""
     try:
         runtime = cuda_runtime.xp().cuda.runtime
         number = local_rank % _count(runtime)
@@ -56,8 +64,8 @@ def device_of_rank(local_rank: int) -> dict[str, Any] | None:
             "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}  # fmt: skip
 
 
-def shared(table: list[dict[str, Any]]) -> dict[str, list[int]]:
+def shared(table: Sequence[Rank]) -> dict[str, list[int]]:
     """The devices (by host and UUID) that several ranks of ``table`` use, and those ranks."""
-    used = [(f"{one['host']} {one['gpu']['uuid']}", one["rank"]) for one in table if one.get("gpu")]
+    used = [(f"{one['host']} {gpu['uuid']}", one["rank"]) for one in table if (gpu := one.get("gpu"))]
     crowded = {name for name, times in Counter(name for name, _ in used).items() if times > 1}
     return {name: [rank for other, rank in used if other == name] for name in sorted(crowded)}

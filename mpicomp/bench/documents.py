@@ -1,7 +1,7 @@
-"""Results as files: JSON, CSV or HDF5 by the suffix, written and read back.
+"""Result files: JSON, CSV or HDF5 by the suffix, written and read back.
 
-A document is a dict: what is said about the run, and ``rows``, each with the columns of `rows.FIELDS`. CSV holds the
-rows alone. What does not apply is null in JSON, empty in CSV, and in HDF5 what the column's attribute ``missing`` says.
+A document has facts about the run, and ``rows`` with the columns of `rows.FIELDS`; CSV has the rows alone. A column
+that does not apply is null in JSON, empty in CSV, and in HDF5 the value of its attribute ``missing``.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import csv
 import json
 import math
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 from .._util.subprocesses import python
 from ..errors import DAMAGE, CorruptFile, InvalidArgument
-from .rows import FIELDS, full
+from .schema import FIELDS, Document, Row, full
 
 FORMAT = "mpicomp-bench"
 VERSION = 1
-READING_S = 20  # for a result in HDF5: some hundred rows
+READING_S = 20  # limit for a result in HDF5: some hundred rows
 SUFFIXES = (".json", ".csv", ".h5", ".hdf5")
 
 
@@ -31,7 +32,7 @@ def check_suffix(path: str | Path) -> str:
     return suffix
 
 
-def write(path: Path, document: dict[str, Any], suffix: str) -> None:
+def write(path: Path, document: Document, suffix: str) -> None:
     """Write ``document`` to the new file ``path`` in the form of ``suffix``."""
     if suffix == ".json":
         path.write_text(json.dumps(document, indent=1) + "\n")
@@ -44,7 +45,8 @@ def write(path: Path, document: dict[str, Any], suffix: str) -> None:
         write_hdf5(path, document)
 
 
-def write_csv(file: Any, rows: list[dict[str, Any]], title: bool = True) -> None:
+def write_csv(file: TextIO, rows: Sequence[Row], title: bool = True) -> None:
+    """Write rows as CSV, with or without the line of titles."""
     writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
     if title:
         writer.writeheader()
@@ -52,7 +54,7 @@ def write_csv(file: Any, rows: list[dict[str, Any]], title: bool = True) -> None
         writer.writerow({name: _cell(value) for name, value in row.items() if name in FIELDS})
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -60,20 +62,20 @@ def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict) else value
 
 
-def read(path: str | Path) -> dict[str, Any]:
+def read(path: str | Path) -> Document:
     """The document in ``path``.
 
     Raises
     ------
     InvalidArgument
-        The suffix says none of the forms above.
+        The suffix is not one of SUFFIXES.
     CorruptFile
-        The file is not what its suffix promises, or has no rows of a bench.
+        The contents do not match the suffix, or are not those of a bench.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     suffix = check_suffix(path)
-    with open(path, "rb"):  # its own words for a file that is missing or not ours to read
+    with open(path, "rb"):  # raises the system's error for a file that is missing or not readable
         pass
     try:
         document = _READERS[suffix](Path(path))
@@ -82,25 +84,28 @@ def read(path: str | Path) -> dict[str, Any]:
     except DAMAGE as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else error
         raise CorruptFile(f"{path} holds no result of mpicomp bench: {what}") from error
-    if document.get("format") != FORMAT or any(not (row["t_med_us"] and row["nbytes"]) for row in rows):
-        raise CorruptFile(f"{path} holds no result of mpicomp bench: expected format {FORMAT!r} and rows with times")
-    return {**document, "rows": [_as_now(row) for row in rows]}
+    if document.get("format") != FORMAT:
+        raise CorruptFile(f"{path} holds no result of mpicomp bench: expected format {FORMAT!r}, got "
+                          f"{document.get('format')!r}")  # fmt: skip
+    return {**document, "rows": rows}
 
 
-def _checked(row: dict[str, Any]) -> dict[str, Any]:
-    """The row, where every column is of its kind, and numbers are finite; its time and size must be above zero."""
+def _checked(row: Row) -> Row:
+    """The row, if every column has its type, numbers are finite, and time and size are above zero."""
     for name, value in row.items():
-        kind = FIELDS[name].kind
+        kind, optional = FIELDS[name].kind, FIELDS[name].optional
         fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or type(value) is not bool)
-        if value is not None and not (fits and (kind not in (int, float) or math.isfinite(value))):
+        if isinstance(value, (int, float)):
+            fits = fits and math.isfinite(value)
+        if not fits and not (value is None and optional):
             raise ValueError(f"{name} is {value!r}, expected {kind.__name__}")
-    if min(row["t_med_us"] or 1, row["nbytes"] or 1, row["launches"] or 1) <= 0:
+    if min(row["t_med_us"], row["nbytes"], 1 if row["launches"] is None else row["launches"]) <= 0:
         raise ValueError("times, sizes and launches must be above zero")
     return row
 
 
-def _check_head(document: dict[str, Any]) -> None:
-    """What comparing and merging look at beside the rows."""
+def _check_head(document: Document) -> None:
+    """Check the facts beside the rows that comparing and merging use."""
     ranks, noise = document.get("ranks", []), document.get("noise") or {}
     if not isinstance(ranks, list) or not all(isinstance(one["host"], str) for one in ranks):
         raise ValueError("ranks must be a list of facts with a host")
@@ -109,23 +114,19 @@ def _check_head(document: dict[str, Any]) -> None:
             raise ValueError("the share of the CPUs that others used must be a number")
 
 
-def _as_now(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of an older file, which said less, as one of today's."""
-    return {**row, "part": row["part"] or "step", "root": -1 if row["root"] is None else row["root"]}
+def _read_json(path: Path) -> Document:
+    document: Document = json.loads(path.read_text())
+    return document
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
-
-
-def _read_csv(path: Path) -> dict[str, Any]:
+def _read_csv(path: Path) -> Document:
     with path.open(newline="") as file:
-        rows = [{name: _value(name, text) for name, text in row.items() if name in FIELDS}
+        rows = [full({name: _value(name, text) for name, text in row.items() if name in FIELDS})
                 for row in csv.DictReader(file)]  # fmt: skip
     return {"format": FORMAT, "version": VERSION, "rows": rows}
 
 
-def _value(name: str, text: str) -> Any:
+def _value(name: str, text: str) -> object:
     kind = FIELDS[name].kind
     if text == "":
         return None
@@ -134,17 +135,20 @@ def _value(name: str, text: str) -> Any:
     return json.loads(text) if kind is dict else kind(text)
 
 
-def _read_hdf5(path: Path) -> dict[str, Any]:
-    """Read by a child process: HDF5 may crash on a damaged file, or never return."""
+def _read_hdf5(path: Path) -> Document:
+    """Read in a child process: HDF5 may crash on a damaged file, or never return."""
     command = [*python("from mpicomp.bench import hdf5; hdf5.main()"), str(path)]
     try:
         child = subprocess.run(command, capture_output=True, timeout=READING_S)
     except subprocess.TimeoutExpired:
-        raise ValueError(f"HDF5 does not come to an end with it in {READING_S} s") from None
+        raise ValueError(f"HDF5 did not read it within {READING_S} s") from None
     if child.returncode:
         lines = child.stderr.decode(errors="replace").strip().splitlines()
         raise ValueError(lines[-1] if lines else f"its reader ended with {child.returncode}")
-    return json.loads(child.stdout)
+    document: Document = json.loads(child.stdout)
+    return document
 
 
-_READERS = {".json": _read_json, ".csv": _read_csv, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
+_READERS: dict[str, Callable[[Path], Document]] = {
+    ".json": _read_json, ".csv": _read_csv, ".h5": _read_hdf5, ".hdf5": _read_hdf5,
+}  # fmt: skip

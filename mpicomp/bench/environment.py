@@ -1,4 +1,4 @@
-"""Where a measurement was taken: versions, ranks, CPUs, and how much of the machine others used meanwhile."""
+"""Circumstances of a measurement: versions, ranks, CPUs, and the share of the CPUs that other processes used."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import platform
 import socket
 import time
 from collections import Counter
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 from .._version import __version__
 
@@ -17,8 +18,40 @@ PACKAGES = ("mpi4py", "numpy", "h5py", "click", "cupy-cuda12x", "cupy-cuda13x")
 FOREIGN_LIMIT = 0.05  # share of the CPUs used by others above which times are doubtful
 
 
+class Ranks(Protocol):
+    """The methods of a communicator (mpi4py's or ``Comm``) that are needed here."""
+
+    @property
+    def rank(self) -> int: ...
+
+    def allgather(self, sendobj: Any) -> list[Any]: ...
+
+
+class Gpu(TypedDict):
+    """A GPU as one process sees it."""
+
+    number: int
+    name: str
+    uuid: str
+    visible: str | None  # CUDA_VISIBLE_DEVICES
+
+
+class _Place(TypedDict):
+    rank: int
+    host: str
+    pid: int
+    cpus: list[int]
+    local_rank: int
+
+
+class Rank(_Place, total=False):
+    """The place of one rank; ``gpu`` only if the arrays are on one."""
+
+    gpu: Gpu | None
+
+
 def versions() -> dict[str, str | None]:
-    """Versions of this package, Python and what it builds on; None for what is not installed."""
+    """Versions of this package, Python and the dependencies; None for a package that is not installed."""
     return {"mpicomp": __version__, "python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
@@ -29,37 +62,32 @@ def _version(package: str) -> str | None:
         return None
 
 
-def ranks(comm: Any) -> list[dict[str, Any]]:
-    """Every rank's host, local rank, process id and the CPUs it may run on (collective)."""
-    here = {"rank": comm.rank, "host": socket.gethostname(), "pid": os.getpid(), "cpus": cpu_list()}
-    everyone: list[dict[str, Any]] = comm.allgather(here)
+def ranks(comm: Ranks) -> list[Rank]:
+    """Every rank's host, local rank, process id and allowed CPUs (collective)."""
+    everyone = comm.allgather((socket.gethostname(), os.getpid(), sorted(os.sched_getaffinity(0))))
     seen: Counter[str] = Counter()
-    for one in everyone:
-        one["local_rank"] = seen[one["host"]]
-        seen[one["host"]] += 1
-    return everyone
+    table: list[Rank] = []
+    for rank, (host, pid, cpus) in enumerate(everyone):
+        table.append({"rank": rank, "host": host, "pid": pid, "cpus": cpus, "local_rank": seen[host]})
+        seen[host] += 1
+    return table
 
 
-def cpu_list() -> list[int]:
-    """The CPUs this process may run on, in ascending order."""
-    return sorted(os.sched_getaffinity(0))
-
-
-def nodes(table: list[dict[str, Any]]) -> list[str]:
+def nodes(table: Sequence[Rank]) -> list[str]:
     """The hosts in a table of ranks, each once."""
     return list(dict.fromkeys(one["host"] for one in table))
 
 
-def binding(table: list[dict[str, Any]]) -> str:
-    """How the ranks of the first node are bound: "none" when they may all run on the same CPUs."""
+def binding(table: Sequence[Rank]) -> str:
+    """Binding of the ranks on the first node: none (all have the same CPUs), disjoint or overlapping."""
     masks = [tuple(one["cpus"]) for one in table if one["host"] == table[0]["host"]]
-    if len(masks) == 1 or len(set(masks)) == 1:
+    if len(set(masks)) == 1:
         return "none"
     return "disjoint" if sum(map(len, masks)) == len(set().union(*masks)) else "overlapping"
 
 
-def oversubscribed(table: list[dict[str, Any]]) -> str | None:
-    """The worst node on which ranks outnumber the CPUs they may use, in words; None where there is none."""
+def oversubscribed(table: Sequence[Rank]) -> str | None:
+    """The first node with more ranks than CPUs for them, in words; None if there is none."""
     for host in nodes(table):
         here = [one for one in table if one["host"] == host]
         cpus = len(set().union(*(one["cpus"] for one in here)))
@@ -69,12 +97,12 @@ def oversubscribed(table: list[dict[str, Any]]) -> str | None:
 
 
 class Noise:
-    """The share of this node's CPU time that went to processes of others, from construction to ``share``."""
+    """The share of this node's CPU time that other processes used, from construction to ``share``."""
 
     def __init__(self) -> None:
         self._busy, self._own, self._start = _busy_seconds(), _own_seconds(), time.monotonic()
 
-    def share(self, comm: Any) -> float:
+    def share(self, comm: Ranks) -> float:
         """The worst node's share (collective)."""
         own, busy = _own_seconds() - self._own, _busy_seconds() - self._busy
         elapsed = time.monotonic() - self._start
@@ -95,7 +123,7 @@ def _own_seconds() -> float:
 
 
 def _busy_seconds() -> float:
-    """CPU seconds all processes of this machine have used: user, nice, system, interrupts, stolen."""
+    """CPU seconds of all processes of this machine: user, nice, system, interrupts, stolen."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     except OSError:

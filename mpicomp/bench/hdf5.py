@@ -6,13 +6,13 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
 
 from .._util import hdf5
-from .rows import FIELDS, Field
+from .schema import FIELDS, Document, Field, full
 
 MISSING = {str: "", dict: "", float: math.nan, int: -1, bool: -1}
 TYPES = {float: "f8", int: "i8", bool: "i1"}  # others are texts
@@ -20,33 +20,33 @@ _RULES = hdf5.Rules(levels=2, kinds="iufS")
 
 
 def build() -> str:
-    """How this h5py was built."""
+    """The versions of h5py and HDF5, and if they were built for MPI."""
     parallel = "MPI" if h5py.get_config().mpi else "serial"
     return f"h5py {h5py.__version__}, HDF5 {h5py.version.hdf5_version}, {parallel}"
 
 
-def write(path: Path, document: dict[str, Any]) -> None:
-    """Write ``document`` to ``path``, replacing what is there."""
+def write(path: Path, document: Document) -> None:
+    """Write ``document`` to ``path``, replacing an existing file."""
     head = {name: value for name, value in document.items() if name != "rows"}
     with h5py.File(path, "w") as file:
         hdf5.describe(file, {"format": head["format"], "version": head["version"]})
         file["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         table = file.create_group("bench")
         for name, field in FIELDS.items():
-            column = [_stored(row.get(name), field) for row in document["rows"]]
+            column = [_stored(cast("dict[str, object]", row).get(name), field) for row in document["rows"]]
             kind = TYPES.get(field.kind)
             data = table.create_dataset(name, data=np.array(column, kind) if kind else hdf5.fixed_texts(column))
             hdf5.describe(data, {"units": field.units, "long_name": field.meaning or name,
                                  "missing": MISSING[field.kind]})  # fmt: skip
 
 
-def _stored(value: Any, field: Field) -> Any:
+def _stored(value: object, field: Field) -> object:
     if value is None:
         return MISSING[field.kind]
     return json.dumps(value) if field.kind is dict else value
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Document:
     """The document that ``write`` wrote.
 
     Raises
@@ -56,26 +56,26 @@ def read(path: Path) -> dict[str, Any]:
     """
     with h5py.File(path, "r") as file:
         hdf5.check_contents(file, _RULES)
-        head = json.loads(file["head"][()].tobytes())
+        head: Document = json.loads(file["head"][()].tobytes())
         columns = {name: data[()] if FIELDS[name].kind in TYPES else data.asstr()[()]
                    for name, data in file["bench"].items() if name in FIELDS}  # fmt: skip
     names = list(columns)
     found = zip(*columns.values(), strict=True)
-    return {**head, "rows": [{n: _loaded(v, n) for n, v in zip(names, row, strict=True)} for row in found]}
+    return {**head, "rows": [full({n: _loaded(v, n) for n, v in zip(names, row, strict=True)}) for row in found]}
 
 
 def main() -> None:
-    """``python -c ... FILE``: the document as JSON, for a parent that shall not share the fate of the reader."""
+    """Print the document in the file of the first argument as JSON, for a parent that must survive a crash of HDF5."""
     try:
         json.dump(read(Path(sys.argv[1])), sys.stdout)
-    except Exception as error:  # HDF5 raises many kinds; the parent wants one line
+    except Exception as error:  # HDF5 raises many kinds; the parent expects one line
         sys.exit(f"{type(error).__name__}: {error}")
 
 
-def _loaded(value: Any, name: str) -> Any:
+def _loaded(value: Any, name: str) -> object:
     kind = FIELDS[name].kind
     if kind is float:
         return None if math.isnan(value) else float(value)
-    if value == MISSING[kind] and name != "root":  # there -1 is a value: no root
+    if value == MISSING[kind] and name != "root":  # of root, -1 is a value: no root
         return None
     return json.loads(value) if kind is dict else kind(value)

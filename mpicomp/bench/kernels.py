@@ -1,4 +1,4 @@
-"""The operations that compression is made of, each as a call and the elements that its cost is counted by."""
+"""The array operations of compression, each as a call and the number of elements that its cost is divided by."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 from ..ops import ops_for
 
 CHUNK = 112
-FAR = 4  # times as long a vector, of which no cache holds what is read or written here and there
+FAR = 4  # factor of length of a vector for scattered access, so that no cache holds it
 SHORT, SAMPLED = 1 << 16, 4 << 16  # elements: of fewer than SAMPLED top_k's sample grows with the vector
 MATRIX_RANK = 4
 BUCKET = 512
 BIN = 500
 ROW, WIDTH, SKETCH_ROWS = 64, 4, 5
-Case = tuple[str, Callable[[], Any], int]  # name, call, elements
+Case = tuple[str, Callable[[], object], int]  # name, call, elements
 
 
 def themes(n: int) -> list[Callable[[], list[Case]]]:
     """Operations on float32 vectors of about ``n`` elements, as schemes call them with their defaults.
 
-    One theme's cases hold hundreds of megabytes where n is millions: make them, call them, drop them.
+    The cases of one theme hold hundreds of megabytes if n is millions: make them, call them, drop them.
     """
     n -= n % (CHUNK * BUCKET)
     generator = np.random.default_rng(n)
@@ -34,7 +34,7 @@ def themes(n: int) -> list[Callable[[], list[Case]]]:
 
 
 def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
-    """Over the whole vector."""
+    """Operations over the whole vector."""
     n, other, half = gradient.size, gradient.copy(), np.empty(gradient.size, np.uint16)
     return [
         ("copy", lambda: np.copyto(other, gradient), n),
@@ -53,7 +53,7 @@ def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
 
 
 def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
-    """Choosing coordinates, and what is done at those."""
+    """Selection of coordinates, and operations at the selected ones."""
     n, kept = gradient.size, memory.copy()
     whole, chunks, short, least = [(0, n)], [(0, n, CHUNK)], min(n, SHORT), min(n, SAMPLED)
     positions, indices = np.empty(n // CHUNK, np.uint8), np.empty(n // CHUNK, np.int32)
@@ -76,7 +76,7 @@ def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
 
 
 def places(ops: Any, n: int) -> list[Case]:
-    """At one place a chunk, each a miss: between two of these a step passes over vectors that leave none in a cache."""
+    """Access at one place per chunk, each a cache miss: a step passes over whole vectors between two of these."""
     dense = np.ones(FAR * n, np.float32)
     memory, gradient = np.split(dense, 2)
     indices = np.arange(0, dense.size, CHUNK, dtype=np.int32)
@@ -91,7 +91,7 @@ def places(ops: Any, n: int) -> list[Case]:
 
 
 def lists(ops: Any, n: int, generator: np.random.Generator) -> list[Case]:
-    """Lists of a hundredth of the elements."""
+    """Operations on index lists of a hundredth of the elements."""
     few = np.flatnonzero(generator.random(n) < 0.01).astype(np.int32)
     other = np.flatnonzero(generator.random(n) < 0.01).astype(np.int32)
     width = ops.largest_gap(few).bit_length()
@@ -111,7 +111,7 @@ def lists(ops: Any, n: int, generator: np.random.Generator) -> list[Case]:
 
 
 def codes(ops: Any, gradient: Any) -> list[Case]:
-    """Writing values in few bits and reading them."""
+    """Encoding values in few bits and decoding them."""
     n, key = gradient.size, ops.Key(1, 1, 1)
     bounds = np.arange(0, n + 1, BUCKET)
     scales, negative, positive = (np.ones(bounds.size - 1, np.float32) for _ in range(3))
@@ -130,7 +130,7 @@ def codes(ops: Any, gradient: Any) -> list[Case]:
 
 
 def products(ops: Any, memory: Any, gradient: Any) -> list[Case]:
-    """PowerSGD's, of a square matrix with MATRIX_RANK columns."""
+    """Products of PowerSGD, for a square matrix and MATRIX_RANK columns."""
     rows = int(gradient.size**0.5)
     n = rows * rows
     memory, gradient, out = memory[:n], gradient[:n], np.empty(n, np.float32)
@@ -146,7 +146,7 @@ def products(ops: Any, memory: Any, gradient: Any) -> list[Case]:
 
 
 def sketches(ops: Any, memory: Any, gradient: Any) -> list[Case]:
-    """By the elements of the vector times the passes that an obvious loop would make over it; these take long."""
+    """Sketches; the cost is divided by the elements times the passes of a straightforward loop. These take long."""
     memory, gradient = memory[: memory.size // 8], gradient[: gradient.size // 8]
     n, columns = gradient.size, 1 << (gradient.size // 1000 * 8).bit_length()
     table, out = np.zeros(SKETCH_ROWS * columns, np.float32), np.empty(n, np.float32)

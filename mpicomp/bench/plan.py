@@ -1,4 +1,4 @@
-"""What a bench run measures: an immutable value, and the words it is written in on the command line."""
+"""The plan of a bench run: an immutable value, and the parsing of its words on the command line."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from .. import allreduce
 from ..errors import InvalidArgument
 from .collectives import COLLECTIVES, Collective
 
-DTYPES = {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # bytes an element
+DTYPES = {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # bytes per element
 ALIASES = {"half": "float16", "float": "float32", "double": "float64"}  # nccl-tests' words
 ALL = "all"  # of the dtypes
 OPS = ("sum", "prod", "min", "max", "avg")
 PLACES = ("out", "in", "both")
 DEVICES = ("cpu", "gpu")
-MOST_SIZES = 10_000  # beyond any use, and soon beyond the memory
+MOST_SIZES = 10_000  # more are of no use, and soon exceed the memory
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -36,14 +37,14 @@ class Plan:
     seed: int = 1
     shuffle: bool = True  # implementations take turns in a random order; else in a rotating one
     check: bool = True
-    warmup: int = 10  # untimed rounds before a size; fewer where they would take long
-    iters: int | None = None  # timed rounds; None: as many as the next three ask for
-    target_ci: float | None = None  # percent: end when every median is known this well, with 95 % confidence
-    min_time: float = 0.2  # seconds every implementation is timed at least, without target_ci
-    max_time: float = 5.0  # seconds a size may take, all implementations together
-    cycles: int = 1  # how often all of it is measured, one cycle after the other
-    agg_iters: int | None = None  # steps behind one barrier; None: what the collective needs
-    timeout: float | None = None  # seconds after which one step counts as hung; 0 or None: never
+    warmup: int = 10  # untimed rounds per size; fewer if they would take long
+    iters: int | None = None  # timed rounds; None: decided by the next three
+    target_ci: float | None = None  # percent: end when half the 95 % interval of every median is at most this
+    min_time: float = 0.2  # minimum seconds per implementation, without target_ci
+    max_time: float = 5.0  # maximum seconds per size, all implementations together
+    cycles: int = 1  # number of times all of it is measured, one cycle after the other
+    agg_iters: int | None = None  # steps per barrier; None: the default of the collective
+    timeout: float | None = None  # seconds after which a step counts as hung; 0 or None: never
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", ALIASES.get(self.dtype, self.dtype))
@@ -66,9 +67,7 @@ class Plan:
         what = self.what
         for name in self.algorithms:
             if name not in what.algorithms():
-                raise InvalidArgument(
-                    f"unknown algorithm {name!r}: choose one of {', '.join(what.algorithms())} for {self.collective}"
-                )
+                raise allreduce.unknown_algorithm(name, what.algorithms(), f" for {self.collective}")
         if self.schemes and not what.schemes:
             takers = [name for name, one in COLLECTIVES.items() if one.schemes]
             raise InvalidArgument(f"only {' and '.join(takers)} take --scheme, got it for {self.collective}")
@@ -82,7 +81,7 @@ class Plan:
             raise InvalidArgument(f"{self.collective} does not reduce, got op {self.op!r}")
 
     def check_job(self, size: int) -> None:
-        """Raise InvalidArgument where the plan does not fit a job of ``size`` ranks."""
+        """Raise InvalidArgument if the plan does not fit a job of ``size`` ranks."""
         if size < self.what.least_ranks:
             raise InvalidArgument(f"{self.collective} needs at least {self.what.least_ranks} ranks, got {size}: "
                                   f"start it with mpirun -n {self.what.least_ranks}")
@@ -91,20 +90,22 @@ class Plan:
 
     @property
     def what(self) -> Collective:
+        """The properties of the collective."""
         return COLLECTIVES[self.collective]
 
     @property
     def places(self) -> tuple[str, ...]:
+        """The places to measure, one after the other."""
         return ("out", "in") if self.place == "both" else (self.place,)
 
     @property
-    def steps_a_round(self) -> int:
-        """Steps that one barrier is followed by."""
+    def steps_per_barrier(self) -> int:
+        """Number of steps behind one barrier."""
         return self.agg_iters or self.what.agg_iters
 
     @property
     def parts(self) -> tuple[Plan, ...]:
-        """The same for one dtype each; where values must be divided or compressed, only floating-point ones."""
+        """The plan of each dtype; only floating-point ones if values must be divided or compressed."""
         if self.dtype != ALL:
             return (self,)
         floats_only = bool(self.schemes) or self.op == "avg"
@@ -112,14 +113,15 @@ class Plan:
 
     @property
     def itemsize(self) -> int:
+        """Bytes per element."""
         return DTYPES[self.dtype]
 
     def count(self, nbytes: int, size: int = 1) -> int:
-        """Elements of a vector, or of one rank's block, in (about) ``nbytes`` over ``size`` ranks; at least one."""
+        """Elements per vector, or per rank's block, in (about) ``nbytes`` over ``size`` ranks; at least one."""
         return max(1, nbytes // self.itemsize // (size if self.what.blocks else 1))
 
     def cut_sizes(self, size: int) -> dict[int, list[int]]:
-        """By size that is no whole number of elements (over ``size`` ranks), the sizes measured in its place."""
+        """For each size that is not a whole number of elements (over ``size`` ranks), the sizes measured instead."""
         blocks = size if self.what.blocks else 1
         found = {nbytes: sorted({part.count(nbytes, size) * part.itemsize * blocks for part in self.parts})
                  for nbytes in self.sizes}  # fmt: skip
@@ -140,7 +142,7 @@ def parse_size(text: str) -> int:
 
 
 def show_size(nbytes: int) -> str:
-    """``nbytes`` in the unit that leaves the fewest digits, exact where one unit is exact."""
+    """``nbytes`` in the unit that leaves the fewest digits, exact if one unit is exact."""
     for unit in ("G", "M", "K"):
         scaled = nbytes / UNITS[unit]
         if scaled >= 1:

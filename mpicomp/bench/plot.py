@@ -1,20 +1,24 @@
-"""Bandwidth and time over size, one line an implementation."""
+"""Picture of bandwidth and time over size, one line per implementation."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgument, MissingExtra
-from .rows import differing, label
+from .rows import differing, interval, label
+from .schema import Document, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MARKS = "os^vDP*X<>"
 
 
 def check_plot(path: str | Path) -> str:
-    """The suffix of the picture; raises what would keep it from being drawn, before hours of measuring."""
+    """The suffix of the picture; raises, before hours of measuring, if it cannot be drawn."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InvalidArgument(f"a picture's name ends in one of {', '.join(SUFFIXES)}, got {str(path)!r}")
@@ -23,13 +27,13 @@ def check_plot(path: str | Path) -> str:
     return suffix
 
 
-def plot(path: Path, document: dict[str, Any], suffix: str) -> None:
+def plot(path: Path, document: Document, suffix: str) -> None:
     """Draw ``document`` into the new file ``path``.
 
-    Left busbw, or algbw where a row has no busbw (dotted: a scheme, one rank); right the time, both axes logarithmic;
+    Left busbw, or algbw if a row has no busbw (dotted: a scheme, one rank); right the time, both axes logarithmic;
     a band spans the median's confidence interval, or the launches.
     """
-    from matplotlib.figure import Figure  # without pyplot: no window system is asked for
+    from matplotlib.figure import Figure  # without pyplot, which looks for a window system
 
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -46,27 +50,28 @@ def plot(path: Path, document: dict[str, Any], suffix: str) -> None:
     figure.savefig(path, format=suffix[1:], dpi=150)
 
 
-def _lines(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _lines(rows: list[Row]) -> dict[str, list[Row]]:
     """The rows of each line, by its name."""
     differ = differing(rows)
-    lines: dict[str, list[dict[str, Any]]] = {}
+    lines: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["nbytes"]):
         lines.setdefault(label(row, differ), []).append(row)
     return lines
 
 
-def _line(left: Any, right: Any, index: int, name: str, rows: list[dict[str, Any]]) -> None:
-    style = {"color": f"C{index % 10}", "marker": MARKS[index // 10 % len(MARKS)], "markersize": 4}
+def _line(left: Axes, right: Axes, index: int, name: str, rows: list[Row]) -> None:
+    color, marker = f"C{index % 10}", MARKS[index // 10 % len(MARKS)]
     sizes = [row["nbytes"] for row in rows]
-    bus = all(row["busbw_gbs"] is not None for row in rows)
-    left.plot(sizes, [row["busbw_gbs" if bus else "algbw_gbs"] for row in rows], "-" if bus else ":", **style)
-    right.plot(sizes, [row["t_med_us"] for row in rows], label=name, **style)
-    ends = [(row["t_low_us"] or row["ci_low_us"] or row["t_med_us"], row["t_high_us"] or row["ci_high_us"]
-             or row["t_med_us"]) for row in rows]  # fmt: skip
-    right.fill_between(sizes, *zip(*ends, strict=True), color=style["color"], alpha=0.2, linewidth=0)
+    buses = [row["busbw_gbs"] for row in rows if row["busbw_gbs"] is not None]
+    whole = len(buses) == len(rows)
+    rates = buses if whole else [row["algbw_gbs"] for row in rows]
+    left.plot(sizes, rates, "-" if whole else ":", color=color, marker=marker, markersize=4)
+    right.plot(sizes, [row["t_med_us"] for row in rows], label=name, color=color, marker=marker, markersize=4)
+    low, high = ([interval(row)[end] or row["t_med_us"] for row in rows] for end in (0, 1))
+    right.fill_between(sizes, low, high, color=color, alpha=0.2, linewidth=0)
 
 
-def _title(document: dict[str, Any]) -> str:
+def _title(document: Document) -> str:
     rows = document["rows"]
     what = " ".join(dict.fromkeys(row["collective"] for row in rows))
     ranks = " ".join(str(n) for n in dict.fromkeys(row["n_ranks"] for row in rows))

@@ -1,6 +1,6 @@
-"""Measures this job's machine for ``mpicomp simulate``: messages within and between nodes, and operations on arrays.
+"""Measurement of this job's machine for ``mpicomp simulate``: messages within and between nodes, array operations.
 
-Everything is measured while all ranks do the same, as in a step: they share memory, cores and links then, too.
+All ranks measure the same at the same time, because in a step they share memory, cores and links, too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,16 +18,19 @@ from ..allreduce import ring
 from ..allreduce.segments import SLOW, on_network
 from .kernels import Case, themes
 
-LONG_S = 0.02  # a message that takes so long is long enough to tell a bandwidth
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
+
+LONG_S = 0.02  # minimum duration of a message whose bandwidth is measured
 MOST_BYTES = 64 << 20
-CALLS = (5, 200)  # of what is timed, fewest and most
-ROUND_S = 0.3  # for each thing that is timed, about
+CALLS = (5, 200)  # minimum and maximum number of timed calls
+ROUND_S = 0.3  # approximate duration of each measurement
 KERNEL_ELEMENTS = 1 << 23  # more than caches hold, of memory and gradient together
-SHORT_SCHEME, SHORT = "scalecom:chunk=112", 1000  # and elements, for what a step costs whatever its length
-LOST_LATENCY = 1e-7  # what a latency is at least
+SHORT_SCHEME, SHORT = "scalecom:chunk=112", 1000  # and elements, for the constant cost of a step
+LOST_LATENCY = 1e-7  # lower bound of a latency
 
 
-def machine(comm: Any, say: Callable[[str, float], None] = lambda text, done: None) -> dict[str, Any]:
+def machine(comm: Comm, say: Callable[[str, float], None] = lambda text, done: None) -> dict[str, Any]:
     """The machine as the document that ``mpicomp.simulate.machine.load`` reads (collective)."""
     from ..comm.comm import Comm
 
@@ -53,8 +56,8 @@ def machine(comm: Any, say: Callable[[str, float], None] = lambda text, done: No
     return document
 
 
-def own_node(comm: Any) -> tuple[int, int]:
-    """The lowest rank of this rank's node, which stands for the node, and this rank's place on it (collective)."""
+def own_node(comm: Comm) -> tuple[int, int]:
+    """The lowest rank on this rank's node, as the number of the node, and this rank's place on it (collective)."""
     from ..comm.node_memory import split_node
 
     ranks = split_node(comm, comm.layout[0])
@@ -63,14 +66,14 @@ def own_node(comm: Any) -> tuple[int, int]:
     return node, place
 
 
-def wire(part: Any, everyone: Any, beside: int) -> dict[str, float]:
+def wire(part: Comm, everyone: Comm, beside: int) -> dict[str, float]:
     """Latency, overhead and bandwidth among the ranks of ``part``, the slowest of those in ``everyone``.
 
-    A ring all-reduce of a few bytes has 2(p-1) messages one after the other, with all that a schedule does about each;
-    a shift of a long message to the next rank uses all links both ways. It is cut as dense schedules cut theirs, which
-    goes by the rate of a link that ``beside`` ranks share; 0 stands for the memory of a node.
+    A ring all-reduce of a few bytes has 2(p-1) messages one after the other, with the overhead of a schedule; a shift
+    of a long message to the next rank uses all links both ways. It is cut as dense schedules cut their messages, by
+    the rate of a link that ``beside`` ranks share; 0 is the memory of a node.
     """
-    size = everyone.allreduce(part.size, max_of)  # a rank alone on its node takes part in what all do together
+    size = everyone.allreduce(part.size, max_of)  # a rank alone on its node takes part in collectives of all
     tiny = np.ones(size, np.float32)
     step = typical(lambda: part.Allreduce(None, tiny, algorithm="ring"), everyone) / (2 * (size - 1))
     nbytes, seconds, usual = 1 << 16, 0.0, (ring.SEGMENT_BYTES, ring.WINDOW)
@@ -87,8 +90,8 @@ def wire(part: Any, everyone: Any, beside: int) -> dict[str, float]:
     }
 
 
-def own_time_of_step(comm: Any) -> float:
-    """Seconds of a scheme's step that do not grow with the vector: a short step of every rank alone, all at once."""
+def own_time_of_step(comm: Comm) -> float:
+    """Seconds of a scheme's step that do not depend on its length: a short step of every rank alone, all at once."""
     from ..comm.comm import Comm
     from ..reducer.reducer import Reducer
 
@@ -101,12 +104,12 @@ def own_time_of_step(comm: Any) -> float:
     return seconds
 
 
-def shift(part: Any, nbytes: int, segment: int, window: int) -> Callable[[], None]:
-    """Every rank sends to the next and receives from the one before, ``window`` segments at a time each way.
+def shift(part: Comm, nbytes: int, segment: int, window: int) -> Callable[[], None]:
+    """A call in which every rank sends to the next and receives from the previous, ``window`` segments at a time.
 
-    One alone does so with itself.
+    A single rank sends to itself.
     """
-    outgoing, incoming = np.ones((2, nbytes), np.uint8)  # of zeros all pages would be one, in every cache
+    outgoing, incoming = np.ones((2, nbytes), np.uint8)  # pages of zeros would be one page, in every cache
     right, left = (part.rank + 1) % part.size, (part.rank - 1) % part.size
 
     def run() -> None:
@@ -123,8 +126,8 @@ def shift(part: Any, nbytes: int, segment: int, window: int) -> Callable[[], Non
     return run
 
 
-def time_of_posting(part: Any) -> float:
-    """Seconds of a rank's own time for a message: what sending one to oneself takes, halved."""
+def time_of_posting(part: Comm) -> float:
+    """Seconds of a rank's own time per message: half the time of sending one to itself."""
     one = np.zeros(1, np.uint8)
     rank = part.rank
     times = []
@@ -135,28 +138,29 @@ def time_of_posting(part: Any) -> float:
     return median(times) / 2
 
 
-def typical(call: Callable[[], Any], comm: Any) -> float:
-    """Median seconds of a call that all ranks make together, as slow as the slowest rank."""
+def typical(call: Callable[[], object], comm: Comm) -> float:
+    """Median seconds per call of the slowest rank, all ranks at once (collective)."""
     times: list[float] = []
     while len(times) < CALLS[0] or (len(times) < CALLS[1] and sum(times) < ROUND_S):  # the same on all ranks
         times.append(timed(call, comm))
     return median(times)
 
 
-def timed(call: Callable[[], Any], comm: Any) -> float:
+def timed(call: Callable[[], object], comm: Comm) -> float:
+    """Seconds of one call on the slowest rank (collective)."""
     comm.Barrier()
     start = time.perf_counter()
     call()
     return comm.allreduce(time.perf_counter() - start, max_of)
 
 
-def max_of(a: Any, b: Any, _type: Any = None) -> Any:
-    """A reduction that needs no name of MPI's here."""
+def max_of(a: Any, b: Any, _datatype: object = None) -> Any:
+    """The maximum as an operation for mpi4py: only mpicomp.comm imports MPI's own."""
     return max(a, b)
 
 
-def kernels(comm: Any, say: Callable[[float], None], n: int = KERNEL_ELEMENTS) -> dict[str, float]:
-    """Seconds an element of every operation, all ranks at once; the mean over ranks."""
+def kernels(comm: Comm, say: Callable[[float], None], n: int = KERNEL_ELEMENTS) -> dict[str, float]:
+    """Seconds per element of every operation, all ranks at once; the mean over ranks."""
     measured: dict[str, float] = {}
     every = themes(n)
     for number, theme in enumerate(every):
@@ -165,11 +169,11 @@ def kernels(comm: Any, say: Callable[[float], None], n: int = KERNEL_ELEMENTS) -
     return measured
 
 
-def rates(cases: list[Case], comm: Any) -> dict[str, float]:
-    """Seconds an element of some operations.
+def rates(cases: list[Case], comm: Comm) -> dict[str, float]:
+    """Seconds per element of some operations.
 
-    All time that passes counts: ranks that share a core take turns every few milliseconds, which the median of calls
-    as short as these would hide.
+    All elapsed time counts: ranks that share a core take turns every few milliseconds, which the median of calls as
+    short as these would hide.
     """
     measured = {}
     for name, call, elements in cases:

@@ -1,80 +1,111 @@
-"""Timing of several implementations against each other: alternately, so that whatever drifts hits all of them.
+"""Timing of several implementations in alternation, so that drift affects all of them alike.
 
 The unit is a round: every implementation runs once, each behind a barrier. A duration is the maximum over ranks:
-an all-reduce is over when the last rank has its result. Ranks see the same maxima, so they all take the same decision
-when to stop, without another message.
+an all-reduce ends when the last rank has its result. All ranks see the same maxima, so they agree when to stop without
+another message.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from .confidence import median_interval
 from .plan import Plan
 
-MIN_ROUNDS = 5  # timed, whatever max_time says
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
+
+MIN_ROUNDS = 5  # timed, even beyond max_time
 MAX_ROUNDS = 1000  # enough for a p99
 MAX_BLOCK = 100  # rounds between two looks at the clock
 WARMUP_SHARE = 0.2  # of max_time
 
 
+class Facts(NamedTuple):
+    """The facts about an implementation in its row, beside times and bytes."""
+
+    algorithm: str | None = None
+    scheme: str | None = None
+    part: str = "step"
+    place: str | None = None
+    density: float | None = None
+    t_phase_us: dict[str, float] | None = None
+
+
 class Implementation(Protocol):
     """One way to do a collective on buffers of one size."""
 
-    name: str
-    one_way: float  # the part of a step's time that counts
-    modelled: int  # bytes a step sends by a call of MPI's own that Comm does not see
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def place(self) -> str | None: ...
+
+    @property
+    def one_way(self) -> float:
+        """The part of a step's time that counts."""
+
+    @property
+    def modelled(self) -> int:
+        """Bytes per step inside a call of MPI's own that Comm does not see."""
+
+    @property
+    def step(self) -> Callable[[], object]:
+        """The timed step."""
 
     def begin(self) -> None:
-        """Whatever a step needs and is not part of it; not timed."""
-
-    def step(self) -> None:
-        """The step that is timed."""
+        """Prepare a step; not timed."""
 
     def end(self) -> None:
-        """Keep what the step said about itself; not timed."""
+        """Keep the facts about a step; not timed."""
 
     def check(self) -> int:
-        """Do one step whose result is known; the number of wrong elements on this rank."""
+        """Execute one step with a known result; the number of wrong elements on this rank."""
 
-    def facts(self, rounds: int) -> dict[str, Any]:
-        """What the rows say about the last ``rounds`` steps beside their times (collective)."""
+    def facts(self, rounds: int) -> Facts:
+        """The facts about the last ``rounds`` steps (collective)."""
 
 
 class Sample(NamedTuple):
     """The timed rounds of one implementation."""
 
-    seconds: np.ndarray  # one duration a round, the maximum over ranks
+    seconds: np.ndarray  # one duration per round, the maximum over ranks
     mean_seconds: float  # mean over rounds and ranks, as OSU's benchmarks average
-    wire_bytes: float  # mean a step, of the rank that sends most
-    modelled_bytes: float  # the part of them that MPI's own collectives are taken to send
+    wire_bytes: float  # mean per step, of the rank that sends most
+    modelled_bytes: float  # the part of them inside MPI's own collectives, by formula
+
+
+def mpis_own(comm: Comm, name: str) -> Callable[..., None]:
+    """The method of mpi4py itself, as a program without this library calls it; ours passes the call on to it."""
+    from ..comm.inherited import Inherited  # imports MPI: not for --help
+
+    method: Callable[..., None] = getattr(super(Inherited, comm), name)
+    return method
 
 
 class Timer:
     """Runs rounds of ``implementations`` over the ranks of ``comm``.
 
     ``watch`` is called with an implementation's name before each of its steps. With ``shuffle``, a seed that all ranks
-    share, every round has an order of its own; without, each round begins one further.
+    share, every round has a random order; without, the order rotates by one from round to round.
     """
 
     def __init__(
-        self, comm: Any, implementations: Sequence[Implementation], watch: Callable[[str], None],
+        self, comm: Comm, implementations: Sequence[Implementation], watch: Callable[[str], None],
         shuffle: Sequence[int] | None = None, steps: int = 1,
     ) -> None:  # fmt: skip
-        from .data import mpis_own  # MPI: not for --help
-
         self.comm, self.implementations, self.watch, self.steps = comm, implementations, watch, steps
-        self._barrier = mpis_own(comm, "Barrier")  # what Comm notes down about its own takes time
+        self._barrier = mpis_own(comm, "Barrier")  # Comm spends time on logging its own
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
         self._sent = np.zeros((len(implementations), 2))
         self._local = np.zeros(len(implementations))  # seconds of this rank, all rounds together
 
     def run(self, plan: Plan) -> tuple[list[Sample], int]:
-        """Warm up and time by ``plan``; a sample for each implementation, and the warm-up rounds there were."""
+        """Warm up and time by ``plan``; a sample per implementation, and the number of warm-up rounds."""
         warmup = self._warm_up(plan)
         self._sent[:], self._local[:] = 0, 0
         seconds, elapsed = np.empty((0, len(self.implementations))), 0.0
@@ -86,7 +117,7 @@ class Timer:
             seconds, elapsed = np.vstack([seconds, block]), elapsed + spent
 
     def block(self, rounds: int) -> tuple[np.ndarray, float]:
-        """Durations of ``rounds`` rounds, shape (rounds, implementations), and the time all of it took."""
+        """Durations of ``rounds`` rounds, shape (rounds, implementations), and the time of all of it."""
         n = len(self.implementations)
         local = np.empty(rounds * n + 1)
         start = time.perf_counter()
@@ -99,14 +130,14 @@ class Timer:
         return local[:-1].reshape(rounds, n), float(local[-1])
 
     def _order(self, i: int) -> list[int]:
-        """In which order implementations run in round ``i``: nobody always runs behind the same neighbour."""
+        """The order of implementations in round ``i``: none always runs after the same neighbour."""
         n = len(self.implementations)
         if self._random is not None:
-            return self._random.permutation(n).tolist()
+            return [int(j) for j in self._random.permutation(n)]
         return [(position + i) % n for position in range(n)]
 
     def _once(self, j: int) -> float:
-        """One step of implementation ``j``, or the mean of several; its duration on this rank."""
+        """Execute one step of implementation ``j``, or several; the (mean) duration on this rank."""
         implementation = self.implementations[j]
         self.watch(implementation.name)
         implementation.begin()
@@ -124,7 +155,7 @@ class Timer:
         return duration
 
     def _warm_up(self, plan: Plan) -> int:
-        """As many rounds as the plan asks for and its time allows: at least two, the first is slow for many reasons."""
+        """Run the plan's warm-up rounds as far as its time allows, at least two; returns their number."""
         spent = min(self.block(1)[1], self.block(1)[1])
         more = max(0, min(plan.warmup - 2, int(WARMUP_SHARE * plan.max_time / spent)))
         if more:
@@ -132,7 +163,7 @@ class Timer:
         return 2 + more
 
     def _next_block(self, plan: Plan, seconds: np.ndarray, elapsed: float) -> int:
-        """How many more rounds to run before looking again; 0 when there is enough."""
+        """Number of rounds until the next decision; 0 if there are enough."""
         done = len(seconds)
         if plan.iters is not None:
             return min(plan.iters - done, MAX_BLOCK)
@@ -157,7 +188,7 @@ class Timer:
 
 
 def _enough(plan: Plan, seconds: np.ndarray) -> bool:
-    """Whether every implementation (a column) has been timed for as long, or is known as well, as is asked for."""
+    """True if every implementation (a column) reached the plan's ``min_time``, or its ``target_ci``."""
     if plan.target_ci is None:
         return seconds.sum(axis=0).min() >= plan.min_time
     for one in seconds.T:

@@ -1,4 +1,4 @@
-"""A thread that ends the job when a step does not return: nothing in Python can interrupt a blocked MPI call."""
+"""A thread that ends the job if a step does not return: nothing in Python can interrupt a blocked MPI call."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
 
 TIMED_OUT = 124  # exit code, as timeout(1)
 
 
 class Watchdog:
-    """Aborts the job when ``seconds`` pass without a call of ``watch``; never, if they are 0 or None."""
+    """Aborts the job if ``seconds`` pass without a call of ``watch``; 0 or None: never."""
 
-    def __init__(self, comm: Any, seconds: float | None) -> None:
+    def __init__(self, comm: Comm, seconds: float | None) -> None:
         self._comm, self._seconds = comm, seconds
         self._doing, self._since = "starting", time.monotonic()
         self._over = threading.Event()
 
     def watch(self, doing: str) -> None:
-        """Something new begins."""
+        """Report that something new begins."""
         self._doing, self._since = doing, time.monotonic()
 
     def __enter__(self) -> Watchdog:
@@ -40,5 +43,5 @@ class Watchdog:
                     f"{seconds:g} s; stopping all ranks\n"
                 )
                 sys.stderr.flush()
-                time.sleep(0.5)  # every rank that hangs may say where
+                time.sleep(0.5)  # time for other hanging ranks to report
                 self._comm.Abort(TIMED_OUT)

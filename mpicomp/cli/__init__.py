@@ -9,7 +9,7 @@ __all__ = ["main"]
 
 
 def main(args: list[str] | None = None) -> None:
-    """Entry point of the console script: run one command and end this process, and with it the job."""
+    """Run one command and end this process, and with it the job: the entry point of the console script."""
     _fill_standard_streams()
     from .guard import run
     from .root import root
@@ -18,10 +18,10 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _fill_standard_streams() -> None:
-    """Let what the caller closed (as in ``>&-``) be /dev/null; opened in this order each gets its own number back.
+    """Open /dev/null for every stream that the caller closed (as in ``>&-``), in the order of their numbers.
 
-    Otherwise printing is an error, and what a library prints goes into the next file that is opened.
+    Otherwise printing fails, and what a library prints is written to the next file that is opened.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for good)
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (stays open)

@@ -1,4 +1,4 @@
-"""``python -m mpicomp.cli``: the command where its script is not on the path."""
+"""``python -m mpicomp.cli``: the command if its script is not on the path."""
 
 from . import main
 

@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """One line of the table."""
+    """One command: its module is imported when it is used."""
 
     target: str  # "module:attribute" of the click command
     summary: str  # repeated here so that --help imports no command
     mpi: bool = False  # runs on every rank, under the guard
-    singleton: bool = False  # may run where MPI was not told of the launcher's other ranks
+    singleton: bool = False  # may run if MPI does not see the launcher's other processes
 
 
 COMMANDS = {
-    "advise": Entry("mpicomp.cli.advise:advise", "Tell whether compression is faster here at all.", mpi=True),
+    "advise": Entry("mpicomp.cli.advise:advise", "Predict if compression makes this job faster.", mpi=True),
     "bench": Entry("mpicomp.cli.bench.command:bench", "Measure collectives, dense and compressed.", mpi=True),
     "completion": Entry("mpicomp.cli.completion:completion", "Print the completion script of a shell."),
     "info": Entry("mpicomp.cli.info:info", "Check launcher, MPI, devices, binding.", mpi=True, singleton=True),

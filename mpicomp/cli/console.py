@@ -1,4 +1,4 @@
-"""What a command prints: coloured tables and a progress line on a terminal, plain aligned text anywhere else."""
+"""Printing: coloured tables and a progress line on a terminal, plain aligned text anywhere else."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "srun")
 PLAIN_PROGRESS_S = 30.0  # without a terminal, progress is a line in a log: rare
 NARROWEST = 10  # characters of a column of words
 BAR = 20  # characters of a progress bar
-
-
 ALARM = {"WRONG", "SLOWER"}  # a row with such a cell is red
+RED = "\x1b[31m{}\x1b[0m"
 
 
 class Column(NamedTuple):
@@ -29,11 +31,11 @@ class Column(NamedTuple):
     left: bool = False
 
 
-def width_of(stream: Any) -> int | None:
-    """Columns of the terminal the user sees ``stream`` on; None where it is no terminal.
+def width_of(stream: TextIO) -> int | None:
+    """Columns of the terminal on which the user sees ``stream``; None if it is not a terminal.
 
-    A launcher sits in between: Open MPI gives every rank a terminal of zero columns, even where mpirun itself
-    writes to a file, and MPICH gives none. So what counts under a launcher is the launcher's own output.
+    Under a launcher its own output decides: Open MPI gives every rank a terminal of zero columns, even if mpirun
+    itself writes to a file, and MPICH gives none.
     """
     descriptor = 2 if stream is sys.stderr else 1
     launcher = _launcher()
@@ -47,7 +49,7 @@ def width_of(stream: Any) -> int | None:
 
 
 def _launcher() -> int | None:
-    """Process id of the launcher above this process, where it is on this node."""
+    """Process id of the launcher above this process; None if it is not on this node."""
     pid = os.getppid()
     for _ in range(4):
         try:
@@ -61,26 +63,26 @@ def _launcher() -> int | None:
 
 
 def say(text: str, head: str = "") -> None:
-    """A sentence behind ``head``: folded on a terminal, in lines that begin below each other; elsewhere one line."""
+    """Print a sentence behind ``head``: folded and indented on a terminal, one line elsewhere."""
     print(folded(text, width_of(sys.stdout), head))
 
 
 def folded(text: str, width: int | None, head: str = "") -> str:
-    """The same as text, for a terminal of ``width`` columns. Only blanks part lines: paths and options stay whole."""
+    """The text of `say` for a terminal of ``width`` columns. Lines break at blanks: paths and options stay whole."""
     if width is None:
         return head + text
     return textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False,
                          break_on_hyphens=False)
 
 
-def print_json(document: Any) -> None:
+def print_json(document: object) -> None:
     print(json.dumps(document, indent=1))
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """The whole table at once; as plain lines where there is no terminal, or one too narrow for the numbers.
+    """Print a table: in colours, or as plain lines if the terminal is too narrow for the numbers or there is none.
 
-    There columns that have no room go on below, under the first one again.
+    In plain lines, columns beyond the width follow below, behind the first column again.
     """
     width, cells = width_of(sys.stdout), [*zip(*rows, strict=True)] or [()] * len(columns)
     natural = [max(map(len, (column.title, *cells))) for column, cells in zip(columns, cells, strict=True)]
@@ -95,11 +97,25 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
         some, room = [columns[i] for i in part], [natural[i] for i in part]
         print(plain_line([column.title for column in some], some, room))
         for row in rows:
-            print(plain_line([row[i] for i in part], some, room))
+            line = plain_line([row[i] for i in part], some, room)
+            print(RED.format(line) if width is not None and ALARM & set(row) and _in_colours() else line)
+
+
+def print_markdown(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table in Markdown, with aligned columns."""
+    titles = [column.title for column in columns]
+    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
+    rule = [f"{'-' * (width - 1)}{'-' if column.left else ':'}" for column, width in zip(columns, widths, strict=True)]
+    for cells in (titles, rule, *rows):
+        print(f"| {' | '.join(_padded(cells, columns, widths))} |")
+
+
+def _in_colours() -> bool:
+    return not os.environ.get("NO_COLOR")  # https://no-color.org; bold type is no colour
 
 
 def _parts(natural: Sequence[int], width: int | None) -> list[list[int]]:
-    """Numbers of the columns that fit beside the first one, part by part."""
+    """Column numbers of each part: the first column, and as many others as fit beside it."""
     parts = [[0]]
     for i in range(1, len(natural)):
         taken = sum(natural[j] + 2 for j in parts[-1])
@@ -111,7 +127,7 @@ def _parts(natural: Sequence[int], width: int | None) -> list[list[int]]:
 
 def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str, least: Sequence[int], width: int,
                 narrow: bool) -> None:
-    """In colours. ``narrow``: close together, the titles of numbers in several lines, words folded."""
+    """Print in colours; ``narrow``: less space between columns, titles of numbers in several lines, words folded."""
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold",
@@ -126,11 +142,12 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
     rich_console(width).print(table)
 
 
-def rich_console(width: int, stderr: bool = False) -> Any:
+def rich_console(width: int, stderr: bool = False) -> Console:
+    """A console of rich that writes colours unless NO_COLOR is set."""
     from rich.console import Console
 
-    plain = bool(os.environ.get("NO_COLOR"))  # https://no-color.org; bold type is no colour
-    return Console(stderr=stderr, force_terminal=True, width=width, highlight=False, soft_wrap=False, no_color=plain)
+    return Console(stderr=stderr, force_terminal=True, width=width, highlight=False, soft_wrap=False,
+                   no_color=not _in_colours())  # fmt: skip
 
 
 def _escaped(cell: str) -> str:
@@ -140,12 +157,13 @@ def _escaped(cell: str) -> str:
 
 
 def plain_line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
-    """One aligned line; a cell that is too long pushes the rest of its line, it is never cut."""
-    padded = (
-        cell.ljust(width) if column.left else cell.rjust(width)
-        for cell, column, width in zip(cells, columns, widths, strict=True)
-    )
-    return "  ".join(padded).rstrip()
+    """One aligned line; a cell that is too long pushes the rest of its line and is never cut."""
+    return "  ".join(_padded(cells, columns, widths)).rstrip()
+
+
+def _padded(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
+    return [cell.ljust(width) if column.left else cell.rjust(width)
+            for cell, column, width in zip(cells, columns, widths, strict=True)]  # fmt: skip
 
 
 def bar(done: float) -> str:
@@ -155,9 +173,9 @@ def bar(done: float) -> str:
 
 
 class Progress:
-    """Where a long command is, on stderr: a bar and a line, rewritten, on a terminal; else a line now and then.
+    """Progress of a long command on stderr: a bar and a line, rewritten, on a terminal; else a line now and then.
 
-    Drawn when something is said, by no thread: a thread that wakes up would disturb what is being timed.
+    Only calls draw it, no thread: a thread that wakes up would disturb timings.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -166,7 +184,7 @@ class Progress:
         self._last = time.monotonic()
 
     def __call__(self, text: str, done: float | None = None) -> None:
-        """Say ``text``, and which share of the work is ``done``, from 0 to 1."""
+        """Show ``text``, and the share of the work that is ``done``, from 0 to 1."""
         if self._quiet:
             return
         if done is not None:
@@ -179,6 +197,7 @@ class Progress:
         sys.stderr.flush()
 
     def clear(self) -> None:
+        """Erase the line on a terminal."""
         if self._width is not None and not self._quiet:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
@@ -187,7 +206,7 @@ class Progress:
 class SteadyProgress(Progress):
     """Progress of a training, whose evaluations may be hours apart.
 
-    Without a terminal a thread prints a line every 30 s; it ends with the context.
+    Without a terminal a thread prints a line every 30 s, until the context ends.
 
     Attributes
     ----------

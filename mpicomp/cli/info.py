@@ -1,4 +1,4 @@
-"""``mpicomp info``: what a job runs on, and what to do about what is off."""
+"""``mpicomp info``: check launcher, MPI, devices and binding, and advise on every problem."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from glob import glob
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -14,39 +14,49 @@ from .._util import environment_variables
 from ..bench import environment
 from ..errors import InvalidArgument
 from ..trace.units import count, some_ranges
-from . import guard, hints
+from . import mpi
 from .console import print_json, say
+from .options import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 SHM_ENOUGH = 256 * 2**20  # bytes; Open MPI and MPICH keep their buffers between the ranks of a node there
 WAIT_S = 0.02  # from one look at the others to the next
 
 
 class Finding(NamedTuple):
-    """One line: what was looked at, what was found, and what to do if that is not as it should be."""
+    """One line of the report; ``advice`` says what to do about a problem."""
 
     name: str
     value: str
     advice: str = ""
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--probe-gpu", is_flag=True, help="Also hand CUDA memory to MPI, in a process that may crash.")
-def info(as_json: bool, probe_gpu: bool) -> None:
-    """Check launcher, MPI, GPU path, binding and installation; say what to do where something is off.
+class RankFacts(environment.Rank, total=False):
+    """The facts in the report about one rank, beside its place."""
 
-    Alone it looks at this process; under a launcher, at the whole job:
+    shm_free: int | None
+    settings: dict[str, str]
+
+
+@click.command(cls=Command)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--probe-gpu", is_flag=True, help="Also pass CUDA memory to MPI, in a child process that may crash.")
+def info(as_json: bool, probe_gpu: bool) -> None:
+    """Check launcher, MPI, GPU path, binding and installation, and advise on every problem.
+
+    Alone it checks this process; under a launcher, the whole job:
 
     \b
     mpirun -n 4 mpicomp info
     """
-    world = guard.world()
-    table = environment.ranks(world)
-    own = {"gpu": _own_gpu(table[world.rank]["local_rank"]), "shm_free": _shm_free(), "settings": _settings()}
+    world = mpi.world()
+    place = environment.ranks(world)[world.rank]
+    own: RankFacts = {**place, "gpu": _own_gpu(place["local_rank"]), "shm_free": _shm_free(), "settings": _settings()}
     path, reason = _gpu_path(world)
-    for one, facts in zip(table, world.allgather(own), strict=True):
-        one.update(facts)
-    speaks = world.rank == 0 and hints.rank_hint() == 0
+    table: list[RankFacts] = world.allgather(own)
+    speaks = world.rank == 0 and mpi.rank_hint() == 0
     probed = tuple(_probe(path)) if probe_gpu and speaks else ()
     _wait_for_all(world)
     if not speaks:
@@ -62,55 +72,55 @@ def info(as_json: bool, probe_gpu: bool) -> None:
             say(finding.advice, f"{'':<14}-> ")
 
 
-def _wait_for_all(world: Any) -> None:
-    """Stay, asleep, until every rank is here: the probe takes a minute where MPI hangs, and needs the CPU meanwhile."""
+def _wait_for_all(world: mpi.MPI.Intracomm) -> None:
+    """Sleep until every rank has arrived: the probe takes a minute if MPI hangs, and needs the CPU meanwhile."""
     from ..comm.transport import nap_until_done
 
     nap_until_done(world.Ibarrier(), WAIT_S)
 
 
-def _document(table: list[dict[str, Any]], findings: list[Finding]) -> dict[str, Any]:
+def _document(table: Sequence[RankFacts], findings: Sequence[Finding]) -> Mapping[str, object]:
     return {
         "format": "mpicomp-info",
         "version": 1,
         "ok": not any(finding.advice for finding in findings),
         "findings": [finding._asdict() for finding in findings],
-        "mpi": guard.library(),
+        "mpi": mpi.library(),
         "versions": environment.versions(),
         "ranks": table,
         "environment": environment_variables.explaining(),
     }
 
 
-def _job(table: list[dict[str, Any]]) -> Iterator[Finding]:
+def _job(table: Sequence[RankFacts]) -> Iterator[Finding]:
     from ..comm.comm import launcher_mismatch
 
-    library = guard.library()
+    library = mpi.library()
     yield Finding("MPI", f"{library['name']}, MPI {library['standard']}, mpi4py {environment.versions()['mpi4py']}")
     hosts = environment.nodes(table)
     yield Finding("job", f"{count(len(table), 'rank')} on {count(len(hosts), 'node')}: {_some(hosts)}")
     problem = launcher_mismatch()
-    started = hints.size_hint()
+    started = mpi.size_hint()
     yield Finding("launcher", f"started {count(started, 'process', 'es')}", problem or "")
     level = library["thread_level"]
     off = "" if level == "MULTIPLE" else "overlap and watchdog need MULTIPLE: unset MPI4PY_RC_THREAD_LEVEL"
     yield Finding("threads", f"MPI_THREAD_{level}", off)
 
 
-def _gpu_path(world: Any) -> tuple[str, str]:
-    """How device memory reaches MPI, and why, as a ``Comm`` of all ranks has it (collective)."""
+def _gpu_path(world: mpi.MPI.Intracomm) -> tuple[str, str]:
+    """Path of device memory to MPI and the reason for it, as in a ``Comm`` of all ranks (collective)."""
     from ..comm.settings import job_settings
 
     try:
         return job_settings(world).gpu_path
-    except InvalidArgument as error:  # on every rank: they cannot have a Comm
+    except InvalidArgument as error:  # on every rank: no Comm can be made
         return "none", str(error)
 
 
 def _gpu(path: str, reason: str) -> Iterator[Finding]:
     devices = sorted(glob("/dev/nvidia[0-9]*"))
     slower = path == "staged" and devices and os.environ.get("MPICOMP_GPU_PATH") != "staged"
-    copies = "arrays are copied through host memory: an MPI built for CUDA saves that (try --probe-gpu)"
+    copies = "arrays are copied through host memory: an MPI built for CUDA avoids that (try --probe-gpu)"
     yield Finding("GPU path", f"{path} ({reason})", reason if path == "none" else copies if slower else "")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     shown = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
@@ -124,7 +134,7 @@ def _gpu(path: str, reason: str) -> Iterator[Finding]:
 
 
 def _probe(path: str) -> Iterator[Finding]:
-    """What happens when MPI is handed CUDA memory, on the node of rank 0."""
+    """The result of passing CUDA memory to MPI, on the node of rank 0."""
     from ..comm.gpu_probe import probe
 
     right, seen = probe()
@@ -134,12 +144,12 @@ def _probe(path: str) -> Iterator[Finding]:
         staged = "" if path == "direct" else "; arrays go through host memory all the same, since MPI does not say so"
         yield Finding("GPU probe", f"MPI takes CUDA memory: {seen}{staged}")
     else:
-        broken = "MPI claims CUDA memory that it cannot handle: set MPICOMP_GPU_PATH=staged, or mend UCX and MPI"
+        broken = "MPI claims CUDA memory that it cannot handle: set MPICOMP_GPU_PATH=staged, or repair UCX and MPI"
         yield Finding("GPU probe", f"MPI does not take CUDA memory: {seen}", broken if path == "direct" else "")
 
 
-def _own_gpu(local_rank: int) -> dict[str, Any] | None:
-    """The GPU this rank would use; CuPy, slow to import, is asked only where there is a GPU."""
+def _own_gpu(local_rank: int) -> environment.Gpu | None:
+    """The GPU that this rank would use; imports CuPy, which is slow, only if the node has a GPU."""
     if not glob("/dev/nvidia[0-9]*"):
         return None
     from ..bench.devices import device_of_rank
@@ -147,8 +157,8 @@ def _own_gpu(local_rank: int) -> dict[str, Any] | None:
     return device_of_rank(local_rank)
 
 
-def _devices(table: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Which GPU each rank uses."""
+def _devices(table: Sequence[RankFacts]) -> Iterator[Finding]:
+    """The GPU of each rank."""
     from ..bench.devices import shared
 
     crowded = shared(table)
@@ -156,13 +166,13 @@ def _devices(table: list[dict[str, Any]]) -> Iterator[Finding]:
         rank, gpu = one["rank"], one["gpu"]
         if gpu is None:
             continue
-        together = next((ranks for ranks in crowded.values() if rank in ranks), [])
-        advice = f"ranks {', '.join(map(str, together))} share it: start one rank a GPU, or ask for more GPUs a node"
+        sharing = next((ranks for ranks in crowded.values() if rank in ranks), [])
+        advice = f"ranks {', '.join(map(str, sharing))} share it: start one rank per GPU, or request more GPUs per node"
         text = f"GPU {gpu['number']} of {one['host']}, {gpu['name']} {gpu['uuid'][:8]}"
-        yield Finding(f"rank {rank}", text, advice if together else "")
+        yield Finding(f"rank {rank}", text, advice if sharing else "")
 
 
-def _node(table: list[dict[str, Any]]) -> Iterator[Finding]:
+def _node(table: Sequence[RankFacts]) -> Iterator[Finding]:
     kind = environment.binding(table)
     cpus = f"rank 0 may run on {count(len(table[0]['cpus']), 'CPU')} of {os.cpu_count()}; binding: {kind}"
     bind = "bind each rank to CPUs of its own: mpirun --bind-to core ..., srun --cpu-bind=cores ..."
@@ -171,22 +181,22 @@ def _node(table: list[dict[str, Any]]) -> Iterator[Finding]:
     yield Finding("CPUs", cpus, bind if kind == "overlapping" or free_to_move else "")
     yield Finding(
         "load", crowded or "no more ranks than CPUs",
-        "times will not be comparable: start at most one rank a CPU" if crowded else "",
+        "times will not be comparable: start at most one rank per CPU" if crowded else "",
     )  # fmt: skip
-    least = min((one for one in table if one["shm_free"] is not None), key=lambda one: one["shm_free"], default=None)
+    least = min(((one["shm_free"], one["host"]) for one in table if one["shm_free"] is not None), default=None)
     if least is not None:
         small = "messages between ranks of a node may fail: enlarge it (containers: --shm-size=1g)"
-        text = f"{least['shm_free'] / 2**20:.0f} MiB free on {least['host']}, the least of all nodes"
-        yield Finding("/dev/shm", text, small if least["shm_free"] < SHM_ENOUGH else "")
+        text = f"{least[0] / 2**20:.0f} MiB free on {least[1]}, the least of all nodes"
+        yield Finding("/dev/shm", text, small if least[0] < SHM_ENOUGH else "")
 
 
-def _here(table: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Where results, and the journals of a trace beside it, are written; what rank 0's environment asks of us."""
+def _here(table: Sequence[RankFacts]) -> Iterator[Finding]:
+    """The folder for results and for the journals of a trace; the settings in rank 0's environment."""
     folder = os.getcwd()
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
-    advice = "" if os.access(folder, os.W_OK) else "give --trace and --output a folder that can be written"
-    full = "little room for a trace (48 bytes an event and rank): write it elsewhere" if free < SHM_ENOUGH else ""
+    advice = "" if os.access(folder, os.W_OK) else "choose a writable folder for --trace and --output"
+    full = "little room for a trace (48 bytes per event and rank): write it elsewhere" if free < SHM_ENOUGH else ""
     yield Finding("folder", f"{folder}, {free / 2**30:.1f} GiB free", advice or full)
     settings = ", ".join(f"{name}={value}" for name, value in table[0]["settings"].items()) or "no MPICOMP_ variable"
     yield Finding("settings", settings + _other_settings(table))
@@ -196,15 +206,15 @@ def _settings() -> dict[str, str]:
     return {name: value for name, value in environment_variables.explaining().items() if name.startswith("MPICOMP_")}
 
 
-def _other_settings(table: list[dict[str, Any]]) -> str:
-    """Which ranks have another environment than rank 0: launchers do not pass every variable to every host."""
+def _other_settings(table: Sequence[RankFacts]) -> str:
+    """The ranks whose settings differ from rank 0's: launchers do not pass every variable to every host."""
     first = table[0]["settings"]
     others = [one for one in table if one["settings"] != first]
     if not others:
         return ""
     names = sorted({name for one in others for name, _ in first.items() ^ one["settings"].items()})
     ranks = some_ranges([one["rank"] for one in others])
-    return f"; rank {ranks}: other values of {', '.join(names)} (which count: docs/reliability.md, Variables)"
+    return f"; rank {ranks}: other values of {', '.join(names)} (docs/reliability.md says which count: Variables)"
 
 
 def _installation() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What commands read: machines, models (a built-in name, a file, a PyTorch factory), lists of numbers."""
+"""Inputs of commands: machines, models (a built-in name, a file, a PyTorch factory), lists of numbers."""
 
 from __future__ import annotations
 
@@ -6,32 +6,54 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import click
+
+from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument, MpicompError
 from ..simulate import machine as machines
 from ..simulate import models
 from ..simulate.machine import Machine
-from ..simulate.models import Model
+from ..simulate.models import BUILT_IN, Model
 from . import config
+from .options import Decorator, option, section
+
+model_options = section(
+    "Model",
+    option("--model", "model_name", required=True, metavar="MODEL",
+           help=f"{', '.join(BUILT_IN)}, a number of elements (25M), a file of layers, or module:factory of a PyTorch "
+                "model."),
+    option("--compute-time", type=click.FloatRange(0), metavar="SECONDS", help="Computing time per step."),
+    option("--tflops", type=click.FloatRange(0, min_open=True), metavar="X",
+           help="Instead of --compute-time: 10^12 operations per second that a rank really reaches."),
+    option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples per rank and step."),
+)  # fmt: skip
+
+
+def machine_option(required: bool, use: str) -> Callable[..., Decorator]:
+    """The option ``--machine`` of commands that read one."""
+    return option("-m", "--machine", "machine_file", required=required, metavar="FILE",
+                  help=f"{use} (JSON or TOML; mpicomp tune --machine writes it).")
 
 
 def document(path: str) -> Any:
-    """What a JSON file holds, or a TOML file (by its suffix)."""
+    """The contents of a JSON file, or of a TOML file (by its suffix)."""
     try:
         text = Path(path).read_text()
-        return config.toml().loads(text) if path.endswith(".toml") else json.loads(text)
+        return config.parse_toml(text) if path.endswith(".toml") else json.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise MpicompError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     except ValueError as error:
-        raise InvalidArgument(f"{path} is neither JSON nor, where its name ends in .toml, TOML: {error}") from None
+        raise InvalidArgument(f"{path} is neither JSON nor (if its name ends in .toml) TOML: {error}") from None
 
 
 def machine(path: str) -> Machine:
+    """The machine that the file describes."""
     return machines.load(document(path), path)
 
 
@@ -45,13 +67,13 @@ def model(text: str) -> Model:
     module, colon, factory = text.partition(":")
     if colon and module and factory:
         return _torch_model(text)
-    raise InvalidArgument(f"no model {text!r}: expected one of {', '.join(models.BUILT_IN)}, a number of elements "
-                          "such as 25M, a file of layers, or module:factory of a PyTorch model")
+    raise InvalidArgument(f"no model {text!r}{did_you_mean(text, BUILT_IN)}: expected one of {', '.join(BUILT_IN)}, a "
+                          "number of elements such as 25M, a file of layers, or module:factory of a PyTorch model")
 
 
 @contextmanager
-def importing(text: str) -> Iterator[Any]:
-    """What ``module:name`` stands for; within the block modules of the working directory are found, as by python -m."""
+def importing(text: str) -> Iterator[Callable[[], Any]]:
+    """Import ``module:name``; within the block the working directory is on the path, as for python -m."""
     module, _, name = text.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
@@ -61,7 +83,7 @@ def importing(text: str) -> Iterator[Any]:
 
 
 def _torch_model(text: str) -> Model:
-    """The parameters of what a function without arguments makes; their FLOPs are not known."""
+    """The parameters of the model that a factory makes; its FLOPs are not known."""
     try:
         with importing(text) as make:
             parameters = [(name, tuple(one.shape)) for name, one in make().named_parameters()]
@@ -73,7 +95,7 @@ def _torch_model(text: str) -> Model:
 
 
 def rank_numbers(text: str) -> list[int]:
-    """``8,64,512``"""
+    """The numbers in ``8,64,512``."""
     words = text.replace(" ", "").split(",")
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         raise InvalidArgument(f"--ranks takes numbers of ranks from 1 on, such as 8,64,512, got {text!r}")
@@ -82,14 +104,14 @@ def rank_numbers(text: str) -> list[int]:
 
 def compute_time(chosen: Model, seconds: float | None, tflops: float | None, batch: int,
                  function: str | None = None) -> float:  # fmt: skip
-    """A step's computing: as given, or from the model's FLOPs at a speed; 0 where a ``function`` is to be timed."""
+    """Computing time per step: given, or from the model's FLOPs at a speed; 0 if a ``function`` is to be timed."""
     ways = {"--compute-time": seconds, "--tflops": tflops, "--compute": function}
     given = [option for option, value in ways.items() if value is not None]
     if len(given) > 1:
         raise InvalidArgument(f"{' and '.join(given)} say the same thing: give one of them")
-    for option, number in (("--compute-time", seconds), ("--tflops", tflops)):
+    for option_name, number in (("--compute-time", seconds), ("--tflops", tflops)):
         if number is not None and not isfinite(number):
-            raise InvalidArgument(f"{option} must be a finite number, got {number:g}")
+            raise InvalidArgument(f"{option_name} must be a finite number, got {number:g}")
     if seconds is not None:
         return seconds
     return chosen.compute_time(batch, tflops * 1e12) if tflops is not None else 0.0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .._util.atomic_files import check_output, write_output
 from ..comm.safety.collective_errors import together
+
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
 
 
 class OutputFile:
@@ -17,7 +20,7 @@ class OutputFile:
     are files that the command reads: they are never replaced.
     """
 
-    def __init__(self, comm: Any, path: str | None, force: bool, inputs: Iterable[Path] = ()) -> None:
+    def __init__(self, comm: Comm | None, path: str | None, force: bool, inputs: Iterable[Path] = ()) -> None:
         self._comm, self._path, self._force, self._inputs = comm, Path(path) if path else None, force, inputs
 
     def __enter__(self) -> OutputFile:

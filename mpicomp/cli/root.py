@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from functools import wraps
 from importlib import import_module
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,11 +13,11 @@ from ..errors import InvalidArgument
 from . import config
 from .commands import COMMANDS
 from .guard import Guard
-from .options import as_typed
+from .options import HELP, Group, OfflineCommand, as_typed
 
 
-class LazyGroup(click.Group):
-    """A group that knows its commands' names and summaries, and imports one only to run it."""
+class LazyGroup(Group):
+    """A group that knows its commands' names and summaries, and imports a command only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -45,27 +45,26 @@ class LazyGroup(click.Group):
 
 
 def _start_mpi_first(command: click.Command, guard: Guard) -> None:
-    """Make ``command`` (every leaf, if it is a group) start MPI when its arguments have been understood.
+    """Make ``command`` (every leaf, if it is a group) start MPI once click has parsed its arguments.
 
-    Only then: ``mpicomp bench --help`` and a mistyped option must not cost an MPI start. A leaf that is marked
-    ``offline`` runs without.
+    Not earlier: ``mpicomp bench --help`` and a misspelt option must not cost an MPI start. A leaf of the class
+    `OfflineCommand` runs without MPI.
     """
-    if getattr(command, "offline", False):
-        return
     if isinstance(command, click.Group):
         for child in command.commands.values():
             _start_mpi_first(child, guard)
         return
     body = command.callback
-    if body is None:
+    if body is None or isinstance(command, OfflineCommand):
         return
 
-    def started(*args: Any, **kwargs: Any) -> Any:
+    @wraps(body)
+    def started(**options: object) -> object:
         context = click.get_current_context()
         config.record(context)
         guard.start(sys.argv[1:])
         try:
-            return body(*args, **kwargs)
+            return body(**options)
         except InvalidArgument as error:
             error.args = (as_typed(str(error), context.command),)
             raise
@@ -79,9 +78,9 @@ def _show_version(ctx: click.Context, option: click.Parameter, asked: bool) -> N
     version.show(ctx, option, asked)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings=HELP)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
-              help="Show the version, those of Python's packages, MPI, the extension and CUDA.")
+              help="Print the versions of mpicomp, Python's packages, MPI, the extension and CUDA.")
 @config.config_option(config.for_commands)
 def root() -> None:
     """All-reduce over MPI, dense and compressed: measure it, train with it, explain its traces.

@@ -1,11 +1,10 @@
-"""``mpicomp simulate``: steps on a machine that is described in a file."""
+"""``mpicomp simulate``: predict steps on a machine that a file describes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,50 +13,55 @@ from ..bench import plan
 from ..bench.plot import check_plot
 from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
-from ..simulate import Machine, Prediction, replay, scaling
+from ..simulate import Machine, Model, Prediction, replay, scaling
 from ..simulate import machine as machines
 from ..simulate.machine import DISTRIBUTIONS, Jitter
-from ..simulate.models import BUILT_IN
 from ..simulate.on_simgrid import Platform
 from ..simulate.predict import JITTERED_STEPS, Player
 from ..trace.units import digits
 from . import inputs
 from .console import Column, Progress, print_json, print_table, say
+from .options import CommaList, Command, as_json, option, quiet, scheme_names, section
 from .output import OutputFile
 
-MODELS = f"{', '.join(BUILT_IN)}, a number of elements (25M), a file, or module:factory."
 BASELINE = "halving_doubling"
-SENT = "sent: by the busiest rank in a step, in messages and through memory that a node's ranks share"
+SENT = "sent: bytes per step of the busiest rank, in messages and through memory that the ranks of a node share"
 COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
            *map(Column, ("step ms", "overlapped", "exchange", "of it local", "not computing", "sent", "speed-up"))]
 
 
-@click.command()
-@click.option("-m", "--machine", "machine_file", required=True, metavar="FILE",
-              help="JSON or TOML; mpicomp tune --machine writes one.")
-@click.option("--model", "model_name", required=True, metavar="MODEL",
-              help=MODELS)
-@click.option("-n", "--ranks", default="8,64,512", show_default=True, metavar="N,...", help="Numbers of ranks.")
-@click.option("-a", "--algorithm", multiple=True, metavar="NAME,...",
-              help=f"Dense all-reduces; the first is what speed-ups refer to.  [default: {BASELINE}]")
-@click.option("-s", "--scheme", multiple=True, metavar="SCHEME,...", help="Schemes, such as scalecom:chunk=112.")
-@click.option("--adds-by", default="auto", show_default=True, metavar="NAME", help="How schemes add dense values.")
-@click.option("--compute-time", type=click.FloatRange(0), metavar="S", help="Seconds of a step's computing.")
-@click.option("--tflops", type=click.FloatRange(0, min_open=True), metavar="X",
-              help="Without --compute-time: sustained TFLOP/s per rank.")
-@click.option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples a rank and step.")
-@click.option("--jitter", metavar="KIND:SECONDS", help="gaussian:0.001 or exponential:0.001 in place of the file's.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the delays.")
-@click.option("--steps", type=click.IntRange(1), default=JITTERED_STEPS, show_default=True,
-              help="Steps that delays are drawn for.")
-@click.option("--platform", type=click.Path(), metavar="FILE",
-              help="XML of SimGrid, which then says when messages arrive: routes, shared links.")
-@click.option("--simgrid", "simgrid_options", multiple=True, metavar="NAME:VALUE",
-              help="Its options, such as network/model:SMPI.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--plot", "picture", type=click.Path(), metavar="FILE", help="Draw step time over ranks.")
-@click.option("--force", is_flag=True, help="Replace the picture if it is there already.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.command(cls=Command)
+@section(
+    "Job",
+    inputs.machine_option(required=True, use="Description of the machine"),
+    option("--ranks", default="8,64,512", show_default=True, metavar="N,...", help="Numbers of ranks."),
+    option("-a", "--algorithm", multiple=True, metavar="NAME,...", type=CommaList(allreduce.names),
+           help=f"Dense all-reduces; the first is the baseline of the speed-up.  [default: {BASELINE}]"),
+    option("-s", "--scheme", multiple=True, metavar="SCHEME,...", type=CommaList(scheme_names),
+           help="Schemes, such as scalecom:chunk=112."),
+    option("--adds-by", default="auto", show_default=True, metavar="NAME",
+           help="All-reduce by which schemes add dense values."),
+)  # fmt: skip
+@inputs.model_options
+@section(
+    "Jitter and network",
+    option("--jitter", metavar="KIND:SECONDS",
+           help="gaussian:0.001 or exponential:0.001, in place of the file's jitter."),
+    option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the delays."),
+    option("--steps", type=click.IntRange(1), default=JITTERED_STEPS, show_default=True,
+           help="Number of steps with random delays."),
+    option("--platform", type=click.Path(), metavar="FILE",
+           help="XML platform of SimGrid, which then computes when messages arrive: routes, shared links."),
+    option("--simgrid", "simgrid_options", multiple=True, metavar="NAME:VALUE",
+           help="Option of SimGrid, such as network/model:SMPI."),
+)  # fmt: skip
+@section(
+    "Output",
+    as_json,
+    option("--plot", "picture", type=click.Path(), metavar="FILE", help="Draw step time over ranks."),
+    option("--force", is_flag=True, help="Replace an existing picture."),
+    quiet,
+)
 def simulate(
     machine_file: str, model_name: str, ranks: str, algorithm: tuple[str, ...], scheme: tuple[str, ...], adds_by: str,
     compute_time: float | None, tflops: float | None, batch: int, jitter: str | None, seed: int, steps: int,
@@ -72,11 +76,11 @@ def simulate(
     mpicomp simulate --machine machine.toml --model 25M \\
         --algorithm ring,halving_doubling --jitter exponential:0.002
 
-    Starts no MPI. Messages are exact unless they depend on the data; assumptions are listed below the table. Times
-    are as good as the machine's description. See docs/simulate.md.
+    Starts no MPI. Bytes are exact unless they depend on the data; assumptions about data follow the table. Times are
+    as good as the description of the machine. See docs/simulate.md.
     """
     allreduce.check_name(adds_by)
-    whats = _whats(algorithm, scheme)
+    names = _names(algorithm, scheme)
     sizes, model, machine = inputs.rank_numbers(ranks), inputs.model(model_name), inputs.machine(machine_file)
     machine = replace(machine, jitter=_jitter(jitter, seed) if jitter else machine.jitter)
     compute = inputs.compute_time(model, compute_time, tflops, batch)
@@ -85,22 +89,22 @@ def simulate(
     read = [Path(one) for one in (machine_file, model_name, platform) if one]
     with OutputFile(None, picture, force, read) as file:
         progress = Progress(quiet)
-        found = scaling(model, machine, sizes, whats, compute, adds_by, steps, progress, play)
+        found = scaling(model, machine, sizes, names, compute, adds_by, steps, progress, play)
         progress.clear()
         if picture:
             from ..simulate.plot import plot
 
-            file.write(lambda path: plot(path, found, f"{model.name}, {compute:g} s of computing a step", suffix))
+            file.write(lambda path: plot(path, found, f"{model.name}, {compute:g} s of computing per step", suffix))
     if as_json:
         on = None if platform is None else {"file": platform, "options": list(simgrid_options)}
         print_json({**document(machine, model, compute, found), "platform": on})
         return
     if not machine.kernels:
-        click.echo(f"{machine_file} gives no kernels: copies, additions and compression count nothing")
+        click.echo(f"{machine_file} gives no kernels: copies, additions and compression take no time")
     if platform:
         click.echo(f"messages take the routes of {platform}, by SimGrid; latencies and bandwidths of {machine_file} do "
                    "not count")
-    report(found, f"{model.name}: {model.n} elements, {digits(1e3 * compute)} ms of computing a step")
+    report(found, f"{model.name}: {model.n} elements, {digits(1e3 * compute)} ms of computing per step")
 
 
 def _player(platform: str | None, options: tuple[str, ...]) -> Player:
@@ -111,7 +115,7 @@ def _player(platform: str | None, options: tuple[str, ...]) -> Player:
     return replay
 
 
-def _whats(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:
+def _names(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:
     names = plan.split_names(algorithms) or (BASELINE,)
     for name in names:
         allreduce.check_name(name)
@@ -129,7 +133,8 @@ def _jitter(text: str, seed: int) -> Jitter:
     return Jitter(kind, scale, seed)
 
 
-def document(machine: Machine, model: Any, compute: float, found: Sequence[Prediction]) -> dict[str, Any]:
+def document(machine: Machine, model: Model, compute: float, found: Sequence[Prediction]) -> dict[str, object]:
+    """The JSON document of predictions."""
     return {
         "format": "mpicomp-simulation", "version": 1, "machine": machines.dump(machine),
         "model": {"name": model.name, "elements": model.n, "flops": model.flops}, "compute": compute,
@@ -138,7 +143,7 @@ def document(machine: Machine, model: Any, compute: float, found: Sequence[Predi
 
 
 def report(found: Sequence[Prediction], title: str) -> None:
-    """A table; then what was recorded and assumed, each remark once."""
+    """Print a table, then each remark on recordings and assumptions once."""
     first: dict[int, float] = {}
     for one in found:
         first.setdefault(one.ranks, one.step)

@@ -1,4 +1,4 @@
-"""``mpicomp --version``: this package, and what it found to stand on."""
+"""``mpicomp --version``: the versions of this package, its dependencies, MPI and CUDA."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .._util.subprocesses import python
 from .._version import __version__
 
 PACKAGES = ("numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x", "cupy", "torch")
-ASK_S = 30.0  # a file system that is slow at its first look takes seconds
+ASK_S = 30.0  # a slow file system takes seconds to load MPI for the first time
 
-# In a process of its own: a broken MPI ends the process that loads it, and nothing of it stays in this one. MPI is
-# loaded, not started: on the login node of a cluster starting it may not be allowed.
+# Runs in a child process: a broken MPI ends the process that loads it, and nothing of it stays in this one. MPI is
+# loaded, not started: a login node of a cluster may not allow starting it.
 ASK = """
 import ctypes, json, sys
 found = {}
@@ -46,7 +46,7 @@ print(json.dumps(found))
 
 
 def show(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
-    """Print the version, then what takes a moment to find out, and end."""
+    """Print the version, then the facts that need a child process, and end."""
     if not asked or ctx.resilient_parsing:
         return
     click.echo(f"mpicomp, version {__version__}")
@@ -57,18 +57,18 @@ def show(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
 
 
 def installed() -> list[str]:
-    """The packages it builds on that are there, with their versions."""
-    there = []
+    """Names and versions of the installed dependencies."""
+    found = []
     for name in PACKAGES:
         try:
-            there.append(f"{name} {metadata.version(name)}")
+            found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
-    return there
+    return found
 
 
 def loaded() -> dict[str, str]:
-    """What MPI, the extension and CUDA say of themselves when they are loaded."""
+    """The versions that MPI, the extension and CUDA report when they are loaded."""
     try:
         done = subprocess.run(python(ASK), capture_output=True, text=True, timeout=ASK_S)
     except subprocess.TimeoutExpired:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 from ..ops import ops_for
 from ..schemes.options import Option, resolve, written
@@ -289,5 +290,6 @@ def parse(text: str, registry: Mapping[str, Any], what: str) -> tuple[str, dict[
     """``name:option=value,...`` as name and options, the name one of a registry's."""
     name, given = written(text)
     if name not in registry:
-        raise InvalidArgument(f"unknown {what} {name!r}; there are: {', '.join(registry)}")
+        raise InvalidArgument(f"unknown {what} {name!r}{did_you_mean(name, registry)}; "
+                              f"there are: {', '.join(registry)}")
     return name, given

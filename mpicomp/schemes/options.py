@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 
 _KINDS = {int: "a whole number", float: "a number"}
@@ -101,7 +102,8 @@ def resolve(options: Iterable[Option], given: dict[str, Any], owner: str) -> dic
     for name in given:
         if name not in declared:
             choices = ", ".join(sorted(declared)) or "none"
-            raise InvalidArgument(f"{owner} has no option {name!r}; its options are: {choices}")
+            raise InvalidArgument(f"{owner} has no option {name!r}{did_you_mean(name, declared)}; "
+                                  f"its options are: {choices}")
     return {
         name: option.parse(given[name]) if name in given else option.default
         for name, option in declared.items()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
+from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 from .codecs import CODECS
 from .compatibility import cautions, check_fit, check_threshold
@@ -149,7 +150,8 @@ class Scheme:
 
     def __post_init__(self) -> None:
         if self.name not in COMPOSITIONS:
-            raise InvalidArgument(f"unknown scheme {self.name!r}; the schemes are: {', '.join(names())}")
+            raise InvalidArgument(f"unknown scheme {self.name!r}{did_you_mean(self.name, names())}; "
+                                  f"the schemes are: {', '.join(names())}")
         own = self._composition.defaults
         classes = _classes(self._composition, {**own, **self.given})
         declared = _declared(classes)
@@ -216,7 +218,25 @@ class Scheme:
     @property
     def part_names(self) -> dict[str, str]:
         """The declared name of each part: memory, selector, codec, exchange, schedule."""
-        return {kind: part.name for kind, part in _classes(self._composition, self.options)._asdict().items()}
+        return {kind: part.name for kind, part in self.part_classes.items()}
+
+    @property
+    def part_classes(self) -> dict[str, type[Part]]:
+        """The class of each part."""
+        return _classes(self._composition, self.options)._asdict()
+
+    def describe(self) -> dict[str, Any]:
+        """A row of `table` for this scheme, with the ``value`` of every option.
+
+        ``wire`` is None if a part other than the scheme's own is in use: the formula is for the scheme's own parts.
+        """
+        row, classes = _row(self._composition), self.part_classes
+        own = all(classes[kind].name == row[kind] for kind in PARTS)
+        replaced = [part.reference for kind, part in classes.items() if part.name != row[kind] and part.reference]
+        options = [{**_described(option, self._composition.defaults), "value": self.options[option.name]}
+                   for option in _declared(_classes(self._composition, self.options))]
+        return {**row, "name": str(self), **self.part_names, "options": options, "wire": row["wire"] if own else None,
+                "reference": "; ".join([row["reference"], *replaced])}
 
     @property
     def takes_momentum(self) -> bool:

@@ -50,8 +50,8 @@ def plain(job, program, rounds, steps):
 
 def in_bench(job, python, rounds, steps):
     sizes = ",".join(map(str, SIZES))
-    done = run([*job, python, "-m", "mpicomp.cli", "bench", "-a", "native", "--sizes", sizes, "-n", rounds, "-m", steps,
-                "--max-time", 60, "--format", "jsonl", "-q"])  # fmt: skip
+    done = run([*job, python, "-m", "mpicomp.cli", "bench", "-a", "native", "--sizes", sizes, "-n", rounds,
+                "--agg-iters", steps, "--max-time", 60, "--format", "jsonl", "-q"])  # fmt: skip
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
     return [json.loads(line)["t_med_us"] for line in done.stdout.splitlines()]

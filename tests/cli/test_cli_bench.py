@@ -13,7 +13,8 @@ def test_table_and_document(job, command, tmp_path):
     file = tmp_path / "result.json"
     ended = job(command, "bench", *QUICK, "-a", "native,ring", "-s", "scalecom:chunk=64,beta=0.5", "-o", str(file))
     assert ended.code == 0, ended.err
-    data = [line.split() for line in ended.out.splitlines() if " native " in line or " ring " in line]
+    table = [line for line in ended.out.splitlines() if not line.startswith("#")]
+    data = [line.split() for line in table if " native " in line or " ring " in line]
     assert [(line[0], line[2], line[-1]) for line in data] == [
         ("1", "native", "ok"), ("1", "ring", "ok"), ("40", "native", "ok"), ("40", "ring", "ok")
     ]  # fmt: skip

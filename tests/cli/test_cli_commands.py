@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import numpy as np
@@ -16,18 +17,23 @@ from click.testing import CliRunner
 
 import mpicomp
 from mpicomp.bench import COLLECTIVES
+from mpicomp.bench import watchdog as bench_watchdog
 from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_names, split_schemes
 from mpicomp.cli import version
 from mpicomp.cli.bench.command import bench, make_plan
 from mpicomp.cli.commands import COMMANDS
 from mpicomp.cli.console import Column, folded, plain_line
-from mpicomp.cli.hints import rank_hint, size_hint
+from mpicomp.cli.mpi import rank_hint, size_hint
 from mpicomp.cli.options import as_typed
-from mpicomp.cli.outcome import Outcome, outcome_of
+from mpicomp.cli.outcome import ExitCode, Outcome, outcome_of
 from mpicomp.cli.output import OutputFile
 from mpicomp.cli.root import root
+from mpicomp.comm.safety import survivors
+from mpicomp.comm.safety import watchdog as comm_watchdog
 from mpicomp.errors import InvalidArgument, MpicompError
 from mpicomp.schemes import Scheme, names
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def invoke(*arguments: str):
@@ -94,10 +100,62 @@ def test_children_find_what_this_process_finds_and_not_what_lies_in_their_folder
     assert "\nextension: compiled, " in invoke("--version").output
 
 
-def test_unknown_command():
-    result = invoke("bnech")
-    assert result.exit_code == 2
-    assert "No such command 'bnech'" in result.output
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bnech"], "No such command 'bnech' (did you mean 'bench'?)"),
+        (["train", "logrge"], "No such command 'logrge' (did you mean 'logreg'?)"),
+        (["bench", "--algoritm", "ring"], "--algorithm"),
+        (["bench", "alreduce"], "(did you mean 'allreduce'?)"),
+        (["bench", "-a", "rign"], "unknown algorithm 'rign' (did you mean 'ring'?)"),
+        (["bench", "-s", "scalcom"], "unknown scheme 'scalcom' (did you mean 'scalecom'?)"),
+        (["schemes", "topk:codc=sign"], "has no option 'codc' (did you mean 'codec'?)"),
+        (["train", "logreg"], "try it without a file: --data synthetic"),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_word_is_an_error_with_a_suggestion(capsys, arguments, said):
+    """Of exit code 1: 2 is a wrong result."""
+    outcome = outcome_of(lambda: root.main(arguments, prog_name="mpicomp", standalone_mode=False))
+    assert outcome.code == ExitCode.FAILED and said in outcome.text
+
+
+def test_the_docs_list_every_exit_code():
+    page = (ROOT / "docs" / "usage.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
+    assert sorted(int(code) for cell in cells for code in cell.split(",")) == sorted(ExitCode)
+    assert (ExitCode.CALL_TIMED_OUT, ExitCode.RANK_GIVEN_UP) == (comm_watchdog.TIMED_OUT, survivors.OUT_OF_REACH)
+    assert ExitCode.STEP_TIMED_OUT == bench_watchdog.TIMED_OUT
+
+
+def commands(command, *names):
+    """Every leaf below ``command``; the default command of bench, too."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in {*command.list_commands(context)}:
+            yield from commands(command.get_command(context, name), *names, name)
+    else:
+        yield names, command
+
+
+def test_a_short_letter_has_one_meaning_in_all_commands():
+    meanings = {}
+    for _, command in commands(root):
+        for option in command.get_params(click.Context(command)):
+            for letter in (name for name in option.opts if re.fullmatch("-[a-zA-Z]", name)):
+                meanings.setdefault(letter, set()).add(next(name for name in option.opts if name.startswith("--")))
+    assert {letter: names for letter, names in meanings.items() if len(names) > 1} == {}
+    page = (ROOT / "docs" / "usage.md").read_text().partition("## Short options")[2].partition("\n## ")[0]
+    table = [re.findall(r"`(--?[\w-]+)`", line) for line in page.splitlines() if line.startswith("| `-")]
+    documented = {letter: name for words in table
+                  for letter, name in zip(words[: len(words) // 2], words[len(words) // 2 :], strict=True)}
+    assert documented == {letter: names.pop() for letter, names in meanings.items()}
+
+
+@pytest.mark.parametrize("words", [["bench"], ["tune"], ["simulate"], ["advise"], ["train", "mlp"]], ids=" ".join)
+def test_options_of_long_commands_are_in_sections(words):
+    titles = re.findall(r"^(\w[\w ]+):$", invoke(*words, "--help").output, re.MULTILINE)
+    assert len(titles) >= 3 and "Output" in titles and titles[-1] == "Options"
 
 
 def test_bench_points_to_its_own_help():
@@ -152,6 +210,10 @@ def test_schemes_lists_every_scheme():
 
 
 def test_schemes_of_one_name():
+    text = invoke("schemes", "topk:codec=levels").output
+    assert "residual + top-k + levels + gather" in text and "codec=levels" in text and "gtopk" not in text
+    assert "129,373 bytes per step" in text and "Alistarh" in text and "restriction codec levels: " in text
+    assert "sends" not in text  # the formula is for topk's own codec
     text = invoke("schemes", "scalecom").output
     assert "residual + chunk-max + float + leader" in text
     assert "gtopk" not in text
@@ -167,7 +229,7 @@ def cells_of(text):
     cells, cuts, name = {}, None, ""
     for line in text.splitlines():
         if line.startswith("option "):
-            cuts = [line.index(title) for title in ("default", "range", "meaning")]
+            cuts = [line.index(title) for title in re.split(" +", line)[1:]]
             continue
         if not line or cuts is None:
             cuts = None

@@ -21,7 +21,7 @@ TRAIN = ["train", "logreg", "--data", "synthetic:n=60,d=10", "--epochs", "1"]
 @pytest.mark.skipif(not NOT_WRITABLE.is_dir(), reason="no /sys here")
 @pytest.mark.parametrize(
     ("words", "option", "name"),
-    [(BENCH, "-J", "mpicomp.json"), (BENCH, "--plot", "mpicomp.png"), (TRAIN, "--trace", "mpicomp.h5"),
+    [(BENCH, "-o", "mpicomp.json"), (BENCH, "--plot", "mpicomp.png"), (TRAIN, "--trace", "mpicomp.h5"),
      (TRAIN, "--checkpoint", "mpicomp")],
 )  # fmt: skip
 def test_a_folder_that_takes_no_files(alone, command, words, option, name):
@@ -87,11 +87,11 @@ def refused(words, kept, output=None):
 def test_a_benchs_inputs_are_not_replaced(tmp_path):
     result, other, link = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.csv"
     for path in (result, other):
-        assert run([sys.executable, *COMMAND, *BENCH, "-J", str(path)]).code == 0
+        assert run([sys.executable, *COMMAND, *BENCH, "-o", str(path)]).code == 0
     link.symlink_to(result)
-    refused(["bench", "merge", other, result, "-J", result], result)
-    refused(["bench", "merge", other, result, "-J", link], result, link)
-    refused([*BENCH, "--baseline", result, "-J", result], result)
+    refused(["bench", "merge", other, result, "-o", result], result)
+    refused(["bench", "merge", other, result, "-o", link], result, link)
+    refused([*BENCH, "--baseline", result, "-o", result], result)
 
 
 def test_a_machines_description_is_not_replaced(tmp_path):
@@ -99,7 +99,7 @@ def test_a_machines_description_is_not_replaced(tmp_path):
     wire = {"latency": 1e-5, "bandwidth": 1e9, "overhead": 1e-6}
     machine.write_text(json.dumps({"format": "mpicomp-machine", "version": 1, "ranks_per_node": 1, "within": wire,
                                    "between": wire, "kernels": {}}))
-    simulate = ["simulate", "--machine", machine, "--model", "1K", "-n", "2"]
+    simulate = ["simulate", "--machine", machine, "--model", "1K", "--ranks", "2"]
     assert run([sys.executable, *COMMAND, *map(str, simulate)]).code == 0
     refused([*simulate, "--plot", machine], machine)
 

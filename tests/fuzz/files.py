@@ -27,7 +27,7 @@ from mpicomp.apps import data, idx, matfile, read_matlab
 from mpicomp.bench import documents, hdf5
 from mpicomp.bench.compare import Baseline
 from mpicomp.bench.merge_runs import merge
-from mpicomp.bench.rows import FIELDS, full
+from mpicomp.bench.schema import FIELDS, full
 from mpicomp.cli import config
 from mpicomp.cli.commands import COMMANDS
 from mpicomp.cli.root import root

@@ -35,7 +35,7 @@ MAX_MODULES = 4  # in the package's root
 # Which files may import a library, as path prefixes.
 LIBRARIES = {
     # The door; and the module that starts MPI before a command and ends the job after it.
-    "mpi4py": ("mpicomp/comm/", "mpicomp/cli/guard.py"),
+    "mpi4py": ("mpicomp/comm/", "mpicomp/cli/guard.py", "mpicomp/cli/mpi.py"),
     "h5py": ("mpicomp/_util/hdf5.py", "mpicomp/trace/", "mpicomp/bench/hdf5.py", "mpicomp/checkpoint/parts.py"),
     "matplotlib": (
         "apps/plots.py", "mpicomp/bench/plot.py", "mpicomp/simulate/plot.py", "mpicomp/trace/analyses/plots.py",

@@ -27,7 +27,7 @@ def test_options_have_the_declared_types_and_defaults():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "unknown scheme 'nonsense'; the schemes are: dense, "),
+        ("nonsense", "unknown scheme 'nonsense' (did you mean 'dense'?); the schemes are: dense, "),
         ("topk:density=1.5", "density must be in (0, 1], got 1.5"),
         ("topk:density=0", "density must be in (0, 1], got 0"),
         ("topk:density=nan", "density must be in (0, 1], got nan"),
@@ -38,7 +38,8 @@ def test_options_have_the_declared_types_and_defaults():
         ("terngrad:sigmas=inf", "sigmas must be in [0, inf), got inf"),
         ("scalecom:chunk=0", "chunk must be in [1, 65536], got 0"),
         ("scalecom:beta=0", "beta must be in (0, 1], got 0"),
-        ("scalecom:speed=3", "no option 'speed'; its options are: beta, chunk, codec, dense, exchange, layers"),
+        ("scalecom:speed=3", "no option 'speed' (did you mean 'seed'?); its options are: beta, chunk, codec, dense, "
+                             "exchange, layers"),
         ("scalecom:chunk", "options are written name=value, got 'chunk'"),
         ("scalecom:chunk=", "options are written name=value, got 'chunk='"),
         ("scalecom:chunk=2,chunk=3", "option 'chunk' is given twice"),

@@ -140,7 +140,7 @@ def simulate(tmp_path, *arguments):
 
 
 def test_the_command_prints_one_document(tmp_path):
-    done = simulate(tmp_path, "--model", "1M", "-n", "2,4", "-s", "scalecom:chunk=64", "--compute-time", "0.01",
+    done = simulate(tmp_path, "--model", "1M", "--ranks", "2,4", "-s", "scalecom:chunk=64", "--compute-time", "0.01",
                     "--json", "--jitter", "exponential:0.001", "--plot", str(tmp_path / "steps.svg"))
     document = json.loads(done.output)
     assert [(row["what"], row["ranks"]) for row in document["rows"]] == [
@@ -152,7 +152,7 @@ def test_the_command_prints_one_document(tmp_path):
 def test_simulating_loads_no_mpi(tmp_path):
     path = tmp_path / "machine.toml"
     path.write_text("[between]\nlatency = 1e-6\nbandwidth = 1e9\n")
-    run = ["simulate", "-q", "-m", str(path), "--model", "1000", "-n", "3", "-s", "scalecom,topk"]
+    run = ["simulate", "-q", "-m", str(path), "--model", "1000", "--ranks", "3", "-s", "scalecom,topk"]
     code = f"from mpicomp.cli import main\ntry: main({run})\nexcept SystemExit as end: assert not end.code\n" \
            "import sys; assert not {'mpi4py', 'h5py', 'matplotlib', 'torch'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
@@ -163,13 +163,13 @@ def test_simulating_loads_no_mpi(tmp_path):
 def test_the_command_prints_a_table(tmp_path):
     layers = tmp_path / "model.json"
     layers.write_text(json.dumps({"layers": [{"name": "a", "shape": [100, 30], "flops": 6e3}]}))
-    done = simulate(tmp_path, "--model", str(layers), "-n", "3", "--tflops", "1e-6")
+    done = simulate(tmp_path, "--model", str(layers), "--ranks", "3", "--tflops", "1e-6")
     assert done.exit_code == 0 and "recorded: all 3 ranks" in done.output and "3000 elements" in done.output
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (("--model", "resnet19"), "no model 'resnet19': expected one of resnet18"),
-    (("--model", "1M", "-n", "4,x"), "--ranks takes numbers"),
+    (("--model", "resnet19"), "no model 'resnet19' (did you mean 'resnet18'?): expected one of resnet18"),
+    (("--model", "1M", "--ranks", "4,x"), "--ranks takes numbers"),
     (("--model", "3", "-s", "onebit"), "needs as many elements, got 3"),
     (("--model", "1M", "--jitter", "gauss"), "--jitter takes gaussian:SECONDS"),
     (("--model", "1M", "--tflops", "1"), "give --compute-time"),
@@ -191,5 +191,5 @@ def test_a_pytorch_model_gives_its_parameters(tmp_path, monkeypatch):
         "def make(): return N(named_parameters=lambda: [('w', N(shape=(30, 20))), ('scale', N(shape=()))])\n"
     )
     monkeypatch.chdir(tmp_path)
-    done = simulate(tmp_path, "--model", "mynet_of_a_test:make", "-n", "2", "--json")
+    done = simulate(tmp_path, "--model", "mynet_of_a_test:make", "--ranks", "2", "--json")
     assert json.loads(done.output)["model"] == {"name": "mynet_of_a_test:make", "elements": 601, "flops": 0.0}

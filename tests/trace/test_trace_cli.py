@@ -135,7 +135,7 @@ def refused(kept, *arguments):
     assert result.output.count("\n") == 1 and kept.read_bytes() == before
 
 
-@pytest.mark.parametrize("words", [["report"], ["export", "-f", "csv"], ["export", "-f", "perfetto"]],
+@pytest.mark.parametrize("words", [["report"], ["export", "--format", "csv"], ["export", "--format", "perfetto"]],
                          ids=lambda words: words[-1])
 def test_a_recording_is_not_replaced_by_what_is_made_of_it(planted_trace, words):
     """By none of its names."""

@@ -58,7 +58,7 @@ def shifted(plant, tmp_path):
 
 @pytest.mark.parametrize("form", ["chrome", "perfetto"])
 def test_the_structure_of_a_timeline(shifted, form):
-    assert run(shifted, "-f", form).exit_code == 0
+    assert run(shifted, "--format", form).exit_code == 0
     output = shifted.with_name("run" + SUFFIXES[form])
     text = text_of(output)
     document = json.loads(text)
@@ -115,14 +115,14 @@ def test_parquet_without_pyarrow_names_the_extra(shifted, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"mpicomp\[parquet\]"):
         export(shifted, shifted.with_name("x.parquet"), "parquet")
-    result = run(shifted, "-f", "parquet")
+    result = run(shifted, "--format", "parquet")
     assert result.exit_code == 1 and "mpicomp[parquet]" in result.output
     assert not list(shifted.parent.glob("*parquet*"))
 
 
 def test_some_ranks_and_steps(shifted):
     output = shifted.with_name("some.jsonl")
-    result = run(shifted, "-f", "jsonl", "-o", output, "--ranks", "1", "--steps", "3:5", "--json")
+    result = run(shifted, "--format", "jsonl", "-o", output, "--ranks", "1", "--steps", "3:5", "--json")
     assert json.loads(result.output) == {"path": str(output), "format": "jsonl", "n_events": 3}
     rows = [json.loads(line) for line in output.open()]
     assert [(row["rank"], row["step"]) for row in rows] == [(1, 3), (1, 4), (1, 5)]
@@ -140,9 +140,9 @@ def test_nothing_chosen_is_still_a_whole_file(shifted, form):
 def test_nothing_is_replaced_silently(shifted, form):
     output = shifted.with_name("run" + SUFFIXES[form])
     output.write_bytes(b"precious")
-    result = run(shifted, "-f", form)
+    result = run(shifted, "--format", form)
     assert result.exit_code == 1 and "exists already" in result.output and output.read_bytes() == b"precious"
-    assert run(shifted, "-f", form, "--force").exit_code == 0 and output.read_bytes() != b"precious"
+    assert run(shifted, "--format", form, "--force").exit_code == 0 and output.read_bytes() != b"precious"
 
 
 def test_a_failed_export_leaves_nothing(shifted, monkeypatch):
@@ -150,7 +150,7 @@ def test_a_failed_export_leaves_nothing(shifted, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setitem(exporting.FORMATS, "csv", full)
-    assert run(shifted, "-f", "csv").exit_code == 1
+    assert run(shifted, "--format", "csv").exit_code == 1
     assert not list(shifted.parent.glob("*csv*"))
 
 
@@ -160,7 +160,7 @@ def test_a_failed_export_leaves_nothing(shifted, monkeypatch):
      (["--ranks", "3-1"], "expected ranks as"), (["--steps", "5:3"], "expected steps as"), ([], "Missing option")],
 )  # fmt: skip
 def test_bad_choices(shifted, arguments, said):
-    form = ["-f", "csv"] if arguments else []
+    form = ["--format", "csv"] if arguments else []
     result = run(shifted, *form, *arguments)
     assert result.exit_code in (1, 2) and said in result.output and not list(shifted.parent.glob("*csv*"))
 

@@ -1,25 +1,28 @@
-"""``mpicomp bench``: collectives, dense and compressed, measured on this job's ranks."""
+"""``mpicomp bench``: measure collectives, dense and compressed, on this job's ranks."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...bench import COLLECTIVES, Plan, plan, run
 from ...comm.safety.collective_errors import together
 from ...errors import InvalidArgument, MpicompError
-from .. import guard
+from .. import mpi
+from ..options import HELP, Command, Group, OfflineCommand
+from ..outcome import ExitCode
 from ..output import OutputFile
 from . import options as bench_options
 
-WRONG_RESULT = 2  # exit codes
-REGRESSED = 3
+if TYPE_CHECKING:
+    from ...bench.compare import Baseline
+    from ...bench.schema import Document
 
 
-class BenchGroup(click.Group):
+class BenchGroup(Group):
     """Measures unless the first word is another subcommand, so that ``mpicomp bench --algorithm ring`` works."""
 
     @property
@@ -33,15 +36,15 @@ class BenchGroup(click.Group):
 
 
 class GroupsContext(click.Context):
-    """Says of itself what its group says: the command's own name is not for typing."""
+    """A context with the path of its group, since nobody types the name of the default command."""
 
     @property
     def command_path(self) -> str:
         return self.parent.command_path if self.parent else "mpicomp bench"
 
 
-class RunCommand(click.Command):
-    """Shows itself as its group."""
+class RunCommand(Command):
+    """The default command: its help is that of the group."""
 
     context_class = GroupsContext
 
@@ -56,22 +59,17 @@ class RunCommand(click.Command):
         formatter.write_usage(ctx.command_path, "merge [OPTIONS] FILE FILE ...", prefix="       ")
 
 
-class OfflineCommand(click.Command):
-    """Runs without MPI."""
-
-    offline = True
-
-
-@click.group(cls=BenchGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=BenchGroup, context_settings=HELP)
 def bench() -> None:
     """Measure collectives, dense and compressed."""
 
 
-@bench.command("run", cls=RunCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@bench.command("run", cls=RunCommand, context_settings=HELP)
 @bench_options.what_to_measure
-@bench_options.how_long
-@bench_options.results
-@bench_options.how_to_run
+@bench_options.timing
+@bench_options.output
+@bench_options.comparison
+@bench_options.running
 def run_bench(layout: str, as_json: bool, output: str | None, picture: str | None, force: bool, baseline: str | None,
               max_regress: str, dry_run: bool, quiet: bool, **options: Any) -> None:  # fmt: skip
     """Measure a collective's algorithms, and compression schemes, against each other.
@@ -80,6 +78,7 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     allreduce       dense and compressed (the default)
     reduce_scatter  MPI's own
     allgather       MPI's own, and Comm's
+    alltoall        MPI's own
     bcast           MPI's own, and Comm's, from --root
     pingpong        half a round trip, from --root to the rank half the job away
     schemes         compressing and decompressing alone, and whole steps
@@ -90,23 +89,21 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     mpicomp bench merge launch1.json launch2.json launch3.json
 
     All implementations take turns within a size. A time is the median over
-    rounds of the slowest rank's time. Exit codes: 0 good, 1 bad values or a
-    failed rank, 2 a wrong result (or an unknown option), 3 slower than the
-    --baseline, 124 a step did not return.
+    rounds of the slowest rank's time. Exit codes: 0 good, 1 bad options or a
+    failed rank, 2 a wrong result, 3 slower than the --baseline, 124 a step did
+    not return.
     """
     from ...bench import documents
     from ...bench.plot import plot
-    from ...comm.comm import Comm
     from ..console import Progress
     from . import report as bench_report
 
     layout = "json" if as_json else layout
-    options["op"], output = _op_or_file(options["op"], output)
     two_places = layout == "nccl" and COLLECTIVES[options["collective"]].in_place
     chosen = make_plan(**{**options, "place": options["place"] or ("both" if two_places else "out")})
     suffix, drawn = check_files(output, picture)
     before = read_baseline(baseline, max_regress)
-    comm = Comm(guard.world())
+    comm = mpi.all_ranks()
     chosen.check_job(comm.size)
     if before is not None:
         before.check_job(chosen.collective, comm.size)
@@ -117,7 +114,7 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     with OutputFile(comm, output, force, read) as file, OutputFile(comm, picture, force, read) as drawing:
         progress = Progress(quiet or comm.rank != 0)
         report = bench_report.Report(comm, chosen, layout, progress, before)
-        measured = run(comm, chosen, progress)  # refuses a device that is not there, before the table's head
+        measured = run(comm, chosen, progress)  # raises for a missing device, before the head of the table
         report.begin()
         for rows in measured:
             report.add(rows)
@@ -127,20 +124,21 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
             file.write(lambda path: documents.write(path, document, suffix))
             drawing.write(lambda path: plot(path, document, drawn))
 
-        # Ranks that left meanwhile, with the exit code of a wrong or slow result, would end the job before the files.
+        # Ranks that exit with the code of a wrong or slow result would end the job before rank 0 has written the files.
         together(comm, keep, comm.rank == 0)
     _end(document, before, prints=comm.rank == 0)
 
 
 @bench.command(cls=OfflineCommand)
-@click.argument("files", nargs=-1, required=True, type=bench_options.PATH, metavar="FILE FILE ...")
-@bench_options.results
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE FILE ...")
+@bench_options.output
+@bench_options.comparison
 def merge(files: tuple[str, ...], layout: str, as_json: bool, output: str | None, picture: str | None, force: bool,
           baseline: str | None, max_regress: str) -> None:  # fmt: skip
-    """Several launches of one measurement as one table (no MPI needed).
+    """Merge several launches of one measurement into one table (no MPI needed).
 
-    FILEs are what --output wrote. A row's time is the median of the launches' medians; spread is the distance of the
-    slowest from the fastest launch, in percent of it. Five launches say much more than one long one.
+    FILEs are results of --output. A row's time is the median of the launches' medians; spread is the distance of the
+    slowest from the fastest launch, in percent of it. Five launches prove much more than one long launch.
     """
     from ...bench import documents
     from ...bench.merge_runs import merge as merged
@@ -160,30 +158,32 @@ def merge(files: tuple[str, ...], layout: str, as_json: bool, output: str | None
     _end(document, before, prints=True)
 
 
-def _end(document: dict[str, Any], before: Any, prints: bool) -> None:
-    """Say on stderr what is wrong or slower, and exit accordingly: a wrong result is worse than a slow one."""
+def _end(document: Document, before: Baseline | None, prints: bool) -> None:
+    """Print wrong and slower rows on stderr, and exit accordingly: a wrong result is worse than a slow one."""
     from ...bench.rows import wrong_results
 
-    wrong, lines, slower = wrong_results(document["rows"]), [], []
+    wrong = wrong_results(document["rows"])
+    lines: list[str] = []
+    slower: list[str] = []
     if before is not None:
         verdict, slower = before.verdict(document)
         lines = [f"# {verdict}", *(f"Slower: {line}" for line in slower)]
     if prints:
         sys.stderr.write("".join(f"{line}\n" for line in (*lines, *(f"Error: {line}" for line in wrong))))
     if wrong or slower:
-        sys.exit(WRONG_RESULT if wrong else REGRESSED)
+        sys.exit(ExitCode.WRONG_RESULT if wrong else ExitCode.SLOWER)
 
 
 def check_files(output: str | None, picture: str | None) -> tuple[str, str]:
-    """The suffixes of the files to write; raises before the work, not after."""
+    """The suffixes of the output files; raises before the work."""
     from ...bench.documents import check_suffix
     from ...bench.plot import check_plot
 
     return (check_suffix(output) if output else ""), (check_plot(picture) if picture else "")
 
 
-def read_baseline(path: str | None, max_regress: str) -> Any:
-    """What to compare with, or None."""
+def read_baseline(path: str | None, max_regress: str) -> Baseline | None:
+    """The result to compare with."""
     from ...bench.compare import Baseline
     from ...bench.documents import read
 
@@ -194,21 +194,12 @@ def read_baseline(path: str | None, max_regress: str) -> Any:
     return Baseline(read(path), percent, path) if path else None
 
 
-def _op_or_file(op: str, output: str | None) -> tuple[str, str | None]:
-    """``-o`` is nccl-tests' operation; a file's name there is what it was here before."""
-    if op in plan.OPS:
-        return op, output
-    if output is None and ("/" in op or "." in op):
-        return "sum", op
-    raise InvalidArgument(f"op must be one of {', '.join(plan.OPS)}, got {op!r}; for a file: --output FILE")
-
-
 def make_plan(
     *, algorithm: tuple[str, ...], scheme: tuple[str, ...], sizes: tuple[str, ...],
     min_bytes: str | None, max_bytes: str | None, step_factor: float, step_bytes: str | None = None,
     collective: str = "allreduce", check: int = 1, no_check: bool = False, **rest: Any,
 ) -> Plan:  # fmt: skip
-    """The plan the options describe, or InvalidArgument."""
+    """The plan that the options describe; raises InvalidArgument."""
     what = COLLECTIVES[collective]
     if sizes:
         nbytes = tuple(plan.parse_size(text) for text in plan.split_names(sizes))
@@ -224,7 +215,7 @@ def make_plan(
 
 
 def _checked_schemes(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """The schemes, ``all`` being every one with its defaults."""
+    """The schemes; ``all`` is every scheme with its defaults."""
     from ...schemes.registry import Scheme, names
 
     found = tuple(dict.fromkeys(one for text in texts for one in (names() if text == "all" else [text])))

@@ -1,9 +1,4 @@
-"""How rows are printed: for people, for programs, and as nccl-tests and OSU's benchmarks print theirs.
-
-A layout is told the names of the implementations, whether there is a baseline, and the fields that rows of one name
-differ in; then ``begin`` (lines that say what is measured), ``add`` (rows, size by size) and ``end`` (the whole
-document, and lines of it to be said).
-"""
+"""Layouts of rows for programs: CSV and JSON, and the tables of nccl-tests and OSU's benchmarks."""
 
 from __future__ import annotations
 
@@ -11,16 +6,15 @@ import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import click
 
 from ...bench.documents import write_csv
 from ...bench.rows import label
+from ...bench.schema import Document, Row
 from ..console import print_json
-from .table import Table
 
-Row = dict[str, Any]
 NCCL_TYPES = {"float16": "half", "float32": "float", "float64": "double"}
 NCCL_HEAD = (
     "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place          ",
@@ -36,43 +30,68 @@ OSU_TITLES = ("Avg Latency(us)", "P50 Tail Lat(us)", "P90 Tail Lat(us)", "P99 Ta
 OSU_NAMES = {"pingpong": "Latency"}
 
 
-class Rows:
-    """One line a row on stdout, as they come; what is said about the run goes to stderr."""
+class Look(NamedTuple):
+    """The facts that a table needs before its first row."""
 
-    def __init__(self, names: Sequence[str], compared: bool, differ: Sequence[str] = ()) -> None:
-        self._differ = differ
+    names: Sequence[str]  # of the implementations
+    compared: bool = False  # with a baseline
+    differ: Sequence[str] = ()  # see `rows.differing`
+    two_places: bool = False  # rows out of place and in place, side by side
+
+
+class Layout(ABC):
+    """A form of the report: ``begin`` (facts about the run), ``add`` (rows, size by size), ``end``."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+
+    @abstractmethod
+    def begin(self, lines: Sequence[str]) -> None: ...
+
+    @abstractmethod
+    def add(self, rows: Sequence[Row]) -> None: ...
+
+    @abstractmethod
+    def end(self, document: Document, lines: Sequence[str]) -> None:
+        """Print the rest; ``lines`` are remarks on the whole run."""
+
+
+class Rows(Layout):
+    """JSON lines: one row per line on stdout as it is measured; remarks go to stderr."""
 
     def begin(self, lines: Sequence[str]) -> None:
-        """Nothing but data goes to stdout."""
+        """Only data goes to stdout."""
 
     def add(self, rows: Sequence[Row]) -> None:
         for row in rows:
             click.echo(json.dumps(row))
 
-    def end(self, document: dict[str, Any], lines: Sequence[str]) -> None:
+    def end(self, document: Document, lines: Sequence[str]) -> None:
         _comments(lines, err=True)
 
 
 class Csv(Rows):
+    """Rows as CSV."""
+
     def begin(self, lines: Sequence[str]) -> None:
         write_csv(sys.stdout, [])
 
     def add(self, rows: Sequence[Row]) -> None:
-        write_csv(sys.stdout, list(rows), title=False)
+        write_csv(sys.stdout, rows, title=False)
 
 
 class Json(Rows):
     """The whole document, at the end."""
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Kept by the report."""
+        """The document has them."""
 
-    def end(self, document: dict[str, Any], lines: Sequence[str]) -> None:
+    def end(self, document: Document, lines: Sequence[str]) -> None:
         print_json(document)
 
 
-class _Tables(Rows, ABC):
-    """One table an implementation, in the form of another tool; they come at the end, one after the other."""
+class _Tables(Layout):
+    """One table per implementation in the form of another tool, one after the other at the end."""
 
     def begin(self, lines: Sequence[str]) -> None:
         _comments(lines)
@@ -80,12 +99,12 @@ class _Tables(Rows, ABC):
     def add(self, rows: Sequence[Row]) -> None:
         """Sizes come one by one, a table has all of one implementation."""
 
-    def end(self, document: dict[str, Any], lines: Sequence[str]) -> None:
+    def end(self, document: Document, lines: Sequence[str]) -> None:
         tables: dict[str, list[Row]] = {}
         for row in document["rows"]:
-            tables.setdefault(label({**row, "place": None}, self._differ), []).append(row)
+            tables.setdefault(label(row, self.look.differ, place=False), []).append(row)
         for name, rows in tables.items():
-            what = "" if "collective" in self._differ else f"{rows[0]['collective']} "
+            what = "" if "collective" in self.look.differ else f"{rows[0]['collective']} "
             click.echo(f"#\n# {what}{name}")
             self.table(rows)
         _comments(lines)
@@ -96,7 +115,7 @@ class _Tables(Rows, ABC):
 
 
 class Nccl(_Tables):
-    """The layout of nccl-tests; time is our median of maxima, ``N/A`` what was not measured."""
+    """The layout of nccl-tests; time is our median of maxima, ``N/A`` a missing measurement."""
 
     def table(self, rows: list[Row]) -> None:
         for form, titles in zip(NCCL_HEAD, NCCL_TITLES, strict=True):
@@ -146,6 +165,3 @@ class Osu(_Tables):
 def _comments(lines: Sequence[str], err: bool = False) -> None:
     for line in lines:
         click.echo(f"# {line}", err=err)
-
-
-LAYOUTS: dict[str, type] = {"table": Table, "csv": Csv, "jsonl": Rows, "json": Json, "nccl": Nccl, "osu": Osu}

@@ -1,29 +1,37 @@
-"""How ``mpicomp bench`` reports: collects rows, hands them to a layout, adds what is said about the whole run."""
+"""The report of ``mpicomp bench``: collects rows, prints them in a layout, adds facts about the whole run."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..._util import environment_variables
 from ..._version import __version__
 from ...bench import Plan, documents, environment
+from ...bench.compare import Baseline
 from ...bench.plan import show_size
-from ...bench.rows import differing, label
-from .. import config, guard
+from ...bench.rows import closing, differing, label
+from ...bench.schema import Document, Row
+from .. import config, mpi
 from ..console import Progress
-from .layouts import LAYOUTS
+from .layouts import Csv, Json, Layout, Look, Nccl, Osu, Rows
+from .table import Markdown, Table
 
-MOST_CUT = 4  # sizes that a table's head tells of
+if TYPE_CHECKING:
+    from ...comm.comm import Comm
+
+LAYOUTS: dict[str, type[Layout]] = {"table": Table, "markdown": Markdown, "csv": Csv, "jsonl": Rows, "json": Json,
+                                    "nccl": Nccl, "osu": Osu}  # fmt: skip
+MOST_CUT = 4  # cut sizes in the head of a table
 
 
-def head(comm: Any, plan: Plan) -> dict[str, Any]:
-    """What the document says beside the rows (collective)."""
+def head(comm: Comm, plan: Plan) -> Document:
+    """The facts of a document beside the rows (collective)."""
     table = environment.ranks(comm)
     if plan.device == "gpu":
         from ...bench.devices import device_of_rank
@@ -38,62 +46,67 @@ def head(comm: Any, plan: Plan) -> dict[str, Any]:
         "config": {"file": config.used(click.get_current_context(silent=True)), **asdict(plan)},
         "definition": "t: median over rounds of the maximum over ranks, after a barrier; GB/s = 1e9 bytes/s",
         "versions": environment.versions(),
-        "mpi": guard.library(),
+        "mpi": mpi.library(),
         "seed": plan.seed,
         "ranks": table,
         "environment": environment_variables.explaining(),
     }
 
 
-def dry_run(comm: Any, plan: Plan) -> None:
-    """What a run would measure, and what it would take."""
+def dry_run(comm: Comm, plan: Plan) -> None:
+    """Print the plan with the memory and time that it would take."""
     if comm.rank != 0:
         return
     vectors = 3 * bool(plan.algorithms) + (7 + 2 * len(plan.schemes)) * bool(plan.schemes)
-    click.echo(f"collective       {plan.collective}")
-    click.echo(f"ranks            {comm.size}")
-    click.echo(f"sizes            {', '.join(show_size(nbytes) for nbytes in plan.sizes)}")
-    click.echo(f"implementations  {' '.join((*plan.algorithms, *plan.schemes))}")
-    click.echo(f"memory a rank    about {show_size(vectors * max(plan.sizes))}")
     many = plan.cycles * len(plan.parts) * len(plan.sizes)
-    click.echo(f"time             about {1.5 * many * plan.max_time:.0f} s, if single steps are short")
+    for name, value in {
+        "collective": plan.collective,
+        "ranks": str(comm.size),
+        "sizes": ", ".join(show_size(nbytes) for nbytes in plan.sizes),
+        "implementations": " ".join((*plan.algorithms, *plan.schemes)),
+        "memory per rank": f"about {show_size(vectors * max(plan.sizes))}",
+        "time": f"about {1.5 * many * plan.max_time:.0f} s, if single steps are short",
+    }.items():
+        click.echo(f"{name:<17}{value}")
 
 
 class Report:
     """Collects the rows of a run; rank 0 prints them in a layout."""
 
-    def __init__(self, comm: Any, plan: Plan, layout: str, progress: Progress, before: Any = None) -> None:
-        self._comm, self._plan, self._progress, self._before = comm, plan, progress, before
+    def __init__(self, comm: Comm, plan: Plan, layout: str, progress: Progress, baseline: Baseline | None) -> None:
+        self._comm, self._plan, self._progress, self._baseline = comm, plan, progress, baseline
         differ = (*["dtype"] * (len(plan.parts) > 1), *["cycle"] * (plan.cycles > 1))
-        self._layout = LAYOUTS[layout](_names(plan), before is not None, differ)
+        self._layout = LAYOUTS[layout](Look(_names(plan), baseline is not None, differ, len(plan.places) > 1))
         self._prints = comm.rank == 0
         self._noise = environment.Noise()
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
 
     def begin(self) -> None:
-        """The lines that say what is measured (collective)."""
+        """Print the head (collective)."""
         table = environment.ranks(self._comm)
         if self._prints:
             self._layout.begin(header(self._plan, table, self._comm.gpu_path))
 
-    def add(self, rows: Sequence[dict[str, Any]]) -> None:
-        if self._before is not None:
-            self._before.compare(rows)
+    def add(self, rows: Sequence[Row]) -> None:
+        """Print the rows of one size."""
+        if self._baseline is not None:
+            self._baseline.compare(rows)
         self._rows += rows
         if self._prints:
             self._layout.add(rows)
             sys.stdout.flush()
 
-    def end(self, head: dict[str, Any]) -> dict[str, Any]:
-        """What the layout says at the end, the noise among it; the whole document (collective)."""
+    def end(self, head: Document) -> Document:
+        """Print the noise and the comparison with the first implementation; return the document (collective)."""
         self._progress.clear()
-        document = {**head, "noise": self._measured_noise(head["ranks"]), "rows": self._rows}
+        noise = self._measured_noise(head["ranks"])
+        document: Document = {**head, "noise": noise, "rows": self._rows}
         if self._prints:
-            self._layout.end(document, [f"noise: {document['noise']['text']}"])
+            self._layout.end(document, [f"noise: {noise['text']}", *closing(self._rows)])
         return document
 
-    def _measured_noise(self, table: list[dict[str, Any]]) -> dict[str, Any]:
-        """How far the machine was this job's alone (collective)."""
+    def _measured_noise(self, table: Sequence[environment.Rank]) -> Mapping[str, object]:
+        """The share of the machine that other processes had (collective)."""
         foreign = self._noise.share(self._comm)
         crowded = environment.oversubscribed(table)
         binding = environment.binding(table)
@@ -105,18 +118,19 @@ class Report:
         return {"foreign_cpu_share": foreign, "oversubscribed": crowded, "binding": binding, "text": text}
 
 
-def header(plan: Plan, table: list[dict[str, Any]], gpu_path: tuple[str, str]) -> list[str]:
-    """What the figures mean."""
+def header(plan: Plan, table: Sequence[environment.Rank], gpu_path: tuple[str, str]) -> list[str]:
+    """The meaning of the figures."""
     hosts = environment.nodes(table)
     lines = [
         f"mpicomp {__version__} bench {plan.collective}: {_data(plan)}",
-        f"{len(table)} {'rank' if len(table) == 1 else 'ranks'} on {', '.join(hosts)}; {guard.library()['name']}"
+        f"{len(table)} {'rank' if len(table) == 1 else 'ranks'} on {', '.join(hosts)}; {mpi.library()['name']}"
         + (f"; GPU arrays, {': '.join(gpu_path)}" if plan.device == "gpu" else ""),
         "time: median over rounds of the slowest rank's time, after a barrier; implementations take turns"
-        + (f"; mean of {plan.steps_a_round} steps" if plan.steps_a_round > 1 else ""),
-        "algbw, busbw: GB/s = 1e9 bytes/s; sent: bytes a rank sends in a step (~ by formula, inside MPI's own call)",
-        f"vs: times as fast as {(*plan.algorithms, *plan.schemes)[0]}",
+        + (f"; mean of {plan.steps_per_barrier} steps" if plan.steps_per_barrier > 1 else ""),
+        "algbw, busbw: GB/s = 1e9 bytes/s; sent: bytes per rank and step (~ by formula, inside MPI's own call)",
+        f"vs: speed relative to {(*plan.algorithms, *plan.schemes)[0]}",
     ]
+    lines += ["in: the same in place, so that the result replaces the input"] * (len(plan.places) > 1)
     lines += _cut_sizes(plan, len(table))
     if plan.schemes:
         lines.append("schemes: one step of a constant gradient with error memory, returning the sparse mean")
@@ -126,7 +140,7 @@ def header(plan: Plan, table: list[dict[str, Any]], gpu_path: tuple[str, str]) -
 
 
 def _cut_sizes(plan: Plan, ranks: int) -> list[str]:
-    """What is measured where sizes are no whole elements."""
+    """A line about the sizes that are not whole elements, and the sizes measured instead."""
     cut = [f"{show_size(nbytes)} is measured as {' or '.join(map(show_size, measured))}"
            for nbytes, measured in plan.cut_sizes(ranks).items()]  # fmt: skip
     some = ", ".join(cut[:MOST_CUT] + ["..."] * (len(cut) > MOST_CUT))
@@ -134,8 +148,8 @@ def _cut_sizes(plan: Plan, ranks: int) -> list[str]:
 
 
 def _names(plan: Plan) -> list[str]:
-    """What implementations are called in the table."""
-    dense = [f"{name} (in place)" if "in" in plan.places else name for name in plan.algorithms]
+    """The names of the implementations in the table."""
+    dense = [f"{name} (in place)" if plan.places == ("in",) else name for name in plan.algorithms]
     names = dense + [f"{name} (local)" if plan.collective == "schemes" else name for name in plan.schemes]
     before = f"{'float32 ' * (len(plan.parts) > 1)}{f'cycle {plan.cycles} ' * (plan.cycles > 1)}"
     return [before + name for name in names]
@@ -151,12 +165,13 @@ def _data(plan: Plan) -> str:
     return data + (places[plan.place] if plan.what.in_place else "")
 
 
-def show_merged(document: dict[str, Any], layout: str) -> None:
+def show_merged(document: Document, layout: str) -> None:
     """Print merged launches."""
     rows = document["rows"]
     differ = differing(rows)
-    names = tuple(dict.fromkeys(label(row, differ) for row in rows))
-    shown = LAYOUTS[layout](names, any(row["baseline_us"] is not None for row in rows), differ)
+    two_places = {"out", "in"} <= {row["place"] for row in rows}
+    names = tuple(dict.fromkeys(label(row, differ, place=not two_places) for row in rows))
+    shown = LAYOUTS[layout](Look(names, any(row["baseline_us"] is not None for row in rows), differ, two_places))
     ranks = " ".join(str(n) for n in dict.fromkeys(row["n_ranks"] for row in rows))
     shown.begin([
         f"mpicomp {__version__} bench merge: {len(document['sources'])} launches of "
@@ -165,4 +180,5 @@ def show_merged(document: dict[str, Any], layout: str) -> None:
         *document["differences"],
     ])  # fmt: skip
     shown.add(rows)
-    shown.end(document, [f"noise of {name}: {noise['text']}" for name, noise in document["noise"].items()])
+    noise = [f"noise of {name}: {one['text']}" for name, one in document["noise"].items()]
+    shown.end(document, [*noise, *closing(rows)])

@@ -30,7 +30,7 @@ def _chosen_steps(ctx: click.Context, option: click.Parameter, text: str | None)
 
 @click.command()
 @trace_file
-@click.option("-f", "--format", "form", required=True, type=click.Choice(list(SUFFIXES)), help="Output format.")
+@click.option("--format", "form", required=True, type=click.Choice(list(SUFFIXES)), help="Output format.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="By default FILE with the format's ending.")
 @click.option("--ranks", callback=chosen_ranks, metavar="0-3,8", help="Only these ranks.")
 @click.option("--steps", callback=_chosen_steps, metavar="10:12", help="Only these steps, first and last.")

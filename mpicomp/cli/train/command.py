@@ -1,9 +1,10 @@
-"""``mpicomp train``: train a model on real data, and see what compression costs and saves. One app a file."""
+"""``mpicomp train``: train a model on real data with compression. One app per file."""
 
 from __future__ import annotations
 
 import click
 
+from ..options import Group
 from .ef_gdstar import ef_gdstar
 from .language import language
 from .logreg import logreg
@@ -12,11 +13,11 @@ from .recommend import recommend
 from .vision import vision
 
 
-@click.group()
+@click.group(cls=Group)
 def train() -> None:
     """Train a model on real data.
 
-    With --checkpoint, SIGUSR1 and SIGTERM stop a run after its step with exit code 75; --resume goes on from there.
+    With --checkpoint, SIGUSR1 and SIGTERM stop a run after its step with exit code 75; --resume continues it.
     """
 
 

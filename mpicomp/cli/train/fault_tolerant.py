@@ -1,4 +1,4 @@
-"""``mpicomp train logreg --ft``: the training that goes on without ranks that die."""
+"""``mpicomp train logreg --ft``: training that continues without ranks that died."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import click
 
 from ...errors import InvalidArgument, MpicompError
 from ..console import SteadyProgress
-from ..guard import world
+from ..mpi import all_ranks, world
 from .logreg_report import line, show
 from .options import recorder as recorder_for
 
 
 def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkpoint: str | None,
         checkpoint_every: int | None, resume: bool, as_json: bool, **options: Any) -> int:  # fmt: skip
-    """Train; print as the first of the survivors; where ranks were lost, end this process. The exit code."""
+    """Train; the first survivor prints the report. Ends this process if ranks were lost; returns the exit code."""
     from ...apps.fault_tolerant import Training
     from ...apps.settings import Settings
-    from ...comm.comm import Comm
     from ...comm.safety import survivors
 
     if checkpoint is not None:
@@ -27,7 +26,7 @@ def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkp
     problem = survivors.problem()
     if problem is not None:
         raise MpicompError(problem)
-    everyone = Comm(world())
+    everyone = all_ranks()
     recorder = recorder_for(everyone, trace, force, f"train logreg {source} {settings.scheme} --ft")
     with SteadyProgress(quiet=everyone.rank != 0) as progress:
         job = Training(source, rows, settings, everyone.size, recorder,

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import all_of
+from ..options import Command, option, section
 from .loop import run
-from .options import looping_with, recording, training
+from .options import data, looping_with, recording, training
+
+if TYPE_CHECKING:
+    from ...apps.loop import Task
+    from ...comm.comm import Comm
 
 EXAMPLE = "mpirun -n 4 mpicomp train language --data wikitext-2 --scheme scalecom:chunk=100,beta=0.1"
 
-text = all_of(
-    click.option("--data", "source", required=True, metavar="PATH",
-                 help="Folder with WikiText's or Penn Treebank's three files (.xz, .gz, .bz2 or plain), a text file, "
-                      "or synthetic:tokens=20000,symbols=30,seed=1."),
-    click.option("--level", type=click.Choice(["word", "char"]),
-                 help="What a text is made of.  [default: words of a folder, characters of a file]"),
-    click.option("--split", type=click.Choice(["valid", "test"]), default="valid", show_default=True,
-                 help="What to evaluate on."),
-    click.option("--tokens", type=int, metavar="N", help="Train on the first N symbols only."),
-    click.option("--eval-tokens", "held_out", type=int, metavar="N", help="Evaluate on the first N symbols only."),
-)
-model = all_of(
-    click.option("--network", type=click.Choice(["lstm", "transformer"]), default="lstm", show_default=True,
-                 help="An LSTM with a state that goes on, or a Transformer."),
-    click.option("--width", type=int, default=128, show_default=True, help="Of the embedding and of every layer."),
-    click.option("--layers", type=int, default=1, show_default=True, help="Of LSTM or attention."),
-    click.option("--bptt", type=int, default=35, show_default=True, metavar="N", help="Symbols in a window."),
-    click.option("--dropout", type=float, default=0.0, show_default=True, help="Share of the neurons left out."),
-    click.option("--tied/--untied", default=True, show_default=True,
-                 help="Whether the last layer has the embedding's weights."),
-)
+text = section(
+    "Data",
+    data("Folder with WikiText's or Penn Treebank's three files (.xz, .gz, .bz2 or plain), a text file, or "
+         "synthetic:tokens=20000,symbols=30,seed=1."),
+    option("--level", type=click.Choice(["word", "char"]),
+           help="Symbols of the text.  [default: words of a folder, characters of a file]"),
+    option("--split", type=click.Choice(["valid", "test"]), default="valid", show_default=True,
+           help="Part of the text for evaluation."),
+    option("--tokens", type=int, metavar="N", help="Train on the first N symbols only."),
+    option("--eval-tokens", "held_out", type=int, metavar="N", help="Evaluate on the first N symbols only."),
+)  # fmt: skip
+model = section(
+    "Model",
+    option("--network", type=click.Choice(["lstm", "transformer"]), default="lstm", show_default=True,
+           help="An LSTM whose state continues between windows, or a Transformer."),
+    option("--width", type=int, default=128, show_default=True, help="Width of the embedding and of every layer."),
+    option("--layers", type=int, default=1, show_default=True, help="Number of LSTM or attention layers."),
+    option("--bptt", type=int, default=35, show_default=True, metavar="N", help="Symbols per window."),
+    option("--dropout", type=float, default=0.0, show_default=True, help="Share of the neurons that dropout omits."),
+    option("--tied/--untied", default=True, show_default=True, help="Use the embedding's weights in the last layer."),
+)  # fmt: skip
 
 
-@click.command(epilog=f"For example: {EXAMPLE}")
+@click.command(cls=Command, epilog=f"For example: {EXAMPLE}")
 @text
 @model
 @training(epochs=3.0)
@@ -46,10 +50,10 @@ def language(source: str, level: str | None, split: str, tokens: int | None, hel
     """Language models on words or characters, by PyTorch.
 
     Needs mpicomp[torch]. A row is a window of the text. Prints loss and perplexity on the held-out text against the
-    bits each worker has sent.
+    bits sent per worker.
     """
 
-    def make(comm: Any) -> Any:
+    def make(comm: Comm) -> Task:
         from ...apps.language import Language, check
         from ...apps.texts import share
 

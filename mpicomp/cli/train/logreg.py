@@ -1,4 +1,4 @@
-"""``mpicomp train logreg``: how far the objective is above its minimum, against the bits sent."""
+"""``mpicomp train logreg``: logistic regression; prints the gap to the minimum against the bits sent."""
 
 from __future__ import annotations
 
@@ -6,34 +6,53 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..guard import world
+from ..mpi import all_ranks
+from ..options import Command, Decorator, option, section
 from . import fault_tolerant
 from .logreg_report import line, show
-from .options import Session, exit_code, recorder, recording, session, training
+from .options import Session, data, exit_code, recorder, recording, session, training
 
 if TYPE_CHECKING:
     from ...apps.logreg import Run
     from ...apps.logreg_result import Evaluation, Result
     from ...apps.settings import Settings
+    from ...comm.comm import Comm
+
+rows_of_data = section(
+    "Data",
+    data("LIBSVM text (plain, .gz, .bz2, .xz), .mat, or synthetic:n=2000,d=500,seed=1.", "FILE"),
+    option("--rows", type=click.IntRange(min=2), metavar="N",
+           help="Use only the first N rows.  [default: all; of madelon.mat its training set, 2000]"),
+)  # fmt: skip
+
+
+def problem(eval_every: int | None) -> Decorator:
+    """Options of the optimization problem and its evaluation."""
+    return section(
+        "Problem",
+        option("--shift", type=float, default=1e-4, show_default=True,
+               help="Distance of the start from the minimum in every coordinate."),
+        option("--l2", type=float, metavar="FLOAT", help="Weight of the regulariser.  [default: L/1e4]"),
+        option("--step-size", type=float, metavar="FLOAT", help="Step size gamma.  [default: 1/(L + l2)]"),
+        option("--eval-every", type=int, default=eval_every, show_default=eval_every is not None, metavar="STEPS",
+               help="Steps between evaluations." + "  [default: one epoch]" * (eval_every is None)),
+        option("--target-bits", type=float, multiple=True, metavar="BITS",
+               help="Also evaluate when a worker has sent this many bits; may be repeated."),
+    )  # fmt: skip
+
 
 EXAMPLE = "mpirun -n 4 mpicomp train logreg --data madelon.mat --workers 20 --scheme threshold:lam=14881"
 
 
-@click.command(epilog=f"For example: {EXAMPLE}")
-@click.option("--data", "source", required=True, metavar="FILE",
-              help="LIBSVM text (plain, .gz, .bz2, .xz), .mat, or synthetic:n=2000,d=500,seed=1.")
-@click.option("--rows", type=click.IntRange(min=2), metavar="N",
-              help="Use only the first N rows.  [default: all; of madelon.mat its training set, 2000]")
+@click.command(cls=Command, epilog=f"For example: {EXAMPLE}")
+@rows_of_data
 @training(epochs=30)
-@click.option("--shift", type=float, default=1e-4, show_default=True,
-              help="Start this far from the minimum in every coordinate.")
-@click.option("--l2", type=float, metavar="FLOAT", help="Weight of the regulariser.  [default: L/1e4]")
-@click.option("--step-size", type=float, metavar="FLOAT", help="gamma.  [default: 1/(L + l2)]")
-@click.option("--eval-every", type=int, metavar="STEPS", help="Steps between evaluations.  [default: one epoch]")
-@click.option("--target-bits", type=float, multiple=True, metavar="BITS",
-              help="Evaluate, too, when a worker has sent this many bits; may be repeated.")
-@click.option("--ft", is_flag=True,
-              help="Go on without ranks that die: Open MPI under mpirun --with-ft ulfm (docs/reliability.md).")
+@problem(eval_every=None)
+@section(
+    "Reliability",
+    option("--ft", is_flag=True,
+           help="Continue without ranks that die: Open MPI under mpirun --with-ft ulfm (docs/reliability.md)."),
+)
 @recording
 def logreg(ft: bool, **options: Any) -> int:
     """Logistic regression by distributed SGD, from near its minimum.
@@ -49,11 +68,10 @@ def logreg(ft: bool, **options: Any) -> int:
 def run_logreg(kind: type[Run] | None, *, source: str, rows: int | None, trace: str | None, force: bool,
                checkpoint: str | None, checkpoint_every: int | None, resume: bool, as_json: bool,
                **options: Any) -> int:
-    """Train with steps of a ``kind`` (None: the app's own) and report; the exit code (collective)."""
+    """Train with steps of a ``kind`` (None: the app's own) and report; returns the exit code (collective)."""
     from ...apps.settings import Settings
-    from ...comm.comm import Comm
 
-    comm = Comm(world())
+    comm = all_ranks()
     with session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume) as running:
         result = _train(comm, kind, source, rows, Settings(**options), trace, force, running)
         code = exit_code(comm, running.keeper, running.signals)
@@ -66,7 +84,7 @@ def _name(kind: type[Run] | None) -> str:
     return "logreg" if kind is None else kind.app
 
 
-def _train(comm: Any, kind: type[Run] | None, source: str, rows: int | None, settings: Settings, trace: str | None,
+def _train(comm: Comm, kind: type[Run] | None, source: str, rows: int | None, settings: Settings, trace: str | None,
            force: bool, running: Session) -> Result:  # fmt: skip
     from ...apps.data import share
     from ...apps.logreg import check
@@ -74,12 +92,12 @@ def _train(comm: Any, kind: type[Run] | None, source: str, rows: int | None, set
 
     progress, keeper = running.progress, running.keeper
     progress(f"reading {source}")
-    data = share(comm, source, rows)
-    check(comm, data, settings, keeper)  # before a trace is begun
+    shard = share(comm, source, rows)
+    check(comm, shard, settings, keeper)  # before a trace is opened
     progress("finding the minimum")
 
     def say(evaluation: Evaluation, steps: int) -> None:
         progress(line(evaluation, steps), evaluation.step / steps)
 
     with recorder(comm, trace, force, f"train {_name(kind)} {source} {settings.scheme}") as record:
-        return train_logreg(comm, data, settings, record, say, keeper, kind)
+        return train_logreg(comm, shard, settings, record, say, keeper, kind)

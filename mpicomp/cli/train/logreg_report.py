@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,8 +15,8 @@ TABLE_ROWS = 12  # of the curve; --json has every point
 COLUMNS = [Column(title) for title in ("step", "epoch", "bits", "gap", "density", "total error", "memory norm")]
 
 
-def show(result: Result, trace: str | None, as_json: bool, app: str = "logreg", **more: Any) -> None:
-    """Print a finished run; ``more`` goes into the JSON document."""
+def show(result: Result, trace: str | None, as_json: bool, app: str = "logreg", **more: object) -> None:
+    """Print a finished run; ``more`` is added to the JSON document."""
     if as_json:
         print_json({"format": f"mpicomp-train-{app}", "version": 1, **result.to_dict(), **more})
     else:
@@ -24,11 +24,11 @@ def show(result: Result, trace: str | None, as_json: bool, app: str = "logreg", 
 
 
 def line(evaluation: Evaluation, steps: int) -> str:
-    return f"step {evaluation.step}/{steps}: gap {evaluation.gap:.4g} after {evaluation.bits:.4g} bits a worker"
+    return f"step {evaluation.step}/{steps}: gap {evaluation.gap:.4g} after {evaluation.bits:.4g} bits per worker"
 
 
 def _print(result: Result, trace: str | None) -> None:
-    """The problem, the curve and the totals, for people."""
+    """Print the problem, the curve and the totals, for people."""
     problem, facts, seconds = result.problem, result.data, result.seconds
     click.echo(
         f"{facts['name']}, {facts['rows']} rows, {facts['features']} features\n"
@@ -42,7 +42,7 @@ def _print(result: Result, trace: str | None) -> None:
         click.echo()
         print_table(COLUMNS, _rows(result.targets), "the first step that reached each --target-bits")
     click.echo(
-        f"\n{result.steps} steps in {seconds['steps']:.2f} s ({1e3 * seconds['steps'] / result.steps:.2f} ms a step); "
+        f"\n{result.steps} steps in {seconds['steps']:.2f} s, {1e3 * seconds['steps'] / result.steps:.2f} ms each; "
         f"minimum {seconds['minimum']:.2f} s, evaluations {seconds['evaluations']:.2f} s; "
         f"a rank sent {result.bytes_sent:,.0f} bytes through MPI on average"
     )

@@ -1,42 +1,44 @@
-"""What the commands of apps on the common loop do: data and model, training, the report. An app gives its task."""
+"""Training commands of apps on the common loop: data and model, training, report. An app provides its task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...comm.safety.collective_errors import together
 from ..console import Column, print_json, print_table
-from ..guard import world
+from ..mpi import all_ranks
 from ..output import OutputFile
 from .options import Session, exit_code, inputs, recorder, session
 
 if TYPE_CHECKING:
     from ...apps.loop import Task
     from ...apps.loop_settings import LoopSettings, Point, Report
+    from ...comm.comm import Comm
+    from ...trace import NullRecorder, Recorder
 
 TABLE_ROWS = 20  # of the curve; --json has every point
 
 
-def run(make_task: Callable[[Any], Task], title: str, *, trace: str | None, force: bool, plot: str | None,
+def run(make_task: Callable[[Comm], Task], title: str, *, trace: str | None, force: bool, plot: str | None,
         as_json: bool, checkpoint: str | None, checkpoint_every: int | None, resume: bool, **settings: Any) -> int:
-    """Train and report (collective); the exit code.
+    """Train and report (collective); returns the exit code.
 
     Parameters
     ----------
     make_task : callable
         Communicator -> the app's task; collective, raises the same error on every rank.
     title : str
-        Of the trace.
+        Title of the trace.
     **settings
-        The options of ``train_options.training`` and ``looping``.
+        The options of `training` and `looping`.
     """
     from ...apps.loop_settings import LoopSettings
-    from ...comm.comm import Comm
 
-    comm = Comm(world())
+    comm = all_ranks()
     with (
         OutputFile(comm, plot, force, inputs()) as picture,
         session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume) as running,
@@ -47,7 +49,7 @@ def run(make_task: Callable[[Any], Task], title: str, *, trace: str | None, forc
         if comm.rank == 0 and plot is not None:
             picture.write(lambda path: draw(path, report))
         if plot is not None:
-            comm.fail_together(None)  # ranks that left before it is drawn would be taken to have gone for good
+            comm.fail_together(None)  # the guard would report ranks that exit before rank 0 has drawn it
     if comm.rank == 0 and as_json:
         print_json({"format": f"mpicomp-train-{report.app}", "version": 1, **report.to_dict()})
     elif comm.rank == 0:
@@ -55,14 +57,14 @@ def run(make_task: Callable[[Any], Task], title: str, *, trace: str | None, forc
     return code
 
 
-def _train(comm: Any, make_task: Callable[[Any], Task], settings: LoopSettings, record: Callable[[], Any],
-           running: Session) -> Report:  # fmt: skip
+def _train(comm: Comm, make_task: Callable[[Comm], Task], settings: LoopSettings,
+           record: Callable[[], Recorder | NullRecorder], running: Session) -> Report:  # fmt: skip
     from ...apps import loop
 
     progress = running.progress
     progress("reading data")
     task = make_task(comm)
-    loop.check(comm, task, settings, running.keeper)  # before a trace is begun
+    loop.check(comm, task, settings, running.keeper)  # before a trace is opened
 
     def say(point: Point, steps: int) -> None:
         progress(_line(point, steps, task.metric), point.step / steps)
@@ -71,8 +73,8 @@ def _train(comm: Any, make_task: Callable[[Any], Task], settings: LoopSettings, 
         return loop.train(comm, task, settings, trace, say, running.keeper)
 
 
-def _drawer(comm: Any, plot: str | None) -> Callable[..., None]:
-    """What draws a report; refuses on every rank, before training, what cannot be drawn."""
+def _drawer(comm: Comm, plot: str | None) -> Callable[[Path, Report], None]:
+    """The function that draws a report; raises on every rank, before training, if it cannot."""
     from ...apps import plots
 
     suffix = together(comm, lambda: plots.check(plot) if plot else "")

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..options import Command, option, section
 from .loop import run
-from .options import looping, recording, training, whole_numbers
+from .options import IMAGES, data, looping, recording, training, whole_numbers
+
+if TYPE_CHECKING:
+    from ...apps.loop import Task
+    from ...comm.comm import Comm
 
 EXAMPLE = "mpirun -n 4 mpicomp train mlp --data fashion-mnist --workers 8 --scheme topk:density=0.01 --plot run.png"
 
 
-@click.command(epilog=f"For example: {EXAMPLE}")
-@click.option("--data", "source", required=True, metavar="PATH",
-              help="Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or with CIFAR-10's binary "
-                   "version, or with one folder of JPEG files per class; a .npz archive of JPEG images; or "
-                   "synthetic:train=2000,test=500,channels=3.")
-@click.option("--hidden", default="256,128", show_default=True, metavar="N,N,...", help="Neurons of the hidden layers.")
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
-              help="NumPy, or CuPy with one GPU a rank.")
+@click.command(cls=Command, epilog=f"For example: {EXAMPLE}")
+@section(
+    "Data and model",
+    data(IMAGES),
+    option("--hidden", default="256,128", show_default=True, metavar="N,N,...", help="Neurons of the hidden layers."),
+    option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
+           help="NumPy, or CuPy with one GPU per rank."),
+)
 @training(epochs=3.0)
 @looping
 @recording
 def mlp(source: str, hidden: str, device: str, seed: int, **options: Any) -> int:
     """A perceptron on small images, by NumPy or CuPy.
 
-    The images are of ten classes. Prints loss and accuracy on the test images against the bits each worker has
-    sent.
+    The images have ten classes. Prints loss and accuracy on the test images against the bits sent per worker.
     """
 
-    def make(comm: Any) -> Any:
+    def make(comm: Comm) -> Task:
         from ...apps.devices import on_device
         from ...apps.images import share
         from ...apps.mlp import MLP
 
-        data = share(comm, source)
-        return MLP(data, seed, comm.rank, comm.size, whole_numbers(hidden, "--hidden"), on_device(comm, device))
+        return MLP(share(comm, source), seed, comm.rank, comm.size, whole_numbers(hidden, "--hidden"),
+                   on_device(comm, device))  # fmt: skip
 
     return run(make, f"train mlp {source} {options['scheme']}", seed=seed, **options)

@@ -220,7 +220,8 @@ def test_auto_can_be_set_by_the_environment(world, monkeypatch):
 
 
 def test_unknown_algorithm_lists_the_choices(comm):
-    with pytest.raises(ValueError, match="unknown algorithm 'rnig': choose one of auto, native, ring"):
+    said = r"unknown algorithm 'rnig' \(did you mean 'ring'\?\): choose one of auto, native, ring"
+    with pytest.raises(ValueError, match=said):
         comm.Allreduce(MPI.IN_PLACE, np.ones(3), algorithm="rnig")
 
 

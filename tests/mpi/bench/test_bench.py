@@ -5,7 +5,9 @@ import pytest
 
 from mpicomp import allreduce, bench
 from mpicomp.bench import Plan
-from mpicomp.bench.allreduce import PERIOD, Compressed, Dense, Vectors, noise
+from mpicomp.bench.compressed import Compressed, gaussian
+from mpicomp.bench.data import PERIOD
+from mpicomp.bench.dense import AllReduce, Dense
 from mpicomp.bench.environment import Noise, binding, oversubscribed, ranks
 from mpicomp.bench.timing import MIN_ROUNDS, Timer
 
@@ -63,8 +65,8 @@ def test_wire_bytes_are_those_of_a_step(comm):
 
 
 def test_a_wrong_element_is_seen(comm):
-    vectors = Vectors(comm, plan(), 3 * PERIOD + 5)
-    dense = Dense(comm, "native", vectors, "out")
+    vectors = AllReduce(comm, plan(), 3 * PERIOD + 5)
+    dense = Dense("native", vectors, "out")
     assert dense.check() == 0
     for index in (0, PERIOD, 3 * PERIOD + 4):
         vectors.receive[index] += 1
@@ -73,7 +75,7 @@ def test_a_wrong_element_is_seen(comm):
 
 def test_a_lost_element_is_seen(comm, monkeypatch):
     """A memory that forgets what was not sent makes the mean differ from what was sent."""
-    compressed = Compressed(comm, "topk:density=0.1", noise(comm.rank, plan(), 1000))
+    compressed = Compressed(comm, "topk:density=0.1", gaussian(comm.rank, plan(), 1000))
     assert compressed.check() == 0
     state_dict = type(compressed.reducer).state_dict
 
@@ -136,7 +138,7 @@ def test_environment_of_the_ranks(comm):
 
 
 def test_data_differ_between_ranks_and_not_between_runs(comm):
-    vectors = Vectors(comm, plan(), 1000)
-    again = Vectors(comm, plan(), 1000)
+    vectors = AllReduce(comm, plan(), 1000)
+    again = AllReduce(comm, plan(), 1000)
     assert np.array_equal(vectors.send, again.send)
     assert len({piece.tobytes() for piece in comm.allgather(vectors.send)}) == comm.size

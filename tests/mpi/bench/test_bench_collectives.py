@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 
 from mpicomp import bench
-from mpicomp.bench import Plan, allgather, allreduce, bcast, pingpong, reduce_scatter
-from mpicomp.bench.data import PERIOD, Dense, Periods
+from mpicomp.bench import Plan
+from mpicomp.bench.data import PERIOD, Periods
+from mpicomp.bench.dense import VECTORS, Dense
 from mpicomp.bench.devices import choose_device
 from mpicomp.bench.plan import DTYPES
-from mpicomp.bench.rows import FIELDS
+from mpicomp.bench.schema import FIELDS
 from mpicomp.bench.timing import Timer
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops.gpu import cuda_runtime
 from mpicomp.schemes import names
 
-COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast", "pingpong")
-VECTORS = {"allreduce": allreduce.Vectors, "reduce_scatter": reduce_scatter.Blocks, "allgather": allgather.Blocks,
-           "bcast": bcast.Copies, "pingpong": pingpong.Messages}  # fmt: skip
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "pingpong")
 
 
 def plan(collective, **given):
@@ -69,9 +68,9 @@ def test_a_wrong_element_is_seen(comm, collective, seed):
     enough(comm, collective)
     n = 2 * PERIOD + 7
     vectors = VECTORS[collective](comm, plan(collective, seed=seed), n)
-    dense = Dense(comm, "native", vectors, "out")
+    dense = Dense("native", vectors, "out")
     assert comm.allgather(dense.check()) == [0] * comm.size
-    there = sorted({vectors._first, vectors._second}) if collective == "pingpong" else range(comm.size)
+    there = sorted({*vectors.pair}) if collective == "pingpong" else range(comm.size)
     index = np.random.default_rng([seed, comm.rank]).integers(n)
     vectors.receive[index] += 1
     assert vectors.wrong() == (comm.rank in there)
@@ -79,23 +78,23 @@ def test_a_wrong_element_is_seen(comm, collective, seed):
 
 def test_what_was_left_there_is_no_result(comm):
     """A step that does nothing must not pass because another implementation left the right result."""
-    vectors = allreduce.Vectors(comm, plan("allreduce"), 100)
-    Dense(comm, "native", vectors, "out").check()
-    idle = Dense(comm, "native", vectors, "out")
+    vectors = VECTORS["allreduce"](comm, plan("allreduce"), 100)
+    Dense("native", vectors, "out").check()
+    idle = Dense("native", vectors, "out")
     idle.step = lambda: None
     assert idle.check() == 100
 
 
 def test_bandwidths_follow_nccl_tests(comm):
     p = comm.size
-    factors = {"allreduce": 2 * (p - 1) / p, "reduce_scatter": (p - 1) / p, "allgather": (p - 1) / p, "bcast": 1.0,
-               "pingpong": 1.0}  # fmt: skip
+    factors = {"allreduce": 2 * (p - 1) / p, "reduce_scatter": (p - 1) / p, "allgather": (p - 1) / p,
+               "alltoall": (p - 1) / p, "bcast": 1.0, "pingpong": 1.0}  # fmt: skip
     for collective, factor in factors.items():
         if collective == "pingpong" and p == 1:
             continue
         row = rows_of(comm, collective, algorithms=("native",), sizes=(4096 * p,))[0]
         assert row["nbytes"] == 4096 * p
-        assert row["count"] == (1024 if collective in ("reduce_scatter", "allgather") else 1024 * p)
+        assert row["count"] == (1024 if collective in ("reduce_scatter", "allgather", "alltoall") else 1024 * p)
         assert row["algbw_gbs"] == pytest.approx(row["nbytes"] / row["t_med_us"] / 1e3)
         assert row["busbw_gbs"] == (pytest.approx(factor * row["algbw_gbs"]) if p > 1 else None)
         assert row["wire_modelled"] == (p > 1)

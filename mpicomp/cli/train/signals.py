@@ -1,4 +1,4 @@
-"""SIGUSR1 and SIGTERM ask a training run with checkpoints to stop: after its step, saved, with a code of its own."""
+"""Stop signals: SIGUSR1 and SIGTERM end a training with checkpoints after its step, with an exit code of its own."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ import os
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
-STOPPED = 75  # EX_TEMPFAIL of sysexits.h: not done, start the same command again
+if TYPE_CHECKING:
+    from signal import _HANDLER
+
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 
 
 class StopSignals:
-    """Within the block the signals only leave a mark; outside, and where ``wanted`` is false, they do what they did.
+    """Within the block a stop signal is only recorded, in ``name``; nothing changes if ``wanted`` is false.
 
-    They may reach some ranks only: the ranks agree after each step.
+    The signal may reach some ranks only: the ranks agree after each step.
     """
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted and threading.current_thread() is threading.main_thread()
-        self._before: dict[int, Any] = {}
-        self.name = ""  # of the signal that came first
+        self._before: dict[int, _HANDLER] = {}
+        self.name = ""  # of the first signal
 
     def asked(self) -> bool:
-        """Whether this rank has been asked to stop."""
+        """True once a signal has asked this rank to stop."""
         return bool(self.name)
 
     def __enter__(self) -> StopSignals:
         if self._wanted:
-            self._before = {number: signal.signal(number, self._mark) for number in SIGNALS}
+            self._before = {number: signal.signal(number, self._record) for number in SIGNALS}
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _mark(self, signum: int, frame: FrameType | None) -> None:
+    def _record(self, signum: int, frame: FrameType | None) -> None:
         if not self.name:
             self.name = signal.Signals(signum).name
             os.write(2, f"[mpicomp] {self.name}: stopping after this step, with a checkpoint\n".encode())
