@@ -1,22 +1,21 @@
-"""``mpicomp slurm``: job scripts for Slurm, filled in. They are the files of the folder ``slurm/``."""
+"""``mpicomp slurm``: print job scripts for Slurm, the files of the folder ``slurm/`` with the user's values."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from ..errors import InvalidArgument, MpicompError
-from .options import all_of
+from .options import Group, all_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FOLDERS = (PACKAGE / "slurm", PACKAGE.parent / "slurm")  # where it was installed to; in a checkout
-# By the kind of srun --mpi.
-PLAIN = {None: "cpu-openmpi", "pmix": "cpu-openmpi", "pmi2": "cpu-mpich", "cray_shasta": "cpu-mpich"}
+# The plain script for each kind of srun --mpi.
+PLAIN = {None: "cpu-openmpi", "pmix": "cpu-openmpi", "pmi2": "cpu-mpich", "cray_shasta": "cpu-cray"}
 TIME = re.compile(r"\d+(:\d\d){0,2}|\d+-\d\d?(:\d\d){0,2}")  # minutes, m:s, h:m:s; days-hours, d-h:m, d-h:m:s
 NAME = re.compile(r"[\w.,@+-]+")
 DEFAULT_COMMAND = re.compile(r"^(\(\(\$#\)\) \|\| set -- ).*$", re.MULTILINE)
@@ -30,7 +29,7 @@ def read(name: str) -> str:
     raise MpicompError(f"this installation lacks the job scripts ({name} in {FOLDERS[0]}): install mpicomp again")
 
 
-def fill(name: str, directives: dict[str, Any], command: list[str] | None, mpi: str | None = None) -> str:
+def fill(name: str, directives: Mapping[str, object], command: list[str] | None, mpi: str | None = None) -> str:
     """The script ``name`` with the given values of #SBATCH lines, another default command, another ``srun --mpi``."""
     text = read(f"{name}.sbatch")
     for option, value in directives.items():
@@ -38,7 +37,7 @@ def fill(name: str, directives: dict[str, Any], command: list[str] | None, mpi: 
             text = _with_directive(text, f"--{option}", str(value))
     if command is not None:
         text = DEFAULT_COMMAND.sub(lambda match: match[1] + shlex.join(command), text)
-    return text if mpi is None else re.sub(r"(?<=srun --mpi=)\w+", mpi, text)
+    return text if mpi is None else re.sub(r"(?<=srun --mpi=)(?!list)\w+", mpi, text)
 
 
 def _with_directive(text: str, option: str, value: str) -> str:
@@ -47,7 +46,7 @@ def _with_directive(text: str, option: str, value: str) -> str:
 
 
 def default_command(name: str) -> list[str]:
-    """What the script ``name`` runs when it gets no arguments."""
+    """The command that the script ``name`` runs without arguments."""
     found = DEFAULT_COMMAND.search(read(f"{name}.sbatch"))
     if found is None:
         raise MpicompError(f"the job script {name}.sbatch of this installation has no command: install mpicomp again")
@@ -55,7 +54,7 @@ def default_command(name: str) -> list[str]:
 
 
 def _matching(pattern: re.Pattern[str], expected: str) -> Callable[..., str | None]:
-    """A check of an option: its value goes into a script as it is."""
+    """A callback that checks the value of an option, which is copied into a script."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value is not None and not pattern.fullmatch(value):
@@ -67,21 +66,21 @@ def _matching(pattern: re.Pattern[str], expected: str) -> Callable[..., str | No
 
 _count, _name = click.IntRange(min=1), _matching(NAME, "a name as Slurm has them")
 job_options = all_of(  # of both kinds of job
-    click.option("--nodes", type=_count, metavar="N", help="Nodes."),
-    click.option("--ntasks-per-node", type=_count, metavar="N", help="Ranks on a node."),
-    click.option("--cpus-per-task", type=_count, metavar="N", help="CPUs, and so threads, a rank."),
+    click.option("--nodes", type=_count, metavar="N", help="Number of nodes."),
+    click.option("--ntasks-per-node", type=_count, metavar="N", help="Ranks per node."),
+    click.option("--cpus-per-task", type=_count, metavar="N", help="CPUs, and so threads, per rank."),
     click.option("--time", metavar="TIME", callback=_matching(TIME, "minutes, h:mm:ss or days-hours"),
-                 help="Limit: minutes, h:mm:ss or days-hours."),
-    click.option("--partition", metavar="NAME", callback=_name, help="Partition."),
-    click.option("--account", metavar="NAME", callback=_name, help="Account."),
+                 help="Time limit: minutes, h:mm:ss or days-hours."),
+    click.option("--partition", metavar="NAME", callback=_name, help="Name of the partition."),
+    click.option("--account", metavar="NAME", callback=_name, help="Name of the account."),
     click.option("--mpi", type=click.Choice(["pmix", "pmi2", "cray_shasta"]),
-                 help="How ranks find each other: pmix for Open MPI, pmi2 for MPICH, cray_shasta for Cray's.  "
+                 help="Process manager interface: pmix for Open MPI, pmi2 for MPICH, cray_shasta for Cray's.  "
                       "[default: pmix]"),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]"),
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def slurm() -> None:
     """Print job scripts for Slurm, with your values filled in.
 
@@ -90,18 +89,18 @@ def slurm() -> None:
     mpicomp slurm bench --nodes 8 > job.sbatch
     sbatch job.sbatch
 
-    What an option does not set is as in the files of the folder slurm/.
+    Lines that no option sets are those of the files in the folder slurm/.
     """
 
 
 @slurm.command(epilog="For example: mpicomp slurm bench --nodes 8 --time 20 --array -- allgather --dtype float64")
 @job_options
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs a node, one rank each.")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node, one rank each.")
 @click.option("--container", metavar="IMAGE", help="Run inside this Apptainer image.")
-@click.option("--array", is_flag=True, help="Every size a job of its own, twice, and one that merges them.")
+@click.option("--array", is_flag=True, help="One job per size, twice, and one that merges the results.")
 def bench(mpi: str | None, arguments: tuple[str, ...], gpus: int | None, container: str | None, array: bool,
-          **directives: Any) -> None:  # fmt: skip
-    """A job that runs mpicomp bench; what follows -- are its arguments."""
+          **directives: int | str | None) -> None:  # fmt: skip
+    """Print a job that runs mpicomp bench; its arguments follow --."""
     given = {"--gpus": (gpus, "gpu"), "--container": (container, "container"), "--array": (array, "bench-array")}
     chosen = {option: name for option, (value, name) in given.items() if value}
     if len(chosen) > 1:
@@ -122,8 +121,8 @@ def bench(mpi: str | None, arguments: tuple[str, ...], gpus: int | None, contain
 @job_options
 @click.option("--requeue/--no-requeue", default=True, show_default=True,
               help="Write a checkpoint before the time limit, requeue and resume.")
-def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directives: Any) -> None:
-    """A job that runs mpicomp train; what follows -- are its arguments."""
+def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directives: int | str | None) -> None:
+    """Print a job that runs mpicomp train; its arguments follow --."""
     command = ["train", *arguments] if arguments else None
     if requeue:
         text = fill("train-requeue", dashed(directives), command, mpi)
@@ -134,10 +133,10 @@ def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directiv
 
 @slurm.command()
 def env() -> None:
-    """env.sh, which all scripts read: modules, Python, threads, MPI."""
+    """Print env.sh, which all scripts read: modules, Python, threads, MPI."""
     click.echo(read("env.sh"), nl=False)
 
 
-def dashed(directives: dict[str, Any]) -> dict[str, Any]:
-    """Options as Slurm spells them."""
+def dashed(directives: Mapping[str, int | str | None]) -> dict[str, object]:
+    """The options in Slurm's spelling."""
     return {name.replace("_", "-"): value for name, value in directives.items()}

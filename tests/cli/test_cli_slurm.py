@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ SCRIPTS = sorted(path.stem for path in (ROOT / "slurm").glob("*.sbatch"))
 WAYS = {
     "cpu-openmpi": ["bench"],
     "cpu-mpich": ["bench", "--mpi", "pmi2"],
+    "cpu-cray": ["bench", "--mpi", "cray_shasta"],
     "gpu": ["bench", "--gpus", "4"],
     "container": ["bench", "--container", "mpicomp.sif"],
     "bench-array": ["bench", "--array"],
@@ -77,7 +79,12 @@ def test_the_kind_of_pmi_goes_to_every_srun():
     assert text.count("srun --mpi=pmi2 ") == committed("gpu.sbatch").count("srun --mpi=pmix ") == 2
     assert "#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n" in text
     assert "srun --mpi=pmix " not in text
-    assert changes("cpu-mpich", "bench", "--mpi", "cray_shasta") == ['srun --mpi=cray_shasta mpicomp "$@"']
+
+
+def test_a_script_for_cray_names_its_launcher_and_modules():
+    text = printed("bench", "--mpi", "cray_shasta", "--nodes", "8")
+    assert re.findall(r"^srun --mpi=(\w+) ", text, re.MULTILINE) == ["cray_shasta"] and "#SBATCH --nodes=8\n" in text
+    assert "\n#module load PrgEnv-gnu cray-mpich cray-python\n" in text and "pmi2" not in text and "PMI2" not in text
 
 
 def test_an_image_with_a_blank_in_its_name_stays_one_word():
