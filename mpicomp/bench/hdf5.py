@@ -34,8 +34,8 @@ def write(path: Path, document: Document) -> None:
         table = file.create_group("bench")
         for name, field in FIELDS.items():
             column = [_stored(cast("dict[str, object]", row).get(name), field) for row in document["rows"]]
-            kind = TYPES.get(field.kind)
-            data = table.create_dataset(name, data=np.array(column, kind) if kind else hdf5.fixed_texts(column))
+            data = table.create_dataset(name, data=np.array(column, TYPES[field.kind]) if field.kind in TYPES
+                                        else hdf5.fixed_texts(list(map(str, column))))
             hdf5.describe(data, {"units": field.units, "long_name": field.meaning or name,
                                  "missing": MISSING[field.kind]})  # fmt: skip
 

@@ -24,11 +24,11 @@ class OutputFile:
         self._comm, self._path, self._force, self._inputs = comm, Path(path) if path else None, force, inputs
 
     def __enter__(self) -> OutputFile:
-        path = self._path
-        if path is not None and self._comm is None:
+        path, comm = self._path, self._comm
+        if path is not None and comm is None:
             check_output(path, self._force, self._inputs)
-        elif path is not None:
-            together(self._comm, lambda: check_output(path, self._force, self._inputs), self._comm.rank == 0)
+        elif path is not None and comm is not None:
+            together(comm, lambda: check_output(path, self._force, self._inputs), comm.rank == 0)
         return self
 
     def __exit__(self, *error: object) -> None:
