@@ -41,7 +41,7 @@ def recorded(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("words", [["report"], ["export", "-f", "csv"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [["report"], ["export", "--format", "csv"]], ids=lambda words: words[0])
 def test_what_a_trace_cannot_be_written_to(recorded, tmp_path, monkeypatch, words):
     """Not even begun: a report takes seconds. Nothing is left behind."""
     file = tmp_path / "file"
@@ -59,7 +59,7 @@ def test_what_a_trace_cannot_be_written_to(recorded, tmp_path, monkeypatch, word
     assert os.listdir(tmp_path) == ["file"] and file.read_text() == "precious"
 
 
-@pytest.mark.parametrize("words", [["report"], ["export", "-f", "csv"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [["report"], ["export", "--format", "csv"]], ids=lambda words: words[0])
 def test_a_disk_that_is_full(recorded, words):
     """As far as a process may write: the same error, but for its name, as that of a full disk."""
     output = recorded.with_name("x")
