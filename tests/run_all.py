@@ -27,6 +27,9 @@ PYTHON = ROOT / ".venv" / "openmpi" / "bin" / "python"
 PYTEST = (PYTHON, "-m", "pytest", "-q")
 WORKERS = ("--numprocesses=4", "--dist=loadfile")  # many tests wait
 QUICK, LONG = ("-m", "not long"), ("-m", "long")
+# Long tests of CUDA sources that the stage `cuda` leaves out; it runs the others, with checks.
+UNCHECKED = "not cuda or cuda_compiles or test_large or products_of_integers"
+COMMUNICATION = ("allreduce", "bench", "checkpoint", "comm", "reducer", "trace")
 
 # Folders that pytest leaves out of tests/ as a whole (conftest.py), and how their tests are run.
 APART = {
@@ -60,13 +63,18 @@ STAGES = {
     "openmpi": Stage("collectives, reducer, trace in 1 to 3 ranks of Open MPI",
                      _mpi("openmpi", "--sizes", "1,2,3", *QUICK), math.inf),
     "mpich": Stage("the same in 2 ranks of MPICH", _mpi("mpich", "--sizes", "2", *QUICK), math.inf),
-    "unit-long": Stage("CUDA sources on the CPU; whole jobs", (*PYTEST, "tests", *WORKERS, *LONG), long=True),
+    "unit-long": Stage("CUDA sources compile; whole jobs", (*PYTEST, "tests", *WORKERS, *LONG, "-k", UNCHECKED),
+                       long=True),
+    "cuda": Stage("CUDA kernels on the CPU, every access to memory checked",
+                  (PYTHON, "tests/sanitizers/sanitize.py", "cuda"), long=True),
     "openmpi-long": Stage("long tests in 1 to 3 ranks of Open MPI",
                           _mpi("openmpi", "--sizes", "1,2,3", *LONG), math.inf, long=True),
-    "openmpi-sizes": Stage("all tests in 4, 5 and 8 ranks of Open MPI",
-                           _mpi("openmpi", "--sizes", "4,5,8"), math.inf, long=True),
-    "mpich-long": Stage("long tests in 2 ranks of MPICH", _mpi("mpich", "--sizes", "2", *LONG), math.inf, long=True),
-    "mpich-sizes": Stage("all tests in 1 and 3 ranks of MPICH", _mpi("mpich", "--sizes", "1,3"), math.inf, long=True),
+    "openmpi-sizes": Stage("quick tests in 4, 5 and 8 ranks of Open MPI",
+                           _mpi("openmpi", "--sizes", "4,5,8", *QUICK), math.inf, long=True),
+    # MPICH has two ranks for all tests (stage mpich), and more sizes where tests call MPI themselves.
+    "mpich-sizes": Stage("tests of communication in 1 and 3 ranks of MPICH",
+                         _mpi("mpich", "--sizes", "1,3", *(f"tests/mpi/{room}" for room in COMMUNICATION)),
+                         math.inf, long=True),
 }  # fmt: skip
 
 
