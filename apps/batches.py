@@ -36,7 +36,7 @@ class Batches:
 
 
 class Draws(Batches):
-    """Numbers epoch * rows + row in place of rows: what is random about a row can follow from seed and number."""
+    """Numbers epoch * rows + row in place of rows, so that seed and number determine a row's randomness."""
 
     def of(self, step: int) -> list[np.ndarray]:
         dealt = super().of(step)

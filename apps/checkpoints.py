@@ -29,13 +29,13 @@ class Snapshot:
 
 
 class Run(Protocol):
-    """What an app's run must have to be saved."""
+    """The interface of an app's run that can be saved."""
 
     steps: int  # done
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        """What a run that resumes must have in common with it."""
+        """The settings that a resumed run must share with this one."""
 
     def snapshot(self) -> Snapshot: ...
 
@@ -51,7 +51,7 @@ class Keeper:
     every : int, optional
         Save after every so many steps; when asked to stop and at the end in any case.
     resume : bool
-        Go on from the newest whole checkpoint in ``folder``; begin where there is none.
+        Go on from the newest whole checkpoint in ``folder``; start from the beginning if there is none.
     keep : int
         So many of the newest stay.
     asked : callable
@@ -121,7 +121,7 @@ class Keeper:
         return self.stopped
 
     def end(self, run: Run) -> None:
-        """The run is over: its last checkpoint says so."""
+        """Mark the last checkpoint as that of a finished run."""
         if self._folder is not None and not (self.saved and self.saved.complete and self.saved.step == run.steps):
             self._save(self._folder, run, complete=True)
 

@@ -20,7 +20,7 @@ EVERY = 6  # one in so many images of a class is a test image, as in CIFAR-10
 
 
 def found(folder: Path) -> bool:
-    """Whether there are JPEG files in the folders of a folder, or in those of its ``train``."""
+    """Return True if subfolders of a folder, or of its ``train``, hold JPEG files."""
     return bool(_classes(_training(folder)))
 
 

@@ -22,7 +22,7 @@ _PIECE = 1 << 20
 
 
 def unpacked(raw: BufferedReader) -> BufferedIOBase:
-    """What reads the content of an open file."""
+    """Return a reader of the uncompressed content of an open file."""
     head = raw.read(6)
     raw.seek(0)
     return next((opener(raw) for magic, opener in _OPENERS.items() if head.startswith(magic)), raw)

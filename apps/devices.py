@@ -1,4 +1,4 @@
-"""Where an app computes: on the host with NumPy, or on this rank's GPU with CuPy."""
+"""Device of an app's computation: the host with NumPy, or this rank's GPU with CuPy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 
 def on_device(comm: Any, name: str) -> Callable[[Any], Any]:
-    """What moves NumPy arrays to device ``"cpu"`` or ``"gpu"`` (collective: ranks of a node take its GPUs in turn).
+    """Return a function that moves NumPy arrays to device ``"cpu"`` or ``"gpu"`` (collective: ranks of a node take its
+    GPUs in turn).
 
     Raises
     ------

@@ -28,7 +28,7 @@ from .logreg import Run, check, define, describe, evaluate_if_due
 from .logreg_result import Evaluation, Result
 from .settings import Settings
 
-# Of a rank's piece of the vector, where no other rank had the same piece: as before anything was sent.
+# State of a rank's piece of the vector if no other rank has the same piece: that of a first step.
 OF_PLACES = {f"exchange/{name}": value for name, value in UNUSED.items()}
 STATISTICS = 6  # numbers of a rank that all others know: |memory|^2, four sums over steps, bytes
 
@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
     x: np.ndarray
     sums: np.ndarray  # of this rank: statistics, bytes
     reducer: dict[str, Any]
-    everyone: np.ndarray  # shape (ranks, STATISTICS); before this step, or the one before it
+    everyone: np.ndarray  # shape (ranks, STATISTICS); as of this step's beginning, or the previous one's
     evaluations: tuple[int, int]  # so many of the series, of the targets
 
 
@@ -103,7 +103,7 @@ class Training:
         self.step = self.result.steps = run.steps
 
     def finish(self) -> None:
-        """What the result says of the whole run (collective)."""
+        """Fill in the result's totals of the whole run (collective)."""
         self.result.bytes_sent = self.run.mean_bytes_sent()
         self.result.seconds = {**self._seconds, **self.run.seconds}
 
@@ -153,7 +153,7 @@ class Training:
         return {**state, "workers": int(has.size), "rank": comm.rank, "ranks": comm.size}
 
     def _tell(self, loss: Loss, norm: float) -> None:
-        """Who was lost, in the result and in the trace."""
+        """Record the lost ranks in the result and in the trace."""
         self.losses.append({"step": self.step, "ranks": loss.ranks, "memory_norm": norm, "seconds": loss.seconds})
         end = self._trace.now()
         self._trace.event("repair", end - int(1e9 * loss.seconds), end, step=self.step)

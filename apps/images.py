@@ -41,7 +41,7 @@ class Images(NamedTuple):
         return shape if len(shape) == 3 else (1, *shape)
 
     def facts(self) -> dict[str, Any]:
-        """What tells this data from other data."""
+        """Facts that distinguish this data from other data."""
         crc = 0
         for part in self[1:]:
             crc = crc32(np.ascontiguousarray(part).data, crc)
@@ -61,7 +61,7 @@ def load(source: str) -> Images:
     Raises
     ------
     CorruptFile, InvalidArgument, MissingExtra
-        Naming the file, what was expected and what was got.
+        Naming the file, the expected content and the one found.
     """
     if source.partition(":")[0] == "synthetic":
         return generate(source)

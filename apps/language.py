@@ -123,7 +123,7 @@ class Language(TorchModel):
         self._streams: Streams | None = None
 
     def batches(self, *dealt: int) -> Batches:
-        """Which windows each worker uses when: what goes on in the text, where the network has a state."""
+        """Schedule of each worker's windows: contiguous text if the network has a state."""
         if not self.network.stateful:
             return Draws(*dealt)
         self._streams = Streams(*dealt, state=2 * self._layers * self._width)

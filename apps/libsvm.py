@@ -24,7 +24,7 @@ _FREE_COLUMNS, _COLUMNS_A_NUMBER = 1 << 26, 1000
 
 
 class _Fault(Exception):
-    """What is wrong with a field of a line: its text, and the field's number from 0."""
+    """Fault in a field of a line: the message, and the field's number from 0."""
 
 
 def read(path: Path) -> tuple[Matrix, np.ndarray]:

@@ -59,7 +59,7 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
     Raises
     ------
     InvalidArgument
-        On every rank, naming the setting, what was expected and what was got.
+        On every rank, naming the setting, the expected value and the given one.
     """
     keeper = keeper or Keeper(comm)
     settings = check(comm, data, settings, keeper)
@@ -206,7 +206,7 @@ class Run:
         self.result.targets = [Evaluation(*one) for one in progress["targets"]]
 
     def samples(self, steps: int) -> Iterator[Any]:
-        """What each of the steps that are left, of ``steps``, works on."""
+        """Samples of each remaining step of ``steps``."""
         return self.shards.samples(steps, self.steps)
 
     def step(self, samples: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a run of logistic regression says of itself: the problem's constants, points of the curve, totals."""
+"""Result of a logistic regression: the problem's constants, points of the curve, totals."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def train(comm: Any, task: Task, settings: LoopSettings, trace: Any = None, watc
     Raises
     ------
     InvalidArgument
-        On every rank, naming the setting, what was expected and what was got.
+        On every rank, naming the setting, the expected value and the given one.
     NonFiniteGradient
         On every rank, where training diverged: naming the rank and the array.
     """

@@ -1,4 +1,4 @@
-"""How a task is trained, apart from its data and model; and what is said of a finished run."""
+"""Training settings apart from data and model, and the report of a finished run."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["check", "draw"]
 
 def draw(path: Path, report: Report, suffix: str) -> None:
     """Draw a run into the new file ``path``; ``suffix`` is what ``check`` gave."""
-    from matplotlib.figure import Figure  # without pyplot: no window system is asked for
+    from matplotlib.figure import Figure  # without pyplot, which would look for a window system
 
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     panels = figure.subplots(2, 2)

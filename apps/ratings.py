@@ -1,4 +1,4 @@
-"""Who rated what, by name: MovieLens files in their three forms, and a generator of the same."""
+"""Ratings by user and item: MovieLens files in their three forms, and a generator of synthetic ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ratings(NamedTuple):
     test_items: np.ndarray
 
     def facts(self) -> dict[str, Any]:
-        """What tells this data from other data."""
+        """Facts that distinguish this data from other data."""
         crc = 0
         for part in self[3:]:
             crc = crc32(part.data, crc)
@@ -66,7 +66,7 @@ def load(source: str) -> Ratings:
     Raises
     ------
     CorruptFile, InvalidArgument
-        Naming file and line, what was expected and what was got.
+        Naming file and line, the expected content and the one found.
     """
     if source.partition(":")[0] == "synthetic":
         return held_out(source, _columns(generate(source), source), source)
@@ -149,7 +149,7 @@ def _sound(columns: np.ndarray) -> np.ndarray:
 
 
 def _first_fault(body: bytes, separator: bytes, first: int, name: str) -> CorruptFile:
-    """Which line is wrong: looked for block by block, then line by line, only where one is."""
+    """Find the first wrong line: block by block, then line by line in the block that holds one."""
     lines = body.split(b"\n")
     begin = next((at for at in range(0, len(lines), _BLOCK) if not _fine(lines[at : at + _BLOCK], separator)), 0)
     wrong = next((at for at in range(begin, len(lines)) if not _fine(lines[at : at + 1], separator)), begin)

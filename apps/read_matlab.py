@@ -75,7 +75,7 @@ def one_of(content: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def is_real(values: Any) -> bool:
-    """Whether it is an array or a sparse matrix of real numbers, not a struct, a cell array, text, ..."""
+    """Return True for an array or a sparse matrix of real numbers, not a struct, a cell array, text, ..."""
     return hasattr(values, "ndim") and getattr(values, "dtype", np.dtype(object)).kind in "biuf"
 
 

@@ -28,7 +28,7 @@ EVALUATION = 1 << 63 - COUNT_BITS  # and more are the numbers of its draws; thos
 
 
 class NCF(nn.Module):
-    """How likely a user and an item go together, as a logit.
+    """Model of the probability that a user rates an item, as a logit.
 
     GMF: a weighted sum of the products of both embeddings. MLP: layers on both, side by side. NeuMF: the features of
     both, each with embeddings of its own.
@@ -153,7 +153,7 @@ class Recommend(TorchModel):
 
 
 def place_of_first(answers: np.ndarray) -> np.ndarray:
-    """How many others in a row are at least as high as the first: a network that answers all alike finds nothing."""
+    """Number of others in a row at least as high as the first: a network with equal answers for all finds nothing."""
     return (answers[:, 1:] >= answers[:, :1]).sum(axis=1)
 
 

@@ -1,4 +1,4 @@
-"""What a training run is made of besides its data, and which settings are impossible."""
+"""Settings of a training run besides its data, and the refusal of impossible ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is made of besides its data."""
+    """Settings of a run besides its data."""
 
     scheme: str = "dense"  # its lam, unit and clip are on the gradient's scale
     workers: int | None = None  # virtual workers over all ranks; default one a rank

@@ -1,4 +1,4 @@
-"""Who has which rows: the shards of the virtual workers of one rank, and the rows they sample."""
+"""Assignment of rows to workers: the shards of one rank's virtual workers, and the rows they sample."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Text(NamedTuple):
     held_out: np.ndarray
 
     def facts(self) -> dict[str, Any]:
-        """What tells this data from other data."""
+        """Facts that distinguish this data from other data."""
         return {"name": self.name, "level": self.level, "symbols": self.symbols, "train": len(self.train),
                 "held_out": len(self.held_out), "crc32": crc32(self.held_out.data, crc32(self.train.data))}  # fmt: skip
 
@@ -62,7 +62,7 @@ def load(source: str, level: str | None = None, split: str = "valid", tokens: in
     Raises
     ------
     CorruptFile, InvalidArgument
-        Naming the file, what was expected and what was got.
+        Naming the file, the expected content and the one found.
     """
     path = Path(source)
     if source.partition(":")[0] == "synthetic":

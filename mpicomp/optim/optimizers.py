@@ -37,7 +37,7 @@ SKIP_1D = Option("skip", str, "1d", "arrays that are neither decayed nor scaled 
 
 
 class Optimizer(ABC):
-    """What all optimizers have: named slots of one array a parameter, a step counter, state in and out.
+    """Base of all optimizers: named slots of one array per parameter, a step counter, saving and loading of state.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Optimizer(ABC):
         """One step of one parameter, in place."""
 
     def _exempt(self, w: Array) -> bool:
-        """Whether a parameter is neither decayed nor scaled by norms."""
+        """Return True if a parameter is neither decayed nor scaled by norms."""
         return self.settings["skip"] == "1d" and w.ndim <= 1
 
 

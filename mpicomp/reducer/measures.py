@@ -25,9 +25,9 @@ class Measures(Stateful):
     contraction         compression_error / mean of ||u_i||^2: 0 where all was sent, 1 where nothing was
     memory_norm         mean of the Euclidean norms of the error memories after the step
     memory_cosine       mean cosine of the memories of two workers, over all pairs of memories that are not zero;
-                        1 where there is no pair
+                        1 if there is no such pair
     hamming             mean of |S_i xor I_i| / (|S_i| + |I_i|): 0 where workers send what they chose themselves
-    build_up            |union of all I_i| / sum of |I_i|: 1 where no two sets overlap, 1/w where all are the same
+    build_up            |union of all I_i| / sum of |I_i|: 1 if no two sets overlap, 1/w if all are the same
     ==================  ==================================================================================
 
     Schedule: before the exchange u_i is copied, and selected from once more; after it, two dense all-reduces (the sum

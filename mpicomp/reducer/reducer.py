@@ -111,7 +111,7 @@ class Reducer:
             compatibility.check_arguments(workers, nonfinite, self._densities, measures, self.scheme.options["layers"],
                                           str(self.scheme))
             allreduce.check_asked(algorithm)
-        except Exception as caught:  # whatever it is: the other ranks wait for the verdict, here and below
+        except Exception as caught:  # of any class: the other ranks wait for the verdict, here and below
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={densities or {}} "
                    f"measures={measures}", error)
@@ -243,8 +243,8 @@ class Reducer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken (collective).
 
-        A state without the velocity of arrays that go dense, as it was saved before there was one, begins it at zero,
-        and a ``SchemeWarning`` says so.
+        A state without the velocity of arrays that go dense begins that velocity at zero and warns with a
+        ``SchemeWarning``.
 
         Raises
         ------

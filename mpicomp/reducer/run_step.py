@@ -45,8 +45,8 @@ class Prepared(NamedTuple):
 class Pipeline:
     """Runs the parts of one scheme, step after step.
 
-    The flat vectors it gets are longer than the ``n`` elements the parts treat if some arrays go dense: what lies
-    behind is averaged uncompressed; ``dense`` is what the scheme's memory does with that mean.
+    If some arrays go dense, the flat vectors are longer than the ``n`` elements the parts treat. The step averages the
+    remaining elements uncompressed; ``dense`` is what the scheme's memory does with that mean.
     """
 
     def __init__(self, parts: Parts, check_finite: bool) -> None:

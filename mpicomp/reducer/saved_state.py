@@ -51,8 +51,8 @@ def of_part(prefix: str, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def check_whole(state: Mapping[str, Any], scheme: Scheme, workers: int) -> None:
     """Refuse a state, of any step but the first, without what the scheme's parts list as ``required_state``.
 
-    Without its memories a training would go on as if all had been sent. What is no memory may be missing on all ranks:
-    a warm start, thresholds and the like are then found anew.
+    Without its memories a training would go on as if everything were sent. Other state (a warm start, thresholds) may
+    be missing on all ranks: it is then found anew.
     """
     (memory,), _, _, exchange, _ = scheme.parts(1)
     wanted = [f"memory/{worker}/{name}" for worker in range(workers) for name in memory.required_state]

@@ -81,7 +81,7 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
     target : array, optional
         Receives the mean; may be what the parts are views of.
     beside : bool
-        Something else follows before the result is asked for: then even a short vector is in flight.
+        Other work follows before the result is needed: then even a short vector is in flight.
     source : array, optional
         One worker's values, which stay: the parts are room for the mean and hold nothing yet. Only without codes.
 

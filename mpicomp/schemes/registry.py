@@ -32,7 +32,7 @@ class Composition:
     codec: str
     exchange: str
     reference: str
-    wire: str  # bytes per rank; p ranks, n elements, k of them sent, v and i bytes a value and an index
+    wire: str  # bytes per rank; p ranks, n elements, k of them sent, v and i bytes per value and per index
     defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the parts' own
     schedule: str = "warm-up"
 
@@ -212,7 +212,7 @@ class Scheme:
                      make(classes.exchange), make(classes.schedule))
 
     def cautions(self) -> list[str]:
-        """What it does and hardly anybody wants, in a sentence each; said once when a Reducer is made."""
+        """Warnings about rarely wanted behaviour, a sentence each; a new Reducer prints them once."""
         return list(cautions(self.parts(1)))
 
     @property
@@ -240,12 +240,12 @@ class Scheme:
 
     @property
     def takes_momentum(self) -> bool:
-        """Whether each worker takes the momentum before compression: the optimizer must then have none."""
+        """True if each worker applies the momentum before compression: the optimizer must then have none."""
         return self._memory.takes_momentum
 
     @property
     def diverges(self) -> bool:
-        """Whether each rank gets a result of its own, as with error reset and local SGD, and so has its own model."""
+        """True if each rank gets a result of its own, as with error reset and local SGD, and so has its own model."""
         return self._memory.diverges
 
     @property

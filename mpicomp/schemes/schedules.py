@@ -57,8 +57,8 @@ class Accordion(DensitySchedule):
     """Sends more of a span while it is in a critical regime: there its gradients' norm changes fast.
 
     The means of ``interval`` steps are added up. Where the norm of that sum differs from that of the interval before by
-    at least the fraction ``change``, the next interval is critical, and ``high`` of the span is sent (the scheme's own
-    density, where that is more). So are all intervals until there are two to compare; and a learning-rate drop
+    at least the fraction ``change``, the next interval is critical, and ``high`` of the span is sent (or the scheme's
+    own density, if that is more). So are all intervals until there are two to compare; and a learning-rate drop
     makes critical the steps from the next one to the end of the next interval.
 
     Cost: no messages; one vector, and one pass over it an interval.

@@ -11,7 +11,7 @@ from ..comm.interfaces import Recorder
 
 
 class Trace(Recorder, Protocol):
-    """What a step asks of a trace recorder (``mpicomp.trace.Recorder``)."""
+    """The interface of a trace recorder (``mpicomp.trace.Recorder``) that a step uses."""
 
     enabled: bool
 

@@ -51,11 +51,11 @@ class Compensated(NamedTuple):
         return values
 
     def to_read(self, indices: Array | None, ops: Ops) -> Array:
-        """As ``at``, but not to be written: the gradient itself where u is no other."""
+        """Like ``at``, but read-only: the gradient itself if u equals it."""
         return self.gradient if indices is None and self.memory is None else self.at(indices, ops)
 
     def counted_at(self, indices: Array | None, ops: Ops, limit: float = math.inf) -> tuple[Array, int]:
-        """As ``to_read``; and how many of these values are not below ``limit`` in magnitude."""
+        """Like ``to_read``, with the number of these values that are not below ``limit`` in magnitude."""
         if indices is None:
             values = self.to_read(None, ops)
             return values, ops.count_beyond(None, values, limit)
@@ -64,7 +64,7 @@ class Compensated(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What one worker put on the wire, as its receivers decode it; the rest of u stays in its memory.
+    """The values of one worker on the wire, as the receivers decode them; the rest of u stays in its memory.
 
     ``indices`` is ascending, or None where every coordinate was sent.
     """
@@ -107,7 +107,7 @@ class Place(NamedTuple):
         return self.stop - self.start if self.indices is None else self.indices.size
 
     def part(self, begin: int, end: int) -> Place:
-        """Of the values from ``begin`` to ``end``, counted from the first of these."""
+        """The place of the values from ``begin`` to ``end``, counted from the first of these."""
         if self.indices is not None:
             return self._replace(indices=self.indices[begin:end])
         return self._replace(start=self.start + begin, stop=self.start + end)
@@ -146,7 +146,7 @@ class Mean(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """What an exchange hands back."""
+    """The result of an exchange."""
 
     mean: Mean
     sent: list[Sent]  # one a local worker
@@ -156,11 +156,10 @@ class Exchanged(NamedTuple):
 
 @dataclass
 class StepStats:
-    """What the last step did, on this rank.
+    """Statistics of the last step on this rank.
 
-    ``bytes_sent`` and ``bytes_received`` are counted where they are handed to MPI and taken from it. What the ranks of
-    one node exchange through memory that they share (``node_shared``) is in ``bytes_shared`` alone: the bytes that this
-    rank left there for the others.
+    ``bytes_sent`` and ``bytes_received`` are counted at the calls into MPI. ``bytes_shared`` alone counts the bytes that
+    this rank left for the others in memory that the ranks of a node share (``node_shared``).
     """
 
     step: int = -1

@@ -1,4 +1,4 @@
-"""How many virtual workers every rank holds, and which rank holds which; no list of ranks where all hold as many."""
+"""Assignment of virtual workers to ranks; no list of ranks if all hold equally many."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Workers:
         return self._ends[rank - 1] if rank else 0
 
     def on(self, rank: int) -> int:
-        """How many a rank holds."""
+        """Number of a rank's workers."""
         return self._ends[rank] - self.first(rank)
 
     def owner(self, worker: int) -> tuple[int, int]:

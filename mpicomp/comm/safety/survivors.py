@@ -6,7 +6,7 @@ continue from there. A rank may be one step ahead, never more, so a job keeps it
 
 Reasons for this design, with Open MPI 5.0.11:
 
-- An error's class does not distinguish a failure from a bug, so MPI is asked for failed ranks.
+- An error's class does not distinguish a failure from a bug, so the library asks MPI for the failed ranks.
 - A rank may wait for one that has seen the failure and left, so a thread in every process looks and revokes.
 - MPI_Finalize and MPI_Abort may hang after a failure, and the first always does if Open MPI's detector is a thread, so
   ranks leave by ``os._exit``.

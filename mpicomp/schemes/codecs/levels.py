@@ -25,8 +25,8 @@ class Levels(InPlace):
     """Each magnitude becomes one of ``levels`` + 1 equally spaced parts of its bucket's norm, up or down at random.
 
     Unbiased: the expectation of what is decoded is the value. A value is off by less than scale / levels.
-    Message: one scale a bucket, then 2, 4, 8 or 16 bits a value, the narrowest that holds 2 levels + 1 codes.
-    Cost: n width / 8 bytes + v a bucket.
+    Message: one scale per bucket, then 2, 4, 8 or 16 bits per value, the narrowest that holds 2 levels + 1 codes.
+    Cost: n width / 8 bytes + v per bucket.
     Restrictions: a bucket is of neighbours among the values sent, in sparse lists too. With an error memory take
     more levels than sqrt(bucket): else the error may be larger than the value, and the memory would let it grow.
     Reference: Alistarh et al., QSGD, NeurIPS 2017, section 3 (fixed-width codes instead of Elias').

@@ -15,8 +15,8 @@ class Natural(InPlace):
     """Each magnitude becomes the power of two below or above it at random: unbiased, variance at most 1/8 of x^2.
 
     Message: the exponent of the largest power (2 bytes), then a byte per value: its sign and one of 127 powers, or 0.
-    Powers reach from the message's largest magnitude down to 2^-126 of it, further where that is the type's range;
-    what lies below becomes that or 0, still unbiased.
+    Powers reach from the message's largest magnitude down to 2^-126 of it, further if the type's range is larger;
+    a smaller value becomes the smallest power or 0, still unbiased.
     Cost: n + 2 bytes.
     Restrictions: magnitudes above the largest power of two of the type are cut off there.
     Reference: Horvath et al., Natural compression for distributed deep learning, MSML 2022 (arXiv 2019).

@@ -45,7 +45,7 @@ class ScaledInteger(Codec):
         room_of(total, self.dtype)
 
     def peak(self, values: list[Array], ctx: StepContext) -> float:
-        """The largest magnitude of this rank's values; infinite where they are not finite."""
+        """The largest magnitude of this rank's values; infinite if they are not finite."""
         peaks = [_groups.peak(one, ctx) for one in values]
         return max((one if math.isfinite(one) else math.inf for one in peaks), default=0.0)
 

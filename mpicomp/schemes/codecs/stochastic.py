@@ -17,8 +17,8 @@ CODES = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 class Stochastic(InPlace):
     """Each value becomes the multiple of ``unit`` below or above it at random: unbiased, off by less than ``unit``.
 
-    Message: multiples as int8, int16 or int32, the narrowest that holds all of the message; where none is narrower
-    than the values, the values themselves, exactly. Its length says which.
+    Message: multiples as int8, int16 or int32, the narrowest that holds all of the message; if none is narrower
+    than the values, the values themselves, exactly. The receiver derives the type from the message's length.
     Cost: n bytes times 1, 2 or (float64 alone) 4; n v at most.
     Restrictions: the bound is absolute: choose the unit by the scale of the gradients.
     Reference: an absolute compressor of Sahu et al., NeurIPS 2021; the rounding: Gupta et al., Deep learning with
@@ -52,7 +52,8 @@ class Stochastic(InPlace):
             ctx.ops.dequantise(codes.view(f"i{width}"), self.unit, values)
 
     def _narrowest(self, peak: float, dtype: np.dtype) -> np.dtype:
-        """The type of the codes of values up to ``peak``; their own where no integers are narrower, or if not finite.
+        """Type of the codes of values up to ``peak``: the values' own if no integers are narrower or ``peak`` is not
+        finite.
         """
         for code in CODES:
             # one more for rounding up, and one for what float arithmetic adds to it

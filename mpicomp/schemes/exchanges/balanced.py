@@ -120,7 +120,7 @@ class Balanced(Exchange[Reaching, Reaching]):
     # -- state
 
     def _known(self, kept: np.ndarray | None, shape: tuple[int, ...], ctx: StepContext) -> np.ndarray | None:
-        """``kept``, or None where it is to be estimated anew: every ``period`` steps, and where it does not fit.
+        """``kept``, or None if it must be estimated anew: every ``period`` steps, and if it does not fit.
 
         The same on all ranks, which estimate together.
         """

@@ -47,7 +47,7 @@ class Layout(NamedTuple):
         return sum(one.columns * one.rank for one in self.matrices)
 
     def transposed(self) -> Layout:
-        """The same with rows for columns, as the factors see it; the elements in the vector stay where they are."""
+        """The transposed layout, as the factors see it; the elements keep their places in the vector."""
         return self._replace(matrices=[one._replace(rows=one.columns) for one in self.matrices])
 
 

@@ -221,8 +221,8 @@ def _pack(owned: list[list[Array]], ops: Ops) -> list[Array]:
 
 
 def _unpack(messages: dict[int, tuple[Array, int]], ops: Ops) -> dict[int, list[Array]]:
-    """The codes in messages by rank, given with the number of their workers; each in memory of its own, where any type
-    is aligned.
+    """The codes in messages by rank, given with the number of their workers; each in memory of its own, aligned for
+    any type.
     """
     codes: dict[int, list[Array]] = {}
     heads = validation.lengths_at_heads(messages, 1, ops)

@@ -17,9 +17,9 @@ class Merge(Exchange[index_lists.Lists, index_lists.Lists]):
     - 2^j and is done, the others merge what they receive. Rank 0's list is broadcast. Workers of one rank merge first.
     Cost: ceil(log2 p) rounds of k pairs, as many for the broadcast: O(k log p) on rank 0, 2 (p-1) k (v + i) bytes over
     all ranks, however much the lists differ. A list shorter than k is filled up.
-    Restrictions: of the sum of all lists not always the k largest: an index may be cut in one branch. What was sent
-    but is not in the final list stays in its sender's memory; what was cut in one branch, but came through in another,
-    in the memory of the rank that cut it.
+    Restrictions: of the sum of all lists not always the k largest: an index may be cut in one branch. An element sent
+    but absent from the final list stays in its sender's memory; one cut in one branch, but present through another,
+    stays in the memory of the rank that cut it.
     Reference: Shi et al., A distributed synchronous SGD algorithm with global top-k sparsification, ICDCS 2019.
     """
 
@@ -44,7 +44,7 @@ class Merge(Exchange[index_lists.Lists, index_lists.Lists]):
             raise damage
         final = mine if ctx.comm.rank == 0 else index_lists.read(packed, ctx, filled=True)
         sent = ledger.sent(final.indices, ctx)
-        # Scaled in place: if the final list is what a worker chose, nobody else sent anything, and the factor is 1.
+        # Scaled in place: if the final list is a worker's own choice, no other worker sent any, and the factor is 1.
         return Exchanged(Mean(final.indices, ctx.scale(final.values), ctx.n), sent, message.bits(ctx))
 
 
@@ -52,7 +52,8 @@ def _up_the_tree(mine: Pairs, counts: list[int], ledger: Ledger, ctx: StepContex
                  ) -> tuple[Pairs, Array, CorruptMessage | None]:
     """This rank's list, on rank 0 the final one, and as a message; elsewhere that is room for the final one.
 
-    A rank that cannot read a list sends one that nobody can read, and so does rank 0 to all: no rank waits in vain.
+    A rank that cannot read a list passes on one that no rank can read, and rank 0 sends such a list to all: no rank
+    waits for a message that never comes.
     """
     rank, size, length, bit = ctx.comm.rank, ctx.comm.size, sum(counts), 1
     nbytes, damage = length * index_lists.pair_bytes(ctx), None

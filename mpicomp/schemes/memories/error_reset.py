@@ -1,4 +1,4 @@
-"""Error reset: what was not sent is applied at once by its own rank, and shared with all once in a while."""
+"""Error reset: each rank applies its unsent elements at once, and all ranks share them every few steps."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from ..values import Compensated, Sent
 
 
 class NoMemory(Memory):
-    """Keeps nothing: what is not sent is lost."""
+    """Keeps nothing: elements that are not sent are lost."""
 
     name = "none"
     options = ()

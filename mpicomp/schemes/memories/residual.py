@@ -16,7 +16,7 @@ class Residual(ErrorMemory):
     """Keeps what was not sent, through a low-pass filter: m <- (1 - beta) m + beta (u - sent).
 
     With beta = 1 this is plain error feedback: *sent + kept = came in*, exactly. With beta < 1 the sent
-    coordinates keep (1 - beta) m; they are never zeroed. One pass of 12 bytes an element (float32): read m and g,
+    coordinates keep (1 - beta) m; they are never zeroed. One pass of 12 bytes per element (float32): read m and g,
     write m.
 
     Reference: Chen et al., ScaleCom, NeurIPS 2020, equation 5 and algorithm 1; beta = 1: Seide et al., 2014.

@@ -16,7 +16,7 @@ class Targeted:
         self.density, self.k = density, k
 
     def count(self, ctx: StepContext, span: int) -> int:
-        """How many elements of a span are to be sent: at least one of any that there are."""
+        """Number of a span's elements to send: at least one unless the span is empty."""
         start, stop = ctx.spans[span]
         n = stop - start
         target = self.density if self.k is None else min(1.0, self.k / max(1, n))

@@ -1,4 +1,4 @@
-"""What selectors share that estimate thresholds: all spans treated together, each with its part of a list.
+"""Base of selectors that estimate thresholds: all spans treated in one call, each with its part of a list.
 
 A device is then asked as often for many spans as for one.
 """

@@ -10,7 +10,7 @@ from ._by_span import Listed
 
 
 class Bins(Listed):
-    """Of every bin of ``bin`` elements all with |u + g| >= the bin's largest |u|: a few a bin, as activity demands.
+    """All elements with |u + g| >= the largest |u| of their bin of ``bin`` elements: a few per bin, by its activity.
 
     u is the memory and the gradient g, so that u + g looks one gradient ahead. Nothing tells how many are sent: look at
     the achieved density. Elements with u = 0 are not sent (in a bin of zeros all would pass). Bins restart at each

@@ -14,7 +14,7 @@ LONGEST = 65536
 
 
 class ChunkMax(Selector):
-    """Of every ``chunk`` elements the one of largest magnitude (ties: lowest index; NaN counts as largest).
+    """The element of largest magnitude of every ``chunk`` elements (ties: lowest index; NaN counts as largest).
 
     Density 1/chunk; a schedule of densities changes the chunk. One pass over memory and gradient. On the wire a
     selection is the position inside each chunk: one byte for chunk <= 256, else two. Chunks restart at each span

@@ -65,11 +65,11 @@ class Rows(Targeted, AgreedSelector):
         return norms
 
     def _rows(self, ctx: StepContext) -> list[int]:
-        """How many rows each span has."""
+        """Number of rows per span."""
         return [-(-(stop - start) // self.row) for start, stop in ctx.spans]
 
 
 def _seed(ctx: StepContext) -> int:
-    """Of the random signs: the scheme's seed and the step, the same on all ranks."""
+    """Seed of the random signs, from the scheme's seed and the step: the same on all ranks."""
     key = ctx.key(0)
     return (key.seed * 2**32 + key.step) % 2**63

@@ -15,8 +15,8 @@ from ._estimated import exactly, largest_of, selection
 class Sidco(Targeted, Listed):
     """Fits an exponential to what exceeds the threshold so far, and moves the threshold to where 1/4 remain.
 
-    A stage: threshold += log(1/ratio) * (mean magnitude of what is left - threshold), ratio = 1/4, or what is missing
-    to the target where that is more. Later stages read only what the earlier ones left, so all together cost
+    A stage: threshold += log(1/ratio) * (mean magnitude of what is left - threshold), ratio = 1/4, or the one that
+    reaches the target if that is more. Later stages read only what the earlier ones left, so all stages cost
     little more than two passes. The published system plans the number of stages, and changes it every five steps where
     more than 1.2 or less than 0.8 times the target were sent. Here each stage counts what is left, so their number
     follows within the step: stages go on until at most 1.2 times the target are left; one that leaves less than 0.8

@@ -12,8 +12,8 @@ from ._by_span import Listed
 class Threshold(Listed):
     """Every element with |u| >= lam, ascending. Element-wise, so layers and whole model give the same.
 
-    Without ``lam`` the rule lam = 1 / (2 sqrt(k)) matches top-k of k elements a step (k = density * n where not given);
-    it may send far more or fewer: look at the achieved density. ``||u - sent||_inf < lam`` always.
+    Without ``lam`` the rule lam = 1 / (2 sqrt(k)) matches top-k of k elements per step (k = density * n if not
+    given); it may send far more or fewer: look at the achieved density. ``||u - sent||_inf < lam`` always.
 
     Reference: Sahu et al., NeurIPS 2021: it minimises the total error of the whole training under a budget.
     """
