@@ -158,8 +158,8 @@ class Exchanged(NamedTuple):
 class StepStats:
     """Statistics of the last step on this rank.
 
-    ``bytes_sent`` and ``bytes_received`` are counted at the calls into MPI. ``bytes_shared`` alone counts the bytes that
-    this rank left for the others in memory that the ranks of a node share (``node_shared``).
+    ``bytes_sent`` and ``bytes_received`` are counted at the calls into MPI. ``bytes_shared`` alone counts the bytes
+    that this rank left for the others in memory that the ranks of a node share (``node_shared``).
     """
 
     step: int = -1

@@ -33,8 +33,8 @@ class Sketch(Exchange[Table, Table]):
     as sent. Hashes change from step to step. Where sketch and values would be no shorter than the vector, all values
     are added instead, and no sketch.
     Cost: 2 (p-1)/p (rows columns + factor k) values per rank, which does not grow with p; with the default columns,
-    40 k to 80 k for the sketch: for densities far below 1/100. Local work: rows passes over the vector, one dense array of
-    estimates.
+    40 k to 80 k for the sketch: for densities far below 1/100. Local work: rows passes over the vector, one dense array
+    of estimates.
     Restrictions: an element that is large in one worker only, or far below the noise (norm / sqrt(columns)), is missed.
     The sketch is not narrowed by ``values``. Only a memory keeps the elements that are not sent.
     Reference: Ivkin et al., Communication-efficient distributed SGD with sketching, NeurIPS 2019.
