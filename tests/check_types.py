@@ -3,7 +3,7 @@
     python tests/check_types.py
 
 The applications are installed as ``mpicomp.apps`` but lie beside the package, so a folder of links joins them as an
-installation does. What was found the last time is kept in .cache: a second run takes seconds.
+installation does. mypy keeps its results in .cache: a second run takes seconds.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python tests/debian.py slurm | chromium | simgrid
 
-What cannot be installed is said, and is no error: the tests that need it are skipped with the reason.
+A package that cannot be installed is reported and is no error: the tests that need it are skipped with the reason.
 """
 
 import os

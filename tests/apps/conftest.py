@@ -1,4 +1,4 @@
-"""Fixtures of the training apps: the real data where there is a copy, and a communicator of one process."""
+"""Fixtures of the training apps: the real data if a copy exists, and a communicator of one process."""
 
 import os
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ def real_data():
 
 
 class Alone:
-    """What the apps and the reducer ask of a communicator, for one process and without MPI."""
+    """Stand-in for a communicator of one process, without MPI: the methods that the apps and the reducer use."""
 
     rank, size, own_message, traffic, log = 0, 1, 0, Traffic(), None
 

@@ -1,4 +1,4 @@
-"""The files of a checkpoint in one process: what is killed, damaged or hostile never gives a wrong state."""
+"""Checkpoint files in one process: a kill, damage or a hostile file never gives a wrong state."""
 
 import itertools
 import os

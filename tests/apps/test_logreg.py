@@ -100,7 +100,7 @@ def madelon(real_data):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_madelon_threshold_is_far_ahead_at_10_000_bits(alone, madelon, seed):
-    """Gap at 1e4 bits a worker: above 1 for top-1, below a third of that for the threshold."""
+    """Gap at 1e4 bits per worker: above 1 for top-1, below a third of that for the threshold."""
     gap = {
         scheme.split(",")[0]: logreg.train(
             alone, madelon, Settings(scheme, workers=20, epochs=4, seed=seed, target_bits=(1e4,))

@@ -1,4 +1,4 @@
-"""MovieLens's three forms, who is held out, and clear errors for anything else."""
+"""MovieLens's three forms, the held-out item of each user, and clear errors for anything else."""
 
 import gzip
 

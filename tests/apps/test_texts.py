@@ -91,7 +91,7 @@ def test_wrong_folders_and_files(tmp_path):
         texts.load(str(path))
     with pytest.raises(CorruptFile, match=r"must hold \(2088628, .* 33278\) words .* got \(12, 3, 4, 10\)"):
         texts.load(folder(tmp_path / "wikitext-2"))
-    assert texts.load(str(tmp_path / "wikitext-2"), "char").symbols == 15  # what is known is the number of words
+    assert texts.load(str(tmp_path / "wikitext-2"), "char").symbols == 15  # only the number of words is published
     with pytest.raises(InvalidArgument, match="tokens must be 2 to 12, what there is, got 13"):
         texts.load(folder(tmp_path / "y"), tokens=13)
     with pytest.raises(InvalidArgument, match="level must be word or char and split valid or test, got 'line'"):

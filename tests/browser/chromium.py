@@ -99,7 +99,7 @@ class Browser:
         return result["result"].get("value")
 
     def prefer(self, scheme: str, media: str = "") -> None:
-        """What the reader prefers, light or dark, and the medium: screen or print."""
+        """Set the reader's preference, light or dark, and the medium, screen or print."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
 
@@ -116,7 +116,7 @@ class Browser:
         return path
 
     def complaints(self) -> list[dict]:
-        """What a console would show, and what the page's policy stopped."""
+        """Console messages, and requests that the page's policy blocked."""
         return [event for event in self.events
                 if event.get("method") in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")]
 

@@ -206,7 +206,7 @@ class Hosts:
         self.rate = rate
 
     def environment(self):
-        """Return the environment of a job: the virtual environment first, one thread a rank, root allowed."""
+        """Return the environment of a job: the virtual environment first, one thread per rank, root allowed."""
         return {
             **os.environ,
             "PATH": f"{self.venv / 'bin'}:{os.environ['PATH']}",
@@ -222,8 +222,8 @@ class Hosts:
     def launcher(self, ranks_per_host=1, options=()):
         """Return the mpirun command line up to the program, ranks placed round the hosts.
 
-        MPI cannot know that the hosts share this machine's cores, so it is told: a rank that waits makes room for
-        one that works, which on hosts of its own would not have to wait for it.
+        MPI cannot know that the hosts share this machine's cores, so a setting makes a rank that waits yield to one
+        that works. On hosts with cores of their own no rank would have to wait for that.
         """
         hostfile = self.directory / f"hostfile{ranks_per_host}"
         hostfile.write_text("".join(f"{name} slots={ranks_per_host}\n" for name in self.names))

@@ -1,4 +1,4 @@
-"""What the ranks of test_hosts.py run: `job.py rate | ring | sleep`, a line of JSON from rank 0."""
+"""Program of the ranks of test_hosts.py: `job.py rate | ring | sleep`; rank 0 prints a line of JSON."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ def rate(nbytes=16 << 20, limit=2.0):
 
 
 def ring(n=100_003):
-    """Whether `ring` and mpi4py's all-reduce agree on every rank, and the host names."""
+    """Compare `ring` with mpi4py's all-reduce on every rank; return the verdict and the host names."""
     import mpicomp
 
     x = (np.arange(n) % 64 + comm.rank).astype(np.float32)

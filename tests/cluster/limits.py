@@ -1,13 +1,13 @@
-"""What an all-reduce cannot do without: bytes on the wire, bytes through memory."""
+"""Lower bounds of an all-reduce: bytes on the wire, bytes through memory."""
 
 
 def allreduce_bytes(n, size):
-    """Bytes a rank must send to all-reduce n float32."""
+    """Bytes that each rank must send to all-reduce n float32."""
     return 2 * (size - 1) / size * 4 * n
 
 
 def scalecom_bytes(n, chunk, size):
-    """Bytes a rank sends in a ScaleCom step, the mean over leaders: chunk positions once, values twice."""
+    """Bytes sent per rank in a ScaleCom step, the mean over leaders: chunk positions once, values twice."""
     k = -(-n // chunk)
     return (size - 1) / size * k * (1 if chunk <= 256 else 2) + allreduce_bytes(k, size)
 

@@ -42,7 +42,7 @@ def alternate(calls, iterations, batch=1):
 
 
 def everywhere(holds):
-    """Whether something holds on all ranks."""
+    """Return True if ``holds`` is true on all ranks."""
     return comm.allreduce(bool(holds), MPI.LAND)
 
 
@@ -172,7 +172,7 @@ def methods(n, algorithms, schemes, iterations):
 
 
 def traffic(n, scheme, steps):
-    """Bytes a rank sent in `steps` steps of a reducer, by the transport's own count."""
+    """Bytes sent per rank in `steps` steps of a reducer, by the transport's own count."""
     ours = mpicomp.Comm(comm)
     reducer = mpicomp.Reducer(ours, scheme)
     x = np.random.default_rng(comm.rank).standard_normal(n, np.float32)

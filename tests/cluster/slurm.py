@@ -1,9 +1,9 @@
-"""A real Slurm on emulated hosts: munge, a controller and one slurmd a host, all of it gone afterwards.
+"""A real Slurm on emulated hosts: munge, a controller and one slurmd per host, all removed afterwards.
 
     python tests/cluster/slurm.py -- sbatch --wait JOB.sbatch   bring it up, run a command in host 0, take it down
 
-Nothing outside the hosts' work directory is written: the daemons get their configuration by SLURM_CONF, and what must
-lie at a fixed path is mounted where only they see it. They live in the hosts' namespaces, so whatever removes those
+Nothing outside the hosts' work directory is written: the daemons get their configuration by SLURM_CONF, and a private
+mount provides files with fixed paths. The daemons live in the hosts' namespaces, so whatever removes those
 (the end of the owner, or `hosts.py clean` after its death) ends them and every job.
 """
 

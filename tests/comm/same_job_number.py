@@ -41,7 +41,7 @@ ENDING_S = 30
 
 
 def job_number(name: str) -> int:
-    """What Open MPI 5 makes of a job's name: Jenkins's one-at-a-time hash, its halves folded into one."""
+    """Open MPI 5's number of a job, from its name: Jenkins's one-at-a-time hash, its halves folded into one."""
     total = 0
     for byte in name.encode():
         total = (total + byte) & 0xFFFFFFFF
@@ -79,7 +79,7 @@ def start(pid: int, folder: Path, name: str, seconds: float, own: bool) -> subpr
 
 
 def end(job: subprocess.Popen) -> str:
-    """How a job ended."""
+    """Wait for a job's end and describe it."""
     try:
         text = job.communicate(timeout=ENDING_S)[0]
     except subprocess.TimeoutExpired:

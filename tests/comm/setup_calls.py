@@ -1,4 +1,4 @@
-"""What the set-up of a ``Comm`` and a ``Reducer`` asks of MPI: every call, and the bytes that it moves."""
+"""MPI calls in the set-up of a ``Comm`` and a ``Reducer``: every call, and the bytes that it moves."""
 
 from __future__ import annotations
 

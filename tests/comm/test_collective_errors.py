@@ -10,7 +10,7 @@ from mpicomp.errors import InvalidArgument
 
 
 class Ranks:
-    """What ``together`` needs of a Comm, for ``size`` threads: the error of any is raised on all."""
+    """Stand-in for a Comm with ``size`` threads as ranks: the error of any is raised on all."""
 
     def __init__(self, size):
         self.errors, self.barrier = [None] * size, threading.Barrier(size, timeout=PATIENCE_S)
@@ -30,7 +30,7 @@ class Ranks:
 
 
 def outcomes(size, work, here=lambda rank: True):
-    """What ``together`` gives or raises on each of ``size`` ranks."""
+    """Return value or error of ``together`` on each of ``size`` ranks."""
     ranks, found = Ranks(size), [None] * size
 
     def run(rank):
@@ -57,7 +57,7 @@ def test_ranks_that_do_not_work_get_none():
 
 @pytest.mark.parametrize("kind", [InvalidArgument, OSError, ZeroDivisionError, KeyError])
 def test_an_error_of_one_rank_is_raised_on_all(kind):
-    """Also one that nobody foresaw: the others must not wait for the rank that has it."""
+    """Also an unforeseen one: the others must not wait for the rank that has it."""
     def work(rank):
         if rank == 2:
             raise kind("of rank 2")

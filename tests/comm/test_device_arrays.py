@@ -16,7 +16,7 @@ from mpicomp.ops.device import CuPy, at_home, device_of, finish_others, ready
 
 
 class Noted:
-    """What CuPy was asked, in order."""
+    """Record of the calls to CuPy, in order."""
 
     def __init__(self):
         self.log = []
@@ -119,7 +119,7 @@ def test_our_own_arrays_wait_for_the_current_stream(cupy):
 
 
 def test_nothing_is_copied_to_the_current_device(cupy):
-    """CuPy's `asarray` does that with arrays that lie on another."""
+    """CuPy's `asarray` copies arrays of another device."""
     array = Ours(cupy.noted)
     assert CuPy().own(array) is array
     assert cupy.log == []

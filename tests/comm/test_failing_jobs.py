@@ -62,7 +62,7 @@ WAYS = [FIRST, *(pytest.param(name, marks=pytest.mark.long("another way to end")
 
 @pytest.mark.parametrize("name", WAYS)
 def test_a_rank_that_ends_while_others_wait_for_it(tmp_path, name):
-    """Whatever its exit code: nobody waits for the end of MPICOMP_TIMEOUT."""
+    """With any exit code the job ends long before MPICOMP_TIMEOUT."""
     size = 4 if "neighbour" in name else 2
     code, output = start(tmp_path, LEAVING[name], size)
     assert code not in (0, None), output

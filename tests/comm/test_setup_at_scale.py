@@ -44,7 +44,7 @@ class Passing(Counted):
         return Done()
 
     def Irecv(self, incoming, source, tag):
-        if source == MPI.ANY_SOURCE:  # what nobody sends here: that a rank leaves
+        if source == MPI.ANY_SOURCE:  # for the notice that a rank leaves, which no rank sends here
             return MPI.Intracomm.Irecv(self, incoming, source, tag)
         assert 0 < source < self.ranks
         Passing.incoming = incoming[0]

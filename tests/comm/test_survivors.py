@@ -110,7 +110,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.mark.long("whole jobs of other faults")
 def test_a_stopped_rank_that_no_survivor_can_end_is_left_to_mpirun():
-    """As if each rank had a node of its own: else the job stays for ever."""
+    """Each rank acts as if on a node of its own; if mpirun did not end the stopped rank, the job would never end."""
     script = str(RANK)
     ended = job("openmpi", "-c", ELSEWHERE, script, "topk:density=0.2", "1",
                 options=("--with-ft", "ulfm", *detector(slowed(5))), MPICOMP_FAULT="stop:rank=1,call=60")  # fmt: skip
@@ -189,7 +189,7 @@ def test_without_threads(monkeypatch):
 
 
 def test_orphaned_segments_are_removed(tmp_path):
-    """Of a maker that is dead, and old; not of one that lives, not a young one, not what has another name."""
+    """Removed: old segments of a dead maker. Kept: those of a live maker, young ones, files with another name."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     old = time.time() - 2 * ORPHANED_S

@@ -2,8 +2,8 @@
 
     python tests/cupy_on_cpu/build.py COMMAND [ARGUMENT ...]
 
-What lies between our Python and a GPU is CuPy: what it takes, gives and refuses, in what order it queues, what it waits
-for. Here CuPy is its own release, but for one module: ``runtime``, into which CUDA's runtime is linked, is compiled
+Between our Python and a GPU is CuPy: the arguments it accepts and refuses, its results, the order in which it queues
+work, its waits. Here CuPy is its own release, but for one module: ``runtime``, which links CUDA's runtime, is compiled
 again from CuPy's source, with runtime.cpp and streams.cpp in CUDA's place. The driver, NVRTC, cuBLAS and cuSOLVER are
 shared libraries to a release, and ours are driver.cpp, nvrtc.cpp and linear_algebra.cpp. Kernels, CuPy's own among
 them, are compiled by g++ (compile_kernel.py) and run as tests/ops runs ours. Sorting is thrust.py, random numbers are
@@ -46,11 +46,11 @@ SKIPPED = 77
 
 
 class Unavailable(Exception):
-    """What CuPy is made of here cannot be had."""
+    """A component of this CuPy is unavailable."""
 
 
 def built() -> Path:
-    """The folder in which CuPy lies with our libraries: made where it is not there, or not of these files."""
+    """Return the folder with CuPy and our libraries; build it if it is missing or made of other files."""
     sources = [Path(__file__), HERE / "compile_kernel.py", *sorted(HERE.rglob("*.cpp")), *sorted(HERE.rglob("*.h")),
                *(HERE / ours for ours in REPLACED.values())]  # fmt: skip
     key = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]

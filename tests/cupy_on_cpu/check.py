@@ -1,5 +1,5 @@
-"""What ``make test-cupy`` runs: the GPU's tests with the real CuPy on an emulated device (build.py), and a rehearsal of
-tests/gpu/gpu_check.py: a quarter of an hour.
+"""Program of ``make test-cupy``: the GPU's tests with the real CuPy on an emulated device (build.py), and a rehearsal
+of tests/gpu/gpu_check.py. It takes a quarter of an hour.
 
 Exit code 0 also where CuPy cannot be built here (no package index, no g++); it says why.
 """

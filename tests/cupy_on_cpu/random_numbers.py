@@ -15,7 +15,7 @@ class FeistelBijection:
 
 
 class Generator:
-    """As far as tests/gpu draw from it."""
+    """CuPy's random generator, as far as tests/gpu use it."""
 
     def __init__(self, bit_generator) -> None:
         self._rng = np.random.default_rng(0)

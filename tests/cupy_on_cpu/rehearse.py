@@ -71,7 +71,7 @@ class Machine:
 
 
 def fetch(said: str, place: Path) -> Path:
-    """Run the command that the preflight printed, where there is a network."""
+    """Run the download command that the preflight printed, which needs a network."""
     (line,) = (line for line in said.splitlines() if " pip download " in line)
     subprocess.run([sys.executable, *shlex.split(line)[1:]], cwd=place, check=True, timeout=600)
     return place / "wheels"

@@ -23,7 +23,7 @@ def lexsort(dtype, indices: int, keys: int, k: int, n: int) -> None:
 
 
 def _read(address: int, dtype, shape) -> np.ndarray:
-    """What is there once the current stream has done what is queued on it."""
+    """Array at an address, read after all work queued on the current stream."""
     get_current_stream().synchronize()
     x = np.empty(tuple(shape), dtype)
     runtime.memcpy(x.ctypes.data, address, x.nbytes, runtime.memcpyDeviceToHost)

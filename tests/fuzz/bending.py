@@ -14,7 +14,7 @@ WAYS = ("nothing", "cut", "longer", "flips", "word", "words", "noise", "zeros", 
 
 
 def bent(data: bytes, rng: np.random.Generator) -> tuple[str, bytes]:
-    """What was done, and the result; ``nothing`` in one case of twelve."""
+    """Bend data: return the name of the change and the result; the change is ``nothing`` in one case of twelve."""
     way = str(rng.choice(WAYS))
     return way, _bend(way, bytearray(data), rng)
 

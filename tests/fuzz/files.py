@@ -121,7 +121,7 @@ def tuning(folder: Path, rng: np.random.Generator) -> tuple[bytes, Read]:
     def read(content: bytes) -> None:
         try:
             text = content.decode()
-        except UnicodeDecodeError as error:  # `tuning.shared_table` reads the file and says so
+        except UnicodeDecodeError as error:  # `tuning.shared_table` reads the file and reports this
             raise MpicompError("no text") from error
         table = load(text, "table.json", list(ALGORITHMS))
         for layout in ((1, 1), (4, 1), (2, 3), (1, 8)):

@@ -27,7 +27,7 @@ CODE = struct.Struct("<i")
 
 
 def instead_of_subprocess(main: Callable[[str], None]) -> Any:
-    """What a module may have in place of ``subprocess``: ``run([..., file])`` calls ``main(file)`` in a fork."""
+    """Stand-in for a module's ``subprocess``: ``run([..., file])`` calls ``main(file)`` in a fork."""
     fork = Fork(main)
 
     def run(command: list[str], capture_output: bool, env: Any = None, timeout: float = LONGEST_S) -> Any:
@@ -49,7 +49,7 @@ class Fork:
 
     @property
     def fresh(self) -> bool:
-        """Whether the latest input was the first of its fork."""
+        """True if the latest input was the first of its fork."""
         return self._read == 1
 
     def read(self, command: list[str], timeout: float) -> int | None:
@@ -68,7 +68,7 @@ class Fork:
         return None
 
     def said(self) -> list[bytes]:
-        """What the latest input let ``main`` print."""
+        """Output of ``main`` for the latest input."""
         return [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0) for file in self._said]
 
     def _start(self) -> None:
@@ -92,7 +92,7 @@ class Fork:
         self._pid = 0
 
     def _serve(self, asked: int, answered: int) -> NoReturn:
-        """What the fork does, until nobody asks any more."""
+        """Serve inputs in the fork until the parent closes its end."""
         faulthandler.disable()  # a crash is the parent's to tell
         limit = resource.setrlimit
         resource.setrlimit = lambda what, limits: limit(what, (limits[0], resource.getrlimit(what)[1]))  # each its own

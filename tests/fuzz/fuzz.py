@@ -55,7 +55,7 @@ def names() -> list[str]:
 
 
 def try_one(make: Callable, seed: int, name: str, case: int) -> tuple[bool, str]:
-    """Whether the input of a case was read, and what was said; raises what is a finding."""
+    """Try one case: return True if the input was read, and the message; raise a finding."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode()), case])
     data, read = make(rng)
     way, bent = bending.bent(data, rng)
@@ -135,7 +135,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2400, help="no new input for a decoder after so long")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
     parser.add_argument("--only", action="append", help="a decoder by name; or the beginning of names")
-    parser.add_argument("--case", type=int, help="try this case alone, and show what is said")
+    parser.add_argument("--case", type=int, help="try this case alone, and print its message")
     parser.add_argument("--json", type=Path, help="write the table to this file, too")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -35,7 +35,7 @@ def arrays(folder: Path, rng: np.random.Generator) -> tuple[bytes, Read]:
 
     def read(content: bytes) -> None:
         state = load_arrays(written(folder, "bent.h5", content))
-        assert state["model"]["step"] == 7 and state["model"]["w"].shape == (3, 4)  # what is read, is what was written
+        assert state["model"]["step"] == 7 and state["model"]["w"].shape == (3, 4)  # the values written above
 
     return content, read
 
@@ -58,7 +58,7 @@ def machine(folder: Path, rng: np.random.Generator) -> tuple[bytes, Read]:
     def read(content: bytes) -> None:
         try:
             document = json.loads(content.decode())
-        except (ValueError, RecursionError) as error:  # the command reads the file and says so
+        except (ValueError, RecursionError) as error:  # the command reads the file and reports this
             raise MpicompError("no JSON") from error
         machines.load(document, "machine.json").quiet()
 

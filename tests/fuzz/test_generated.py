@@ -1,4 +1,4 @@
-"""Messages and journals that hypothesis makes up: what is written is read back, what nobody wrote is refused.
+"""Generated messages and journals (hypothesis): every written one is read back, any other is refused.
 
 `fuzz.py` bends many more inputs at random; here a failure ends as the shortest input that shows it. Forms of indices
 by themselves: tests/ops/test_lists.py; texts and data sets: test_generated_sets.py.
@@ -79,7 +79,7 @@ def test_edited_inputs_are_read_or_refused(place, name):
 
 @st.composite
 def parts(draw):
-    """What the workers of a rank send of a vector: its length, and a form, ascending indices and codes of each."""
+    """Messages of a rank's workers about a vector: its length, and a form, ascending indices and codes of each."""
     n = draw(st.integers(1, 300))
     workers = draw(st.lists(st.tuples(st.sampled_from(["plain", "gaps", "bitmap", "auto"]),
                                       st.sets(st.integers(0, n - 1), max_size=n), st.binary(max_size=20)),
@@ -169,7 +169,7 @@ def kept(batches, start, end):
 @tries(80)
 @given(batches=journals(), data=st.data())
 def test_a_journal_cut_anywhere_keeps_every_whole_frame(place, batches, data):
-    """What a kill in the middle of a write leaves."""
+    """A kill in the middle of a write leaves such a journal."""
     head = start_of_a_journal(place)
     whole = head + b"".join(frame for _, frame in batches)
     end = data.draw(st.integers(len(head), len(whole)))

@@ -1,4 +1,4 @@
-"""Schemes and data sets that hypothesis makes up: what is written is read back the same, or refused in our words."""
+"""Generated schemes and data sets (hypothesis): each is read back the same, or refused with one of our errors."""
 
 from __future__ import annotations
 

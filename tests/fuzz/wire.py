@@ -84,7 +84,7 @@ def pairs(filled: bool, rng: np.random.Generator) -> tuple[bytes, Read]:
 
 
 def selection(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:
-    """What ScaleCom's leader broadcasts: as many bytes as expected, whatever they say."""
+    """A broadcast of ScaleCom's leader: as many bytes as expected, with arbitrary content."""
     step, _, (u,) = step_on(text, rng)
     wire = step.selector.select(u, step)
 
@@ -131,7 +131,7 @@ def piece(rng: np.random.Generator) -> tuple[bytes, Read]:
 
 
 def verdict(rng: np.random.Generator) -> tuple[bytes, Read]:
-    """What a rank says where ranks disagree: always an error that names it, whatever it said."""
+    """A rank's message if ranks disagree: always an error that names the rank, whatever the message."""
     said = {"signature": f"step {rng.integers(100)} of topk", "error": "ValueError", "text": "no"}
     text = json.dumps(said if rng.random() < 0.5 else {"signature": said["signature"]}).encode()
 

@@ -2,8 +2,8 @@
 
 Each case works on copies of its arrays in turn, together larger than the cache, so that every call reads memory; times
 are the device's alone (timing.py). "must move" are the bytes that have to be read or written once; a copy of the same
-arrays' bytes is measured first, and a case's rate is given as a share of that. What a case writes is overwritten
-before, and then compared with what CuPy's own functions give. A case that fails is told, and the others go on.
+arrays' bytes is measured first, and a case's rate is given as a share of that. A case's outputs are overwritten first,
+and then compared with those of CuPy's own functions. A case that fails is reported, and the others go on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Call = Callable[[Any], Any]
 
 
 class Case(NamedTuple):
-    """What is timed on one set of arrays; ``moved`` bytes have to be read or written."""
+    """A timed operation on one set of arrays; it must read or write ``moved`` bytes."""
 
     name: str
     moved: int
@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 def sets(xp: Any, n: int) -> list[dict[str, Any]]:
-    """As many sets of arrays as it takes to pass over the cache several times, two at least."""
+    """Sets of arrays, enough to exceed the cache several times, at least two."""
     from mpicomp.ops import gpu
 
     cache = xp.cuda.Device().attributes["L2CacheSize"]
@@ -143,7 +143,7 @@ def largest_are_right(xp: Any, sizes: Any, found: Any, k: int) -> bool:
 
 
 def is_right(xp: Any, case: Case, s: Any) -> bool | None:
-    """Whether a call gives what it should, nothing of it having been there before."""
+    """Return True if a call writes the right result over arrays that held none of it."""
     for name in case.writes:
         s[name].view(xp.uint8).fill(0xA5)
     found = case.call(s)
@@ -158,7 +158,7 @@ def copy_rate(xp: Any, arrays: list[Any], busy: Busy) -> float:
 
 def row(name: str, n: int, moved: int, spent: tuple[float, bool], rate: float,
         target: float | None = None) -> dict[str, Any]:
-    """One result: seconds, bytes a second, and the share of what a copy moves a second."""
+    """One result: seconds, bytes per second, and the share of a copy's bytes per second."""
     time, ahead = spent
     return {"case": name, "elements": n, "moved_bytes": moved, "seconds": time, "bytes_per_s": moved / time,
             "of_copy": moved / time / rate, "target": target, "queued_ahead": ahead}
@@ -173,7 +173,7 @@ def kernels(xp: Any, n: int) -> Iterator[dict[str, Any]]:
         try:
             right = is_right(xp, case, arrays[0])
             found = row(case.name, n, case.moved, seconds(xp, case.call, arrays, busy), rate, case.target)
-        except Exception as error:  # whatever it is: it is told as a failure, and the other figures are measured
+        except Exception as error:  # of any class: it is reported as a failure, and the other figures are measured
             found, right = failure(f"{case.name}, {n} elements", error), False
         if case.name == AGAINST:
             ours = found.get("seconds")
@@ -220,7 +220,7 @@ def staging(xp: Any, nbytes: int = STAGED) -> Iterator[dict[str, Any]]:
 
 
 def scalecom(xp: Any) -> Iterator[dict[str, Any]]:
-    """What a leader's step of ``scalecom`` queues for ResNet-50's tensors, all of it, from gradients to means."""
+    """Operations that a leader's step of ``scalecom`` queues for ResNet-50's tensors, from gradients to means."""
     from mpicomp.ops import gpu
 
     shapes, busy = resnet50(), Busy(xp)
@@ -267,7 +267,7 @@ def main(sizes: list[int]) -> int:
 
 
 def told(part: str, results: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A part's results, and why it ended where it did not come to its end."""
+    """A part's results, and the error if it did not finish."""
     try:
         yield from results
     except Exception as error:

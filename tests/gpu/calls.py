@@ -1,4 +1,4 @@
-"""In every rank of an MPI job: all-reduces of arrays in GPU memory, whoever made them and wherever they lie.
+"""Program of every rank of an MPI job: all-reduces of arrays in GPU memory, of every library and device.
 
 ``mpirun -n 2 python tests/gpu/calls.py``; rank 0 prints a JSON line a case. Sums of small integers, compared exactly.
 """
@@ -58,7 +58,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 
 
 class Calls:
-    """What is tried on one communicator."""
+    """Calls on one communicator."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -90,7 +90,7 @@ class Calls:
         np.testing.assert_array_equal(source.get().ravel(), self.total(N))
 
     def streams(self) -> None:
-        """What is queued on the current stream comes before the sum, and what comes after sees it."""
+        """Work queued on the current stream runs before the sum, and later work sees the sum."""
         for stream in (cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(), cupy.cuda.Stream.ptds):
             with stream:
                 x = cupy.asarray(self.own(N))
@@ -129,7 +129,7 @@ class Calls:
         np.testing.assert_array_equal(x.get(), self.total(N))
 
     def parts(self) -> None:
-        """Of arrays: slices, counts; what is not contiguous, or half on the host, is refused."""
+        """Parts of arrays: slices, counts; arrays that are not contiguous, or half on the host, are refused."""
         x = cupy.asarray(self.own(N))
         self.comm.Allreduce(MPI.IN_PLACE, x[10:500])
         self.comm.Allreduce(MPI.IN_PLACE, [x[1000:], 500, MPI.FLOAT])
@@ -142,7 +142,7 @@ class Calls:
                 self.comm.Allreduce(*refused)
             except BufferRefused:
                 continue
-            raise AssertionError("what is refused on the host was taken")
+            raise AssertionError("an argument that is refused on the host was accepted")
 
     def state(self, scheme: str) -> None:
         """A reducer goes on bit for bit from its state, on a GPU that need not be the current one, into ``out``."""

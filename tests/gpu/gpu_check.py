@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 
 def parts(elements: list[int] | None = None) -> list[Part]:
-    """In the order in which they run: what is quick and tells most first."""
+    """The parts in the order in which they run: quick and informative ones first."""
     python = sys.executable
     tests = [python, *KERNEL_TESTS, "-p", "no:xdist", "--maxfail=20"]
     under = ["compute-sanitizer", "--error-exitcode", "9", "--target-processes", "all", "--tool"]
@@ -79,7 +79,7 @@ def parts(elements: list[int] | None = None) -> list[Part]:
 
 
 def why_skipped(part: Part) -> str | None:
-    """What a part needs that is not usable here."""
+    """The requirements of a part that are not usable here."""
     lacking = [one for one in map(machine.probed, part.needs) if not one.usable]
     return "; ".join(f"{one.name} is missing ({one.detail}): {one.advice}" for one in lacking) or None
 
@@ -87,7 +87,7 @@ def why_skipped(part: Part) -> str | None:
 # ---- running
 
 class Cut(BaseException):
-    """The check itself is told to end."""
+    """A signal asks the check itself to end."""
 
 
 @contextmanager

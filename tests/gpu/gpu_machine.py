@@ -88,7 +88,7 @@ def environment() -> dict[str, str]:
 
 
 def compiled() -> bool:
-    """Whether the extension of this Python's version lies in this copy of the package."""
+    """Return True if this copy of the package has the extension for this Python's version."""
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
     return any((ROOT / "mpicomp" / "ops" / f"_cpu{suffix}").exists() for suffix in suffixes)
 
@@ -106,7 +106,7 @@ def has(module: str) -> bool:
 
 
 def ask(command: list[str], seconds: float = PROBE_S) -> tuple[bool, str]:
-    """Whether a command succeeds, and the last line that it printed."""
+    """Run a command: return True if it succeeds, and the last line that it printed."""
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, errors="replace",
                               stdin=subprocess.DEVNULL, timeout=seconds, check=False)  # fmt: skip
@@ -235,7 +235,7 @@ def to_carry(findings: list[Finding]) -> str:
     packages = [package for one in findings if not one.usable for package in one.carry]
     lines = [f"missing: {one.name} ({one.detail}): {one.advice}" for one in findings if not one.usable]
     if packages:
-        lines += ["", "Fetch wheels where there is a network, and carry the folder here:", f"  {download(packages)}",
+        lines += ["", "Fetch wheels on a machine with a network, and carry the folder here:", f"  {download(packages)}",
                   "then add to both calls:", "  --wheels wheels"]
     return "\n".join(lines)
 

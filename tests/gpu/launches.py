@@ -1,4 +1,4 @@
-"""What steps queue on a GPU, and how often the host waits: ``python tests/gpu/launches.py [SCHEME ...]``.
+"""Count a step's launches on a GPU, and the host's waits: ``python tests/gpu/launches.py [SCHEME ...]``.
 
 Prints a row of docs/development/gpu.md's table per scheme (default: all), with the kernels on the CPU: minutes. Under
 ``mpirun`` that is what rank 0 does among the others.

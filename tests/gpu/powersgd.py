@@ -1,7 +1,7 @@
 """A step of PowerSGD on ResNet-50's gradients, ours beside PyTorch's hook.
 
-``python tests/gpu/powersgd.py [cpu] [DIVISOR]``. One process, so that nothing travels: what is timed is the work on the
-device, and what Python adds. Both keep an error memory and start from the last step's factor; medians over steps, each
+``python tests/gpu/powersgd.py [cpu] [DIVISOR]``. One process, so that nothing travels: the times are those of the work
+on the device and in Python. Both keep an error memory and start from the last step's factor; medians over steps, each
 waited for; a JSON line each. ``cpu`` tries it without a GPU, DIVISOR makes the layers narrower.
 """
 
@@ -24,12 +24,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 import mpicomp
 
 RANK, WARM, STEPS = 4, 4, 15
-MOVED = 32  # bytes an element: two products read gradient and memory, the mean is written, the memory is updated
+MOVED = 32  # bytes per element: two products read gradient and memory, the mean is written, the memory is updated
 Step = Callable[[], Any]
 
 
 class Bucket:
-    """What PyTorch's hook asks of a bucket of gradients; one that holds all of them."""
+    """Stand-in for PyTorch's bucket of gradients, with the methods that its hook calls; it holds all gradients."""
 
     def __init__(self, shapes: list[tuple[int, ...]], device: str) -> None:
         self._sizes, self._shapes = [int(np.prod(shape)) for shape in shapes], shapes

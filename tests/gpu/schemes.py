@@ -19,7 +19,7 @@ from mpicomp.errors import MpicompError
 from mpicomp.schemes import names
 
 STEPS = 3
-# By themselves in each array, where that is not their way: in as many launches for all arrays as for one.
+# Selection in each array by itself, which is not the default of these: as many launches for all arrays as for one.
 PER_TENSOR = tuple(f"{name}:layers=per-tensor" for name in ("scalecom", "gaussiank", "sidco", "arctopk", "randomk"))
 SHAPES = ((64, 3, 7, 7), (64,), (256, 64), (1000, 33), (1000,), (7,))
 TOLERANCE = 1e-4  # sums may be added up in another order, and what is sent differ in its last bits

@@ -125,7 +125,7 @@ def test_wheels_are_installed_first(machine, capsys, monkeypatch, tmp_path):
 
 
 def test_a_whole_run(machine, capsys, monkeypatch, tmp_path):
-    """What passes, fails, takes too long and lacks something: all in both files, also what a stopped part had found."""
+    """Parts that pass, fail, take too long or lack something are all in both files, with a stopped part's findings."""
     machine("nvidia-smi", "echo 'NVIDIA H200'")
     findings(monkeypatch, "torch")
     figure = {"case": "copy", "elements": 10**6, "moved_bytes": 8 * 10**6, "seconds": 0.004, "bytes_per_s": 2e9,

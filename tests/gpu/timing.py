@@ -23,7 +23,7 @@ BUSY_BYTES = 256 << 20
 
 
 class Remembering:
-    """The run time, but an array that is asked for again is not: calls on set `of` begin anew with `at` = 0."""
+    """The CUDA runtime with host copies remembered: calls on set `of` get them again, in order, from `at` = 0."""
 
     inner: Any = None
 
@@ -76,7 +76,7 @@ class Busy:
 
 
 def seconds(xp: Any, call: Callable[[Any], Any], arrays: list[Any], busy: Busy) -> tuple[float, bool]:
-    """Of one call on the device, the arrays taken in turn: the median of batches; and whether all were queued ahead."""
+    """Seconds of one call on the device, the arrays in turn: median of batches; and True if all were queued ahead."""
     with remembered() as host:
 
         def batch(count: int) -> None:

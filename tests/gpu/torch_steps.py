@@ -1,7 +1,7 @@
 """A small PyTorch model trained by DistributedOptimizer on the GPU and, from the same start, on the CPU: same weights.
 
-``python tests/gpu/torch_steps.py [cpu]``; also under mpiexec. Rank 0 prints a JSON line a scheme. ``cpu`` compares
-the CPU with itself, which tries the script where there is no GPU.
+``python tests/gpu/torch_steps.py [cpu]``; also under mpiexec. Rank 0 prints one JSON line per scheme. ``cpu`` compares
+the CPU with itself, which tries the script without a GPU.
 """
 
 from __future__ import annotations

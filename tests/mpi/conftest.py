@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-# For one test: less than the limit of tests/run_mpi.py, so that a rank prints where it is before the job is killed.
+# For one test: less than the limit of tests/run_mpi.py, so that a rank prints its stack before the job is killed.
 STUCK_SECONDS = float(os.environ.get("MPICOMP_TEST_STUCK", 480))
 verdict_comm = MPI.COMM_WORLD.Dup()
 

@@ -1,4 +1,4 @@
-"""Imported before torch: skips the test file, with the reason, where there is no PyTorch or too many ranks.
+"""Imported before torch: skips the test file, with the reason, if PyTorch is missing or there are too many ranks.
 
 Three ranks show what eight would; eight processes that load PyTorch at once take half a minute on two cores.
 One rank is the matter of tests/pytorch.

@@ -1,4 +1,4 @@
-"""Optimizers against formulas written out in float64 and, where it is installed, against PyTorch's."""
+"""Optimizers against formulas written out in float64 and, if PyTorch is installed, against PyTorch's."""
 
 import math
 

@@ -107,7 +107,7 @@ def test_mixed_dtypes_and_nothing_are_refused():
 
 
 class DeviceVector:
-    """What a CuPy array is to the layout: it has no interface of the host's, and knows whose memory it sees."""
+    """Stand-in for a CuPy array: it has no interface of the host's, and knows whose memory it views."""
 
     def __init__(self, held, base=None):
         self.held, self.base = held, base

@@ -44,7 +44,7 @@ def built(folder):
 
 
 def missing(archive):
-    """What should be in an archive and is not."""
+    """Files that are missing from an archive."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             return sorted(set(IN_WHEEL) - set(wheel.namelist()))
@@ -53,7 +53,7 @@ def missing(archive):
 
 
 def runs(wheel, folder):
-    """What the unpacked wheel says of itself; its dependencies are those of this Python."""
+    """Output of the unpacked wheel about itself; its dependencies are those of this Python."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     said = words(sys.executable, "-c", USE, cwd="/", env={**os.environ, "PYTHONPATH": str(folder)})

@@ -1,4 +1,4 @@
-"""What ``pytest`` collects: of the whole tree what one process can run, and a folder apart where it is named."""
+"""Collection of ``pytest``: of the whole tree the tests that one process can run; some folders only if named."""
 
 import subprocess
 import sys

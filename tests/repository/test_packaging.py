@@ -23,7 +23,7 @@ NEEDS = re.compile(r"([A-Za-z0-9_-]+) *>= *([0-9.]+)")
 
 @pytest.fixture(scope="module")
 def said():
-    """What setup.py hands to setuptools."""
+    """Arguments that setup.py passes to setuptools."""
     told = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
@@ -114,6 +114,6 @@ def test_source_archives_carry_no_tests(tmp_path):
 
 
 def test_checkers_of_types_are_told_every_name():
-    """They see the names in __all__; what is found there at run time comes from another table."""
+    """Type checkers see the names in __all__; at run time the names come from another table."""
     assert set(mpicomp.trace.__all__) == set(mpicomp.trace._HOME)
     assert set(mpicomp.__all__) == {"__version__", *mpicomp._HOME, *mpicomp._MODULES}

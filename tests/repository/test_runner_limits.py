@@ -37,7 +37,7 @@ def test_a_process_without_progress_is_given_up():
 
 
 def test_a_hanging_job_ends_and_the_hanging_test_is_named(tmp_path, monkeypatch):
-    """The clock stands still until the test that hangs has begun, so that no slow machine fails this test."""
+    """The clock is frozen until the test that hangs has begun, so that no slow machine fails this test."""
     path, hours = tmp_path / "test_planted.py", itertools.count()
     path.write_text(HANGS)
 

@@ -106,7 +106,7 @@ def check_kernels() -> int:
 
 
 def run(name: str, package: Path) -> int:
-    """What is to be run under a sanitizer, one after the other: the exit code of the first that finds something.
+    """Run the programs under a sanitizer, one after the other: return the exit code of the first with a finding.
 
     First faults that it must find, or its silence would mean nothing.
     """
@@ -129,7 +129,7 @@ def run(name: str, package: Path) -> int:
 
 
 def plain_addresses() -> list[str]:
-    """What goes before a command for addresses that are not random: ThreadSanitizer refuses those of new kernels."""
+    """Command prefix that turns off random addresses: ThreadSanitizer refuses those of new kernels."""
     setarch = shutil.which("setarch")
     possible = setarch and subprocess.run([setarch, "-R", "true"], capture_output=True).returncode == 0
     return [setarch, "-R"] if possible else []

@@ -65,7 +65,7 @@ def ranks_of_a_node(size: int) -> None:
 
 
 def helper_threads(count: int) -> None:
-    """What a helper thread and its caller do at the same time: every operation on arrays of their own."""
+    """Work of a helper thread and its caller at the same time: every operation on arrays of their own."""
 
     def work(number: int) -> None:
         rng = np.random.default_rng(number)

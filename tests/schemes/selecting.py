@@ -1,4 +1,4 @@
-"""What tests of selectors share: a step without ranks, one call for every selector, vectors of many kinds."""
+"""Helpers of the selectors' tests: a step without ranks, one call for every selector, vectors of many kinds."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ PAST_FLOAT32 = 2**24 + 3
 
 
 def fake_step(n, ops=cpu, number=0, cuts=(), seed=0):
-    """What selectors ask of a step; ``cuts`` are the inner ends of the spans."""
+    """Stand-in for a step, with the attributes that selectors use; ``cuts`` are the inner ends of the spans."""
     ends = [0, *cuts, n]
     return SimpleNamespace(
         ops=ops, number=number, n=n, spans=list(pairwise(ends)),

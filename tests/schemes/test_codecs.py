@@ -21,7 +21,7 @@ ROUNDS = 600
 
 
 class FakeStep:
-    """What a codec sees of a step, without ranks."""
+    """Stand-in for a step, with the attributes that codecs use, without ranks."""
 
     def __init__(self, dtype=np.float32, number=0, tensors=TENSORS, workers=1, lam=0.25):
         self.ops, self.dtype, self.number = ops_for(np.empty(0)), np.dtype(dtype), number
@@ -64,7 +64,7 @@ def encode(part, values, place, step):
 
 
 def through(part, values, place, step):
-    """What receivers read, from bytes that they got, into memory that was something else before."""
+    """Values that a receiver decodes from the bytes, into memory that held other values."""
     codes = np.array(encode(part, values, place, step).view(np.uint8))
     decoded = part.decode(codes, place, step)
     assert decoded.dtype == step.dtype
@@ -331,7 +331,7 @@ def test_natural_holds_every_range_of_the_type(dtype, exponent):
     values[17] = largest
     decoded = through(codec("natural"), values, whole(), FakeStep(dtype))
     assert np.isfinite(decoded).all()
-    floor = np.finfo(dtype).tiny  # what is below becomes that or zero
+    floor = np.finfo(dtype).tiny  # smaller magnitudes become this or zero
     big = np.abs(values) >= floor
     assert (np.abs(decoded[big]) <= 2 * np.abs(values[big].astype(np.longdouble))).all()
     assert (np.abs(decoded[big]) >= np.abs(values[big]) / 2).all()
@@ -343,7 +343,7 @@ def test_natural_holds_every_range_of_the_type(dtype, exponent):
 @pytest.mark.parametrize("text", ["natural", "scaled-integer", "stochastic", "levels", "one-bit", "sign"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_not_hidden(text, bad):
-    """Where the caller allows such gradients, they spread; encoding them raises nothing on one rank alone."""
+    """If the caller allows such gradients, they spread; encoding them raises nothing on one rank alone."""
     values = values_of()
     values[100] = bad
     with np.errstate(invalid="ignore"):

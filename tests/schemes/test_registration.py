@@ -93,7 +93,7 @@ def test_an_unknown_kind_is_refused():
 
 @pytest.mark.parametrize("kind", schemes.PARTS)
 def test_our_own_parts_would_pass(kind):
-    """What is asked of users' parts is no more than what ours have."""
+    """The registration demands no more of users' parts than ours have."""
     for part in list(schemes.PARTS[kind].values()):
         mpicomp.register_part(kind)(type(part.__name__, (part,), {"name": f"my-{part.name}"}))
 
@@ -129,7 +129,7 @@ def test_a_scheme_that_cannot_be_is_refused(changed, message):
 
 
 def test_a_codec_made_from_one_of_ours_decodes_by_itself_in_every_exchange():
-    """Ours write into a vector's pieces; one with a decode of its own is asked for that."""
+    """Our codecs write into a vector's pieces; exchanges call the codec's own decode if it defines one."""
     @mpicomp.register_part("codec")
     class Doubled(codecs.CODECS["sign"]):
         name = "doubled"

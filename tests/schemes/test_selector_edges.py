@@ -1,4 +1,4 @@
-"""What must not trip a selector: spans, lengths, numbers that are not finite, long vectors, wrong options."""
+"""Edge cases of selectors: spans, lengths, numbers that are not finite, long vectors, wrong options."""
 
 import math
 import re

@@ -2,12 +2,12 @@
 
     mpirun -n 2 python tests/soak/soak.py [--steps 100000] [--length 5000] [--minutes N] [--scheme NAME ...]
 
-Every rank makes the steps of each scheme, by turns with small all-reduces of many lengths and some in flight; looks
-at itself after a tenth of them, when everything has been used, and at the end, which is earlier where ``--minutes``
-says so. Compared are resident memory, Python objects (requests and communicators by themselves), open files, threads
+Every rank makes the steps of each scheme, by turns with small all-reduces of many lengths and some in flight. It
+measures itself after a tenth of the steps, when everything has been used, and at the end (earlier with ``--minutes``).
+Compared are resident memory, Python objects (requests and communicators by themselves), open files, threads
 and mapped segments of /dev/shm. MPICH has some 2000 communicators: 100 000 steps make as many, so a leak in MPI itself
-ends the run there. ``--tick`` lets the watchdog speak to MPI all the time, which it otherwise does only for a rank
-that stands still: to find out whether threads disturb each other.
+ends the run there. ``--tick`` lets the watchdog call MPI all the time, which it otherwise does only for a rank
+that makes no progress: to find out whether threads disturb each other.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from mpicomp.comm.safety import watchdog
 
 SCHEMES = ("topk:density=0.01", "scalecom:chunk=100", "gtopk:density=0.01", "oktopk:density=0.01", "powersgd:rank=2",
            "onebit", "qsgd", "terngrad", "half", "sketchsgd:density=0.001")  # fmt: skip
-MEMORY_GROWTH = 8 << 20  # bytes a rank may have more at the end
+MEMORY_GROWTH = 8 << 20  # bytes; limit per rank at the end
 OBJECT_GROWTH = 500
 BLOCK = 1000  # steps between looks at the clock
 
 
 def looked_at() -> dict[str, int]:
-    """What a leak would let grow."""
+    """Counters that a leak would let grow."""
     gc.collect()
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     maps = Path("/proc/self/maps").read_text().splitlines()

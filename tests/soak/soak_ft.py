@@ -5,7 +5,7 @@
 Each run trains on ``--ranks`` ranks under ``mpirun --with-ft ulfm`` with a scheme by turns, and loses random ranks at
 random times, by SIGKILL; with ``--stop`` by SIGSTOP, which Open MPI's detector is to notice. Good: every survivor ends
 by itself with the same bits of the model and of what it says of the losses, all steps done, and the victims named.
-Hung: no rank gets on within the limit; then the ranks' stacks are shown. Anything else is bad, and shown.
+Hung: no rank makes progress within the limit; then the ranks' stacks are shown. Anything else is bad, and shown.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def detector(seconds: float | str) -> list[str]:
 
 
 def last_words(job: subprocess.Popen, limit: float) -> str | None:
-    """What a job says until its end; None where it says nothing new for so many seconds."""
+    """Output of a job until its end; None if it prints nothing new for ``limit`` seconds."""
     said = b""
     while True:
         try:
@@ -94,7 +94,7 @@ def last_words(job: subprocess.Popen, limit: float) -> str | None:
 
 
 def where(job: subprocess.Popen, pids: dict[int, int]) -> str:
-    """Where the ranks hang: their stacks, which they write when they are asked to, also inside MPI."""
+    """Stacks of the hanging ranks, which a signal makes them write, also inside MPI."""
     for pid in pids.values():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("--at-once", action="store_true", help="all of them at the same time")
     parser.add_argument("--stop", action="store_true", help="stop ranks instead of killing them: they seem to hang")
     parser.add_argument("--epochs", type=int, default=12, help="50 steps each")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds in which some rank must get on")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds in which some rank must make progress")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

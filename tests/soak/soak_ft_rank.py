@@ -16,7 +16,7 @@ from mpicomp.trace import NullRecorder
 
 
 class Told(Training):
-    """Says that it is ready when it begins for the first time, and that it gets on."""
+    """A training that prints when it first begins, and its progress."""
 
     def begin(self, comm, loss):
         if loss is None:

@@ -1,4 +1,4 @@
-"""Whether another project's type checker sees this package's types: mypy --strict over a program that imports it."""
+"""This package's types in another project's type checker: mypy --strict over a program that imports it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ try:
 except mpicomp.errors.InvalidArgument as error:
     print(error, mpicomp.__version__.upper())
 """
-# What is wrong on purpose; a checker that sees no types says nothing.
+# Deliberate mistakes; a checker that sees no types reports none of them.
 MISTAKES = {
     "comm.Allreduce(x, x, algorithm=3)": "arg-type",
     "reducer.stats.bytes_sent.upper()": "attr-defined",
@@ -49,7 +49,7 @@ MISTAKES = {
 
 
 def project(folder: Path, text: str) -> str:
-    """What mypy says of a program, in an environment where mpicomp is installed as a package."""
+    """mypy's report on a program, in an environment with mpicomp installed as a package."""
     environment = folder / "environment"
     packages = environment / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=300)

@@ -87,7 +87,7 @@ def test_large(comm, algorithm):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("algorithm", allreduce.names())
 def test_a_factor_multiplies_every_element_once(comm, monkeypatch, algorithm, dtype):
-    """Also those that a schedule hands on before all ranks have theirs; whatever is reduced stays as it is."""
+    """Also elements that a schedule forwards before all ranks have theirs; the input of the sum is not changed."""
     small_segments(monkeypatch, 40)
     factor = 1 / 3  # no power of two: two factors, or one in another precision, would give other bits
     for n in (0, 1, comm.size, 211, 1009):

@@ -1,4 +1,4 @@
-"""What ``auto`` picks: by a table that may come from a file, the same on every rank."""
+"""The choice of ``auto``: by a table that may come from a file, the same on every rank."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def everyone(size, n, dtype):
 
 
 def in_rank_order(vectors, function):
-    """What the documentation promises; half precision in float32, rounded once."""
+    """The sum that the documentation promises; half precision in float32, rounded once."""
     dtype = vectors[0].dtype
     wide = np.float32 if dtype == np.float16 else dtype
     with np.errstate(over="ignore"):

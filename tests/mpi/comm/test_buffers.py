@@ -1,4 +1,4 @@
-"""Everything mpi4py takes as a buffer, what is for MPI's own call, and what is refused."""
+"""Everything mpi4py takes as a buffer; arguments passed on to MPI's own call, and refused ones."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_ranks_that_are_left_out(parent):
 
 
 def test_the_same_bits(world):
-    """Of a group of the ranks, whatever the schedule."""
+    """The bits of a group of ranks are the same by every schedule."""
     with_order = Comm(world, reproducible=True)
     part = with_order.Split(0, -world.rank)
     x = np.random.default_rng(part.rank).standard_normal(999).astype(np.float32)

@@ -152,7 +152,7 @@ def direct(device, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_memory_that_a_node_shares_is_the_hosts(direct, make, dtype):
-    """Even where MPI takes device memory: no rank could read another's there."""
+    """Even if MPI takes device memory: no rank could read another's on the device."""
     own = make()
     x = FakeArray(np.full(1000, own.rank + 1, dtype))
     own.Allreduce(MPI.IN_PLACE, x, algorithm="node_shared")
@@ -169,7 +169,7 @@ def test_sums_in_rank_order_of_memory_that_mpi_takes(direct, make):
 
 @pytest.mark.parametrize("kind", [None, "float16"])
 def test_auto_leaves_memory_that_mpi_takes_on_the_device(world, direct, make, monkeypatch, kind):
-    """Where MPI takes it, the vector does not go through the host unless it was asked for."""
+    """If MPI takes device memory, the vector does not go through the host unless the caller asks for it."""
     if world.size == 1:
         pytest.skip("nothing is sent")
     x = FakeArray(np.zeros((64 << 20) // 4, np.uint16 if kind else np.float32))

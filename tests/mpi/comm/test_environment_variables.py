@@ -45,7 +45,7 @@ CASES = [
 
 @pytest.fixture
 def device(world, monkeypatch):
-    """A device whose memory this MPI is said to take; it is the host's, so it can."""
+    """A device whose memory this MPI claims to take; it is the host's, so it can."""
     fake = FakeDevice()
     device_module.register(fake)
     monkeypatch.setattr(job, "cuda_aware", lambda: (True, "pretended"))

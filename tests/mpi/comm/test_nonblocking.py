@@ -108,7 +108,7 @@ def test_free_waits_for_what_was_started(world):
 
 
 def test_free_waits_for_requests_that_nobody_has(own, world):
-    """MPI's own, too, where no helper thread waits for them."""
+    """MPI's own requests, too, if no helper thread waits for them."""
     comm = Comm(own)
     arrays = [np.ones(200_000, np.float32) for _ in range(3)]
     for x in arrays:
@@ -190,7 +190,7 @@ def test_the_reducer_keeps_dense_arrays_in_flight(world, text, monkeypatch):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("least", [0, 1 << 30], ids=["in flight", "at the end"])
 def test_what_goes_dense_is_read_where_it_is(own, monkeypatch, least, workers):
-    """Of one worker; several are added up first. It stays as it is."""
+    """One worker's vector is read in place and not changed; those of several are added up first."""
     read, start, plain = [], own.start_allreduce, own.allreduce_from
     monkeypatch.setattr(own, "start_allreduce", lambda *args: read.append(args[4]) or start(*args))
     monkeypatch.setattr(own, "allreduce_from", lambda *args: read.append(args[0]) or plain(*args))
@@ -246,7 +246,7 @@ def test_an_overflow_waits_for_dense_arrays_in_flight(own, text, monkeypatch):
 
 @pytest.mark.parametrize("text", ["topk:k=5,dense=1d", "scalecom:chunk=4,dense=1d", "dense:values=bfloat16"])
 def test_an_error_in_mid_step_waits_for_what_is_in_flight(own, text, monkeypatch):
-    """Whatever it is: a codec that refuses its argument, for example."""
+    """Any error: a codec that refuses its argument, for example."""
     monkeypatch.setattr("mpicomp.schemes.averaging.BUCKET_BYTES", 1 << 18)
     waiting, start, wait_for = [], own.start_allreduce, own.wait_for
 

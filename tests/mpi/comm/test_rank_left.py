@@ -78,7 +78,7 @@ def test_every_rank_raises(own, name):
             calls(own)[name]()
     else:
         with pytest.raises(RankLeft, match=rf"rank {last} left a collective .* \(KeyError: '=f'\)"):
-            for _ in range(2):  # a rank that nobody keeps waiting hears of it in the next call
+            for _ in range(2):  # a rank that waits for no other learns of it in the next call
                 calls(own)[name]()
     refused_from_now_on(own)
 
@@ -147,7 +147,7 @@ def test_a_new_comm_works(world, monkeypatch):
 
 
 def test_between_nodes(world, monkeypatch):
-    """Where ranks of a node share memory, and meet those of other nodes on a communicator of its own."""
+    """Ranks of a node share memory, and meet those of other nodes on a communicator of its own."""
     monkeypatch.setenv("MPICOMP_CHECK", "0")
     monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "2")
     comm = Comm(world)

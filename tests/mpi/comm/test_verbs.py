@@ -120,7 +120,7 @@ def test_an_error_of_one_rank_is_raised_by_all(comm):
 
 
 def wrong_calls(last):
-    """What one rank does differently, and what the text must hold."""
+    """The differing call of one rank, and the text that the error must contain."""
     from mpi4py import MPI
 
     x = np.arange(10.0)

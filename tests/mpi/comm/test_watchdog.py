@@ -1,4 +1,4 @@
-"""When a watchdog speaks to MPI beside the rank it watches: only where others may wait for that rank in vain."""
+"""Times at which a watchdog calls MPI beside the rank it watches: only while others may wait for a stuck rank."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rank(clock):
 
 
 def test_a_rank_that_gets_on_is_left_alone(rank):
-    """Whether a tick finds it in a call, in another one like it, or outside."""
+    """A tick finds the rank in a call, in another one like it, or outside."""
     for step in range(100):
         rank.calls.begin("Allreduce")
         if step % 3 == 0:

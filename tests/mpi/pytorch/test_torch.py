@@ -134,7 +134,7 @@ def test_every_scheme(comm, seed, name):
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_dgc_gives_dense_parameters_the_momentum_of_sgd(comm, seed, overlap, nesterov):
-    """Where everything is sent it is SGD with momentum in one process, in all buckets, of weights and of biases."""
+    """Density 1 is SGD with momentum in one process, in all buckets, for weights and for biases."""
     model, alone = made(seed, torch.float64), made(seed, torch.float64)
     text = f"dgc:density=1,masking=no,dense=1d,momentum=0.9,nesterov={'yes' if nesterov else 'no'}"
     optimizer = wrap(model, comm, text, torch.optim.SGD(model.parameters(), lr=0.1), overlap=overlap)
@@ -350,7 +350,7 @@ def gloo(comm, tmp_path_factory):
 
 
 class TorchBucket:
-    """What PyTorch's hooks ask of a bucket."""
+    """Stand-in for DDP's bucket, with the methods that PyTorch's hooks call."""
 
     def __init__(self, gradients):
         self._flat = torch.cat([gradient.reshape(-1) for gradient in gradients])

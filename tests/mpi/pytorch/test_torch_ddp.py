@@ -78,7 +78,7 @@ def step_of(wrapped, own):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("way", WAYS)
 def test_error_memory_stays_with_its_parameter(comm, seed, way, dtype, named):
-    """As a Reducer of the gradients by name, which knows no buckets."""
+    """Expected: the result of a Reducer of the gradients by name, which knows no buckets."""
     options, dense = WAYS[way]
     model = Weighted(dtype)
     wrapped, hook = hooked(model, comm, "topk:density=0.2", named=named, **options)

@@ -119,7 +119,7 @@ def test_a_bucket_waits_for_every_stream_that_wrote_into_it(comm, seed, streams,
 
 
 def sum_of_gradients(model, everyone):
-    """What the ranks' batches give together, without the optimizer's hooks."""
+    """Sum of the gradients of all ranks' batches, without the optimizer's hooks."""
     values = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
     for x in everyone:
         torch.func.functional_call(model, values, (x,)).sum().backward()
@@ -127,7 +127,7 @@ def sum_of_gradients(model, everyone):
 
 
 class TorchBucket:
-    """What DDP hands to a hook."""
+    """Stand-in for the bucket that DDP passes to a hook."""
 
     def __init__(self, flat, parameter):
         self.flat, self.parameter = flat, parameter

@@ -55,7 +55,7 @@ def states(optimizer):
 
 
 def memory_of(optimizer, names):
-    """What is kept of some parameters: residuals, velocities and this rank's pieces of second memories."""
+    """Kept state of some parameters: residuals, velocities and this rank's pieces of second memories."""
     kept = {}
     for reducer in optimizer.reducers.values():
         bucket, state = reducer._laid_out.bucket, reducer.state_dict()

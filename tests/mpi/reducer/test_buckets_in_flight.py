@@ -31,7 +31,7 @@ def own(world):
 
 @pytest.fixture
 def started(own, monkeypatch):
-    """How many elements every all-reduce in flight had, in order."""
+    """Number of elements of every all-reduce in flight, in order."""
     sizes, start = [], own.start_allreduce
     monkeypatch.setattr(own, "start_allreduce", lambda x, *rest: sizes.append(x.size) or start(x, *rest))
     return sizes
@@ -132,7 +132,7 @@ def test_nothing_leaves_in_a_step_that_does_not_count(own, started, policy, monk
 
 
 def test_an_error_in_flight_is_raised_by_the_step(own, monkeypatch):
-    """Also that of a bucket in the middle; what was started before and after it is no danger to the next step."""
+    """Also that of a bucket in the middle; the buckets started before and after it do not disturb the next step."""
     if not THREADS or own.size == 1:
         return
     monkeypatch.setattr(averaging, "BUCKET_BYTES", 4096)
@@ -176,7 +176,7 @@ def test_bytes_of_mpis_own_call_in_flight_are_counted(world, monkeypatch):
 
 
 def test_a_state_of_other_pieces_is_refused_before_anything_is_in_flight(own, started, monkeypatch, seed):
-    """What is in flight when a step ends reads and writes memory that was given up."""
+    """An all-reduce in flight after the step's end would read and write freed memory."""
     monkeypatch.setattr(run_step, "IN_FLIGHT_BYTES", 1)
     grads = dict(zip("wb", drawn(own, seed)[0], strict=True))
     first, second = (Reducer(own, "onebit:dense=1d") for _ in range(2))

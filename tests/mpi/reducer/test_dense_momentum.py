@@ -40,7 +40,7 @@ def of_workers(seed, workers, step):
 
 
 class Published:
-    """What the authors' memory does with an array that was all-reduced: ``compensate(..., accumulate=False)``."""
+    """The authors' memory for an array that was all-reduced: ``compensate(..., accumulate=False)``."""
 
     def __init__(self, scheme):
         self.mu, self.nesterov = scheme.options["momentum"], scheme.options["nesterov"] == "yes"
@@ -212,7 +212,7 @@ def test_resume_is_bit_exact(comm, seed, text):
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_state_without_velocity_begins_at_zero_and_says_so(comm, seed, begun):
-    """As states were saved before there was one: a warning of rank 0, where the arrays' layout is known."""
+    """A saved state may lack the velocity: rank 0 warns once the arrays' layout is known."""
     first, second = (mpicomp.Reducer(comm, TEXTS[0]) for _ in range(2))
     for step in range(STEPS):
         first.reduce(gradients(seed, comm.rank, step))

@@ -40,7 +40,7 @@ def faulty_reducer(world, monkeypatch, text):
 
 
 def common_calls(world, fault, do):
-    """How many collectives all ranks begin alike in ``do``: from there on some ranks leave out messages."""
+    """Number of collectives that all ranks begin in the same order in ``do``; later some ranks skip messages."""
     names, begun = [], fault.begun
     fault.begun = lambda name: (names.append(name), begun(name))
     try:

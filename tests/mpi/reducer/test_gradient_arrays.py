@@ -11,7 +11,7 @@ from exporter import FLOAT, FLOAT8, Exporter, bfloat16, floats
 import mpicomp
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
 
-pytestmark = pytest.mark.filterwarnings("ignore:the matrix subclass")  # an odd array, and NumPy says so
+pytestmark = pytest.mark.filterwarnings("ignore:the matrix subclass")  # NumPy warns about this odd array
 
 N = 12
 SCHEMES = ["dense", "half", "topk:density=0.5"]

@@ -1,4 +1,4 @@
-"""What a step queues on a GPU, and how often the host waits for it: counted, the kernels run on the CPU."""
+"""Counts of a step's launches on a GPU and of the host's waits; here the kernels run on the CPU."""
 
 from __future__ import annotations
 

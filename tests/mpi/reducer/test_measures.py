@@ -134,7 +134,7 @@ def test_of_other_memories(comm, seed, text):
         norm = np.linalg.norm(state["memory/0/residual"])
         np.testing.assert_allclose(measures["memory_norm"], comm.allreduce(norm) / comm.size, rtol=1e-5)
         assert measures["hamming"] == 0
-        if "dgc" in text or "shifted" in text:  # what is left of u is what is kept
+        if "dgc" in text or "shifted" in text:  # these memories keep exactly the unsent part of u
             np.testing.assert_allclose(measures["compression_error"], comm.allreduce(norm**2) / comm.size, rtol=1e-5)
         if text.startswith("localsgd"):
             assert measures["contraction"] == (0 if step % 2 else 1)

@@ -29,7 +29,7 @@ PLAIN = [text for text in ALL if text.partition(":")[0] in ("dense", "half")]
 
 
 def gradients(seed, rank, step, size, dtype):
-    """Of magnitudes from half of ``size`` up to it."""
+    """Gradients with magnitudes from half of ``size`` up to ``size``."""
     rng = np.random.default_rng([seed, rank, step])
     return {name: (rng.choice([-1, 1], shape) * rng.uniform(0.5, 1, shape) * size).astype(dtype)
             for name, shape in SHAPES.items()}
@@ -106,7 +106,7 @@ def test_powersgd_goes_on_after_gradients_that_are_zero(comm, seed):
 
 
 def test_a_second_memory_that_has_grown_too_large_is_refused(comm, seed):
-    """As that of a code whose error may be larger than the value does from step to step."""
+    """A code whose error may exceed the value makes the memory grow from step to step."""
     reducer = mpicomp.Reducer(comm, "qsgd:exchange=pieces")
     reducer.reduce(gradients(seed, comm.rank, 0, 1, np.float32))
     state = reducer.state_dict()

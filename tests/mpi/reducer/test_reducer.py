@@ -360,7 +360,7 @@ def test_a_mean_in_the_place_of_the_gradients_has_the_same_bits(comm, seed, text
         alone, kept = whole.copy(), whole.copy()
         mpicomp.Reducer(comm, text).reduce(alone, out=alone)
         np.testing.assert_array_equal(alone, mpicomp.Reducer(comm, text).reduce(whole))
-        np.testing.assert_array_equal(whole, kept)  # where it is not asked for nothing is overwritten
+        np.testing.assert_array_equal(whole, kept)  # no input is overwritten unless the caller allows it
 
 
 def test_a_refused_step_leaves_the_gradients_whose_place_the_mean_was_to_take(comm, seed):

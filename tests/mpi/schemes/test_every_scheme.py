@@ -1,4 +1,4 @@
-"""What every scheme of the registry promises, on every number of ranks."""
+"""Promises of every scheme of the registry, on every number of ranks."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_resume_is_bit_exact(comm, seed, text):
 
 @pytest.mark.parametrize("text", each(ALL))
 def test_a_state_that_lacks_anything_on_one_rank_is_refused_on_all(comm, seed, text):
-    """Where one rank alone would have to begin anew, the next step would hang, or be of other memories."""
+    """If one rank alone began anew, the next step would hang, or use other memories."""
     first, second = (mpicomp.Reducer(comm, text, measures=1) for _ in range(2))
     for step in range(3):
         first.reduce(gradients(seed, comm.rank, step))
@@ -98,7 +98,7 @@ def test_a_state_that_lacks_anything_on_one_rank_is_refused_on_all(comm, seed, t
 
 @pytest.mark.parametrize("text", each([*ALL, "onebit:memory=none", "topk:memory=update"]))
 def test_a_state_whose_memories_are_missing_on_all_ranks_is_refused(comm, seed, text):
-    """They would be taken for zero. What is no memory begins anew; before the first step there is none."""
+    """They would be taken for zero. Other state begins anew; before the first step there is none."""
     first, second = (mpicomp.Reducer(comm, text) for _ in range(2))
     second.load_state_dict({key: value for key, value in second.state_dict().items() if "/" not in key})
     for step in range(2):
@@ -116,7 +116,7 @@ def test_a_state_whose_memories_are_missing_on_all_ranks_is_refused(comm, seed, 
 @pytest.mark.parametrize("text", each(text for text in ALL if not memory_of(text).local_steps))
 @pytest.mark.parametrize("resumes", [False, True])
 def test_a_first_step_that_is_refused_leaves_nothing_of_its_layout(comm, seed, text, resumes):
-    """Not even in parts that took it before ranks agreed; what was loaded stays."""
+    """Not even in parts that took it before ranks agreed; a loaded state stays."""
     reducer, other = mpicomp.Reducer(comm, text), mpicomp.Reducer(comm, text)
     if resumes:
         other.reduce(gradients(seed, comm.rank, 0))

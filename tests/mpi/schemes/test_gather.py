@@ -8,7 +8,7 @@ import mpicomp
 from mpicomp.errors import CorruptMessage
 from mpicomp.schemes.wire import message_format
 
-HEADER = 32  # bytes a worker
+HEADER = 32  # bytes per worker
 
 
 def gradient(seed, rank, n, dtype=np.float32):
@@ -16,7 +16,7 @@ def gradient(seed, rank, n, dtype=np.float32):
 
 
 def bytes_of_all(comm, reducer):
-    """What all ranks sent in the last step."""
+    """Sum of the bytes that all ranks sent in the last step."""
     sent = np.array([reducer.stats.bytes_sent])
     comm.Allreduce(MPI.IN_PLACE, sent)
     return int(sent[0])
@@ -41,7 +41,7 @@ def test_every_form_of_indices_gives_the_same_mean(comm, seed, form, density, n)
     ("plain", 8000, 80, 320), ("bitmap", 8000, 80, 1000), ("auto", 8000, 4000, 0), ("auto", 65536, 65536, 0),
 ])
 def test_bytes_equal_the_formula(comm, form, n, k, index_bytes):
-    """A rank hands on (p - 1) messages, whatever the route; 8 bytes tell its length to each, and one agreement."""
+    """A rank forwards (p - 1) messages by any route, with 8 bytes for the length of each, and has one agreement."""
     reducer = mpicomp.Reducer(comm, f"topk:k={k},indices={form},switch=never")
     grad = np.zeros(n, np.float32)
     grad[:k] = np.arange(k, 0, -1)
@@ -80,9 +80,9 @@ BENT = {"plain": lambda written: written.view(np.int32)[::-1].copy().view(np.uin
 
 @pytest.mark.parametrize("form", BENT)
 def test_a_damaged_list_is_refused_by_all_who_get_it(world, monkeypatch, form):
-    """With the same text, and nobody hangs. Its sender, which reads no message of its own, is told by their end."""
+    """With the same text and without a hang. Its sender, which reads no message of its own, learns it at their end."""
     if world.size == 1:
-        pytest.skip("nobody gets it")
+        pytest.skip("no other rank gets it")
     pack, damages = message_format.pack, world.rank == world.size - 1
 
     def bent(parts, ops):

@@ -126,9 +126,9 @@ def bent(write, pairs, step, length=None):
 @pytest.mark.parametrize("text", ["gtopk:k=20", "gtopk:k=20,values=float16", "oktopk:k=20", "oktopk:k=20,period=1"])
 @pytest.mark.parametrize("when", ["first", "later"])
 def test_a_damaged_list_of_one_rank_is_refused_by_all(comm, seed, monkeypatch, text, when):
-    """Also by ranks that never read it, and by its sender: nobody waits for who has given up, and no memory changes."""
+    """Also by ranks that never read it, and by its sender: no rank waits for another, and no memory changes."""
     if comm.size == 1:
-        pytest.skip("nobody gets it")
+        pytest.skip("no other rank gets it")
     reducer, spared, steps = mpicomp.Reducer(comm, text), mpicomp.Reducer(comm, text), 3 if when == "later" else 0
     for step in range(steps):
         for one in (reducer, spared):

@@ -37,7 +37,7 @@ def mean_of(sent):
 
 
 def sent_of(u, k=K):
-    """What top-k sends of each worker's u, as dense rows."""
+    """Elements that top-k sends of each worker's u, as dense rows."""
     sent = np.zeros_like(u)
     for one, from_u in zip(sent, u, strict=True):
         chosen = top(from_u, k)
@@ -94,7 +94,7 @@ def test_dgc_equals_the_simulation(comm, seed, nesterov, masking, extra):
 @pytest.mark.parametrize("nesterov", ["yes", "no"])
 @pytest.mark.parametrize("text", ["dgc:density=1,masking=no", "topk:density=1,memory=update"])
 def test_momentum_without_compression_is_sgd_with_momentum(comm, seed, text, nesterov):
-    """As PyTorch writes it: buffer = mu buffer + g; step = buffer, or g + mu buffer (Nesterov)."""
+    """PyTorch's formula: buffer = mu buffer + g; step = buffer, or g + mu buffer (Nesterov)."""
     reducer = mpicomp.Reducer(comm, f"{text},momentum=0.5,nesterov={nesterov}")
     buffer = np.zeros(N)
     for step in range(STEPS):
@@ -198,7 +198,7 @@ def test_wire_bytes_are_those_of_pairs(comm, seed, text):
 # -- error reset
 
 def reset_simulation(everyone, period, between, k):
-    """What `error-reset` does: x_i and e_i of all workers, and what was sent, step by step (lr = 1, x_0 = 0)."""
+    """Simulation of `error-reset`: x_i, e_i and sent elements of all workers, step by step (lr = 1, x_0 = 0)."""
     x, e = np.zeros((2, *everyone.shape[1:]))
     for t, g in enumerate(everyone.astype(float), 1):
         if t % period == 0:
@@ -307,7 +307,7 @@ def test_silent_steps_refuse_dense_arrays(comm, seed):
 @pytest.mark.parametrize("nonfinite", ["raise", "skip", "allow"])
 @pytest.mark.parametrize("text", ["localsgd:period=3", f"{RESET},period=3,between=nothing,k=5"])
 def test_a_non_finite_gradient_in_a_silent_step(comm, seed, text, nonfinite):
-    """It is left out by its own rank at once; all are told in the next step that sends."""
+    """Its own rank leaves it out at once; the others learn of it in the next step that sends."""
     reducer = mpicomp.Reducer(comm, text, nonfinite=nonfinite)
     good = gradient(seed, comm.rank, 0)
     bad = good.copy()

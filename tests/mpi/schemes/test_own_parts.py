@@ -1,4 +1,4 @@
-"""A mistake in a part of one's own, on one rank alone: told to all before they agree, and after if the part says so."""
+"""A user's part that fails on one rank: all ranks raise before the agreement, and after it if the part reports it."""
 
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
 
 class Filled(Mistaken, Exchange):
-    """As in docs/quickstart/compressor.md, where what may fail on one rank is told to all."""
+    """The exchange of docs/quickstart/compressor.md, which reports an error of one rank to all."""
 
     name, reference, options = "told-filled", "a test", ()
     takes, codecs = "any", "float"

@@ -197,7 +197,7 @@ def sent_by_all(comm, reducer):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bytes_of_1_bit_sgd(comm, seed, workers):
-    """One bit a value each way and two floats a column, not a byte a sign; no padding."""
+    """One bit per value each way and two floats per column, not a byte per sign; no padding."""
     n, p, column = 10_000, comm.size, 1000
     reducer = mpicomp.Reducer(comm, f"onebit:column={column}", workers=workers)
     reducer.reduce(np.squeeze(gradient(seed, comm.rank, 0, workers * n).reshape(workers, n)))

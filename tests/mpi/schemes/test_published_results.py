@@ -39,7 +39,7 @@ def test_sending_everything_is_dense(comm, seed, text):
 
 
 def test_beta_of_one_is_plain_error_feedback(comm, seed):
-    """Chen et al., ScaleCom, equation 5 with beta = 1: what was not sent is kept as it is."""
+    """Chen et al., ScaleCom, equation 5 with beta = 1: unsent elements are kept unchanged."""
     reducer, kept = mpicomp.Reducer(comm, "scalecom:chunk=8,beta=1"), np.zeros(N, np.float32)
     for step in range(5):
         u = kept + gradient(seed, comm.rank, step)

@@ -1,4 +1,4 @@
-"""What is said of schemes that hardly anybody wants: once, on one rank, and it is true."""
+"""Warnings about rarely wanted schemes: printed once, on one rank, and true."""
 
 from __future__ import annotations
 

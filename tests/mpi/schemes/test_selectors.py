@@ -35,7 +35,7 @@ def target(options, n):
 
 
 def agreed_indices(scheme, number, u):
-    """What all ranks agree on, from everything all workers have."""
+    """Indices that all ranks agree on, from the vectors of all workers."""
     options, n = scheme.options, u.shape[1]
     k, seed = target(options, n), options["seed"]
     if scheme.name == "randomk":
@@ -159,7 +159,7 @@ def test_bytes_of_agreed(comm, text, numbers):
 @pytest.mark.parametrize("name", ["adacomp:codec=float", "gaussiank:density=0.01", "sidco:density=0.01",
                                   "topk:selector=sampled,density=0.01"])
 def test_bytes_of_gathered_pairs(comm, seed, name):
-    """(p-1) k (v + i) bytes a rank: 4 + 4 for plain indices, a header of 32 bytes a worker, and the lengths."""
+    """(p-1) k (v + i) bytes per rank: 4 + 4 for plain indices, a header of 32 bytes per worker, and the lengths."""
     separator = "," if ":" in name else ":"
     reducer = mpicomp.Reducer(comm, f"{name}{separator}indices=plain")
     grad = np.random.default_rng([seed, comm.rank]).standard_normal(20_000).astype(np.float32)

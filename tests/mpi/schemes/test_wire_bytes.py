@@ -16,7 +16,7 @@ SHAPES = {"w": (64, 48), "v": (1024,)}
 N = 4096
 PLAIN = "indices=plain,switch=never"
 PAIR, HEADER = 4 + 4, 32 + 8  # of a float32 and its index; of a gathered message: its own, and its length beside it
-SLACK = 64  # bytes a rank: numbers that ranks compare
+SLACK = 64  # bytes per rank: numbers that ranks compare
 
 
 def gradient(seed, rank):
@@ -83,7 +83,7 @@ def test_wire_bytes_of_every_scheme_are_known():
 
 
 def bytes_of_all(comm, seed, text, steps=2):
-    """What all ranks handed to MPI in the last step, and how many elements each sent."""
+    """Bytes that all ranks passed to MPI in the last step, and the number of elements each sent."""
     reducer = mpicomp.Reducer(comm, text, algorithm="ring")
     for _ in range(steps):
         reducer.reduce(gradient(seed, comm.rank))
@@ -120,7 +120,7 @@ def most_of_a_rank(comm, seed, name):
 
 @pytest.mark.parametrize("name", ["dense", "randomk", "arctopk", "powersgd", "sketchsgd", "scaled-integer"])
 def test_wire_bytes_of_a_rank_do_not_grow(comm, seed, name):
-    """Of what two ranks send together, a rank of p sends (p-1)/p; blocks of the ring differ by an element."""
+    """A rank of p sends (p-1)/p of the bytes that two ranks send in sum; blocks of the ring differ by an element."""
     expected = EXPECTED[name][1](2, [N, N]) * (comm.size - 1) / comm.size
     assert most_of_a_rank(comm, seed, name) <= expected + 4 * 4 + SLACK
 

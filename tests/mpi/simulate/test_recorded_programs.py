@@ -1,4 +1,4 @@
-"""What the simulation records is what real ranks send; the probe, the checks and the adviser's own runs."""
+"""The simulation records the messages that real ranks send; the probe, the checks and the adviser's own runs."""
 
 from functools import partial
 
@@ -36,7 +36,7 @@ def test_recorded_all_reduces_send_what_real_ones_do(comm, name):
 
 
 def test_what_crosses_shared_memory_is_counted_apart(comm):
-    """As a dense step's statistics say it, as the communicator does, and as the simulation predicts it."""
+    """A dense step's statistics, the communicator's count and the simulation's prediction agree."""
     if comm.size == 1:
         pytest.skip("one rank shares nothing")
     n = 700_001
@@ -108,7 +108,7 @@ def test_checks_time_what_they_are_asked_to(comm, hasty):
 
 
 def mean_of_checks(comm, monkeypatch, text, counted):
-    """What `counted()` grows by in a step, in place of the seconds that a check gives."""
+    """Growth of `counted()` in a step, in place of the seconds that a check gives."""
     def each(call, comm):
         before = counted()
         for _ in range(6):

@@ -1,5 +1,5 @@
-"""A real run, recorded and explained: the rank that was slowed down is found, what was measured is there, and a run
-that stands still is explained while it does. Verdicts are formed on rank 0 and shared."""
+"""A recorded run, explained: the analysis finds the slowed rank and holds the measures, and explains a hanging run
+while it hangs. Rank 0 forms the verdicts and shares them."""
 
 import time
 
