@@ -191,7 +191,7 @@ def bucket_rows(raw, settings):
 
 
 def segments(quick):
-    """What the ring's segments and the parts of `node_shared` cost over hosts."""
+    """Cost of the ring's segments and of the parts of `node_shared` over hosts."""
     n, rows, raw = (4 if quick else 64) * MIB // 4, [], {}
     limit = 8 * allreduce_bytes(n, 4) / BITS["1gbit"]
     with Hosts(4, "1gbit") as cluster:

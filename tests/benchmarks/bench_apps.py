@@ -1,4 +1,4 @@
-"""What compression costs the apps on real data: metrics of ``mpicomp train`` with several schemes.
+"""Accuracy cost of compression in the apps on real data: metrics of ``mpicomp train`` with several schemes.
 
     python tests/benchmarks/bench_apps.py FIGURE... [--quick] [--ranks N] [--output FILE]     all: every figure
 
@@ -47,7 +47,7 @@ def trained(command: str, scheme: str, epochs: float, ranks: int) -> dict:
 def figure(name: str, quick: bool, ranks: int) -> list[dict]:
     command, epochs, few = FIGURES[name]
     print(f"\n## {name}: train {command}, {ranks} ranks, {few if quick else epochs} epochs, one run each\n\n"
-          "| scheme | bits a worker sent | metric | best | loss |\n|---|---|---|---|---|", flush=True)  # fmt: skip
+          "| scheme | bits sent per worker | metric | best | loss |\n|---|---|---|---|---|", flush=True)  # fmt: skip
     rows = []
     schemes = SCHEMES[:2] if quick else SCHEMES
     for scheme in schemes:

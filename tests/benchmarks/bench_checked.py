@@ -1,4 +1,4 @@
-"""What comparing every call costs: a short ``Allreduce`` with ``MPICOMP_CHECK=1`` against one without comparison.
+"""Cost of comparing every call: a short ``Allreduce`` with ``MPICOMP_CHECK=1`` against one without comparison.
 
     mpirun -n 2 python tests/benchmarks/bench_checked.py [--turns 60] [--calls 1000] [--elements 10] [--quick]
 

@@ -1,4 +1,4 @@
-"""What a cluster of four hosts gains: dense schedules and compression schemes beside MPI's own all-reduce.
+"""Speed-up over MPI's own all-reduce on four hosts: dense schedules and compression schemes.
 
     python tests/benchmarks/bench_cluster.py FIGURE... [--quick] [--output FILE]     all: every figure
 
@@ -49,7 +49,7 @@ def step_row(bits, model, n, name, one):
     seconds, native = (median(one["seconds"][key]) for key in (name, "native"))
     sent = one["bytes_per_rank"].get(name, allreduce_bytes(n, 4))
     return {
-        "model": model, "method": name, "ms a step": ms(seconds), "MB a rank": f"{sent / 1e6:.2f}",
+        "model": model, "method": name, "ms per step": ms(seconds), "MB per rank": f"{sent / 1e6:.2f}",
         "wire": f"{8 * sent / bits / seconds:.2f}", "native / it": f"{native / seconds:.2f}",
     }  # fmt: skip
 
@@ -87,7 +87,7 @@ def accuracy_row(report):
     a_step = report["seconds"]["steps"] / report["steps"]
     reached = next((point["step"] for point in report["series"] if point["metric"] >= TARGET), None)
     return {
-        "ms a step": ms(a_step), "last accuracy": f"{report['series'][-1]['metric']:.4f}",
+        "ms per step": ms(a_step), "last accuracy": f"{report['series'][-1]['metric']:.4f}",
         "seconds to the accuracy": f"{reached * a_step:.1f}" if reached else "not reached",
     }  # fmt: skip
 

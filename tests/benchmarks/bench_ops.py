@@ -79,7 +79,7 @@ def cases(n: int) -> list[Case]:
 
 
 def selector_cases(memory, grad, other, lam: float) -> list[Case]:
-    """What selectors measure and choose, alone and before the exact selection that follows; dense updates."""
+    """Cases of the selectors' measures and choices, alone and before the exact selection; of dense updates."""
     n = len(grad)
     values = np.empty(n // 100, np.float32)
     lines = 2 * 64 * len(values)  # a sparse access moves a whole cache line

@@ -44,7 +44,7 @@ ENCODED = {
 
 
 def step_of(shape: tuple[int, int]) -> Any:
-    """What parts ask of a step, for one worker with one matrix."""
+    """Stand-in for a step, with the attributes that parts use, for one worker with one matrix."""
     n = shape[0] * shape[1]
     return SimpleNamespace(
         ops=cpu, number=0, n=n, spans=[(0, n)], tensors=[(0, n, shape)], dtype=np.dtype(np.float32),

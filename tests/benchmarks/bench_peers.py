@@ -40,8 +40,8 @@ def rows_of(model, one):
     seconds = {name: median(each) for name, each in one["seconds"].items()}
     dense = next(iter(seconds.values()))  # DDP's own all-reduce is the first
     return [{
-        "model": model, "method": name, "ms a step": ms(value), "MB a host": f"{one['bytes_per_host'][name] / 1e6:.2f}",
-        "DDP, Gloo / it": f"{dense / value:.2f}",
+        "model": model, "method": name, "ms per step": ms(value),
+        "MB per host": f"{one['bytes_per_host'][name] / 1e6:.2f}", "DDP, Gloo / it": f"{dense / value:.2f}",
     } for name, value in seconds.items()]  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def launch(command):
 
 
 def advise_hosts(quick):
-    """What `mpicomp advise --check` predicts and measures on hosts of 100 Mbit/s, 1 and 10 Gbit/s and on one node."""
+    """Predictions and measurements of `mpicomp advise --check`: hosts of 100 Mbit/s, 1 and 10 Gbit/s, and one node."""
     command = ["python", "-m", "mpicomp.cli", "advise", "--quiet", "--json", "--check", "--compute-time", "0.1",
                "--model", "1M" if quick else "resnet18"]
     rows, raw = [], {}

@@ -1,4 +1,4 @@
-"""What PyTorch integration costs, and what exchanging gradients beside backward saves.
+"""Cost of the PyTorch integration, and time saved by exchanging gradients during backward.
 
     python tests/benchmarks/bench_torch.py FIGURE... [--quick] [--output FILE]     all: every figure
 

@@ -1,4 +1,4 @@
-"""What recording costs: ns for an event, and its share of a training step of 1M elements.
+"""Cost of recording: ns per event, and its share of a training step of 1M elements.
 
     python tests/benchmarks/bench_trace.py [--json] [--quick]
 

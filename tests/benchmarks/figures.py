@@ -99,7 +99,7 @@ def ring_node(quick):
     for name in names:
         seconds = median(raw["seconds"][name])
         speed = verdict(native / seconds, 1 / 1.1) if name == "ring" else f"{native / seconds:.2f}"
-        rows.append({"algorithm": name, "ms": ms(seconds), "MB a rank": mb(raw, name), "native / it": speed})
+        rows.append({"algorithm": name, "ms": ms(seconds), "MB per rank": mb(raw, name), "native / it": speed})
     return f"4 ranks, one node, {mib} MiB float32, {settings['iterations']} iterations", rows, raw
 
 
@@ -120,7 +120,7 @@ def ring_hosts(quick):
         share = verdict(limit / seconds, 0.75) if name == "ring" else f"{limit / seconds:.2f}"
         speed = verdict(native / seconds, 1) if name == "ring" else f"{native / seconds:.2f}"
         row = {"algorithm": name, "ms": ms(seconds), "of the wire limit": share, "native / it": speed}
-        rows.append({**row, "MB a rank": mb(raw, name)})
+        rows.append({**row, "MB per rank": mb(raw, name)})
     return f"4 hosts, 1 Gbit/s, {4 * n // MIB} MiB float32; wire limit {ms(limit)} ms", rows, raw
 
 
@@ -160,7 +160,7 @@ def step_row(raw, n, chunk, size, wire):
         "wire ms": ms(wire),
         "floor ms": ms(floor),
         "floor / step": f"{floor / step:.3f}",
-        "MB a rank": f"{raw['bytes_per_rank'] / 1e6:.2f}",
+        "MB per rank": f"{raw['bytes_per_rank'] / 1e6:.2f}",
         **{f"{role}, ms": phase_text(raw["phases"].get(role, {})) for role in ("leader", "others")},
     }
 
@@ -193,7 +193,7 @@ def monitored(folder):
 
 
 def one_traffic(ranks, n, steps, scheme):
-    """Bytes a rank for `steps` steps: by our count, and by Open MPI's over the whole job."""
+    """Bytes per rank for `steps` steps: by our count, and by Open MPI's over the whole job."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {"enable": 2, "enable_output": 3, "filename": f"{folder}/sent"}
         flags = [word for name, value in settings.items() for word in ("--mca", f"pml_monitoring_{name}", value)]
@@ -203,7 +203,7 @@ def one_traffic(ranks, n, steps, scheme):
 
 
 def traffic(quick):
-    """Bytes a rank sends in a ScaleCom step from 2 to 16 ranks, by two counters."""
+    """Bytes sent per rank in a ScaleCom step from 2 to 16 ranks, by two counters."""
     n, chunk, rows, raw = 280_000 if quick else 2_800_000, 112, [], {}
     for ranks in (2,) if quick else (2, 3, 4, 8, 16):
         # The difference of two jobs leaves out what starting and ending a job sends; each rank leads once in `ranks`.
@@ -212,7 +212,7 @@ def traffic(quick):
         expected = scalecom_bytes(n, chunk, ranks)
         raw[ranks] = {"counted": ours, "monitored": theirs, "formula": expected}
         factor = (ranks - 1) / ranks
-        row = {"ranks": ranks, "bytes a rank and step": f"{ours:.0f}", "by Open MPI's monitoring": f"{theirs:.0f}"}
+        row = {"ranks": ranks, "bytes per rank and step": f"{ours:.0f}", "by Open MPI's monitoring": f"{theirs:.0f}"}
         row |= {"formula": f"{expected:.0f}", "bytes / ((p-1)/p)": f"{ours / factor:.0f}"}
         rows.append({**row, "within 5 %": "met" if abs(theirs / expected - 1) <= 0.05 else "MISSED"})
     return f"one node, {n} float32, chunk {chunk}, float32 values", rows, raw
@@ -237,7 +237,7 @@ def table(rows):
 
 
 def idle_share(seconds=1.0):
-    """How idle the machine is: others' work shows in every figure of this one."""
+    """Idle share of the machine: work of other processes shows in every figure."""
 
     def ticks():
         numbers = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]

@@ -31,7 +31,7 @@ def steps(figures, path):
     for axis, rate in zip(axes[0], present, strict=True):
         rows = [row for row in figures[f"cluster-steps-{rate}"]["rows"] if row["model"] == MODEL]
         names = [f"{row['method']} ({'exact' if row['method'] in EXACT else 'lossy'})" for row in rows]
-        times = [float(row["ms a step"]) for row in rows]
+        times = [float(row["ms per step"]) for row in rows]
         axis.scatter(times, names, color=[colour(row["method"]) for row in rows], s=60, zorder=2)
         for name, time in zip(names, times, strict=True):
             axis.annotate(f"{time:,.0f}", (time, name), xytext=(7, 5), textcoords="offset points", fontsize=8)

@@ -22,7 +22,7 @@ def draw(figures, path):
     figure, axes = pyplot.subplots(1, len(RATES), figsize=(10.5, 3.6), layout="constrained", sharey=True)
     for axis, (rate, name) in zip(axes, RATES.items(), strict=True):
         rows = {row["method"]: row for row in figures[f"cluster-steps-{rate}"]["rows"] if row["model"] == MODEL}
-        times = [float(rows[method]["ms a step"]) for method in LABELS]
+        times = [float(rows[method]["ms per step"]) for method in LABELS]
         bars = axis.barh(list(LABELS.values()), times, color=[colour(method) for method in LABELS])
         axis.bar_label(bars, [f" {time:,.0f} ms" for time in times], fontsize=9)
         axis.set_title(f"links of {name}", loc="left", fontsize=10)

@@ -63,7 +63,7 @@ def readme():
     figures, dense = results("cluster-2-cores"), results("fidelity")["schemes"]
     by_rate = {rate: steps(figures, rate) for rate in RATES}
     return [{"method": method(name),
-             **{f"step, {RATES[rate]}": milliseconds(rows[name]["ms a step"]) for rate, rows in by_rate.items()},
+             **{f"step, {RATES[rate]}": milliseconds(rows[name]["ms per step"]) for rate, rows in by_rate.items()},
              "accuracy cost": f"{below(dense, dense[TRAINED[name]]):.1f} points" if name in TRAINED else "none"}
             for name in IN_README]  # fmt: skip
 
@@ -74,9 +74,9 @@ def hosts():
     by_rate = {rate: steps(figures, rate) for rate in RATES}
     rows = []
     for name, row in by_rate["1gbit"].items():
-        rows.append({"method": method(name), "sent per rank": f"{float(row['MB a rank']):.3g} MB"})
+        rows.append({"method": method(name), "sent per rank": f"{float(row['MB per rank']):.3g} MB"})
         for rate, shown in RATES.items():
-            rows[-1][shown] = milliseconds(by_rate[rate][name]["ms a step"])
+            rows[-1][shown] = milliseconds(by_rate[rate][name]["ms per step"])
             rows[-1][f"speed-up, {shown}"] = f"{float(by_rate[rate][name]['native / it']):.2f}x"
     return rows
 
@@ -101,7 +101,7 @@ def ddp():
         for row in figures[name]["rows"]:
             if row["model"] in models:
                 column = f"{row['model'].replace('resnet', 'ResNet-')}, {RATES[name.split('-')[2]]}"
-                cells.setdefault(row["method"], {})[column] = milliseconds(row["ms a step"])
+                cells.setdefault(row["method"], {})[column] = milliseconds(row["ms per step"])
     return [{"method": hook(name), **columns} for name, columns in cells.items()]
 
 
@@ -119,7 +119,7 @@ def to_accuracy():
         for row in figures[f"cluster-accuracy-{rate}"]["rows"]:
             cells = rows.setdefault(row["scheme"], {"scheme": row["scheme"]})
             cells["accuracy at the end"] = f"{100 * float(row['last accuracy']):.1f} %"
-            cells[f"step, {RATES[rate]}"] = milliseconds(row["ms a step"])
+            cells[f"step, {RATES[rate]}"] = milliseconds(row["ms per step"])
             cells[f"to 85 %, {RATES[rate]}"] = f"{row['seconds to the accuracy']} s"
     return list(rows.values())
 

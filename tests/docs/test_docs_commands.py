@@ -1,4 +1,4 @@
-"""What the documentation tells people to type works: `console` blocks are run, all other command lines are parsed.
+"""Commands of the documentation work: `console` blocks are run, all other command lines are parsed.
 
 A console block holds lines that begin with ``$``; each must end with 0, or with what a comment ``# exit code 70`` says.
 """

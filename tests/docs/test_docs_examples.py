@@ -16,7 +16,7 @@ MOST_LINES = 40
 
 
 def run(name, *arguments):
-    """What an example, or the file of an absolute name, prints on two ranks."""
+    """Output of an example, or of the file of an absolute name, on two ranks."""
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -56,7 +56,7 @@ reducer = mpicomp.Reducer(comm, "topk-bytes:density=0.5,switch=never")
 gradient = np.random.default_rng(comm.rank).standard_normal(1000)
 sent = sum(reducer.reduce(gradient) for _ in range(20))
 lag = abs(sent - 20 * comm.allreduce(gradient) / comm.size).max()
-coarse = reducer.stats.bytes_sent < 8 * 500  # a byte a value, and its index
+coarse = reducer.stats.bytes_sent < 8 * 500  # one byte per value, and its index
 print(f"lag {lag:.3f}", coarse)
 """
 

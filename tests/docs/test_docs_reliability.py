@@ -1,4 +1,4 @@
-"""What docs/reliability.md calls tested: the tests it names are there, and no fault of the matrix is left out."""
+"""The claims of docs/reliability.md: the tests it names exist, and no fault of the matrix is left out."""
 
 from __future__ import annotations
 

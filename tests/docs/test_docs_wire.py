@@ -52,7 +52,7 @@ def gathered(text, gradient=VECTOR):
 
 
 def coded(text, gradient=VECTOR):
-    """What a codec makes of a dense vector; that it is read from the same bytes is for tests/schemes/test_codecs.py."""
+    """A codec's bytes of a dense vector; tests/schemes/test_codecs.py decodes them."""
     step, _ = step_on(text, gradient)
     (codes,) = averaging.encode_all([gradient.copy()], [step.place(0, None)], step)
     return codes.tobytes()
@@ -76,7 +76,7 @@ def selection():
 
 
 def agreed(signature):
-    """What a rank says in an agreement where another does something else: its number, then its text."""
+    """A rank's messages in an agreement if another rank does something else: its number, then its text."""
     said = []
 
     def extremes(number, patient):

@@ -1,4 +1,4 @@
-"""Results of single runs, kept in files: what was cut goes on where it was, and a report needs no run."""
+"""Results of single runs, kept in files: an interrupted experiment continues, and a report needs no run."""
 
 import json
 import os
@@ -17,7 +17,7 @@ class Runs:
     Parameters
     ----------
     folder : Path
-        Of the results, one JSON file a run.
+        Folder of the results, one JSON file per run.
     compute : callable
         Settings -> result, plain values; of a module's top level, for it may run in other processes.
     jobs : int
@@ -29,7 +29,7 @@ class Runs:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def all(self, many):
-        """Settings -> the results in their order; None for a run that is not there, where none is started."""
+        """Settings -> the results in their order; None for a missing run if runs are not started."""
         missing = [one for one in many if not self._path(one).exists()]
         if self.jobs and missing:
             self._fill(missing)

@@ -24,7 +24,7 @@ def madelon(runs, seeds, quick):
             label = "median gap, 1e4 to 2e4 bits" if high < 1e9 else "median gap after 4e4 bits"
             row[label] = each(results, lambda one, low=low, high=high: median_gap(one["curve"], low, high))
         row["total error"] = each(results, lambda one: one["curve"]["total_error"][-1])
-        row["bits a worker"] = each(results, lambda one: one["curve"]["bits"][-1])
+        row["bits per worker"] = each(results, lambda one: one["curve"]["bits"][-1])
         rows.append(row)
     expected = ("the threshold far ahead at 1e4 bits (prototypes: 0.043 / 0.013 against 1.25 / 0.87), top-1 slightly "
                 "lower after 4e4; total error 0.079 / 0.079 against 0.096 / 0.088 with half the data")
@@ -43,7 +43,7 @@ def gisette(runs, seeds, quick):
     rows = [{"scheme": name, "median gap, last third": each(results, lambda one: last_third(one["curve"]["gap"])),
              "total error": each(results, lambda one: one["curve"]["total_error"][-1]),
              "largest memory norm": each(results, lambda one: max(one["curve"]["memory_norm"])),
-             "bits a worker": each(results, lambda one: one["curve"]["bits"][-1])} for name, results in found.items()]
+             "bits per worker": each(results, lambda one: one["curve"]["bits"][-1])} for name, results in found.items()]
     expected = ("published on gisette itself: gap 4.8e-4 (top-10, 1.92e6 bits) against 1e-4 (threshold, from 0.5e6 "
                 "bits), memory norm up to 6.4 against < 0.05; prototypes on data like this: 5.2e-3 against 1.1e-3, "
                 "which dense has, too, total error 637 against 77")

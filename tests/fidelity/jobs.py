@@ -73,7 +73,7 @@ def text(name, tokens, held_out):
 
 
 def found(name):
-    """Where a data set is: in the folder of data sets, but for ``synthetic:...``."""
+    """Path of a data set in the folder of data sets; ``synthetic:...`` stays as it is."""
     return name if name.startswith("synthetic") else str(DATA / name)
 
 
@@ -148,7 +148,7 @@ def vision(data="cifar-10/cifar10_jpeg_12000.npz", network="resnet8", seed=0, **
 
 
 def trained(task, settings, measures=0, deliver=False, densities=None):
-    """Train; the curve of an epoch's thirds (of the run's, where that is shorter), and the measures asked for.
+    """Train; return the curve of an epoch's thirds (of the run's, if shorter), and the requested measures.
 
     With ``deliver`` what the memories still hold after the last step is applied before the last evaluation.
     """
@@ -212,7 +212,7 @@ def problem(name, rows):
 
 
 def kept_minimum(source):
-    """Constants and minimum of a problem so large that they take minutes: from a file where there is one."""
+    """Constants and minimum of a problem so large that they take minutes: from a file if it exists."""
     path = KEPT / f"{source.name}-{fingerprint(source):08x}.npz"
     if not path.exists():
         constants = logreg.define(everyone(), source, Settings(workers=1))

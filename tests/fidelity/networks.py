@@ -81,7 +81,7 @@ def falling_rate(runs, seeds, quick):
 
 
 def inputs(runs, seeds, quick):
-    """What dense accuracy depends on: the images' scale and the learning rate's schedule; one worker x 256 rows."""
+    """Factors of dense accuracy: the images' scale and the learning rate's schedule; one worker x 256 rows."""
     cosine, own_scale = {"schedule": "cosine"}, {"per_pixel": True}
     variants = {"as the app does it": {}, "cosine": cosine, "each pixel's own scale": own_scale,
                 "both": {**cosine, **own_scale}}  # fmt: skip
@@ -162,7 +162,7 @@ def dgc(runs, seeds, quick):
 
 
 def dgc_causes(runs, seeds, quick):
-    """What might bring DGC at 0.1 % nearer to dense."""
+    """Changes that might bring DGC at 0.1 % nearer to dense."""
     scheme = DGC["scheme"]
     settings = {"dense": (GOALS["dense"][0], ""), "DGC as the goal has it": (DGC, ""),
                 "memories delivered after the last step": ({**DGC, "deliver": True}, ""),
@@ -232,7 +232,7 @@ def trained(runs, settings, seeds, quick):
 
 
 def accuracy_rows(found, settings):
-    """One row a scheme: accuracy, distance to dense where there is a goal, share and bits sent, what was expected."""
+    """One row per scheme: accuracy, distance to dense if a goal is set, share and bits sent, the expected accuracy."""
     rows = []
     for label, results in found.items():
         row = {"scheme": label, "accuracy": accuracy(results), "mean": points(results)}
@@ -240,7 +240,7 @@ def accuracy_rows(found, settings):
             row["points below dense"] = below(found["dense"], results, WITHIN.get(label)) if label != "dense" else ""
         row["mean of the last epoch"] = each(results, lambda one: ended(one, "accuracy", 3), "{:.4f}")
         row["sent in all steps, %"] = each(results, lambda one: ended(one, "density", scale=100))
-        row["MB a worker"] = each(results[:1], lambda one: ended(one, "bits", scale=1 / 8e6))
+        row["MB per worker"] = each(results[:1], lambda one: ended(one, "bits", scale=1 / 8e6))
         if any(expected for _, expected in settings.values()):
             row["expected"] = settings[label][1]
         rows.append(row)

@@ -27,7 +27,7 @@ def draw(folder, raw):
 def convex(figure, raw):
     """Gap against bits, memory norm and total error against steps."""
     gap, norm, error = figure.subplots(1, 3)
-    lines(gap, raw, "bits", "gap", "bits a worker", "f(x) - f*")
+    lines(gap, raw, "bits", "gap", "bits per worker", "f(x) - f*")
     lines(norm, raw, "step", "memory_norm", "step", "memory norm")
     lines(error, raw, "step", "total_error", "step", "total error")
     gap.set_xscale("log")
@@ -39,7 +39,7 @@ def convex(figure, raw):
 def networks(figure, raw):
     """Accuracy against bits, memory norm and total error against steps."""
     metric, norm, error = figure.subplots(1, 3)
-    lines(metric, raw, "bits", "accuracy", "bits a worker", "test accuracy")
+    lines(metric, raw, "bits", "accuracy", "bits per worker", "test accuracy")
     lines(norm, raw, "step", "memory_norm", "step", "memory norm")
     lines(error, raw, "step", "total_error", "step", "total error")
     metric.set_xscale("log")
@@ -66,7 +66,7 @@ def lines(axes, raw, x, y, xlabel, ylabel, part="curve"):
 
 
 def names_below(figure):
-    """One legend under all panels: inside one of them it would lie on lines."""
+    """One legend under all panels: inside one of them it would cover lines."""
     handles = figure.axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8,
                   title="thin lines: a second seed", title_fontsize=8)

@@ -76,7 +76,7 @@ def test_distances_to_dense_are_relative_for_perplexities_and_points_for_shares(
     row = torch_networks.row("a", ending("perplexity", 110, 200), dense, "perplexity")
     assert row == {"scheme": "a", "perplexity": "110 / 200", "against dense": "+5.0 %",
                    "loss, nats": f"{math.log(110):.3f} / {math.log(200):.3f}", "sent in all steps, %": "50 / 50",
-                   "MB a worker": "1"}  # fmt: skip
+                   "MB per worker": "1"}  # fmt: skip
     assert torch_networks.row("a", ending("perplexity", None, 190), dense, "perplexity")["against dense"] == "-5.0 %"
     row = torch_networks.row("a", ending("hr@10", 0.5, None), ending("hr@10", 0.6, 0.7), "hr@10")
     assert (row["hr@10"], row["against dense"]) == ("0.5 / -", "-10.0 points")

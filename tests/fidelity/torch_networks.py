@@ -81,7 +81,7 @@ def scalecom(warmup, density=0.01):
 
 
 def less(base, quick):
-    """What a try-out changes."""
+    """Changed settings of a try-out."""
     return QUICK[base["kind"]] if quick else {}
 
 
@@ -99,7 +99,7 @@ def row(name, results, dense, metric):
     if metric == "perplexity":
         values["loss, nats"] = each(results, lambda one: natural_log(ended(one, metric)), "{:.3f}")
     values["sent in all steps, %"] = each(results, lambda one: ended(one, "density", scale=100))
-    values["MB a worker"] = each(results[:1], lambda one: ended(one, "bits", scale=1 / 8e6))
+    values["MB per worker"] = each(results[:1], lambda one: ended(one, "bits", scale=1 / 8e6))
     return values
 
 
