@@ -1,32 +1,30 @@
-"""Draws the pictures of docs/concepts.md: python docs/images/draw.py. What they show is computed, not sketched."""
+"""Pictures of docs/concepts.md, computed rather than sketched: python docs/images/draw.py."""
 
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from palette import EXACT, HIGHLIGHT, LIGHT, MUTED, SCALECOM, TOPK, WIDTH, save, style, titled
 
 HERE = Path(__file__).resolve().parent
 RANKS = 4
-BLUE, ORANGE, GREY = "#3b6ea5", "#d9822b", "#b8bec5"
-STYLE = {
-    "svg.fonttype": "none", "svg.hashsalt": "mpicomp", "font.family": "sans-serif", "font.size": 9,
-    "axes.spines.top": False, "axes.spines.right": False, "figure.facecolor": "white", "legend.frameon": False,
-}  # fmt: skip
+MESSAGES = {
+    "ring": "Ring all-reduce: after 2(p-1) steps every rank holds every sum",
+    "halving-doubling": "Halving-doubling: after 2 log2(p) steps every rank holds every sum",
+}
 
 
 def main():
-    with plt.rc_context(STYLE):
+    with style():
         blocks("ring", ring())
         blocks("halving-doubling", halving_doubling())
         leader()
         error_memory()
         low_pass()
         build_up()
-
-
-def save(figure, name):
-    figure.savefig(HERE / f"{name}.svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight")
-    plt.close(figure)
 
 
 # -- dense schedules: which contributions each rank's copy of each block holds
@@ -80,48 +78,58 @@ def halving_doubling():
 
 
 def blocks(name, panels):
-    """One square of blocks a step; a number says how many contributions are added up, a frame what has just come."""
+    """Draw one square of blocks per step: numbers count the contributions in a block, frames mark arrived blocks."""
     panels = list(panels)
     assert all(len(held) == RANKS for row in panels[-1][1] for held in row)  # every rank ends with every sum
-    figure, axes = plt.subplots(1, len(panels), figsize=(1.65 * len(panels), 1.9), sharey=True)
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.2 if len(panels) > 5 else 2.7), sharey=True,
+                                layout="constrained")
     for axis, (title, state, moves) in zip(axes, panels, strict=True):
         count = np.array([[len(held) for held in row] for row in state])
-        axis.imshow(count, cmap="Blues", vmin=0, vmax=RANKS * 2)
+        axis.set_aspect("equal")
+        axis.set_xlim(-0.5, RANKS - 0.5)
+        axis.set_ylim(RANKS - 0.5, -0.5)
         for (row, column), value in np.ndenumerate(count):
             arrived = any((target, block) == (row, column) for _, target, block in moves)
+            axis.add_patch(plt.Rectangle((column - 0.5, row - 0.5), 1, 1, color=EXACT, alpha=0.13 * value, linewidth=0))
             axis.text(column, row, value, ha="center", va="center")
             if arrived:
-                axis.add_patch(plt.Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, fill=False, edgecolor=ORANGE,
+                axis.add_patch(plt.Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, fill=False, edgecolor=HIGHLIGHT,
                                              linewidth=1.5))
         axis.set_title(title, fontsize=8)
         axis.set_xticks(range(RANKS), [f"b{block}" for block in range(RANKS)])
         axis.set_yticks(range(RANKS), [f"rank {rank}" for rank in range(RANKS)])
-        axis.tick_params(length=0)
+        axis.tick_params(length=0, labelsize=8)
         axis.spines[:].set_visible(False)
-    save(figure, name)
+    titled(figure, MESSAGES[name],
+           f"{RANKS} ranks, {RANKS} blocks; number: contributions in the sum; frame: just arrived")
+    save(figure, HERE / f"{name}.svg")
 
 
 # -- compression
 
 
 def leader():
-    """Who chooses: every rank for itself, or one for all."""
+    """Draw the selected coordinates: chosen by every rank for itself, or by one for all."""
     rng = np.random.default_rng(8)
     common = rng.standard_normal(24)
     vectors = [common + 0.7 * rng.standard_normal(24) for _ in range(3)]
     chosen = [np.argsort(-abs(vector))[:4] for vector in vectors]
-    figure, axes = plt.subplots(3, 2, figsize=(7.5, 3.2), sharex=True, sharey=True)
+    figure, axes = plt.subplots(3, 2, figsize=(WIDTH, 3.6), sharex=True, sharey=True,
+                                layout="constrained")
     for column, pick in enumerate((lambda rank: chosen[rank], lambda rank: chosen[0])):
         union = {int(index) for rank in range(3) for index in pick(rank)}
         title = ("each rank chooses: {} coordinates to add" if column == 0 else "rank 0 leads: {} coordinates to add")
         axes[0, column].set_title(title.format(len(union)), fontsize=9)
         for rank, vector in enumerate(vectors):
-            colours = [ORANGE if index in pick(rank) else GREY for index in range(24)]
+            chosen_colour = SCALECOM if column else TOPK
+            colours = [chosen_colour if index in pick(rank) else LIGHT for index in range(24)]
             axes[rank, column].bar(range(24), vector, color=colours)
             axes[rank, column].set_xticks([])
             axes[rank, column].set_yticks([])
             axes[rank, 0].set_ylabel(f"rank {rank}", rotation=0, ha="right")
-    save(figure, "leader")
+    titled(figure, "With a leader all ranks send the same coordinates, so the sum stays short",
+           "one vector per rank, with similar large elements; coloured: selected coordinates")
+    save(figure, HERE / "leader.svg")
 
 
 def error_memory():
@@ -135,24 +143,26 @@ def error_memory():
         memory = u - sent[number]
         kept[number] = memory
     assert np.allclose(sent.sum(0) + memory, steps * gradient)  # sent + kept = came in
-    figure, (above, below) = plt.subplots(2, 1, figsize=(7.5, 3.4), sharex=True)
-    for column, colour in enumerate((BLUE, ORANGE, "#4d8f5b", "#7a5195")):
+    figure, (above, below) = plt.subplots(2, 1, figsize=(WIDTH, 4.2), sharex=True, layout="constrained")
+    for column, colour in enumerate((EXACT, HIGHLIGHT, SCALECOM, TOPK)):
         above.plot(range(1, steps + 1), kept[:, column], color=colour, label=f"gradient {gradient[column]:g}")
         below.plot(range(1, steps + 1), sent[:, column].cumsum(), color=colour, drawstyle="steps-post")
         below.plot([0, steps], [0, steps * gradient[column]], color=colour, linestyle=":", linewidth=1)
     above.set_ylabel("kept in memory")
-    above.legend(ncols=4, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.25))
+    above.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
     below.set_ylabel("sent so far")
     below.set_xlabel("step (dotted: what a dense all-reduce would have sent)")
-    save(figure, "error-memory")
+    titled(figure, "Error memory: small coordinates are sent later, and nothing is lost",
+           "four coordinates with steady gradients; each step sends the largest of memory + gradient")
+    save(figure, HERE / "error-memory.svg")
 
 
 def low_pass():
     """The memory of one coordinate that is sent in every twentieth step, with and without the filter."""
     rng = np.random.default_rng(3)
     gradient = 0.2 + rng.standard_normal(120)
-    figure, axis = plt.subplots(figsize=(7.5, 2.4))
-    for beta, colour in ((1.0, GREY), (0.1, BLUE)):
+    figure, axis = plt.subplots(figsize=(WIDTH, 2.9), layout="constrained")
+    for beta, colour in ((1.0, MUTED), (0.1, SCALECOM)):
         memory, kept = 0.0, []
         for number, value in enumerate(gradient):
             u = memory + value
@@ -160,35 +170,40 @@ def low_pass():
             memory = (1 - beta) * memory + beta * (u - sent)
             kept.append(memory)
         axis.plot(range(1, len(kept) + 1), kept, color=colour, label=f"beta = {beta:g}")
-    axis.axhline(0, color="black", linewidth=0.5)
+    axis.axhline(0, color=MUTED, linewidth=0.5)
     axis.set_xlabel("step; sent in every twentieth")
     axis.set_ylabel("kept in memory")
-    axis.legend(fontsize=8)
-    save(figure, "low-pass")
+    axis.legend()
+    titled(figure, "The low-pass filter (beta = 0.1) keeps the memory small and smooth",
+           "simulated: memory of one coordinate with a noisy gradient")
+    save(figure, HERE / "low-pass.svg")
 
 
 def build_up():
-    """How many coordinates the sum has, where ranks choose 1 % each: by drawing, and as one leader would."""
+    """Draw the number of coordinates in the sum if ranks choose 1 % each, and if a leader chooses."""
     rng, n, density = np.random.default_rng(5), 20_000, 0.01
     ranks = [1, 2, 4, 8, 16, 32, 64, 128]
-    figure, axis = plt.subplots(figsize=(5.5, 2.8))
-    for share, colour in ((0.0, BLUE), (0.5, "#4d8f5b")):  # of a gradient's variance that all ranks have in common
+    figure, axis = plt.subplots(figsize=(WIDTH, 3.4), layout="constrained")
+    for share, face in ((0.0, TOPK), (0.5, "none")):  # of a gradient's variance that all ranks have in common
         common, union, found = rng.standard_normal(n), np.zeros(n, bool), []
         for rank in range(1, ranks[-1] + 1):
             u = share**0.5 * common + (1 - share) ** 0.5 * rng.standard_normal(n)
             union[np.argpartition(-abs(u), int(density * n))[: int(density * n)]] = True
             if rank in ranks:
                 found.append(union.mean())
-        axis.plot(ranks, found, marker="o", color=colour, label=f"each rank chooses, {share:.0%} in common")
-    axis.plot(ranks, [density] * len(ranks), marker="o", color=ORANGE, label="a leader chooses")
+        axis.plot(ranks, found, marker="o", color=TOPK, markerfacecolor=face, markeredgecolor=TOPK,
+                  label=f"each rank chooses, {100 * share:.0f} % of the gradient in common")
+    axis.plot(ranks, [density] * len(ranks), marker="o", color=SCALECOM, label="a leader chooses")
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(ranks, ranks)
     axis.set_yticks([0.01, 0.1, 1], ["1 %", "10 %", "100 %"])
     axis.set_xlabel("ranks")
     axis.set_ylabel("coordinates in the sum")
-    axis.legend(fontsize=8)
-    save(figure, "build-up")
+    axis.legend()
+    titled(figure, "Sets that every rank chooses grow with the number of ranks, a leader's set does not",
+           "simulated: top 1 % of random gradients")
+    save(figure, HERE / "build-up.svg")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 steps-RATE       one step on vectors as long as three models: time, bytes, share of the wire's limit
 accuracy-RATE    a CNN on Fashion-MNIST trained to a test accuracy, dense and compressed: seconds
 
-RATE is 100mbit, 1gbit or 10gbit. `python tests/benchmarks/plot_cluster.py RESULTS.json FOLDER` draws them.
+RATE is 100mbit, 1gbit or 10gbit. `python tests/benchmarks/plot_cluster.py` draws the recorded ones.
 
 Needs root and iproute2 (tests/cluster/hosts.py). The hosts share this machine's cores: at 10 Gbit/s it is they, not
 the wire, that limit, and a real cluster would be faster.

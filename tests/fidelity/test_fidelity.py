@@ -52,7 +52,7 @@ def test_gisette_like_has_probes_that_are_shuffled_features() -> None:
 
 def test_every_picture_of_the_page_is_drawn_from_the_committed_numbers(tmp_path: Path) -> None:
     pictures.draw(tmp_path, json.loads((ROOT / "docs" / "results" / "fidelity.json").read_text()))
-    shown = re.findall(r"images/(fidelity-[a-z-]+\.png)", (ROOT / "docs" / "development" / "fidelity.md").read_text())
+    shown = re.findall(r"images/(fidelity-[a-z-]+\.svg)", (ROOT / "docs" / "development" / "fidelity.md").read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(shown) != []
 
 
