@@ -11,7 +11,7 @@ from ..console import print_json
 from ..options import Decorator, all_of
 from . import charts
 from .console import as_json, chosen_ranks, errors, render, roomy_console
-from .group import ANALYSES
+from .summaries import SUMMARIES
 
 _enclosed = click.option("--enclosed", type=click.Choice(["hidden", "exposed"]), default="hidden", show_default=True,
                          callback=lambda ctx, option, counted: counted == "hidden",
@@ -42,9 +42,9 @@ def _analysis(name: str, more: str, *options: Decorator, files: tuple[str, ...] 
         else:
             render(roomy_console(), getattr(views, name)(result))
 
-    run.__doc__ = f"{ANALYSES[name]}\n\n{more}"
+    run.__doc__ = f"{SUMMARIES[name]}\n\n{more}"
     arguments = (click.argument(file, type=click.Path(path_type=Path)) for file in files)
-    return click.command(name, short_help=ANALYSES[name])(all_of(*arguments, *options, as_json)(run))
+    return click.command(name, short_help=SUMMARIES[name])(all_of(*arguments, *options, as_json)(run))
 
 
 def _step(ctx: click.Context, option: click.Parameter, text: str) -> int | str:
