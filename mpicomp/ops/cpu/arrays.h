@@ -22,7 +22,10 @@ struct View {
 constexpr std::size_t any_length = std::numeric_limits<std::size_t>::max();
 
 // n above which indices need 64 bits; tests lower it.
-std::int64_t& index_limit();
+inline std::int64_t& index_limit() {
+    static std::int64_t limit = std::numeric_limits<std::int32_t>::max();
+    return limit;
+}
 
 inline std::string dtype_name(const py::array& array) { return py::str(array.dtype()); }
 

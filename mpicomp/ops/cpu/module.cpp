@@ -7,11 +7,6 @@
 #include "bind.h"
 #include "isa.h"
 
-std::int64_t& index_limit() {
-    static std::int64_t limit = std::numeric_limits<std::int32_t>::max();
-    return limit;
-}
-
 namespace {
 
 void raise(const char* class_name, const std::exception& error) {
