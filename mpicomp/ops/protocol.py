@@ -142,8 +142,10 @@ class Ops(Protocol):
     def chunk_max(self, memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
         """``positions`` = position of the largest ``|u|`` in each chunk: uint8 for chunks up to 256, else uint16."""
 
-    def chunk_indices(self, positions: Array, spans: Spans, n: int, indices: Array) -> None:
-        """``indices`` = index of each chunk's position; refuses positions outside their chunk."""
+    def chunk_indices(self, positions: Array, spans: Spans, n: int, indices: Array, known: bool = False) -> None:
+        """``indices`` = index of each chunk's position; refuses positions outside their chunk, unless they are
+        ``known`` to come from ``chunk_max``.
+        """
 
     def select_normal(self, memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
         """Select about ``targets`` elements per span by Gaussian-k's threshold."""

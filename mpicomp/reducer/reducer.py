@@ -313,7 +313,6 @@ class Reducer:
         """Prepare, agree, then encode, combine and update."""
         before, start, timer = self.comm.traffic, time.monotonic_ns(), template.timer
         timer.begin_step(self.step)
-        template.scratch.begin_step()
         measured = self._measures.due(self.step)
         with timer.phase("select"):
             prepared, ctx, output, error = self._prepare(bucket, template, grads, out, measured)

@@ -100,7 +100,7 @@ class StepContext:
 
     def place(self, local: int, indices: Array | None) -> Place:
         """The place of the values of one of this rank's workers."""
-        return Place(self.first_worker + local, indices, 0, self.n)
+        return Place(self.first_worker + local, indices, 0, self.n, {})
 
     def key(self, worker: int) -> Key:
         """Key of a worker's random numbers in this step. Numbers from ``workers.total`` on are for ranks."""
@@ -113,7 +113,7 @@ class StepContext:
     def select(self, u: Compensated) -> tuple[Array | None, Array | None]:
         """The selector's selection in its compact form, and as ascending indices (None: all)."""
         wire = self.selector.select(u, self)
-        return wire, None if wire is None else self.selector.expand(wire, self)
+        return wire, None if wire is None else self.selector.expand_own(wire, self)
 
     def read(self, u: Compensated, indices: Array | None) -> tuple[Array, int]:
         """The selected values of u, and how many elements of u are to be refused: by these, if they show it."""
@@ -311,6 +311,10 @@ class Selector(Part, Protocol):
     @abstractmethod
     def expand(self, wire: Array, ctx: StepContext) -> Array:
         """The ascending indices of a selection that is not None."""
+
+    def expand_own(self, wire: Array, ctx: StepContext) -> Array:
+        """``expand`` for a selection of this step's ``select``, which needs no validation."""
+        return self.expand(wire, ctx)
 
     def wire_like(self, ctx: StepContext) -> Array | None:
         """An empty array like a selection; None if only the selecting rank knows the length."""

@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 class Scratch:
-    """Working memory of a reducer, and what it derived from its layout and from the lists of the current step.
+    """Working memory of a reducer, and what it derived from its layout.
 
     Parameters
     ----------
@@ -28,7 +28,6 @@ class Scratch:
         self.ops = ops
         self._arrays: dict[str, Array] = {}
         self._once: dict[Hashable, object] = {} if like is None else like._once
-        self._of_lists: dict[Hashable, tuple[Array, object]] = {}
 
     def array(self, key: str, n: int, dtype: np.dtype) -> Array:
         """An array of ``n`` elements kept from step to step under ``key``; its contents are not defined."""
@@ -42,15 +41,3 @@ class Scratch:
         if key not in self._once:
             self._once[key] = make()
         return cast(Value, self._once[key])
-
-    def of_list(self, key: Hashable, indices: Array, make: Callable[[], Value]) -> Value:
-        """The result of the step's last ``make()`` under ``key``, if it was for this very list; else of a new one."""
-        held, made = self._of_lists.get(key, (None, None))
-        if held is not indices:
-            made = make()
-            self._of_lists[key] = indices, made
-        return cast(Value, made)
-
-    def begin_step(self) -> None:
-        """Forget the lists of the last step."""
-        self._of_lists.clear()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ..types import Array, overlap
 State = dict[str, np.ndarray]  # of a part, by name
 Span = tuple[int, int]  # start, stop
 Tensor = tuple[int, int, tuple[int, ...]]  # start, stop, shape
+Value = TypeVar("Value")
 
 
 class Compensated(NamedTuple):
@@ -101,6 +103,15 @@ class Place(NamedTuple):
     indices: Array | None  # ascending
     start: int = 0
     stop: int = 0
+    derived: dict[Hashable, object] | None = None  # from ``indices``, by what it is
+
+    def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """The result of the place's first ``make()`` under ``key``; for values that depend on its indices."""
+        if self.derived is None:
+            return make()
+        if key not in self.derived:
+            self.derived[key] = make()
+        return cast(Value, self.derived[key])
 
     @property
     def size(self) -> int:
@@ -109,7 +120,7 @@ class Place(NamedTuple):
     def part(self, begin: int, end: int) -> Place:
         """The place of the values from ``begin`` to ``end``, counted from the first of these."""
         if self.indices is not None:
-            return self._replace(indices=self.indices[begin:end])
+            return self._replace(indices=self.indices[begin:end], derived=None)
         return self._replace(start=self.start + begin, stop=self.start + end)
 
 

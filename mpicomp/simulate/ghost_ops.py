@@ -195,7 +195,8 @@ class GhostOps(Composed):
     def chunk_max(self, memory: Any, grad: Any, spans: list[tuple[int, int, int]], positions: Any) -> None:
         self.work("chunk_max", grad.size)
 
-    def chunk_indices(self, positions: Any, spans: list[tuple[int, int, int]], n: int, indices: Any) -> None:
+    def chunk_indices(self, positions: Any, spans: list[tuple[int, int, int]], n: int, indices: Any,
+                      known: bool = False) -> None:
         self.work("chunk_indices", positions.size)
 
     def _threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:

@@ -40,7 +40,7 @@ def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array)
     chunk_max_in(chunk_max_in_span, memory, grad, spans, positions)
 
 
-def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array) -> None:
+def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known: bool = False) -> None:
     chunk_indices_in(chunk_indices_in_span, positions, spans, n, indices)
 
 

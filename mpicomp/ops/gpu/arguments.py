@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...errors import BufferRefused, InvalidArgument
 from .cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
@@ -19,7 +20,7 @@ def kind_of(array: Array, name: str, choices: dict[str, str]) -> str:
     return choices[array.dtype.name]
 
 
-def check(array: Array, name: str, dtype: Any, n: int | None = None) -> None:
+def check(array: Array, name: str, dtype: npt.DTypeLike, n: int | None = None) -> None:
     if array.dtype != dtype:
         raise InvalidArgument(f"{name} must be of dtype {dtype}, got {array.dtype}")
     if array.ndim != 1:
@@ -40,36 +41,49 @@ def memory_or_null(memory: Array | None, grad: Array) -> Array:
 
 MOST_TELLING = 1024  # blocks that tell the host something each
 
-# By id, and what it is about: an array that is still there, and what is known of it. Nothing in this package writes
-# into an array once it has been vouched for.
-_known: dict[tuple[int, str], tuple[weakref.ref[Any], Any]] = {}
+
+class Known(NamedTuple):
+    """Properties of a list of strictly ascending indices, none negative."""
+
+    below: int
+    largest_gap: int | None = None
 
 
-def remember(array: Array, what: Any, about: str = "bound") -> Array:
-    """Remember ``what`` of an array made or examined here, so that nobody has to wait for the device to see it again.
+# Lists that were made or examined here, by id: selections are plain arrays, which parts of schemes index with, so what
+# is known of them is beside them (docs/architecture.md). Nothing in this package writes into a list that is known.
+_known: dict[int, tuple[weakref.ref[Array], Known]] = {}
 
-    Of a list of strictly ascending indices, none negative: a number that all are below; about its ``gap``: the largest
-    between two. The array is handed back.
+
+def remember(indices: Array, below: int | None, largest_gap: int | None = None) -> Array:
+    """Record that a list ascends ``below`` a number, so that no operation waits for the device to see it again.
+
+    If ``below`` is None, the list has been overwritten, and nothing is known any more. Returns the list.
     """
-    if about == "bound":
-        _known.pop((id(array), "gap"), None)  # of what it held before
-    key = id(array), about
-    _known[key] = weakref.ref(array, lambda _: _known.pop(key, None)), what
-    return array
+    key = id(indices)
+    if below is None:
+        _known.pop(key, None)
+    else:
+        _known[key] = weakref.ref(indices, lambda _: _known.pop(key, None)), Known(below, largest_gap)
+    return indices
 
 
-def known_of(array: Array, about: str = "bound") -> Any:
-    """What was remembered of this very array; None where nothing was."""
-    found = _known.get((id(array), about))
-    return found[1] if found is not None and found[0]() is array else None
+def known_of(indices: Array) -> Known | None:
+    """The recorded properties of this list, if any."""
+    found = _known.get(id(indices))
+    return found[1] if found is not None and found[0]() is indices else None
+
+
+def ascends_below(indices: Array, n: int) -> bool:
+    """True if the list is known to ascend below ``n``."""
+    known = known_of(indices)
+    return known is not None and known.below <= n
 
 
 def require_indices(indices: Array, n: int, *, ascending: bool = False, name: str = "indices") -> None:
     """Refuse indices outside [0, n) before anything is read or written through them; waits for the device, unless
     this list has been vouched for.
     """
-    below = known_of(indices)
-    if below is not None and below <= n:
+    if ascends_below(indices, n):
         return
     outside, descends = examined(indices)
     if indices.size and outside >= n:
@@ -89,7 +103,7 @@ def examined(indices: Array) -> tuple[int, bool]:
     return int(last.max(initial=0)), not ascended(gaps)
 
 
-def told(family: str, name: str, count: int, size: int, *args: Any) -> np.ndarray:
+def told(family: str, name: str, count: int, size: int, *args: object) -> np.ndarray:
     """What the blocks of a kernel over ``size`` elements say, in ``count`` rows; waits for the device."""
     blocks = min(MOST_TELLING, blocks_for(size))
     found = xp().empty(count * blocks, np.uint64)
@@ -103,9 +117,10 @@ def ascended(gaps: np.ndarray) -> bool:
 
 
 def keep_gap(indices: Array, gaps: np.ndarray) -> None:
-    """Remember the largest gap of a list that ascends: who looks at it is about to pack it."""
+    """Record the largest gap of a list that ascends: the next operation packs it."""
     if ascended(gaps):
-        remember(indices, int(gaps.max(initial=0)), "gap")
+        known = known_of(indices)
+        remember(indices, known.below if known else 2**64, int(gaps.max(initial=0)))
 
 
 def position_dtype(chunk: int) -> str:

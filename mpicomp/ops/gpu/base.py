@@ -250,7 +250,7 @@ def concatenate(arrays: list[Array], dtype: Any) -> Array:
 
 
 def positions_of(indices: Array, bounds: list[int]) -> list[int]:
-    below = known_of(indices)
-    if below is not None and all(bound == 0 or bound >= below for bound in bounds):
+    known = known_of(indices)
+    if known is not None and all(bound == 0 or bound >= known.below for bound in bounds):
         return [indices.size if bound else 0 for bound in bounds]
     return to_host(xp().searchsorted(indices, xp().asarray(bounds))).tolist()

@@ -12,7 +12,6 @@ from ..arguments import Spans, chunk_counts
 from .arguments import (
     check,
     kind_of,
-    known_of,
     memory_or_null,
     position_dtype,
     remember,
@@ -52,7 +51,6 @@ def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array)
         name = f"chunk_max_spans<{types}>"
         scalars = _table(spans, grad), np.int64(len(spans)), np.int64(chunks), np.int32(lanes)
     launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, *scalars, positions)
-    remember(positions, tuple(spans))
 
 
 def _is_whole(spans: Spans, n: int) -> bool:
@@ -61,13 +59,13 @@ def _is_whole(spans: Spans, n: int) -> bool:
 
 
 @on_device
-def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array) -> None:
+def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known: bool = False) -> None:
     i, chunks = kind_of(indices, "indices", INDEX), sum(chunk_counts(spans, n))
     check(positions, "positions", _widest(spans), chunks)
     check(indices, "indices", indices.dtype, chunks)
     if n > np.iinfo(indices.dtype).max:
         raise InvalidArgument(f"indices must be int64 for n = {n}")
-    invalid, trusted = xp().zeros(1, np.int32), known_of(positions) == tuple(spans)
+    invalid = xp().zeros(1, np.int32)
     types = f"{POSITION[positions.dtype.name]}, {i}"
     scalars: tuple[object, ...]
     if _is_whole(spans, n):
@@ -78,7 +76,7 @@ def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array) -> Non
         scalars = _table(spans, positions), np.int64(len(spans)), np.int64(chunks)
         wrong = "positions must lie inside their chunks, and these inside their spans"
     launch("chunk_max", name, blocks_for(chunks), positions, *scalars, indices, invalid)
-    if not trusted and int(to_host(invalid)[0]):
+    if not known and int(to_host(invalid)[0]):
         raise InvalidArgument(wrong)
     ascend = all(last[1] <= start for last, (start, *_) in pairwise(spans))
     remember(indices, n if ascend else None)

@@ -11,6 +11,7 @@ from ..arguments import require_limit
 from . import arguments
 from .arguments import (
     ascended,
+    ascends_below,
     check,
     examined,
     keep_gap,
@@ -71,8 +72,7 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
 @on_device
 def ascends(indices: Array, n: int) -> bool:
     kind_of(indices, "indices", INDEX)
-    below = known_of(indices)
-    if below is not None and below <= n:
+    if ascends_below(indices, n):
         return True
     largest, descends = examined(indices)
     fine = indices.size == 0 or (largest < n and not descends)
@@ -83,16 +83,13 @@ def ascends(indices: Array, n: int) -> bool:
 @on_device
 def largest_gap(indices: Array) -> int:
     kind_of(indices, "indices", INDEX)
-    known = known_of(indices, "gap")
-    return int(_measure_gaps(indices).max(initial=0)) if known is None else known
-
-
-def _measure_gaps(indices: Array) -> np.ndarray:
-    """The largest gap of each block, remembered where the list ascends; waits for the device."""
+    known = known_of(indices)
+    if known is not None and known.largest_gap is not None:
+        return known.largest_gap
     kernel = f"measure_gaps<{INDEX[indices.dtype.name]}>"
     gaps = told("lists", kernel, 1, indices.size, indices, np.int64(indices.size))
     keep_gap(indices, gaps)
-    return gaps
+    return int(gaps.max(initial=0))
 
 
 @on_device

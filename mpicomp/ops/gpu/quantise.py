@@ -22,7 +22,7 @@ from ..arguments import (
     require_top,
     require_unit,
 )
-from .arguments import bits_dtype, check, kind_of, known_of, remember
+from .arguments import bits_dtype, check, kind_of
 from .cuda_runtime import (
     CODE,
     GROUP_PIECE,
@@ -47,28 +47,31 @@ NULL = np.uintp(0)
 
 # ---- one number a group
 
-class _Groups(NamedTuple):
-    """What the host knows of groups, and which threads sum which of them; see norms.cu.
+class GroupBounds(NamedTuple):
+    """Bounds of groups on the device, known to be valid, and which threads sum which of them; see norms.cu.
 
     A team has a thread for every 4 to 8 elements of the mean group, at most a warp. Groups of over TEAM_MOST elements a
     thread are long: blocks take them, piece by piece, and where the mean group is, a block also adds up its pieces.
     """
 
+    array: Array
     n: int
     number: int
     team: int
     pieces: int  # of the long groups
     starts: Array  # on the device: the number of each group's first piece
 
+    @property
+    def size(self) -> int:
+        return self.number + 1
+
 
 def group_bounds(bounds: np.ndarray) -> Array:
-    groups, starts = _cut(bounds, int(bounds[-1]) if bounds.size else 0)
-    both = xp().asarray(np.concatenate([bounds, starts]))
-    return remember(both[: bounds.size], groups._replace(starts=both[bounds.size :]), "groups")
+    return _cut(bounds, int(bounds[-1]) if bounds.size else 0)
 
 
-def _cut(bounds: np.ndarray, n: int) -> tuple[_Groups, np.ndarray]:
-    """The groups that bounds on the host make, and their `starts` there; refuses those that do not cut ``[0, n)``."""
+def _cut(bounds: np.ndarray, n: int) -> GroupBounds:
+    """The groups that bounds on the host make; refuses those that do not cut ``[0, n)``."""
     lengths = np.diff(bounds)
     if not bounds.size or bounds[0] or bounds[-1] != n or (lengths < 0).any():
         raise InvalidArgument(f"bounds must ascend from 0 to {n}")
@@ -78,20 +81,18 @@ def _cut(bounds: np.ndarray, n: int) -> tuple[_Groups, np.ndarray]:
     longest = min(team, WARP) * TEAM_MOST  # of the short groups
     starts = np.zeros(bounds.size, np.int64)
     np.cumsum((lengths + (GROUP_PIECE - 1 - longest)) // GROUP_PIECE, out=starts[1:])  # a short group has none
-    return _Groups(n, count, team, int(starts[-1]), None), starts
+    both = xp().asarray(np.concatenate([bounds, starts]))
+    return GroupBounds(both[: bounds.size], n, count, team, int(starts[-1]), both[bounds.size :])
 
 
-def _groups(bounds: Array, n: int) -> _Groups:
-    """The groups of bounds on the device, which are examined where `group_bounds` did not make them."""
-    check(bounds, "bounds", np.dtype(np.int64))
-    groups: _Groups | None = known_of(bounds, "groups")
-    if groups is None:
-        groups, starts = _cut(to_host(bounds), n)
-        groups = groups._replace(starts=xp().asarray(starts))
-        remember(bounds, groups, "groups")
-    if groups.n != n:
+def _groups(bounds: Array, n: int) -> GroupBounds:
+    """The groups of ``n`` elements; waits for the device to validate bounds that are an array."""
+    if not isinstance(bounds, GroupBounds):
+        check(bounds, "bounds", np.dtype(np.int64))
+        return _cut(to_host(bounds), n)
+    if bounds.n != n:
         raise InvalidArgument(f"bounds must ascend from 0 to {n}")
-    return groups
+    return bounds
 
 
 @on_device
@@ -101,9 +102,9 @@ def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
     check(out, "out", x.dtype, groups.number)
     require_norm(kind)
     if kind == "max":
-        _maxima(x, bounds, groups, out)
+        _maxima(x, groups, out)
     else:
-        _sum(x, bounds, groups, *KIND[kind], 0.0, out)
+        _sum(x, groups, *KIND[kind], 0.0, out)
 
 
 @on_device
@@ -111,7 +112,7 @@ def limit_norms(x: Array, bounds: Array, factor: float, out: Array) -> None:
     kind_of(x, "x", REAL)
     groups = _groups(bounds, x.size)
     check(out, "out", x.dtype, groups.number)
-    _sum(x, bounds, groups, "Square", "Limit", factor, out)
+    _sum(x, groups, "Square", "Limit", factor, out)
 
 
 @on_device
@@ -120,14 +121,13 @@ def group_means(x: Array, bounds: Array, negative: Array, positive: Array) -> No
     groups = _groups(bounds, x.size)
     check(negative, "negative", x.dtype, groups.number)
     check(positive, "positive", x.dtype, groups.number)
-    _sum(x, bounds, groups, "Signs", "Means", 0.0, negative, positive)
+    _sum(x, groups, "Signs", "Means", 0.0, negative, positive)
 
 
-def _sum(x: Array, bounds: Array, groups: _Groups, term: str, kind: str, factor: float, out: Array,
-         other: Array = NULL) -> None:
+def _sum(x: Array, groups: GroupBounds, term: str, kind: str, factor: float, out: Array, other: Array = NULL) -> None:
     """Sums of terms, float64, and what ``kind`` makes of them: one launch, two where groups are long."""
     t, count, pieces = REAL[x.dtype.name], np.int64(groups.number), np.int64(groups.pieces)
-    given, sums = (x, bounds, groups.starts, count), NULL
+    given, sums = (x, groups.array, groups.starts, count), NULL
     if groups.pieces:
         sums = xp().empty((3 if term == "Signs" else 1) * groups.pieces, np.float64)
         launch("norms", f"sum_pieces<{t}, {term}>", blocks_for(groups.pieces, 1), *given, pieces, sums)
@@ -135,17 +135,17 @@ def _sum(x: Array, bounds: Array, groups: _Groups, term: str, kind: str, factor:
     launch("norms", f"sum_groups<{t}, {kind}>", _blocks(groups), *given, team, pieces, sums, *made)
 
 
-def _maxima(x: Array, bounds: Array, groups: _Groups, out: Array) -> None:
+def _maxima(x: Array, groups: GroupBounds, out: Array) -> None:
     """Each group's largest magnitude."""
     keys = out.view(bits_dtype(x))
     if groups.pieces:
         keys[:] = 0
     blocks = max(_blocks(groups), blocks_for(groups.pieces, 1))
-    given = x, bounds, groups.starts, np.int64(groups.number), np.int32(groups.team)
+    given = x, groups.array, groups.starts, np.int64(groups.number), np.int32(groups.team)
     launch("norms", f"group_maxima<{REAL[x.dtype.name]}>", blocks, *given, keys)
 
 
-def _blocks(groups: _Groups) -> int:
+def _blocks(groups: GroupBounds) -> int:
     return blocks_for(groups.number, THREADS // groups.team)
 
 
@@ -162,12 +162,12 @@ def pack_signs(x: Array, out: Array) -> None:
 def unpack_signs(packed: Array, bounds: Array, negative: Array | None, positive: Array, out: Array) -> None:
     t, nbytes = kind_of(out, "out", REAL), (out.size + 7) // 8
     check(packed, "packed", np.dtype(np.uint8), nbytes)
-    groups = _groups(bounds, out.size).number
+    groups = _groups(bounds, out.size)
     if negative is not None:
-        check(negative, "negative", out.dtype, groups)
-    check(positive, "positive", out.dtype, groups)
-    arguments = np.int64(groups), NULL if negative is None else negative, positive, np.int64(out.size), out
-    launch("quantise", f"unpack_signs<{t}>", blocks_for(out.size, CODE_PIECE), packed, bounds, *arguments)
+        check(negative, "negative", out.dtype, groups.number)
+    check(positive, "positive", out.dtype, groups.number)
+    given = packed, groups.array, np.int64(groups.number), NULL if negative is None else negative, positive
+    launch("quantise", f"unpack_signs<{t}>", blocks_for(out.size, CODE_PIECE), *given, np.int64(out.size), out)
 
 
 # ---- levels of a group's scale
@@ -178,10 +178,10 @@ def pack_levels(x: Array, bounds: Array, scales: Array, levels: int, width: int,
     t = kind_of(x, "x", REAL)
     require_levels(levels, width)
     check(out, "out", np.dtype(np.uint8), (x.size * width + 7) // 8)
-    groups = _groups(bounds, x.size).number
-    check(scales, "scales", x.dtype, groups)
-    arguments = np.int64(groups), scales, np.int32(levels), np.int32(width), *stream(first, key), out
-    launch("quantise", f"pack_levels<{t}>", blocks_for(x.size, CODE_PIECE), x, np.int64(x.size), bounds, *arguments)
+    groups = _groups(bounds, x.size)
+    check(scales, "scales", x.dtype, groups.number)
+    given = x, np.int64(x.size), groups.array, np.int64(groups.number), scales, np.int32(levels), np.int32(width)
+    launch("quantise", f"pack_levels<{t}>", blocks_for(x.size, CODE_PIECE), *given, *stream(first, key), out)
 
 
 @on_device
@@ -189,10 +189,10 @@ def unpack_levels(packed: Array, bounds: Array, scales: Array, levels: int, widt
     t = kind_of(out, "out", REAL)
     require_levels(levels, width)
     check(packed, "packed", np.dtype(np.uint8), (out.size * width + 7) // 8)
-    groups = _groups(bounds, out.size).number
-    check(scales, "scales", out.dtype, groups)
-    arguments = np.int64(groups), scales, np.int32(levels), np.int32(width), np.int64(out.size), out
-    launch("quantise", f"unpack_levels<{t}>", blocks_for(out.size, CODE_PIECE), packed, bounds, *arguments)
+    groups = _groups(bounds, out.size)
+    check(scales, "scales", out.dtype, groups.number)
+    given = packed, groups.array, np.int64(groups.number), scales, np.int32(levels), np.int32(width)
+    launch("quantise", f"unpack_levels<{t}>", blocks_for(out.size, CODE_PIECE), *given, np.int64(out.size), out)
 
 
 def _units(n: int) -> int:

@@ -83,7 +83,9 @@ def restrict(lists: list[Array], values: list[Array], whole: Array,
     found = np.add.reduceat(np.append(to_host(counts), 0), tiles[:-1])
     found[np.diff(tiles) == 0] = 0  # which has no tile
     parts = [(start, start + int(count)) for start, count in zip(starts, found, strict=False)]
-    return tuple((remember(indices[begin:end], known_of(whole)), kept[begin:end]) for begin, end in parts)
+    known = known_of(whole)
+    below = None if known is None else known.below
+    return tuple((remember(indices[begin:end], below), kept[begin:end]) for begin, end in parts)
 
 
 def _table_of(lists: list[Array], values: list[Array] | None, dtype: np.dtype, more: list[int] | None = None

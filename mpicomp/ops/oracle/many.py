@@ -33,7 +33,7 @@ def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array)
                     for start, stop, chunk in spans for at in range(start, stop, chunk)]
 
 
-def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array) -> None:
+def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known: bool = False) -> None:
     """Indices into all ``n`` elements of ``positions`` in the chunks of ``spans``."""
     _require_one_a_chunk(positions, spans, n)
     if len(indices) != len(positions):

@@ -59,8 +59,7 @@ def bounds_by(name: Hashable, starts: Callable[[], np.ndarray], place: Place, ct
     """The groups of a place on the device: by ``starts()`` if it is dense (kept under ``name``), else by tensor."""
     indices = place.indices
     if indices is not None:
-        return ctx.scratch.of_list(("groups", place.worker), indices,
-                                   lambda: ctx.ops.group_bounds(of_list(indices, ctx.tensors, ctx.ops)))
+        return place.once("groups", lambda: ctx.ops.group_bounds(of_list(indices, ctx.tensors, ctx.ops)))
     key = ("groups", name, place.start, place.stop)
     everywhere = ctx.scratch.once(("starts", name), starts)  # once for the places of all pieces
     return ctx.scratch.once(key, lambda: ctx.ops.group_bounds(within(everywhere, place.start, place.stop)))
@@ -77,7 +76,7 @@ def bounds_by_length(length: int, place: Place, ctx: StepContext) -> Array:
         return ctx.ops.group_bounds(by_length(place.size, length))
 
     if place.indices is not None:
-        return ctx.scratch.of_list(("groups", length, place.worker), place.indices, make)
+        return place.once(("groups", length), make)
     return ctx.scratch.once(("groups", length, place.size), make)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ...types import Array
 from .. import averaging
 from ..interfaces import Exchange, StepContext
-from ..values import Compensated, Exchanged, Mean, Sent
+from ..values import Compensated, Exchanged, Mean, Place, Sent
 
 
 class Sketches(NamedTuple):
@@ -18,9 +18,10 @@ class Sketches(NamedTuple):
 
 
 class Codes(NamedTuple):
-    """Message: each local worker's codes at the common coordinates; bytes of one worker's sketch."""
+    """Message: each local worker's codes at the common coordinates, and their places; bytes of one worker's sketch."""
 
     codes: list[Array]
+    places: list[Place]
     sent: list[Sent]
     sketch_bytes: int
 
@@ -53,11 +54,11 @@ class Agreed(Exchange[Sketches, Codes]):
         places = [ctx.place(worker, indices) for worker in range(len(us))]
         codes = averaging.encode_all([u.at(indices, ctx.ops) for u in us], places, ctx)
         sent = [Sent(indices, ctx.codec.decode(one, place, ctx)) for one, place in zip(codes, places, strict=True)]
-        return Codes(codes, sent, choice.sketches[0].nbytes)
+        return Codes(codes, places, sent, choice.sketches[0].nbytes)
 
     def combine(self, message: Codes, ctx: StepContext) -> Exchanged:
         indices = message.sent[0].indices
-        mean = averaging.mean_of_codes(message.codes, ctx.place(0, indices), ctx)
+        mean = averaging.mean_of_codes(message.codes, message.places[0], ctx)
         payload = 8.0 * (message.codes[0].nbytes + message.sketch_bytes)
         return Exchanged(Mean(indices, mean, ctx.n), message.sent, payload)
 

@@ -83,7 +83,7 @@ class Balanced(Exchange[Reaching, Reaching]):
         sums, crowded, damage = _to_owners(mine, self._cut_regions(mine, ctx), ctx)
         survivors = self._survivors(sums, counts, crowded, ctx)
         final = _to_all(index_lists.merged([survivors], None, ledger, ctx), damage, ctx)
-        sent = ledger.sent(final.indices, ctx)
+        sent = ledger.sent(final, ctx)
         return Exchanged(Mean(final.indices, ctx.scale(final.values), ctx.n), sent, lists.bits(ctx))
 
     def _cut_regions(self, mine: Pairs, ctx: StepContext) -> np.ndarray:

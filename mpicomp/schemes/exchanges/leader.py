@@ -9,7 +9,7 @@ import numpy as np
 from ...types import Array
 from .. import averaging
 from ..interfaces import Exchange, StepContext
-from ..values import Compensated, Exchanged, Mean, Sent
+from ..values import Compensated, Exchanged, Mean, Place, Sent
 from ..wire import validation
 
 
@@ -31,9 +31,10 @@ class Led(NamedTuple):
 
 
 class Codes(NamedTuple):
-    """Message: each local worker's codes at the leader's coordinates."""
+    """Message: each local worker's codes at the leader's coordinates, and their places."""
 
     codes: list[Array]
+    places: list[Place]
     sent: list[Sent]
     leader: int
     selection_bits: float
@@ -77,11 +78,11 @@ class Leader(Exchange[Led, Codes]):
         places = [ctx.place(worker, indices) for worker in range(len(us))]
         codes = averaging.encode_all(values, places, ctx)
         sent = [Sent(indices, ctx.codec.decode(one, place, ctx)) for one, place in zip(codes, places, strict=True)]
-        return Codes(codes, sent, choice.leader, 8.0 * nbytes)
+        return Codes(codes, places, sent, choice.leader, 8.0 * nbytes)
 
     def combine(self, message: Codes, ctx: StepContext) -> Exchanged:
         indices = message.sent[0].indices
-        mean = averaging.mean_of_codes(message.codes, ctx.place(0, indices), ctx)
+        mean = averaging.mean_of_codes(message.codes, message.places[0], ctx)
         selection = message.selection_bits / ctx.workers.total  # a worker leads once in so many steps
         payload = 8.0 * message.codes[0].nbytes + selection
         return Exchanged(Mean(indices, mean, ctx.n), message.sent, payload, message.leader)

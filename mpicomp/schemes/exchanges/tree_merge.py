@@ -43,7 +43,7 @@ class Merge(Exchange[index_lists.Lists, index_lists.Lists]):
         if damage is not None:
             raise damage
         final = mine if ctx.comm.rank == 0 else index_lists.read(packed, ctx, filled=True)
-        sent = ledger.sent(final.indices, ctx)
+        sent = ledger.sent(final, ctx)
         # Scaled in place: if the final list is a worker's own choice, no other worker sent any, and the factor is 1.
         return Exchanged(Mean(final.indices, ctx.scale(final.values), ctx.n), sent, message.bits(ctx))
 

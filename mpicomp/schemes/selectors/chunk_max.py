@@ -40,8 +40,14 @@ class ChunkMax(Selector):
 
     def expand(self, wire: Array, ctx: StepContext) -> Array:
         """Ascending indices into the whole vector."""
+        return self._indices(wire, ctx, known=False)
+
+    def expand_own(self, wire: Array, ctx: StepContext) -> Array:
+        return self._indices(wire, ctx, known=True)
+
+    def _indices(self, wire: Array, ctx: StepContext, known: bool) -> Array:
         indices = ctx.ops.empty(wire.size, ctx.ops.index_dtype(ctx.n))
-        ctx.ops.chunk_indices(wire, self._spans(ctx), ctx.n, indices)
+        ctx.ops.chunk_indices(wire, self._spans(ctx), ctx.n, indices, known)
         return indices
 
     def wire_like(self, ctx: StepContext) -> Array:

@@ -182,19 +182,17 @@ class Ledger:
         """Of a sum only ``kept`` goes on, its entries at ``positions`` (None: all)."""
         self._left.append((total, kept, positions))
 
-    def sent(self, final: Array, ctx: StepContext) -> list[Sent]:
-        """What each of this rank's workers sent, ``final`` being the indices that came through."""
-        own = [one for one in self._own if one.indices is not final]
-        # Of what is final itself all came through, or all but what was rounded away.
-        left = [_left_out(*one, ctx) for one in self._left if narrows(ctx) or one[1].indices is not final]
-        asked = [*own, *left]
-        through: Iterable[tuple[Array, Array]] = ()
-        if asked:
-            indices, values = (list(parts) for parts in zip(*asked, strict=True))
-            through = ctx.ops.restrict(indices, values, final, [False] * len(own) + [True] * len(left))
-        found = (Pairs(*one) for one in through)
-        sent = [one if one.indices is final else next(found) for one in self._own]
-        back = [one for one in found if one.size]
+    def sent(self, final: Pairs, ctx: StepContext) -> list[Sent]:
+        """What each of this rank's workers sent, ``final`` being the sums that came through."""
+        if ctx.workers.total == 1:
+            return [Sent(*final)]
+        # Nothing that the final list was cut from came through, unless it was rounded away.
+        left = [_left_out(*one, ctx) for one in self._left if narrows(ctx) or one[1] is not final]
+        indices, values = (list(parts) for parts in zip(*self._own, *left, strict=True))
+        whole = [False] * len(self._own) + [True] * len(left)
+        found = [Pairs(*one) for one in ctx.ops.restrict(indices, values, final.indices, whole)]
+        sent = found[: len(self._own)]
+        back = [one for one in found[len(self._own) :] if one.size]
         for one in back:
             ctx.ops.scale(one.values, -1.0)
         sent[0] = add([sent[0], *back], ctx)
