@@ -23,6 +23,7 @@ Moments = tuple[int, float, float, float]  # how many; sums of u, of |u|, of u s
 NORMS = ("l2", "max", "mean", "capped")
 WIDTHS = (2, 4, 8, 16)  # bits of a level
 HEAD = np.dtype(np.int16)  # of a message of powers of two
+MOST_ROWS = 15  # of a count sketch
 NOT_FINITE = int(np.iinfo(HEAD).max)  # as a head: there was NaN or infinity
 
 
@@ -46,6 +47,12 @@ def require_memory(memory: Array | None, grad: Array) -> None:
     """Refuse a memory of another length than the gradient's, which their parts would not show."""
     if memory is not None and memory.size != grad.size:
         raise InvalidArgument(f"memory must have {grad.size} elements, got {memory.size}")
+
+
+def require_sketch(rows: int, columns: int) -> None:
+    """Refuse a count sketch of other than 1 to MOST_ROWS rows and a power of two of columns."""
+    if not 1 <= rows <= MOST_ROWS or columns < 1 or columns & (columns - 1):
+        raise InvalidArgument(f"a sketch must have 1 to {MOST_ROWS} rows and 2^m columns, got {rows} and {columns}")
 
 
 def require_limit(limit: float) -> None:

@@ -105,7 +105,8 @@ class EmulatedRuntime(cuda_runtime.Runtime):
             for i, name in enumerate(cuda_runtime.KERNELS[family])
         )
         texts["kernels.cpp"] = f'#include "cuda_on_cpu.h"\n#include "{family}.cu"\n' + "".join(entries)
-        kernels = made(f"{family}.o", texts, [*COMMON, *self.kernel_flags, "-c", "kernels.cpp"])
+        flags = *COMMON, *self.kernel_flags, *cuda_runtime.DEFINITIONS
+        kernels = made(f"{family}.o", texts, [*flags, "-c", "kernels.cpp"])
         return made(f"{family}.so", {}, ["-shared", "-Wl,-z,defs", str(kernels), str(runs), "-ldl"])
 
 

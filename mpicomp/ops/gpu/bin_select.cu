@@ -1,5 +1,7 @@
 // Selection by bins (AdaComp): every element that, with its gradient added once more, reaches its bin's maximum. A warp
 // takes a bin of `length` elements, the last of which may be short; its second reading comes from a cache.
+// Instances: bin_peaks<REAL>
+// Instances: write_bins<REAL, INDEX>
 #include "common.cuh"
 #include "groups.cuh"
 

@@ -1,4 +1,6 @@
 // Chunk-wise selection: the position of the largest |memory + grad| in every chunk, of one vector or of many tensors in it.
+// Instances: chunk_max chunk_max_spans<REAL, POSITION>
+// Instances: chunk_indices chunk_indices_spans<POSITION, INDEX>
 #include "common.cuh"
 #include "groups.cuh"
 

@@ -3,11 +3,12 @@
 // tiles before it hold, writes its indices to their place (Merrill and Garland, Single-pass parallel prefix scan with
 // decoupled look-back, NVIDIA 2016), and takes the next tile. What is written does not depend on the order in which
 // blocks run, nor on their number.
+// Instances: select keep select_largest<REAL, INDEX, false|true>
 #include "common.cuh"
 #include "groups.cuh"
 #include "kept.cuh"
 
-constexpr int rounds = 4;  // packs of 16 bytes that a thread looks at
+constexpr int rounds = ROUNDS;  // packs of 16 bytes that a thread looks at
 template <typename T> constexpr int tile = threads * rounds * Pack<T>::size;
 
 struct Count {

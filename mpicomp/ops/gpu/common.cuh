@@ -1,8 +1,8 @@
 // Shared by all kernels; the loader puts this text in the place of the #include. No host headers: NVRTC compiles
 // it. A launch has `threads` threads a block, and a thread takes every grid_size()-th element (or pack of 16 bytes) from
 // grid_index() on, so that any grid covers any n; all indices are 64 bits wide.
-constexpr int threads = 256;
-constexpr int warp_size = 32;
+constexpr int threads = THREADS;
+constexpr int warp_size = WARP;
 constexpr unsigned all_lanes = 0xffffffff;
 
 __device__ inline long long grid_index() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }

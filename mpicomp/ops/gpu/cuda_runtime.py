@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property, wraps
@@ -17,31 +18,49 @@ from typing import Any, ParamSpec, SupportsInt, TypeVar
 import numpy as np
 
 from ...errors import MissingExtra
+from .. import search
+from ..arguments import MOST_ROWS, NOT_FINITE
 
 Array = Any  # cupy.ndarray
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 SOURCES = Path(__file__).parent
-OPTIONS = ("--std=c++17", "--fmad=false")  # no contraction: the bits of the NumPy oracle
-THREADS = 256  # a block; `threads` in common.cuh
+THREADS = 256  # of a block
 MAX_BLOCKS = 4096  # enough to fill any device; kernels loop over what is left
 MAX_PIECES = 65536  # blocks that do one piece after another: so many that a device is full until nearly all are done
 WARP = 32
-TILE_BYTES = 16 * 4 * THREADS  # of a vector, for one block of collect.cu: `rounds` packs a thread
 PACK_BYTES = 16  # what one access moves: `Pack` in common.cuh
-PIECE = 4096  # elements for one block: `update_piece` in update.cu, `list_piece` in many.cu
-DIGIT_BITS = 11  # `digit_bits` in top_k.cu
-DIGIT_PIECE = 65536  # `digit_piece` there
-SAMPLE = 8192  # `sample` there
-MOMENTS_PIECE = 16384  # `moments_piece` in moments.cuh
-GROUP_PIECE = 16384  # `piece` in norms.cu
-TEAM_MOST = 64  # elements for each thread of a team there, at most: longer groups are cut into pieces
+ROUNDS = 4  # packs for each thread of a tile
+TILE_BYTES = ROUNDS * PACK_BYTES * THREADS  # of a vector, for one block of collect.cu
+PIECE = 4096  # elements of a vector that a block of update.cu or many.cu takes at a time
+DIGIT_BITS = 11  # of a magnitude, in one pass of top_k.cu
+DIGIT_PIECE = 65536  # elements of a span for one block there
+SAMPLE = 8192  # elements of a vector that a guess goes by
+MOMENTS_PIECE = 16384  # elements of a span that a block adds up at a time
+GROUP_PIECE = 16384  # elements of a long group in norms.cu
+CODE_PIECE = 4096  # elements that a block of quantise.cu takes at a time
+BITS_PIECE = 16384  # bits of a bitmap for one block of lists.cu
+UNION_PIECE = 32 * THREADS  # bits that a block of union.cu looks at together
+UNIT = 4  # neighbours that a thread of quantise.cu takes together
+TEAM_MOST = 64  # elements for each thread of a team in norms.cu, at most: longer groups are cut into pieces
 RANKS = (2, 4, 8, 16)  # columns of PowerSGD's kernels; others are filled up, and more go to CuPy's libraries
-PANEL = 2048  # `panel` in low_rank.cu
-LONGEST = 8192  # `longest` in low_rank.cu
+PANEL = 2048  # elements of p or q in a block's shared memory
+LONGEST = 8192  # columns that a block of `project` adds up
 PER_THREAD = 2  # `cudaStreamPerThread`, by which each thread means another stream
 SKETCH_ROWS = (1, 3, 5, 7)  # medians of so many keep to registers; 0 stands for any other number
+
+# Macros of the .cu files: what kernels share with their launchers, and with the rules in ../search.py.
+SHARED = {
+    "THREADS": THREADS, "WARP": WARP, "ROUNDS": ROUNDS, "PIECE": PIECE, "DIGIT_BITS": DIGIT_BITS,
+    "DIGIT_PIECE": DIGIT_PIECE, "SAMPLE": SAMPLE, "MOMENTS_PIECE": MOMENTS_PIECE, "GROUP_PIECE": GROUP_PIECE,
+    "CODE_PIECE": CODE_PIECE, "UNIT": UNIT, "BITS_PIECE": BITS_PIECE, "UNION_PIECE": UNION_PIECE, "PANEL": PANEL,
+    "LONGEST": LONGEST, "MOST_ROWS": MOST_ROWS, "NOT_FINITE": NOT_FINITE, "FEW": search.FEW, "MANY": search.MANY,
+    "CORRECTIONS": search.CORRECTIONS, "DOWN": search.DOWN, "UP": search.UP, "RATIO": search.RATIO, "LOW": search.LOW,
+    "HIGH": search.HIGH,
+}  # fmt: skip
+DEFINITIONS = tuple(f"-D{name}={value}" for name, value in SHARED.items())
+OPTIONS = ("--std=c++17", "--fmad=false", *DEFINITIONS)  # no contraction: the bits of the NumPy oracle
 
 REAL = {"float32": "float", "float64": "double"}
 INDEX = {"int32": "int", "int64": "long long"}
@@ -57,80 +76,27 @@ INTEGER = {
 WORD = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}  # by bytes
 CODE = {"int8": "signed char", "int16": "short", "int32": "int"}
 HALF = {"float16": "Float16", "bfloat16": "BFloat16"}
-PACKED = ("signs", "levels", "natural")
-OPERATIONS = ("Add", "Multiply", "Minimum", "Maximum")
+
+# Types and numbers in the lines "// Instances:" of the .cu files, which name the templates that launchers use.
+CHOICES: dict[str, Iterable[object]] = {
+    "REAL": REAL.values(), "INDEX": INDEX.values(), "POSITION": POSITION.values(), "WORD": WORD.values(),
+    "CODE": CODE.values(), "NUMBER": [*REAL.values(), *INTEGER.values()], "RANK": RANKS, "ROWS": (0, *SKETCH_ROWS),
+}  # fmt: skip
 
 
-def _kernel_names() -> dict[str, list[str]]:
-    """By .cu file, every template instance that is launched below."""
-    real, index, position = REAL.values(), INDEX.values(), POSITION.values()
-    real_index, real_bool = ([f"{t}, {i}" for t in real for i in kinds] for kinds in (index, ("false", "true")))
-    numbers = [*real, *INTEGER.values()]
-    return {
-        "reduce": [*(f"combine<{op}, {t}>" for op in OPERATIONS for t in numbers), *_of("scale", real)],
-        "half": [f"{name}<{half}>" for name in ("widen", "add_widened", "narrow") for half in HALF.values()],
-        "chunk_max": [
-            *_of("chunk_max chunk_max_spans", (f"{t}, {p}" for t in real for p in position)),
-            *_of("chunk_indices chunk_indices_spans", (f"{p}, {i}" for p in position for i in index)),
-        ],
-        "collect": _of("select keep select_largest", (f"{ti}, {many}" for ti in real_index
-                                                      for many in ("false", "true"))),
-        "top_k": _of("guess count_digits count_digits_spans", real),
-        "many": [
-            *_of("move_arrays", (f"{word}, {into}" for word in WORD.values() for into in ("true", "false"))),
-            *_of("move_sparse", (f"{WORD[width]}, {i}" for width in (4, 8) for i in index)),
-        ],
-        "gather": [
-            *_of("gather gather_counted scatter scatter_add clear", real_index),
-            *_of("check_indices check_filled", index),
-        ],
-        "update": [*_of("masked_update", real_index), *_of("dense_update axpby", real)],
-        "sketch": [
-            *_of("count_sketch project_rows", real),
-            *(f"sketch_estimate<{t}, {rows}>" for t in real for rows in (0, *SKETCH_ROWS)),
-            *(f"row_lengths<{i}>" for i in index),
-            *(f"write_rows<{rows}, {i}>" for rows in index for i in index),
-        ],
-        "measure": _of("count_nonfinite count_beyond squared_norm", real),
-        "moments": _of("moments sample", real),
-        "search": [*_of("first_threshold fit_stage", real_bool), *_of("correct_thresholds accept_cuts", real)],
-        "bin_select": [*_of("bin_peaks", real), *_of("write_bins", real_index)],
-        "lists": [
-            *_of("measure_gaps look_up pack_gaps write_indices set_bits write_bitmap write_bits", index),
-            "read_gaps",
-            "count_bits",
-        ],
-        "union": [*_of("mark_lists", index), *_of("write_union find_common write_common", real_index)],
-        "low_rank": [
-            *(f"{name}<{t}, {rank}>" for name in ("project", "project_back", "low_rank_product") for t in real
-              for rank in RANKS),
-            *(f"add_parts<{t}>" for t in real),
-        ],
-        "orthogonalise": [f"orthogonalise<{t}, {rank}>" for t in real for rank in RANKS],
-        "random": [*(f"numbers<{t}>" for t in ("unsigned int", "float")), *(f"random_strata<{i}>" for i in index)],
-        "norms": [
-            *(f"sum_pieces<{t}, {term}>" for t in real for term in ("Square", "Magnitude", "Signs")),
-            *(f"sum_groups<{t}, {kind}>" for t in real for kind in ("Norm", "CappedNorm", "Limit", "MeanMagnitude",
-                                                                    "Means")),
-            *(f"group_maxima<{t}>" for t in real),
-        ],
-        "quantise": [
-            *(f"{pack}{what}<{t}>" for pack in ("pack_", "unpack_") for what in PACKED for t in real),
-            *(f"{name}<{t}, {c}>" for name in ("quantise", "dequantise") for t in real for c in CODE.values()),
-        ],
-    }
+def _instances(code: str) -> Iterator[str]:
+    """The template instances that a .cu file is compiled for: each of its names for each of its arguments."""
+    for names, arguments in re.findall(r"^// Instances: ([\w ]+)(?:<(.+)>)?$", code, re.MULTILINE):
+        choices = [CHOICES.get(one) or one.split("|") for one in arguments.split(", ") if one]
+        for name, *values in product(names.split(), *choices):
+            yield f"{name}<{', '.join(map(str, values))}>" if values else name
 
 
-def _of(names: str, types: Iterable[str]) -> list[str]:
-    """Each of some templates for each of some arguments."""
-    return [f"{name}<{t}>" for name, t in product(names.split(), types)]
-
-
-KERNELS = _kernel_names()
+KERNELS = {path.stem: list(_instances(path.read_text(encoding="utf-8"))) for path in sorted(SOURCES.glob("*.cu"))}
 
 
 def source(family: str) -> str:
-    """The text of ``cuda/<family>.cu`` with our headers put in, since CuPy's cache does not see headers."""
+    """The text of ``<family>.cu`` with our headers put in, since CuPy's cache does not see headers."""
     text = (SOURCES / f"{family}.cu").read_text(encoding="utf-8")
     for header in SOURCES.glob("*.cuh"):
         text = text.replace(f'#include "{header.name}"', header.read_text(encoding="utf-8"))

@@ -1,4 +1,6 @@
 // Reading and writing at k given indices, which have been checked. One index a thread and round.
+// Instances: gather gather_counted scatter scatter_add clear<REAL, INDEX>
+// Instances: check_indices check_filled<INDEX>
 #include "common.cuh"
 #include "indices.cuh"
 

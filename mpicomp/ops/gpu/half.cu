@@ -1,5 +1,6 @@
 // Half precision on the wire: float16 and bfloat16 (as 16 bits) to and from float32, to nearest even. n elements.
 // Written with integers, as on the CPU, so that no CUDA header is needed and NaN gives the same bits on both.
+// Instances: widen add_widened narrow<Float16|BFloat16>
 #include "common.cuh"
 
 struct BFloat16 {

@@ -1,4 +1,6 @@
 // Ascending index lists written in few bytes: as gaps of a fixed width, or as one bit an element.
+// Instances: measure_gaps look_up pack_gaps write_indices set_bits write_bitmap write_bits<INDEX>
+// Instances: read_gaps count_bits
 #include "common.cuh"
 #include "indices.cuh"
 
@@ -68,7 +70,7 @@ template <typename I> __global__ void set_bits(const I* indices, long long k, un
 }
 
 // The same of an ascending list, straight to the bytes of a bitmap of n bits: a block writes `bits_piece` of them at a time.
-constexpr int bits_piece = 16384;
+constexpr int bits_piece = BITS_PIECE;
 
 template <typename I>
 __global__ void write_bitmap(const I* indices, long long k, long long n, unsigned char* out) {

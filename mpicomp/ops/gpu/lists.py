@@ -23,10 +23,9 @@ from .arguments import (
 )
 from .base import empty, zeros
 from .collect import NO_CUT, collect_vector
-from .cuda_runtime import INDEX, REAL, Array, blocks_for, launch, on_device, xp
+from .cuda_runtime import BITS_PIECE, INDEX, REAL, Array, blocks_for, launch, on_device, xp
 
 BITS = 64  # of a bitmap, for one thread
-BITS_PIECE = 16384  # of a bitmap, for one block: `bits_piece` in lists.cu
 
 
 @on_device

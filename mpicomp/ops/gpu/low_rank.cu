@@ -1,11 +1,13 @@
 // PowerSGD: products with matrices of few columns and their orthogonalisation, for many matrices in one vector at once.
 // Matrices are row-major; those of few columns lie one behind another, in `p` (rows x rank) and `q` (columns x rank).
+// Instances: project project_back low_rank_product<REAL, RANK>
+// Instances: add_parts<REAL>
 #include "common.cuh"
 #include "groups.cuh"
 
 constexpr int warps = threads / warp_size;
-constexpr int panel = 2048;      // elements of p or q that a block holds in shared memory
-constexpr int longest = 8192;    // columns that a block of `project` adds up
+constexpr int panel = PANEL;     // elements of p or q that a block holds in shared memory
+constexpr int longest = LONGEST; // columns that a block of `project` adds up
 template <typename T> constexpr int stripe = warp_size * Pack<T>::size;  // columns of a block of the other products
 template <int width> constexpr int rows_a_warp = width < 16 ? 4 : 2;     // that share what `project` loads of q
 

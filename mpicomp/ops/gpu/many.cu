@@ -1,9 +1,11 @@
 // Many arrays and one vector that holds them one behind another: copied in one launch.
+// Instances: move_arrays<WORD, true|false>
+// Instances: move_sparse<unsigned int|unsigned long long, INDEX>
 #include "common.cuh"
 #include "groups.cuh"
 #include "indices.cuh"
 
-constexpr int list_piece = 4096;  // elements of the vector that a block moves at a time
+constexpr int list_piece = PIECE;  // elements of the vector that a block moves at a time
 
 // Array g, at address addresses[g], is elements [bounds[g], bounds[g + 1]) of `flat`, which has n; some may be empty.
 // Into the vector, or out of it. Only the width of T matters.

@@ -1,4 +1,5 @@
 // What a vector of n elements looks like: non-finite entries, squared norm.
+// Instances: count_nonfinite count_beyond squared_norm<REAL>
 #include "common.cuh"
 
 // found[0] += how many are NaN or infinite; found[1] = the index of the first, where it begins as the largest value.

@@ -1,4 +1,5 @@
 // What a selector measures before it chooses: sums over the large entries, and an evenly spread sample.
+// Instances: moments sample<REAL>
 #include "common.cuh"
 #include "groups.cuh"
 #include "moments.cuh"

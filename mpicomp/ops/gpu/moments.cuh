@@ -1,5 +1,5 @@
 // Sums over a piece of u, by one block. The loader puts this text in the place of the #include.
-constexpr int moments_piece = 16384;  // elements of a span that a block adds up at a time
+constexpr int moments_piece = MOMENTS_PIECE;  // elements of a span that a block adds up at a time
 
 struct Sums {
     double number, sum, magnitudes, squares;

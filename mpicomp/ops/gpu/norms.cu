@@ -1,10 +1,13 @@
 // One number a group. A long group is cut into pieces, a block each, so that few long groups keep a device as busy as
 // many short ones; a short one has no pieces: a team of neighbouring threads takes all of it. Group g has the pieces
 // [starts[g], starts[g + 1]), numbered through, of `piece` elements each; its last is longer by what is left.
+// Instances: sum_pieces<REAL, Square|Magnitude|Signs>
+// Instances: sum_groups<REAL, Norm|CappedNorm|Limit|MeanMagnitude|Means>
+// Instances: group_maxima<REAL>
 #include "common.cuh"
 #include "groups.cuh"
 
-constexpr int piece = 16384;  // elements
+constexpr int piece = GROUP_PIECE;  // elements
 
 struct Square {
     static constexpr int rows = 1;

@@ -1,5 +1,6 @@
 // Orthonormal columns: Q of p = Q R by Householder reflections in float64, for many matrices of few columns in one launch.
 // A block takes a matrix, a thread every threads-th of its rows; all columns that are left get a reflection in one pass.
+// Instances: orthogonalise<REAL, RANK>
 #include "common.cuh"
 
 constexpr double tiny = 1e-200;  // a sum of squares below has lost digits to underflow

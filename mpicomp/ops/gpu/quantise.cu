@@ -1,10 +1,12 @@
 // Few bits a value. A thread takes a run of four neighbours a round (eight of one bit): whole bytes of every width, one
 // block of random words where their elements begin at a multiple of four, and one access of memory where it allows that.
+// Instances: pack_signs pack_levels pack_natural unpack_signs unpack_levels unpack_natural<REAL>
+// Instances: quantise dequantise<REAL, CODE>
 #include "common.cuh"
 #include "groups.cuh"
 #include "philox.cuh"
 
-constexpr int unit = 4;
+constexpr int unit = UNIT;
 
 template <typename T> struct Format;
 template <> struct Format<float> {
@@ -40,7 +42,7 @@ template <int length, typename T> __device__ inline void store_run(T* x, int cou
         if (j < count) one[j] = run.at[j];
 }
 
-constexpr int code_piece = 4096;  // elements for a block at a time, whose groups are narrowed down once
+constexpr int code_piece = CODE_PIECE;  // elements for a block at a time, whose groups are narrowed down once
 constexpr int stretch = code_piece / (threads / warp_size);  // neighbours of a piece that one warp takes
 
 // Goes through the groups of a piece that begins at `begin` and whose last group is `last`, from g on, and only forward.
@@ -272,7 +274,7 @@ template <typename T> __device__ inline Bits<T> power(int exponent) {
     return (Bits<T>)(exponent + Format<T>::bias) << Format<T>::fraction_bits;
 }
 
-constexpr short not_finite = 0x7fff;  // as the head of a message
+constexpr short not_finite = NOT_FINITE;  // as the head of a message
 
 // The least power of two that is not below `largest`, as far as 2^(top - 126) .. 2^top are normal numbers.
 template <typename T> __device__ inline int top_of(T largest) {

@@ -25,10 +25,12 @@ from ..arguments import (
 from .arguments import bits_dtype, check, kind_of
 from .cuda_runtime import (
     CODE,
+    CODE_PIECE,
     GROUP_PIECE,
     REAL,
     TEAM_MOST,
     THREADS,
+    UNIT,
     WARP,
     Array,
     blocks_for,
@@ -40,8 +42,6 @@ from .cuda_runtime import (
 from .random import stream
 
 KIND = {"l2": ("Square", "Norm"), "capped": ("Square", "CappedNorm"), "mean": ("Magnitude", "MeanMagnitude")}
-UNIT = 4  # `unit` in quantise.cu
-CODE_PIECE = 4096  # `code_piece` there
 NULL = np.uintp(0)
 
 

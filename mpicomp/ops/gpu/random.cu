@@ -1,4 +1,6 @@
 // Words of a key's stream, uniform numbers, and one random index of each part of a vector.
+// Instances: numbers<unsigned int|float>
+// Instances: random_strata<INDEX>
 #include "common.cuh"
 #include "groups.cuh"
 #include "philox.cuh"

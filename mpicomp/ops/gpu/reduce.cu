@@ -1,4 +1,6 @@
 // Element-wise dst = dst OP src over n elements, and scale. 16 bytes a thread and round.
+// Instances: combine<Add|Multiply|Minimum|Maximum, NUMBER>
+// Instances: scale<REAL>
 #include "common.cuh"
 
 // Integers wrap around: computed unsigned, where overflow is defined; short ones as unsigned int, since they would

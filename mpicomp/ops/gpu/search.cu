@@ -1,6 +1,8 @@
 // Searches for thresholds that about a target of elements reach, in each of many spans. The last block to be done with
 // a span works out its next threshold, so that the host need not wait; a span whose search is over is not read again.
 // What is looked for and why: ops/search.py. The operations are those there, in the same order, but for sums.
+// Instances: first_threshold fit_stage<REAL, false|true>
+// Instances: correct_thresholds accept_cuts<REAL>
 #include "common.cuh"
 #include "groups.cuh"
 #include "moments.cuh"
@@ -37,7 +39,7 @@ __device__ inline double normal_threshold(double n, double total, double squares
 // Where the exponential through n magnitudes, all of at least lam, leaves 1/4, or the target. Abdelmoniem et al.,
 // SIDCo, MLSys 2021, section 2.4 and algorithm 1 (the double exponential model).
 __device__ inline double exponential_threshold(double n, double magnitudes, double lam, double target) {
-    const double ratio = min(1.0, max(0.25, target / n));
+    const double ratio = min(1.0, max(RATIO, target / n));
     return lam + log(1 / ratio) * (magnitudes / n - lam);
 }
 
@@ -90,15 +92,15 @@ __global__ void first_threshold(const T* memory, const T* grad, const long long*
 
 // ---- Gaussian-k: corrections
 
-constexpr int corrections = 3, tries = (corrections + 1) * (corrections + 2) / 2;
-constexpr double few = 2.0 / 3, many = 4.0 / 3;  // in targets
+constexpr int corrections = CORRECTIONS, tries = (corrections + 1) * (corrections + 2) / 2;
+constexpr double few = FEW, many = MANY;  // in targets
 
 // Of all thresholds that the search may come to: that after so many halvings, then so many growths by one half.
 __device__ inline int try_of(int halved, int grown) { return halved * (2 * corrections + 3 - halved) / 2 + grown; }
 
 __device__ inline double corrected(double lam, int halved, int grown) {
-    for (; halved; --halved) lam *= 0.5;
-    for (; grown; --grown) lam *= 1.5;
+    for (; halved; --halved) lam *= DOWN;
+    for (; grown; --grown) lam *= UP;
     return lam;
 }
 
@@ -162,7 +164,7 @@ __global__ void correct_thresholds(const T* memory, const T* grad, const long lo
 
 // ---- SIDCo: stages
 
-constexpr double low = 0.8, high = 1.2;  // in targets
+constexpr double low = LOW, high = HIGH;  // in targets
 constexpr int warps = threads / warp_size, stretch = moments_piece / warps;  // elements of a piece that a warp looks at
 
 // The magnitude that elements must reach in this stage: also that of the stage before, which rounding may leave above.

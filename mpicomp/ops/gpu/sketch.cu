@@ -1,8 +1,12 @@
 // The count sketch and its estimates; random projections of rows, and the elements of rows.
+// Instances: count_sketch project_rows<REAL>
+// Instances: sketch_estimate<REAL, ROWS>
+// Instances: row_lengths<INDEX>
+// Instances: write_rows<INDEX, INDEX>
 #include "common.cuh"
 #include "groups.cuh"
 
-constexpr int most_rows = 15;
+constexpr int most_rows = MOST_ROWS;
 
 __device__ inline unsigned long long mix(unsigned long long x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..arguments import require_projection, require_rows, require_spans
+from ..arguments import require_projection, require_rows, require_sketch, require_spans
 from ..host import index_dtype
 from .arguments import check, kind_of, memory_or_null, remember, require_indices
 from .base import empty, vouched
@@ -31,8 +31,7 @@ from .cuda_runtime import (
 
 
 def _check_sketch(rows: int, columns: int, table: Array, dtype: Any) -> None:
-    if not 1 <= rows <= 15 or columns < 1 or columns & (columns - 1):
-        raise InvalidArgument(f"a sketch must have 1 to 15 rows and 2^m columns, got {rows} and {columns}")
+    require_sketch(rows, columns)
     check(table, "table", dtype)
     if table.size != rows * columns:
         raise InvalidArgument(f"table must have {rows} x {columns} elements, got {table.size}")

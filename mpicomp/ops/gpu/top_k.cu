@@ -1,14 +1,15 @@
 // Radix select: one digit of the k-th largest magnitude a pass; the host need not know the digits. In long vectors after a
 // guess, by a sample, of a magnitude that the k largest pass and few others do (Floyd and Rivest, Expected time bounds for
 // selection, CACM 1975): collect.cu keeps these, and they stand in for the vector where the guess proves right.
+// Instances: guess count_digits count_digits_spans<REAL>
 #include "common.cuh"
 #include "groups.cuh"
 #include "kept.cuh"
 
-constexpr int digit_bits = 11, digits = 1 << digit_bits;
+constexpr int digit_bits = DIGIT_BITS, digits = 1 << digit_bits;
 constexpr int tally = digits + 2;  // counts of the digits, how many blocks have added theirs, and 8 bytes of room
-constexpr int digit_piece = 65536;  // elements of a span for one block
-constexpr int sample = 8192;  // elements of a vector that a guess goes by
+constexpr int digit_piece = DIGIT_PIECE;  // elements of a span for one block
+constexpr int sample = SAMPLE;  // elements of a vector that a guess goes by
 
 // cut[0]: the digits found so far; cut[1]: which of the magnitudes that begin with them is looked for, counted from the
 // largest. Both are settled when all digits are. The first pass writes what the others read.

@@ -1,6 +1,8 @@
 // Several ascending index lists at once: their union with the sums of their values, and what of each is in another list.
 // A table says of `count` lists where they are: running sums of their lengths (`count` + 1 of them), the addresses of their
 // indices, and those of their values.
+// Instances: mark_lists<INDEX>
+// Instances: write_union find_common write_common<REAL, INDEX>
 #include "common.cuh"
 #include "groups.cuh"
 #include "indices.cuh"
@@ -27,7 +29,7 @@ __global__ void mark_lists(const long long* table, long long count, long long n,
     }
 }
 
-constexpr int union_piece = 32 * threads;  // bits that a block looks at together, a word a thread; a tile is some of these
+constexpr int union_piece = UNION_PIECE;  // bits that a block looks at together, a word a thread; a tile is some of these
 constexpr int union_lists = threads / 2;   // lists whose ends in a piece are looked for together
 
 // The union, whose part in a tile is written behind as many as the tiles before it hold; and where sums is given, the values

@@ -17,6 +17,7 @@ from .cuda_runtime import (
     MAX_BLOCKS,
     REAL,
     THREADS,
+    UNION_PIECE,
     Array,
     addresses,
     blocks_for,
@@ -25,8 +26,6 @@ from .cuda_runtime import (
     to_host,
     xp,
 )
-
-UNION_PIECE = 32 * THREADS  # bits that a block looks at together: `union_piece` in union.cu
 
 
 def union(lists: list[Array], n: int) -> Array:

@@ -1,8 +1,10 @@
 // The memory's update. Contraction to fused multiply-add is off (cuda_runtime.py), as on the CPU.
+// Instances: masked_update<REAL, INDEX>
+// Instances: dense_update axpby<REAL>
 #include "common.cuh"
 #include "indices.cuh"
 
-constexpr int update_piece = 4096;  // elements of the memory that a block updates at a time
+constexpr int update_piece = PIECE;  // elements of the memory that a block updates at a time
 
 // What stays in the memory of a value that was sent.
 template <typename T> __device__ inline T kept_of(T memory, T grad, T sent, T beta) {

@@ -14,6 +14,7 @@ from ..arguments import (
     require_memory,
     require_projection,
     require_rows_of_spans,
+    require_sketch,
     require_spans,
 )
 from .base import compensated, to_indices
@@ -83,8 +84,7 @@ def expand_rows(rows: Array, row: int, spans: Bounds, n: int) -> Array:
 
 
 def _hashes(n: int, rows: int, columns: int, seed: int) -> list[tuple[Array, Array]]:
-    if not 1 <= rows <= 15 or columns < 1 or columns & (columns - 1):
-        raise InvalidArgument(f"a sketch must have 1 to 15 rows and 2^m columns, got {rows} and {columns}")
+    require_sketch(rows, columns)
     hashed = [mix(np.arange(n, dtype=np.uint64) + _offset(seed, row)) for row in range(rows)]
     return [((h % np.uint64(columns)).astype(np.int64), 1.0 - 2.0 * (h >> np.uint64(63))) for h in hashed]
 
