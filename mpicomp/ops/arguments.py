@@ -138,7 +138,7 @@ def require_samples(samples: Samples, n: int, room: int) -> None:
         raise InvalidArgument(f"values must have {total} elements, got {room}")
 
 
-def require_targets(memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> None:
+def require_targets(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> None:
     """Refuse spans that do not ascend in a vector, or of which more or less is wanted than there can be."""
     require_memory(memory, grad)
     require_counts(spans, targets, grad.size)
@@ -155,7 +155,7 @@ def require_ascending_spans(spans: Bounds) -> None:
             raise InvalidArgument(f"spans must ascend, got one from {start} behind one up to {end}")
 
 
-def require_sampled(memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Bounds:
+def require_sampled(memory: Array | None, grad: Array, spans: Bounds, samples: Samples, counts: list[int]) -> Bounds:
     """Where each span's sample stands, one behind another; refuses samples that are not one a span."""
     require_memory(memory, grad)
     if not len(spans) == len(samples) == len(counts):

@@ -20,15 +20,15 @@ CUDA = (2, 13)  # DLPack's kDLCUDA, kDLCUDAManaged
 class Device(Protocol):
     """What staging needs of a device. Copies are started here and waited for with ``wait``."""
 
-    def matches(self, array: Any) -> bool: ...
+    def matches(self, array: object) -> bool: ...
 
-    def flat(self, array: Any) -> Any:
+    def flat(self, array: object) -> Any:
         """The array as a contiguous 1-D array of the device's own type, sharing memory."""
 
-    def own(self, array: Any) -> Any:
+    def own(self, array: object) -> Any:
         """The array in the device's own type, of its own shape, sharing memory."""
 
-    def synchronize(self, array: Any) -> None:
+    def synchronize(self, array: object) -> None:
         """Wait until everything queued on the array so far is done."""
 
     def pinned(self, nbytes: int) -> np.ndarray:
@@ -62,7 +62,7 @@ class CuPy:
             return int(array.__dlpack_device__()[0]) in CUDA
         return known
 
-    def flat(self, array: Any) -> Any:
+    def flat(self, array: object) -> Any:
         return self.own(array).reshape(-1)
 
     def own(self, array: Any) -> Any:
@@ -80,7 +80,7 @@ class CuPy:
         with cupy.cuda.Device(cupy.cuda.runtime.pointerGetAttributes(address).device):  # `asarray` copies from others
             return cupy.asarray(array)
 
-    def synchronize(self, array: Any) -> None:
+    def synchronize(self, array: object) -> None:
         cupy = _cupy()
         if isinstance(array, cupy.ndarray):
             with array.device:
@@ -138,7 +138,7 @@ def _is_cupys(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "cupy"
 
 
-def _stream_of(array: Any) -> int | None:
+def _stream_of(array: object) -> int | None:
     """The stream that version 3 of the interface names (1: the legacy default, 2: the thread's own), None if unknown.
 
     An interface that names none promises that nothing is pending, but libraries of version 2 leave it out, too.
@@ -170,14 +170,14 @@ def unregister(device: Device) -> None:
     _devices.remove(device)
 
 
-def device_of(array: Any) -> Device | None:
+def device_of(array: object) -> Device | None:
     """The device that owns ``array``; None for host memory."""
     if type(array) is np.ndarray:
         return None
     return next((device for device in _devices if device.matches(array)), None)
 
 
-def at_home(arrays: Any) -> AbstractContextManager[Any]:
+def at_home(arrays: object) -> AbstractContextManager[object]:
     """Within the block, the device of the first of these arrays (or dicts or lists of some) is CuPy's current one: what
     is made anew lies beside them. What is wrong with them is for those to tell who read them, on all ranks.
     """
@@ -192,7 +192,7 @@ def at_home(arrays: Any) -> AbstractContextManager[Any]:
     return arrays.device if _is_cupys(type(arrays)) and hasattr(arrays, "device") else nullcontext()
 
 
-def finish_others(array: Any, device: Device) -> None:
+def finish_others(array: object, device: Device) -> None:
     """Wait for what another library has still to do on its array, where the interface does not say on which stream:
     what CuPy makes of it waits for CuPy's own work alone.
     """
@@ -202,7 +202,7 @@ def finish_others(array: Any, device: Device) -> None:
         device.synchronize(array)
 
 
-def ready(array: Any) -> None:
+def ready(array: object) -> None:
     """Call before MPI touches ``array``: the one place where a device is waited for.
 
     MPI knows nothing of streams: without this it would send what a kernel has not written yet, or overwrite what one

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
 from .arguments import Array, Bounds, require_total
 
@@ -19,12 +18,12 @@ def index_dtype(n: int) -> np.dtype:
 
 # ---- arrays on this device
 
-def empty(n: int, dtype: Any) -> Array:
+def empty(n: int, dtype: npt.DTypeLike) -> Array:
     """An array of ``n`` elements, not initialised."""
     return np.empty(n, dtype)
 
 
-def zeros(n: int, dtype: Any) -> Array:
+def zeros(n: int, dtype: npt.DTypeLike) -> Array:
     """An array of ``n`` zeros."""
     return np.zeros(n, dtype)
 
@@ -44,7 +43,7 @@ def arange(n: int) -> Array:
     return np.arange(n, dtype=index_dtype(n))
 
 
-def concatenate(arrays: list[Array], dtype: Any) -> Array:
+def concatenate(arrays: list[Array], dtype: npt.DTypeLike) -> Array:
     """One array after the other; empty where there is none."""
     return np.concatenate(arrays, dtype=dtype) if arrays else np.empty(0, dtype)
 

@@ -137,7 +137,7 @@ class Exported:
 
 
 def host_array(
-    obj: Any, name: str, from_dlpack: Callable[[Any, str], Plain | None] | None = None
+    obj: Any, name: str, from_dlpack: Callable[[object, str], Plain | None] | None = None
 ) -> Plain | None:
     """``obj`` as a plain array on the same memory; None if it has no such view.
 
@@ -170,7 +170,7 @@ def host_array(
         return (from_dlpack or _from_dlpack)(obj, name) if hasattr(obj, "__dlpack__") else None
 
 
-def _from_dlpack(obj: Any, name: str) -> Plain | None:
+def _from_dlpack(obj: object, name: str) -> Plain | None:
     """A host array that its library exports by DLPack; None for one on a device that no code of ours knows."""
     exported = Exported(obj, name)
     found = exported.type
@@ -182,7 +182,7 @@ def _from_dlpack(obj: Any, name: str) -> Plain | None:
     return Plain(exported.view(dtype), "bfloat16" if found.is_bfloat16 else None)
 
 
-def check_named(obj: Any, name: str) -> None:
+def check_named(obj: object, name: str) -> None:
     """Refuse an array of a DLPack type that NumPy lacks: mpi4py takes it for another type of the same size."""
     if isinstance(obj, np.ndarray) or not hasattr(obj, "__dlpack__"):
         return

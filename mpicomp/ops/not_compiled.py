@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 LINE_BYTES = 64
 
@@ -35,11 +34,11 @@ class PlainCalls:
     def run(self, comm: object, send: object, receive: object, op: object) -> bool:
         return False
 
-    def learn(self, send: object, receive: object, op: object, signature: Callable[..., Any]) -> None:
+    def learn(self, send: object, receive: object, op: object, signature: Callable[[], object]) -> None:
         """Nothing to learn: every call is looked at."""
 
     def forget(self) -> None:
         """Nothing was learnt."""
 
-    def latest(self) -> list[tuple[Any, ...]]:
+    def latest(self) -> list[tuple[object, ...]]:
         return []

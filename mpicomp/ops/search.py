@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from math import inf, isfinite, log, nan, sqrt
 from statistics import NormalDist
-from typing import Any
 
-from .arguments import Bounds, Found, Samples, require_sampled, require_targets
+from .arguments import Array, Bounds, Found, Samples, require_sampled, require_targets
 from .host import index_dtype
 from .index_lists import Part, joined, parts_of
+from .protocol import Ops
 
 FEW, MANY = 2 / 3, 4 / 3  # how many may reach a normal threshold, in targets, before it is corrected
 CORRECTIONS, DOWN, UP = 3, 0.5, 1.5
@@ -50,7 +50,7 @@ def exponential_threshold(n: int, magnitudes: float, lam: float, target: int) ->
 
 # ---- the searches
 
-def normal_in(ops: Any, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
+def normal_in(ops: Ops, memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
     require_targets(memory, grad, spans, targets)
     some = [s for s, (start, stop) in enumerate(spans) if targets[s] < stop - start]
     moments = ops.moments(memory, grad, [spans[s] for s in some], 0.0) if some else []
@@ -70,7 +70,7 @@ def normal_in(ops: Any, memory: Any, grad: Any, spans: Bounds, targets: list[int
     return _all_of(ops, found, lams, grad)
 
 
-def exponential_in(ops: Any, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
+def exponential_in(ops: Ops, memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
     require_targets(memory, grad, spans, targets)
     found: dict[int, Part] = {}
     lams = dict.fromkeys(range(len(spans)), nan)  # of what was found
@@ -113,7 +113,8 @@ def too_many(passed: int, n: int, target: int, lam: float) -> bool:
     return isfinite(lam) and HIGH * target < passed < n
 
 
-def sampled_in(ops: Any, memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
+def sampled_in(ops: Ops, memory: Array | None, grad: Array, spans: Bounds, samples: Samples, counts: list[int]
+               ) -> Found:
     places = require_sampled(memory, grad, spans, samples, counts)
     values = ops.empty(places[-1][1] if places else 0, grad.dtype)
     ops.sample(memory, grad, samples, values)
@@ -122,7 +123,7 @@ def sampled_in(ops: Any, memory: Any, grad: Any, spans: Bounds, samples: Samples
     return _all_of(ops, found, lams, grad)
 
 
-def _reaching(ops: Any, memory: Any, grad: Any, spans: Bounds, lams: dict[int, float]) -> dict[int, Part]:
+def _reaching(ops: Ops, memory: Array | None, grad: Array, spans: Bounds, lams: dict[int, float]) -> dict[int, Part]:
     """By span, all that reach its threshold; what is not finite, where that is not."""
     if not lams:
         return {}
@@ -135,6 +136,6 @@ def finite_or_infinity(lams: dict[int, float]) -> list[float]:
     return [lam if isfinite(lam) else inf for lam in lams.values()]
 
 
-def _all_of(ops: Any, found: dict[int, Part], lams: dict[int, float], grad: Any) -> Found:
+def _all_of(ops: Ops, found: dict[int, Part], lams: dict[int, float], grad: Array) -> Found:
     indices = joined([found[s] for s in sorted(found)], ops.concatenate, index_dtype(grad.size))
     return Found(indices, [found[s].size if s in found else 0 for s in lams], list(lams.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from .arguments import (
     rows_until,
 )
 from .host import index_dtype
+
+Indices = TypeVar("Indices")  # an array, or in simulations one without elements
+Makes = Callable[..., Indices]
 
 # ---- selections and measures, span by span
 
@@ -57,33 +60,34 @@ def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, n
         at += part.size
 
 
-def top_k_in(one: Callable[..., Any], concatenate: Callable[..., Any], memory: Any, grad: Any, spans: Bounds,
-             counts: list[int]) -> Any:
+def top_k_in(one: Makes[Indices], join: Makes[Indices], memory: Array | None, grad: Array,
+             spans: Bounds, counts: list[int]) -> Indices:
     require_counts(spans, counts, grad.size)
-    return _joined(_selected(one, memory, grad, spans, counts), concatenate, grad.size)
+    return _joined(_selected(one, memory, grad, spans, counts), join, grad.size)
 
 
-def threshold_in(one: Callable[..., Any], concatenate: Callable[..., Any], memory: Any, grad: Any, spans: Bounds,
-                 lams: list[float]) -> tuple[Any, list[int]]:
+def threshold_in(one: Makes[Indices], join: Makes[Indices], memory: Array | None, grad: Array,
+                 spans: Bounds, lams: list[float]) -> tuple[Indices, list[int]]:
     require_lams(spans, lams, grad.size)
     found = _selected(one, memory, grad, spans, lams)
-    return _joined(found, concatenate, grad.size), [part.size for part in found]
+    return _joined(found, join, grad.size), [part.size for part in found]
 
 
-def bin_select_in(one: Callable[..., Any], concatenate: Callable[..., Any], memory: Any, grad: Any, spans: Bounds,
-                  length: int) -> Any:
+def bin_select_in(one: Makes[Indices], join: Makes[Indices], memory: Array | None, grad: Array,
+                  spans: Bounds, length: int) -> Indices:
     require_spans(spans, grad.size)
-    return _joined(_selected(one, memory, grad, spans, [length] * len(spans)), concatenate, grad.size)
+    return _joined(_selected(one, memory, grad, spans, [length] * len(spans)), join, grad.size)
 
 
-def moments_in(one: Callable[..., Moments], memory: Any, grad: Any, spans: Bounds, floor: float) -> list[Moments]:
+def moments_in(one: Callable[..., Moments], memory: Array | None, grad: Array, spans: Bounds, floor: float
+               ) -> list[Moments]:
     require_floor(floor)
     require_memory(memory, grad)
     require_spans(spans, grad.size)
     return [one(None if memory is None else memory[start:stop], grad[start:stop], floor) for start, stop in spans]
 
 
-def sample_in(one: Callable[..., None], memory: Any, grad: Any, samples: Samples, values: Any) -> None:
+def sample_in(one: Callable[..., None], memory: Array | None, grad: Array, samples: Samples, values: Array) -> None:
     require_samples(samples, grad.size, values.size)
     at = 0
     for first, stride, count in samples:
@@ -91,17 +95,17 @@ def sample_in(one: Callable[..., None], memory: Any, grad: Any, samples: Samples
         at += count
 
 
-def random_strata_in(one: Callable[..., Any], concatenate: Callable[..., Any], n: int, spans: Bounds, counts: list[int],
-                     key: Key) -> Any:
+def random_strata_in(one: Makes[Indices], join: Makes[Indices], n: int, spans: Bounds, counts: list[int],
+                     key: Key) -> Indices:
     require_counts(spans, counts, n)
     key = checked_streams(key, len(spans))
     found = [one(stop - start, k, key._replace(worker=key.worker + number))
              for number, ((start, stop), k) in enumerate(zip(spans, counts, strict=True))]
-    return _joined([_moved(part, start, n) for part, (start, _) in zip(found, spans, strict=True)], concatenate, n)
+    return _joined([_moved(part, start, n) for part, (start, _) in zip(found, spans, strict=True)], join, n)
 
 
-def project_rows_in(one: Callable[..., None], memory: Any, grad: Any, spans: Bounds, row: int, width: int, seed: int,
-                    out: Any) -> None:
+def project_rows_in(one: Callable[..., None], memory: Array | None, grad: Array, spans: Bounds, row: int, width: int,
+                    seed: int, out: Array) -> None:
     require_projection(row, width)
     require_memory(memory, grad)
     require_spans(spans, grad.size)
@@ -113,15 +117,13 @@ def project_rows_in(one: Callable[..., None], memory: Any, grad: Any, spans: Bou
         one(None if memory is None else memory[start:stop], grad[start:stop], row, width, seed, part)
 
 
-def expand_rows_in(one: Callable[..., Any], concatenate: Callable[..., Any], positions_of: Callable[..., list[int]],
-                   rows: Any, row: int, spans: Bounds, n: int) -> Any:
-    dtype, until, found = index_dtype(n), rows_until(spans, row), []
-    cuts = pairwise(positions_of(rows, until))
-    for (start, stop), first, (begin, end) in zip(spans, until[:-1], cuts, strict=True):
-        own = rows[begin:end]
-        indices = one(own - first if first else own, row, stop - start).astype(dtype, copy=False)
-        found.append(indices + start if start else indices)
-    return found[0] if len(found) == 1 else concatenate(found, dtype)
+def expand_rows_in(one: Makes[Indices], join: Makes[Indices], positions_of: Callable[[Array, list[int]], list[int]],
+                   rows: Array, row: int, spans: Bounds, n: int) -> Indices:
+    until = rows_until(spans, row)
+    found = [_moved(one(rows[begin:end] - first if first else rows[begin:end], row, stop - start), start, n)
+             for (start, stop), first, (begin, end) in zip(spans, until[:-1], pairwise(positions_of(rows, until)),
+                                                           strict=True)]  # fmt: skip
+    return _joined(found, join, n)
 
 
 # ---- matrices in one vector, their p and their q packed one behind another
@@ -156,8 +158,8 @@ def orthogonalise_each(one: Callable[..., None], p: Array, matrices: Matrices) -
 
 # ---- list by list
 
-def restrict_in(find: Callable[..., Any], lists: list[Array], values: list[Array], whole: Array,
-                nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
+def restrict_in(find: Callable[[Array, Array], tuple[Array, Array]], lists: list[Array], values: list[Array],
+                whole: Array, nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
     """``restrict`` by a module's own ``common``."""
     kept = []
     for one, of, without_zeros in zip(lists, values, nonzero, strict=True):
@@ -170,8 +172,9 @@ def restrict_in(find: Callable[..., Any], lists: list[Array], values: list[Array
 
 # ---- helpers
 
-def _selected(one: Callable[..., Any], memory: Any, grad: Any, spans: Bounds, arguments: Iterable[Any]) -> list[Any]:
-    """Of each span what ``one`` selects there with its argument, as indices into all of ``grad``."""
+def _selected(one: Makes[Any], memory: Array | None, grad: Array, spans: Bounds, arguments: Iterable[float]
+              ) -> list[Any]:
+    """Selection of ``one`` in each span with its argument, as indices into all of ``grad``."""
     require_memory(memory, grad)
     return [_moved(one(None if memory is None else memory[start:stop], grad[start:stop], argument), start, grad.size)
             for (start, stop), argument in zip(spans, arguments, strict=True)]
@@ -182,8 +185,8 @@ def _moved(indices: Any, start: int, n: int) -> Any:
     return indices + start if start else indices
 
 
-def _joined(found: list[Any], concatenate: Callable[..., Any], n: int) -> Any:
-    return found[0] if len(found) == 1 else concatenate(found, index_dtype(n))
+def _joined(found: list[Indices], join: Makes[Indices], n: int) -> Indices:
+    return found[0] if len(found) == 1 else join(found, index_dtype(n))
 
 
 def _parts(spans: Spans, n: int, positions: Array) -> Iterator[tuple[int, int, int, Array]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..ops.arguments import Bounds, Found, Samples
+from ..ops.protocol import Ops
 from ..ops.search import exponential_in, normal_in, sampled_in
 from ..ops.spans import restrict_in
 
@@ -32,13 +33,13 @@ class Composed:
         return self.count_beyond(None, values, limit)
 
     def select_normal(self, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
-        return normal_in(self, memory, grad, spans, targets)
+        return normal_in(cast(Ops, self), memory, grad, spans, targets)
 
     def select_exponential(self, memory: Any, grad: Any, spans: Bounds, targets: list[int]) -> Found:
-        return exponential_in(self, memory, grad, spans, targets)
+        return exponential_in(cast(Ops, self), memory, grad, spans, targets)
 
     def select_sampled(self, memory: Any, grad: Any, spans: Bounds, samples: Samples, counts: list[int]) -> Found:
-        return sampled_in(self, memory, grad, spans, samples, counts)
+        return sampled_in(cast(Ops, self), memory, grad, spans, samples, counts)
 
     def add_lists(self, lists: list[Any], values: list[Any], n: int, filled: bool = False) -> tuple[Any, Any]:
         union = self.union([one[: self.filled_length(one, n)] for one in lists] if filled else lists, n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from .._cpu import (
 )
 from ..arguments import Bounds, Found, Samples, require_counts
 from ..host import concatenate, empty, index_dtype, unpack
+from ..protocol import Ops
 from ..search import exponential_in, normal_in, sampled_in
 from ..spans import bin_select_in, restrict_in
 from .each_span import moments, sample, threshold
@@ -105,7 +107,7 @@ def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarr
     unpack(flat, arrays)
 
 
-_FOR_SEARCHES = SimpleNamespace(
+_FOR_SEARCHES = cast(Ops, SimpleNamespace(
     concatenate=concatenate, empty=empty, gather=gather, kth_largest=kth_largest, moments=moments, sample=sample,
     threshold=threshold,
-)  # fmt: skip
+))  # fmt: skip

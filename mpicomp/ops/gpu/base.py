@@ -8,9 +8,9 @@ refuse an index list waits for the device, unless the list was made or examined 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...errors import InvalidArgument
 from ..arguments import Bounds, require_counts, require_lams, require_limit
@@ -229,11 +229,11 @@ def squared_norm(x: Array) -> float:
 
 # ---- arrays on this device
 
-def empty(n: int, dtype: Any) -> Array:
+def empty(n: int, dtype: npt.DTypeLike) -> Array:
     return xp().empty(n, dtype)
 
 
-def zeros(n: int, dtype: Any) -> Array:
+def zeros(n: int, dtype: npt.DTypeLike) -> Array:
     return xp().zeros(n, dtype)
 
 
@@ -245,7 +245,7 @@ def arange(n: int) -> Array:
     return remember(xp().arange(n, dtype=index_dtype(n)), n)
 
 
-def concatenate(arrays: list[Array], dtype: Any) -> Array:
+def concatenate(arrays: list[Array], dtype: npt.DTypeLike) -> Array:
     return xp().concatenate(arrays, dtype=dtype) if arrays else empty(0, dtype)
 
 

@@ -22,6 +22,7 @@ from .. import search
 from ..arguments import MOST_ROWS, NOT_FINITE
 
 Array = Any  # cupy.ndarray
+Kernel = Callable[[tuple[int, ...], tuple[int, ...], tuple[object, ...]], None]  # of grid, block and arguments
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -123,7 +124,7 @@ class Runtime:
 
         return nccl
 
-    def device(self, array: Array) -> AbstractContextManager[Any]:
+    def device(self, array: Array) -> AbstractContextManager[object]:
         return array.device
 
     def to_host(self, array: Array) -> np.ndarray:
@@ -139,11 +140,11 @@ class Runtime:
         """The current device's current stream, as CUDA numbers it."""
         return self.xp.cuda.get_current_stream().ptr
 
-    def kernel(self, family: str, name: str) -> Any:
+    def kernel(self, family: str, name: str) -> Kernel:
         return self._functions(family, self.current_device())[name]
 
     @cache  # noqa: B019 (the one runtime lives as long as the process)
-    def _functions(self, family: str, device: int) -> dict[str, Any]:
+    def _functions(self, family: str, device: int) -> dict[str, Kernel]:
         from cupy.cuda import function
 
         binary, names = self._compiled(family)
@@ -230,16 +231,16 @@ def on_device(op: Callable[Given, Result]) -> Callable[Given, Result]:
     return wrapped
 
 
-def _arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Array]:
+def _arrays(args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[Array]:
     for arg in (*args, *kwargs.values()):
         yield from filter(_is_array, arg if isinstance(arg, list | tuple) else (arg,))
 
 
-def _is_array(thing: Any) -> bool:
+def _is_array(thing: object) -> bool:
     return hasattr(thing, "dtype")
 
 
-def launch(family: str, name: str, blocks: int, *args: Any) -> None:
+def launch(family: str, name: str, blocks: int, *args: object) -> None:
     """Queue a kernel; a grid of no blocks is not allowed in CUDA and would do nothing."""
     if blocks:
         _runtime.kernel(family, name)((blocks,), (THREADS,), args)

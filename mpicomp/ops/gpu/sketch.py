@@ -6,9 +6,8 @@ to run, also on one device.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
 from ...errors import InvalidArgument
 from ..arguments import require_projection, require_rows, require_sketch, require_spans
@@ -30,7 +29,7 @@ from .cuda_runtime import (
 )
 
 
-def _check_sketch(rows: int, columns: int, table: Array, dtype: Any) -> None:
+def _check_sketch(rows: int, columns: int, table: Array, dtype: npt.DTypeLike) -> None:
     require_sketch(rows, columns)
     check(table, "table", dtype)
     if table.size != rows * columns:
