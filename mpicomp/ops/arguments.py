@@ -101,7 +101,7 @@ def require_spans(spans: Bounds, n: int) -> None:
 
 
 def chunk_counts(spans: Spans, n: int) -> list[int]:
-    """How many chunks each span has; refuses spans that do not lie in a vector of ``n``, and chunks of no such size."""
+    """Number of chunks in each span; refuses spans outside a vector of ``n`` and chunks of an invalid size."""
     require_spans([span[:2] for span in spans], n)
     for *_, chunk in spans:
         require_chunk(chunk)
@@ -156,7 +156,7 @@ def require_ascending_spans(spans: Bounds) -> None:
 
 
 def require_sampled(memory: Array | None, grad: Array, spans: Bounds, samples: Samples, counts: list[int]) -> Bounds:
-    """Where each span's sample stands, one behind another; refuses samples that are not one a span."""
+    """Bounds of the spans' samples, one behind another; refuses any other number of samples than one per span."""
     require_memory(memory, grad)
     if not len(spans) == len(samples) == len(counts):
         raise InvalidArgument(f"there must be a sample and a count for each of {len(spans)} spans, got {len(samples)} "
@@ -193,7 +193,7 @@ def require_rows_of_spans(rows: Array, row: int, spans: Bounds, n: int) -> None:
 
 
 def rows_until(spans: Bounds, row: int) -> list[int]:
-    """How many rows there are before each span, and in all."""
+    """Number of rows before each span, and in all."""
     return [0, *accumulate(-(-(stop - start) // row) for start, stop in spans)]
 
 
@@ -210,7 +210,7 @@ def require_packed(matrices: Matrices, n: int, **packed: Array) -> None:
 
 
 def refused_lists(n: int, filled: bool) -> InvalidArgument:
-    """What is raised where one of several lists is none."""
+    """The error for lists of which one does not ascend."""
     return InvalidArgument(f"lists must ascend within [0, {n}){' and be filled up at their ends' if filled else ''}")
 
 

@@ -18,7 +18,7 @@ CUDA = (2, 13)  # DLPack's kDLCUDA, kDLCUDAManaged
 
 
 class Device(Protocol):
-    """What staging needs of a device. Copies are started here and waited for with ``wait``."""
+    """Copies, streams and array types of a device. A copy that is started here ends with ``wait``."""
 
     def matches(self, array: object) -> bool: ...
 
@@ -67,7 +67,7 @@ class CuPy:
 
     def own(self, array: Any) -> Any:
         """The array in CuPy's type, sharing memory. What its library has still to do comes first: CuPy waits for the
-        stream that the interface names, and by DLPack the library is told of ours.
+        stream that the interface names, and DLPack passes ours to the library.
         """
         cupy = _cupy()
         if isinstance(array, cupy.ndarray):
@@ -134,7 +134,7 @@ class CuPy:
 
 
 def _is_cupys(kind: type) -> bool:
-    """Whether a type is one of CuPy, which need not be installed."""
+    """Return True for a type of CuPy, which need not be installed."""
     return kind.__module__.partition(".")[0] == "cupy"
 
 
@@ -179,7 +179,7 @@ def device_of(array: object) -> Device | None:
 
 def at_home(arrays: object) -> AbstractContextManager[object]:
     """Within the block, the device of the first of these arrays (or dicts or lists of some) is CuPy's current one: what
-    is made anew lies beside them. What is wrong with them is for those to tell who read them, on all ranks.
+    is made anew lies beside them. Their reader refuses invalid ones, on all ranks.
     """
     if type(arrays) is np.ndarray:
         return ON_HOST

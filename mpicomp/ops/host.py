@@ -44,7 +44,7 @@ def arange(n: int) -> Array:
 
 
 def concatenate(arrays: list[Array], dtype: npt.DTypeLike) -> Array:
-    """One array after the other; empty where there is none."""
+    """One array after the other; empty if there is none."""
     return np.concatenate(arrays, dtype=dtype) if arrays else np.empty(0, dtype)
 
 
@@ -69,7 +69,7 @@ def unpack(flat: Array, arrays: list[Array]) -> None:
 def group_bounds(bounds: Array) -> Array:
     """``bounds``, an array of the host, on the device: looked at here, so that no operation has to ask for them again.
 
-    Nobody may write into what is returned.
+    The result is for reading only.
     """
     return bounds
 
@@ -77,25 +77,25 @@ def group_bounds(bounds: Array) -> Array:
 # ---- index lists, magnitudes
 
 def positions_of(indices: Array, bounds: list[int]) -> list[int]:
-    """How many of ``indices`` (ascending) are below each of ``bounds``."""
+    """Number of ``indices`` (ascending) below each of ``bounds``."""
     return np.searchsorted(indices, bounds).tolist()
 
 
 def ascends(indices: Array, n: int) -> bool:
-    """Whether ``indices`` ascend within ``[0, n)``, none twice."""
+    """Return True if ``indices`` ascend within ``[0, n)``, none twice."""
     return not len(indices) or bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
 
 
 def filled_length(indices: Array, n: int) -> int:
-    """How many of ``indices`` ascend within ``[0, n)``, where only the filling ``n`` follows them; else -1."""
+    """Number of ``indices`` that ascend within ``[0, n)`` if only the filling ``n`` follows them; else -1."""
     count = int(np.count_nonzero(indices != n))
     return count if ascends(indices[:count], n) else -1
 
 
 def vouch(indices: Array, n: int, of: Array | None = None) -> Array:
-    """The list itself, of which the caller knows that it ascends within ``[0, n)``: nobody need look again.
+    """The list itself, which the caller knows to ascend within ``[0, n)``, so that no operation validates it again.
 
-    Where a list is given that it is part ``of``, it does if that does.
+    A list that is part ``of`` another is known to ascend if that one is.
     """
     return indices
 

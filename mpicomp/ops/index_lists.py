@@ -12,7 +12,7 @@ from .arguments import Array
 
 
 class Part(NamedTuple):
-    """Of a list of selected indices, those in one span."""
+    """The part of a list of selected indices that lies in one span."""
 
     indices: Array
     begin: int

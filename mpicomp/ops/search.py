@@ -1,7 +1,7 @@
 """Searches for a threshold that about a target of elements reach, in each of many tensors, by a module's operations.
 
 Each gives a list and, of every span, the threshold (``lam``) that all of its elements in the list reach, and no others;
-where that is not finite, all that are not finite. The numbers of the rules serve all modules; devices have the
+if that is not finite, all that are not finite. The numbers of the rules serve all modules; devices have the
 searches in ``gpu/search.cu``.
 """
 
@@ -25,7 +25,7 @@ STAGES = 12
 # ---- the formulas
 
 def normal_quantile(n: int, target: int) -> float:
-    """How many deviations leave out half of the target, of ``n`` normal deviates, at either end."""
+    """Number of deviations that leave out half of the target, of ``n`` normal deviates, at either end."""
     return -NormalDist().inv_cdf(0.5 * target / n)
 
 
@@ -40,7 +40,7 @@ def normal_threshold(n: int, total: float, squares: float, quantile: float) -> f
 
 
 def exponential_threshold(n: int, magnitudes: float, lam: float, target: int) -> float:
-    """Where the exponential through ``n`` magnitudes with this sum, all of at least ``lam``, leaves 1/4, or the target.
+    """Magnitude at which the exponential through ``n`` magnitudes, at least ``lam``, leaves 1/4, or the target.
 
     Reference: Abdelmoniem et al., SIDCo, MLSys 2021, section 2.4 and algorithm 1 (the double exponential model).
     """
@@ -102,14 +102,14 @@ def exponential_in(ops: Ops, memory: Array | None, grad: Array, spans: Bounds, t
 
 
 def enough(passed: int, n: int, target: int, lam: float) -> bool:
-    """Whether those that passed, of ``n``, will do; of a lam that is not finite, whatever is to blame."""
+    """Return True if those that passed, of ``n``, are a selection; if lam is not finite, any number is."""
     if not isfinite(lam):
         return passed > 0
     return target == n or (LOW * target <= passed <= HIGH * target and passed < n)
 
 
 def too_many(passed: int, n: int, target: int, lam: float) -> bool:
-    """Whether another stage is to go through those that passed: they are fewer than before."""
+    """Return True if another stage goes through those that passed: they are fewer than before."""
     return isfinite(lam) and HIGH * target < passed < n
 
 
@@ -124,7 +124,7 @@ def sampled_in(ops: Ops, memory: Array | None, grad: Array, spans: Bounds, sampl
 
 
 def _reaching(ops: Ops, memory: Array | None, grad: Array, spans: Bounds, lams: dict[int, float]) -> dict[int, Part]:
-    """By span, all that reach its threshold; what is not finite, where that is not."""
+    """Elements of each span that reach its threshold; if it is not finite, elements that are not."""
     if not lams:
         return {}
     indices, counts = ops.threshold(memory, grad, [spans[s] for s in lams], finite_or_infinity(lams))

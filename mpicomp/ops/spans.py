@@ -204,12 +204,12 @@ def _parts(spans: Spans, n: int, positions: Array) -> Iterator[tuple[int, int, i
 
 
 def _fits(chunk: int, positions: Array) -> bool:
-    """Whether positions in such a chunk are held in this type; where spans' chunks differ, the widest is taken."""
+    """Return True if positions in such a chunk have this type: if spans' chunks differ, the widest decides."""
     return positions.itemsize == (1 if chunk <= 256 else 2)
 
 
 def _places(matrices: Matrices) -> Iterator[tuple[slice, int, slice, slice]]:
-    """Of each matrix its part of the vector, its rows, and its parts of the packed p and q."""
+    """Each matrix's part of the vector, its rows, and its parts of the packed p and q."""
     p = q = 0
     for start, stop, rows, rank in matrices:
         p_stop, q_stop = p + rows * rank, q + (stop - start) // rows * rank

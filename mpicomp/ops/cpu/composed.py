@@ -28,7 +28,6 @@ from .each_span import moments, sample, threshold
 
 def bin_select(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int,
                      zeros: bool = True) -> np.ndarray:
-    """``bin_select`` in each of ``spans``, as indices into the whole vector; without ``zeros`` none where u is zero."""
     found = bin_select_in(bin_select_in_span, concatenate, memory, grad, spans, length)
     if zeros:
         return found
@@ -39,7 +38,6 @@ def bin_select(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, lengt
 
 
 def kth_largest(x: np.ndarray, spans: Bounds, counts: list[int]) -> list[float]:
-    """The smallest magnitude that ``top_k`` selects in each of ``spans``."""
     require_counts(spans, counts, x.size, least=1)
     largest = [x[start:stop][top_k_in_span(None, x[start:stop], k)]
                for (start, stop), k in zip(spans, counts, strict=True)]
@@ -47,37 +45,31 @@ def kth_largest(x: np.ndarray, spans: Bounds, counts: list[int]) -> list[float]:
 
 
 def select_normal(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, targets: list[int]) -> Found:
-    """Gaussian-k's threshold in each of ``spans``."""
     return normal_in(_FOR_SEARCHES, memory, grad, spans, targets)
 
 
 def select_exponential(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, targets: list[int]) -> Found:
-    """SIDCo's threshold in each of ``spans``."""
     return exponential_in(_FOR_SEARCHES, memory, grad, spans, targets)
 
 
 def select_sampled(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, samples: Samples,
                   counts: list[int]) -> Found:
-    """DGC's threshold in each of ``spans``, from samples."""
     return sampled_in(_FOR_SEARCHES, memory, grad, spans, samples, counts)
 
 
 def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndarray, values: np.ndarray,
                    limit: float = np.inf) -> int:
-    """``gather``, and how many of the values are not below ``limit`` in magnitude, NaN included."""
     gather(memory, grad, indices, values)
     return count_beyond(None, values, limit)
 
 
 def union(lists: list[np.ndarray], n: int) -> np.ndarray:
-    """Ascending indices, each once, of all that are in any of ``lists``."""
     out = np.empty(sum(map(len, lists)), index_dtype(n))
     return out[: union_of(lists, n, out)]
 
 
 def add_lists(lists: list[np.ndarray], values: list[np.ndarray], n: int,
               filled: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The union of ``lists``, and at each of its indices the sum of their ``values``."""
     room = sum(map(len, lists))
     out, sums = np.empty(room, index_dtype(n)), np.empty(room, values[0].dtype)
     total = sums_of(lists, values, n, filled, out, sums)
@@ -86,7 +78,6 @@ def add_lists(lists: list[np.ndarray], values: list[np.ndarray], n: int,
 
 def restrict(lists: list[np.ndarray], values: list[np.ndarray], whole: np.ndarray,
              nonzero: list[bool]) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Of each list the entries that ``whole`` has, too, and their values."""
     return restrict_in(common, lists, values, whole, nonzero)
 
 
@@ -101,7 +92,6 @@ def unpack_bitmap(bitmap: np.ndarray, n: int, indices: np.ndarray, wait: bool = 
 
 
 def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarray]) -> None:
-    """``unpack`` of a vector that has ``values`` at ``indices``, and is zero elsewhere."""
     flat = np.zeros(sum(array.size for array in arrays), values.dtype)
     scatter(flat, indices, values)
     unpack(flat, arrays)

@@ -1,4 +1,4 @@
-"""Operations on few bits a value that the compiled ones do not have as they are; see :mod:`.oracle.quantise`."""
+"""Operations on few bits per value, made of compiled ones; see :mod:`.oracle.quantise`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def group_norms(x: np.ndarray, bounds: np.ndarray, kind: str, out: np.ndarray) -
 
 
 def limit_norms(x: np.ndarray, bounds: np.ndarray, factor: float, out: np.ndarray) -> None:
-    """Each group's ``out`` becomes ``factor`` times the root mean square of its entries, where that is smaller."""
+    """Each group's ``out`` becomes ``factor`` times the root mean square of its entries, if that is smaller."""
     norms = np.empty_like(out)
     _cpu.group_norms_of(x, bounds, "l2", norms)
     limits = factor * norms.astype(np.float64) / np.sqrt(np.maximum(1, np.diff(bounds)))
@@ -34,7 +34,7 @@ def unpack_signs(packed: np.ndarray, bounds: np.ndarray, negative: np.ndarray | 
 
 
 def encode_natural(x: np.ndarray, bounds: np.ndarray, first: int, key: Key, message: np.ndarray) -> None:
-    """A ``message`` of bytes: the exponent of the largest power of two, then a byte a value."""
+    """A ``message`` of bytes: the exponent of the largest power of two, then a byte per value."""
     largest, codes = np.empty(1, x.dtype), message[2:]
     _cpu.group_norms_of(x, bounds, "max", largest)
     message[:2].view(HEAD)[0] = top = _top_of(float(largest[0]), x.dtype)
@@ -46,7 +46,7 @@ def encode_natural(x: np.ndarray, bounds: np.ndarray, first: int, key: Key, mess
 
 
 def decode_natural(message: np.ndarray, out: np.ndarray, known: bool = False) -> None:
-    """What ``encode_natural``'s message stands for, NaN where values were not finite; refuses any other head."""
+    """Values of ``encode_natural``'s message, NaN if any was not finite; refuses any other head."""
     top = int(message[:2].view(HEAD)[0])
     if top == NOT_FINITE:
         out[:] = np.nan

@@ -1,4 +1,4 @@
-"""What :mod:`.gpu` expects of its arguments: dtype, shape, and index lists that stay inside their vector."""
+"""Validation of arguments of CUDA launchers: dtype, shape, and index lists that stay inside their vector."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check(array: Array, name: str, dtype: npt.DTypeLike, n: int | None = None) -
 
 
 def memory_or_null(memory: Array | None, grad: Array) -> Array:
-    """What stands for ``memory`` in a launch: the array, or a null pointer."""
+    """Argument of a launch for ``memory``: the array, or a null pointer."""
     if memory is None:
         return np.uintp(0)
     check(memory, "memory", grad.dtype, grad.size)
@@ -104,7 +104,7 @@ def examined(indices: Array) -> tuple[int, bool]:
 
 
 def told(family: str, name: str, count: int, size: int, *args: object) -> np.ndarray:
-    """What the blocks of a kernel over ``size`` elements say, in ``count`` rows; waits for the device."""
+    """Numbers that the blocks of a kernel over ``size`` elements write, in ``count`` rows; waits for the device."""
     blocks = min(MOST_TELLING, blocks_for(size))
     found = xp().empty(count * blocks, np.uint64)
     launch(family, name, blocks, *args, found)
@@ -112,7 +112,7 @@ def told(family: str, name: str, count: int, size: int, *args: object) -> np.nda
 
 
 def ascended(gaps: np.ndarray) -> bool:
-    """Whether the largest gaps of a list's blocks say that it ascends from 0 on."""
+    """Return True if a list with these largest gaps, one per block, ascends from 0 on."""
     return int(gaps.max(initial=0)) < 2**63
 
 

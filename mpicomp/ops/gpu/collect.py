@@ -50,7 +50,7 @@ def _select(m: Array, grad: Array, key: int, room: int) -> tuple[Array, Array]:
 
 
 def types_of(grad: Array, indices: Array) -> str:
-    """Of elements and indices, in the names of kernels."""
+    """Types of elements and indices, in the names of kernels."""
     return f"{REAL[grad.dtype.name]}, {INDEX[indices.dtype.name]}"
 
 
@@ -70,7 +70,7 @@ def zeroed(*sizes: int) -> list[Array]:
 
 
 def board_bytes(tiles: int) -> int:
-    """What tiles tell each other: `Board` in collect.cu."""
+    """Bytes of the counts that tiles exchange: `Board` in collect.cu."""
     return 4 * (-(-(tiles + 1) // 4) * 4) + 2 * 16 * tiles
 
 
@@ -108,7 +108,7 @@ def tile_table(grad: Array, spans: Sequence[tuple[int, int]], counts: Sequence[i
 
 
 def where(array: Array) -> str:
-    """What tables are kept by: the array's device, and the stream that queues there now."""
+    """Key of tables kept on a device: the array's device, and the stream that queues there now."""
     return f"{getattr(array, 'device', '')}, stream {current_stream()}"
 
 

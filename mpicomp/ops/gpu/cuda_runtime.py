@@ -1,4 +1,4 @@
-"""How the kernels in ``*.cu`` are found, compiled once a device by CuPy's compiler, and launched."""
+"""Find the kernels in ``*.cu``, compile them once per device by CuPy's compiler, and launch them."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ class Runtime:
         return cupy
 
     def nccl(self) -> Any:
-        """CuPy's NCCL, whose ``available`` tells whether it is there; since CuPy 14 nobody else imports it."""
-        assert self.xp is not None, "MissingExtra where there is no CuPy"
+        """CuPy's NCCL, whose ``available`` is true if it is installed; CuPy 14 does not import it by itself."""
+        assert self.xp is not None, "MissingExtra if there is no CuPy"
         from cupy.cuda import nccl
 
         return nccl
@@ -200,7 +200,7 @@ def to_host(x: Array) -> np.ndarray:
 
 
 def addresses(arrays: Sequence[Array]) -> tuple[int, ...]:
-    """Where the arrays begin in the device's memory."""
+    """Addresses of the arrays in the device's memory."""
     return tuple(map(_runtime.address, arrays))
 
 
@@ -210,10 +210,10 @@ def current_device() -> int:
 
 
 def current_stream() -> str:
-    """What arrays that are kept on the device are kept by: the stream that queues now on the current device.
+    """Key of arrays that are kept on a device: the stream that queues now on the current device.
 
     A table's copy to the device is only queued: another stream might read it too early, or, since CuPy's pool is per
-    stream, get its memory too early once it is given up. With a table for each stream nobody has to wait.
+    stream, get its memory too early once it is given up. With a table for each stream no stream has to wait.
     """
     stream = _runtime.stream()
     return f"{stream} of thread {get_ident()}" if stream == PER_THREAD else str(stream)

@@ -74,8 +74,8 @@ def largest_of_vector(m: Array, grad: Array, k: int) -> Array:
 
 
 def guessed(n: int, k: int) -> tuple[int, int]:
-    """As which of a sample of ``n`` elements a magnitude is taken that the ``k`` largest pass, and room for all that
-    do; no room where a guess saves nothing.
+    """Rank in a sample of ``n`` elements of a magnitude that the ``k`` largest pass, and room for all that
+    do; no room if a guess saves nothing.
     """
     wanted = _at_most(SAMPLE * k / n)
     room = -(-_at_most(wanted) * n // SAMPLE // 4) * 4  # the next begin at 16 bytes
@@ -83,7 +83,7 @@ def guessed(n: int, k: int) -> tuple[int, int]:
 
 
 def _at_most(mean: float) -> int:
-    """What is all but never passed by a number of hits that has this mean: four standard deviations and some."""
+    """Bound that a number of hits with this mean almost never exceeds: four standard deviations and some."""
     return ceil(mean + 4 * sqrt(mean) + 8)
 
 
@@ -112,7 +112,7 @@ def _many(count: np.int64) -> str:
 
 
 def _shifts(bits: np.dtype) -> range:
-    """Where the digits of a magnitude begin, the highest first."""
+    """First bit of each digit of a magnitude, the highest first."""
     return range((8 * bits.itemsize - 1) // DIGIT_BITS * DIGIT_BITS, -1, -DIGIT_BITS)
 
 
@@ -165,7 +165,7 @@ def _write_largest(m: Array, grad: Array, spans: Sequence[tuple[int, int]], coun
 
 def _radix_select_spans(m: Array, grad: Array, spans: Sequence[tuple[int, int]], counts: Sequence[int],
                         tallies: Array, kept: Kept) -> Array:
-    """Of each span the ``counts``-th largest magnitude, and how many that equal it belong to the largest."""
+    """The ``counts``-th largest magnitude of each span, and how many that equal it belong to the largest."""
     t, cuts = REAL[grad.dtype.name], xp().empty(2 * len(spans), np.int64)
     pieces, table = table_of(tuple(spans), DIGIT_PIECE, tuple(counts), xp(), where(grad))
     candidates = kept.areas, kept.values, kept.found

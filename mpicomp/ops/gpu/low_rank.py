@@ -103,7 +103,7 @@ def _width(matrices: Matrices) -> int | None:
 
 
 def _rows_of_block(width: int) -> int:
-    """Of `project`: `rows_a_warp` in low_rank.cu."""
+    """Rows of a block of `project`: `rows_a_warp` in low_rank.cu."""
     return THREADS // WARP * (4 if width < 16 else 2)
 
 
@@ -113,7 +113,7 @@ def _stripe(whole: Array) -> int:
 
 
 class Plan(NamedTuple):
-    """How many tiles the matrices have, and the tables on the device that say where they lie and what is added up."""
+    """Number of the matrices' tiles, and the tables on the device of their places and of the sums to add up."""
 
     tiles: int
     table: Array
@@ -141,7 +141,7 @@ def _plan(matrices: tuple[tuple[int, int, int, int], ...], tile_rows: int, tile_
 
 
 def _first(sizes: np.ndarray) -> np.ndarray:
-    """Where each begins if all lie one behind another, and where the last ends."""
+    """Begins of blocks of these sizes one behind another, and the end of the last."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 

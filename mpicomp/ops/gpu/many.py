@@ -39,7 +39,7 @@ def unpack_sparse(indices: Array, values: Array, arrays: list[Array]) -> None:
 
 
 def _as_they_are(arrays: list[Array], flat: Array) -> bool:
-    """Whether a kernel may copy between these arrays and elements of ``flat``."""
+    """Return True if a kernel may copy between these arrays and elements of ``flat``."""
     return all(array.dtype == flat.dtype and array.flags.c_contiguous for array in arrays)
 
 

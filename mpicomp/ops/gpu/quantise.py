@@ -1,4 +1,4 @@
-"""Launchers of what writes few bits a value; see :mod:`..oracle.quantise`.
+"""Launchers of codes of few bits per value; see :mod:`..oracle.quantise`.
 
 Four neighbours a thread, or a byte of eight bits; norms take a few threads a short group, and a block a piece of a long
 one. Bounds that `group_bounds` did not make, and values that may not fit, are looked at first, which waits for the

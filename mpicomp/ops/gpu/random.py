@@ -13,7 +13,7 @@ from .cuda_runtime import INDEX, Array, blocks_for, current_device, current_stre
 
 
 def stream(first: int, key: Key) -> tuple[np.generic, ...]:
-    """What a kernel needs to draw element ``first`` and those after it: first, seed, step, worker."""
+    """Arguments of a kernel that draws element ``first`` and those after it: first, seed, step, worker."""
     require_range(0, first)
     seed, step, worker = checked_key(key)
     return np.uint64(first), np.uint64(seed), np.uint32(step), np.uint32(worker)

@@ -35,7 +35,7 @@ FURTHER = 4  # stages that are queued where the first were too few
 
 
 class _Search:
-    """What is known on the device of the thresholds of some spans, and launches that go on from there."""
+    """State on the device of a search for the thresholds of some spans, and its launches."""
 
     def __init__(self, memory: Array | None, grad: Array, spans: Bounds, more: int = 0) -> None:
         self.t, self.m, self.grad, self.spans = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), grad, spans
@@ -90,7 +90,7 @@ def select_exponential(memory: Array | None, grad: Array, spans: Bounds, targets
 
 
 def _stages(targets: list[int], sizes: list[int]) -> int:
-    """How many are queued at first: those that exponential tails take, each of which leaves a quarter; and one more, or
+    """Number of stages queued at first: those of exponential tails, each of which leaves a quarter, and one more, or
     two for many spans, of which some take longer. A launch too many costs little.
     """
     ratio = min((target / n for target, n in zip(targets, sizes, strict=True) if n), default=1.0)

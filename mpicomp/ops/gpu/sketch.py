@@ -89,7 +89,7 @@ def expand_rows(rows: Array, row: int, spans: list[tuple[int, int]], n: int) -> 
 
 
 def _rows_of(spans: list[tuple[int, int]], row: int, n: int, like: Array) -> tuple[int, Array, np.int64, np.int64]:
-    """How many rows there are in all spans of ``n`` elements; their table, the number of spans, elements a row."""
+    """Number of rows in all spans of ``n`` elements; their table, the number of spans, elements per row."""
     row = min(row, max(1, n))
     count, table = table_of(tuple(spans), row, (), xp(), where(like))
     return count, table, np.int64(len(spans)), np.int64(row)

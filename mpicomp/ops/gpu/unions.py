@@ -42,7 +42,7 @@ def _merged(lists: list[Array], values: list[Array] | None, n: int, filled: bool
     i, t, table = _table_of(lists, values, index_dtype(n))
     room, dtype = min(n, sum(one.size for one in lists)), values[0].dtype if values else np.dtype(np.float32)
     indices, sums = empty(room, index_dtype(n)), empty(room if values else 0, dtype)
-    # Few enough tiles that each can add up what those before it hold, and the host is told of all.
+    # Few enough tiles that each can add up what those before it hold, and the host reads all counts.
     tile = UNION_PIECE * max(1, chunk_count(n, UNION_PIECE * MOST_TELLING))
     tiles = chunk_count(n, tile)
     memory = zeros(tiles + 1 + chunk_count(n, 64), np.uint64)
@@ -104,6 +104,6 @@ def _table_of(lists: list[Array], values: list[Array] | None, dtype: np.dtype, m
 
 
 def _begins(arrays: list[Array]) -> list[int]:
-    """Where each begins in the device's memory; 0 for those that are nowhere, having no elements."""
+    """Addresses in the device's memory; 0 for arrays of no elements."""
     there = iter(addresses([one for one in arrays if one.size]))
     return [next(there) if one.size else 0 for one in arrays]

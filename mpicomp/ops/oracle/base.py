@@ -120,13 +120,13 @@ def masked_update(memory: Array, grad: Array, indices: Array, sent: Array, beta:
 # ---- measures
 
 def count_nonfinite(x: Array) -> tuple[int, int]:
-    """How many entries are NaN or infinite, and the index of the first, or -1."""
+    """Number of NaN or infinite elements, and the index of the first, or -1."""
     bad = np.flatnonzero(~np.isfinite(x))
     return len(bad), int(bad[0]) if len(bad) else -1
 
 
 def count_beyond(memory: Array | None, grad: Array, limit: float) -> int:
-    """How many ``|u|`` are not below ``limit``, NaN included."""
+    """Number of ``|u|`` not below ``limit``, NaN included."""
     require_memory(memory, grad)
     require_limit(limit)
     return int(np.count_nonzero(~(np.abs(compensated(memory, grad)) < grad.dtype.type(limit))))
@@ -140,7 +140,7 @@ def squared_norm(x: Array) -> float:
 # ---- index lists
 
 def positions_of(indices: Array, bounds: list[int]) -> list[int]:
-    """How many of ``indices`` (ascending) are below each of ``bounds``."""
+    """Number of ``indices`` (ascending) below each of ``bounds``."""
     return [int(np.count_nonzero(indices < bound)) for bound in bounds]
 
 

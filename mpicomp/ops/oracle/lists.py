@@ -41,7 +41,7 @@ def _own_lengths(lists: list[Array], n: int, filled: bool) -> list[int]:
 
 def restrict(lists: list[Array], values: list[Array], whole: Array,
              nonzero: list[bool]) -> tuple[tuple[Array, Array], ...]:
-    """Of each list the entries that ``whole`` has, too, and their values; where ``nonzero``, none of value zero.
+    """Entries of each list that ``whole`` also has, and their values; if ``nonzero``, without those of value zero.
 
     All lists ascend.
     """
@@ -55,7 +55,7 @@ def restrict(lists: list[Array], values: list[Array], whole: Array,
 
 
 def common(a: Array, b: Array) -> tuple[Array, Array]:
-    """Where in ``a`` and where in ``b`` (ascending, distinct) the entries stand that both have; int64."""
+    """Positions in ``a`` and in ``b`` (ascending, distinct) of the entries that both have; int64."""
     require_ascending(a)
     require_ascending(b)
     _, in_a, in_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
@@ -63,12 +63,12 @@ def common(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def ascends(indices: Array, n: int) -> bool:
-    """Whether ``indices`` ascend within ``[0, n)``, none twice."""
+    """Return True if ``indices`` ascend within ``[0, n)``, none twice."""
     return bool(np.all((indices >= 0) & (indices < n)) and np.all(indices[1:] > indices[:-1]))
 
 
 def filled_length(indices: Array, n: int) -> int:
-    """How many of ``indices`` ascend within ``[0, n)``, where only the filling ``n`` follows them; else -1."""
+    """Number of ``indices`` that ascend within ``[0, n)`` if only the filling ``n`` follows them; else -1."""
     own = indices[indices != n]
     return len(own) if ascends(own, n) and np.all(indices[len(own) :] == n) else -1
 

@@ -1,4 +1,4 @@
-"""Few bits a value. ``bounds`` (int64, ascending, from 0 to n) cuts a vector into groups that share a scale.
+"""Few bits per value. ``bounds`` (int64, ascending, from 0 to n) cuts a vector into groups that share a scale.
 
 Group g is ``[bounds[g], bounds[g + 1])`` and may be empty. Packed codes are a little-endian stream of bits, zero at its
 end. Where rounding is stochastic, entry i uses element ``first + i`` of the stream of ``key`` (see :mod:`.random`).
@@ -44,7 +44,7 @@ def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
 
 
 def limit_norms(x: Array, bounds: Array, factor: float, out: Array) -> None:
-    """Each group's ``out`` becomes ``factor`` times the root mean square of its entries, where that is smaller.
+    """Each group's ``out`` becomes ``factor`` times the root mean square of its entries, if that is smaller.
 
     The norm is rounded to x's precision, and what follows is computed in float64. NaN on either side gives NaN.
     """
@@ -124,7 +124,7 @@ def dequantise(codes: Array, unit: float, out: Array) -> None:
 def pack_natural(x: Array, top: int, first: int, key: Key, out: Array) -> None:
     """Stochastic rounding of ``|x|`` to the powers of two below it and above it, a byte each: unbiased.
 
-    Bit 7 is the sign; c = 1 .. 127 in the others stands for 2^(top - 127 + c), c = 0 for zero. What lies below
+    Bit 7 is the sign; c = 1 .. 127 in the others stands for 2^(top - 127 + c), c = 0 for zero. A smaller magnitude than
     2^(top - 126) becomes that or zero. Refuses ``|x| > 2^top`` (``out`` may then hold anything), and a ``top`` for
     which 2^(top - 126) .. 2^top are not all normal numbers of x's precision.
     """
@@ -153,7 +153,7 @@ def encode_natural(x: Array, bounds: Array, first: int, key: Key, message: Array
     """A ``message`` of bytes: the exponent ``top`` as int16, then `pack_natural`'s codes; ``bounds`` are of one group.
 
     2^top is the least power that is not below any magnitude, within what `pack_natural` takes, or 1 if all are zero;
-    magnitudes above the largest power are cut off there. Where one is not finite, the head is NOT_FINITE and the codes
+    magnitudes above the largest power are cut off there. If one is not finite, the head is NOT_FINITE and the codes
     are zero.
     """
     largest = np.empty(1, x.dtype)
@@ -169,7 +169,7 @@ def encode_natural(x: Array, bounds: Array, first: int, key: Key, message: Array
 
 
 def decode_natural(message: Array, out: Array, known: bool = False) -> None:
-    """What ``encode_natural``'s message stands for, NaN where values were not finite; refuses any other head.
+    """Values of ``encode_natural``'s message, NaN if any was not finite; refuses any other head.
 
     A message ``known`` to come from ``encode_natural`` needs no look at its head, for which a device would be asked.
     """

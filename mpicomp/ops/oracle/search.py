@@ -1,7 +1,7 @@
 """Searches for a threshold that about a target of elements reach, in each of many tensors: one tensor after the other.
 
 Each gives a list and, of every span, the threshold (``lam``) that all of its elements in the list reach, and no others;
-where that is not finite, all that are not finite.
+if that is not finite, all that are not finite.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _exponential(u: Array, target: int) -> tuple[Array, float]:
 
 
 def _reaching(u: Array, lam: float) -> Array:
-    """All that reach the threshold; what is not finite, where that is not."""
+    """Elements that reach the threshold; if it is not finite, elements that are not."""
     return reaching(u, lam if isfinite(lam) else inf)
 
 

@@ -81,7 +81,7 @@ def add(lists: list[Pairs], ctx: StepContext, filled: bool = False) -> Pairs:
 
 
 def bounds(sizes: Iterable[int]) -> Bounds:
-    """Where parts of these sizes begin and end, one behind another."""
+    """Bounds of parts of these sizes, one behind another."""
     return list(pairwise(accumulate(sizes, initial=0)))
 
 
@@ -90,20 +90,20 @@ def sizes(parts: Bounds) -> list[int]:
 
 
 def by_span(pairs: Pairs, ctx: StepContext) -> Bounds:
-    """Where in a list the part of each span begins and ends."""
+    """Bounds of each span's part of a list."""
     ends = ctx.ops.positions_of(pairs.indices, [stop for _, stop in ctx.spans])
     return list(pairwise([0, *ends]))
 
 
 def largest(pairs: Pairs, parts: Bounds, counts: list[int], ctx: StepContext) -> Array | None:
-    """Where in a list the ``counts`` largest of each part stand, ascending; None: nowhere are there more."""
+    """Ascending positions in a list of the ``counts`` largest of each part; None if no part has more."""
     there = sizes(parts)
     wanted = [min(both) for both in zip(counts, there, strict=True)]
     return None if wanted == there else ctx.ops.top_k(None, pairs.values, parts, wanted)
 
 
 def narrows(ctx: StepContext) -> bool:
-    """Whether a value may change on the wire."""
+    """Return True if a value may change on the wire."""
     return ctx.codec.may_overflow(ctx.dtype)
 
 
@@ -142,7 +142,7 @@ def unreadable(nbytes: int, ctx: StepContext) -> Array:
 
 def read(message: Array, ctx: StepContext, filled: bool = False, check: bool = True) -> Pairs:
     """The inverse of ``write``; ``filled`` says that there may be pairs at the index n, which are left out. Without
-    ``check`` indices are still to be examined, and nothing is left out. What is read may be the message's own memory.
+    ``check`` indices are still to be examined, and nothing is left out. The result may be the message's own memory.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def read(message: Array, ctx: StepContext, filled: bool = False, check: bool = T
 
 
 class Ledger:
-    """Who sent what, once it is known which indices came through.
+    """Record of what each worker sent, complete as soon as the final indices are known.
 
     A worker sent its own values there. What its rank left out of a sum on the way, cut off or rounded away, was not
     sent: the rank's first worker keeps it. So that over all ranks exactly the final sums were sent.
@@ -179,11 +179,11 @@ class Ledger:
         self._left: list[tuple[Pairs, Pairs, Array | None]] = []
 
     def leave(self, total: Pairs, kept: Pairs, positions: Array | None) -> None:
-        """Of a sum only ``kept`` goes on, its entries at ``positions`` (None: all)."""
+        """Record that of a sum only ``kept`` goes on, its entries at ``positions`` (None: all)."""
         self._left.append((total, kept, positions))
 
     def sent(self, final: Pairs, ctx: StepContext) -> list[Sent]:
-        """What each of this rank's workers sent, ``final`` being the sums that came through."""
+        """Pairs that each of this rank's workers sent, ``final`` being the sums that came through."""
         if ctx.workers.total == 1:
             return [Sent(*final)]
         # Nothing that the final list was cut from came through, unless it was rounded away.

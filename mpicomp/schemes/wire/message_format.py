@@ -25,7 +25,7 @@ ALIGNED = 16  # bytes, of which numbers of any type begin at a multiple
 
 
 class Part(NamedTuple):
-    """What one worker sends."""
+    """One worker's indices and codes, as they are sent."""
 
     length: int  # of the values
     form: str
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 def part(indices: Array | None, own: Array | None, codes: Array, count: int, wanted: str, ctx: StepContext) -> Part:
     """A worker's part; ``wanted`` is a form, or ``auto`` for the shortest.
 
-    ``own`` is what the selector itself would write, where that is shorter than indices, else None.
+    ``own`` is the selector's own compact form, if that is shorter than indices, else None.
     """
     ops, n = ctx.ops, ctx.n
     if indices is None:
@@ -75,7 +75,7 @@ def pack(parts: list[Part], ops: Ops) -> Array:
 
 
 def heads(messages: dict[int, Array], ctx: StepContext) -> dict[int, list[list[int]]]:
-    """Of messages by rank what their heads say of each worker."""
+    """The headers of each worker in messages by rank."""
     return validation.lengths_at_heads({rank: (message, ctx.workers.on(rank)) for rank, message in messages.items()},
                                      HEADER, ctx.ops)
 

@@ -1,4 +1,4 @@
-"""What other ranks say is checked before it is used: lengths before memory is taken, indices before they are followed.
+"""Validation of received data before its use: lengths before memory is taken, indices before they are followed.
 
 A message that does not hold what its form promises raises `CorruptMessage`, which ends the job: a receiver cannot know
 what its sender meant.
