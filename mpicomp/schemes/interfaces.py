@@ -126,16 +126,7 @@ class StepContext:
 
     def misfits(self, values: Array) -> Misfits | None:
         """The ``values`` that become infinite in the result's dtype; None if there are none."""
-        if self.result is None:
-            return None
-        largest, least = self.result
-        positions, _ = self.ops.threshold(None, values, [(0, values.size)], [least])
-        if not positions.size:
-            return None
-        excess = Compensated(None, values).at(positions, self.ops)
-        held = excess.clip(-largest, largest)
-        self.ops.axpby(excess, 1.0, excess, -1.0, held)
-        return Misfits(positions, held, excess)
+        return None if self.result is None else Misfits.among(values, *self.result, self.ops)
 
     def add_at(self, total: Array, indices: Array | None, values: Array) -> None:
         """``total[indices] += values``; everywhere if indices is None."""

@@ -198,3 +198,14 @@ class Misfits(NamedTuple):
     positions: Array
     held: Array
     excess: Array
+
+    @classmethod
+    def among(cls, values: Array, largest: float, least: float, ops: Ops) -> Misfits | None:
+        """The ``values`` of at least ``least``, which become infinite in a dtype up to ``largest``; None if none do."""
+        positions, _ = ops.threshold(None, values, [(0, values.size)], [least])
+        if not positions.size:
+            return None
+        excess = Compensated(None, values).at(positions, ops)
+        held = excess.clip(-largest, largest)
+        ops.axpby(excess, 1.0, excess, -1.0, held)
+        return cls(positions, held, excess)

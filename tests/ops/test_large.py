@@ -16,7 +16,7 @@ from arrays import assert_same, vector
 from mpicomp.ops import gpu, oracle
 from mpicomp.ops.gpu import collect, cuda_runtime
 from mpicomp.ops.gpu.arguments import remember
-from mpicomp.ops.gpu.quantise import _Groups
+from mpicomp.ops.gpu.quantise import GroupBounds
 
 pytestmark = pytest.mark.emulation
 N = 2**33
@@ -161,7 +161,7 @@ def groups_of(n, count):
     """Bounds of so many groups, known to be right: of one, all pieces are its own."""
     bounds, pieces = Huge(count + 1, np.int64), n // cuda_runtime.GROUP_PIECE if count == 1 else 0
     team = THREADS if count == 1 else 1
-    return remember(bounds, _Groups(n, count, team, pieces, Huge(count + 1, np.int64)), "groups")
+    return GroupBounds(bounds, n, count, team, pieces, Huge(count + 1, np.int64))
 
 
 def gpu_chunks(spans):
