@@ -108,7 +108,8 @@ def table() -> str:
     """All kernels, one row each, beside what each architecture gives them."""
     from cuda.bindings import nvrtc
 
-    version, options = ".".join(map(str, checked(nvrtc.nvrtcVersion()))), " ".join(cuda_runtime.OPTIONS)
+    version = ".".join(map(str, checked(nvrtc.nvrtcVersion())))
+    options = " ".join(option for option in cuda_runtime.OPTIONS if option not in cuda_runtime.DEFINITIONS)
     lines = [
         "# Registers and spills of the CUDA kernels",
         "",

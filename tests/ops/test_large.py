@@ -15,7 +15,6 @@ from arrays import assert_same, vector
 
 from mpicomp.ops import gpu, oracle
 from mpicomp.ops.gpu import collect, cuda_runtime
-from mpicomp.ops.gpu.arguments import remember
 from mpicomp.ops.gpu.quantise import GroupBounds
 
 pytestmark = pytest.mark.emulation
