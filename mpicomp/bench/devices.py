@@ -6,7 +6,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,9 +25,8 @@ def choose_device(comm: Comm) -> int:
     hosts = comm.allgather(socket.gethostname())
 
     def choose() -> int:
-        runtime = cuda_runtime.xp().cuda.runtime
-        chosen: int = hosts[: comm.rank].count(hosts[comm.rank]) % _count(runtime)
-        runtime.setDevice(chosen)
+        chosen: int = hosts[: comm.rank].count(hosts[comm.rank]) % _count()
+        cuda_runtime.xp().cuda.runtime.setDevice(chosen)
         return chosen
 
     return together(comm, choose)
@@ -42,7 +41,8 @@ def to_device(host: np.ndarray, device: str) -> Array:
     return gpu.from_host(host)
 
 
-def _count(runtime: Any) -> int:
+def _count() -> int:
+    runtime = cuda_runtime.xp().cuda.runtime
     try:
         count: int = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
@@ -55,11 +55,10 @@ def _count(runtime: Any) -> int:
 def device_of_rank(local_rank: int) -> Gpu | None:
     """The GPU of rank ``local_rank`` on this node; None without CuPy or a GPU."""
     try:
-        runtime = cuda_runtime.xp().cuda.runtime
-        number = local_rank % _count(runtime)
+        number = local_rank % _count()
     except (MpicompError, AttributeError):
         return None
-    facts = runtime.getDeviceProperties(number)
+    facts = cuda_runtime.xp().cuda.runtime.getDeviceProperties(number)
     return {"number": number, "name": facts["name"].decode(), "uuid": bytes(facts["uuid"]).hex(),
             "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}  # fmt: skip
 

@@ -20,6 +20,7 @@ from .kernels import Case, themes
 
 if TYPE_CHECKING:
     from ..comm.comm import Comm
+    from ..comm.interfaces import Request
 
 LONG_S = 0.02  # minimum duration of a message whose bandwidth is measured
 MOST_BYTES = 64 << 20
@@ -113,7 +114,7 @@ def shift(part: Comm, nbytes: int, segment: int, window: int) -> Callable[[], No
     right, left = (part.rank + 1) % part.size, (part.rank - 1) % part.size
 
     def run() -> None:
-        started: deque[Any] = deque()
+        started: deque[Request] = deque()
         for begin, end in pieces(0, nbytes, segment):
             if len(started) == 2 * window:
                 started.popleft().Wait()
@@ -154,7 +155,7 @@ def timed(call: Callable[[], object], comm: Comm) -> float:
     return comm.allreduce(time.perf_counter() - start, max_of)
 
 
-def max_of(a: Any, b: Any, _datatype: object = None) -> Any:
+def max_of(a: float, b: float, _datatype: object = None) -> float:
     """The maximum as an operation for mpi4py: only mpicomp.comm imports MPI's own."""
     return max(a, b)
 

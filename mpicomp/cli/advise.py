@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -95,7 +95,7 @@ def checked(texts: Sequence[str]) -> list[str]:
 def timed_compute(comm: Comm, text: str) -> float:
     """Median seconds per call of ``module:name``, on all ranks at once."""
 
-    def find() -> Callable[[], Any]:
+    def find() -> Callable[[], object]:
         try:
             with inputs.importing(text) as function:
                 return function

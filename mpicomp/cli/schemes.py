@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from textwrap import wrap
 from typing import Any
@@ -17,6 +18,7 @@ from .console import Column, print_json, print_table, say, width_of
 from .options import Command
 
 CELL = 44  # characters of a range or a meaning in a line of a file
+Row = Mapping[str, Any]  # of `schemes.table`, or one of its options
 SIDE, RANKS = 1024, 8  # of the example
 
 
@@ -59,7 +61,7 @@ def schemes(texts: tuple[str, ...], as_json: bool) -> None:
         say(f"Every scheme also takes: {', '.join(sorted(defaults))}; see mpicomp schemes NAME.")
 
 
-def _described(scheme: registry.Scheme) -> dict[str, Any]:
+def _described(scheme: registry.Scheme) -> Row:
     """The row of a scheme, with the bytes of an example by simulation, and the restrictions of its parts."""
     restrictions = [f"{kind} {part.name}: {text}" for kind, part in scheme.part_classes.items()
                     if (text := _restrictions(part))]  # fmt: skip
@@ -86,7 +88,7 @@ def _restrictions(part: type) -> str:
     return " ".join(found[1].split()) if found else ""
 
 
-def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
+def _print_scheme(row: Row, own: Iterable[Row]) -> None:
     """Print the facts of a scheme and an empty line."""
     parts = [row[kind] for kind in ("memory", "selector", "codec", "exchange")]
     schedule = "" if row["schedule"] == "warm-up" else f", schedule {row['schedule']}"
@@ -100,7 +102,7 @@ def _print_scheme(row: dict[str, Any], own: list[dict[str, Any]]) -> None:
     click.echo()
 
 
-def _print_options(title: str, options: list[dict[str, Any]]) -> None:
+def _print_options(title: str, options: Iterable[Row]) -> None:
     """Print a table; without a terminal to fold them, long cells continue below."""
     rows = [_cells(option) for option in options]
     if width_of(sys.stdout) is None:
@@ -114,15 +116,15 @@ def _lines(cells: list[str]) -> list[list[str]]:
     return [list(line) for line in zip_longest(*parts, fillvalue="")]
 
 
-def _value(option: dict[str, Any]) -> object:
+def _value(option: Row) -> object:
     """The value in effect."""
     return option.get("value", option["default"])
 
 
-def _assignment(option: dict[str, Any]) -> str:
+def _assignment(option: Row) -> str:
     return option["name"] if _value(option) is None else f"{option['name']}={_value(option)}"
 
 
-def _cells(option: dict[str, Any]) -> list[str]:
+def _cells(option: Row) -> list[str]:
     value = _value(option)
     return [option["name"], "-" if value is None else str(value), option["range"], option["meaning"]]

@@ -252,7 +252,7 @@ def test_csv_and_jsonl(tmp_path):
 
 
 def test_layout_of_nccl_tests(tmp_path):
-    """As parsers of nccl-tests' output read it: 13 fields a line, counted from the right."""
+    """Parsers of nccl-tests' output expect 13 fields per line, and count them from the right."""
     rows = [row(t_med_us=31.21, nbytes=1 << 20), row(t_med_us=29.5, nbytes=1 << 20, place="in"), row(t_med_us=5.0)]
     text = shown(tmp_path, "nccl", *rows)
     data = [line.split() for line in text.splitlines() if line and not line.startswith("#")]

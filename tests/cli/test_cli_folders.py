@@ -1,4 +1,4 @@
-"""Output into a folder that takes no files: one line that names it, before any work, whoever the user is."""
+"""Output into a folder that cannot be written: one line names it before any work, for root and other users."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_a_trace_cannot_be_written_to(recorded, tmp_path, monkeypatch, word
 
 @pytest.mark.parametrize("words", [["report"], ["export", "--format", "csv"]], ids=lambda words: words[0])
 def test_a_disk_that_is_full(recorded, words):
-    """As far as a process may write: the same error, but for its name, as that of a full disk."""
+    """A file size limit stands in for a full disk: both raise the same error but for its name."""
     output = recorded.with_name("x")
     limited = ("import resource, sys; from mpicomp.cli.trace.command import trace\n"
                "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); trace(sys.argv[1:])")  # fmt: skip

@@ -25,7 +25,7 @@ def test_a_signal_stops_the_job_with_a_checkpoint_to_go_on_from(begin, tmp_path)
     folder = tmp_path / "run"
     job = begin(*PROBLEM, "--epochs", "1000000", "--checkpoint", str(folder), "--checkpoint-every", "5")
     until((folder / "latest").exists, job)
-    job.send_signal(signal.SIGUSR1)  # launchers hand it on to the ranks
+    job.send_signal(signal.SIGUSR1)  # launchers forward it to the ranks
     code, _, err = ended(job)
     assert code == STOPPED, err
     assert "stopped by SIGUSR1 and saved in" in err and "not complete" in err and "Traceback" not in err

@@ -36,7 +36,7 @@ class BenchGroup(Group):
 
 
 class GroupsContext(click.Context):
-    """A context with the path of its group, since nobody types the name of the default command."""
+    """A context with the path of its group: users do not type the name of the default command."""
 
     @property
     def command_path(self) -> str:

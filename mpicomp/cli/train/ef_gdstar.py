@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from ..options import Command, option, section
@@ -22,7 +20,7 @@ EXAMPLE = "mpirun -n 4 mpicomp train ef-gdstar --data a9a.gz --workers 20 --sche
 )
 @problem(eval_every=50)
 @recording
-def ef_gdstar(plain: bool, **options: Any) -> int:
+def ef_gdstar(source: str, rows: int | None, plain: bool, **options: object) -> int:
     """Logistic regression by full gradients and error memory (EF-GD*).
 
     Workers compress the difference of their gradients from those at the optimum. An epoch is one step. Prints the gap
@@ -31,4 +29,4 @@ def ef_gdstar(plain: bool, **options: Any) -> int:
     """
     from ...apps.ef_gdstar import PlainRun, StarRun
 
-    return run_logreg(PlainRun if plain else StarRun, **options)
+    return run_logreg(PlainRun if plain else StarRun, source, rows, options)

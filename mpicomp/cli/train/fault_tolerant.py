@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -11,23 +12,24 @@ from ..console import SteadyProgress
 from ..mpi import all_ranks, world
 from .logreg_report import line, show
 from .options import recorder as recorder_for
+from .options import split
 
 
-def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkpoint: str | None,
-        checkpoint_every: int | None, resume: bool, as_json: bool, **options: Any) -> int:  # fmt: skip
+def run(source: str, rows: int | None, options: Mapping[str, object]) -> int:
     """Train; the first survivor prints the report. Ends this process if ranks were lost; returns the exit code."""
     from ...apps.fault_tolerant import Training
     from ...apps.settings import Settings
     from ...comm.safety import survivors
 
-    if checkpoint is not None:
+    files, values = split(options)
+    if files.checkpoint is not None:
         raise InvalidArgument("--ft keeps a run alive without checkpoints; got --checkpoint, too: give one of them")
-    settings = Settings(**options)
+    settings = Settings(**values)
     problem = survivors.problem()
     if problem is not None:
         raise MpicompError(problem)
     everyone = all_ranks()
-    recorder = recorder_for(everyone, trace, force, f"train logreg {source} {settings.scheme} --ft")
+    recorder = recorder_for(everyone, files, f"train logreg {source} {settings.scheme} --ft")
     with SteadyProgress(quiet=everyone.rank != 0) as progress:
         job = Training(source, rows, settings, everyone.size, recorder,
                        lambda e, steps: progress(line(e, steps), e.step / steps))  # fmt: skip
@@ -36,13 +38,13 @@ def run(*, source: str, rows: int | None, trace: str | None, force: bool, checkp
         job.finish()
     recorder.close_after_loss(group.comm) if group.losses else recorder.close()
     if group.comm.rank == 0:
-        show(job.result, trace, as_json, losses=job.losses)
+        show(job.result, files.trace, files.as_json, losses=job.losses)
         _say(job.losses)
     group.leave()
     return 0
 
 
-def _say(losses: list[dict[str, Any]]) -> None:
+def _say(losses: Iterable[Mapping[str, Any]]) -> None:
     for loss in losses:
         ranks = ", ".join(map(str, loss["ranks"]))
         click.echo(f"lost rank {ranks} before step {loss['step']}, and error memory of norm {loss['memory_norm']:.4g} "

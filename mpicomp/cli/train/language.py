@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -46,14 +46,14 @@ model = section(
 @looping_with(lr=1.0, batch=16, clip=0.25)
 @recording
 def language(source: str, level: str | None, split: str, tokens: int | None, held_out: int | None, network: str,
-             width: int, layers: int, bptt: int, dropout: float, tied: bool, seed: int, **options: Any) -> int:
+             width: int, layers: int, bptt: int, dropout: float, tied: bool, **options: object) -> int:
     """Language models on words or characters, by PyTorch.
 
     Needs mpicomp[torch]. A row is a window of the text. Prints loss and perplexity on the held-out text against the
     bits sent per worker.
     """
 
-    def make(comm: Comm) -> Task:
+    def make(comm: Comm, seed: int) -> Task:
         from ...apps.language import Language, check
         from ...apps.texts import share
 
@@ -61,4 +61,4 @@ def language(source: str, level: str | None, split: str, tokens: int | None, hel
         return Language(share(comm, source, level, split, tokens, held_out), seed, network, comm.rank, comm.size,
                         width=width, layers=layers, bptt=bptt, dropout=dropout, tied=tied)  # fmt: skip
 
-    return run(make, f"train language {source} {network} {options['scheme']}", seed=seed, **options)
+    return run(make, f"train language {source} {network}", options)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,7 +11,7 @@ from ..mpi import all_ranks
 from ..options import Command, Decorator, option, section
 from . import fault_tolerant
 from .logreg_report import line, show
-from .options import Session, data, exit_code, recorder, recording, session, training
+from .options import Files, Session, data, exit_code, recorder, recording, session, split, training
 
 if TYPE_CHECKING:
     from ...apps.logreg import Run
@@ -54,29 +55,26 @@ EXAMPLE = "mpirun -n 4 mpicomp train logreg --data madelon.mat --workers 20 --sc
            help="Continue without ranks that die: Open MPI under mpirun --with-ft ulfm (docs/reliability.md)."),
 )
 @recording
-def logreg(ft: bool, **options: Any) -> int:
+def logreg(source: str, rows: int | None, ft: bool, **options: object) -> int:
     """Logistic regression by distributed SGD, from near its minimum.
 
     Prints how far f(x) is above its minimum f* (the gap) against the bits each worker has sent. The scheme's options
     lam, unit and clip are on the gradient's scale.
     """
-    if ft:
-        return fault_tolerant.run(**options)
-    return run_logreg(None, **options)
+    return fault_tolerant.run(source, rows, options) if ft else run_logreg(None, source, rows, options)
 
 
-def run_logreg(kind: type[Run] | None, *, source: str, rows: int | None, trace: str | None, force: bool,
-               checkpoint: str | None, checkpoint_every: int | None, resume: bool, as_json: bool,
-               **options: Any) -> int:
+def run_logreg(kind: type[Run] | None, source: str, rows: int | None, options: Mapping[str, object]) -> int:
     """Train with steps of a ``kind`` (None: the app's own) and report; returns the exit code (collective)."""
     from ...apps.settings import Settings
 
+    files, settings = split(options)
     comm = all_ranks()
-    with session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume) as running:
-        result = _train(comm, kind, source, rows, Settings(**options), trace, force, running)
+    with session(comm, files) as running:
+        result = _train(comm, kind, source, rows, Settings(**settings), files, running)
         code = exit_code(comm, running.keeper, running.signals)
     if comm.rank == 0:
-        show(result, trace, as_json, _name(kind))
+        show(result, files.trace, files.as_json, _name(kind))
     return code
 
 
@@ -84,8 +82,8 @@ def _name(kind: type[Run] | None) -> str:
     return "logreg" if kind is None else kind.app
 
 
-def _train(comm: Comm, kind: type[Run] | None, source: str, rows: int | None, settings: Settings, trace: str | None,
-           force: bool, running: Session) -> Result:  # fmt: skip
+def _train(comm: Comm, kind: type[Run] | None, source: str, rows: int | None, settings: Settings, files: Files,
+           running: Session) -> Result:  # fmt: skip
     from ...apps.data import share
     from ...apps.logreg import check
     from ...apps.logreg import train as train_logreg
@@ -99,5 +97,5 @@ def _train(comm: Comm, kind: type[Run] | None, source: str, rows: int | None, se
     def say(evaluation: Evaluation, steps: int) -> None:
         progress(line(evaluation, steps), evaluation.step / steps)
 
-    with recorder(comm, trace, force, f"train {_name(kind)} {source} {settings.scheme}") as record:
+    with recorder(comm, files, f"train {_name(kind)} {source} {settings.scheme}") as record:
         return train_logreg(comm, shard, settings, record, say, keeper, kind)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,64 +12,61 @@ from ...comm.safety.collective_errors import together
 from ..console import Column, print_json, print_table
 from ..mpi import all_ranks
 from ..output import OutputFile
-from .options import Session, exit_code, inputs, recorder, session
+from .options import Files, Session, exit_code, inputs, recorder, session, split
 
 if TYPE_CHECKING:
     from ...apps.loop import Task
     from ...apps.loop_settings import LoopSettings, Point, Report
     from ...comm.comm import Comm
-    from ...trace import NullRecorder, Recorder
 
 TABLE_ROWS = 20  # of the curve; --json has every point
 
 
-def run(make_task: Callable[[Comm], Task], title: str, *, trace: str | None, force: bool, plot: str | None,
-        as_json: bool, checkpoint: str | None, checkpoint_every: int | None, resume: bool, **settings: Any) -> int:
+def run(make_task: Callable[[Comm, int], Task], title: str, options: Mapping[str, object]) -> int:
     """Train and report (collective); returns the exit code.
 
     Parameters
     ----------
     make_task : callable
-        Communicator -> the app's task; collective, raises the same error on every rank.
+        Communicator and seed -> the app's task; collective, raises the same error on every rank.
     title : str
-        Title of the trace.
-    **settings
-        The options of `training` and `looping`.
+        Title of the trace; the scheme is appended.
+    options : mapping
+        The values of `training`, `looping` and `recording`.
     """
     from ...apps.loop_settings import LoopSettings
 
+    files, settings = split(options)
+    plot: str | None = settings.pop("plot")
     comm = all_ranks()
-    with (
-        OutputFile(comm, plot, force, inputs()) as picture,
-        session(comm, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume) as running,
-    ):  # fmt: skip
+    with OutputFile(comm, plot, files.force, inputs()) as picture, session(comm, files) as running:
         draw = _drawer(comm, plot)
-        report = _train(comm, make_task, LoopSettings(**settings), lambda: recorder(comm, trace, force, title), running)
+        report = _train(comm, make_task, LoopSettings(**settings), files, title, running)
         code = exit_code(comm, running.keeper, running.signals)
         if comm.rank == 0 and plot is not None:
             picture.write(lambda path: draw(path, report))
         if plot is not None:
             comm.fail_together(None)  # the guard would report ranks that exit before rank 0 has drawn it
-    if comm.rank == 0 and as_json:
+    if comm.rank == 0 and files.as_json:
         print_json({"format": f"mpicomp-train-{report.app}", "version": 1, **report.to_dict()})
     elif comm.rank == 0:
-        _print(report, trace, plot)
+        _print(report, files.trace, plot)
     return code
 
 
-def _train(comm: Comm, make_task: Callable[[Comm], Task], settings: LoopSettings,
-           record: Callable[[], Recorder | NullRecorder], running: Session) -> Report:  # fmt: skip
+def _train(comm: Comm, make_task: Callable[[Comm, int], Task], settings: LoopSettings, files: Files, title: str,
+           running: Session) -> Report:  # fmt: skip
     from ...apps import loop
 
     progress = running.progress
     progress("reading data")
-    task = make_task(comm)
+    task = make_task(comm, settings.seed)
     loop.check(comm, task, settings, running.keeper)  # before a trace is opened
 
     def say(point: Point, steps: int) -> None:
         progress(_line(point, steps, task.metric), point.step / steps)
 
-    with record() as trace:
+    with recorder(comm, files, f"{title} {settings.scheme}") as trace:
         return loop.train(comm, task, settings, trace, say, running.keeper)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,13 +28,13 @@ EXAMPLE = "mpirun -n 4 mpicomp train mlp --data fashion-mnist --workers 8 --sche
 @training(epochs=3.0)
 @looping
 @recording
-def mlp(source: str, hidden: str, device: str, seed: int, **options: Any) -> int:
+def mlp(source: str, hidden: str, device: str, **options: object) -> int:
     """A perceptron on small images, by NumPy or CuPy.
 
     The images have ten classes. Prints loss and accuracy on the test images against the bits sent per worker.
     """
 
-    def make(comm: Comm) -> Task:
+    def make(comm: Comm, seed: int) -> Task:
         from ...apps.devices import on_device
         from ...apps.images import share
         from ...apps.mlp import MLP
@@ -42,4 +42,4 @@ def mlp(source: str, hidden: str, device: str, seed: int, **options: Any) -> int
         return MLP(share(comm, source), seed, comm.rank, comm.size, whole_numbers(hidden, "--hidden"),
                    on_device(comm, device))  # fmt: skip
 
-    return run(make, f"train mlp {source} {options['scheme']}", seed=seed, **options)
+    return run(make, f"train mlp {source}", options)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -73,6 +73,23 @@ recording = all_of(
 )  # fmt: skip
 
 
+class Files(NamedTuple):
+    """The values of the options of `recording`."""
+
+    checkpoint: str | None
+    checkpoint_every: int | None
+    resume: bool
+    trace: str | None
+    force: bool
+    as_json: bool
+
+
+def split(options: Mapping[str, Any]) -> tuple[Files, dict[str, Any]]:
+    """The values of `recording`, and all others: those of an app's settings."""
+    others = {name: value for name, value in options.items() if name not in Files._fields}
+    return Files(*(options[name] for name in Files._fields)), others
+
+
 SGD_HELP = "sgd:momentum=0.9; plain sgd if the scheme has momentum"
 
 
@@ -127,12 +144,12 @@ class Session:
 
 
 @contextmanager
-def session(comm: Comm, *, checkpoint: str | None, checkpoint_every: int | None, resume: bool) -> Iterator[Session]:
+def session(comm: Comm, files: Files) -> Iterator[Session]:
     """Open the checkpoints; within the block a stop signal ends the run with one (collective)."""
     from ...apps.checkpoints import Keeper
 
-    with SteadyProgress(quiet=comm.rank != 0) as progress, StopSignals(wanted=checkpoint is not None) as signals:
-        keeper = Keeper(comm, checkpoint, every=checkpoint_every, resume=resume, asked=signals.asked,
+    with SteadyProgress(quiet=comm.rank != 0) as progress, StopSignals(wanted=files.checkpoint is not None) as signals:
+        keeper = Keeper(comm, files.checkpoint, every=files.checkpoint_every, resume=files.resume, asked=signals.asked,
                         say=lambda text: _say(comm, progress, text),
                         count=lambda steps: setattr(progress, "step", steps))
         yield Session(keeper, progress, signals)
@@ -145,14 +162,15 @@ def inputs() -> Iterator[Path]:
     yield from source.iterdir() if source.is_dir() else ()
 
 
-def recorder(comm: Comm, path: str | None, force: bool, title: str) -> Recorder | NullRecorder:
+def recorder(comm: Comm, files: Files, title: str) -> Recorder | NullRecorder:
     """The recorder of a trace, or of nothing; open it after all settings have been checked (collective)."""
     from ...trace import NullRecorder, Recorder
 
-    if path is None:
+    if files.trace is None:
         return NullRecorder()
-    together(comm, lambda: refuse_inputs(Path(path), inputs()), comm.rank == 0)
-    return Recorder(comm, path, force=force, title=title, configuration=click.get_current_context().params)
+    path = Path(files.trace)
+    together(comm, lambda: refuse_inputs(path, inputs()), comm.rank == 0)
+    return Recorder(comm, path, force=files.force, title=title, configuration=click.get_current_context().params)
 
 
 def exit_code(comm: Comm, keeper: Keeper, signals: StopSignals) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -36,8 +36,8 @@ model = section(
 @training(epochs=3.0)
 @looping_with(lr=0.005, batch=256, optimizer="adam")
 @recording
-def recommend(source: str, network: str, factors: int, layers: str, dropout: float, negatives: int, seed: int,
-              **options: Any) -> int:
+def recommend(source: str, network: str, factors: int, layers: str, dropout: float, negatives: int,
+              **options: object) -> int:
     """Neural collaborative filtering on ratings, by PyTorch.
 
     Needs mpicomp[torch]. Each user's latest rating is held out and ranked among 99 unrated items. Prints hit rate and
@@ -45,7 +45,7 @@ def recommend(source: str, network: str, factors: int, layers: str, dropout: flo
     """
     sizes = whole_numbers(layers, "--layers")
 
-    def make(comm: Comm) -> Task:
+    def make(comm: Comm, seed: int) -> Task:
         from ...apps.ratings import share
         from ...apps.recommend import Recommend, check
 
@@ -53,4 +53,4 @@ def recommend(source: str, network: str, factors: int, layers: str, dropout: flo
         return Recommend(share(comm, source), seed, network, comm.rank, comm.size, factors=factors, layers=sizes,
                          dropout=dropout, negatives=negatives)  # fmt: skip
 
-    return run(make, f"train recommend {source} {network} {options['scheme']}", seed=seed, **options)
+    return run(make, f"train recommend {source} {network}", options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,17 +29,17 @@ EXAMPLE = "mpirun -n 4 mpicomp train vision --data fashion-mnist --network resne
 @training(epochs=3.0)
 @looping
 @recording
-def vision(source: str, network: str, augment: bool | None, seed: int, **options: Any) -> int:
+def vision(source: str, network: str, augment: bool | None, **options: object) -> int:
     """Convolutional networks on small images, by PyTorch.
 
     Needs mpicomp[torch]. The images have ten classes. Prints loss and accuracy on the test images against the bits
     sent per worker.
     """
 
-    def make(comm: Comm) -> Task:
+    def make(comm: Comm, seed: int) -> Task:
         from ...apps.images import share
         from ...apps.vision import Vision
 
         return Vision(share(comm, source), seed, network, comm.rank, comm.size, augment)
 
-    return run(make, f"train vision {source} {network} {options['scheme']}", seed=seed, **options)
+    return run(make, f"train vision {source} {network}", options)
