@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..comm.comm import Comm
 from ..ops import ops_for
 from ..ops.device import ready
 from ..reducer.reducer import Reducer
 from .devices import to_device
 from .plan import Plan
 from .timing import Facts
-
-if TYPE_CHECKING:
-    from ..comm.comm import Comm
 
 SLACK = 16  # times the rounding error of one value, for a mean over few ranks
 

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itruediv
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..allreduce.cost import least_bytes
+from ..comm.comm import Comm
 from ..comm.transport import MAX_COUNT, MPI_OPS, specification
 from ..errors import BufferRefused
 from ..ops import ops_for
@@ -20,9 +20,6 @@ from .data import NEVER, Expected, Periods, count_wrong, mpi_op, resized, shifte
 from .devices import to_device
 from .plan import Plan
 from .timing import Facts, mpis_own
-
-if TYPE_CHECKING:
-    from ..comm.comm import Comm
 
 Call = Callable[[], object]  # a collective with its arguments
 TAG = 2

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..comm.comm import Comm
 from .compressed import compressed
 from .dense import dense
 from .devices import choose_device
@@ -15,9 +15,6 @@ from .rows import compare_with_first, make_row, share_local
 from .schema import Row
 from .timing import Implementation, Timer
 from .watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from ..comm.comm import Comm
 
 Progress = Callable[[str, float], None]
 

@@ -16,7 +16,7 @@ from ..errors import InvalidArgument
 from ..trace.units import count, some_ranges
 from . import mpi
 from .console import print_json, say
-from .options import Command
+from .options import Command, as_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class RankFacts(environment.Rank, total=False):
 
 
 @click.command(cls=Command)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@as_json()
 @click.option("--probe-gpu", is_flag=True, help="Also pass CUDA memory to MPI, in a child process that may crash.")
 def info(as_json: bool, probe_gpu: bool) -> None:
     """Check launcher, MPI, GPU path, binding and installation, and advise on every problem.

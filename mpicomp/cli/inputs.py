@@ -31,7 +31,7 @@ model_options = section(
     option("--compute-time", type=click.FloatRange(0), metavar="SECONDS", help="Computing time per step."),
     option("--tflops", type=click.FloatRange(0, min_open=True), metavar="X",
            help="Instead of --compute-time: 10^12 operations per second that a rank really reaches."),
-    option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples per rank and step."),
+    option("--batch", type=click.IntRange(1), default=8, help="Samples per rank and step."),
 )  # fmt: skip
 
 

@@ -14,19 +14,19 @@ from .._util.suggestions import did_you_mean
 
 Function = Callable[..., Any]  # the body of a command: click calls it with the values of the options
 Decorator = Callable[[Function], Function]
-HELP = {"help_option_names": ["-h", "--help"]}
+HELP = {"help_option_names": ["-h", "--help"], "show_default": True}  # of every group and command
 
 
 class SectionOption(click.Option):
-    """An option that knows the title of its section in ``--help``."""
+    """An option that knows the title of its section in ``--help``, if it has one."""
 
-    def __init__(self, declarations: Sequence[str], section: str, **attributes: Any) -> None:
+    def __init__(self, declarations: Sequence[str], section: str | None = None, **attributes: Any) -> None:
         super().__init__(declarations, **attributes)
         self.section = section
 
 
 def option(*names: str, **attributes: Any) -> Callable[..., Decorator]:
-    """An option for `section`; the arguments are those of ``click.option``."""
+    """An option for `section`, or called for none; the arguments are those of ``click.option``."""
     return partial(click.option, *names, cls=SectionOption, **attributes)
 
 

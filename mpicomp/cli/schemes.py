@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from .. import schemes as registry
 from .console import Column, print_json, print_table, say, width_of
-from .options import Command
+from .options import Command, as_json
 
 CELL = 44  # characters of a range or a meaning in a line of a file
 Row = Mapping[str, Any]  # of `schemes.table`, or one of its options
@@ -33,7 +33,7 @@ class SchemeName(click.ParamType):  # type: ignore[type-arg]  # click 8.1 cannot
 
 @click.command(cls=Command)
 @click.argument("texts", nargs=-1, type=SchemeName(), metavar="[SCHEME]...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@as_json()
 def schemes(texts: tuple[str, ...], as_json: bool) -> None:
     """List the compression schemes: the parts each is composed of, its cost, options and reference.
 

@@ -119,7 +119,7 @@ def bench(mpi: str | None, arguments: tuple[str, ...], gpus: int | None, contain
 
 @slurm.command(epilog="For example: mpicomp slurm train --nodes 4 --time 12:00:00 -- logreg --data rows.txt")
 @job_options
-@click.option("--requeue/--no-requeue", default=True, show_default=True,
+@click.option("--requeue/--no-requeue", default=True,
               help="Write a checkpoint before the time limit, requeue and resume.")
 def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directives: int | str | None) -> None:
     """Print a job that runs mpicomp train; its arguments follow --."""

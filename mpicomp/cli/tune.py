@@ -48,20 +48,18 @@ class Setting(TypedDict):
 @section(
     "Choice",
     dense_algorithms(f"Algorithms to choose from, beside native.  [default: {','.join(ALGORITHMS)}]"),
-    option("--margin", default=0.1, show_default=True,
-           help="Keep native unless another algorithm is faster by this share."),
+    option("--margin", default=0.1, help="Keep native unless another algorithm is faster by this share."),
 )  # fmt: skip
 @section("Sizes", *range_of_sizes("1K", "64M"))
 @section(
     "Timing",
-    option("--min-time", default=0.1, show_default=True,
-           help="Minimum seconds (or 1000 rounds) for which each algorithm is timed."),
-    option("--max-time", default=5.0, show_default=True, help="Maximum seconds per size, all algorithms together."),
+    option("--min-time", default=0.1, help="Minimum seconds (or 1000 rounds) for which each algorithm is timed."),
+    option("--max-time", default=5.0, help="Maximum seconds per size, all algorithms together."),
     timeout,
 )  # fmt: skip
 @section(
     "Output",
-    option("-o", "--output", metavar="FILE", default="mpicomp-tuning.json", show_default=True,
+    option("-o", "--output", metavar="FILE", default="mpicomp-tuning.json",
            help="File of the table; rows of other layouts in an existing file are kept."),
     option("--force", is_flag=True, help="Replace an existing row of this layout."),
     option("--machine", "machine_file", metavar="FILE",

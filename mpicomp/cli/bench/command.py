@@ -23,43 +23,32 @@ if TYPE_CHECKING:
 
 
 class BenchGroup(Group):
-    """Measures unless the first word is another subcommand, so that ``mpicomp bench --algorithm ring`` works."""
+    """Runs its default command unless the first word is ``merge``, so that ``mpicomp bench --algorithm ring`` works."""
 
     @property
     def default_command(self) -> click.Command:
         return self.commands["run"]
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if ctx.default_map is not None:
-            ctx.default_map = {"run": ctx.default_map}
-        return super().parse_args(ctx, args if args[:1] == ["merge"] else ["run", *args])
+    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None,
+                     **extra: Any) -> click.Context:  # fmt: skip
+        """The context of the command that runs; the default command has the name and the configuration of the group."""
+        if args[:1] == ["merge"]:
+            return self.commands["merge"].make_context(f"{info_name} merge", args[1:], parent, **extra)
+        return self.default_command.make_context(info_name, args, parent, **extra)
 
-
-class GroupsContext(click.Context):
-    """A context with the path of its group: users do not type the name of the default command."""
-
-    @property
-    def command_path(self) -> str:
-        return self.parent.command_path if self.parent else "mpicomp bench"
+    def invoke(self, ctx: click.Context) -> object:
+        return ctx.command.invoke(ctx)
 
 
 class RunCommand(Command):
     """The default command: its help is that of the group."""
-
-    context_class = GroupsContext
-
-    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None,
-                     **extra: Any) -> click.Context:  # fmt: skip
-        if parent is not None and parent.default_map:
-            extra.setdefault("default_map", parent.default_map.get("run"))
-        return super().make_context("", args, parent, **extra)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[OPTIONS] [COLLECTIVE]")
         formatter.write_usage(ctx.command_path, "merge [OPTIONS] FILE FILE ...", prefix="       ")
 
 
-@click.group(cls=BenchGroup, context_settings=HELP)
+@click.group(cls=BenchGroup)
 def bench() -> None:
     """Measure collectives, dense and compressed."""
 

@@ -32,12 +32,11 @@ def dense_algorithms(text: str) -> Callable[..., Decorator]:
 def range_of_sizes(least: str | None, most: str | None) -> list[Callable[..., Decorator]]:
     """The options of a geometric range of sizes, with the defaults of a command (None: those of the collective)."""
     return [
-        option("-b", "--min-bytes", "--minbytes", default=least, show_default=least is not None, metavar="SIZE",
+        option("-b", "--min-bytes", "--minbytes", default=least, metavar="SIZE",
                help="Smallest size, with units K, M, G of 1024." + "  [default: 1K; schemes 1M]" * (least is None)),
-        option("-e", "--max-bytes", "--maxbytes", default=most, show_default=most is not None, metavar="SIZE",
+        option("-e", "--max-bytes", "--maxbytes", default=most, metavar="SIZE",
                help="Largest size." + "  [default: 64M; schemes 16M]" * (most is None)),
-        option("-f", "--step-factor", "--stepfactor", default=4.0, show_default=True,
-               help="Factor from one size to the next."),
+        option("-f", "--step-factor", "--stepfactor", default=4.0, help="Factor from one size to the next."),
     ]  # fmt: skip
 
 
@@ -58,47 +57,43 @@ what_to_measure = all_of(
     ),
     section(
         "Data",
-        option("-d", "--dtype", "--datatype", default="float32", show_default=True,
+        option("-d", "--dtype", "--datatype", default="float32",
                type=Choice([*plan.DTYPES, *plan.ALIASES, plan.ALL]), metavar="NAME",
                help=f"Data type: {', '.join([*plan.DTYPES, *plan.ALIASES])}, or all, one after the other."),
-        option("--op", default="sum", show_default=True, type=Choice(plan.OPS), help="Reduction."),
-        option("-r", "--root", type=int, default=0, show_default=True,
-               help="Root rank of bcast and first rank of pingpong."),
+        option("--op", default="sum", type=Choice(plan.OPS), help="Reduction."),
+        option("-r", "--root", type=int, default=0, help="Root rank of bcast and first rank of pingpong."),
         option("--place", type=Choice(plan.PLACES), default=None,
                help="Result in a buffer of its own, or in the input's.  [default: out; format nccl: both]"),
-        option("--device", type=Choice(plan.DEVICES), default="cpu", show_default=True,
+        option("--device", type=Choice(plan.DEVICES), default="cpu",
                help="NumPy arrays, or CuPy arrays on one GPU per rank."),
-        option("--seed", type=int, default=1, show_default=True, help="Seed of the data and of the order."),
+        option("--seed", type=int, default=1, help="Seed of the data and of the order."),
     ),
 )  # fmt: skip
 
 timing = section(
     "Timing",
-    option("-w", "--warmup", "--warmup_iters", type=int, default=10, show_default=True,
+    option("-w", "--warmup", "--warmup_iters", type=int, default=10,
            help="Maximum number of untimed warm-up rounds per size."),
-    option("-n", "--iters", type=int,
-           help="Number of timed rounds.  [default: decided by the next three options]"),
+    option("-n", "--iters", type=int, help="Number of timed rounds.  [default: decided by the next three options]"),
     option("--target-ci", type=float, metavar="PERCENT",
            help="Stop if half the 95 % confidence interval of every median is at most PERCENT of it."),
-    option("--min-time", type=float, default=0.2, show_default=True,
+    option("--min-time", type=float, default=0.2,
            help="Without --target-ci: minimum seconds (or 1000 rounds) for which each implementation is timed."),
-    option("--max-time", type=float, default=5.0, show_default=True,
-           help="Maximum seconds per size, all implementations together."),
-    option("-N", "--cycles", "--run_cycles", "cycles", type=int, default=1, show_default=True,
+    option("--max-time", type=float, default=5.0, help="Maximum seconds per size, all implementations together."),
+    option("-N", "--cycles", "--run_cycles", "cycles", type=int, default=1,
            help="Number of times everything is measured; each cycle has its own rows."),
     option("--agg-iters", "--agg_iters", type=int,
            help="Steps per barrier; their mean is one sample.  [default: 1; pingpong 20]"),
-    option("--shuffle/--no-shuffle", default=True, show_default=True,
-           help="Random or rotating order of implementations in every round."),
+    option("--shuffle/--no-shuffle", default=True, help="Random or rotating order of implementations in every round."),
     option("-c", "--check", is_flag=False, flag_value=1, type=click.IntRange(min=0), default=1, metavar="[0|1]",
-           show_default=True, help="Compare results with the exact ones."),
+           help="Compare results with the exact ones."),
     option("--no-check", is_flag=True, help="Same as --check 0."),
     timeout,
 )  # fmt: skip
 
 output = section(
     "Output",
-    option("--format", "layout", type=Choice(FORMATS), default="table", show_default=True, help="Form of the report."),
+    option("--format", "layout", type=Choice(FORMATS), default="table", help="Form of the report."),
     as_json,
     option("-o", "--output", type=PATH, metavar="FILE", help="Also write the results to FILE: .json, .csv or .h5."),
     option("--plot", "picture", type=PATH, metavar="FILE", help="Draw bandwidth and time: .png, .svg or .pdf."),
@@ -109,7 +104,7 @@ comparison = section(
     "Comparison",
     option("--baseline", type=PATH, metavar="FILE",
            help="Compare with an earlier --output; exit with code 3 if this run is slower."),
-    option("--max-regress", default="10%", show_default=True, metavar="PERCENT",
+    option("--max-regress", default="10%", metavar="PERCENT",
            help="Slowdown against the baseline that is still accepted."),
 )  # fmt: skip
 

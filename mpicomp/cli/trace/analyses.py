@@ -10,10 +10,10 @@ from ...trace import views
 from ..console import print_json
 from ..options import Decorator, all_of
 from . import charts
-from .console import as_json, chosen_ranks, errors, render, roomy_console
+from .console import as_json, chosen_ranks, render, roomy_console
 from .summaries import SUMMARIES
 
-_enclosed = click.option("--enclosed", type=click.Choice(["hidden", "exposed"]), default="hidden", show_default=True,
+_enclosed = click.option("--enclosed", type=click.Choice(["hidden", "exposed"]), default="hidden",
                          callback=lambda ctx, option, counted: counted == "hidden",
                          help="Class of communication recorded wholly inside a computation: exposed if it blocks.")
 _png = click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file (needs the extra plot).")
@@ -24,17 +24,16 @@ def _analysis(name: str, more: str, *options: Decorator, files: tuple[str, ...] 
     """The command that calls ``mpicomp.trace.NAME`` with ``files`` and its options, and prints the result."""
 
     def run(as_json: bool, png: Path | None = None, force: bool = False, **given: object) -> None:
-        with errors():
-            from ... import trace
-            from ...trace.analyses import frame, plots
-            from ...trace.files import files_of
+        from ... import trace
+        from ...trace.analyses import frame, plots
+        from ...trace.files import files_of
 
-            paths = [Path(str(given.pop(file))) for file in files]
-            if png:
-                plots.check(png, force, [one for path in paths for one in files_of(path)])
-            result = getattr(trace, name)(*paths, **given)
-            if png:
-                plots.save(name, result, png, force)
+        paths = [Path(str(given.pop(file))) for file in files]
+        if png:
+            plots.check(png, force, [one for path in paths for one in files_of(path)])
+        result = getattr(trace, name)(*paths, **given)
+        if png:
+            plots.save(name, result, png, force)
         if as_json:
             print_json(frame.plain(result))
         elif name in charts.DRAWN:
@@ -61,7 +60,7 @@ _COMMANDS = (
               "Lateness below the clocks' uncertainty or the noise is not claimed.",
               click.option("--kind", help="Measure on this kind of event. [default: where waits are longest]")),
     _analysis("spikes", "Names the rank and phase that caused each one, or the communication.",
-              click.option("--threshold", type=click.FloatRange(1, min_open=True), default=1.5, show_default=True,
+              click.option("--threshold", type=click.FloatRange(1, min_open=True), default=1.5,
                            help="A spike lasts more than this many medians.")),
     _analysis("codec", "Below the break-even bandwidth compression saves more time than it takes.",
               click.option("--busbw", type=float, metavar="GB/S",
@@ -69,22 +68,21 @@ _COMMANDS = (
     _analysis("measures", "Values recorded by Reducer(measures=N) and recorder.metric."),
     _analysis("bandwidth", "Counts dense all-reduces; the model is latency + bytes / bandwidth.", _png, _force),
     _analysis("heatmap", "Rows are ranks, columns steps; large runs are averaged.",
-              click.option("--value", default="duration", show_default=True,
+              click.option("--value", default="duration",
                            help="Duration, lateness, sent, a class (communication ...) or a kind of event."),
               _png, _force),
     _analysis("matrix", "By the schedules of ring, halving_doubling and direct; other bytes have no known receiver.",
-              click.option("--by", type=click.Choice(["auto", "rank", "node"]), default="auto", show_default=True),
+              click.option("--by", type=click.Choice(["auto", "rank", "node"]), default="auto"),
               _png, _force),
     _analysis("timeline", "Events of every rank on one clock.",
-              click.option("--step", default="median", show_default=True, callback=_step,
-                           help="Number of a step, median or slowest."),
+              click.option("--step", default="median", callback=_step, help="Number of a step, median or slowest."),
               click.option("--ranks", callback=chosen_ranks, metavar="0-3,8", help="[default: the first 64]"),
               _png, _force),
     _analysis("efficiency", "Factors in [0, 1] of the POP methodology, from the first step to the last.",
-              click.option("--skip", type=click.IntRange(0), default=0, show_default=True,
+              click.option("--skip", type=click.IntRange(0), default=0,
                            help="Number of first steps to leave out."), _enclosed),
     _analysis("diff", "Time per rank and step in each phase, before (A) and after (B).",
-              click.option("--skip", type=click.IntRange(0), default=1, show_default=True,
+              click.option("--skip", type=click.IntRange(0), default=1,
                            help="Number of first steps to leave out."), files=("a", "b")),
     _analysis("hang", "PATH is the spool folder of a run that hangs or was killed, or a recovered trace.",
               files=("path",)),

@@ -13,9 +13,9 @@ from ...trace import views
 from ...trace.tables import Result
 from ...trace.views import Fact
 from ..console import print_json
+from ..options import HELP
 from .console import (
     as_json,
-    errors,
     render,
     roomy_console,
     show_clocks,
@@ -28,7 +28,7 @@ from .export import export
 from .group import TraceGroup
 
 
-@click.group(cls=TraceGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=TraceGroup, context_settings=HELP)
 def trace() -> None:
     """Read, check, explain and rescue recordings (no MPI needed)."""
 
@@ -41,10 +41,9 @@ trace.add_command(export)
 @as_json
 def info(file: Path, as_json: bool) -> None:
     """The run: command, versions, amount recorded, missing parts."""
-    with errors():
-        from ...trace import info
+    from ...trace import info
 
-        card = info(file)
+    card = info(file)
     if as_json:
         print_json(card)
         return
@@ -56,15 +55,14 @@ def info(file: Path, as_json: bool) -> None:
 
 @trace.command()
 @trace_file
-@click.option("--by", default="kind,algo,scheme,size", show_default=True, help="Also dtype, op, step, rank.")
+@click.option("--by", default="kind,algo,scheme,size", help="Also dtype, op, step, rank.")
 @as_json
 def summary(file: Path, by: str, as_json: bool) -> None:
     """Time and bytes by kind, algorithm, scheme and size."""
     keys = _keys(by)
-    with errors():
-        from ...trace import summary
+    from ...trace import summary
 
-        rows = summary(file, keys)
+    rows = summary(file, keys)
     if as_json:
         print_json(rows)
         return
@@ -78,7 +76,7 @@ def summary(file: Path, by: str, as_json: bool) -> None:
 @as_json
 def report(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
     """The run card, phases, steps, traffic, imbalance and metrics."""
-    with errors(), shown_progress() as progress:
+    with shown_progress() as progress:
         from ...trace import report, write_page
 
         result = write_page(file, output, force=force, progress=progress) if output else report(file)
@@ -107,7 +105,7 @@ def _show_run(console: Console, file: Path, card: Result) -> None:
 @click.argument("spool", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The HDF5 file to write.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--max-events", type=click.IntRange(1), default=200_000_000, show_default=True,
+@click.option("--max-events", type=click.IntRange(1), default=200_000_000,
               help="Most events per file; a larger run becomes a folder of files, OUTPUT.d.")  # fmt: skip
 @as_json
 def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int, as_json: bool) -> None:
@@ -116,7 +114,7 @@ def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int,
     SPOOL is the folder that the run left beside its output (NAME.h5.spool), or one folder per node. The journals
     are kept.
     """
-    with errors(), shown_progress() as progress:
+    with shown_progress() as progress:
         from ...trace import recover
 
         merged = recover(list(spool), output, force=force, max_events=max_events, progress=progress)
@@ -135,10 +133,9 @@ def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int,
 @as_json
 def validate(file: Path, as_json: bool) -> None:
     """Check a file against the format; exit code 2 for faults."""
-    with errors():
-        from ...trace import validate
+    from ...trace import validate
 
-        faults = validate(file)
+    faults = validate(file)
     if as_json:
         print_json({"valid": not faults, "faults": faults})
     else:

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...errors import MpicompError
 from ...trace.units import duration
 from ...trace.views import Fact, Grid, View
 from ..console import Progress, width_of
@@ -26,15 +25,6 @@ _NAME = 15  # width of a fact's name
 
 trace_file = click.argument("file", type=click.Path(path_type=Path))
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-
-
-@contextmanager
-def errors() -> Iterator[None]:
-    """Print errors that the user can correct as one line, without a traceback."""
-    try:
-        yield
-    except (MpicompError, OSError) as error:
-        raise click.ClickException(str(error)) from error
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..console import print_json
-from .console import as_json, chosen_ranks, errors, shown_progress, trace_file
+from .console import as_json, chosen_ranks, shown_progress, trace_file
 
 # Default suffixes of the formats, listed here so that --help imports no HDF5.
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "chrome": ".chrome.json", "csv": ".csv", "parquet": ".parquet",
@@ -48,7 +48,7 @@ def export(file: Path, form: str, output: Path | None, ranks: list[int] | None, 
               one row per event; t_reference is t_start on the clock of rank 0
     """
     output = output or file.with_name(file.name.removesuffix(".d").removesuffix(".h5") + SUFFIXES[form])
-    with errors(), shown_progress() as progress:
+    with shown_progress() as progress:
         from ...trace import export
 
         written = export(file, output, form, ranks=ranks, steps=steps, force=force, progress=progress)

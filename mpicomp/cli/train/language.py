@@ -22,20 +22,19 @@ text = section(
          "synthetic:tokens=20000,symbols=30,seed=1."),
     option("--level", type=click.Choice(["word", "char"]),
            help="Symbols of the text.  [default: words of a folder, characters of a file]"),
-    option("--split", type=click.Choice(["valid", "test"]), default="valid", show_default=True,
-           help="Part of the text for evaluation."),
+    option("--split", type=click.Choice(["valid", "test"]), default="valid", help="Part of the text for evaluation."),
     option("--tokens", type=int, metavar="N", help="Train on the first N symbols only."),
     option("--eval-tokens", "held_out", type=int, metavar="N", help="Evaluate on the first N symbols only."),
 )  # fmt: skip
 model = section(
     "Model",
-    option("--network", type=click.Choice(["lstm", "transformer"]), default="lstm", show_default=True,
+    option("--network", type=click.Choice(["lstm", "transformer"]), default="lstm",
            help="An LSTM whose state continues between windows, or a Transformer."),
-    option("--width", type=int, default=128, show_default=True, help="Width of the embedding and of every layer."),
-    option("--layers", type=int, default=1, show_default=True, help="Number of LSTM or attention layers."),
-    option("--bptt", type=int, default=35, show_default=True, metavar="N", help="Symbols per window."),
-    option("--dropout", type=float, default=0.0, show_default=True, help="Share of the neurons that dropout omits."),
-    option("--tied/--untied", default=True, show_default=True, help="Use the embedding's weights in the last layer."),
+    option("--width", type=int, default=128, help="Width of the embedding and of every layer."),
+    option("--layers", type=int, default=1, help="Number of LSTM or attention layers."),
+    option("--bptt", type=int, default=35, metavar="N", help="Symbols per window."),
+    option("--dropout", type=float, default=0.0, help="Share of the neurons that dropout omits."),
+    option("--tied/--untied", default=True, help="Use the embedding's weights in the last layer."),
 )  # fmt: skip
 
 

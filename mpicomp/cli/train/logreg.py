@@ -31,11 +31,10 @@ def problem(eval_every: int | None) -> Decorator:
     """Options of the optimization problem and its evaluation."""
     return section(
         "Problem",
-        option("--shift", type=float, default=1e-4, show_default=True,
-               help="Distance of the start from the minimum in every coordinate."),
+        option("--shift", type=float, default=1e-4, help="Distance of the start from the minimum in every coordinate."),
         option("--l2", type=float, metavar="FLOAT", help="Weight of the regulariser.  [default: L/1e4]"),
         option("--step-size", type=float, metavar="FLOAT", help="Step size gamma.  [default: 1/(L + l2)]"),
-        option("--eval-every", type=int, default=eval_every, show_default=eval_every is not None, metavar="STEPS",
+        option("--eval-every", type=int, default=eval_every, metavar="STEPS",
                help="Steps between evaluations." + "  [default: one epoch]" * (eval_every is None)),
         option("--target-bits", type=float, multiple=True, metavar="BITS",
                help="Also evaluate when a worker has sent this many bits; may be repeated."),

@@ -21,9 +21,8 @@ EXAMPLE = "mpirun -n 4 mpicomp train mlp --data fashion-mnist --workers 8 --sche
 @section(
     "Data and model",
     data(IMAGES),
-    option("--hidden", default="256,128", show_default=True, metavar="N,N,...", help="Neurons of the hidden layers."),
-    option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
-           help="NumPy, or CuPy with one GPU per rank."),
+    option("--hidden", default="256,128", metavar="N,N,...", help="Neurons of the hidden layers."),
+    option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", help="NumPy, or CuPy with one GPU per rank."),
 )
 @training(epochs=3.0)
 @looping

@@ -46,12 +46,12 @@ def training(epochs: float) -> Decorator:
         option("--workers", type=int, metavar="N",
                help="Virtual workers over all ranks, each with its own shard and error memory.  "
                     "[default: one per rank]"),
-        option("--epochs", type=type(epochs), default=epochs, show_default=True, help="Passes over the data."),
-        option("--scheme", default="dense", show_default=True, metavar="NAME:OPTION=VALUE,...",
+        option("--epochs", type=type(epochs), default=epochs, help="Passes over the data."),
+        option("--scheme", default="dense", metavar="NAME:OPTION=VALUE,...",
                help="Compression scheme, see mpicomp schemes."),
-        option("--algorithm", type=Choice(allreduce.names()), default="auto", show_default=True,
+        option("--algorithm", type=Choice(allreduce.names()), default="auto",
                help="Dense all-reduce under the scheme."),
-        option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers."),
+        option("--seed", type=int, default=0, help="Seed of all random numbers."),
     )  # fmt: skip
 
 
@@ -98,19 +98,19 @@ def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer
     return all_of(
         section(
             "Optimization",
-            option("--batch", type=int, default=batch, show_default=True, help="Rows per worker and step."),
-            option("--optimizer", metavar="NAME:OPTION=VALUE,...", default=optimizer,
+            option("--batch", type=int, default=batch, help="Rows per worker and step."),
+            option("--optimizer", metavar="NAME:OPTION=VALUE,...", default=optimizer, show_default=False,
                    help=f"sgd, adam, lars or lamb.  [default: {optimizer or SGD_HELP}]"),
-            option("--lr", type=float, default=lr, show_default=True, help="Learning rate."),
-            option("--schedule", default="constant", show_default=True, metavar="NAME:OPTION=VALUE,...",
+            option("--lr", type=float, default=lr, help="Learning rate."),
+            option("--schedule", default="constant", metavar="NAME:OPTION=VALUE,...",
                    help="Schedule of the learning rate: constant, step:at=2+4,factor=0.1 (epochs), cosine."),
-            option("--warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
+            option("--warmup", type=float, default=0.0, metavar="EPOCHS",
                    help="Epochs in which the learning rate rises to --lr, from --lr over the number of workers."),
-            option("--compress-warmup", type=float, default=0.0, show_default=True, metavar="EPOCHS",
+            option("--compress-warmup", type=float, default=0.0, metavar="EPOCHS",
                    help="Epochs in which the density falls to the scheme's own, in the scheme's stages."),
-            option("--sam", type=float, default=0.0, show_default=True, metavar="RHO",
+            option("--sam", type=float, default=0.0, metavar="RHO",
                    help="Sharpness-aware minimisation within each worker's batch; 0 is off."),
-            option("--clip", type=float, default=clip, show_default=True, metavar="NORM",
+            option("--clip", type=float, default=clip, metavar="NORM",
                    help="Clip each worker's gradient to this norm over the root of the number of workers, before "
                         "compression; 0 is off."),
         ),

@@ -20,13 +20,13 @@ model = section(
     "Data and model",
     data("MovieLens ratings: u.data, ratings.dat or ratings.csv, or their folder, or "
          "synthetic:users=200,items=300,each=12,seed=1."),
-    option("--network", type=click.Choice(["neumf", "gmf", "mlp"]), default="neumf", show_default=True,
+    option("--network", type=click.Choice(["neumf", "gmf", "mlp"]), default="neumf",
            help="Products of factors, layers, or (neumf) both."),
-    option("--factors", type=int, default=8, show_default=True, help="Length of an embedding of gmf."),
-    option("--layers", default="32,16,8", show_default=True, metavar="N,N,...",
+    option("--factors", type=int, default=8, help="Length of an embedding of gmf."),
+    option("--layers", default="32,16,8", metavar="N,N,...",
            help="Inputs and neurons of mlp; an embedding has half of the first."),
-    option("--dropout", type=float, default=0.0, show_default=True, help="Share of the neurons that dropout omits."),
-    option("--negatives", type=int, default=4, show_default=True, metavar="N",
+    option("--dropout", type=float, default=0.0, help="Share of the neurons that dropout omits."),
+    option("--negatives", type=int, default=4, metavar="N",
            help="Random unrated items per pair, new ones every epoch."),
 )  # fmt: skip
 

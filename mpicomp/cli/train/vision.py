@@ -21,7 +21,7 @@ EXAMPLE = "mpirun -n 4 mpicomp train vision --data fashion-mnist --network resne
 @section(
     "Data and model",
     data(IMAGES),
-    option("--network", type=click.Choice(["cnn", "resnet8", "resnet18"]), default="cnn", show_default=True,
+    option("--network", type=click.Choice(["cnn", "resnet8", "resnet18"]), default="cnn",
            help="A small CNN (215 000 parameters), ResNet-8 (78 000) or ResNet-18 (11.2 million)."),
     option("--augment/--no-augment", default=None,
            help="Shift and mirror training images at random.  [default: images in colour]"),
