@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import allreduce
-from ..comm.comm import Comm
 from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
 from .probe import timed, typical
+
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
 
 NATIVE_S = 1.0  # target for one call of MPI's own all-reduce; of longer vectors a part is timed
 FIRST_BYTES = 1 << 20
