@@ -4,12 +4,18 @@ The thread has a communicator of its own and runs the calls in the order in whic
 on every rank. It needs MPI_THREAD_MULTIPLE. Without it, MPI's own non-blocking call runs, and progresses when its
 request is tested or waited for. Calls that this one does not cover (half precision, the reproducible mode, device
 arrays, on which Open MPI's crashes) are complete when they return.
+
+A program that ends before its requests are complete gets a warning; its all-reduces complete first, because
+MPI_Finalize crashes beside them.
 """
 
 from __future__ import annotations
 
+import atexit
 import queue
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -23,9 +29,17 @@ from ..types import Array
 from .allreduce_call import resolve
 from .buffers import Buffer, array_in
 from .interfaces import Communicator
+from .job import this_rank
 from .settings import Settings
+from .transport import NAP
 
 P = ParamSpec("P")
+EXIT_S = 30.0  # at the end of the program, for all ranks to complete what they have started
+
+
+# All-reduces in flight, with their buffers, which mpi4py's requests do not keep. MPI uses them even if no other code
+# has the request. Those of MPI's own calls are in flight until a test or a wait.
+_unfinished: set[Pending] = set()
 
 
 class Pending:
@@ -34,11 +48,13 @@ class Pending:
     def __init__(self) -> None:
         self._done = threading.Event()
         self._error: BaseException | None = None
+        _unfinished.add(self)
 
     def complete(self, error: BaseException | None = None) -> None:
         """Announce the result, or the error of the call."""
         self._error = error
         self._done.set()
+        _unfinished.discard(self)
 
     def Wait(self, status: object = None) -> bool:
         """Return True when the result is there; raise the error of the call."""
@@ -64,22 +80,23 @@ class Pending:
 
 
 class Native(Pending):
-    """An all-reduce of MPI's own in flight."""
+    """An all-reduce of MPI's own in flight on ``comm``, with its buffers."""
 
-    def __init__(self, request: MPI.Request) -> None:
+    def __init__(self, request: MPI.Request, comm: object, *buffers: Buffer) -> None:
         super().__init__()
-        self._request = request
-
-    @property
-    def going(self) -> bool:
-        """True until a test or a wait has seen the end."""
-        return bool(self._request)
+        self._request, self.comm, self._buffers = request, comm, buffers
 
     def Wait(self, status: object = None) -> bool:
-        return self._request.Wait(cast("MPI.Status | None", status))
+        return self._finish(self._request.Wait(cast("MPI.Status | None", status)))
 
     def Test(self, status: object = None) -> bool:
-        return self._request.Test(cast("MPI.Status | None", status))
+        return self._finish(self._request.Test(cast("MPI.Status | None", status)))
+
+    def _finish(self, done: bool) -> bool:
+        if done:
+            self._buffers = ()
+            _unfinished.discard(self)
+        return done
 
 
 class Scaled(Pending):
@@ -87,6 +104,7 @@ class Scaled(Pending):
 
     def __init__(self, pending: Pending, x: Array, factor: float) -> None:
         super().__init__()
+        _unfinished.discard(self)  # in favour of ``pending``
         self._pending, self._factor = pending, factor
         self._x: Array | None = x
 
@@ -155,7 +173,8 @@ class Helper:
         self.comm, self.threaded = comm, threaded
         self._settings, self._count_native = settings, count_native
         self._worker = Worker() if threaded else None
-        self._native: list[Native] = []  # not complete: MPI uses their buffers, even if no code has the request
+        atexit.unregister(finish_all)
+        atexit.register(finish_all)  # again, to run before the exit handlers of the communicator's watchdog
 
     def start(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str) -> Pending:
         """Begin ``comm.Allreduce`` with the same arguments."""
@@ -168,9 +187,8 @@ class Helper:
         if on_host and not (target is not None and target.kind) and not self._settings.reproducible:
             if target is not None:
                 self._count_native(target.array.nbytes)
-            pending = Native(MPI.Intracomm.Iallreduce(cast("MPI.Intracomm", self.comm), sendbuf, recvbuf, op))
-            self._native = [*(one for one in self._native if one.going), pending]
-            return pending
+            request = MPI.Intracomm.Iallreduce(cast("MPI.Intracomm", self.comm), sendbuf, recvbuf, op)
+            return Native(request, self.comm, sendbuf, recvbuf)
         return done_at_once(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
 
     def start_sum(self, x: Array, algorithm: str, kind: str | None, factor: float, source: Array | None) -> Pending:
@@ -188,8 +206,9 @@ class Helper:
         """Wait for all started calls; end the thread and free its communicator (collective)."""
         if self._worker is not None:
             self._worker.stop()
-        for pending in self._native:
-            pending.Wait()
+        for pending in list(_unfinished):
+            if isinstance(pending, Native) and pending.comm is self.comm:
+                pending.Wait()
         self.comm.Free()
 
 
@@ -214,3 +233,30 @@ def run(function: Callable[[], object], pending: Pending) -> None:
         pending.complete(error)
     else:
         pending.complete()
+
+
+def finish_all() -> None:
+    """Complete all-reduces in flight before MPI is finalized; end the job if other ranks have not started them."""
+    left = list(_unfinished)
+    if not left or MPI.Is_finalized() or hasattr(sys, "last_type"):  # an uncaught exception ends the job by MPI_Abort
+        return
+    warn(f"the program ends with {len(left)} all-reduce(s) in flight, which complete now; their errors would be lost: "
+         "call Wait() on each request of Iallreduce")  # fmt: skip
+    deadline = time.monotonic() + EXIT_S
+    for pending in left:
+        try:
+            while not pending.Test() and time.monotonic() < deadline:
+                time.sleep(NAP)
+        except Exception as error:
+            warn(f"an all-reduce in flight has failed: {type(error).__name__}: {error}")
+    if time.monotonic() >= deadline:
+        from mpi4py.run import set_abort_status
+
+        warn(f"all-reduces in flight were not complete after {EXIT_S:g} s, perhaps because other ranks have not "
+             "started them; the job ends by MPI_Abort")  # fmt: skip
+        set_abort_status(1)
+
+
+def warn(text: str) -> None:
+    """Write a line on standard error."""
+    print(f"{this_rank()}: {text}", file=sys.stderr, flush=True)
