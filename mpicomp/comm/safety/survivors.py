@@ -128,6 +128,7 @@ class Survivors:
         self.losses: list[Loss] = []
         self._base = MPI.Intracomm(world).Dup()
         self._base.Set_errhandler(MPI.ERRORS_RETURN)
+        self._reproducible = world.reproducible if isinstance(world, Comm) else None
         self._world = world.Get_group()
         self._processes = np.empty((world.Get_size(), 3), np.int64)
         self._base.Allgather(np.array(process(os.getpid()), np.int64), self._processes)
@@ -139,8 +140,8 @@ class Survivors:
         threading.Thread(target=self._look, name="mpicomp-survivors", daemon=True).start()
 
     def make(self) -> Comm:
-        """Return a communicator of the living ranks (collective)."""
-        self.comm = Comm(self._base)
+        """Return a communicator of the living ranks, as reproducible as the world's (collective)."""
+        self.comm = Comm(self._base, self._reproducible)
         self._kept.append(self.comm)
         return self.comm
 

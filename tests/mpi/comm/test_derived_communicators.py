@@ -7,6 +7,8 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm
+from mpicomp.comm.safety import revocation
+from mpicomp.comm.safety.survivors import Survivors
 from mpicomp.errors import Disagreement
 
 
@@ -127,3 +129,17 @@ def test_topologies_are_mpi4py_s(parent):
     np.testing.assert_array_equal(x, parent.size)
     own.Free()
     grid.Free()
+
+
+@pytest.mark.skipif(not hasattr(MPI.Comm, "Is_revoked") or MPI.get_vendor()[0] != "Open MPI", reason="needs ULFM")
+@pytest.mark.parametrize("wanted", [True, False])
+def test_survivors_are_as_reproducible_as_the_world(world, wanted):
+    comm = Comm(world, reproducible=wanted)
+    group = Survivors(comm)
+    try:
+        assert group.make().reproducible is wanted
+    finally:
+        group._over.set()  # no ``leave``, which may end the process
+        revocation.leave(group._note)
+    group.comm.Free()
+    comm.Free()
