@@ -26,8 +26,9 @@ class RoundRobin:
         return wire
 
 
-comm = mpicomp.Comm(MPI.COMM_WORLD)
-reducer = mpicomp.Reducer(comm, "topk:selector=round-robin,stride=4")  # memory, codec and exchange of topk
-total = sum(reducer.reduce(np.arange(8.0)) for _ in range(4))
-if comm.rank == 0:
-    print("after 4 steps:", total)  # each element was sent once, with its accumulated memory
+if __name__ == "__main__":
+    comm = mpicomp.Comm(MPI.COMM_WORLD)
+    reducer = mpicomp.Reducer(comm, "topk:selector=round-robin,stride=4")  # memory, codec and exchange of topk
+    total = sum(reducer.reduce(np.arange(8.0)) for _ in range(4))
+    if comm.rank == 0:
+        print("after 4 steps:", total)  # each element was sent once, with its accumulated memory

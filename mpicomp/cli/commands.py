@@ -17,6 +17,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "advise": Entry("mpicomp.cli.advise:advise", "Predict if compression makes this job faster.", mpi=True),
     "bench": Entry("mpicomp.cli.bench.command:bench", "Measure collectives, dense and compressed.", mpi=True),
+    "check-part": Entry("mpicomp.cli.check_part:check_part", "Check your own part of a scheme.", mpi=True),
     "completion": Entry("mpicomp.cli.completion:completion", "Print the completion script of a shell."),
     "info": Entry("mpicomp.cli.info:info", "Check launcher, MPI, devices, binding.", mpi=True, singleton=True),
     "schemes": Entry("mpicomp.cli.schemes:schemes", "List the compression schemes and their options."),

@@ -35,6 +35,11 @@ def size_hint() -> int:
     return max((size for _, size in _hints()), default=1)
 
 
+def launched() -> bool:
+    """True if a launcher started this process."""
+    return bool(_hints())
+
+
 def _hints() -> list[tuple[int, int]]:
     return [
         (int(os.environ[rank]), int(size) if (size := os.environ.get(size_name, "")).isdigit() else 1)

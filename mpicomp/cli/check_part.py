@@ -1,0 +1,133 @@
+"""``mpicomp check-part``: the promises that every scheme keeps, checked on a part of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from .._util.subprocesses import python
+from ..comm.safety.collective_errors import together
+from ..errors import InvalidArgument, MpicompError
+from ..reducer import part_checks
+from ..reducer.part_checks import PROMISES, PROTOCOL, Row, Subject
+from . import inputs, mpi
+from .console import Column, Progress, print_json, print_table, say
+
+RANKS = 3  # of the job that is started, without a launcher
+WRONG = 2  # exit code
+COLUMNS = [Column("promise", left=True), Column("ranks"), Column("passed", left=True)]
+PASSED = {True: "yes", False: "WRONG", None: "-"}
+NAMES = (PROTOCOL, *(promise.name for promise in PROMISES))
+
+
+@click.command("check-part")
+@click.argument("part", metavar="MODULE:CLASS")
+@click.option("-s", "--scheme", metavar="SCHEME", help="Scheme to check the part in, instead of some that take it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--rows", is_flag=True, hidden=True, help="Print a line of JSON per row, for a parent process.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def check_part(part: str, scheme: str | None, as_json: bool, rows: bool, quiet: bool) -> None:
+    """Check that your own part of a scheme keeps the promises of every scheme.
+
+    \b
+    mpicomp check-part mine:RoundRobin
+    mpicomp check-part mine:RoundRobin --scheme topk:selector=round-robin,stride=4
+    mpirun -n 4 mpicomp check-part mine:RoundRobin
+
+    MODULE is imported from the working folder or the installed packages; CLASS in it is a memory, selector, codec,
+    exchange or schedule with @mpicomp.register_part. Without a launcher the check runs on one rank, then starts mpirun
+    with three; under a launcher it runs on the ranks of the job. Exit code 2: a promise is not kept.
+    """
+    from ..comm.comm import Comm
+
+    world = mpi.world()
+    control = Comm(world)
+    progress = Progress(quiet or control.rank != 0)
+    found: list[Row] = []
+
+    def report(row: Row) -> None:
+        found.append(row)
+        if rows and control.rank == 0:
+            print(json.dumps(row), flush=True)
+        progress(f"{row.promise} on {row.ranks} rank{'s' * (row.ranks > 1)}", len(found) / len(NAMES))
+
+    alone = control.size == 1
+    subject = load(part, scheme, 1) if alone else together(control, lambda: load(part, scheme, control.size))
+    if isinstance(subject, Row):
+        report(subject)
+    else:
+        part_checks.check(subject, lambda: Comm(world), control, report)
+    if not mpi.launched() and found[0].passed:
+        found += in_a_job(part, scheme, progress)
+    progress.clear()
+    if rows:
+        return  # with 0, so that the launcher has nothing to say: the parent process judges
+    if control.rank == 0:
+        print_json(document(part, found)) if as_json else show(part, found)
+    if any(row.passed is False for row in found):
+        sys.exit(WRONG)
+
+
+def load(text: str, scheme: str | None, ranks: int) -> Subject | Row:
+    """Import a part; a row if it cannot be registered."""
+    module, colon, name = text.partition(":")
+    if not (module and colon and name):
+        raise InvalidArgument(f"a part is written MODULE:CLASS, got {text!r}")
+    try:
+        with inputs.importing(text) as part:
+            return part_checks.subject(part, scheme)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise InvalidArgument(f"no part {text}: {error}") from error
+    except InvalidArgument as error:
+        if " needs what " not in str(error):
+            raise
+        return Row(PROTOCOL, ranks, False, str(error), "Add what is missing, or inherit from the protocol's class.")
+
+
+def in_a_job(part: str, scheme: str | None, progress: Progress) -> list[Row]:
+    """The rows of ``RANKS`` ranks, of a job that is started for them."""
+    beside = Path(sys.executable).parent / "mpirun"
+    launcher = str(beside) if beside.exists() else shutil.which("mpirun")
+    if launcher is None:
+        raise MpicompError(f"no mpirun to start {RANKS} ranks with: start them by your launcher, "
+                           f"as in srun -n {RANKS} mpicomp check-part {part}")
+    command = [launcher, "-n", str(RANKS), *python("from mpicomp.cli import main; main()"), "check-part", part,
+               *(["--scheme", scheme] if scheme else []), "--rows", "--quiet"]
+    environment = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "MPICOMP_TIMEOUT": "60", **os.environ}
+    if os.geteuid() == 0:  # as in a container; Open MPI refuses otherwise
+        environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    found = []
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        for line in job.stdout:
+            found.append(Row(*json.loads(line)))
+            progress(f"{found[-1].promise} on {RANKS} ranks", len(found) / len(NAMES))
+    if job.returncode:
+        found.append(Row(NAMES[min(len(found), len(NAMES) - 1)], RANKS, False,
+                         f"the job ended with exit code {job.returncode}; its messages are on stderr",
+                         "Make the same calls of ctx.comm, with arrays of the same lengths, on every rank."))
+    return found
+
+
+def document(part: str, found: list[Row]) -> dict[str, object]:
+    return {"format": "mpicomp-check-part", "version": 1, "part": part, "rows": [row._asdict() for row in found]}
+
+
+def show(part: str, found: list[Row]) -> None:
+    print_table(COLUMNS, [[row.promise, str(row.ranks), PASSED[row.passed]] for row in found], part)
+    advice = {}
+    for row in found:
+        where = f"{row.promise}, {row.ranks} rank{'s' * (row.ranks > 1)}: "
+        if row.passed is None:
+            say(row.reason, f"{where}left out, ")
+        elif not row.passed:
+            say(row.reason, where)
+            advice[row.promise] = row.advice
+    for promise, text in advice.items():
+        say(text, f"To do for {promise}: ")
