@@ -72,7 +72,7 @@ def model(text: str) -> Model:
 
 
 @contextmanager
-def importing(text: str) -> Iterator[Callable[[], Any]]:
+def importing(text: str) -> Iterator[Any]:
     """Import ``module:name``; within the block the working directory is on the path, as for python -m."""
     module, _, name = text.partition(":")
     sys.path.insert(0, os.getcwd())

@@ -75,7 +75,7 @@ def test_where_switches_share_a_link_neighbours_are_better_partners(tmp_path):
 def test_the_command_plays_on_a_platform_and_says_so(tmp_path):
     described = tmp_path / "machine.toml"
     described.write_text(f"[between]\nlatency = 1.0\nbandwidth = {BANDWIDTH}\n")  # a second, which must not count
-    arguments = ["-q", "-m", str(described), "--model", "100000", "-n", "4", "-a", "ring"]
+    arguments = ["-q", "-m", str(described), "--model", "100000", "--ranks", "4", "-a", "ring"]
     done = CliRunner().invoke(simulate, [*arguments, "--platform", str(platform(tmp_path))])
     assert done.exit_code == 0 and "by SimGrid; latencies and bandwidths of" in done.stdout
     step_ms = float(done.stdout.splitlines()[-3].split()[2])
