@@ -1,19 +1,22 @@
-"""Fill the tables of README.md, docs/benchmarks.md and docs/fidelity.md from the recorded results.
+"""Fill the tables of README.md and of pages in docs/ from the recorded results.
 
-`python tests/docs/docs_tables.py` rewrites the tables between `<!-- table NAME -->` and `<!-- /table -->`;
-tests/docs/test_docs_tables.py fails if a page shows anything else.
+`python tests/docs/docs_tables.py` rewrites the tables between `<!-- table NAME -->` and `<!-- /table -->`, and drops
+recorded numbers that neither a table nor a picture shows. tests/docs/test_docs_tables.py fails if a page shows anything
+else, or if a file holds more.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("benchmarks.md", "fidelity.md"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in (
+    "benchmarks.md", "fidelity.md", "development/measurements.md", "development/predictions.md"))]  # fmt: skip
 PLACE = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 RATES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s"}
 EXACT = ("native", "ring", "halving_doubling", "auto")
@@ -22,6 +25,56 @@ MODEL = "ResNet-50"
 TRAINED = {
     "half": "half", "qsgd": "QSGD 7 levels", "topk:density=0.01": "top-k 1 %",
     "scalecom:chunk=112,beta=0.1": "ScaleCom by chunks of 100, beta 0.1, dense warm-up",
+}  # fmt: skip
+# Files of figures; of these sections pictures show raw numbers, too.
+FIGURES = ("allreduce-2-cores", "cluster-2-cores", "cpu-2-cores")
+CURVES = ("cluster-accuracy-100mbit", "cluster-accuracy-1gbit")
+LIMIT, FASTER = {"of the limit": "share of the wire's limit"}, {"native / it": "MPI_Allreduce / it"}
+STEP = {"native ms": "MPI_Allreduce, ms", "step ms": "step, ms", "native / step": "MPI_Allreduce / step",
+        "floor ms": "lower bound, ms", "floor / step": "lower bound / step"}  # fmt: skip
+PHASES = {"leader, ms": "leader, ms", "others, ms": "other ranks, ms"}
+PREDICTED = {"": "", "length": "length", "predicted ms": "predicted, ms", "measured ms": "measured, ms",
+             "off, at most 15 %": "error, at most 15 %"}  # fmt: skip
+# Table -> file, section, and column -> heading.
+ROWS = {
+    "kernel": ("cpu-2-cores", "kernel", {
+        "operation": "operation", "ms": "ms", "bytes": "bytes moved", "rate": "GB/s"}),
+    "ring-node": ("cpu-2-cores", "ring-node", {"algorithm": "algorithm", "ms": "ms", **FASTER}),
+    "ring-hosts": ("cpu-2-cores", "ring-hosts", {
+        "algorithm": "algorithm", "ms": "ms", "of the wire limit": "share of the wire's limit", **FASTER}),
+    "allreduce-hosts": ("cpu-2-cores", "allreduce-hosts", {
+        "ranks a host": "ranks per host", "MiB": "MiB", "native ms": "MPI_Allreduce, ms", "ring ms": "`ring`, ms",
+        "auto ms": "`auto`, ms", **LIMIT, "native / auto": "MPI_Allreduce / `auto`"}),
+    "small": ("allreduce-2-cores", "allreduce-small", {
+        "ranks": "ranks", "under": "MPI", "bytes": "bytes", "native us": "mpi4py, us", "auto us": "`auto`, us",
+        "added us": "added, us"}),
+    "step": ("allreduce-2-cores", "allreduce-step", {
+        "where": "setting", "all-reduce ms": "all-reduce, ms", "step ms": "step, ms",
+        "all-reduce in place ms": "all-reduce in place, ms", "step in place ms": "step in place, ms",
+        "look for NaN ms": "search for NaN, ms"}),
+    "scalecom": ("cpu-2-cores", "scalecom-hosts", {"rate": "rate", **STEP}),
+    "scalecom-phases": ("cpu-2-cores", "scalecom-hosts", {"rate": "rate", **PHASES}),
+    "shared": ("cpu-2-cores", "shared", {"": "setting", **STEP, "slowest advantage": "fastest peer / step"}),
+    "bytes": ("cpu-2-cores", "bytes", {
+        "ranks": "ranks", "bytes per rank and step": "bytes per rank and step",
+        "by Open MPI's monitoring": "by Open MPI's monitoring", "formula": "by formula"}),
+    "recorder": ("allreduce-2-cores", "outside recorder", {
+        "step us": "step, us", "recording adds": "added by recording", "an event ns": "ns per event"}),
+    "outside": ("cpu-2-cores", "outside native", {
+        "under": "MPI", "steps a barrier": "calls per barrier", "KiB": "KiB", "C us": "C, us",
+        "mpi4py us": "mpi4py, us", "bench us": "`mpicomp bench`, us", "shorter / longer": "shorter / longer"}),
+    "torch-overhead": ("cpu-2-cores", "torch-overhead", {
+        "model": "model", "parameters": "parameters", "plain ms": "plain step, ms", "wrapped ms": "wrapped step, ms",
+        "wrapped adds": "added", "through buckets adds": "added through buckets"}),
+    "torch-hosts": ("cpu-2-cores", "torch-hosts", {
+        "parameters": "parameters", "buckets": "buckets", "alone ms": "step without exchange, ms",
+        "exposed after ms": "exchange after backward, ms", "exposed beside ms": "during backward, ms",
+        "falls by": "saved"}),
+    **{f"simulate-{where}": ("cpu-2-cores", f"simulate-{where}", PREDICTED)
+       for where in ("100mbit-hosts", "1gbit-hosts", "10gbit-hosts", "node")},
+    "advise": ("cpu-2-cores", "simulate-advise-hosts", {
+        "": "network", "exchange of": "exchange of", "predicted ms": "predicted, ms", "measured ms": "measured, ms",
+        "off, at most 15 %": "error, at most 15 %"}),
 }  # fmt: skip
 IN_README = ("native", "ring", "topk:density=0.01", "scalecom:chunk=112,beta=0.1")
 
@@ -168,10 +221,52 @@ def against(dense, runs):
     return f"{100 * (mean(run['curve']['perplexity'][-1] / known[run['seed']] for run in runs) - 1):+.1f} %"
 
 
+def rows_of(name):
+    """Rows of a recorded section, with the columns and headings of a table."""
+    file, section, columns = ROWS[name]
+    return [{heading: str(row.get(column, "")).replace("MISSED", "**missed**") for column, heading in columns.items()}
+            for row in results(file)[section]["rows"]]  # fmt: skip
+
+
+def other_models():
+    """Time of a step over emulated hosts for the models that the users' page leaves out."""
+    figures, cells = results("cluster-2-cores"), {}
+    for rate, shown in RATES.items():
+        for row in figures[f"cluster-steps-{rate}"]["rows"]:
+            if row["model"] != MODEL:
+                column = f"{row['model']}, {shown}"
+                cells.setdefault(row["method"], {})[column] = milliseconds(row["ms per step"])
+    return [{"method": method(name), **columns} for name, columns in cells.items()]
+
+
+def wire():
+    """Share of the link's rate that a step uses."""
+    figures = results("cluster-2-cores")
+    by_rate = {rate: steps(figures, rate) for rate in RATES}
+    return [{"method": method(name), **{RATES[rate]: f"{100 * float(rows[name]['wire']):.0f} %"
+                                        for rate, rows in by_rate.items()}} for name in by_rate["1gbit"]]  # fmt: skip
+
+
 TABLES = {
     "readme": readme, "hosts": hosts, "node": node, "ddp": ddp, "to-accuracy": to_accuracy, "accuracy": accuracy,
-    "adam": adam,
+    "adam": adam, "other-models": other_models, "wire": wire, **{name: partial(rows_of, name) for name in ROWS},
 }  # fmt: skip
+
+
+def shown(file):
+    """Sections of a file of figures that a page shows."""
+    sections = {section for name, section, _ in ROWS.values() if name == file}
+    if file == "cluster-2-cores":
+        sections |= {f"{kind}-{rate}" for kind in ("cluster-steps", "peers-ddp") for rate in RATES} | {*CURVES}
+        sections = {name if name.startswith("cluster") else f"{name}-hosts" for name in sections}
+    return sections | ({"allreduce-node"} if file == "allreduce-2-cores" else set())
+
+
+def pruned(file):
+    """The recorded results of a file without those that no page shows."""
+    keep = shown(file)
+    return {name: {key: value for key, value in section.items() if key != "raw" or name in CURVES}
+            for name, section in results(file).items() if name in keep}  # fmt: skip
 
 
 def filled(page):
@@ -180,5 +275,7 @@ def filled(page):
 
 
 if __name__ == "__main__":
+    for figures in FIGURES:
+        (RESULTS / f"{figures}.json").write_text(json.dumps(pruned(figures), indent=1) + "\n")
     for path in PAGES:
         path.write_text(filled(path.read_text()))
