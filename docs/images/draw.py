@@ -109,7 +109,7 @@ def blocks(name, panels):
 
 
 def leader():
-    """Draw the selected coordinates: chosen by every rank for itself, or by one for all."""
+    """Draw the selected coordinates: every rank's own choice, or one rank's choice for all."""
     rng = np.random.default_rng(8)
     common = rng.standard_normal(24)
     vectors = [common + 0.7 * rng.standard_normal(24) for _ in range(3)]
@@ -180,7 +180,7 @@ def low_pass():
 
 
 def build_up():
-    """Draw the number of coordinates in the sum if ranks choose 1 % each, and if a leader chooses."""
+    """Draw the number of coordinates in the sum: if ranks choose 1 % each, and if a leader chooses."""
     rng, n, density = np.random.default_rng(5), 20_000, 0.01
     ranks = [1, 2, 4, 8, 16, 32, 64, 128]
     figure, axis = plt.subplots(figsize=(WIDTH, 3.4), layout="constrained")

@@ -95,7 +95,7 @@ def schemes(runs, seeds, quick):
     """All other schemes."""
     settings = {"dense": GOALS["dense"], **OTHERS}
     found = trained(runs, settings, seeds, quick)
-    return accuracy_rows(found, settings), found, "the last column, where there is one: prototypes, 2 seeds"
+    return accuracy_rows(found, settings), found, "the last column, if it has a figure: prototypes, 2 seeds"
 
 
 def powersgd(runs, seeds, quick):
