@@ -135,7 +135,7 @@ def build_up(runs, seeds, quick):
     found = by_seed(runs, settings, seeds)
     rows = [{"workers": n, **{f"{name}: union / k": each(found[name, n], lambda one, n=n: n * one["build_up"])
                               for name in ("gathered", "leader")}} for n in counts]
-    expected = ("what is gathered grows towards n (prototypes of other networks: 6.9 at 1 % on 8 workers), the "
+    expected = ("the gathered set grows towards n (prototypes of other networks: 6.9 at 1 % on 8 workers), the "
                 "leader's stays 1 (ScaleCom)")
     return rows, {f"{name} {n}": results for (name, n), results in found.items()}, expected
 
