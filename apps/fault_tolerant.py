@@ -86,7 +86,7 @@ class Training:
         self.step, self._kept = 0, []
         self._ranks = loss.alive if loss else self._ranks
         if loss is not None:
-            self._tell(loss, 0.0)
+            self._record_loss(loss, 0.0)
 
     def _make_run(self, comm: Any, problem: Any) -> None:
         self.run = Run(comm, self._data, self._settings, problem, self._trace)
@@ -132,7 +132,7 @@ class Training:
         # From here on nothing fails: until the next step, this is the state that is kept.
         self.step, self._ranks = then.step, loss.alive
         self._kept = [self._snapshot(np.zeros((comm.size, STATISTICS)))]
-        self._tell(loss, math.sqrt(lost[0]))
+        self._record_loss(loss, math.sqrt(lost[0]))
 
     def _with_workers(self, comm: Any, then: Snapshot, place: int) -> dict[str, Any]:
         """This rank's state with the memories of the workers it is to have (collective)."""
@@ -152,7 +152,7 @@ class Training:
                 state[f"memory/{i}/{name}"] = values.reshape(own[0].shape).copy()
         return {**state, "workers": int(has.size), "rank": comm.rank, "ranks": comm.size}
 
-    def _tell(self, loss: Loss, norm: float) -> None:
+    def _record_loss(self, loss: Loss, norm: float) -> None:
         """Record the lost ranks in the result and in the trace."""
         self.losses.append({"step": self.step, "ranks": loss.ranks, "memory_norm": norm, "seconds": loss.seconds})
         end = self._trace.now()

@@ -59,7 +59,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_asked(name: str) -> str:
+def check_requested(name: str) -> str:
     """Check a name as ``check_name`` does; allow schedules for device arrays, too."""
     return name if name in ON_DEVICES else check_name(name)
 

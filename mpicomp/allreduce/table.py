@@ -65,9 +65,9 @@ class Table:
         if ranks_per_node * nodes == 1:
             return Row(1, 1, device, ((WITHOUT_LIMIT, "native"),))
         for rows in (self.rows, built_in(nodes).rows):
-            alike = [row for row in rows if row.device == device and row.same_kind(ranks_per_node, nodes)]
-            if alike:
-                return min(alike, key=lambda row: row.distance(ranks_per_node, nodes))
+            similar = [row for row in rows if row.device == device and row.same_kind(ranks_per_node, nodes)]
+            if similar:
+                return min(similar, key=lambda row: row.distance(ranks_per_node, nodes))
         raise AssertionError(f"no row for {ranks_per_node} ranks on {nodes} nodes, {device}")
 
     def has(self, ranks_per_node: int, nodes: int, device: str) -> bool:

@@ -74,7 +74,7 @@ def check_covered(call: Call) -> None:
 
 def resolve(sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str, gpu_path: tuple[str, str]) -> Call:
     """Return the call for these arguments of ``Allreduce``; raise if they are invalid."""
-    allreduce.check_asked(algorithm)
+    allreduce.check_requested(algorithm)
     name = op_name(op)
     source, target = None, vector(recvbuf, "recvbuf", numpy_dtype, raw_bytes)
     if not is_in_place(sendbuf):

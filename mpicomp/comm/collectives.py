@@ -72,7 +72,7 @@ class Verbs(HasEngine):
     def _allreduce_flat(self, sendbuf: Array | None, x: Array, algorithm: str, op: str, kind: str | None,
                         factor: float) -> None:
         engine = self._engine
-        allreduce.check_asked(algorithm)
+        allreduce.check_requested(algorithm)
         target = flat_vector(x, "x", kind)
         source = None if sendbuf is None else flat_vector(sendbuf, "sendbuf", kind)
         if source is not None:

@@ -69,7 +69,7 @@ def mismatch_text(variable: str, value: int, started: int, launcher: str) -> str
     return (
         f"this process is rank 0 of 1, but {launcher} started {at_least}{started} ({variable}={value}): mpi4py runs on "
         f"{library_name()}, which that launcher cannot start. Use the launcher of that library "
-        f"({beside('mpirun')} -n {started} ...), or under Slurm: srun --mpi=pmix ... for Open MPI, "
+        f"({next_to_interpreter('mpirun')} -n {started} ...), or under Slurm: srun --mpi=pmix ... for Open MPI, "
         "srun --mpi=pmi2 ... for MPICH (srun --mpi=list shows the choices). "
         "MPICOMP_ALLOW_SINGLETON=1 runs separate processes on purpose"
     )
@@ -81,7 +81,7 @@ def library_name() -> str:
     return f"{name} {'.'.join(map(str, version))}"
 
 
-def beside(program: str) -> str:
+def next_to_interpreter(program: str) -> str:
     """Return the path of a program next to this interpreter, as of an MPI from the package index; else its name."""
     path = os.path.join(os.path.dirname(sys.executable), program)
     return path if os.path.exists(path) else program

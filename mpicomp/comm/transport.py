@@ -213,11 +213,11 @@ class MpiLink:
     def check(self) -> None:
         """Raise RankLeft if a rank has left a schedule in the middle."""
         if self.broken is None and self._leaving and self._leaving.Test(self._status):
-            self._heard(self._status)
+            self._on_departure(self._status)
         if self.broken is not None:
             raise RankLeft(f"{self.broken}: free this communicator on all ranks, and make a new Comm")
 
-    def _heard(self, status: MPI.Status) -> None:
+    def _on_departure(self, status: MPI.Status) -> None:
         """Break the link with the reason of another rank, and pass it on: other ranks may wait for this one."""
         who, _, why = self._reason[: status.count].tobytes().decode(errors="replace").partition("\n")
         self.leave(who, why)
@@ -370,7 +370,7 @@ class MpiLink:
                 if request.Test():
                     return
             if MPI.Request.Waitany([request, self._leaving], self._status) == 1:
-                self._heard(self._status)
+                self._on_departure(self._status)
                 self.check()
 
     def sendrecv(self, outgoing: Array, dest: int, incoming: Array, source: int) -> None:

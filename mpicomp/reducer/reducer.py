@@ -110,7 +110,7 @@ class Reducer:
             self.scheme = Scheme.parse(scheme)
             compatibility.check_arguments(workers, nonfinite, self._densities, measures, self.scheme.options["layers"],
                                           str(self.scheme))
-            allreduce.check_asked(algorithm)
+            allreduce.check_requested(algorithm)
         except Exception as caught:  # of any class: the other ranks wait for the verdict, here and below
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={densities or {}} "

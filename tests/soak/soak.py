@@ -90,7 +90,7 @@ def run(comm: Any, reducers: list[Any], options: argparse.Namespace, parts: set[
 def speak_all_the_time(tick: float) -> None:
     """Let the thread of the watchdog look for messages every ``tick`` seconds, whatever the rank does."""
     watchdog._watchdog.tick = tick
-    watchdog.Watched._stands_still = lambda watched: True
+    watchdog.Watched._makes_no_progress = lambda watched: True
 
 
 def main() -> int:

@@ -25,17 +25,17 @@ def state(calls: CallLog) -> str:
     """Return the current or last call, without times: equal texts for ranks that do the same."""
     going = calls.going()
     if going:
-        return "in " + ", in ".join([f"#{going[0].number} {words(going[0])}", *map(words, going[1:])])
+        return "in " + ", in ".join([f"#{going[0].number} {describe(going[0])}", *map(describe, going[1:])])
     last = [entry for entry in calls.latest() if entry.depth == 0][-1:]
-    return f"outside, after #{last[0].number} {words(last[0])}" if last else "outside, before its first call"
+    return f"outside, after #{last[0].number} {describe(last[0])}" if last else "outside, before its first call"
 
 
-def words(entry: Entry) -> str:
+def describe(entry: Entry) -> str:
     """Return the name of a call with its details."""
-    return " ".join([entry.name, *map(_word, entry.details)])
+    return " ".join([entry.name, *map(_describe_detail, entry.details)])
 
 
-def _word(detail: object) -> str:
+def _describe_detail(detail: object) -> str:
     if isinstance(detail, MPI.Op):
         return op_name(detail)
     if isinstance(detail, tuple):
@@ -73,7 +73,7 @@ def _history(calls: CallLog) -> Iterator[str]:
         took = "" if entry.ended is None else ", not over"
         if entry.ended:
             took = f", took {1e3 * (entry.ended - entry.begun):.3f} ms"
-        yield f"    {'  ' * entry.depth}#{entry.number} {words(entry)}: began {now - entry.begun:.3f} s ago{took}"
+        yield f"    {'  ' * entry.depth}#{entry.number} {describe(entry)}: began {now - entry.begun:.3f} s ago{took}"
 
 
 def _stacks() -> Iterator[str]:
@@ -85,7 +85,7 @@ def _stacks() -> Iterator[str]:
             yield "".join(traceback.format_stack(frame)).rstrip()
 
 
-def say(text: str) -> None:
+def write(text: str) -> None:
     """Write to standard error in one piece, past Python's file object, whose lock a hanging thread may hold."""
     data = (text.rstrip() + "\n").encode(errors="backslashreplace")
     while data:

@@ -99,7 +99,7 @@ class Watchdog:
         self._over.set()
         with self.lock:
             for watched in list(self._watched):
-                watched.say_goodbye(ENDED)
+                watched.announce_departure(ENDED)
             self._watched.clear()
 
     def _look(self) -> None:
@@ -119,12 +119,12 @@ class Watched:
 
     def __init__(self, calls: CallLog, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
         self.calls, self._comm, self._watchdog = calls, comm, watchdog
-        self._told: list[MPI.Request] = []  # sends to the other ranks, never waited for
+        self._sent_states: list[MPI.Request] = []  # sends to the other ranks, never waited for
         self._states: dict[int, str] = {}  # states of the ranks that have sent theirs
         self._seen: tuple[object, ...] = ()  # the calls at their last change
         self._moved = 0.0
-        self._goodbyes: list[MPI.Request] = []  # sends to neighbours, never waited for
-        self._gone: tuple[int, int, str] | None = None  # a neighbour, the number of its calls, and how it left
+        self._departures: list[MPI.Request] = []  # sends to neighbours, never waited for
+        self._departed: tuple[int, int, str] | None = None  # a neighbour, the number of its calls, and how it left
 
     def leave(self) -> None:
         """Watch no more: the communicator is about to be freed."""
@@ -133,9 +133,9 @@ class Watched:
     def broken(self) -> None:
         """Report to the neighbours that this rank leaves a call in the middle."""
         with self._watchdog.lock:
-            self.say_goodbye(IN_THE_MIDDLE)
+            self.announce_departure(IN_THE_MIDDLE)
 
-    def say_goodbye(self, how: str) -> None:
+    def announce_departure(self, how: str) -> None:
         """Report to the neighbours that this rank begins no further call."""
         goes_on = os.environ.get(TOLERANT) == "1"  # the job, without this rank, on another communicator
         if goes_on or not self._watchdog.threaded or MPI.Is_finalized():
@@ -144,7 +144,7 @@ class Watched:
         text, rank, size = _message(f"{LEFT}{done}:{how}"), self._comm.Get_rank(), self._comm.Get_size()
         with suppress(MPI.Exception):  # revoked, or a neighbour has died
             for neighbour in {(rank - 1) % size, (rank + 1) % size} - {rank}:
-                self._goodbyes.append(self._comm.Isend(text, neighbour, TAG))
+                self._departures.append(self._comm.Isend(text, neighbour, TAG))
 
     def look(self) -> None:
         """Raise the alarm if a call takes too long; answer the alarm of another rank."""
@@ -153,30 +153,30 @@ class Watched:
             if waited > self._watchdog.seconds:
                 self._alarm(waited)
             if waited > LEFT_S and self._never_ends(entry):
-                self._stop(f"{hang_report.head(self.calls)}, but {self._gone_words()}; stopping all ranks\n"
+                self._stop(f"{hang_report.head(self.calls)}, but {self._departure_text()}; stopping all ranks\n"
                            f"{hang_report.body(self.calls)}", LEFT_EARLY)
-        if self._watchdog.threaded and not self._told and self._stands_still() and self._listen():
-            self._tell()
-            hang_report.say(f"{hang_report.head(self.calls)} while other ranks wait for longer than "
-                            f"{self._watchdog.seconds:g} s (MPICOMP_TIMEOUT)\n{hang_report.body(self.calls)}")
+        if self._watchdog.threaded and not self._sent_states and self._makes_no_progress() and self._listen():
+            self._send_state()
+            hang_report.write(f"{hang_report.head(self.calls)} while other ranks wait for longer than "
+                              f"{self._watchdog.seconds:g} s (MPICOMP_TIMEOUT)\n{hang_report.body(self.calls)}")
 
     def _never_ends(self, entry: Entry) -> bool:
         """Return True if a neighbour that has left will never begin this call."""
-        if self._gone is None or self.calls.uneven:
+        if self._departed is None or self.calls.uneven:
             return False
-        _, done, how = self._gone
+        _, done, how = self._departed
         return entry.number > done and (how == ENDED or entry.name not in NAMES)  # mpi4py's own calls do not break
 
-    def _gone_words(self) -> str:
-        assert self._gone is not None
-        rank, done, how = self._gone
+    def _departure_text(self) -> str:
+        assert self._departed is not None
+        rank, done, how = self._departed
         return f"rank {rank} of this communicator {how} after #{done}"
 
-    def _stands_still(self) -> bool:
+    def _makes_no_progress(self) -> bool:
         """Return True if others may wait for this rank: only then its thread calls MPI to listen.
 
         A rank that asks has waited for the whole limit, and this rank has begun no later call. A rank that has just
-        begun it hears the question a few ticks later, for which ``_everyone`` leaves time.
+        begun it hears the question a few ticks later, for which ``_states_of_all`` leaves time.
         """
         calls, now = self.calls, time.monotonic()
         seen = calls.plain.number, len(calls.open), calls.ring[-1] if calls.ring else None
@@ -190,29 +190,30 @@ class Watched:
     def _alarm(self, waited: float) -> None:
         ranks = ""
         if self._watchdog.threaded:
-            self._tell()
-            ranks = self._everyone()
+            self._send_state()
+            ranks = self._states_of_all()
         limit = f"MPICOMP_TIMEOUT={self._watchdog.seconds:g}"
         self._stop(f"{hang_report.head(self.calls)} for {waited:.1f} s, longer than {limit}; stopping all ranks\n"
                    f"{ranks}{hang_report.body(self.calls)}", TIMED_OUT)
 
     def _stop(self, text: str, code: int) -> None:
         """Print the report and end the job."""
-        hang_report.say(text)
+        hang_report.write(text)
         time.sleep(PRINTING_S)
         if not self._watchdog.threaded:  # MPI may not be called here; the launcher ends the others
             os._exit(code)
         signal.alarm(ABORT_S)
         world().Abort(code)
 
-    def _tell(self) -> None:
+    def _send_state(self) -> None:
         """Send this rank's state to all other ranks."""
-        if self._told:
+        if self._sent_states:
             return
         rank, state = self._comm.Get_rank(), hang_report.state(self.calls)
         self._states[rank] = state
         text = _message(state)
-        self._told = [self._comm.Isend(text, other, TAG) for other in range(self._comm.Get_size()) if other != rank]
+        others = (other for other in range(self._comm.Get_size()) if other != rank)
+        self._sent_states = [self._comm.Isend(text, other, TAG) for other in others]
 
     def _listen(self) -> bool:
         """Receive the messages of other ranks; return True if one asks for this rank's state."""
@@ -224,13 +225,13 @@ class Watched:
             if said.startswith(LEFT):
                 done, _, how = said.removeprefix(LEFT).partition(":")
                 self._states[source] = f"{how} after #{done}"
-                if self._gone is None or how == ENDED:
-                    self._gone = source, int(done), how
+                if self._departed is None or how == ENDED:
+                    self._departed = source, int(done), how
             else:
                 self._states[source], asked = said, True
         return asked
 
-    def _everyone(self) -> str:
+    def _states_of_all(self) -> str:
         """Return the states of all ranks that answer in time."""
         deadline = time.monotonic() + (STILL_TICKS + 2) * self._watchdog.tick + PRINTING_S
         while time.monotonic() < deadline:
