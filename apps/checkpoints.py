@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpicomp import checkpoint
-from mpicomp.comm.safety.collective_errors import together
+from mpicomp.comm.safety.collective_errors import run_collectively
 from mpicomp.errors import InvalidArgument, MpicompError, RefusedOverwrite
 
 BEST = "best.h5"
@@ -92,7 +92,7 @@ class Keeper:
             self._open(Path(folder), resume)
 
     def _open(self, folder: Path, resume: bool) -> None:
-        together(self._comm, lambda: _prepare(folder, resume), self._comm.rank == 0)
+        run_collectively(self._comm, lambda: _prepare(folder, resume), self._comm.rank == 0)
         self.saved = checkpoint.load(self._comm, folder) if resume else None
         if self.saved is None and resume:
             self._say(f"no checkpoint in {folder} yet: beginning")

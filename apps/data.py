@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
-from mpicomp.comm.safety.collective_errors import together
+from mpicomp.comm.safety.collective_errors import run_collectively
 from mpicomp.errors import CorruptFile, InvalidArgument
 
 from . import libsvm, matfile, synthetic
@@ -67,7 +67,7 @@ def share(comm: Any, source: str, rows: int | None = None) -> Dataset:
 
 def read_once(comm: Any, read: Callable[[], Read]) -> Read:
     """The named tuple that ``read()`` gives on rank 0, or the error it raises there, on every rank (collective)."""
-    return broadcast(comm, together(comm, read, comm.rank == 0))
+    return broadcast(comm, run_collectively(comm, read, comm.rank == 0))
 
 
 def broadcast(comm: Any, value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument, MpicompError
 from ..ops.gpu import cuda_runtime
 from ..types import Array
@@ -29,7 +29,7 @@ def choose_device(comm: Comm) -> int:
         cuda_runtime.xp().cuda.runtime.setDevice(chosen)
         return chosen
 
-    return together(comm, choose)
+    return run_collectively(comm, choose)
 
 
 def to_device(host: np.ndarray, device: str) -> Array:

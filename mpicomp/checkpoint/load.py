@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import CorruptFile, InvalidArgument
 from . import folder
 from .folder import Manifest
@@ -108,7 +108,7 @@ class Checkpoint:
             On every rank: there is no such state, or it is of another scheme or cannot be redistributed.
         """
         had, now = self._manifest["workers"].get(name), self._comm.lengths_of_all(reducer.workers)
-        state = together(self._comm, lambda: self._state(reducer, name, had, now))
+        state = run_collectively(self._comm, lambda: self._state(reducer, name, had, now))
         reducer.load_state_dict(state)
 
     def _state(self, reducer: Reducer, name: str, had: list[int] | None, now: list[int]) -> Entries:
@@ -186,7 +186,7 @@ def load_arrays(path: str | os.PathLike[str]) -> Sections:
 
 def _folders(comm: Comm, root: Path) -> dict[int, Path]:
     """The complete checkpoints that rank 0 sees, by step, ascending."""
-    seen = together(comm, lambda: folder.folders_in(root), comm.rank == 0)
+    seen = run_collectively(comm, lambda: folder.folders_in(root), comm.rank == 0)
     listed = [[step, path.name] for step, path in (seen or {}).items()]
     names = json.loads(_broadcast(comm, json.dumps(listed).encode()))
     return {step: root / name for step, name in names}
@@ -207,13 +207,14 @@ def _open(comm: Comm, path: Path) -> Checkpoint:
     """Verify every file of a checkpoint, distributed over the ranks, and read the state that this rank needs."""
     from . import parts
 
-    read = together(comm, lambda: folder.read_manifest(path / folder.MANIFEST), comm.rank == 0)
+    read = run_collectively(comm, lambda: folder.read_manifest(path / folder.MANIFEST), comm.rank == 0)
     manifest: Manifest = json.loads(_broadcast(comm, json.dumps(read).encode()))
-    together(comm, lambda: folder.check_manifest(path, manifest))
+    run_collectively(comm, lambda: folder.check_manifest(path, manifest))
     file = path / folder.COMMON
-    data = _broadcast(comm, together(comm, lambda: parts.verified(file, *manifest["common"]), comm.rank == 0) or b"")
-    common = together(comm, lambda: parts.read(data, file))
-    mine = together(comm, lambda: _verify_parts(comm, path, manifest))
+    verified = run_collectively(comm, lambda: parts.verified(file, *manifest["common"]), comm.rank == 0)
+    data = _broadcast(comm, verified or b"")
+    common = run_collectively(comm, lambda: parts.read(data, file))
+    mine = run_collectively(comm, lambda: _verify_parts(comm, path, manifest))
     return Checkpoint(comm, path, manifest, common, mine)
 
 

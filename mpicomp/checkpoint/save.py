@@ -13,7 +13,7 @@ import numpy as np
 
 from .._util.atomic_files import write_output
 from .._version import __version__
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument, MpicompError
 from . import folder
 
@@ -71,14 +71,14 @@ def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers
     from . import parts
 
     _agree(comm, root, step, common, reducers, keep)
-    together(comm, lambda: folder.begin(root, step), comm.rank == 0)
+    run_collectively(comm, lambda: folder.begin(root, step), comm.rank == 0)
     part = root / f"{folder.name_of(step)}.part"
     try:
         comm.fail_together(folder.shared_by_all(part))
         mine: dict[str, Mapping[str, object]] = {f"own:{name}": entries for name, entries in own.items()}
         mine |= {f"reducer:{name}": reducer.state_dict() for name, reducer in reducers.items()}
-        written = together(comm, lambda: parts.write(part / folder.part_of(comm.rank), mine))
-        shared = together(comm, lambda: parts.write(part / folder.COMMON, common), comm.rank == 0)
+        written = run_collectively(comm, lambda: parts.write(part / folder.part_of(comm.rank), mine))
+        shared = run_collectively(comm, lambda: parts.write(part / folder.COMMON, common), comm.rank == 0)
         ranks = _over_ranks(comm, [*written, *(reducer.workers for reducer in reducers.values())])
         manifest = folder.Manifest(
             format=folder.FORMAT, version=folder.VERSION, mpicomp=__version__, step=step,
@@ -86,7 +86,7 @@ def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers
             settings=settings, common=list(shared or ()), parts=ranks[:, :2].tolist(),
             workers={name: ranks[:, 2 + i].tolist() for i, name in enumerate(reducers)},
         )  # fmt: skip
-        together(comm, lambda: folder.finish(root, step, manifest, keep), comm.rank == 0)
+        run_collectively(comm, lambda: folder.finish(root, step, manifest, keep), comm.rank == 0)
     except MpicompError:
         if comm.rank == 0:
             folder.remove_part(root, step)
@@ -119,7 +119,7 @@ def save_arrays(comm: Comm, path: str | os.PathLike[str], state: State) -> None:
         checked = {**state, CHECKSUM: {"crc32": parts.digest(state)}}
         write_output(target, True, lambda part: parts.write(part, checked))
 
-    together(comm, write, comm.rank == 0)
+    run_collectively(comm, write, comm.rank == 0)
 
 
 def steps(root: str | os.PathLike[str]) -> list[int]:

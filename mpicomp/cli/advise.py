@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..bench import check, plan, probe
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
 from ..simulate import Machine, Model
@@ -63,10 +63,10 @@ def advise(
     comm = mpi.all_ranks()
     if comm.size == 1:
         raise InvalidArgument("one rank alone exchanges nothing: start more, mpirun -n 4 mpicomp advise ...")
-    model = together(comm, lambda: inputs.model(model_name))
-    schemes = together(comm, lambda: checked(plan.split_schemes(scheme) or SCHEMES))
-    compute = together(comm, lambda: inputs.compute_time(model, compute_time, tflops, batch, function))
-    machine = together(comm, lambda: inputs.machine(machine_file)) if machine_file else None
+    model = run_collectively(comm, lambda: inputs.model(model_name))
+    schemes = run_collectively(comm, lambda: checked(plan.split_schemes(scheme) or SCHEMES))
+    compute = run_collectively(comm, lambda: inputs.compute_time(model, compute_time, tflops, batch, function))
+    machine = run_collectively(comm, lambda: inputs.machine(machine_file)) if machine_file else None
     progress = Progress(quiet or comm.rank != 0)
     if function is not None:
         compute = timed_compute(comm, function)
@@ -74,7 +74,7 @@ def advise(
     if machine is None:
         machine = this_machine(comm, progress, "this job")
         native, note = check.native(comm, model.n)
-    advice = together(comm, lambda: ask(model, machine, comm.size, compute, schemes, native, progress)
+    advice = run_collectively(comm, lambda: ask(model, machine, comm.size, compute, schemes, native, progress)
                       if comm.rank == 0 else None)
     progress.clear()
     measured: dict[str, float] = {}
@@ -103,7 +103,7 @@ def timed_compute(comm: Comm, text: str) -> float:
             raise InvalidArgument(f"--compute takes module:name of a function without arguments, got {text!r}: "
                                   f"{error}") from error
 
-    step = together(comm, find)
+    step = run_collectively(comm, find)
     step()
     return median(probe.timed(step, comm) for _ in range(CALLS))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from .._util.subprocesses import python
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument, MpicompError
 from ..reducer import part_checks
 from ..reducer.part_checks import PROMISES, PROTOCOL, Row, Subject
@@ -58,7 +58,7 @@ def check_part(part: str, scheme: str | None, as_json: bool, rows: bool, quiet: 
         progress(f"{row.promise} on {row.ranks} rank{'s' * (row.ranks > 1)}", len(found) / len(NAMES))
 
     alone = control.size == 1
-    subject = load(part, scheme, 1) if alone else together(control, lambda: load(part, scheme, control.size))
+    subject = load(part, scheme, 1) if alone else run_collectively(control, lambda: load(part, scheme, control.size))
     if isinstance(subject, Row):
         report(subject)
     else:

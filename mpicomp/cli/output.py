@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._util.atomic_files import check_output, write_output
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 
 if TYPE_CHECKING:
     from ..comm.comm import Comm
@@ -28,7 +28,7 @@ class OutputFile:
         if path is not None and comm is None:
             check_output(path, self._force, self._inputs)
         elif path is not None and comm is not None:
-            together(comm, lambda: check_output(path, self._force, self._inputs), comm.rank == 0)
+            run_collectively(comm, lambda: check_output(path, self._force, self._inputs), comm.rank == 0)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -15,7 +15,7 @@ import click
 from .. import allreduce
 from ..allreduce.table import WITHOUT_LIMIT, Row, Table, choices_of, dump, load
 from ..bench import Plan, environment, plan, run
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument, MpicompError, RefusedOverwrite
 from ..simulate import machine as machines
 from . import mpi
@@ -148,7 +148,7 @@ def earlier_table(comm: Comm, path: str, force: bool) -> Table:
             )
         return table
 
-    return together(comm, read, comm.rank == 0 and os.path.exists(path)) or Table(())
+    return run_collectively(comm, read, comm.rank == 0 and os.path.exists(path)) or Table(())
 
 
 def measure(comm: Comm, chosen: Plan, margin: float, progress: Progress) -> tuple[tuple[int, str], ...]:

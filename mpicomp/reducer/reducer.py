@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import allreduce
 from ..comm.interfaces import Communicator, Traffic
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..ops import ops_for
 from ..ops.device import at_home
@@ -255,7 +255,7 @@ class Reducer:
             On every rank, if ranks' states are of different steps, or one lacks what another has.
         """
         saved_state.agree_on(self.comm, state, self.scheme, self.workers, self._laid_out and self._laid_out.bucket)
-        together(self.comm, lambda: self._load(state))
+        run_collectively(self.comm, lambda: self._load(state))
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self.step, self._blank = int(state["step"]), False

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import NonFiniteGradient
 from ..schemes import averaging
 from ..schemes.interfaces import Choice, Parts, Stateful, StepContext
@@ -178,7 +178,7 @@ class Pipeline:
             self._refuse_misfits(result.mean.values, ctx)
         else:
             whole = _joined(result.mean, local, None, result.mean.n, ctx)
-            together(ctx.comm, lambda: self._refuse_misfits(whole.values, ctx))
+            run_collectively(ctx.comm, lambda: self._refuse_misfits(whole.values, ctx))
         return result
 
     def _held_back(self, result: Exchanged, ctx: StepContext) -> Exchanged:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import Disagreement
 from .flat import as_array, finished
 
@@ -50,7 +50,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, comm: Any, root:
     """
     own = getattr(optimizer, "optimizer", optimizer)
     state = comm.bcast(own.state_dict() if comm.rank == root else None, root)
-    together(comm, lambda: _load(own, state), here=comm.rank != root)
+    run_collectively(comm, lambda: _load(own, state), here=comm.rank != root)
 
 
 def _load(optimizer: torch.optim.Optimizer, state: Any) -> None:

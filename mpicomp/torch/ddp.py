@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..ops.device import device_of
 from ..reducer.reducer import Reducer
@@ -49,7 +49,7 @@ def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
     """
     lanes = Lanes(comm)
     with lanes.closed_if_refused() as own:
-        parsed, named, text = together(own, lambda: settle_hook(scheme, named_parameters, options))
+        parsed, named, text = run_collectively(own, lambda: settle_hook(scheme, named_parameters, options))
         own.agree(text)
         lanes.open(several=not is_traced(options))
     return DDPHook(lanes, parsed, dict(named), options)
@@ -220,7 +220,7 @@ class DDPHook:
             On every rank: the states of the ranks are of different groups of parameters.
         """
         comm = self._lanes.comms[0]
-        groups, states = together(comm, lambda: self._taken(state_dict))
+        groups, states = run_collectively(comm, lambda: self._taken(state_dict))
         comm.agree(f"a state of ddp_hook of {[group.names for group in groups]}")
         reducers = {}
         for group, state in zip(groups, states, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
@@ -114,7 +114,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                  grad_scaler: Any = None, nonfinite: str = "raise", broadcast: bool = True, **options: Any) -> None:
         self.optimizer, self._lanes = optimizer, Lanes(comm)
         with self._lanes.closed_if_refused() as own:
-            settings: Settings = together(own, lambda: settle(
+            settings: Settings = run_collectively(own, lambda: settle(
                 optimizer, named_parameters, scheme, bucket_bytes, grad_scaler, nonfinite, options,
                 overlap=overlap, broadcast=broadcast))
             check_alike(own, [describe(name, parameter) for name, parameter in settings.named])
@@ -321,7 +321,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             On every rank: the state is of another scheme, model, bucket size or kind of optimizer, or has the error
             memories of another rank or another number of ranks (``mpicomp.checkpoint`` redistributes ``reducers``).
         """
-        states = together(self.comm, lambda: self._taken(state_dict))
+        states = run_collectively(self.comm, lambda: self._taken(state_dict))
         for reducer, one in zip(self._exchange.reducers, states, strict=True):
             reducer.load_state_dict(one)
         self._phase, self._steps = FRESH, 0

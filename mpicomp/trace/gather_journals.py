@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import CorruptFile, MpicompError
 from . import journal, messages
 from .record_buffer import RecordBuffer
@@ -53,7 +53,7 @@ def recover_over_ranks(comm: Comm, folder: Path, path: Path, force: bool) -> Non
         folder.rmdir()
 
     comm.Barrier()  # all have stopped writing
-    together(comm, recover, comm.rank == 0)
+    run_collectively(comm, recover, comm.rank == 0)
 
 
 def is_visible(info: JournalInfo, run_id: str) -> bool:

@@ -13,7 +13,7 @@ from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..comm.safety.collective_errors import together
+from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from . import clock, journal, metadata, schema
 from .files import check_trace
@@ -69,7 +69,7 @@ class Recorder:
         self._closed = self._made_spool = False
         self._step = -1
         try:
-            together(comm, lambda: _on_files(lambda: self._claim(make_parents=spool is not None)))
+            run_collectively(comm, lambda: _on_files(lambda: self._claim(make_parents=spool is not None)))
             self._run = broadcast_json(comm, metadata.run_metadata(title, comm.size, configuration))
             comparison = clock.measure(comm)
             self._buffer = RecordBuffer(self._create_journal(), lambda: self.doing)
@@ -210,7 +210,7 @@ class Recorder:
             created.append(journal.JournalWriter(path, {"run": self._run, "rank": metadata.rank_metadata(rank)}))
 
         try:
-            together(self._comm, lambda: _on_files(create))
+            run_collectively(self._comm, lambda: _on_files(create))
         except Exception:
             for writer in created:
                 writer.discard()

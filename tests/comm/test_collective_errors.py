@@ -5,7 +5,7 @@ import threading
 import pytest
 from progress import PATIENCE_S
 
-from mpicomp.comm.safety.collective_errors import together
+from mpicomp.comm.safety.collective_errors import run_collectively
 from mpicomp.errors import InvalidArgument
 
 
@@ -30,12 +30,12 @@ class Ranks:
 
 
 def outcomes(size, work, here=lambda rank: True):
-    """Return value or error of ``together`` on each of ``size`` ranks."""
+    """Return value or error of ``run_collectively`` on each of ``size`` ranks."""
     ranks, found = Ranks(size), [None] * size
 
     def run(rank):
         try:
-            found[rank] = together(ranks.at(rank), lambda: work(rank), here(rank))
+            found[rank] = run_collectively(ranks.at(rank), lambda: work(rank), here(rank))
         except Exception as error:
             found[rank] = error
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...bench import COLLECTIVES, Plan, plan, run
-from ...comm.safety.collective_errors import together
+from ...comm.safety.collective_errors import run_collectively
 from ...errors import InvalidArgument, MpicompError
 from .. import mpi
 from ..options import HELP, Command, Group, OfflineCommand
@@ -114,7 +114,7 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
             drawing.write(lambda path: plot(path, document, drawn))
 
         # Ranks that exit with the code of a wrong or slow result would end the job before rank 0 has written the files.
-        together(comm, keep, comm.rank == 0)
+        run_collectively(comm, keep, comm.rank == 0)
     _end(document, before, prints=comm.rank == 0)
 
 

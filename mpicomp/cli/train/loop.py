@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...comm.safety.collective_errors import together
+from ...comm.safety.collective_errors import run_collectively
 from ..console import Column, print_json, print_table
 from ..mpi import all_ranks
 from ..output import OutputFile
@@ -74,7 +74,7 @@ def _drawer(comm: Comm, plot: str | None) -> Callable[[Path, Report], None]:
     """The function that draws a report; raises on every rank, before training, if it cannot."""
     from ...apps import plots
 
-    suffix = together(comm, lambda: plots.check(plot) if plot else "")
+    suffix = run_collectively(comm, lambda: plots.check(plot) if plot else "")
     return lambda path, report: plots.draw(path, report, suffix)
 
 

@@ -12,7 +12,7 @@ import click
 
 from ... import allreduce
 from ..._util.atomic_files import refuse_inputs
-from ...comm.safety.collective_errors import together
+from ...comm.safety.collective_errors import run_collectively
 from ..console import SteadyProgress
 from ..options import Choice, Decorator, all_of, as_json, option, section
 from ..outcome import ExitCode
@@ -169,7 +169,7 @@ def recorder(comm: Comm, files: Files, title: str) -> Recorder | NullRecorder:
     if files.trace is None:
         return NullRecorder()
     path = Path(files.trace)
-    together(comm, lambda: refuse_inputs(path, inputs()), comm.rank == 0)
+    run_collectively(comm, lambda: refuse_inputs(path, inputs()), comm.rank == 0)
     return Recorder(comm, path, force=files.force, title=title, configuration=click.get_current_context().params)
 
 

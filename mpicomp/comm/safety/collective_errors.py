@@ -9,16 +9,16 @@ R = TypeVar("R")
 
 
 class Agrees(Protocol):
-    """The verb of a communicator that ``together`` needs."""
+    """The verb of a communicator that ``run_collectively`` needs."""
 
     def fail_together(self, error: Exception | None) -> None: ...
 
 
 @overload
-def together(comm: Agrees, work: Callable[[], R]) -> R: ...
+def run_collectively(comm: Agrees, work: Callable[[], R]) -> R: ...
 @overload
-def together(comm: Agrees, work: Callable[[], R], here: bool) -> R | None: ...
-def together(comm: Agrees, work: Callable[[], R], here: bool = True) -> R | None:
+def run_collectively(comm: Agrees, work: Callable[[], R], here: bool) -> R | None: ...
+def run_collectively(comm: Agrees, work: Callable[[], R], here: bool = True) -> R | None:
     """Run rank-local work; if any rank fails, raise its error on every rank (collective).
 
     Parameters
