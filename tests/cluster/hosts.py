@@ -23,6 +23,9 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from progress import PATIENCE_S
+
 PREFIX = "mpicomp-"
 OWNED = re.compile(PREFIX + r"(?P<pid>\d+)-(?P<start>\d+)-")
 SUBNET = "10.77.0."  # only ever inside our namespaces, so concurrent runs may share it
@@ -59,7 +62,7 @@ def why_unavailable():
     if missing:
         return f"needs {', '.join(missing)} (Debian: iproute2, util-linux)"
     probe = f"unshare -n -m -u tc qdisc add dev lo {SHAPE.format(rate='1gbit')}"
-    result = subprocess.run(probe.split(), capture_output=True, text=True, timeout=20)
+    result = subprocess.run(probe.split(), capture_output=True, text=True, timeout=PATIENCE_S)
     return f"no namespaces or no tbf shaper here: {result.stderr.strip()}" if result.returncode else None
 
 
@@ -79,7 +82,7 @@ def is_leftover(name):
 
 def ip(arguments, check=True):
     """Run one `ip` command and return its output."""
-    result = subprocess.run(["ip", *arguments.split()], capture_output=True, text=True, timeout=30)
+    result = subprocess.run(["ip", *arguments.split()], capture_output=True, text=True, timeout=PATIENCE_S)
     if check and result.returncode:
         raise Unavailable(f"ip {arguments}: {result.stderr.strip()}")
     return result.stdout
@@ -97,7 +100,7 @@ def directories():
     return [path for path in paths if OWNED.match(path.name) and path.is_dir()]
 
 
-def kill_inside(names, seconds=10):
+def kill_inside(names, seconds=PATIENCE_S):
     """Kill every process inside the namespaces, until none is left (a dying launcher may still fork)."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -202,7 +205,7 @@ class Hosts:
         ends += [(self.owner + name, "eth0") for name in self.names]
         for space, device in ends:
             command = f"tc -n {space} qdisc replace dev {device} {SHAPE.format(rate=rate)}"
-            subprocess.run(command.split(), check=True, capture_output=True, timeout=20)
+            subprocess.run(command.split(), check=True, capture_output=True, timeout=PATIENCE_S)
         self.rate = rate
 
     def environment(self):
@@ -235,7 +238,7 @@ class Hosts:
         )
         return [str(self.venv / "bin" / "mpirun"), *flags.split(), *options]
 
-    def run(self, ranks_per_host, command, *, time_limit=120, capture=True, options=()):
+    def run(self, ranks_per_host, command, *, time_limit=PATIENCE_S, capture=True, options=()):
         """Run `command` on all hosts as one Open MPI job started in host 0.
 
         After `time_limit` seconds all processes in the hosts are killed, `subprocess.TimeoutExpired` raised.
@@ -276,7 +279,7 @@ def parse(arguments):
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="1gbit", help="of a link in each direction, as tc writes it")
     parser.add_argument("--ranks-per-host", type=int, default=1)
-    parser.add_argument("--time-limit", type=float, default=120, metavar="SECONDS")
+    parser.add_argument("--time-limit", type=float, default=PATIENCE_S, metavar="SECONDS")
     parser.add_argument("--venv", default=REPOSITORY / ".venv" / "openmpi", type=Path)
     parser.add_argument("--all", action="store_true", help="with clean: also what living harnesses hold")
     parser.add_argument("job", nargs="+", metavar="clean | -- COMMAND ...")

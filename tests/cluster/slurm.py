@@ -11,9 +11,11 @@ import shutil
 import subprocess
 import sys
 import time
+from math import ceil
 from pathlib import Path
 
 import hosts
+from progress import PATIENCE_S, slowed
 
 TOOLS = ("slurmctld", "slurmd", "munged", "mungekey", "sbatch", "srun")
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
@@ -40,8 +42,8 @@ SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 SlurmdParameters=config_overrides
 MpiDefault=none
-SlurmdTimeout=6
-MessageTimeout=4
+SlurmdTimeout={node_timeout}
+MessageTimeout={message_timeout}
 KillWait=2
 ReturnToService=2
 GresTypes=gpu
@@ -119,6 +121,7 @@ class Slurm(hosts.Hosts):
         for name in ("munge", "state", "spool", "private"):
             (here / name).mkdir(mode=0o755)
         values = {"directory": here, "last": len(self.names) - 1, "pmix": PMIX}
+        values |= {"node_timeout": ceil(float(slowed(6))), "message_timeout": ceil(float(slowed(4)))}
         (here / "slurm.conf").write_text(SLURM_CONF.format(**values))
         (here / "cgroup.conf").write_text(CGROUP_CONF)
         (here / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")  # to be asked for only
@@ -131,7 +134,7 @@ class Slurm(hosts.Hosts):
 
     def _start(self):
         munge = self.directory / "munge"
-        subprocess.run(["mungekey", "--create", f"--keyfile={munge}/key"], check=True, timeout=30)
+        subprocess.run(["mungekey", "--create", f"--keyfile={munge}/key"], check=True, timeout=PATIENCE_S)
         files = [f"--{what}-file={munge}/{what}" for what in ("key", "pid", "log", "seed")]
         self._daemon("munged", "node0", ["munged", "--foreground", "--force", f"--socket={munge}/socket", *files])
         self.until(lambda: (munge / "socket").exists(), "munged opens its socket")
@@ -159,13 +162,14 @@ class Slurm(hosts.Hosts):
         with (self.directory / f"{name}.out").open("w") as output:
             self.daemons[name] = self.start(host, command, stdout=output, stderr=output)
 
-    def until(self, holds, what, seconds=30, ended_too=()):
+    def until(self, holds, what, ended_too=()):
         """Wait until `holds()`; raise `hosts.Unavailable` when that takes too long or another daemon has ended."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_S
         while not holds():
             ended = {name for name, daemon in self.daemons.items() if daemon.poll() is not None} - {*ended_too}
             if ended or time.monotonic() > deadline:
-                raise hosts.Unavailable(f"{what}: not within {seconds} s; ended: {ended or 'none'}\n{self.logs()}")
+                after = f"not within {PATIENCE_S:.0f} s; ended: {ended or 'none'}"
+                raise hosts.Unavailable(f"{what}: {after}\n{self.logs()}")
             time.sleep(0.1)
 
     def logs(self, lines=15):
@@ -180,11 +184,11 @@ class Slurm(hosts.Hosts):
         states = done.stdout.split()
         return len(states) == len(self.names) and {*states} <= {"idle", "alloc", "mix", "comp"}
 
-    def command(self, *words, check=True, limit=60, **options):
+    def command(self, *words, check=True, **options):
         """Run a client command in host 0 and return its `subprocess.CompletedProcess`, output as text."""
         process = self.start("node0", words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
         try:
-            out, err = process.communicate(timeout=limit)
+            out, err = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
             process.wait()
@@ -201,13 +205,14 @@ class Slurm(hosts.Hosts):
         lines = self.command("scontrol", "--oneliner", "show", "job", number).stdout.splitlines()
         return [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines if line]
 
-    def wait(self, number, seconds=60):
-        """Wait until a job is over and return `jobs(number)`; after `seconds` cancel it and raise TimeoutError."""
-        deadline = time.monotonic() + seconds
+    def wait(self, number):
+        """Wait until a job is over and return `jobs(number)`; after `PATIENCE_S` cancel it and raise TimeoutError."""
+        deadline = time.monotonic() + PATIENCE_S
         while any(job["JobState"] not in OVER for job in self.jobs(number)):
             if time.monotonic() > deadline:
                 self.command("scancel", number)
-                raise TimeoutError(f"job {number} is not over after {seconds} s: {self.jobs(number)}\n{self.logs()}")
+                text = f"job {number} is not over after {PATIENCE_S:.0f} s: {self.jobs(number)}"
+                raise TimeoutError(f"{text}\n{self.logs()}")
             time.sleep(0.3)
         return self.jobs(number)
 

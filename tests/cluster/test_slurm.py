@@ -11,6 +11,7 @@ import h5py
 import hosts
 import numpy as np
 import pytest
+from progress import PATIENCE_S
 
 import mpicomp.trace
 import slurm
@@ -20,7 +21,7 @@ REASON = slurm.why_unavailable()
 for mpi in ("openmpi", "mpich"):
     if REASON is None and not (hosts.REPOSITORY / f".venv/{mpi}/bin/mpicomp").exists():
         REASON = f"needs .venv/{mpi} (make test-cluster)"
-pytestmark = [pytest.mark.skipif(REASON is not None, reason=str(REASON)), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.skipif(REASON is not None, reason=str(REASON)), pytest.mark.timeout(3600)]
 SMALL = ("--sizes", "64K", "--max-time", "1")
 
 
@@ -50,15 +51,15 @@ def said(folder):
     return path.read_text() if path.exists() else ""
 
 
-def state(cluster, number, folder, seconds=100):
+def state(cluster, number, folder):
     """Wait for a job; return its state, and its output for what goes wrong."""
-    (job,) = cluster.wait(number, seconds)
+    (job,) = cluster.wait(number)
     return job["JobState"], said(folder)
 
 
-def completed(cluster, number, folder, seconds=100):
+def completed(cluster, number, folder):
     """Wait until a job has completed; return its output."""
-    ended, text = state(cluster, number, folder, seconds)
+    ended, text = state(cluster, number, folder)
     assert ended == "COMPLETED", f"{ended}\n{text}\n{cluster.logs()}"
     return text
 
@@ -82,7 +83,7 @@ def test_a_bench_runs_on_nodes_of_their_own(cluster, tmp_path, script, mpi, node
 def test_an_array_of_sizes_is_merged_by_a_job_that_waits_for_it(cluster, tmp_path):
     bench = ("bench", "--algorithm", "native,ring", "--max-time", "1")
     number = submit(cluster, tmp_path, "bench-array", *bench, options=["--array=0,1,5"])
-    assert [job["JobState"] for job in cluster.wait(number, 150)] == ["COMPLETED"] * 3, said(tmp_path)
+    assert [job["JobState"] for job in cluster.wait(number)] == ["COMPLETED"] * 3, said(tmp_path)
     (merge,) = [job for job in cluster.jobs("") if job["JobName"] == "mpicomp-merge"]
     results = tmp_path / f"bench-{number}"
     assert cluster.wait(merge["JobId"])[0]["JobState"] == "COMPLETED", (results / "merge.out").read_text()
@@ -105,7 +106,8 @@ def test_what_cannot_run_here_is_accepted(cluster, script):
 def test_a_script_that_was_filled_in_runs(cluster, tmp_path):
     given = ["--nodes", "2", "--ntasks-per-node", "1", "--time", "1", "--partition", "main"]
     command = [sys.executable, "-m", "mpicomp.cli", "slurm", "bench", *given, "--", "pingpong", "--sizes", "1K"]
-    printed = subprocess.run(command, cwd=hosts.REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
+    printed = subprocess.run(command, cwd=hosts.REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S,
+                             check=True)
     (tmp_path / "job.sbatch").write_text(printed.stdout)
     number = cluster.submit("--output=job.out", "job.sbatch", cwd=tmp_path, env=environment(cluster))
     assert "native" in completed(cluster, number, tmp_path)
@@ -187,9 +189,9 @@ def same_as(uninterrupted, checkpoint, text):
 def test_a_job_near_its_time_limit_is_requeued_and_resumes_with_the_same_bits(cluster, tmp_path, slow, uninterrupted):
     options = ["--nodes=4", "--time=1", "--signal=B:USR1@55"]  # a minute is the least; Slurm looks every 30 s
     number = submit(cluster, tmp_path, "train-requeue", *TRAINING, options=options, MPICOMP_TRACE="run", **slow)
-    text = completed(cluster, number, tmp_path, 180)
+    text = completed(cluster, number, tmp_path)
     (job,) = cluster.jobs(number)
-    assert job["Restarts"] == "1"
+    assert int(job["Restarts"]) >= 1  # more on a loaded machine, where the rest takes longer than a minute, too
     assert "stopped by SIGUSR1" in text
     assert "resumed after step" in text
     same_as(uninterrupted, tmp_path / f"checkpoint-{number}", text)
@@ -208,13 +210,13 @@ def bring_back(cluster, name):
 def recovered(spool, output):
     """Build a trace from the journals of a killed run; return how many ranks have each step in it."""
     command = [sys.executable, "-m", "mpicomp.cli", "trace", "recover", spool, "-o", output]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return mpicomp.trace.steps(output)["steps"]["ranks"].tolist()
 
 
 def first_checkpoint(cluster, folder):
-    cluster.until(lambda: (folder / "latest").exists(), "a checkpoint is there", 60)
+    cluster.until(lambda: (folder / "latest").exists(), "a checkpoint is there")
 
 
 def test_a_node_that_is_cut_off_ends_the_job_and_leaves_trace_and_checkpoint(cluster, tmp_path, slow, uninterrupted):
@@ -243,7 +245,7 @@ def test_a_node_whose_processes_are_killed_is_named_and_the_training_requeued(cl
     saved = tmp_path / f"checkpoint-{number}"
     first_checkpoint(cluster, saved)
     cluster.kill_node("node2")
-    cluster.until(lambda: "back into the queue" in said(tmp_path), "the job is requeued", 60, ended_too=["node2"])
+    cluster.until(lambda: "back into the queue" in said(tmp_path), "the job is requeued", ended_too=["node2"])
     bring_back(cluster, "node2")
     text = completed(cluster, number, tmp_path)
     assert "lost nodes: node2; to be resumed from the last checkpoint" in text
@@ -267,7 +269,7 @@ def alive(text):
 
 
 def test_nothing_is_left_of_a_slurm_whose_owner_was_killed():
-    run = ["sh", "-c", "srun --nodes=4 hostname | sort; echo up; exec srun --nodes=4 sleep 100"]
+    run = ["sh", "-c", "srun --nodes=4 hostname | sort; echo up; exec srun --nodes=4 sleep 3600"]
     command = [sys.executable, slurm.__file__, "--", *run]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         prefix = f"{hosts.PREFIX}{owner.pid}-"

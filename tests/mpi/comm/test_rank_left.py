@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import time
+import threading
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from progress import until
 
 from mpicomp import Comm
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, RankLeft
@@ -96,18 +97,26 @@ def test_every_rank_raises_by_itself(own, after):
     refused_from_now_on(own)
 
 
-def test_a_signal_handler_that_raises(own):
+def test_a_signal_handler_that_raises(own, folder):
+    """The signal comes once rank 0 waits for the others, which begin after that."""
+    sent = folder / "sent"
+
     def interrupted(signum, frame):
         raise KeyboardInterrupt
+
+    def interrupt():
+        until(lambda: own._engine.link.started)
+        os.kill(os.getpid(), signal.SIGALRM)
+        sent.touch()
 
     if own.size == 1:
         return
     before = signal.signal(signal.SIGALRM, interrupted)
     try:
         if own.rank == 0:
-            signal.setitimer(signal.ITIMER_REAL, 0.2)  # while it waits for the others
+            threading.Thread(target=interrupt).start()
         else:
-            time.sleep(1)
+            until(sent.exists)
         with pytest.raises(KeyboardInterrupt if own.rank == 0 else RankLeft):
             for _ in range(2):
                 own.Allreduce(MPI.IN_PLACE, np.ones(N), algorithm="ring")
