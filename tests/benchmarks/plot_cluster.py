@@ -38,8 +38,7 @@ def steps(figures, path, message, only=None):
     labels = [f"{name} ({'exact' if name in EXACT_METHODS else 'lossy'})" for name in names]
     for axis, rate in zip(axes[0], present, strict=True):
         rows = {row["method"]: row for row in figures[f"cluster-steps-{rate}"]["rows"] if row["model"] == MODEL}
-        native = float(rows["native"]["ms per step"])
-        gains = [native / float(rows[name]["ms per step"]) for name in names]
+        gains = [float(rows[name]["native / it"]) for name in names]
         axis.axvline(1, color=MUTED, linewidth=1, zorder=1)
         axis.hlines(labels, 1, gains, colors=[colour(name) for name in names], linewidth=1.5, zorder=2)
         axis.scatter(gains, labels, color=[colour(name) for name in names], s=36, zorder=3)

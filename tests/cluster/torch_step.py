@@ -70,7 +70,7 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
 
-def check_alike(models):
+def check_equal(models):
     """Stop unless models that began alike and took the same steps agree."""
     first, *others = ([p.detach() for p in one.parameters()] for one in models)
     right = all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for one in others for a, b in zip(first, one, strict=True))
@@ -86,7 +86,7 @@ def overhead(model, batch, rounds, width=0):
         optimizers[name] = DistributedOptimizer(optimizers[name], models[name].named_parameters(), comm, **options)
     calls = {name: stepper(one, optimizers[name], x, y) for name, one in models.items()}
     seconds = turns(calls, rounds)
-    check_alike(models.values())
+    check_equal(models.values())
     return {"seconds": seconds, "parameters": sum(p.numel() for p in plain.parameters())}
 
 
@@ -100,7 +100,7 @@ def overlap(model, batch, rounds, width=0, scheme="dense", bucket_bytes=None):
         optimizers[name] = DistributedOptimizer(sgd(models[name]), models[name].named_parameters(), ours, scheme,
                                                 overlap=name == "beside", bucket_bytes=bucket_bytes)
     seconds = turns({name: stepper(one, optimizers[name], x, y) for name, one in models.items()}, rounds)
-    check_alike([models["after"], models["beside"]])
+    check_equal([models["after"], models["beside"]])
     parameters = sum(p.numel() for p in local.parameters())
     return {"seconds": seconds, "parameters": parameters, "buckets": len(optimizers["after"]._exchange.buckets)}
 

@@ -32,7 +32,6 @@ CURVES = ("cluster-accuracy-100mbit", "cluster-accuracy-1gbit")
 LIMIT, FASTER = {"of the limit": "share of the wire's limit"}, {"native / it": "MPI_Allreduce / it"}
 STEP = {"native ms": "MPI_Allreduce, ms", "step ms": "step, ms", "native / step": "MPI_Allreduce / step",
         "floor ms": "lower bound, ms", "floor / step": "lower bound / step"}  # fmt: skip
-PHASES = {"leader, ms": "leader, ms", "others, ms": "other ranks, ms"}
 PREDICTED = {"": "", "length": "length", "predicted ms": "predicted, ms", "measured ms": "measured, ms",
              "off, at most 15 %": "error, at most 15 %"}  # fmt: skip
 # Table -> file, section, and column -> heading.
@@ -53,7 +52,6 @@ ROWS = {
         "all-reduce in place ms": "all-reduce in place, ms", "step in place ms": "step in place, ms",
         "look for NaN ms": "search for NaN, ms"}),
     "scalecom": ("cpu-2-cores", "scalecom-hosts", {"rate": "rate", **STEP}),
-    "scalecom-phases": ("cpu-2-cores", "scalecom-hosts", {"rate": "rate", **PHASES}),
     "shared": ("cpu-2-cores", "shared", {"": "setting", **STEP, "slowest advantage": "fastest peer / step"}),
     "bytes": ("cpu-2-cores", "bytes", {
         "ranks": "ranks", "bytes per rank and step": "bytes per rank and step",
@@ -221,11 +219,26 @@ def against(dense, runs):
     return f"{100 * (mean(run['curve']['perplexity'][-1] / known[run['seed']] for run in runs) - 1):+.1f} %"
 
 
+def cell(value):
+    """A recorded value as a page shows it: link rates with their unit, missed goals in bold."""
+    return RATES.get(value, str(value)).replace("MISSED", "**missed**")
+
+
 def rows_of(name):
     """Rows of a recorded section, with the columns and headings of a table."""
     file, section, columns = ROWS[name]
-    return [{heading: str(row.get(column, "")).replace("MISSED", "**missed**") for column, heading in columns.items()}
+    return [{heading: cell(row.get(column, "")) for column, heading in columns.items()}
             for row in results(file)[section]["rows"]]  # fmt: skip
+
+
+def phases():
+    """Milliseconds of each phase of a ScaleCom step, on the leader and on the other ranks."""
+    rows = []
+    for row in results("cpu-2-cores")["scalecom-hosts"]["rows"]:
+        leader, others = (dict(re.findall(r"(\w+) ([\d.]+)", row[role])) for role in ("leader, ms", "others, ms"))
+        rows += [{"rate": RATES[row["rate"]], "phase": f"`{name}`", "leader": f"{leader[name]} ms",
+                  "other ranks": f"{others[name]} ms"} for name in leader]  # fmt: skip
+    return rows
 
 
 def other_models():
@@ -249,7 +262,8 @@ def wire():
 
 TABLES = {
     "readme": readme, "hosts": hosts, "node": node, "ddp": ddp, "to-accuracy": to_accuracy, "accuracy": accuracy,
-    "adam": adam, "other-models": other_models, "wire": wire, **{name: partial(rows_of, name) for name in ROWS},
+    "adam": adam, "other-models": other_models, "wire": wire, "scalecom-phases": phases,
+    **{name: partial(rows_of, name) for name in ROWS},
 }  # fmt: skip
 
 

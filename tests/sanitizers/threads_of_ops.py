@@ -19,7 +19,7 @@ from mpicomp.ops.node_shared import LINE_BYTES, NodeWindow
 SLOT_BYTES, DEPTH, TURNS = 4096, 2, 12
 
 
-def together(count: int, work: Callable[[int], None]) -> None:
+def in_threads(count: int, work: Callable[[int], None]) -> None:
     """Run ``work(0)``, ... in threads; raise what one of them raised."""
     errors: list[BaseException] = []
 
@@ -61,7 +61,7 @@ def ranks_of_a_node(size: int) -> None:
             window.run("allreduce", "sum", "float64", send, receive, *places, segments, False, 1.0, lambda: None)
             assert np.array_equal(receive, x.sum(axis=0)), (me, turn)
 
-    together(size, rank)
+    in_threads(size, rank)
 
 
 def helper_threads(count: int) -> None:
@@ -86,7 +86,7 @@ def helper_threads(count: int) -> None:
             cpu.add(x, x.copy())
             assert cpu.count_nonfinite(x) == (0, -1)
 
-    together(count, work)
+    in_threads(count, work)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def bits(model):
     return b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
 
 
-def assert_alike(comm, model):
+def assert_equal_on_all_ranks(comm, model):
     assert len(set(comm.allgather(bits(model)))) == 1
 
 
@@ -87,9 +87,9 @@ def test_frozen_parameters_begin_alike_too(comm, seed):
     model = made(seed + comm.rank)
     model.conv.requires_grad_(False)
     optimizer = wrap(model, comm)
-    assert_alike(comm, model)
+    assert_equal_on_all_ranks(comm, model)
     train(model, optimizer, batches(seed, comm.size)[:, comm.rank])
-    assert_alike(comm, model)
+    assert_equal_on_all_ranks(comm, model)
     optimizer.close()
 
 
@@ -106,7 +106,7 @@ def test_dense_is_one_process_with_all_batches(comm, seed, kind, overlap):
             nn.utils.clip_grad_norm_(one.parameters(), 0.1)
             its.step()
     assert_close(model, alone, rtol=1e-9, atol=1e-12)
-    assert_alike(comm, model)
+    assert_equal_on_all_ranks(comm, model)
     assert model.none.weight.grad is None  # weight decay left it alone, as without us
     optimizer.close()
 
@@ -128,7 +128,7 @@ def test_every_scheme(comm, seed, name):
     assert bits(models[0]) == bits(models[1])
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
     if name not in LOCAL:
-        assert_alike(comm, model)
+        assert_equal_on_all_ranks(comm, model)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -145,7 +145,7 @@ def test_dgc_gives_dense_parameters_the_momentum_of_sgd(comm, seed, overlap, nes
             loss_of(one, x).backward()
             its.step()
     assert_close(model, alone, rtol=1e-9, atol=1e-12)
-    assert_alike(comm, model)
+    assert_equal_on_all_ranks(comm, model)
     assert sum("dense/velocity" in reducer.state_dict() for reducer in optimizer._exchange.reducers) > 1
     optimizer.close()
 
@@ -246,7 +246,7 @@ def test_nan_is_raised_on_every_rank(comm, seed, bad):
         loss_of(model, x).backward()
     optimizer.zero_grad()
     train(model, optimizer, batches(seed, comm.size, 1)[:, comm.rank])
-    assert_alike(comm, model)
+    assert_equal_on_all_ranks(comm, model)
     optimizer.close()
 
 
@@ -277,9 +277,9 @@ def test_begins_with_rank_0(comm, seed):
     if comm.rank == 0:
         train(model, inner, data[:, 0])
     optimizer = wrap(model, comm, inner=inner)
-    assert_alike(comm, model)
+    assert_equal_on_all_ranks(comm, model)
     train(model, optimizer, data[:, comm.rank])
-    assert_alike(comm, model)
+    assert_equal_on_all_ranks(comm, model)
     assert optimizer.param_groups[0]["lr"] == 0.1
     norm = nn.BatchNorm1d(3).half()
     norm.running_mean += comm.rank
@@ -333,7 +333,7 @@ def test_sam_steps_from_every_ranks_own_worst_point(comm, seed):
             return loss
 
         optimizer.step(closure)
-    assert_alike(comm, model)
+    assert_equal_on_all_ranks(comm, model)
     optimizer.close()
 
 
@@ -426,7 +426,7 @@ def test_ddp_hook(comm, gloo, seed, scheme):
             optimizer.zero_grad()
             loss_of(one, x).backward()
             optimizer.step()
-    assert_alike(comm, model)
+    assert_equal_on_all_ranks(comm, model)
     assert len(hook.reducers) > 1
     if scheme == "dense":
         assert_close(plain.module, model, rtol=1e-4, atol=1e-6)
@@ -536,7 +536,7 @@ def test_fewer_ranks_resume_from_a_checkpoint(world, comm, folder, seed):
         saved.restore(reducer, name)
         np.testing.assert_allclose(fewer.allreduce(reducer.state_dict()["memory/0/residual"]), total, atol=1e-6)
     train(other, resumed, batches(seed, comm.size, 1)[:, comm.rank])
-    assert_alike(fewer, other)
+    assert_equal_on_all_ranks(fewer, other)
     resumed.close()
     fewer.Free()
     some.Free()
@@ -550,5 +550,5 @@ def test_mpi_of_mpi4py_will_do(seed):
     model = made(seed)
     optimizer = DistributedOptimizer(sgd(model), model.named_parameters(), MPI.COMM_WORLD, "topk:density=0.5")
     train(model, optimizer, batches(seed, MPI.COMM_WORLD.size, 2)[:, MPI.COMM_WORLD.rank])
-    assert_alike(MPI.COMM_WORLD, model)
+    assert_equal_on_all_ranks(MPI.COMM_WORLD, model)
     optimizer.close()

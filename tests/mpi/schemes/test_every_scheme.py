@@ -25,7 +25,7 @@ def gradients(seed, rank, step, workers=1, dtype=np.float32):
     return {name: rng.standard_normal(rows + shape).astype(dtype) for name, shape in SHAPES.items()}
 
 
-def assert_alike(comm, mean):
+def assert_equal_on_all_ranks(comm, mean):
     """Every rank holds the same bits."""
     for value in mean.values():
         reference = value.copy()
@@ -40,7 +40,7 @@ def test_every_rank_has_the_same_mean(comm, seed, text, workers):
     for step in range(3):
         mean = reducer.reduce(gradients(seed, comm.rank, step, workers))
         assert {name: value.shape for name, value in mean.items()} == SHAPES
-        assert_alike(comm, mean)
+        assert_equal_on_all_ranks(comm, mean)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
