@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ..ops import ops_for
+from ..ops.arguments import Key
+from ..ops.protocol import Ops
+from ..types import Array
 
 CHUNK = 112
 FAR = 4  # factor of length of a vector for scattered access, so that no cache holds it
@@ -33,7 +35,7 @@ def themes(n: int) -> list[Callable[[], list[Case]]]:
     return [*both, partial(places, ops, n), partial(lists, ops, n, generator), partial(codes, ops, gradient)]
 
 
-def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
+def passes(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
     """Operations over the whole vector."""
     n, other, half = gradient.size, gradient.copy(), np.empty(gradient.size, np.uint16)
     return [
@@ -52,7 +54,7 @@ def passes(ops: Any, memory: Any, gradient: Any) -> list[Case]:
     ]
 
 
-def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
+def selections(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
     """Selection of coordinates, and operations at the selected ones."""
     n, kept = gradient.size, memory.copy()
     whole, chunks, short, least = [(0, n)], [(0, n, CHUNK)], min(n, SHORT), min(n, SAMPLED)
@@ -70,12 +72,12 @@ def selections(ops: Any, memory: Any, gradient: Any) -> list[Case]:
         ("top_k_least", lambda: ops.top_k(memory, gradient, [(0, least)], [least // 100]), 1),
         ("bin_select", lambda: ops.bin_select(memory, gradient, whole, BIN), n),
         ("sample", lambda: ops.sample(memory, gradient, [(0, 101, sampled.size)], sampled), sampled.size),
-        ("random_strata", lambda: ops.random_strata(n, whole, [n // 100], ops.Key(1, 1, 1)), n // 100),
+        ("random_strata", lambda: ops.random_strata(n, whole, [n // 100], Key(1, 1, 1)), n // 100),
         ("masked_update", lambda: ops.masked_update(kept, gradient, indices, values, 0.1), n),
     ]
 
 
-def places(ops: Any, n: int) -> list[Case]:
+def places(ops: Ops, n: int) -> list[Case]:
     """Access at one place per chunk, each a cache miss: a step passes over whole vectors between two of these."""
     dense = np.ones(FAR * n, np.float32)
     memory, gradient = np.split(dense, 2)
@@ -90,7 +92,7 @@ def places(ops: Any, n: int) -> list[Case]:
     ]
 
 
-def lists(ops: Any, n: int, generator: np.random.Generator) -> list[Case]:
+def lists(ops: Ops, n: int, generator: np.random.Generator) -> list[Case]:
     """Operations on index lists of a hundredth of the elements."""
     few = np.flatnonzero(generator.random(n) < 0.01).astype(np.int32)
     other = np.flatnonzero(generator.random(n) < 0.01).astype(np.int32)
@@ -110,9 +112,9 @@ def lists(ops: Any, n: int, generator: np.random.Generator) -> list[Case]:
     ]
 
 
-def codes(ops: Any, gradient: Any) -> list[Case]:
+def codes(ops: Ops, gradient: Array) -> list[Case]:
     """Encoding values in few bits and decoding them."""
-    n, key = gradient.size, ops.Key(1, 1, 1)
+    n, key = gradient.size, Key(1, 1, 1)
     bounds = np.arange(0, n + 1, BUCKET)
     scales, negative, positive = (np.ones(bounds.size - 1, np.float32) for _ in range(3))
     bits, levels, out = np.empty(n // 8, np.uint8), np.empty(n // 2, np.uint8), np.empty_like(gradient)
@@ -129,7 +131,7 @@ def codes(ops: Any, gradient: Any) -> list[Case]:
     ]
 
 
-def products(ops: Any, memory: Any, gradient: Any) -> list[Case]:
+def products(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
     """Products of PowerSGD, for a square matrix and MATRIX_RANK columns."""
     rows = int(gradient.size**0.5)
     n = rows * rows
@@ -145,7 +147,7 @@ def products(ops: Any, memory: Any, gradient: Any) -> list[Case]:
     ]
 
 
-def sketches(ops: Any, memory: Any, gradient: Any) -> list[Case]:
+def sketches(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
     """Sketches; the cost is divided by the elements times the passes of a straightforward loop. These take long."""
     memory, gradient = memory[: memory.size // 8], gradient[: gradient.size // 8]
     n, columns = gradient.size, 1 << (gradient.size // 1000 * 8).bit_length()
