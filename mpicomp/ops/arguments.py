@@ -108,6 +108,11 @@ def chunk_counts(spans: Spans, n: int) -> list[int]:
     return [chunk_count(stop - start, chunk) for start, stop, chunk in spans]
 
 
+def position_dtype(spans: Spans) -> np.dtype:
+    """Type of positions inside chunks: one byte if no chunk is above 256 elements, else two."""
+    return np.dtype(np.uint8 if max((chunk for *_, chunk in spans), default=1) <= 256 else np.uint16)
+
+
 def require_counts(spans: Bounds, counts: list[int], n: int, least: int = 0) -> None:
     """Refuse spans that do not lie in a vector of ``n``, or of which more is wanted than there is."""
     if len(spans) != len(counts):

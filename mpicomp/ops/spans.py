@@ -19,6 +19,7 @@ from .arguments import (
     Spans,
     checked_streams,
     chunk_counts,
+    position_dtype,
     require_counts,
     require_floor,
     require_lams,
@@ -192,7 +193,7 @@ def _joined(found: list[Indices], join: Makes[Indices], n: int) -> Indices:
 def _parts(spans: Spans, n: int, positions: Array) -> Iterator[tuple[int, int, int, Array]]:
     """Each span with its part of ``positions``, one per chunk, in the type that the largest chunk needs."""
     counts = chunk_counts(spans, n)
-    dtype = np.dtype(np.uint8 if max((chunk for *_, chunk in spans), default=1) <= 256 else np.uint16)
+    dtype = position_dtype(spans)
     if positions.dtype != dtype:
         raise InvalidArgument(f"positions must be of dtype {dtype}, got {positions.dtype}")
     if sum(counts) != positions.size:

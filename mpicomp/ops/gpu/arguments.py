@@ -123,10 +123,6 @@ def keep_gap(indices: Array, gaps: np.ndarray) -> None:
         remember(indices, known.below if known else 2**64, int(gaps.max(initial=0)))
 
 
-def position_dtype(chunk: int) -> str:
-    return "uint8" if chunk <= 256 else "uint16"
-
-
 def bits_dtype(grad: Array) -> np.dtype:
     """The integer type in which kernels order magnitudes: as wide as an element."""
     return np.dtype(f"int{8 * grad.dtype.itemsize}")

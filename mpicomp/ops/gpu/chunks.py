@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..arguments import Spans, chunk_counts
-from .arguments import (
-    check,
-    kind_of,
-    memory_or_null,
-    position_dtype,
-    remember,
-)
+from ..arguments import Bounds, Spans, chunk_counts, position_dtype
+from .arguments import check, kind_of, memory_or_null
+from .base import is_whole, vouched
 from .collect import where
 from .cuda_runtime import (
     INDEX,
@@ -41,11 +35,11 @@ def _lanes(chunk: int, grad: Array) -> int:
 @on_device
 def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
     t, m, chunks = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), sum(chunk_counts(spans, grad.size))
-    check(positions, "positions", _widest(spans), chunks)
+    check(positions, "positions", position_dtype(spans), chunks)
     chunk = max((chunk for *_, chunk in spans), default=1)
     lanes, types = _lanes(chunk, grad), f"{t}, {POSITION[positions.dtype.name]}"
     scalars: tuple[object, ...]
-    if _is_whole(spans, grad.size):
+    if is_whole(_bounds(spans), grad.size):
         name, scalars = f"chunk_max<{types}>", (np.int64(grad.size), np.int32(chunk), np.int32(lanes))
     else:
         name = f"chunk_max_spans<{types}>"
@@ -53,22 +47,17 @@ def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array)
     launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, *scalars, positions)
 
 
-def _is_whole(spans: Spans, n: int) -> bool:
-    """Return True for one span that is the whole vector, which kernels need no table for."""
-    return len(spans) == 1 and tuple(spans[0][:2]) == (0, n)
-
-
 @on_device
 def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known: bool = False) -> None:
     i, chunks = kind_of(indices, "indices", INDEX), sum(chunk_counts(spans, n))
-    check(positions, "positions", _widest(spans), chunks)
+    check(positions, "positions", position_dtype(spans), chunks)
     check(indices, "indices", indices.dtype, chunks)
     if n > np.iinfo(indices.dtype).max:
         raise InvalidArgument(f"indices must be int64 for n = {n}")
     invalid = xp().zeros(1, np.int32)
     types = f"{POSITION[positions.dtype.name]}, {i}"
     scalars: tuple[object, ...]
-    if _is_whole(spans, n):
+    if is_whole(_bounds(spans), n):
         name, scalars = f"chunk_indices<{types}>", (np.int64(chunks), np.int32(spans[0][2]), np.int64(n))
         wrong = f"positions must lie inside their chunks of {spans[0][2]} elements and below n = {n}"
     else:
@@ -78,12 +67,11 @@ def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known:
     launch("chunk_max", name, blocks_for(chunks), positions, *scalars, indices, invalid)
     if not known and int(to_host(invalid)[0]):
         raise InvalidArgument(wrong)
-    ascend = all(last[1] <= start for last, (start, *_) in pairwise(spans))
-    remember(indices, n if ascend else None)
+    vouched(indices, _bounds(spans), n)
 
 
-def _widest(spans: Spans) -> str:
-    return position_dtype(max((chunk for *_, chunk in spans), default=1))
+def _bounds(spans: Spans) -> Bounds:
+    return [span[:2] for span in spans]
 
 
 def _table(spans: Spans, like: Array) -> Array:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from ..._util.partition import chunk_count
+from ...ops.arguments import chunk_counts, position_dtype
 from ...types import Array
 from ..interfaces import Selector, StepContext
 from ..options import Option
@@ -53,8 +51,7 @@ class ChunkMax(Selector):
     def wire_like(self, ctx: StepContext) -> Array:
         """An empty array of the size every rank's selection has on the wire."""
         spans = self._spans(ctx)
-        dtype = np.uint8 if max(chunk for *_, chunk in spans) <= 256 else np.uint16
-        return ctx.ops.empty(sum(chunk_count(stop - start, chunk) for start, stop, chunk in spans), dtype)
+        return ctx.ops.empty(sum(chunk_counts(spans, ctx.n)), position_dtype(spans))
 
     def _spans(self, ctx: StepContext) -> list[tuple[int, int, int]]:
         """Each span with the length of its chunks."""
