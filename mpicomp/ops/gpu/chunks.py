@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from ...errors import InvalidArgument
 from ..arguments import Bounds, Spans, chunk_counts, position_dtype
 from .arguments import check, kind_of, memory_or_null
 from .base import is_whole, vouched
-from .collect import where
 from .cuda_runtime import (
     INDEX,
     PACK_BYTES,
@@ -19,6 +16,7 @@ from .cuda_runtime import (
     WARP,
     Array,
     blocks_for,
+    kept_on_device,
     launch,
     on_device,
     to_host,
@@ -43,7 +41,7 @@ def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array)
         name, scalars = f"chunk_max<{types}>", (np.int64(grad.size), np.int32(chunk), np.int32(lanes))
     else:
         name = f"chunk_max_spans<{types}>"
-        scalars = _table(spans, grad), np.int64(len(spans)), np.int64(chunks), np.int32(lanes)
+        scalars = _table(spans), np.int64(len(spans)), np.int64(chunks), np.int32(lanes)
     launch("chunk_max", name, blocks_for(chunks * lanes), m, grad, *scalars, positions)
 
 
@@ -62,7 +60,7 @@ def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known:
         wrong = f"positions must lie inside their chunks of {spans[0][2]} elements and below n = {n}"
     else:
         name = f"chunk_indices_spans<{types}>"
-        scalars = _table(spans, positions), np.int64(len(spans)), np.int64(chunks)
+        scalars = _table(spans), np.int64(len(spans)), np.int64(chunks)
         wrong = "positions must lie inside their chunks, and these inside their spans"
     launch("chunk_max", name, blocks_for(chunks), positions, *scalars, indices, invalid)
     if not known and int(to_host(invalid)[0]):
@@ -74,12 +72,8 @@ def _bounds(spans: Spans) -> Bounds:
     return [span[:2] for span in spans]
 
 
-def _table(spans: Spans, like: Array) -> Array:
-    return _kept_table(tuple(spans), xp(), where(like))
-
-
-@lru_cache(maxsize=64)  # spans are those of a model: made and copied to the device once
-def _kept_table(spans: tuple[tuple[int, int, int], ...], module: object, device: str) -> Array:
+@kept_on_device
+def _table(spans: Spans) -> Array:
     """First chunks (and their number), starts, stops, chunks: as `chunk_of` in chunk_max.cu reads them."""
     starts, stops, chunks = np.array(spans, np.int64).reshape(-1, 3).T
     first = np.concatenate([[0], np.cumsum(-(-(stops - starts) // chunks))])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -15,7 +14,7 @@ from .cuda_runtime import (
     REAL,
     TILE_BYTES,
     Array,
-    current_stream,
+    kept_on_device,
     launch,
     to_host,
     xp,
@@ -104,17 +103,11 @@ def select_through(m: Array, grad: Array, spans: list[tuple[int, int]], cuts: Ar
 
 
 def tile_table(grad: Array, spans: Sequence[tuple[int, int]], counts: Sequence[int] = ()) -> tuple[int, Array]:
-    return table_of(tuple(spans), TILE_BYTES // grad.dtype.itemsize, tuple(counts), xp(), where(grad))
+    return table_of(spans, TILE_BYTES // grad.dtype.itemsize, counts)
 
 
-def where(array: Array) -> str:
-    """Key of tables kept on a device: the array's device, and the stream that queues there now."""
-    return f"{getattr(array, 'device', '')}, stream {current_stream()}"
-
-
-@lru_cache(maxsize=64)  # spans are those of a model: the tables are copied to the device once
-def table_of(spans: tuple[tuple[int, int], ...], length: int, counts: tuple[int, ...], module: object,
-           device: str) -> tuple[int, Array]:
+@kept_on_device
+def table_of(spans: Sequence[tuple[int, int]], length: int, counts: Sequence[int] = ()) -> tuple[int, Array]:
     """Pieces of ``length`` in all spans; on the device the first of each, starts, stops, and where lists of ``counts``
     begin, and the last ends.
     """

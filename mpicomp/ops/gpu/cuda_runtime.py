@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property, lru_cache, wraps
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -204,19 +204,24 @@ def addresses(arrays: Sequence[Array]) -> tuple[int, ...]:
     return tuple(map(_runtime.address, arrays))
 
 
-def current_device() -> int:
-    """The number of the device that launches without array arguments go to."""
-    return _runtime.current_device()
+def kept_on_device(make: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Keep the last 64 results of ``make``, which are on the current device; lists as arguments become tuples.
 
-
-def current_stream() -> str:
-    """Key of arrays that are kept on a device: the stream that queues now on the current device.
-
-    A table's copy to the device is only queued: another stream might read it too early, or, since CuPy's pool is per
-    stream, get its memory too early once it is given up. With a table for each stream no stream has to wait.
+    Each device and stream has its own. A table's copy to the device is only queued: another stream might read it too
+    early, or, since CuPy's pool is per stream, get its memory too early once it is given up. With a table for each
+    stream no stream has to wait.
     """
-    stream = _runtime.stream()
-    return f"{stream} of thread {get_ident()}" if stream == PER_THREAD else str(stream)
+    made: Callable[..., Result] = lru_cache(maxsize=64)(
+        lambda module, device, stream, *args, **kwargs: make(*args, **kwargs))
+
+    @wraps(make)
+    def kept(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        stream = _runtime.stream()
+        name = f"{stream} of thread {get_ident()}" if stream == PER_THREAD else str(stream)
+        given = (tuple(one) if isinstance(one, list) else one for one in args)
+        return made(xp(), _runtime.current_device(), name, *given, **kwargs)
+
+    return kept
 
 
 def on_device(op: Callable[Given, Result]) -> Callable[Given, Result]:

@@ -8,7 +8,6 @@ knows: if not, the same launches go over the vector, once for every digit and on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import ceil, sqrt
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from ..host import index_dtype
 from .arguments import bits_dtype, remember
-from .collect import NO_CUT, board_bytes, select_blocks, table_of, tile_table, tiles_of, types_of, where, zeroed
+from .collect import NO_CUT, board_bytes, select_blocks, table_of, tile_table, tiles_of, types_of, zeroed
 from .cuda_runtime import (
     DIGIT_BITS,
     DIGIT_PIECE,
@@ -25,6 +24,7 @@ from .cuda_runtime import (
     SAMPLE,
     Array,
     blocks_for,
+    kept_on_device,
     launch,
     packs,
     to_host,
@@ -150,7 +150,7 @@ def _write_largest(m: Array, grad: Array, spans: Sequence[tuple[int, int]], coun
                    indices: Array) -> None:
     count, sizes = np.int64(len(spans)), (TALLY_BYTES * len(spans), 16 * len(spans))
     tiles, table = tile_table(grad, spans, counts)
-    room, guesses_table = _guess_table(tuple(spans), tuple(counts), xp(), where(grad))
+    room, guesses_table = _guess_table(spans, counts)
     tallies, found, board, *more = zeroed(*sizes, *(board_bytes(tiles),) * (2 if room else 1))
     kept = NOTHING
     if room:
@@ -167,7 +167,7 @@ def _radix_select_spans(m: Array, grad: Array, spans: Sequence[tuple[int, int]],
                         tallies: Array, kept: Kept) -> Array:
     """The ``counts``-th largest magnitude of each span, and how many that equal it belong to the largest."""
     t, cuts = REAL[grad.dtype.name], xp().empty(2 * len(spans), np.int64)
-    pieces, table = table_of(tuple(spans), DIGIT_PIECE, tuple(counts), xp(), where(grad))
+    pieces, table = table_of(spans, DIGIT_PIECE, counts)
     candidates = kept.areas, kept.values, kept.found
     for shift in _shifts(bits_dtype(grad)):
         scalars = table, np.int64(len(spans)), np.int32(shift)
@@ -176,9 +176,8 @@ def _radix_select_spans(m: Array, grad: Array, spans: Sequence[tuple[int, int]],
     return cuts
 
 
-@lru_cache(maxsize=64)  # as table_of
-def _guess_table(spans: tuple[tuple[int, int], ...], counts: tuple[int, ...], module: object,
-                 device: str) -> tuple[int, Array]:
+@kept_on_device
+def _guess_table(spans: Sequence[tuple[int, int]], counts: Sequence[int]) -> tuple[int, Array]:
     """Room for candidates in all spans; on the device where each begins, ends, as which of its sample the guess is
     taken, and where its area begins, and the last ends.
     """

@@ -7,7 +7,6 @@ one through cuBLAS and cuSOLVER, which are made for them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from ...errors import InvalidArgument
 from ..arguments import Matrices, require_packed
 from ..spans import low_rank_product_each, orthogonalise_each, project_back_each, project_each
 from .arguments import check, kind_of, memory_or_null
-from .collect import where
 from .cuda_runtime import (
     LONGEST,
     MAX_BLOCKS,
@@ -28,6 +26,7 @@ from .cuda_runtime import (
     WARP,
     Array,
     blocks_for,
+    kept_on_device,
     launch,
     on_device,
     xp,
@@ -41,7 +40,7 @@ def project(memory: Array | None, grad: Array, matrices: Matrices, q: Array, p: 
     if width is None:
         project_each(_project, memory, grad, matrices, q, p)
         return
-    plan = _plan(tuple(matrices), _rows_of_block(width), LONGEST, "p", xp(), where(grad))
+    plan = _plan(matrices, _rows_of_block(width), LONGEST, "p")
     _with_parts(plan, p, lambda sums: launch("low_rank", f"project<{t}, {width}>", min(MAX_BLOCKS, plan.tiles), m, grad,
                                             plan.table, np.int64(len(matrices)), np.int64(plan.tiles), q, sums))
 
@@ -52,7 +51,7 @@ def project_back(memory: Array | None, grad: Array, matrices: Matrices, p: Array
     if width is None:
         project_back_each(_project_back, memory, grad, matrices, p, q)
         return
-    plan = _plan(tuple(matrices), PANEL // width, _stripe(grad), "q", xp(), where(grad))
+    plan = _plan(matrices, PANEL // width, _stripe(grad), "q")
     _with_parts(plan, q, lambda sums: launch("low_rank", f"project_back<{t}, {width}>", min(MAX_BLOCKS, plan.tiles), m,
                                             grad, plan.table, np.int64(len(matrices)), np.int64(plan.tiles), p, sums))
 
@@ -63,7 +62,7 @@ def low_rank_product(p: Array, q: Array, matrices: Matrices, out: Array) -> None
     if width is None:
         low_rank_product_each(_low_rank_product, p, q, matrices, out)
         return
-    plan = _plan(tuple(matrices), PANEL // width, _stripe(out), "q", xp(), where(out))
+    plan = _plan(matrices, PANEL // width, _stripe(out), "q")
     launch("low_rank", f"low_rank_product<{t}, {width}>", min(MAX_BLOCKS, plan.tiles), p, q, plan.table,
            np.int64(len(matrices)), np.int64(plan.tiles), out)
 
@@ -81,7 +80,7 @@ def orthogonalise(p: Array, matrices: Matrices) -> None:
         orthogonalise_each(_orthogonalise, p, matrices)
         return
     count, work = len(matrices), xp().empty(2 * p.size, np.float64)
-    table = _bounds_and_ranks(tuple(matrices), xp(), where(p))
+    table = _bounds_and_ranks(matrices)
     launch("orthogonalise", f"orthogonalise<{t}, {width}>", min(MAX_BLOCKS, count), p, table[: count + 1],
            table[count + 1 :], np.int64(count), work)
 
@@ -121,9 +120,8 @@ class Plan(NamedTuple):
     sums: Array | None
 
 
-@lru_cache(maxsize=64)  # the matrices are those of a model: planned and copied to the device once
-def _plan(matrices: tuple[tuple[int, int, int, int], ...], tile_rows: int, tile_columns: int, target: str,
-          module: object, device: str) -> Plan:
+@kept_on_device
+def _plan(matrices: Matrices, tile_rows: int, tile_columns: int, target: str) -> Plan:
     """Tiles for sums of products that end up in packed ``target``: in p along columns, in q along rows."""
     start, stop, rows, rank = np.array(matrices, np.int64).reshape(-1, 4).T
     columns = (stop - start) // rows
@@ -145,8 +143,8 @@ def _first(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-@lru_cache(maxsize=64)
-def _bounds_and_ranks(matrices: tuple[tuple[int, int, int, int], ...], module: object, device: str) -> Array:
+@kept_on_device
+def _bounds_and_ranks(matrices: Matrices) -> Array:
     _, _, rows, rank = np.array(matrices, np.int64).reshape(-1, 4).T
     return xp().asarray(np.concatenate([_first(rows * rank), rank]))
 

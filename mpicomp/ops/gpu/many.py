@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..arguments import require_total
 from .arguments import check, kind_of, require_indices
 from .base import scatter
-from .cuda_runtime import INDEX, REAL, WORD, Array, addresses, blocks_for, current_stream, launch, on_device, xp
+from .cuda_runtime import INDEX, REAL, WORD, Array, addresses, blocks_for, kept_on_device, launch, on_device, xp
 from .cuda_runtime import PIECE as PIECE_OF_BLOCK
 
 
@@ -45,7 +45,7 @@ def _as_they_are(arrays: list[Array], flat: Array) -> bool:
 
 def _table_of(arrays: list[Array]) -> tuple[Array, Array]:
     """The arrays' addresses, and the bounds of their places in the vector."""
-    table = _table(addresses(arrays), tuple(array.size for array in arrays), xp(), current_stream())
+    table = _table(addresses(arrays), [array.size for array in arrays])
     return table[: len(arrays)], table[len(arrays) :]
 
 
@@ -65,7 +65,7 @@ def _move(arrays: list[Array], flat: Array, *, into: bool) -> None:
     launch("many", name, blocks_for(flat.size, PIECE_OF_BLOCK), *_table_of(arrays), count, np.int64(flat.size), flat)
 
 
-@lru_cache(maxsize=64)  # where gradients keep their places, the table stays on the device
-def _table(begins: tuple[int, ...], sizes: tuple[int, ...], module: object, stream: str) -> Array:
+@kept_on_device
+def _table(begins: Sequence[int], sizes: Sequence[int]) -> Array:
     """The arrays' addresses, then the bounds of their places in the vector."""
     return xp().asarray(np.array([*begins, 0, *np.cumsum(sizes)], np.int64))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from ..arguments import Key, checked_key, checked_streams, require_counts, require_range
 from ..host import index_dtype
 from .base import vouched
-from .cuda_runtime import INDEX, Array, blocks_for, current_device, current_stream, launch, xp
+from .cuda_runtime import INDEX, Array, blocks_for, kept_on_device, launch, xp
 
 
 def stream(first: int, key: Key) -> tuple[np.generic, ...]:
@@ -41,15 +39,14 @@ def random_strata(n: int, spans: list[tuple[int, int]], counts: list[int], key: 
     key = checked_streams(key, len(spans))
     indices = xp().empty(sum(counts), index_dtype(n))
     if indices.size:
-        blocks, table = _table(tuple(spans), tuple(counts), xp(), current_device(), current_stream())
+        blocks, table = _table(spans, counts)
         name, (_, *numbers) = f"random_strata<{INDEX[indices.dtype.name]}>", stream(0, key)
         launch("random", name, blocks_for(blocks), table, np.int64(len(spans)), *numbers, indices)
     return vouched(indices, spans, n)
 
 
-@lru_cache(maxsize=64)  # spans and counts are those of a model: the table is copied to the device once
-def _table(spans: tuple[tuple[int, int], ...], counts: tuple[int, ...], module: object,
-           device: int, stream: str) -> tuple[int, Array]:
+@kept_on_device
+def _table(spans: list[tuple[int, int]], counts: list[int]) -> tuple[int, Array]:
     """Blocks of four words in all spans; on the device as `random_strata` in random.cu reads them."""
     (starts, stops), ks = np.array(spans, np.int64).reshape(-1, 2).T, np.array(counts, np.int64)
     first, lists = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in ((ks + 3) // 4, ks))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import ceil, log
 
 import numpy as np
@@ -11,7 +10,7 @@ from ..arguments import Bounds, Found, Samples, require_sampled, require_targets
 from ..search import CORRECTIONS, RATIO, STAGES, normal_quantile
 from . import base
 from .arguments import kind_of, memory_or_null, remember
-from .collect import GUESS, select_through, table_of, where
+from .collect import GUESS, select_through, table_of
 from .cuda_runtime import (
     MAX_BLOCKS,
     MOMENTS_PIECE,
@@ -21,6 +20,7 @@ from .cuda_runtime import (
     WARP,
     Array,
     blocks_for,
+    kept_on_device,
     launch,
     on_device,
     to_host,
@@ -39,7 +39,7 @@ class _Search:
 
     def __init__(self, memory: Array | None, grad: Array, spans: Bounds, more: int = 0) -> None:
         self.t, self.m, self.grad, self.spans = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), grad, spans
-        self.pieces, self.table = table_of(tuple(spans), MOMENTS_PIECE, (), xp(), where(grad))
+        self.pieces, self.table = table_of(spans, MOMENTS_PIECE)
         self.known = xp().zeros((KNOWN + more) * len(spans), np.int64)
 
     def run(self, name: str, *args: Array) -> None:
@@ -64,7 +64,7 @@ class _Search:
 def select_normal(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
     require_targets(memory, grad, spans, targets)
     search = _Search(memory, grad, spans, TRIES)
-    goals = _goals(tuple(targets), tuple(stop - start for start, stop in spans), xp(), where(grad))
+    goals = _goals(targets, [stop - start for start, stop in spans])
     sums = base.empty(3 * search.pieces, np.float64)
     search.run(f"first_threshold<{search.t}, true>", goals, sums)
     search.run(f"correct_thresholds<{search.t}>", goals, search.known[KNOWN * len(spans) :])
@@ -75,7 +75,7 @@ def select_normal(memory: Array | None, grad: Array, spans: Bounds, targets: lis
 def select_exponential(memory: Array | None, grad: Array, spans: Bounds, targets: list[int]) -> Found:
     require_targets(memory, grad, spans, targets)
     search, sizes = _Search(memory, grad, spans), [stop - start for start, stop in spans]
-    goals = _goals(tuple(targets), tuple(sizes), xp(), where(grad))
+    goals = _goals(targets, sizes)
     sums, kept = base.empty(3 * search.pieces, np.float64), base.empty(grad.size // 2, grad.dtype)
     passed = base.empty(search.pieces * (THREADS // WARP), np.int32)
     search.run(f"first_threshold<{search.t}, false>", goals, sums)
@@ -108,8 +108,8 @@ def select_sampled(memory: Array | None, grad: Array, spans: Bounds, samples: Sa
     return search.found(sum(k * stride for k, (_, stride, _) in zip(counts, samples, strict=True)))[0]
 
 
-@lru_cache(maxsize=64)  # they change with the density only
-def _goals(targets: tuple[int, ...], sizes: tuple[int, ...], module: object, device: str) -> Array:
+@kept_on_device
+def _goals(targets: list[int], sizes: list[int]) -> Array:
     """On the device, how many are wanted of each span; then the quantiles of the normal distribution."""
     quantiles = [normal_quantile(n, k) if k < n else 0.0 for k, n in zip(targets, sizes, strict=True)]
     return xp().asarray(np.array([*targets, *quantiles], np.float64))

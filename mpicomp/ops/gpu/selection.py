@@ -11,7 +11,7 @@ from ..arguments import Moments, require_floor, require_samples, require_spans
 from ..host import index_dtype
 from . import base
 from .arguments import bits_dtype, check, kind_of, memory_or_null, remember
-from .collect import table_of, where
+from .collect import table_of
 from .cuda_runtime import (
     INDEX,
     MAX_BLOCKS,
@@ -33,7 +33,7 @@ def moments(memory: Array | None, grad: Array, spans: list[tuple[int, int]], flo
     t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
     require_floor(floor)
     require_spans(spans, grad.size)
-    pieces, table = table_of(tuple(spans), MOMENTS_PIECE, (), xp(), where(grad))
+    pieces, table = table_of(spans, MOMENTS_PIECE)
     count, bits = np.int64(len(spans)), np.abs(grad.dtype.type(floor)).view(bits_dtype(grad))
     sums = base.empty(4 * pieces, np.float64)
     launch("moments", f"moments<{t}>", min(MAX_BLOCKS, pieces), m, grad, table, count, bits, sums)
@@ -62,7 +62,7 @@ def bin_select(memory: Array | None, grad: Array, spans: list[tuple[int, int]], 
         raise InvalidArgument(f"length must be at least 1, got {length}")
     require_spans(spans, n)
     dtype, length = index_dtype(n), min(length, max(1, n))
-    bins, table = table_of(tuple(spans), length, (), xp(), where(grad))
+    bins, table = table_of(spans, length)
     if bins == 0:
         return remember(base.empty(0, dtype), 0)
     # One warp a bin, whose place in the result follows from the counts of the bins before it.

@@ -14,7 +14,7 @@ from ..arguments import require_projection, require_rows, require_sketch, requir
 from ..host import index_dtype
 from .arguments import check, kind_of, memory_or_null, remember, require_indices
 from .base import empty, vouched
-from .collect import table_of, where
+from .collect import table_of
 from .cuda_runtime import (
     INDEX,
     REAL,
@@ -65,7 +65,7 @@ def project_rows(memory: Array | None, grad: Array, spans: list[tuple[int, int]]
     require_projection(row, width)
     t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
     require_spans(spans, grad.size)
-    count, *table = _rows_of(spans, row, grad.size, grad)
+    count, *table = _rows_of(spans, row, grad.size)
     check(out, "out", grad.dtype, count * width)
     launch("sketch", f"project_rows<{t}>", blocks_for(count * WARP), m, grad, *table, np.int32(width), _bits(seed), out)
 
@@ -75,7 +75,7 @@ def expand_rows(rows: Array, row: int, spans: list[tuple[int, int]], n: int) -> 
     require_rows(row, n)
     require_spans(spans, n)
     kind, k, dtype = kind_of(rows, "rows", INDEX), np.int64(rows.size), index_dtype(n)
-    count, *table = _rows_of(spans, row, n, rows)
+    count, *table = _rows_of(spans, row, n)
     require_indices(rows, count, ascending=True, name="rows")
     if rows.size == 0:
         return remember(empty(0, dtype), 0)
@@ -88,8 +88,8 @@ def expand_rows(rows: Array, row: int, spans: list[tuple[int, int]], n: int) -> 
     return vouched(indices, spans, n)
 
 
-def _rows_of(spans: list[tuple[int, int]], row: int, n: int, like: Array) -> tuple[int, Array, np.int64, np.int64]:
+def _rows_of(spans: list[tuple[int, int]], row: int, n: int) -> tuple[int, Array, np.int64, np.int64]:
     """Number of rows in all spans of ``n`` elements; their table, the number of spans, elements per row."""
     row = min(row, max(1, n))
-    count, table = table_of(tuple(spans), row, (), xp(), where(like))
+    count, table = table_of(spans, row)
     return count, table, np.int64(len(spans)), np.int64(row)
