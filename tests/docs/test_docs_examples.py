@@ -43,6 +43,17 @@ def test_own_compressor_sends_what_its_memory_gathered():
     assert "after 4 steps: [ 0.  2.  6. 12.  4. 10. 18. 28.]" in run("own_compressor.py")
 
 
+def test_a_sweep_draws_every_scheme(tmp_path):
+    schemes = ["dense", "topk:density=0.01"]
+    training = [PROGRAMS / "mpicomp", "train", "mlp", "--data", "synthetic", "--workers", "2", "--epochs", "0.5"]
+    command = [PROGRAMS / "python", EXAMPLES / "sweep.py", *schemes, "--", *training]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    bits = {line.split()[0]: float(line.split()[1]) for line in ended.stdout.splitlines()[1:]}
+    assert list(bits) == schemes and bits["dense"] > 50 * bits["topk:density=0.01"]
+    assert (tmp_path / "sweep.png").stat().st_size > 10_000
+
+
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_jax_arrays_go_in_and_come_out():
     assert float(re.search(r"relative error (\S+)", run("jax_dlpack.py"))[1]) < 0.1

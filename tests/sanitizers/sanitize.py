@@ -4,8 +4,9 @@
 
 ``address`` (AddressSanitizer with UndefinedBehaviorSanitizer) runs the tests of the operations and bent input for
 every decoder of the wire; ``thread`` (ThreadSanitizer) what helper threads do (threads_of_ops.py). Both are built at
-the same time, each in a copy of the package in a temporary folder, so that nothing here sees them. The interpreter is
-not instrumented: the sanitizer's library is loaded before it. A finding ends the run.
+the same time, each in a copy of the package in a temporary folder, so that nothing here sees them; .cache keeps what
+was compiled until the sources change. The interpreter is not instrumented: the sanitizer's library is loaded before
+it. A finding ends the run.
 
 ``cuda`` runs the kernels' tests on the CPU with several blocks at once, and looks at every access to memory: races,
 accesses outside arrays, undefined behaviour (tests/ops/cuda_checks.h). Every kernel must have been run in several.
@@ -20,6 +21,7 @@ at their use); what functions in other libraries do.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -32,6 +34,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "mpicomp" / "ops" / "cpu"
+CACHE = ROOT / ".cache" / "sanitizers"
 BIND = re.compile(r"^void (bind_\w+)\(py::module_& m\) \{", re.M)
 SYSTEM = re.compile(r"^#include <.*>$", re.M)
 # Asked for here and not by the threads that build: in Python 3.11 the first two to ask at once may get None.
@@ -139,16 +142,24 @@ def build(name: str, folder: Path) -> Path:
     """A copy of the package with the instrumented extension; the folder to import it from."""
     import pybind11
 
+    options = [*COMMON, *FLAGS[name]]
+    whole = all_in_one()
+    texts = [whole, *(file.read_text() for file in sorted(SOURCES.iterdir()) if file.suffix in (".cpp", ".h"))]
+    compiler = subprocess.check_output(["g++", "--version"], text=True)
+    key = hashlib.sha256(repr((options, compiler, pybind11.__version__, SUFFIX, texts)).encode()).hexdigest()[:16]
+    made = CACHE / f"{name}-{key}{SUFFIX}"
     target = folder / "mpicomp"
     shutil.copytree(ROOT / "mpicomp", target, ignore=shutil.ignore_patterns("*.so", "__pycache__", "apps"))
     shutil.copytree(ROOT / "apps", target / "apps", ignore=shutil.ignore_patterns("__pycache__"))
-    source = folder / "all.cpp"
-    source.write_text(all_in_one())
-    places = [SOURCES, pybind11.get_include(), INCLUDE]
-    library = target / "ops" / f"_cpu{SUFFIX}"
-    print(f"== {name}: compiling", flush=True)
-    subprocess.run(["g++", *COMMON, *FLAGS[name], *(f"-I{place}" for place in places), source, "-o", library],
-                   check=True)  # fmt: skip
+    if not made.exists():
+        source, partial = folder / "all.cpp", made.with_suffix(f".{os.getpid()}")
+        source.write_text(whole)
+        places = [SOURCES, pybind11.get_include(), INCLUDE]
+        print(f"== {name}: compiling", flush=True)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["g++", *options, *(f"-I{place}" for place in places), source, "-o", partial], check=True)
+        partial.replace(made)
+    shutil.copy(made, target / "ops" / f"_cpu{SUFFIX}")
     return folder
 
 

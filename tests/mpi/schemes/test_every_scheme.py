@@ -74,6 +74,7 @@ def test_resume_is_bit_exact(comm, seed, text):
     for a, b in zip(straight[STEPS:], run(second, range(STEPS, 2 * STEPS)), strict=True):
         for name in a:
             assert a[name].tobytes() == b[name].tobytes()
+    assert second.step == 2 * STEPS
 
 
 @pytest.mark.parametrize("text", each(ALL))
