@@ -5,42 +5,53 @@ Every length on the way, and so every message, is theirs.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Protocol, SupportsInt, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import MpicompError
 from ..types import Array
 from .index_spacing import Spread
 
 DTYPES = {type(np.dtype(name)) for name in "?bBhHiIlLqQefd"}  # what np.dtype need not look at again
-NO_LISTS: frozenset[Any] = frozenset()
+NO_LISTS: frozenset[object] = frozenset()
 
 
 class Unknown(MpicompError):
     """Something asked for elements that a simulation does not have."""
 
 
-class CountsCopies(Protocol):
-    """What a ghost asks of its operations (``GhostOps``): to count a copy."""
+class Sized(Protocol):
+    """An array, with elements or without."""
 
-    def copied(self, ghost: Any) -> Any: ...
+    @property
+    def size(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sized)
+
+
+class CountsCopies(Protocol):
+    """Operations of a ghost (``GhostOps``), as far as it calls them: a count of copies."""
+
+    def copied(self, ghost: S) -> S: ...
 
 
 class Ghost:
     """Length and type of a flat array.
 
-    What may be known all the same: ``head``, leading elements; ``spread``, how a list of indices lies over the vector,
-    or where in it an array's elements stand; ``lists``, what it is the union of.
+    Some ghosts know more: ``head``, leading elements; ``spread``, how a list of indices lies over the vector,
+    or where in it an array's elements stand; ``lists``, the lists that it is the union of.
     """
 
     __slots__ = ("dtype", "head", "lists", "ops", "size", "spread")
 
-    def __init__(self, ops: CountsCopies, size: int, dtype: Any, head: np.ndarray | None = None,
+    def __init__(self, ops: CountsCopies, size: int, dtype: npt.DTypeLike, head: np.ndarray | None = None,
                  spread: Spread | None = None) -> None:
         self.ops, self.size, self.head, self.spread = ops, size, head, spread
-        self.lists: frozenset[Ghost] = NO_LISTS
-        self.dtype = dtype if dtype.__class__ in DTYPES else np.dtype(dtype)
+        self.lists = NO_LISTS
+        self.dtype: np.dtype = dtype if dtype.__class__ in DTYPES else np.dtype(dtype)
 
     @property
     def itemsize(self) -> int:
@@ -53,8 +64,8 @@ class Ghost:
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, key: Any) -> Any:
-        if key.__class__ is slice:
+    def __getitem__(self, key: object) -> Ghost | np.ndarray:
+        if isinstance(key, slice):
             start, stop, _ = key.indices(self.size)
             if self.head is not None and start == 0 and stop <= self.head.size:
                 return self.head[:stop]
@@ -63,10 +74,10 @@ class Ghost:
             return Ghost(self.ops, size, self.dtype, None if start else self.head, spread)
         if isinstance(key, (Ghost, np.ndarray)) and key.dtype.kind in "iub":
             return self.ops.copied(self._chosen(key))
-        raise Unknown(f"an element is asked for ({key!r})")
+        raise Unknown(f"arrays have no elements to read, got the index {key!r}")
 
     def _chosen(self, key: Ghost | np.ndarray) -> Ghost:
-        """The elements at positions, or those for which ``key`` is true: all."""
+        """Return the elements at positions; of those for which ``key`` is true, all."""
         if self.spread is None:
             return Ghost(self.ops, key.size, self.dtype)
         if isinstance(key, np.ndarray):
@@ -74,10 +85,10 @@ class Ghost:
         spread = self.spread if key.dtype.kind == "b" else key.spread and self.spread.chosen(key.spread)
         return Ghost(self.ops, key.size, self.dtype, spread=spread)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self.ops.copied(self if key is ... else self[key])
 
-    def astype(self, dtype: Any, copy: bool = True) -> Ghost:
+    def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> Ghost:
         if not copy and np.dtype(dtype) == self.dtype:
             return self
         return self.ops.copied(Ghost(self.ops, self.size, dtype, spread=self.spread))
@@ -87,27 +98,27 @@ class Ghost:
 
     __abs__ = copy
 
-    def __add__(self, other: Any) -> Ghost:
+    def __add__(self, other: Ghost | SupportsInt) -> Ghost:
         moved = self.copy()
         moved.spread = self.spread.moved(int(other)) if self.spread and not isinstance(other, Ghost) else None
         return moved
 
     __iadd__ = __add__
 
-    def __sub__(self, other: Any) -> Ghost:
+    def __sub__(self, other: Ghost | SupportsInt) -> Ghost:
         return self + (other if isinstance(other, Ghost) else -int(other))
 
-    def __eq__(self, other: object) -> Any:
-        """What is compared element by element is taken to be true, as `!=` is, too."""
+    def __eq__(self, other: object) -> Ghost:  # type: ignore[override]  # element by element, as an array's
+        """Compare element by element; all are assumed to be true, as those of `!=` are."""
         return self.ops.copied(Ghost(self.ops, self.size, np.bool_))
 
-    __ne__ = __eq__
+    __ne__ = __eq__  # type: ignore[assignment]
     __hash__ = object.__hash__
 
     def all(self) -> bool:
         return True
 
-    def view(self, dtype: Any) -> Ghost:
+    def view(self, dtype: npt.DTypeLike) -> Ghost:
         if np.dtype(dtype) == self.dtype:
             return self
         head = None if self.head is None else self.head.view(dtype)
@@ -126,7 +137,7 @@ class Tiled(Ghost):
         super().__init__(message.ops, message.size * times, message.dtype)
         self.message = message
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Ghost | np.ndarray:
         if isinstance(key, slice):
             start, stop, _ = key.indices(self.size)
             length = self.message.size
@@ -136,10 +147,10 @@ class Tiled(Ghost):
 
 
 def as_array(ghost: Ghost) -> Array:
-    """The ghost, for code that takes arrays."""
+    """Return the ghost, for code that takes arrays."""
     return cast(Array, ghost)
 
 
 def as_ghost(array: Array) -> Ghost:
-    """The ghost that simulated code holds as an array."""
+    """Return the ghost that simulated code holds as an array."""
     return cast(Ghost, array)

@@ -1,20 +1,23 @@
 """Operations on arrays without elements, which only write down what they would cost.
 
-What depends on the elements themselves is assumed, and said: see ``GhostOps``.
+Costs that depend on the elements themselves are assumed, see ``GhostOps``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from ..ops.arguments import Bounds, Matrices, Moments, Samples
+from ..ops.arguments import Bounds, Moments, Samples
 from ..ops.arguments import Key as RandomKey
 from ..ops.host import PIECE, index_dtype, vouch
 from ..ops.protocol import Ops
+from ..ops.search import exponential_in, normal_in, sampled_in
 from ..ops.spans import (
     bin_select_in,
     expand_rows_in,
@@ -25,12 +28,15 @@ from ..ops.spans import (
     project_each,
     project_rows_in,
     random_strata_in,
+    restrict_in,
     threshold_in,
     top_k_in,
 )
-from .ghost import Ghost, Unknown
-from .ghost_composed import Composed
+from .ghost import Ghost, Sized, Unknown
 from .index_spacing import Spread, joined, union
+
+S = TypeVar("S", bound=Sized)
+Operation = Callable[..., object]
 
 # What operations count by: the elements of the largest argument, or of the one at this place.
 IN_PLACE = {
@@ -40,6 +46,31 @@ IN_PLACE = {
     "pack_signs": None, "unpack_signs": 4, "pack_levels": 0, "unpack_levels": 5, "quantise": 0,
     "dequantise": None, "pack_gaps": 0, "unpack_gaps": 3, "pack_bitmap": 0, "unpack_bitmap": 2, "pack_natural": None,
     "unpack_natural": None,
+}  # fmt: skip
+# Kernel that an operation runs, and the argument whose elements it counts by; with an underscore, on one matrix.
+COUNTED: dict[str, tuple[str, int | None]] = {
+    **{name: (name, place) for name, place in IN_PLACE.items()},
+    "scatter_add": ("scatter_add", 1), "pack": ("copy", 1), "unpack": ("copy", 0), "chunk_max": ("chunk_max", 1),
+    "chunk_indices": ("chunk_indices", 0), "decode_natural": ("unpack_natural", 1), "limit_norms": ("group_norms", 0),
+    "_project": ("project", 1), "_project_back": ("project_back", 1), "_low_rank_product": ("low_rank_product", 3),
+    "_orthogonalise": ("orthogonalise", 0),
+}  # fmt: skip
+# Driver of an operation on many spans, matrices or lists, and the operations that it calls.
+DRIVEN: dict[str, tuple[Operation, tuple[str, ...]]] = {
+    "top_k": (top_k_in, ("_top_k", "concatenate")),
+    "threshold": (threshold_in, ("_threshold", "concatenate")),
+    "random_strata": (random_strata_in, ("_random_strata", "concatenate")),
+    "moments": (moments_in, ("_moments",)),
+    "project_rows": (project_rows_in, ("_project_rows",)),
+    "expand_rows": (expand_rows_in, ("_expand_rows", "concatenate", "positions_of")),
+    "project": (project_each, ("_project",)),
+    "project_back": (project_back_each, ("_project_back",)),
+    "low_rank_product": (low_rank_product_each, ("_low_rank_product",)),
+    "orthogonalise": (orthogonalise_each, ("_orthogonalise",)),
+    "restrict": (restrict_in, ("common",)),
+}
+SEARCHES: dict[str, Operation] = {  # which call several operations
+    "select_normal": normal_in, "select_exponential": exponential_in, "select_sampled": sampled_in,
 }  # fmt: skip
 STEP = "step"  # what a step of a scheme costs whatever its length: counted once a step
 SAMPLED = 4 << 16  # elements from which on top_k's sample grows no more (ops/cpu/top_k.cpp): a constant part
@@ -53,8 +84,8 @@ KERNELS = (
 BIN = 5  # pass of AdaComp's bins in the long run: 4 to 8 of 50 or 500 random gradients, however they were drawn
 
 
-class GhostOps(Composed):
-    """The operations of ``mpicomp.ops`` on ghosts: what each passes over goes to ``work(kernel, elements)``.
+class GhostOps:
+    """The operations of ``mpicomp.ops`` on ghosts: ``work(kernel, elements)`` counts each pass over elements.
 
     Assumed, where it depends on elements: a threshold lets ``passing`` of the places through that its elements were
     chosen from (0 lets a vector through), so of sums as many as of each rank's own; ranks choose independently of each
@@ -76,27 +107,33 @@ class GhostOps(Composed):
     def __init__(self, work: Callable[[str, int], None], n: int, passing: float = 1.0) -> None:
         self.work, self.n, self.passing = work, n, passing
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in IN_PLACE:
+    def __getattr__(self, name: str) -> Operation:
+        run: Operation
+        if name in COUNTED:
+            run = partial(self._count, *COUNTED[name])
+        elif name in DRIVEN:
+            driver, called = DRIVEN[name]
+            run = partial(driver, *(getattr(self, one) for one in called))
+        elif name in SEARCHES:
+            run = partial(SEARCHES[name], self)
+        else:
             raise Unknown(f"the cost of {name} is not known to the simulation")
-        place = IN_PLACE[name]
-
-        def run(*arguments: Any) -> None:
-            if place is None:
-                self.work(name, max([one.size for one in arguments if hasattr(one, "size")]))
-            else:
-                self.work(name, arguments[place].size)
-
         setattr(self, name, run)  # found at once next time
         return run
 
-    def copied(self, ghost: Any) -> Any:
+    def _count(self, kernel: str, place: int | None, *arguments: object, **options: object) -> None:
+        if place is None:
+            self.work(kernel, max(one.size for one in arguments if isinstance(one, (Ghost, np.ndarray))))
+        else:
+            self.work(kernel, cast(Sized, arguments[place]).size)
+
+    def copied(self, ghost: S) -> S:
         self.work("copy", ghost.size)
         return ghost
 
     # -- arrays
 
-    def empty(self, n: int, dtype: Any) -> Ghost:
+    def empty(self, n: int, dtype: npt.DTypeLike) -> Ghost:
         return Ghost(self, n, dtype)
 
     zeros = empty
@@ -105,10 +142,10 @@ class GhostOps(Composed):
         return self._indices(n, n, n)
 
     def _indices(self, n: int, count: int, of: int) -> Ghost:
-        """So many indices, evenly out of ``n``, of the type that a vector of ``of`` elements needs."""
+        """Return so many indices, evenly out of ``n``, of the type that a vector of ``of`` elements needs."""
         return Ghost(self, count, index_dtype(of), spread=Spread.even(0, n, count))
 
-    def to_host(self, x: Any) -> np.ndarray:
+    def to_host(self, x: Ghost | np.ndarray) -> np.ndarray:
         if not isinstance(x, Ghost):
             return x
         return x.head if x.head is not None and x.head.size == x.size else np.ones(x.size, x.dtype)
@@ -118,95 +155,39 @@ class GhostOps(Composed):
 
     group_bounds = from_host
 
-    def concatenate(self, arrays: list[Any], dtype: Any) -> Any:
-        if arrays and all(isinstance(one, np.ndarray) for one in arrays):
-            return np.concatenate(arrays, dtype=dtype)
+    def concatenate(self, arrays: Sequence[Ghost | np.ndarray], dtype: npt.DTypeLike) -> Ghost | np.ndarray:
+        known = [one for one in arrays if isinstance(one, np.ndarray)]
+        if arrays and len(known) == len(arrays):
+            return np.concatenate(known, dtype=dtype)
         head = arrays[0] if arrays and isinstance(arrays[0], np.ndarray) else None
-        spread = joined([getattr(one, "spread", None) for one in arrays if one.size])
+        spread = joined([one.spread if isinstance(one, Ghost) else None for one in arrays if one.size])
         return self.copied(Ghost(self, sum(one.size for one in arrays), dtype, head, spread))
 
-    def positions_of(self, indices: Any, bounds: list[int]) -> list[int]:
+    def positions_of(self, indices: Ghost, bounds: list[int]) -> list[int]:
         return (indices.spread or Spread.even(0, self.n, indices.size)).below(bounds)
 
-    def gather(self, memory: Any, grad: Any, indices: Any, values: Any) -> None:
+    def gather(self, memory: Ghost | None, grad: Ghost, indices: Ghost, values: Ghost) -> None:
         self.work("gather", indices.size)
         values.spread = indices.spread
 
-    def scatter_add(self, dst: Any, indices: Any, values: Any) -> None:
-        self.work("scatter_add", indices.size)
+    def gather_counted(self, memory: Ghost | None, grad: Ghost, indices: Ghost, values: Ghost, limit: float) -> int:
+        self.gather(memory, grad, indices, values)
+        return self.count_beyond(None, values, limit)
 
-    # -- many arrays, one after the other
-
-    def pack(self, arrays: list[Any], flat: Any) -> None:
-        self.work("copy", flat.size)
-
-    def unpack(self, flat: Any, arrays: list[Any]) -> None:
-        self.work("copy", flat.size)
-
-    def project(self, memory: Any, grad: Any, matrices: Matrices, q: Any, p: Any) -> None:
-        project_each(lambda memory, u, rows, q, p: self.work("project", u.size), memory, grad, matrices, q, p)
-
-    def project_back(self, memory: Any, grad: Any, matrices: Matrices, p: Any, q: Any) -> None:
-        project_back_each(lambda memory, u, rows, p, q: self.work("project_back", u.size), memory, grad, matrices, p, q)
-
-    def low_rank_product(self, p: Any, q: Any, matrices: Matrices, out: Any) -> None:
-        low_rank_product_each(lambda p, q, rows, out: self.work("low_rank_product", out.size), p, q, matrices, out)
-
-    def orthogonalise(self, p: Any, matrices: Matrices) -> None:
-        orthogonalise_each(lambda p, rows: self.work("orthogonalise", p.size), p, matrices)
-
-    def top_k(self, memory: Any, grad: Any, spans: Bounds, counts: list[int]) -> Ghost:
-        return top_k_in(self._top_k, self.concatenate, memory, grad, spans, counts)
-
-    def threshold(self, memory: Any, grad: Any, spans: Bounds, lams: list[float]) -> tuple[Ghost, list[int]]:
-        return threshold_in(self._threshold, self.concatenate, memory, grad, spans, lams)
-
-    def bin_select(self, memory: Any, grad: Any, spans: Bounds, length: int, zeros: bool = True) -> Ghost:
-        found = bin_select_in(self._bin_select, self.concatenate, memory, grad, spans, length)
-        if not zeros:
-            self.work("gather", found.size)
-            self.work("threshold", found.size)
-        return found
-
-    def random_strata(self, n: int, spans: Bounds, counts: list[int], key: RandomKey) -> Ghost:
-        return random_strata_in(self._random_strata, self.concatenate, n, spans, counts, key)
-
-    def moments(self, memory: Any, grad: Any, spans: Bounds, floor: float) -> list[Moments]:
-        return moments_in(self._moments, memory, grad, spans, floor)
-
-    def project_rows(self, memory: Any, grad: Any, spans: Bounds, row: int, width: int, seed: int, out: Any) -> None:
-        project_rows_in(self._project_rows, memory, grad, spans, row, width, seed, out)
-
-    def expand_rows(self, rows: Any, row: int, spans: Bounds, n: int) -> Ghost:
-        return expand_rows_in(self._expand_rows, self.concatenate, self.positions_of, rows, row, spans, n)
-
-    def sample(self, memory: Any, grad: Any, samples: Samples, values: Any) -> None:
+    def sample(self, memory: Ghost | None, grad: Ghost, samples: Samples, values: Ghost) -> None:
         for _, _, count in samples:
             self.work("sample", count)
 
-    def kth_largest(self, x: Any, spans: Bounds, counts: list[int]) -> list[float]:
-        """Each the least of a selection, which is read."""
-        for (start, stop), k in zip(spans, counts, strict=True):
-            x[start:stop][self._top_k(None, x[start:stop], k)].copy()
-        return [1.0] * len(spans)
+    # -- selections
 
-    # -- what is chosen
-
-    def chunk_max(self, memory: Any, grad: Any, spans: list[tuple[int, int, int]], positions: Any) -> None:
-        self.work("chunk_max", grad.size)
-
-    def chunk_indices(self, positions: Any, spans: list[tuple[int, int, int]], n: int, indices: Any,
-                      known: bool = False) -> None:
-        self.work("chunk_indices", positions.size)
-
-    def _threshold(self, memory: Any, grad: Any, lam: float) -> Ghost:
+    def _threshold(self, memory: Ghost | None, grad: Ghost, lam: float) -> Ghost:
         self.work("threshold", grad.size)
         if lam == 0 and not grad.spread:  # (of sums it is what a search for more than there are ends at)
             return self._indices(grad.size, grad.size, grad.size)
         places = grad.spread.width if grad.spread else grad.size
         return self._indices(grad.size, min(grad.size, max(1, round(self.passing * places))), grad.size)
 
-    def _top_k(self, memory: Any, grad: Any, k: int) -> Ghost:
+    def _top_k(self, memory: Ghost | None, grad: Sized, k: int) -> Ghost:
         if grad.size < SAMPLED:
             self.work(TOP_K_SHORT, grad.size)
         else:
@@ -214,20 +195,42 @@ class GhostOps(Composed):
             self.work("top_k", grad.size - SAMPLED)
         return self._indices(grad.size, k, grad.size)
 
-    def _bin_select(self, memory: Any, grad: Any, length: int) -> Ghost:
+    def kth_largest(self, x: Ghost, spans: Bounds, counts: list[int]) -> list[float]:
+        """Return the least of a selection per span; the selected elements are copied and read."""
+        for (start, stop), k in zip(spans, counts, strict=True):
+            self._top_k(None, x[start:stop], k)
+            self.work("copy", 2 * k)
+        return [1.0] * len(spans)
+
+    def sorted_magnitudes(self, x: Ghost, spans: Bounds) -> list[np.ndarray]:
+        """Return magnitudes that are all larger than any that a search tries."""
+        self.work("top_k_short", x.size)
+        return [np.broadcast_to(np.iinfo(np.int64).max, stop - start) for start, stop in spans]
+
+    def _bin_select(self, memory: Ghost | None, grad: Sized, length: int) -> Ghost:
         self.work("bin_select", grad.size)
         return self._indices(grad.size, min(grad.size, BIN * -(-grad.size // length)), grad.size)
+
+    def bin_select(self, memory: Ghost | None, grad: Ghost, spans: Bounds, length: int, zeros: bool = True
+                   ) -> Sized:
+        found: Sized = bin_select_in(self._bin_select, self.concatenate, memory, grad, spans, length)
+        if not zeros:
+            self.work("gather", found.size)
+            self.work("threshold", found.size)
+        return found
 
     def _random_strata(self, n: int, k: int, key: RandomKey) -> Ghost:
         self.work("random_strata", k)
         return self._indices(n, k, n)
 
-    def _expand_rows(self, rows: Any, row: int, n: int) -> Ghost:
+    def _expand_rows(self, rows: Sized, row: int, n: int) -> Ghost:
         count = min(n, rows.size * row)
         self.work("expand_rows", count)
         return self._indices(n, count, n)
 
-    def union(self, lists: list[Any], n: int) -> Ghost:
+    # -- lists
+
+    def union(self, lists: list[Ghost], n: int) -> Ghost:
         sizes = [one.size for one in lists]
         self.work("union", sum(sizes))
         spread = union([one.spread for one in lists], sizes, n)
@@ -235,57 +238,71 @@ class GhostOps(Composed):
         found.lists = frozenset(lists)
         return found
 
-    def common(self, a: Any, b: Any) -> tuple[Ghost, Ghost]:
-        """As many as chance gives; all of a list, where the other is a union of it and more."""
+    def add_lists(self, lists: list[Ghost], values: list[Ghost], n: int, filled: bool = False) -> tuple[Ghost, Ghost]:
+        own = [cast(Ghost, one[: self.filled_length(one, n)]) for one in lists] if filled else lists
+        union = self.union(own, n)
+        sums = self.empty(union.size, values[0].dtype)
+        sums.spread = union.spread
+        for one in lists:
+            self.work("scatter_add", one.size)
+        return union, sums
+
+    def common(self, a: Ghost, b: Ghost) -> tuple[Ghost, Ghost]:
+        """Return as many positions as chance gives; all of a list, if the other is a union of it and more."""
         self.work("common", a.size + b.size)
         count = a.size if a in b.lists else min(a.size, b.size, round(a.size * b.size / self.n))
-
         in_a, in_b = (Ghost(self, count, np.int64, spread=Spread.even(0, one.size, count)) for one in (a, b))
         return in_a, in_b
 
+    # -- codes
+
+    def encode_natural(self, x: Ghost, bounds: np.ndarray, first: int, key: RandomKey, message: Ghost) -> None:
+        self.work("group_norms", x.size)
+        self.work("pack_natural", x.size)
+
     # -- sketches: a pass over the vector for each of their rows, or columns of random signs
 
-    def count_sketch(self, memory: Any, grad: Any, rows: int, columns: int, seed: int, table: Any) -> None:
+    def count_sketch(self, memory: Ghost | None, grad: Ghost, rows: int, columns: int, seed: int, table: Ghost) -> None:
         self.work("count_sketch", rows * grad.size)
 
-    def sketch_estimate(self, table: Any, rows: int, columns: int, seed: int, out: Any) -> None:
+    def sketch_estimate(self, table: Ghost, rows: int, columns: int, seed: int, out: Ghost) -> None:
         self.work("sketch_estimate", rows * out.size)
 
-    def _project_rows(self, memory: Any, grad: Any, row: int, width: int, seed: int, out: Any) -> None:
+    def _project_rows(self, memory: Ghost | None, grad: Sized, row: int, width: int, seed: int, out: Sized) -> None:
         self.work("project_rows", width * grad.size)
 
-    # -- what is measured
+    # -- measures
 
-    def ascends(self, indices: Any, n: int) -> bool:
+    def ascends(self, indices: Ghost, n: int) -> bool:
         self.work("largest_gap", indices.size)  # one pass over the list, too
         return True
 
-    def filled_length(self, indices: Any, n: int) -> int:
+    def filled_length(self, indices: Ghost, n: int) -> int:
         self.work("largest_gap", indices.size)
         return self.positions_of(indices, [n])[0]
 
-    def largest_gap(self, indices: Any) -> int:
+    def largest_gap(self, indices: Ghost) -> int:
         self.work("largest_gap", indices.size)
         return max(1, min(self.n, round(self.n / max(1, indices.size) * math.log(max(2, indices.size)))))
 
-    def count_nonfinite(self, x: Any) -> tuple[int, int]:
+    def count_nonfinite(self, x: Sized) -> tuple[int, int]:
         self.work("count_nonfinite", x.size)
         return 0, -1
 
-    def count_beyond(self, memory: Any, grad: Any, limit: float) -> int:
+    def count_beyond(self, memory: Ghost | None, grad: Sized, limit: float) -> int:
         self.work("count_nonfinite", grad.size if memory is None else 2 * grad.size)
         return 0
 
-    def squared_norm(self, x: Any) -> float:
+    def squared_norm(self, x: Sized) -> float:
         self.work("squared_norm", x.size)
         return 1.0
 
-    def _moments(self, memory: Any, grad: Any, floor: float) -> Moments:
-        """Of normal deviates, all of which count."""
+    def _moments(self, memory: Ghost | None, grad: Sized, floor: float) -> Moments:
+        """Return the moments of normal deviates, all of which count."""
         self.work("moments", grad.size)
         return grad.size, 0.0, math.sqrt(2 / math.pi) * grad.size, float(grad.size)
 
 
 def as_ops(ops: GhostOps) -> Ops:
-    """The simulated operations, for code that takes those of arrays."""
+    """Return the simulated operations, for code that takes those of arrays."""
     return cast(Ops, ops)
