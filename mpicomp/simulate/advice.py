@@ -1,4 +1,4 @@
-"""Whether compression makes a step faster here: steps dense and compressed, where they break even, a verdict.
+"""Advice on compression for a machine: step times dense and compressed, their break-even, a verdict.
 
 All times come from playing the same programs as ``mpicomp simulate``; what a training loses is what was published.
 """
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import Any
+from typing import TypedDict
 
 from ..allreduce.segments import SLOW
 from ..errors import InvalidArgument
@@ -26,13 +26,20 @@ FACTORS = (1e-6, 1e6)  # of the bandwidth, between which breaking even is looked
 HALVINGS = 20
 
 
+class Results(TypedDict):
+    """The table of published results."""
+
+    sources: dict[str, str]
+    rows: list[dict[str, str | float]]  # of a scheme beside dense training
+
+
 @dataclass(frozen=True)
 class Line:
     """One dense algorithm or scheme."""
 
     prediction: Prediction
     dense: bool
-    break_even: float | None  # bytes a second of a node's link above which dense is faster; 0: on any; None: no links
+    break_even: float | None  # bytes per second of a node's link above which dense is faster; 0: on any; None: no links
     published: tuple[str, ...] = ()
 
     @property
@@ -100,9 +107,9 @@ def measured(seconds: float, like: Prediction) -> Prediction:
 
 
 def break_even(scheme: Program, dense: Sequence[Program], machine: Machine) -> float | None:
-    """Bytes a second of a node's link at which ``scheme`` takes as long as the fastest of ``dense``.
+    """Return the bytes per second of a node's link at which ``scheme`` takes as long as the fastest of ``dense``.
 
-    Inf where it is faster on any link, 0 where it is on none; None on one node, which has no link.
+    Inf if it is faster on any link, 0 if on none; None on one node, which has no link.
     """
     if scheme.place.nodes == 1:
         return None
@@ -145,19 +152,19 @@ def judge(lines: Sequence[Line]) -> Advice:
 
 
 def published(scheme: str) -> tuple[str, ...]:
-    """What was published about the fidelity of a scheme, by its name."""
+    """Return published results on the fidelity of a scheme, by its name."""
     table = results()
     names = {scheme.partition(":")[0], scheme.partition(":")[0].removesuffix("-global")}
     return tuple(_sentence(row, table["sources"]) for row in table["rows"] if row["scheme"] in names)
 
 
-def results() -> dict[str, Any]:
-    """The table of published results."""
-    text = resources.files(__package__).joinpath("published.json").read_text(encoding="utf-8")
-    return json.loads(text)
+def results() -> Results:
+    """Read the table of published results."""
+    table: Results = json.loads(resources.files(__package__).joinpath("published.json").read_text(encoding="utf-8"))
+    return table
 
 
-def _sentence(row: dict[str, Any], sources: dict[str, str]) -> str:
+def _sentence(row: dict[str, str | float], sources: dict[str, str]) -> str:
     workers = f", {row['workers']} workers" if row["workers"] else ""
     return (f"{row['model']}, {row['data']}{workers}, {row['rate']}: {row['metric']} {row['dense']:g} -> "
-            f"{row['compressed']:g} ({row['better']} is better; {sources[row['source']]})")
+            f"{row['compressed']:g} ({row['better']} is better; {sources[str(row['source'])]})")

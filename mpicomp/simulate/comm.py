@@ -1,16 +1,16 @@
-"""What the exchanges of schemes speak to, of one simulated rank: the verbs of ``Comm``.
+"""Verbs of ``Comm`` for one simulated rank, as the exchanges of schemes call them.
 
-A verb is written down as a call with plain arguments, the same on all ranks that do the same; ``play`` turns the calls
-of a script into the messages of one rank.
+Each verb becomes a call with plain arguments, equal on all ranks that do the same; ``Script.play`` turns the calls into
+the messages of one rank.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -25,19 +25,146 @@ from .link import RecordingLink
 from .tape import Tape
 
 BYTE = np.dtype(np.uint8)
-AGREEMENT = 2  # int64 that ranks tell each other in the agreement before a step
+AGREEMENT = 2  # int64 that ranks exchange in the agreement before a step
 LENGTH = 8  # bytes
 PAIRWISE = 8  # ranks, up to which MPI libraries send a length to each other rank directly
 
-Verb = Callable[..., None]  # of a link and what the call was given
+
+def bytes_on(link: RecordingLink, nbytes: int) -> Array:
+    """Return an array of so many bytes."""
+    return as_array(Ghost(link.ops, nbytes, BYTE))
+
+
+# ---- the calls, of one rank
+
+class Call(Protocol):
+    """A verb with its arguments; equal calls send the same."""
+
+    def play(self, link: RecordingLink) -> None:
+        """Put this rank's messages onto the tape of ``link``."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement by dissemination, see ``mpicomp.comm.transport.MpiLink.extremes``."""
+
+    def play(self, link: RecordingLink) -> None:
+        shift, numbers = 1, as_array(Ghost(link.ops, AGREEMENT, np.int64))
+        while shift < link.size:
+            link.sendrecv(numbers, (link.rank + shift) % link.size, numbers, (link.rank - shift) % link.size)
+            shift *= 2
+
+
+@dataclass(frozen=True)
+class Allreduce:
+    """All-reduce of ``n`` elements."""
+
+    n: int
+    dtype: np.dtype
+    algorithm: str
+    op: str
+    kind: str | None
+    factor: float
+    out_of_place: bool = False
+
+    @property
+    def half(self) -> str | None:
+        """Kind of half precision, if any."""
+        return self.kind or ("float16" if self.dtype == np.float16 else None)
+
+    def schedule(self, link: RecordingLink) -> str:
+        """Return the name of the dense schedule that runs."""
+        vector = Vector(as_array(Ghost(link.ops, self.n, self.dtype)), self.half, None)
+        return schedule(vector, self.op, self.algorithm, link)
+
+    def play(self, link: RecordingLink) -> None:
+        flat, chosen, ops = Ghost(link.ops, self.n, self.dtype), self.schedule(link), link.ops
+        if self.n == 0:
+            return
+        source = Ghost(ops, self.n, self.dtype) if self.out_of_place else None
+        if link.size == 1:
+            if self.out_of_place:
+                ops.copied(flat)
+            if self.factor != 1.0:
+                ops.scale(flat, self.factor)
+            return
+        options = {"kind": self.half} if self.half and chosen != "native" else {}
+        allreduce.get(chosen)(link, flat, self.op, ops, link.scratch(self.dtype), self.factor, source, **options)
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Broadcast of so many bytes."""
+
+    nbytes: int
+    root: int
+
+    def play(self, link: RecordingLink) -> None:
+        broadcast(link, bytes_on(link, self.nbytes), self.root)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """MPI's own all-gather of a length of every rank, by Bruck's algorithm."""
+
+    def play(self, link: RecordingLink) -> None:
+        distance = 1
+        while distance < link.size:
+            known = bytes_on(link, LENGTH * min(distance, link.size - distance))
+            with link.tape.inside_mpi():
+                link.sendrecv(known, (link.rank - distance) % link.size, known, (link.rank + distance) % link.size)
+            distance *= 2
+
+
+@dataclass(frozen=True)
+class Gather:
+    """All-gather of so many bytes per rank; one number holds for all ranks."""
+
+    nbytes: tuple[int, ...]
+
+    def play(self, link: RecordingLink) -> None:
+        counts = list(self.nbytes) * (link.size if len(self.nbytes) == 1 else 1)
+        gather_to_all(link, bytes_on(link, counts[link.rank]), bytes_on(link, sum(counts)), counts)
+
+
+@dataclass(frozen=True)
+class AllToAll:
+    """MPI's own all-to-all, of so many bytes for each other rank: in pairs, or by Bruck's algorithm."""
+
+    nbytes: int
+
+    def play(self, link: RecordingLink) -> None:
+        distance = 1
+        while distance < link.size:
+            blocks = 1 if link.size <= PAIRWISE else sum(1 for block in range(link.size) if block & distance)
+            message = bytes_on(link, blocks * self.nbytes)
+            with link.tape.inside_mpi():
+                link.sendrecv(message, (link.rank + distance) % link.size, message, (link.rank - distance) % link.size)
+            distance = distance + 1 if link.size <= PAIRWISE else 2 * distance
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Messages to and from some ranks, all at once: how far each rank is ahead of this one, and its bytes."""
+
+    outgoing: tuple[tuple[int, int], ...]
+    incoming: tuple[tuple[int, int], ...]
+
+    def play(self, link: RecordingLink) -> None:
+        requests = [link.irecv(bytes_on(link, nbytes), (link.rank + ahead) % link.size)
+                    for ahead, nbytes in self.incoming]
+        requests += [link.isend(bytes_on(link, nbytes), (link.rank + ahead) % link.size)
+                     for ahead, nbytes in self.outgoing]
+        for request in requests:
+            link.wait(request)
 
 
 @dataclass
 class Script:
-    """What a rank does in a step: its own work, and between its events the calls that send messages."""
+    """A rank's step: its own work, and the calls between its events."""
 
     tape: Tape = field(default_factory=Tape)
-    calls: list[tuple[int, Verb, tuple[Any, ...]]] = field(default_factory=list)  # after so many numbers of the tape
+    calls: list[tuple[int, Call]] = field(default_factory=list)  # after so many numbers of the tape
     sums: list[np.ndarray] = field(default_factory=list)  # over all ranks, of arrays whose elements are known
 
     def __eq__(self, other: object) -> bool:
@@ -46,60 +173,61 @@ class Script:
     def play(self, link: RecordingLink) -> None:
         """Put all onto the tape of ``link``."""
         begin = 0
-        end_of_it: tuple[int, Verb, tuple[Any, ...]] = (len(self.tape.events), _nothing, ())
-        for end, verb, arguments in [*self.calls, end_of_it]:
+        for end, call in self.calls:
             link.tape.events.extend(self.tape.events[begin:end] if end > begin else array("q"))
-            if verb is not _messages:  # which is no collective: some ranks may not take part
+            if not isinstance(call, Messages):  # which is no collective: some ranks may not take part
                 link.tape.phase()
-            verb(link, *arguments)
+            call.play(link)
             begin = end
+        link.tape.events.extend(self.tape.events[begin:])
+        link.tape.phase()
 
     def stretched(self, size: int, most: float) -> tuple[Script, dict[int, int]]:
-        """With all-reduces longer by up to the fraction ``most``, so that ``size`` ranks have blocks of one length.
+        """Return a script with longer all-reduces, so that ``size`` ranks have blocks of one length, and the lengths.
 
-        As it is where something is sent from a root: ranks differ then. Also gives which lengths are taken for which.
+        They grow by up to the fraction ``most``. A script with a broadcast stays as it is: its ranks differ.
         """
-        if any(verb is _broadcast for _, verb, _ in self.calls):
+        if any(isinstance(call, Broadcast) for _, call in self.calls):
             return self, {}
-        lengths = {given[0]: given[0] + -given[0] % size for _, verb, given in self.calls if verb is _allreduce}
+        lengths = {call.n: call.n + -call.n % size for _, call in self.calls if isinstance(call, Allreduce)}
         longer = {n: more for n, more in lengths.items() if n < more <= (1 + most) * n}
-        calls = [(at, verb, (longer.get(given[0], given[0]), *given[1:]) if verb is _allreduce else given)
-                 for at, verb, given in self.calls]
+        calls = [(at, replace(call, n=longer.get(call.n, call.n)) if isinstance(call, Allreduce) else call)
+                 for at, call in self.calls]
         return Script(self.tape, calls, self.sums), longer
 
     def schedules(self, link: RecordingLink) -> set[str]:
-        """The dense schedules that run."""
-        return {_chosen(link, *arguments) for _, verb, arguments in self.calls if verb is _allreduce}
+        """Return the dense schedules that run."""
+        return {call.schedule(link) for _, call in self.calls if isinstance(call, Allreduce)}
 
 
 class RecordingComm:
-    """The verbs that exchanges can be simulated with.
+    """The verbs of a communicator that exchanges can be simulated with.
 
-    Other ranks are taken to do as this one: they send equally long messages to all, and to each owner of a part
-    of the vector what this rank would. What is known of an array is the same on all of them; so that they also draw the
-    same conclusions from sums of it, a rank may be given the ``sums`` that another one found.
+    Other ranks are assumed to do as this one: they send equally long messages to all, and to each owner of a part of
+    the vector the same as this rank. Known elements are the same on all of them. To draw the same conclusions from
+    sums, a rank may be given the ``sums`` that another one found.
     """
 
     log = recorder = None
-    own_message = 0  # on each, so that what they do with the others' is the same on all
+    own_message = 0  # on each, so that the others' messages are treated alike on all
 
     def __init__(self, script: Script, rank: int, size: int, sums: list[np.ndarray] | None = None) -> None:
         self._script, self.rank, self.size, self._sums = script, rank, size, sums
         self._to_owners: list[int] | None = None
 
-    def _call(self, verb: Callable[..., None], *arguments: object) -> None:
-        self._script.calls.append((self._script.tape.cut(), verb, arguments))
+    def _call(self, call: Call) -> None:
+        self._script.calls.append((self._script.tape.cut(), call))
 
     def agree(self, signature: str = "", error: Exception | None = None, patient: bool = False) -> None:
-        self._call(_agreement)
+        self._call(Agreement())
 
     def allreduce_in_place(self, x: Array, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
                            factor: float = 1.0) -> None:
-        self._call(_allreduce, x.size, np.dtype(x.dtype), algorithm, op, kind, factor)
+        self._call(Allreduce(x.size, np.dtype(x.dtype), algorithm, op, kind, factor))
         self._sum(x, op, factor)
 
     def allreduce_from(self, sendbuf: Array, recvbuf: Array, algorithm: str = "auto", factor: float = 1.0) -> None:
-        self._call(_allreduce, recvbuf.size, np.dtype(recvbuf.dtype), algorithm, "sum", None, factor, True)
+        self._call(Allreduce(recvbuf.size, np.dtype(recvbuf.dtype), algorithm, "sum", None, factor, True))
         if isinstance(recvbuf, np.ndarray):
             recvbuf[:] = sendbuf
         self._sum(recvbuf, "sum", factor)
@@ -111,11 +239,11 @@ class RecordingComm:
             self._script.sums.append(x.copy())
 
     def broadcast(self, x: Array, root: int) -> None:
-        self._call(_broadcast, x.nbytes, root)
+        self._call(Broadcast(x.nbytes, root))
 
     def lengths_of_all(self, length: int) -> list[int]:
-        """Owners, once they were sent their parts, have as much to tell all, but for what is the same for each."""
-        self._call(_lengths)
+        """Return the lengths that owners send to all after they received their parts: the overhead is the same."""
+        self._call(Lengths())
         if self._to_owners is None:
             return [length] * self.size
         more = length - self._to_owners[self.rank]
@@ -124,24 +252,24 @@ class RecordingComm:
     def gather_to_all(self, x: Array, counts: list[int] | None = None) -> tuple[Array, list[int]]:
         counts = counts or self.lengths_of_all(x.size)
         if min(counts) == max(counts):
-            self._call(_gather, x.nbytes)
+            self._call(Gather((x.nbytes,)))
             return as_array(Tiled(as_ghost(x), self.size)), counts
-        self._call(_gather, *(count * x.itemsize for count in counts))
+        self._call(Gather(tuple(count * x.itemsize for count in counts)))
         return as_array(Ghost(as_ghost(x).ops, sum(counts), x.dtype)), counts
 
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         self._to_owners = lengths
-        self._call(_all_to_all, LENGTH)
+        self._call(AllToAll(LENGTH))
         return [lengths[self.rank]] * self.size
 
     def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
                          ) -> dict[int, Array]:
-        """What comes is known as far as ``like`` is, where that is as long."""
+        """Return messages of which as much is known as of ``like``, if they are as long."""
         def ahead(rank: int) -> int:
             return (rank - self.rank) % self.size
 
-        self._call(_messages, tuple((ahead(rank), x.nbytes) for rank, x in outgoing.items()),
-                   tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items()))
+        self._call(Messages(tuple((ahead(rank), x.nbytes) for rank, x in outgoing.items()),
+                            tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items())))
         ghost = as_ghost(like)
         return {rank: as_array(Ghost(ghost.ops, nbytes, BYTE, ghost.head if nbytes == ghost.nbytes else None))
                 for rank, nbytes in incoming.items()}
@@ -149,86 +277,5 @@ class RecordingComm:
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
         return self._script.tape.meanwhile(work)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         raise Unknown(f"it uses Comm.{name}")
-
-
-# ---- the calls, of one rank
-
-def _nothing(link: RecordingLink) -> None:
-    """What ends a script."""
-
-
-def _agreement(link: RecordingLink) -> None:
-    """By dissemination, see ``mpicomp.comm.transport.MpiLink.extremes``."""
-    shift, numbers = 1, as_array(Ghost(link.ops, AGREEMENT, np.int64))
-    while shift < link.size:
-        link.sendrecv(numbers, (link.rank + shift) % link.size, numbers, (link.rank - shift) % link.size)
-        shift *= 2
-
-
-def _allreduce(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op: str, kind: str | None,
-               factor: float, out_of_place: bool = False) -> None:
-    flat, chosen = Ghost(link.ops, n, dtype), _chosen(link, n, dtype, algorithm, op, kind)
-    if n == 0:
-        return
-    source = Ghost(link.ops, n, dtype) if out_of_place else None
-    if link.size == 1:
-        if out_of_place:
-            link.ops.copied(flat)
-        if factor != 1.0:
-            link.ops.scale(flat, factor)
-        return
-    options = {"kind": _half(dtype, kind)} if _half(dtype, kind) and chosen != "native" else {}
-    allreduce.get(chosen)(link, flat, op, link.ops, link.scratch(dtype), factor, source, **options)
-
-
-def _chosen(link: RecordingLink, n: int, dtype: np.dtype, algorithm: str, op: str, kind: str | None,
-            *how: object) -> str:
-    return schedule(Vector(as_array(Ghost(link.ops, n, dtype)), _half(dtype, kind), None), op, algorithm, link)
-
-
-def _half(dtype: np.dtype, kind: str | None) -> str | None:
-    return kind or ("float16" if dtype == np.float16 else None)
-
-
-def _broadcast(link: RecordingLink, nbytes: int, root: int) -> None:
-    broadcast(link, as_array(Ghost(link.ops, nbytes, BYTE)), root)
-
-
-def _lengths(link: RecordingLink) -> None:
-    """MPI's own all-gather of a length of every rank, by Bruck's algorithm."""
-    distance = 1
-    while distance < link.size:
-        known = as_array(Ghost(link.ops, LENGTH * min(distance, link.size - distance), BYTE))
-        with link.tape.inside_mpi():
-            link.sendrecv(known, (link.rank - distance) % link.size, known, (link.rank + distance) % link.size)
-        distance *= 2
-
-
-def _gather(link: RecordingLink, *nbytes: int) -> None:
-    """Of every rank so many bytes, all as many where one number is given."""
-    ops, counts = link.ops, list(nbytes) * (link.size if len(nbytes) == 1 else 1)
-    gather_to_all(link, as_array(Ghost(ops, counts[link.rank], BYTE)), as_array(Ghost(ops, sum(counts), BYTE)), counts)
-
-
-def _all_to_all(link: RecordingLink, nbytes: int) -> None:
-    """MPI's own, of so many bytes for each other rank: in pairs, or by Bruck's algorithm."""
-    distance = 1
-    while distance < link.size:
-        blocks = 1 if link.size <= PAIRWISE else sum(1 for block in range(link.size) if block & distance)
-        message = as_array(Ghost(link.ops, blocks * nbytes, BYTE))
-        with link.tape.inside_mpi():
-            link.sendrecv(message, (link.rank + distance) % link.size, message, (link.rank - distance) % link.size)
-        distance = distance + 1 if link.size <= PAIRWISE else 2 * distance
-
-
-def _messages(link: RecordingLink, outgoing: tuple[tuple[int, int], ...], incoming: tuple[tuple[int, int], ...]
-              ) -> None:
-    """Sent and received all at once; ranks are counted from this one on."""
-    requests = [link.irecv(as_array(Ghost(link.ops, nbytes, BYTE)), (link.rank + ahead) % link.size)
-                for ahead, nbytes in incoming]
-    requests += [link.isend(as_array(Ghost(link.ops, nbytes, BYTE)), (link.rank + ahead) % link.size)
-                 for ahead, nbytes in outgoing]
-    for request in requests:
-        link.wait(request)

@@ -1,4 +1,4 @@
-"""How the indices of a list without elements lie over the vector: evenly between knots."""
+"""Spacing of the indices of a list without elements over the vector: even between knots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Spread(NamedTuple):
         return int(self.places[-1] - self.places[0])
 
     def below(self, bounds: Sequence[int]) -> list[int]:
-        """How many indices lie below each bound."""
+        """Count the indices below each bound."""
         return between(np.asarray(bounds, np.int64), self.places, self.counts).tolist()
 
     def at(self, positions: np.ndarray) -> np.ndarray:
@@ -49,7 +49,7 @@ class Spread(NamedTuple):
         return Spread(self.places + by, self.counts)
 
     def chosen(self, positions: Spread) -> Spread:
-        """What stands at positions of this list that are themselves so spread."""
+        """Return the entries at positions of this list that are themselves so spread."""
         inside = self.counts[(self.counts > positions.places[0]) & (self.counts < positions.places[-1])]
         knots = np.unique(np.concatenate([positions.places, inside]))
         return Spread(self.at(knots), between(knots, positions.places, positions.counts))
@@ -64,7 +64,7 @@ def between(x: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def joined(spreads: list[Spread | None]) -> Spread | None:
-    """Of lists one after the other; None where one is not known, or they do not ascend."""
+    """Return the spread of lists one after the other; None if one is not known, or they do not ascend."""
     known = [one for one in spreads if one is not None]
     if len(known) < len(spreads) or not known:
         return None
@@ -75,7 +75,7 @@ def joined(spreads: list[Spread | None]) -> Spread | None:
 
 
 def union(spreads: list[Spread | None], sizes: list[int], n: int) -> Spread:
-    """Of lists chosen independently of each other, each index once.
+    """Return the spread of the union of lists that were chosen independently of each other.
 
     A list whose spread is not known lies as the first known one does, or evenly over the vector of ``n`` elements.
     """

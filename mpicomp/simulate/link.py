@@ -36,7 +36,7 @@ class Place:
     rank: int
     size: int
     ranks_per_node: int
-    bandwidth: float = math.inf  # of a node's link, bytes a second: how long messages are cut depends on it
+    bandwidth: float = math.inf  # of a node's link, bytes per second: the length of cut messages depends on it
 
     @property
     def nodes(self) -> int:
@@ -55,7 +55,7 @@ class Place:
 
 
 def doubling_bytes(size: int) -> int:
-    """From how many bytes on MPI's own all-reduce is taken for halving-doubling."""
+    """Return the bytes from which on MPI's own all-reduce is taken for halving-doubling."""
     return next(nbytes for ranks, nbytes in DOUBLING if size < ranks)
 
 
@@ -82,7 +82,7 @@ class RecordingLink:
 
     @property
     def across(self) -> RecordingLink | None:
-        """The ranks of the other nodes that have this one's place on theirs; None where not every node has it."""
+        """The ranks of the other nodes that have this one's place on theirs; None if some node has no such place."""
         per_node = self.place.ranks_per_node
         local = self.rank % per_node
         if local >= self.owners:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,10 +17,10 @@ DISTRIBUTIONS = ("none", "gaussian", "exponential")
 
 @dataclass(frozen=True)
 class Wire:
-    """How a message travels."""
+    """Costs of a message on its way."""
 
     latency: float  # seconds from the sender's last byte to the receiver's
-    bandwidth: float  # bytes a second in each direction: of a node's link, or of a rank in its node's memory
+    bandwidth: float  # bytes per second in each direction: of a node's link, or of a rank in its node's memory
     overhead: float = 0.0  # seconds of the rank's own time for each message sent and each received
     burst: float = 0.0  # bytes that pass a rested link at once: the bucket of a token-bucket shaper
 
@@ -51,12 +50,12 @@ class Machine:
     between: Wire
     within: Wire
     ranks_per_node: int = 1
-    kernels: dict[str, float] = field(default_factory=dict)  # seconds an element (float32), by operation; a step's own
+    kernels: dict[str, float] = field(default_factory=dict)  # seconds per element (float32), by operation; a step's own
     jitter: Jitter = Jitter()
-    measured: dict[str, Any] = field(default_factory=dict, compare=False)  # where, when and how
+    measured: dict[str, object] = field(default_factory=dict, compare=False)  # where, when and how
 
     def rates(self) -> np.ndarray:
-        """Seconds an element of every kernel there is; one that was not measured takes as long as a copy."""
+        """Return seconds per element of every kernel; one that was not measured takes as long as a copy."""
         copy = self.kernels.get("copy", 0.0)
         top_k = self.kernels.get("top_k", copy)
         known = {STEP: 0.0, TOP_K_SHORT: top_k, TOP_K_LEAST: SAMPLED * top_k, **self.kernels}
@@ -75,12 +74,12 @@ class Machine:
         return replace(self, jitter=Jitter())
 
 
-def dump(machine: Machine) -> dict[str, Any]:
+def dump(machine: Machine) -> dict[str, object]:
     """The machine as the document that ``load`` reads."""
     return {"format": FORMAT, "version": VERSION, **asdict(machine)}
 
 
-def load(document: Any, source: str) -> Machine:
+def load(document: object, source: str) -> Machine:
     """The machine in a document read from the file ``source``."""
     if not isinstance(document, dict):
         raise InvalidArgument(f"{source} is no machine: expected a table, got {type(document).__name__}")
@@ -101,7 +100,7 @@ def load(document: Any, source: str) -> Machine:
                    document.get("measured", {}))
 
 
-def _wire(table: Any, name: str, source: str) -> Wire:
+def _wire(table: object, name: str, source: str) -> Wire:
     known = {"latency", "bandwidth", "overhead", "burst"}
     if not isinstance(table, dict) or not {"latency", "bandwidth"} <= set(table):
         raise InvalidArgument(f"{source}: {name} must give latency (seconds) and bandwidth (bytes per second), "
@@ -113,7 +112,7 @@ def _wire(table: Any, name: str, source: str) -> Wire:
     return Wire(**values)
 
 
-def _jitter(table: Any, source: str) -> Jitter:
+def _jitter(table: dict[str, object], source: str) -> Jitter:
     known = {"distribution", "scale", "seed"}
     _refuse_unknown(set(table) - known, known, f"{source}, jitter")
     distribution = table.get("distribution", "none")
@@ -126,7 +125,7 @@ def _jitter(table: Any, source: str) -> Jitter:
     return Jitter(distribution, _number(table.get("scale", 0.0), "jitter.scale", source), seed)
 
 
-def _number(value: Any, name: str, source: str) -> float:
+def _number(value: object, name: str, source: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 and not math.isnan(value)):
         raise InvalidArgument(f"{source}: {name} must be a number from 0, got {value!r}")
     return float(value)

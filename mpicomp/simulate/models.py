@@ -32,12 +32,12 @@ class Model:
 
     @property
     def flops(self) -> float:
-        """Of the forward pass of one sample; 0 where not known."""
+        """FLOPs of the forward pass of one sample; 0 if not known."""
         return sum(flops for _, _, flops in self.layers)
 
     @cached_property
     def tensors(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Where each array begins and ends in the flat vector, and its shape."""
+        """Begin and end of each array in the flat vector, and its shape."""
         found, at = [], 0
         for _, shape, _ in self.layers:
             found.append((at, at + math.prod(shape), shape))
@@ -53,7 +53,7 @@ class Model:
         return Model(self.name, (*others, ("padding", (missing,), 0.0), last))
 
     def compute_time(self, batch: int, flops_per_second: float) -> float:
-        """Seconds of a training step of ``batch`` samples a rank."""
+        """Seconds of a training step of ``batch`` samples per rank."""
         if not self.flops:
             raise InvalidArgument(f"the FLOPs of {self.name} are not known: give --compute-time")
         return PASSES * batch * self.flops / flops_per_second

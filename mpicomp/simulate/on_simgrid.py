@@ -12,19 +12,22 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..errors import InvalidArgument, MpicompError
+from .link import Place
 from .machine import Machine
 from .program import Program, Say, silent
 from .replay import Times
 from .tape import DRAIN, POOL, RECEIVED, SEND, SENT, SYNC, WORK, XOR
 
+T = TypeVar("T")
 # A flow's latency and bandwidth are what the platform file says, and acknowledgements cost nothing.
 USUAL = ("network/model:CM02", "network/crosstraffic:0", "surf/precision:1e-9")
 MOST_RANKS = 1024  # each is a thread
@@ -76,12 +79,11 @@ class Platform:
             raise InvalidArgument(f"on a platform of SimGrid at most {MOST_RANKS} ranks are played, got {size}: "
                                   "leave out --platform, or give fewer --ranks")
         say("played by SimGrid")
-        job = {
-            "platform": str(self.path), "options": self._options, "tables": program.tables,
-            "alike": program.alike, "place": program.place, "rates": machine.rates(),
-            "overheads": (machine.within.overhead, machine.between.overhead), "within": machine.within.bandwidth,
-            "start": np.zeros(size) if start is None else start,
-        }  # fmt: skip
+        job = Given(
+            str(self.path), self._options, program.tables, program.alike, program.place, machine.rates(),
+            (machine.within.overhead, machine.between.overhead), machine.within.bandwidth,
+            np.zeros(size) if start is None else start,
+        )  # fmt: skip
         done = subprocess.run([sys.executable, "-m", __name__], input=pickle.dumps(job), capture_output=True)
         if done.returncode:
             said = re.sub(_ADORNED, "", done.stderr.decode(errors="replace")).strip().splitlines()
@@ -91,20 +93,32 @@ class Platform:
         return Times(finish, local)
 
 
+class Given(NamedTuple):
+    """Input of the process that simulates."""
+
+    platform: str
+    options: tuple[str, ...]
+    tables: list[np.ndarray]
+    alike: bool
+    place: Place
+    rates: np.ndarray
+    overheads: tuple[float, float]  # of messages within a node, and between nodes
+    within: float  # bandwidth of copies
+    start: np.ndarray
+
+
 # ---- in the process that simulates
 
 class Job:
     """All ranks as actors of SimGrid."""
 
-    def __init__(self, simgrid: Any, given: dict[str, Any]) -> None:
-        place = given["place"]
-        self.simgrid, self.size, self._per_node = simgrid, place.size, place.ranks_per_node
-        self._rates, self._overheads, self._start = given["rates"].tolist(), given["overheads"], given["start"].tolist()
-        self._within = given["within"]
-        self._tables, self._alike = given["tables"], given["alike"]
+    def __init__(self, simgrid: ModuleType, given: Given) -> None:
+        place = given.place
+        self.simgrid, self.size, self._per_node, self._given = simgrid, place.size, place.ranks_per_node, given
+        self._rates, self._start = given.rates.tolist(), given.start.tolist()
         self.finish, self.local = np.zeros(self.size), np.zeros(self.size)
-        engine = simgrid.Engine(["mpicomp", *(f"--cfg={option}" for option in given["options"])])
-        engine.load_platform(given["platform"])
+        engine = simgrid.Engine(["mpicomp", *(f"--cfg={option}" for option in given.options)])
+        engine.load_platform(given.platform)
         hosts = sorted(engine.all_hosts, key=lambda host: _natural(host.name))
         if len(hosts) < place.nodes:
             raise SystemExit(f"expected at least {place.nodes} hosts, for {self._per_node} rank(s) each, "
@@ -117,10 +131,11 @@ class Job:
 
     def _events(self, rank: int) -> Iterator[list[int]]:
         """Kind, who, which, amount of a rank's events, peers by their numbers."""
-        if not self._alike:
-            yield from self._tables[rank].tolist()
+        tables = self._given.tables
+        if not self._given.alike:
+            yield from tables[rank].tolist()
             return
-        for kind, who, which, amount in self._tables[0].tolist():
+        for kind, who, which, amount in tables[0].tolist():
             if kind & ~XOR in (SEND, RECEIVED):
                 who = rank ^ who if kind & XOR else (rank + who) % self.size
             yield [kind & ~XOR, who, which, amount]
@@ -134,7 +149,7 @@ class Job:
             elif kind == SEND:
                 own.sleep(self._overhead(rank, who))
                 box = self._box(rank, who, which)
-                box.set_receiver(self._actors[who])  # so that it starts now, not when it is asked for
+                box.set_receiver(self._actors[who])  # so that it starts now, not with the receive
                 leaving.append(box.put_async(amount, amount if self._outside(rank, who) else NOTICE))
             elif kind == SENT:
                 own.wait(leaving[which].wait, amount)
@@ -143,7 +158,7 @@ class Job:
                 nbytes = own.wait(self._box(who, rank, which).get, amount)
                 own.sleep(self._overhead(rank, who))
                 if not self._outside(rank, who):
-                    own.work(nbytes / self._within)
+                    own.work(nbytes / self._given.within)
             elif kind == POOL:
                 own.pool += self._rates[who] * amount
             elif kind == DRAIN:
@@ -154,7 +169,7 @@ class Job:
         self.finish[rank] = own.now
 
     def _overhead(self, rank: int, peer: int) -> float:
-        return self._overheads[self._outside(rank, peer)]
+        return self._given.overheads[self._outside(rank, peer)]
 
     def _outside(self, rank: int, peer: int) -> bool:
         return rank // self._per_node != peer // self._per_node
@@ -166,7 +181,7 @@ class Job:
 class Clock:
     """A rank's time, and the work it has in store for while it waits."""
 
-    def __init__(self, simgrid: Any, local: np.ndarray, rank: int) -> None:
+    def __init__(self, simgrid: ModuleType, local: np.ndarray, rank: int) -> None:
         self._simgrid, self._local, self._rank, self.pool = simgrid, local, rank, 0.0
 
     @property
@@ -181,7 +196,7 @@ class Clock:
         self.sleep(seconds)
         self._local[self._rank] += seconds
 
-    def wait(self, until_done: Any, idle: int = 0) -> Any:
+    def wait(self, until_done: Callable[[], T], idle: int = 0) -> T:
         begun = self.now
         brought = until_done()
         done = 0.0 if idle else min(self.now - begun, self.pool)
@@ -190,7 +205,8 @@ class Clock:
         return brought
 
 
-def _natural(name: str) -> list[Any]:
+def _natural(name: str) -> list[int | str]:
+    """Return a sort key in which numbers count as such."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 

@@ -1,4 +1,4 @@
-"""Step time over the number of ranks, one line an algorithm or scheme."""
+"""Plot of the step time over the number of ranks, one line per algorithm or scheme."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .predict import Prediction
 
 def plot(path: Path, found: Sequence[Prediction], title: str, suffix: str) -> None:
     """Draw ``found`` into the new file ``path``; dotted: exchanged beside the backward pass."""
-    from matplotlib.figure import Figure  # without pyplot: no window system is asked for
+    from matplotlib.figure import Figure  # without pyplot, which needs a window system
 
     figure = Figure(figsize=(7, 4.6), layout="constrained")
     axes = figure.subplots()

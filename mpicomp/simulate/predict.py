@@ -1,4 +1,4 @@
-"""From programs to predictions: seconds of a training step, and what of them is not computing."""
+"""Predictions from programs: seconds of a training step, and the fraction that is not computing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class Prediction:
     exchange: float  # from the moment all ranks begin to exchange, without jitter, until the last is through
     local: float  # of the exchange: copies, additions and compression on the busiest rank
     step: float  # computing, then exchanging, with jitter
-    overlapped: float  # where all but the forward pass is exchanged beside computing, as far as one device does both
+    overlapped: float  # if the exchange goes on beside the backward pass, as far as one device does both
     bytes_sent: int  # in messages
     messages: int
     bytes_shared: int  # written into memory that the ranks of a node share
@@ -42,16 +41,16 @@ class Prediction:
 
     @property
     def share(self) -> float:
-        """Of the step, what is not computing."""
+        """Fraction of the step that is not computing."""
         return 1 - self.compute / self.step if self.step else 0.0
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         return {**asdict(self), "share": self.share}
 
 
 def predict(program: Program, machine: Machine, compute: float, steps: int = JITTERED_STEPS,
             play: Player = replay) -> Prediction:
-    """What ``program`` takes on ``machine`` beside ``compute`` seconds a step; with jitter the mean of ``steps``."""
+    """Predict a step of ``program`` with ``compute`` seconds of computing; with jitter, the mean of ``steps``."""
     begun = time.monotonic()
     exchange, local = mean_times(program, machine, play)
     step = compute + exchange

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from .ghost_ops import GhostOps
 from .link import Place, RecordingLink
 from .models import Model
 from .steps import FLOAT, MOST_MORE, Rehearsal, assumed, even_pieces, evened, kinds
-from .tape import RECEIVED, SEND, XOR, Tape
+from .tape import RECEIVED, SEND, SENT, XOR, Tape
 
 FEW = 64  # ranks, up to which every one is recorded in any case
 MOST_EVENTS = 60_000_000  # 32 bytes each, and as much again while they are put in order
@@ -26,11 +26,11 @@ PADDING = 0.01  # of a vector, at most, for the sake of equal blocks
 ROUGHLY = 1.0  # of an all-reduce of a scheme on very many ranks, at most: else each would have to be recorded
 
 Run = Callable[[Place, Tape], None]
-Say = Callable[[str], None]  # where it is
+Say = Callable[[str], None]  # reports progress
 
 
 def silent(text: str) -> None:
-    """For who does not want to know."""
+    """Report nothing."""
 
 
 @dataclass
@@ -57,7 +57,6 @@ class Program:
     bytes_shared: np.ndarray
     how: str
     name: str = ""
-    linked: Any = field(default=None, repr=False)  # kept by the replay
     notes: list[str] = field(default_factory=list)
     schedules: set[str] = field(default_factory=set)  # the dense ones that run
     share: float = 1.0
@@ -67,6 +66,37 @@ class Program:
     def alike(self) -> bool:
         return len(self.tables) == 1 < self.place.size
 
+    @cached_property
+    def linked(self) -> Linked:
+        return Linked(self.tables)
+
+
+class Linked:
+    """All events one after the other, every wait with the number of its message among all messages."""
+
+    def __init__(self, tables: list[np.ndarray]) -> None:
+        size = len(tables)
+        lengths = np.array([len(table) for table in tables])
+        self.ends = np.cumsum(lengths)
+        events = np.concatenate(tables)
+        self.kind = events[:, 0].astype(np.int8)
+        self.who, self.amount = events[:, 1].astype(np.int32), events[:, 3].copy()
+        which, rank = events[:, 2].copy(), np.repeat(np.arange(size), lengths)
+        del events
+        sends, waits = np.flatnonzero(self.kind == SEND), np.flatnonzero(self.kind == RECEIVED)
+        self.messages, self.nbytes = len(sends), self.amount[sends].astype(float)  # of each message
+        self.number = which  # of the message, among all
+        firsts = np.searchsorted(rank[sends], np.arange(size))
+        leaves = self.kind == SENT
+        self.number[leaves] += firsts[rank[leaves]]
+        span = 1 + max((int(which[part].max()) for part in (sends, waits) if len(part)), default=0)
+        sent = (rank[sends] * size + self.who[sends]) * span + which[sends]
+        awaited = (self.who[waits].astype(np.int64) * size + rank[waits]) * span + which[waits]
+        order = np.argsort(sent)
+        places = np.searchsorted(sent[order], awaited)
+        assert len(sends) == len(waits) and np.array_equal(sent[order][places], awaited), "a message has no partner"
+        self.number[sends] = np.arange(len(sends))
+        self.number[waits] = order[places]
 
 def program_of(what: str, model: Model, place: Place, algorithm: str = "auto", say: Say = silent) -> Program:
     """The program of an algorithm or, where the name is none, of a scheme that adds by ``algorithm``."""
@@ -79,7 +109,7 @@ def program_of(what: str, model: Model, place: Place, algorithm: str = "auto", s
     return program
 
 
-def of_algorithm(name: str, n: int, place: Place, dtype: Any = FLOAT, say: Say = silent) -> Program:
+def of_algorithm(name: str, n: int, place: Place, dtype: np.dtype = FLOAT, say: Say = silent) -> Program:
     """The all-reduce of ``n`` elements by a schedule of ``mpicomp.allreduce``, or ``auto``."""
     allreduce.check_name(name)
     script = Script()
@@ -134,7 +164,7 @@ def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place, say:
     def unlike(ranks: Sequence[int]) -> None:
         _refuse_too_many(lambda place, tape: script_of(place.rank).play(_link(place, tape, n)), place, ranks)
 
-    leader = number % size  # where a rank leads
+    leader = number % size  # of schemes with a leader
     script, how = roles.scripts(script_of, size, {0, leader}, unlike) if size > FEW else (script_of, None)
     notes = [f"own work: recorded on {how}"] if how else []
     if how and all(script(rank) == first for rank in (1, leader, size - 1)):
@@ -153,7 +183,7 @@ def _link(place: Place, tape: Tape, n: int) -> RecordingLink:
 
 
 def record(run: Run, place: Place, say: Say = silent) -> Program:
-    """Record every rank; where that is too much, one that stands for all, if a sample of them is found alike."""
+    """Record every rank; of more than FEW ranks one that stands for all, if a sample of them is found alike."""
     first, size = _tape(run, place, 0), place.size
     if size > FEW:
         alike = _alike(run, place, first, say)

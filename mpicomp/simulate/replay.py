@@ -48,11 +48,11 @@ class Clocks:
         self.local[at] += seconds
 
     def post(self, at: np.ndarray | slice, outside: np.ndarray) -> None:
-        """What a message costs its sender; ``outside``: between nodes."""
+        """Count the sender's cost of a message; ``outside``: between nodes."""
         self.now[at] += np.where(outside, self._between.overhead, self._within.overhead)
 
     def take(self, at: np.ndarray | slice, outside: np.ndarray, nbytes: np.ndarray | int) -> None:
-        """And its receiver: between nodes the network brings it, within one its own core copies it."""
+        """Count the receiver's cost: the network delivers messages between nodes, its own core copies those within."""
         copying = np.where(outside, 0, nbytes / self._within.bandwidth)
         self.post(at, outside)
         self.now[at] += copying
@@ -146,13 +146,16 @@ def _refuse_too_much(program: Program, lanes: int) -> None:
 
 
 def _keeps_nodes(program: Program) -> bool:
-    """Whether moving all ranks by whole nodes gives the same program: with bits that differ, if a node is some bits."""
+    """Return True if moving all ranks by whole nodes gives the same program.
+
+    With XOR events that is so if the ranks of a node differ in their lowest bits alone.
+    """
     per_node = program.place.ranks_per_node
     return per_node & (per_node - 1) == 0 or not np.any(program.tables[0][:, 0] & XOR)
 
 
 def _route_of(program: Program, peer: int, xor: bool, lanes: int) -> tuple[Route, np.ndarray, np.ndarray]:
-    """Where messages to a peer go, which of them leave the node, and each lane's sender."""
+    """Return the route of messages to a peer, which of them leave the node, and each lane's sender."""
     source, size, per_node = np.arange(lanes), program.place.size, program.place.ranks_per_node
     target = source ^ peer if xor else (source + peer) % size
     outside = target // per_node != source // per_node
@@ -165,40 +168,10 @@ def _route_of(program: Program, peer: int, xor: bool, lanes: int) -> tuple[Route
 
 # ---- every rank for itself
 
-class Linked:
-    """All events one after the other, every wait with the number of its message among all messages."""
-
-    def __init__(self, tables: list[np.ndarray]) -> None:
-        size = len(tables)
-        lengths = np.array([len(table) for table in tables])
-        self.ends = np.cumsum(lengths)
-        events = np.concatenate(tables)
-        self.kind = events[:, 0].astype(np.int8)
-        self.who, self.amount = events[:, 1].astype(np.int32), events[:, 3].copy()
-        which, rank = events[:, 2].copy(), np.repeat(np.arange(size), lengths)
-        del events
-        sends, waits = np.flatnonzero(self.kind == SEND), np.flatnonzero(self.kind == RECEIVED)
-        self.messages, self.nbytes = len(sends), self.amount[sends].astype(float)  # of each message
-        self.number = which  # of the message, among all
-        firsts = np.searchsorted(rank[sends], np.arange(size))
-        leaves = self.kind == SENT
-        self.number[leaves] += firsts[rank[leaves]]
-        span = 1 + max((int(which[part].max()) for part in (sends, waits) if len(part)), default=0)
-        sent = (rank[sends] * size + self.who[sends]) * span + which[sends]
-        awaited = (self.who[waits].astype(np.int64) * size + rank[waits]) * span + which[waits]
-        order = np.argsort(sent)
-        places = np.searchsorted(sent[order], awaited)
-        assert len(sends) == len(waits) and np.array_equal(sent[order][places], awaited), "a message has no partner"
-        self.number[sends] = np.arange(len(sends))
-        self.number[waits] = order[places]
-
-
 class _Each:
     """One play of a program in which ranks do different things."""
 
     def __init__(self, program: Program, machine: Machine, start: np.ndarray) -> None:
-        if program.linked is None:
-            program.linked = Linked(program.tables)
         self.events = program.linked
         size, per_node = program.place.size, program.place.ranks_per_node
         self.node = np.arange(size) // per_node
@@ -265,7 +238,7 @@ class _Each:
         return self._done(ranks)
 
     def _received(self, ranks: np.ndarray) -> np.ndarray:
-        """Who waits for a message that has not been sent is woken when it is."""
+        """Take messages that were sent; the sender of any other one wakes its receiver."""
         at = self.next[ranks]
         numbers = self.events.number[at]
         arrived = self.arrived[numbers]

@@ -1,4 +1,4 @@
-"""Which ranks of many do the same: guessed by their numbers, and found true for a sample before it is used."""
+"""Groups of ranks that do the same: guessed by their numbers, and checked on a sample."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def scripts(record: Record, size: int, own: Iterable[int], unlike: Callable[[Seq
 
 
 def one_script(record: Record, ranks: Sequence[int]) -> Script | None:
-    """What all of these ranks do; None where they differ."""
+    """Return the script that all of these ranks share; None if they differ."""
     first = record(ranks[0])
     return first if all(record(rank) == first for rank in ranks[1:]) else None
 
 
 def branch(rank: int, size: int) -> tuple[int, int]:
-    """How far below rank 0's the tree of a rank is, and how many ranks it would hear from: the last has not all."""
+    """Return the depth of a rank's tree below rank 0's, and its number of children: the last tree may lack some."""
     below = (rank & -rank).bit_length() - 1
     return below, min(below, (size - 1 - rank).bit_length())

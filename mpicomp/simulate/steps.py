@@ -1,4 +1,4 @@
-"""A step of a scheme on one simulated rank: which kinds of steps there are, what each does, what is assumed of it."""
+"""A step of a scheme on one simulated rank: kinds of steps, the script of each, and its assumptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_MORE = 0.05  # of the elements sent, for the sake of equal regions
 
 
 def kinds(scheme: Scheme) -> list[tuple[int, float]]:
-    """A step's number and which share of all steps are as it is, the most frequent kind first."""
+    """Return, per kind of step, the number of one and its share of all steps, the most frequent kind first."""
     estimates = scheme.part_names["exchange"] == "balanced"  # thresholds and regions, in the first step of a period
     resets = scheme.part_names["memory"] == "error-reset"  # in the last one
     period = scheme.options["period"] if estimates or resets else 1
@@ -59,7 +59,7 @@ class Rehearsal:
         return script, parts.exchange.state(ops_for(np.empty(0)))
 
     def script(self, rank: int, number: int, like: Script | None = None) -> Script:
-        """What a rank does in a step; it draws the conclusions that the rank of the script ``like`` drew."""
+        """Return a rank's script of a step, with the same sums over all ranks as the script ``like``."""
         parts = self.scheme.parts(1)
         if parts.exchange.name == "balanced":
             if rank == number == 0:
@@ -88,7 +88,7 @@ class Rehearsal:
 
 
 def evened(scheme: Scheme, n: int, size: int) -> tuple[Scheme, list[str]]:
-    """The scheme with a few more elements sent, so that the regions of all ranks hold as many; what to say of that."""
+    """Return the scheme with a few more elements sent, so that all ranks' regions hold as many, and notes on it."""
     if scheme.part_names["exchange"] != "balanced" or scheme.options["layers"] != "whole" or n < size:
         return scheme, []
     wanted = max(1, round(_passing(scheme, n) * n))
@@ -99,7 +99,7 @@ def evened(scheme: Scheme, n: int, size: int) -> tuple[Scheme, list[str]]:
 
 
 def even_pieces(scheme: Scheme, model: Model, size: int) -> tuple[Model, list[str]]:
-    """The model as columns of one length, as many of them in each rank's piece; what to say of that."""
+    """Return the model as columns of one length, as many in each rank's piece, and notes on it."""
     if scheme.part_names["exchange"] != "pieces" or scheme.options["dense"] != "none":
         return model, []
     by_column = scheme.part_names["codec"] == "one-bit"
@@ -128,13 +128,13 @@ def _settle(parts: Parts, ctx: StepContext, ops: GhostOps) -> None:
 
 
 def _passing(scheme: Scheme, n: int) -> float:
-    """The fraction of the elements that passes a threshold, where there is one."""
+    """Return the fraction of the elements that passes a threshold, if the scheme has one."""
     k = scheme.options.get("k")
     return min(1.0, k / n) if k else scheme.options.get("density", 1.0)
 
 
 def assumed(scheme: Scheme, size: int) -> list[str]:
-    """What is taken for granted of the elements, a sentence each."""
+    """Return the assumptions about the elements, one sentence each."""
     parts, options = scheme.part_names, scheme.options
     exchange, selector = parts["exchange"], parts["selector"]
     notes = []

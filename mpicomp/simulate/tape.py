@@ -1,4 +1,4 @@
-"""What one rank does, in the order in which it does it: messages, waits and work, as numbers."""
+"""Events of one rank in their order: messages, waits and work, as numbers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tape:
         self._work, self._idle, self._cut = WORK, 0, 0
 
     def cut(self) -> int:
-        """What was done so far comes before what follows; the length of it."""
+        """Keep later work behind the events so far; return their number."""
         self._cut = len(self.events)
         return self._cut
 
@@ -90,7 +90,7 @@ class Tape:
 
     @contextmanager
     def meanwhile(self, work: Iterator[None]) -> Iterator[None]:
-        """Within the block waits are filled with ``work``; what is left of it is done at the end."""
+        """Within the block, fill waits with ``work``; do the rest of it at the end."""
         self._work = POOL
         for _ in work:
             pass
