@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TextIO
+from typing import TextIO
 
 import numpy as np
 
@@ -62,17 +63,12 @@ def export(path: Source, output: Source, format: str, *, ranks: Sequence[int] | 
             if format == "parquet":
                 _write_parquet(part, trace, counted())
                 return
-            with part.open("xb") as raw, gzip.open(raw, "wt", 6) if zipped else _text_file(raw) as file:
+            with part.open("xb") as raw, gzip.open(raw, "wt", 6) if zipped else io.TextIOWrapper(
+                    raw, encoding="utf-8", newline="") as file:
                 FORMATS[format](file, trace, counted())
 
         write_output(output, force, fill)
     return written[0]
-
-
-def _text_file(raw: IO[bytes]) -> TextIO:
-    import io
-
-    return io.TextIOWrapper(raw, encoding="utf-8", newline="")
 
 
 def _batches(trace: Trace, ranks: Sequence[int] | None, steps: tuple[int, int] | None) -> Iterator[Table]:
