@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
@@ -22,7 +22,7 @@ from .safety.watchdog import log_for, log_wanted
 from .settings import Settings
 from .transport import MpiLink
 
-native_allreduce: Any = MPI.Intracomm.Allreduce
+native_allreduce: Callable[..., None] = MPI.Intracomm.Allreduce
 NO_PLAIN_CALLS = PlainCalls(native_allreduce, MPI.IN_PLACE)  # before there is an engine: lets no call pass
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar, SupportsInt, cast
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 from ..ops import ops_for
 from ..schemes.options import Option, resolve, written
+from ..types import Array
 
-Array = Any
 Arrays = Mapping[str, Array]
 
 WEIGHT_DECAY = Option("weight_decay", float, 0.0, "times the parameter, added to its gradient", low=0)
@@ -52,7 +52,7 @@ class Optimizer(ABC):
     slots: ClassVar[tuple[str, ...]]
     reference: ClassVar[str]
 
-    def __init__(self, parameters: Arrays, **options: Any) -> None:
+    def __init__(self, parameters: Arrays, **options: object) -> None:
         self.parameters = dict(parameters)
         self.settings = resolve(self.options, options, f"optimizer {self.name}")
         self.steps = 0
@@ -71,12 +71,12 @@ class Optimizer(ABC):
         for name, w in self.parameters.items():
             self._update(w, gradients[name], lr, *(self._kept[slot][name] for slot in self.slots))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Everything but the parameters: ``{"name": ..., "steps": ..., "slot/parameter": array}``; copies."""
         kept = {f"{slot}/{name}": a.copy() for slot, arrays in self._kept.items() for name, a in arrays.items()}
         return {"name": self.name, "steps": self.steps, **kept}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where ``state_dict`` was taken; arrays go to the device of the parameters.
 
         Raises
@@ -91,7 +91,7 @@ class Optimizer(ABC):
         if {n: a.shape for n, a in mine.items()} != {n: getattr(a, "shape", None) for n, a in theirs.items()}:
             raise InvalidArgument(f"the state must be of {', '.join(mine) or 'no arrays'} in the parameters' shapes, "
                                   f"got {', '.join(theirs) or 'none'}")
-        self.steps = int(state["steps"])
+        self.steps = int(cast(SupportsInt, state["steps"]))
         for name, array in mine.items():
             value = theirs[name]
             array[...] = ops_for(array).from_host(value) if isinstance(value, np.ndarray) else value
@@ -129,7 +129,8 @@ class SGD(Optimizer):
     slots = ("velocity",)
     reference = "Polyak 1964; Sutskever et al. 2013"
 
-    def _update(self, w: Array, g: Array, lr: float, v: Array) -> None:
+    def _update(self, w: Array, g: Array, lr: float, *slots: Array) -> None:
+        (v,) = slots
         momentum = self.settings["momentum"]
         d = g + self.settings["weight_decay"] * w if self.settings["weight_decay"] else g
         if momentum:
@@ -153,7 +154,8 @@ class Adam(Optimizer):
     slots = ("first", "second")
     reference = "Kingma and Ba 2015; Loshchilov and Hutter 2019"
 
-    def _update(self, w: Array, g: Array, lr: float, m: Array, s: Array) -> None:
+    def _update(self, w: Array, g: Array, lr: float, *slots: Array) -> None:
+        m, s = slots
         decay = self.settings["weight_decay"]
         if decay and self.settings["decoupled"] == "yes":
             w *= 1 - lr * decay
@@ -180,7 +182,8 @@ class LARS(Optimizer):
     slots = ("velocity",)
     reference = "You et al. 2017"
 
-    def _update(self, w: Array, g: Array, lr: float, v: Array) -> None:
+    def _update(self, w: Array, g: Array, lr: float, *slots: Array) -> None:
+        (v,) = slots
         decay, rate = (0.0 if self._exempt(w) else self.settings["weight_decay"]), 1.0
         size, slope = norm(w), norm(g)
         if size and slope and not self._exempt(w):
@@ -203,7 +206,8 @@ class LAMB(Optimizer):
     slots = ("first", "second")
     reference = "You et al. 2020"
 
-    def _update(self, w: Array, g: Array, lr: float, m: Array, s: Array) -> None:
+    def _update(self, w: Array, g: Array, lr: float, *slots: Array) -> None:
+        m, s = slots
         u = _adaptive(g, m, s, self.settings, self.steps)
         if self._exempt(w):
             w -= lr * u
@@ -214,7 +218,7 @@ class LAMB(Optimizer):
         w -= (lr * size / length if size and length else lr) * u
 
 
-def _adaptive(d: Array, m: Array, s: Array, settings: Mapping[str, Any], steps: int) -> Array:
+def _adaptive(d: Array, m: Array, s: Array, settings: Mapping[str, float], steps: int) -> Array:
     """Adam's direction; the moments move on."""
     b1, b2 = settings["beta1"], settings["beta2"]
     m *= b1
@@ -286,7 +290,7 @@ def make(text: str, parameters: Arrays) -> Optimizer:
     return OPTIMIZERS[name](parameters, **given)
 
 
-def parse(text: str, registry: Mapping[str, Any], what: str) -> tuple[str, dict[str, str]]:
+def parse(text: str, registry: Mapping[str, object], what: str) -> tuple[str, dict[str, str]]:
     """``name:option=value,...`` as name and options, the name one of a registry's."""
     name, given = written(text)
     if name not in registry:
