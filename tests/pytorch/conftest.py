@@ -1,4 +1,4 @@
-"""One rank with PyTorch. (The folder is not called torch: Python would take it for PyTorch where there is none.)"""
+"""One rank with PyTorch. (The folder is not called torch: without PyTorch, Python would take it for that.)"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Imported before torch: skips the test file, with the reason, where there is none."""
+"""Imported before torch: skips the test file, with the reason, if there is none."""
 
 import pytest
 

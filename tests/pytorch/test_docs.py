@@ -14,7 +14,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def names_of(number):
-    """What is defined when an example of the page has run."""
+    """Return the names that an example of the page defines."""
     example = re.findall(r"```python\n(.*?)```", (DOCS / "pytorch.md").read_text(), re.DOTALL)[number]
     names = {}
     exec(compile(example, "docs/pytorch.md", "exec"), names)

@@ -45,7 +45,7 @@ def assert_same(plain, ours):
 def test_loss_scaling(comm, optimizer, dtype, unscales, way):
     """The optimizer divides by the scale itself; an overflow leaves a step out and halves the scale.
 
-    (PyTorch's own momentum would begin with memory that nobody wrote, were the first step the one left out.)
+    (PyTorch's own momentum would begin with uninitialised memory, were the first step the one left out.)
     """
     bad = 2 if optimizer == "momentum" else 0
     scalers = [torch.amp.GradScaler("cpu", init_scale=SCALE) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""A data loader that dies or stalls on one rank ends the job, which says so."""
+"""A data loader that dies or stalls on one rank ends the job with a message."""
 
 import os
 import re

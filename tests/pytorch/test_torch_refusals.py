@@ -1,4 +1,4 @@
-"""What ``DistributedOptimizer`` refuses, and that it says what to do."""
+"""Refusals of ``DistributedOptimizer``, with the advice in their messages."""
 
 import subprocess
 import sys
@@ -99,7 +99,7 @@ def test_skip_leaves_everything_as_it_was(comm, way, scheme):
 @pytest.mark.parametrize("scheme", ["onebit:memory=none", "powersgd:memory=none", "accordion:memory=none",
                                     "dgc:density=0.5,dense=1d"])
 def test_skip_leaves_what_no_memory_keeps(comm, scheme):
-    """What exchanges, schedules and dense arrays keep stays, too, of buckets that come before the bad one."""
+    """Buckets before the bad one keep the state of exchanges, schedules and dense arrays, too."""
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters(), comm, scheme,
                                      nonfinite="skip", bucket_bytes=100)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The adviser: its verdicts where they are clear, its break-even bandwidth, its table; what it is given."""
+"""The adviser: clear verdicts, break-even bandwidth, table and input."""
 
 import json
 import random

@@ -55,7 +55,7 @@ def machine(per_node=1):
     ("scalecom:chunk=112", 1, 1e-3, 0.05), ("ring", 2, 1e-3, 0.05),
 ])  # fmt: skip
 def test_alone_on_their_links_messages_arrive_when_our_own_model_says(tmp_path, what, per_node, late, off):
-    """Of ranks that begin up to ``late`` seconds after each other."""
+    """Play ranks that begin up to ``late`` seconds after each other."""
     size = random.choice([2, 4, 8]) * per_node
     program = program_of(what, named(str(random.randint(100_000, 1_000_000))), Place(0, size, per_node))
     start = np.random.default_rng().uniform(0, late, size)

@@ -1,4 +1,4 @@
-"""What is recorded is what the real schedules do: steps, bytes and additions are those of the cost formulas."""
+"""Recorded steps, bytes and additions of the real schedules are those of the cost formulas."""
 
 import random
 
@@ -18,7 +18,7 @@ from mpicomp.simulate.tape import Tape
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 33)
 SCHEDULES = ("ring", "halving_doubling", "direct")
-FAST = 1e30  # bytes a second
+FAST = 1e30  # bytes per second
 
 
 def machine(latency=0.0, bandwidth=FAST, ranks_per_node=1, **kernels):

@@ -1,4 +1,4 @@
-"""Every scheme runs on arrays without elements; what is assumed of their elements adds up, and is said."""
+"""Every scheme runs on arrays without elements; assumptions about the elements are consistent and reported."""
 
 import random
 import sys
@@ -84,7 +84,7 @@ def test_steps_after_a_warm_up_and_outside_of_critical_regimes():
 
 
 def test_arrays_that_go_dense_are_added_as_they_are():
-    """Of a bucket's layout, as a reducer has it: 77 elements of the norm by an all-reduce of their own."""
+    """A bucket is laid out as in a reducer: 77 elements of the norm by an all-reduce of their own."""
     size = 4
     sent, dense = (program(f"randomk:k=20,dense={rule}", size=size, algorithm="ring").bytes_sent
                    for rule in ("none", "norm"))
@@ -193,7 +193,7 @@ def test_a_part_of_ones_own_that_asks_for_more_is_refused_in_one_sentence(monkey
 # ---- how lists lie
 
 def lists(n, counts, seed):
-    """Lists of random places, each a union of even parts; and as they are told of."""
+    """Lists of random places, each a union of even parts, and their spreads."""
     generator = np.random.default_rng(seed)
     cuts = np.linspace(0, n, len(counts) + 1).astype(int)
     parts = list(zip(cuts[:-1], cuts[1:], counts, strict=True))
@@ -242,7 +242,7 @@ def test_kinds_of_steps_add_up_to_a_period():
 
 
 def test_top_k_of_few_elements_takes_another_way_than_of_many():
-    """As `ops/cpu/top_k.cpp` does; where a file gives no seconds for it, those of the long way."""
+    """Short lists cost as in `ops/cpu/top_k.cpp`; a file without their seconds has those of the long way."""
     done = []
     ops = GhostOps(lambda kernel, elements: done.append((kernel, elements)), 1 << 20)
     for n in (SAMPLED - 1, SAMPLED, 3 * SAMPLED):

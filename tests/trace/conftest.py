@@ -11,7 +11,7 @@ PACK_METRIC = journal.struct.Struct(schema.METRIC_STRUCT).pack
 
 
 class Solo:
-    """What the recorder needs of a communicator of one rank."""
+    """Stand-in for a communicator of one rank, for the recorder."""
 
     rank = 0
     size = 1

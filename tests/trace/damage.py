@@ -2,8 +2,8 @@
 
     damage.py prefixes|random COMMAND FILE SEED CASES
 
-Each case is a line of JSON on stdout: what was done, the exit code, what was printed, and the exception if one came
-through. The case is announced before it is tried, so that the last line tells what killed the process.
+Each case is a line of JSON on stdout: the damage, the exit code, the output, and an uncaught exception. The case is
+announced before it is tried, so that the last line names the damage that killed the process.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from mpicomp.errors import InvalidArgument
 from mpicomp.trace.analyses.frame import opened
 
 MS = 1_000_000
-UNSURE = np.full(8, 4_000)  # round trips (ns): an uncertainty above the jitter, so that nobody seems late by chance
+UNSURE = np.full(8, 4_000)  # round trips (ns): an uncertainty above the jitter, so that no rank seems late by chance
 
 
 def delays(n_ranks, n_steps, **late):

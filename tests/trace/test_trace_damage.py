@@ -18,7 +18,7 @@ LONG = pytest.mark.long("many more damaged copies")
 
 
 def tried(how, command, path, cases=CASES):
-    """What the command said about damaged copies of ``path``; fails where it crashed."""
+    """Return the command's output on damaged copies of ``path``; fail if it crashed."""
     seed = int.from_bytes(os.urandom(4), "little")
     arguments = [how, command, path, seed, cases]
     print("to repeat: damage.py", *arguments)

@@ -1,4 +1,4 @@
-"""The journal against cuts and flipped bits: what is read back was written, or the damage is named."""
+"""The journal against cuts and flipped bits: a reader gets written records, or the place of the damage."""
 
 import os
 

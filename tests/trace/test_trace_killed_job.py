@@ -1,4 +1,4 @@
-"""One rank of a real MPI job is killed, then the whole job: what was recorded is recovered, on every rank."""
+"""One rank of a real MPI job is killed, then the whole job: every rank's records are recovered."""
 
 import os
 import shutil

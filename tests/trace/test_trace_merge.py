@@ -1,4 +1,4 @@
-"""From journals to HDF5: order, clocks, what is missing, what is never overwritten."""
+"""From journals to HDF5: order, clocks, missing ranks, files that are never overwritten."""
 
 import os
 

@@ -39,7 +39,7 @@ def test_xarray_names_every_dimension(planted_trace):
 
 
 def test_every_column_has_a_named_dimension(planted_trace):
-    """What xarray needs, checked without it."""
+    """The file meets the conventions of xarray, checked without it."""
     with h5py.File(planted_trace) as file:
         columns = []
         file.visititems(lambda name, item: columns.append(item) if isinstance(item, h5py.Dataset) else None)

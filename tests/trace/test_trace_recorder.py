@@ -1,4 +1,4 @@
-"""The recorder of one rank: what is recorded, what survives, what is refused."""
+"""The recorder of one rank: records, survival of a kill, refusals."""
 
 import inspect
 import logging
