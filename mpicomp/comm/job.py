@@ -10,10 +10,13 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from types import TracebackType
+from typing import TypeAlias
 
 from mpi4py import MPI
 
 from ..errors import InvalidArgument, RankLeft
+
+Intracomm: TypeAlias = MPI.Intracomm  # for signatures of other folders
 
 # (variable with the number of processes started, variable that must be set too, launcher)
 LAUNCHERS = (

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import torch
 
 from .flat import COMPUTE, finished, in_c_order
+
+
+class GradBucket(Protocol):
+    """One of DDP's buckets."""
+
+    def buffer(self) -> torch.Tensor: ...
+
+    def parameters(self) -> list[torch.nn.Parameter]: ...
 
 
 class Arrival:
@@ -17,7 +25,7 @@ class Arrival:
     Its maker holds the bucket, as does everyone who calls ``hold``; when all are ``done``, the future is completed.
     """
 
-    def __init__(self, bucket: Any) -> None:
+    def __init__(self, bucket: GradBucket) -> None:
         self.flat, self.parameters = bucket.buffer(), bucket.parameters()
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         self._event = torch.cuda.current_stream(self.flat.device).record_event() if self.flat.is_cuda else None
@@ -38,7 +46,7 @@ class Arrival:
             self._holders += 1
 
     def done(self, error: Exception | None = None) -> None:
-        """Complete the future if nobody else holds the bucket; DDP raises the first error."""
+        """Complete the future after the last holder of the bucket; DDP raises the first error."""
         with self._lock:
             self._holders -= 1
             self._error = self._error or error
@@ -78,7 +86,7 @@ class Group:
         return not self.missing
 
 
-def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def same(some: Sequence[object], others: Sequence[object]) -> bool:
     """Return True if two sequences hold the same objects in the same order."""
     return list(map(id, some)) == list(map(id, others))
 

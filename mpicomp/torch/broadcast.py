@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 
+from ..comm.comm import Comm
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import Disagreement
 from .flat import as_array, finished
 
 
 @torch.no_grad()
-def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], comm: Any,
+def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], comm: Comm,
                          root: int = 0) -> None:
     """Overwrite tensors on every rank by those of ``root`` (collective).
 
@@ -43,23 +43,23 @@ def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[st
             tensor.copy_(whole)
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, comm: Any, root: int = 0) -> None:
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, comm: Comm, root: int = 0) -> None:
     """Give every rank's optimizer the state and the hyper-parameters of ``root``'s (collective).
 
     Of a ``DistributedOptimizer`` it is the wrapped optimizer that gets them: each rank keeps its error memory.
     """
-    own = getattr(optimizer, "optimizer", optimizer)
+    own: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
     state = comm.bcast(own.state_dict() if comm.rank == root else None, root)
     run_collectively(comm, lambda: _load(own, state), here=comm.rank != root)
 
 
-def _load(optimizer: torch.optim.Optimizer, state: Any) -> None:
+def _load(optimizer: torch.optim.Optimizer, state: dict[str, object]) -> None:
     optimizer.load_state_dict(state)
     for parameter, own in optimizer.state.items():
         own.update({key: laid_out_as(parameter, value) for key, value in own.items()})
 
 
-def laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
+def laid_out_as(parameter: torch.Tensor, value: object) -> object:
     """A tensor of a parameter's shape in the parameter's memory layout, which fused optimizers read; others as is."""
     if not isinstance(value, torch.Tensor) or value.shape != parameter.shape or value.stride() == parameter.stride():
         return value
@@ -67,11 +67,11 @@ def laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
 
 
 def describe(name: str, tensor: torch.Tensor) -> str:
-    """What ranks compare of a tensor."""
+    """Name, shape and dtype of a tensor, for comparisons between ranks."""
     return f"{name} {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def check_alike(comm: Any, mine: list[str], root: int = 0) -> None:
+def check_alike(comm: Comm, mine: list[str], root: int = 0) -> None:
     """Raise on every rank unless all have the texts of ``root`` (collective)."""
     theirs = comm.bcast(mine, root)
     error = None

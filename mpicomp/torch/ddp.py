@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import torch
 
+from ..comm.job import Intracomm
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..ops.device import device_of
@@ -18,14 +19,25 @@ from .exchange import SEED_STEP
 from .flat import COMPUTE, as_array, named_arrays
 from .lanes import Lanes
 from .optimizer import from_tensor, to_tensor
-from .settings import is_traced, settle_hook
+from .settings import HookOptions, is_traced, settle_hook
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ARRANGED = 3  # steps; DDP rebuilds its buckets at most once, before the third
 
 
-def ddp_hook(comm: Any, scheme: str | Scheme = "dense",
+class State(TypedDict):
+    """State of a hook."""
+
+    step: int
+    layout: list[list[str]]  # names by group
+    states: list[dict[str, object]]
+
+
+def ddp_hook(comm: Intracomm, scheme: str | Scheme = "dense",
              named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | Iterable[torch.nn.Parameter] = (),
-             **options: Any) -> DDPHook:
+             **options: Unpack[HookOptions]) -> DDPHook:
     """The hook for ``model.register_comm_hook(None, ddp_hook(comm, "powersgd:rank=2"))`` (collective).
 
     The first step goes dense, because DDP rebuilds its buckets after it. If it does not, the second step goes dense,
@@ -68,7 +80,7 @@ class DDPHook:
     """
 
     def __init__(self, lanes: Lanes, scheme: Scheme, named: dict[str, torch.nn.Parameter],
-                 options: dict[str, Any]) -> None:
+                 options: HookOptions) -> None:
         self.scheme, self._options = scheme, options
         self._names = {parameter: name for name, parameter in named.items()}
         self.reducers: dict[int, Reducer] = {}
@@ -99,7 +111,7 @@ class DDPHook:
                 self._start(group)
 
     def _end_step(self, error: Exception | None) -> Exception | None:
-        """End the step of groups that lack gradients; the error that says so, if there was none."""
+        """End the step of groups that lack gradients; return the first error."""
         self._step += 1
         late = [group for group in self._groups if group.missing]
         if late and error is None:
@@ -190,7 +202,7 @@ class DDPHook:
 
     # -- state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """This rank's error memories, and the names of their parameters: every rank saves its own.
 
         A resumed training has the same bits. A state from before the first compressed step is empty: a hook that loads
@@ -209,7 +221,7 @@ class DDPHook:
                   for group in groups]
         return {"step": min(self._step, ARRANGED), "layout": [list(group.names) for group in groups], "states": states}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken, whatever buckets DDP has now (collective).
 
         Raises
@@ -228,13 +240,14 @@ class DDPHook:
             reducers[group.number].load_state_dict(state)
         self._groups, self.reducers = groups, reducers
         self._group_of = {parameter: group for group in groups for parameter in group.parameters}
-        self._step = int(state_dict["step"]) if groups else 0
+        self._step = int(cast(State, state_dict)["step"]) if groups else 0
 
-    def _taken(self, state_dict: Mapping[str, Any]) -> tuple[list[Group], list[dict[str, Any]]]:
+    def _taken(self, state_dict: Mapping[str, object]) -> tuple[list[Group], list[dict[str, object]]]:
         """The groups of a state, and the states of their reducers."""
         if absent := [key for key in ("step", "layout", "states") if key not in state_dict]:
             raise InvalidArgument(f"the state must be of ddp_hook's state_dict, it lacks {', '.join(absent)}")
-        layout, states = state_dict["layout"], state_dict["states"]
+        saved = cast(State, state_dict)
+        layout, states = saved["layout"], saved["states"]
         if len(states) != len(layout):
             raise InvalidArgument(f"the state must be of {len(layout)} reducers, one a bucket, got {len(states)}")
         known = {name: parameter for parameter, name in self._names.items()}

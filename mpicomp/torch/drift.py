@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
 
+from ..comm.comm import Comm
 from ..comm.safety.agreement import sides
 from ..errors import Disagreement
 
@@ -20,23 +20,23 @@ REMEDY = (
 )
 
 
-Compared = tuple[int, list[dict[str, Any]]]  # the number of steps, and the hyper-parameters of each group
+Compared = tuple[int, list[dict[str, object]]]  # the number of steps, and the hyper-parameters of each group
 
 
 def compared(optimizer: torch.optim.Optimizer, steps: int) -> Compared:
-    """What this rank compares with the others."""
+    """Values that this rank compares with the others'."""
     return steps, [{name: plain(group[name]) for name in SCHEDULED if name in group}
                    for group in optimizer.param_groups]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """A number as a Python float, however a rank holds it; of anything else its type."""
     if type(value) is float:
         return value
     if isinstance(value, tuple | list):
         return tuple(plain(one) for one in value)
     try:
-        return float(value)
+        return float(value)  # type: ignore[arg-type]  # if it is a number, which the exception tells
     except (TypeError, ValueError, RuntimeError):
         return type(value).__name__
 
@@ -48,12 +48,12 @@ def checksum(mine: Compared) -> np.ndarray:
 
 
 def is_common(maxima: np.ndarray) -> bool:
-    """Whether all ranks had the checksum whose bytes' maxima these are."""
+    """Return True if all ranks had the checksum whose bytes' maxima these are."""
     greatest, least = np.split(maxima, 2)
     return bool((greatest == ~least).all())
 
 
-def disagreement(comm: Any, mine: Compared) -> Disagreement:
+def disagreement(comm: Comm, mine: Compared) -> Disagreement:
     """The error of ranks that compared and differ (collective)."""
     everyone = comm.allgather(mine)
     steps = [f"{count} steps" for count, _ in everyone]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from ..ops import ops_for
 from ..ops.device import device_of
 from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
+from ..types import Array
 from .drift import CHECKSUM_BYTES, Compared, checksum, is_common
 from .flat import FlatBucket, Named, as_array, plan
 from .lanes import Lanes
-from .settings import is_traced
+from .settings import Options, is_traced
 
 HOST = np.empty(0)  # whose operations gradients on the host take
 REFUSED = 2  # what a flag says; 1: not finite
@@ -45,15 +46,15 @@ class Exchange:
     overlap : bool
         Exchange a bucket as soon as it is full; else all of them when ``finish`` is called.
     nonfinite : {"raise", "skip", "allow"}
-        With ``skip`` NaN or infinity in any bucket of any rank leaves out the exchange of all, or its result where
-        nothing is remembered of it.
+        With ``skip`` NaN or infinity in any bucket of any rank leaves out the exchange of all, or its result if the
+        scheme remembers nothing of it.
     options : dict
         Further ones of ``Reducer``; ``densities`` may name any parameter.
     """
 
     def __init__(self, named: Named, lanes: Lanes, scheme: Scheme, bucket_bytes: int, overlap: bool, nonfinite: str,
-                 options: dict[str, Any]) -> None:
-        densities = dict(options.pop("densities", None) or {})
+                 options: Options) -> None:
+        given = options.get("densities") or {}
         self._memory = scheme.parts(1)[0][0]  # whose kind knows in which steps nothing is sent
         # A memory that has taken part of a step in cannot give it back: then all ranks look at all buckets first.
         self._looks_first = nonfinite == "skip" and remembers(scheme)
@@ -62,12 +63,12 @@ class Exchange:
         lanes.open(several, eager=overlap and not self._looks_first and self.comm.size > 1)
         self.remembers = self._memory.remembers or bool(scheme.parts(1).exchange.required_state)
         self.buckets = [FlatBucket(bucket) for bucket in plan(named, bucket_bytes)]
-        self.reducers = [
-            Reducer(self._lanes.comms[self._lanes.of(i)], scheme_for(scheme, i, bucket.names, named),
-                    nonfinite=nonfinite,
-                    densities={name: densities[name] for name in bucket.names if name in densities}, **options)
-            for i, bucket in enumerate(self.buckets)
-        ]
+        self.reducers: list[Reducer] = []
+        for i, bucket in enumerate(self.buckets):
+            densities = {name: value for name, value in given.items() if name in bucket.names}
+            own: Options = {**options, "densities": densities}
+            self.reducers.append(Reducer(self._lanes.comms[self._lanes.of(i)],
+                                         scheme_for(scheme, i, bucket.names, named), nonfinite=nonfinite, **own))
         self.places = {parameter: (i, at) for i, bucket in enumerate(self.buckets)
                        for at, parameter in enumerate(bucket.parameters)}
         self.begin()
@@ -76,7 +77,7 @@ class Exchange:
         """Begin the next step: no gradient is there."""
         self._there = [[False] * len(bucket.names) for bucket in self.buckets]
         self._missing = [len(bucket.names) for bucket in self.buckets]
-        self._streams: list[set[Any]] = [set() for _ in self.buckets]  # of a GPU, that wrote into each
+        self._streams: list[set[torch.cuda.Stream]] = [set() for _ in self.buckets]  # of a GPU, that wrote into each
         self._refused: dict[int, Exception] = {}  # why a bucket could not take one of this rank's gradients
         self._pending: list[Pending] = []
         self._failed: set[int] = set()
@@ -129,14 +130,14 @@ class Exchange:
         return self._idle
 
     def view(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """Where a parameter's gradient lies, and after ``finish`` its mean."""
+        """Return a parameter's gradient, which is the mean after ``finish``."""
         i, at = self.places[parameter]
         return self.buckets[i].views[at]
 
     def _fill(self, factor: float) -> set[torch.nn.Parameter]:
-        """Zero, or what ``no_sync`` has gathered, for gradients that backward did not bring; who has none at all.
+        """Fill in gradients that backward did not bring: zero, or the sum of ``no_sync``.
 
-        A frozen parameter has none, whatever an earlier step has left.
+        Return the parameters without a gradient. A frozen parameter has none, even if an earlier step has left one.
         """
         unused = set()
         for parameter, (i, at) in self.places.items():
@@ -149,14 +150,15 @@ class Exchange:
         return unused
 
     def _write(self, i: int, at: int, gradient: torch.Tensor | None, factor: float) -> None:
-        """Write a gradient (None: zero) to its place. What is wrong with it is told to all ranks by the bucket's step,
-        for which the others wait; where that is silent, at the end.
+        """Write a gradient (None: zero) to its place.
+
+        The bucket's step, for which the others wait, raises an error of it on all ranks; a silent step, at the end.
         """
         bucket = self.buckets[i]
         try:
             if gradient is not None:
                 bucket.put(at, gradient.detach(), factor)
-        except Exception as error:  # whatever it is: the other ranks wait
+        except Exception as error:  # of any kind: the other ranks wait
             self._refused.setdefault(i, error)
             gradient = None
         if gradient is None:
@@ -176,13 +178,13 @@ class Exchange:
             raise failure
 
     def _share(self, flags: np.ndarray, nonfinite: int) -> None:
-        """Whether a gradient anywhere is refused or not finite, which parameters are used, the checksum's maxima."""
+        """Combine over ranks: gradients refused or not finite, parameters in use, the checksum's maxima."""
         flags[0] = REFUSED if self._refused else nonfinite
         if self.comm.size > 1:
             self.comm.allreduce_in_place(flags, op="max")
 
     def _refuse(self, flags: np.ndarray) -> None:
-        """Refuse on all ranks what could not be told before."""
+        """Raise on all ranks the errors that no step has raised."""
         if flags[0] == REFUSED:
             self.comm.fail_together(next(iter(self._refused.values()), None))
         self.alike = is_common(flags[-CHECKSUM_BYTES:])
@@ -194,7 +196,7 @@ class Exchange:
             events = [stream.record_event() for stream in self._streams[i]]
             self._pending.append(self._lanes.start(self._lanes.of(i), self._average, i, events))
 
-    def _average(self, i: int, events: list[Any]) -> None:
+    def _average(self, i: int, events: list[torch.cuda.Event]) -> None:
         """Replace a bucket by its mean over the ranks; nothing after one of this lane's that failed on all ranks."""
         lane = self._lanes.of(i)
         if lane in self._failed:
@@ -203,8 +205,8 @@ class Exchange:
                 self.buckets[i].names, self.buckets[i].parameters, strict=True) if parameter in self._idle):
             self._reduce(i, lane, events)
 
-    def _reduce(self, i: int, lane: int, events: list[Any]) -> None:
-        arrays: Any = self.buckets[i].arrays
+    def _reduce(self, i: int, lane: int, events: list[torch.cuda.Event]) -> None:
+        arrays: Mapping[str, Array] = self.buckets[i].arrays
         if i in self._refused and not self._memory.is_local(self.reducers[i].step):
             arrays = Refused(self._refused[i])
         try:
@@ -221,16 +223,16 @@ class Exchange:
             raise
 
 
-class Refused(Mapping[str, Any]):
-    """What a Reducer gets in the place of gradients that cannot be had: the error, which it tells to all ranks."""
+class Refused(Mapping[str, Array]):
+    """Stand-in for gradients that were refused: raises their error in a Reducer, which raises it on all ranks."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> NoReturn:
         raise self._error
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         raise self._error
 
     def __len__(self) -> int:
@@ -238,7 +240,7 @@ class Refused(Mapping[str, Any]):
 
 
 class Alone:
-    """The exchange of a rank that has nobody to average with, by a scheme that changes nothing: no copy is made."""
+    """The exchange of a single rank by a scheme that changes nothing: no copy is made."""
 
     def __init__(self, named: Named, nonfinite: str) -> None:
         self.reducers: list[Reducer] = []
@@ -250,7 +252,7 @@ class Alone:
         """Nothing to prepare."""
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
-        """The gradient stays where it is."""
+        """Leave the gradient in place."""
 
     def finish(self, factor: float, mine: Compared) -> set[torch.nn.Parameter]:
         """Look for NaN and infinity."""
@@ -264,7 +266,7 @@ class Alone:
 
 
 def is_finite(gradient: torch.Tensor) -> bool:
-    """Whether a tensor holds neither NaN nor infinity."""
+    """Return True if a tensor holds neither NaN nor infinity."""
     if gradient.is_cuda or not gradient.is_contiguous() or gradient.dtype not in (torch.float32, torch.float64):
         return bool(torch.isfinite(gradient).all())
     return not ops_for(HOST).count_nonfinite(gradient.detach().numpy().ravel())[0]
@@ -282,13 +284,13 @@ def scheme_for(scheme: Scheme, i: int, names: list[str], named: Named) -> Scheme
 
 
 def remembers(scheme: Scheme) -> bool:
-    """Whether a step leaves something behind that the next one reads."""
+    """Return True if a step leaves state for the next one."""
     parts = scheme.parts(1)
     return parts.memories[0].stateful or parts.exchange.stateful or parts.schedule.stateful
 
 
 def sends_all(scheme: Scheme) -> bool:
-    """Whether the mean over one worker is its gradient, bit for bit."""
+    """Return True if the mean over one worker is its gradient, bit for bit."""
     parts, values = scheme.part_names, scheme.options.get("values")
     plain = (parts["memory"], parts["selector"], parts["codec"], parts["exchange"]) == ("none", "all", "float", "dense")
     return plain and values in ("same", "float64")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.device import device_of
+from ..types import Array
 
 Named = list[tuple[str, torch.nn.Parameter]]
 
@@ -87,20 +87,22 @@ def in_c_order(parameter: torch.Tensor) -> bool:
     return parameter.is_contiguous() or torch.empty_like(parameter, device="meta").stride() != parameter.stride()
 
 
-def named_arrays(flat: torch.Tensor, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+def named_arrays(flat: torch.Tensor, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> dict[str, Array]:
     """Parts of a flat tensor, in the order of ``names``, as NumPy or CuPy arrays of its memory."""
-    vector, arrays, at = as_array(flat), {}, 0
+    vector, at = as_array(flat), 0
+    arrays: dict[str, Array] = {}
     for name, shape in zip(names, shapes, strict=True):
         stop = at + math.prod(shape)
         arrays[name], at = vector[at:stop].reshape(tuple(shape)), stop
     return arrays
 
 
-def as_array(flat: torch.Tensor) -> Any:
-    """A contiguous 1-D tensor as a NumPy array, or as a CuPy array where it lies on a GPU; no copy."""
+def as_array(flat: torch.Tensor) -> Array:
+    """A contiguous 1-D tensor as a NumPy array, or as a CuPy array if it is on a GPU; no copy."""
     flat = flat.detach()
     device = device_of(flat)
-    return flat.numpy() if device is None else device.flat(flat)
+    array: Array = flat.numpy() if device is None else device.flat(flat)
+    return array
 
 
 def finished(tensor: torch.Tensor) -> None:
@@ -115,7 +117,7 @@ def plan(named: Named, bucket_bytes: int) -> list[Named]:
     A bucket is full when it has ``bucket_bytes``; its parameters share device and dtype of computation and stand in
     the model's order. All ranks plan alike, since they have compared names, shapes and dtypes.
     """
-    open_: dict[Any, Named] = {}
+    open_: dict[tuple[torch.device, torch.dtype], Named] = {}
     full: list[Named] = []
     for name, parameter in reversed(named):
         key = parameter.device, COMPUTE[parameter.dtype]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import ParamSpec
 
 from ..comm.comm import Comm
+from ..comm.job import Intracomm
 from ..comm.nonblocking import Pending, Worker, done_at_once, threads_allowed
 from ..errors import MpicompError
 
+P = ParamSpec("P")
 # Exchanges at once: where one agrees, or computes, another one's vectors are on the wire. PyTorch's Gloo has as many.
 LANES = 2
 
@@ -32,7 +34,7 @@ class Lanes:
         The lanes': without threads ``control`` alone.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Intracomm) -> None:
         self.control = Comm(comm)
         self.comms = [self.control]
         self.threaded = False
@@ -53,9 +55,9 @@ class Lanes:
         Parameters
         ----------
         several : bool
-            Whether more than one will do: not for gradients on GPUs, nor a trace, which tells what one thread does.
+            Make more than one: not for gradients on GPUs, nor for a trace, which records one thread.
         eager : bool
-            Whether there are to be threads; there are none where MPI does not allow them, either.
+            Make threads, if MPI allows them.
         """
         self.threaded = eager and threads_allowed(self.control)
         if not self.threaded:
@@ -69,11 +71,10 @@ class Lanes:
         """The lane of a bucket of this ``number``."""
         return number % len(self.comms)
 
-    def start(self, lane: int, function: Callable[..., None], *arguments: Any) -> Pending:
+    def start(self, lane: int, function: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> Pending:
         """Begin a call on a lane, behind those that were begun there before; without threads it is done at once."""
-        if self.threaded:
-            return self._workers[lane].start(function, *arguments)
-        return done_at_once(function, *arguments)
+        begin = self._workers[lane].start if self.threaded else done_at_once
+        return begin(function, *arguments, **options)
 
     def close(self) -> None:
         """End the threads when they are through; free the communicators."""

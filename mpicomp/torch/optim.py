@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ..errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+
+Loss = TypeVar("Loss")
 
 
 class LARS(torch.optim.Optimizer):
@@ -20,7 +25,7 @@ class LARS(torch.optim.Optimizer):
     Reference: You et al., Large Batch Training of Convolutional Networks, 2017, algorithm 1.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.9, weight_decay: float = 0.0,
+    def __init__(self, params: ParamsT, lr: float, momentum: float = 0.9, weight_decay: float = 0.0,
                  trust_coefficient: float = 0.001, eps: float = 1e-8) -> None:
         _check_positive(lr=lr, trust_coefficient=trust_coefficient)
         _check_from_zero(momentum=momentum, weight_decay=weight_decay, eps=eps)
@@ -28,7 +33,7 @@ class LARS(torch.optim.Optimizer):
                                   "trust_coefficient": trust_coefficient, "eps": eps})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:  # type: ignore[override]
         loss = _loss(closure)
         for group, parameter, gradient in _gradients(self):
             decay, size, length = group["weight_decay"], parameter.norm(), gradient.norm()
@@ -50,7 +55,7 @@ class LAMB(torch.optim.Optimizer):
     Reference: You et al., Large Batch Optimization for Deep Learning, ICLR 2020, algorithm 2, phi the identity.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+    def __init__(self, params: ParamsT, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-6, weight_decay: float = 0.0) -> None:
         _check_positive(lr=lr)
         _check_from_zero(eps=eps, weight_decay=weight_decay)
@@ -59,7 +64,7 @@ class LAMB(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:  # type: ignore[override]
         loss = _loss(closure)
         for group, parameter, gradient in _gradients(self):
             state, (beta1, beta2) = self.state[parameter], group["betas"]
@@ -96,7 +101,7 @@ class SAM(torch.optim.Optimizer):
         self.param_groups, self.state = base_optimizer.param_groups, base_optimizer.state
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:  # type: ignore[override]
         if closure is None:
             raise InvalidArgument("SAM.step needs a closure that clears gradients, computes the loss, calls backward")
         gradients = list(_gradients(self))
@@ -114,12 +119,12 @@ class SAM(torch.optim.Optimizer):
         self.base_optimizer.step()
         return loss
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         self.base_optimizer.load_state_dict(state_dict)
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
 
 
-def _loss(closure: Callable[[], Any] | None) -> Any:
+def _loss(closure: Callable[[], Loss] | None) -> Loss | None:
     if closure is None:
         return None
     with torch.enable_grad():

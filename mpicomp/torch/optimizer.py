@@ -6,11 +6,12 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 import torch
 
+from ..comm.job import Intracomm
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..reducer.reducer import Reducer
@@ -21,8 +22,12 @@ from .drift import compared, disagreement
 from .exchange import Alone, Exchange, sends_all
 from .lanes import Lanes
 from .refusals import check_graph, check_momentum
-from .settings import Settings, settle
+from .settings import Options, Settings, settle
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Loss = torch.Tensor | float  # of a closure
 # Left out: a scaler goes on to the next backward, or, if the optimizer is fused, calls step() first.
 FRESH, RUNNING, DONE, LEFT_OUT = "fresh", "running", "done", "left out"
 UNSTEPPED = (
@@ -31,19 +36,26 @@ UNSTEPPED = (
 )
 
 
+class State(TypedDict):
+    """State of the buckets' reducers."""
+
+    layout: list[list[str]]  # names by bucket
+    states: list[dict[str, object]]
+
+
 class OfInner:
     """An attribute of the wrapped optimizer, read, set and deleted there."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, wrapper: Any, owner: type | None = None) -> Any:
+    def __get__(self, wrapper: DistributedOptimizer | None, owner: type | None = None) -> object:
         return self if wrapper is None else getattr(wrapper.optimizer, self._name)
 
-    def __set__(self, wrapper: Any, value: Any) -> None:
+    def __set__(self, wrapper: DistributedOptimizer, value: object) -> None:
         setattr(wrapper.optimizer, self._name, value)
 
-    def __delete__(self, wrapper: Any) -> None:
+    def __delete__(self, wrapper: DistributedOptimizer) -> None:
         delattr(wrapper.optimizer, self._name)
 
 
@@ -67,7 +79,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Size of a bucket, in bytes of gradients; by default a sixth of the model, within 128 KiB and 25 MiB. A scheme
         with ``layers=whole`` selects in each bucket; a bucket as large as the model makes that the whole model.
     overlap : bool
-        Exchange while backward goes on, where MPI gives MPI_THREAD_MULTIPLE; the results are the same without.
+        Exchange while backward goes on, if MPI gives MPI_THREAD_MULTIPLE; the results are the same without.
     grad_scaler : torch.amp.GradScaler, optional
         The one in use. Schemes then see unscaled gradients, and an overflow on any rank is one on every rank: the
         scaler leaves out the step, and error memory stays as it was. Implies ``nonfinite="skip"``.
@@ -82,7 +94,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Attributes
     ----------
     skipped : bool
-        Whether the last gradients were left out.
+        True if the last gradients were left out.
 
     Raises
     ------
@@ -109,9 +121,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer,
-                 named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | Iterable[torch.nn.Parameter], comm: Any,
-                 scheme: str | Scheme = "dense", *, bucket_bytes: int | None = None, overlap: bool = True,
-                 grad_scaler: Any = None, nonfinite: str = "raise", broadcast: bool = True, **options: Any) -> None:
+                 named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | Iterable[torch.nn.Parameter],
+                 comm: Intracomm, scheme: str | Scheme = "dense", *, bucket_bytes: int | None = None,
+                 overlap: bool = True, grad_scaler: torch.amp.GradScaler | None = None, nonfinite: str = "raise",
+                 broadcast: bool = True, **options: Unpack[Options]) -> None:
         self.optimizer, self._lanes = optimizer, Lanes(comm)
         with self._lanes.closed_if_refused() as own:
             settings: Settings = run_collectively(own, lambda: settle(
@@ -130,7 +143,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
                        for _, parameter in settings.named]  # PyTorch gives that method no types
 
-    def _made(self, settings: Settings, overlap: bool, options: dict[str, Any]) -> Alone | Exchange:
+    def _made(self, settings: Settings, overlap: bool, options: Options) -> Alone | Exchange:
         named, scheme, nonfinite = settings.named, settings.scheme, settings.nonfinite
         if self._lanes.control.size == 1 and sends_all(scheme) and not options:
             return Alone(named, nonfinite)
@@ -148,7 +161,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self.optimizer.state
 
     @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+    def defaults(self) -> dict[str, object]:  # type: ignore[override]
         return self.optimizer.defaults
 
     # A GradScaler sets these on the object it is given; a fused optimizer reads them on itself.
@@ -171,7 +184,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self.optimizer!r})"
 
-    def add_param_group(self, group: dict[str, Any]) -> None:
+    def add_param_group(self, group: dict[str, object]) -> None:
         raise InvalidArgument("parameters cannot be added: add them to the optimizer before DistributedOptimizer")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -212,15 +225,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._begin()
         self._finish()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the optimizer step by the mean gradients; nothing where they were left out.
+    def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:  # type: ignore[override]
+        """Let the optimizer step by the mean gradients; do nothing if they were left out.
 
         A ``closure`` recomputes the loss and calls backward; the optimizer gets the mean loss over all ranks. If the
         gradients of any of its evaluations are left out, the whole step is.
         """
         if closure is None and self._phase not in (DONE, LEFT_OUT):
             raise InvalidArgument("step() needs gradients: call backward() outside no_sync() before every step(); "
-                                  "synchronize() where a rank has no data")
+                                  "synchronize() if a rank has no data")
         if closure is not None:
             self._check_stepped("step(closure)")
         check_graph(self.optimizer, self._mine)
@@ -230,22 +243,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return self._step_by(self._averaged(closure))
         return None if self.skipped else self.optimizer.step()
 
-    def _step_by(self, averaged: Callable[[], Any]) -> Any:
+    def _step_by(self, averaged: Callable[[], torch.Tensor]) -> Loss:
         kept = Kept(self.optimizer) if self._skips else None
         try:
-            return self.optimizer.step(averaged)
+            return self.optimizer.step(cast("Callable[[], float]", averaged))
         except LeftOut as left:
             if kept is not None:
                 kept.restore()
             return left.loss
 
     def _check_stepped(self, call: str) -> None:
-        """Refuse to lose gradients that no step has used: what was sent of them has left the error memory."""
+        """Refuse to lose gradients that no step has used: the values sent have left the error memory."""
         if self._phase == DONE and self._exchange.remembers and not self.skipped:
             raise InvalidArgument(f"{call} needs a step() before it: the gradients of the last backward() were "
                                   f"exchanged, and what was sent of them has left the error memory. {UNSTEPPED}")
 
-    def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _averaged(self, closure: Callable[[], Loss]) -> Callable[[], torch.Tensor]:
         def averaged() -> torch.Tensor:
             self._phase = FRESH
             with torch.enable_grad():
@@ -304,7 +317,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """The buckets' reducers by name, for ``mpicomp.checkpoint``."""
         return {f"bucket {i}": reducer for i, reducer in enumerate(self._exchange.reducers)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The optimizer's state, and under ``reducers`` this rank's error memories: every rank saves its own."""
         self._check_stepped("state_dict()")
         states = [{key: to_tensor(value) for key, value in reducer.state_dict().items()}
@@ -312,7 +325,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         layout = [bucket.names for bucket in self._exchange.buckets]
         return {**self.optimizer.state_dict(), "reducers": {"layout": layout, "states": states}}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken (collective).
 
         Raises
@@ -326,10 +339,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             reducer.load_state_dict(one)
         self._phase, self._steps = FRESH, 0
 
-    def _taken(self, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _taken(self, state_dict: Mapping[str, object]) -> list[dict[str, object]]:
         """The states of the reducers, of a state that the optimizer has taken."""
         own = dict(state_dict)
-        saved = own.pop("reducers", None)
+        saved = cast("State | None", own.pop("reducers", None))
         if saved is None:
             raise InvalidArgument("the state must have the reducers' under 'reducers'; a plain optimizer's goes into "
                                   "the wrapped one: .optimizer.load_state_dict")
@@ -353,10 +366,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._lanes.close()
 
 
-def to_tensor(value: Any) -> Any:
+def to_tensor(value: object) -> object:
     """NumPy arrays as tensors, which ``torch.load`` reads without unpickling."""
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
-def from_tensor(value: Any) -> Any:
+def from_tensor(value: object) -> object:
     return value.cpu().numpy() if isinstance(value, torch.Tensor) else value

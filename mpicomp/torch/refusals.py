@@ -1,4 +1,4 @@
-"""What ``DistributedOptimizer`` refuses, before and during training."""
+"""Checks of ``DistributedOptimizer``, before and during training."""
 
 from __future__ import annotations
 

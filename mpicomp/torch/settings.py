@@ -6,20 +6,36 @@ Whatever decides the number or the order of collectives is in that text. Ranks c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 
 from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
+from ..schemes.timing import Trace
 from .flat import Named, bucket_size
 from .refusals import check_momentum, check_nonfinite, check_parameters, trainable
 
 OPTIONS = ("algorithm", "densities", "measures", "trace")  # of a Reducer, beside those with arguments of their own
 
 
+class Options(TypedDict, total=False):
+    """Further options of a ``Reducer``, for ``DistributedOptimizer``."""
+
+    algorithm: str
+    densities: Mapping[str, float] | None
+    measures: int
+    trace: Trace | None
+
+
+class HookOptions(Options, total=False):
+    """Further options of a ``Reducer``, for ``ddp_hook``."""
+
+    nonfinite: str
+
+
 class Settings(NamedTuple):
-    """What a ``DistributedOptimizer`` is made with.
+    """Checked arguments of a ``DistributedOptimizer``.
 
     Attributes
     ----------
@@ -27,21 +43,21 @@ class Settings(NamedTuple):
         All parameters, and those that require gradients.
     scaler : GradScaler or None
     text : str
-        What ranks must have in common, beside names, shapes and dtypes of the parameters.
+        Settings that must be the same on all ranks, beside names, shapes and dtypes of the parameters.
     """
 
     given: Named
     named: Named
     scheme: Scheme
     bucket_bytes: int
-    scaler: Any
+    scaler: torch.amp.GradScaler | None
     nonfinite: str
     text: str
 
 
-def settle(optimizer: torch.optim.Optimizer, parameters: Any, scheme: str | Scheme, bucket_bytes: int | None,
-           grad_scaler: Any, nonfinite: str, options: dict[str, Any], **others: bool) -> Settings:
-    """The settings of this rank, checked; ``others`` are flags that ranks must have in common."""
+def settle(optimizer: torch.optim.Optimizer, parameters: object, scheme: str | Scheme, bucket_bytes: int | None,
+           grad_scaler: torch.amp.GradScaler | None, nonfinite: str, options: Options, **others: bool) -> Settings:
+    """Check the settings of this rank; ``others`` are flags that must be the same on all ranks."""
     given, parsed = pairs(parameters), Scheme.parse(scheme)
     named = trainable(given)
     check_parameters(optimizer, named)
@@ -59,20 +75,20 @@ def settle(optimizer: torch.optim.Optimizer, parameters: Any, scheme: str | Sche
     flags = " ".join(f"{name}={value}" for name, value in others.items())
     text = (f"DistributedOptimizer of {type(optimizer).__name__} of groups {groups} on {', '.join(devices)} "
             f"scheme={parsed} bucket_bytes={nbytes} grad_scaler={scaler is not None} {flags} "
-            f"{options_text({'nonfinite': nonfinite, **options})}")
+            f"{options_text({**options, 'nonfinite': nonfinite})}")
     policy = "skip" if scaler is not None and nonfinite == "raise" else nonfinite
     return Settings(given, named, parsed, nbytes, scaler, policy, text)
 
 
-def settle_hook(scheme: str | Scheme, parameters: Any, options: dict[str, Any]) -> tuple[Scheme, Named, str]:
-    """Scheme and parameters of a rank's ``ddp_hook``, checked, and the text that ranks compare."""
+def settle_hook(scheme: str | Scheme, parameters: object, options: HookOptions) -> tuple[Scheme, Named, str]:
+    """Check a rank's arguments of ``ddp_hook``; return scheme, parameters and the text that ranks compare."""
     parsed, given = Scheme.parse(scheme), pairs(parameters)
     check_names(given, parsed)
     check_nonfinite(options.get("nonfinite", "raise"))
     return parsed, given, f"ddp_hook scheme={parsed} {options_text(options)}"
 
 
-def pairs(parameters: Any) -> Named:
+def pairs(parameters: object) -> Named:
     """(name, parameter) of ``model.named_parameters()``; of ``model.parameters()`` with numbers as names."""
     if isinstance(parameters, str | Mapping) or not isinstance(parameters, Iterable):
         raise InvalidArgument(_unlike(parameters))
@@ -85,7 +101,7 @@ def pairs(parameters: Any) -> Named:
     return named
 
 
-def _unlike(given: Any) -> str:
+def _unlike(given: object) -> str:
     return f"named_parameters must be model.named_parameters() or model.parameters(), got a {type(given).__name__}"
 
 
@@ -101,9 +117,9 @@ def check_names(given: Named, scheme: Scheme) -> None:
                               "model.named_parameters()")
 
 
-def options_text(options: dict[str, Any]) -> str:
-    """Options for a Reducer, as ranks compare them; refuses those that cannot be passed on."""
-    values = {"nonfinite": "raise", "algorithm": "auto", "measures": 0, **options}
+def options_text(options: HookOptions) -> str:
+    """Return the options for a Reducer as ranks compare them; refuse unknown ones."""
+    values: dict[str, object] = {"nonfinite": "raise", "algorithm": "auto", "measures": 0, **options}
     if unknown := [name for name in options if name not in ("nonfinite", *OPTIONS)]:
         raise InvalidArgument(f"no option {', '.join(unknown)}: the options are {', '.join(OPTIONS)}")
     densities = dict(sorted((options.get("densities") or {}).items()))
@@ -111,7 +127,7 @@ def options_text(options: dict[str, Any]) -> str:
     return f"{plain} densities={densities} trace={is_traced(options)}"
 
 
-def is_traced(options: dict[str, Any]) -> bool:
-    """Whether the options have a recorder that records."""
+def is_traced(options: Options) -> bool:
+    """Return True if the options have a recorder that records."""
     trace = options.get("trace")
     return trace is not None and bool(trace.enabled)
