@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -18,7 +18,7 @@ from .arrivals import Arrival, Group, gathered, same, scatter
 from .exchange import SEED_STEP
 from .flat import COMPUTE, as_array, named_arrays
 from .lanes import Lanes
-from .optimizer import from_tensor, to_tensor
+from .optimizer import State, loaded_states, saved_states
 from .settings import HookOptions, is_traced, settle_hook
 
 if TYPE_CHECKING:
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 ARRANGED = 3  # steps; DDP rebuilds its buckets at most once, before the third
 
 
-class State(TypedDict):
+class HookState(State):
     """State of a hook."""
 
     step: int
-    layout: list[list[str]]  # names by group
-    states: list[dict[str, object]]
 
 
 def ddp_hook(comm: Intracomm, scheme: str | Scheme = "dense",
@@ -217,8 +215,7 @@ class DDPHook:
         if any(parameter not in self._names for group in groups for parameter in group.parameters):
             raise InvalidArgument("a state needs the names of all parameters: ddp_hook(comm, scheme, "
                                   "model.named_parameters())")
-        states = [{key: to_tensor(value) for key, value in self.reducers[group.number].state_dict().items()}
-                  for group in groups]
+        states = saved_states(self.reducers[group.number] for group in groups)
         return {"step": min(self._step, ARRANGED), "layout": [list(group.names) for group in groups], "states": states}
 
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
@@ -240,22 +237,20 @@ class DDPHook:
             reducers[group.number].load_state_dict(state)
         self._groups, self.reducers = groups, reducers
         self._group_of = {parameter: group for group in groups for parameter in group.parameters}
-        self._step = int(cast(State, state_dict)["step"]) if groups else 0
+        self._step = int(cast(HookState, state_dict)["step"]) if groups else 0
 
     def _taken(self, state_dict: Mapping[str, object]) -> tuple[list[Group], list[dict[str, object]]]:
         """The groups of a state, and the states of their reducers."""
         if absent := [key for key in ("step", "layout", "states") if key not in state_dict]:
             raise InvalidArgument(f"the state must be of ddp_hook's state_dict, it lacks {', '.join(absent)}")
         saved = cast(State, state_dict)
-        layout, states = saved["layout"], saved["states"]
-        if len(states) != len(layout):
-            raise InvalidArgument(f"the state must be of {len(layout)} reducers, one a bucket, got {len(states)}")
+        layout, states = saved["layout"], loaded_states(saved)
         known = {name: parameter for parameter, name in self._names.items()}
         if unknown := [name for names in layout for name in names if name not in known]:
             raise InvalidArgument(f"the state must be of parameters that ddp_hook was given as named_parameters, got "
                                   f"{', '.join(unknown)}: pass named_parameters() of the same model")
         groups = [Group(number, [known[name] for name in names], names) for number, names in enumerate(layout)]
-        return groups, [{key: from_tensor(value) for key, value in state.items()} for state in states]
+        return groups, states
 
     def close(self) -> None:
         """End the threads and free the communicators (collective)."""

@@ -37,7 +37,7 @@ UNSTEPPED = (
 
 
 class State(TypedDict):
-    """State of the buckets' reducers."""
+    """States of reducers, one per bucket."""
 
     layout: list[list[str]]  # names by bucket
     states: list[dict[str, object]]
@@ -320,9 +320,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, object]:
         """The optimizer's state, and under ``reducers`` this rank's error memories: every rank saves its own."""
         self._check_stepped("state_dict()")
-        states = [{key: to_tensor(value) for key, value in reducer.state_dict().items()}
-                  for reducer in self._exchange.reducers]
         layout = [bucket.names for bucket in self._exchange.buckets]
+        states = saved_states(self._exchange.reducers)
         return {**self.optimizer.state_dict(), "reducers": {"layout": layout, "states": states}}
 
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
@@ -350,9 +349,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if got != layout:
             raise InvalidArgument(f"the state must be of buckets {layout}, got {got}: use the same model, "
                                   "number of ranks (one or several) and bucket_bytes")
-        states = [{key: from_tensor(value) for key, value in one.items()} for one in saved["states"]]
-        if len(states) != len(layout):
-            raise InvalidArgument(f"the state must be of {len(layout)} reducers, one a bucket, got {len(states)}")
+        states = loaded_states(saved)
         try:
             self.optimizer.load_state_dict(own)
         except (ValueError, KeyError) as error:
@@ -366,10 +363,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._lanes.close()
 
 
-def to_tensor(value: object) -> object:
-    """NumPy arrays as tensors, which ``torch.load`` reads without unpickling."""
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+def saved_states(reducers: Iterable[Reducer]) -> list[dict[str, object]]:
+    """States of reducers; tensors take the place of arrays, as ``torch.load`` reads them without unpickling."""
+    return [{name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+             for name, value in reducer.state_dict().items()} for reducer in reducers]
 
 
-def from_tensor(value: object) -> object:
-    return value.cpu().numpy() if isinstance(value, torch.Tensor) else value
+def loaded_states(saved: State) -> list[dict[str, object]]:
+    """The states that ``saved_states`` was given; there must be one per bucket of the layout."""
+    if len(saved["states"]) != len(saved["layout"]):
+        raise InvalidArgument(f"the state must be of {len(saved['layout'])} reducers, one a bucket, got "
+                              f"{len(saved['states'])}")
+    return [{name: value.cpu().numpy() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
+            for state in saved["states"]]
