@@ -213,7 +213,8 @@ class GhostOps:
 
     def bin_select(self, memory: Ghost | None, grad: Ghost, spans: Bounds, length: int, zeros: bool = True
                    ) -> Sized:
-        found: Sized = bin_select_in(self._bin_select, self.concatenate, memory, grad, spans, length)
+        select: Callable[..., Sized] = bin_select_in  # written for arrays
+        found = select(self._bin_select, self.concatenate, memory, grad, spans, length)
         if not zeros:
             self.work("gather", found.size)
             self.work("threshold", found.size)
