@@ -180,7 +180,8 @@ def test_nothing_is_copied(comm):
     reducer = Reducer(comm, "dense")
     reducer.reduce(bucket.arrays, out=bucket.arrays)
     layout = reducer._laid_out.bucket
-    for vector in (layout.flatten(bucket.arrays, None)[0], layout.flat_view(bucket.arrays)):
+    arrays = list(bucket.arrays.values())
+    for vector in (layout.flatten(arrays, None)[0], layout.flat_view(arrays)):
         assert vector.ctypes.data == bucket.flat.data_ptr()
         assert vector.size == bucket.flat.numel()
 
