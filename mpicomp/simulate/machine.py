@@ -93,11 +93,18 @@ def load(document: object, source: str) -> Machine:
     per_node = document.get("ranks_per_node", 1)
     if not isinstance(per_node, int) or per_node < 1:
         raise InvalidArgument(f"{source}: ranks_per_node must be a whole number from 1, got {per_node!r}")
-    kernels = document.get("kernels", {})
+    kernels, jitter, measured = (_table(document, name, source) for name in ("kernels", "jitter", "measured"))
     _refuse_unknown(set(kernels) - set(KERNELS), set(KERNELS), f"{source}, kernels")
-    kernels = {name: _number(value, f"kernels.{name}", source) for name, value in kernels.items()}
-    return Machine(between, within, per_node, kernels, _jitter(document.get("jitter", {}), source),
-                   document.get("measured", {}))
+    rates = {name: _number(value, f"kernels.{name}", source) for name, value in kernels.items()}
+    return Machine(between, within, per_node, rates, _jitter(jitter, source), measured)
+
+
+def _table(document: dict[str, object], name: str, source: str) -> dict[str, object]:
+    """The table of a name; empty if there is none."""
+    table = document.get(name, {})
+    if not isinstance(table, dict):
+        raise InvalidArgument(f"{source}: {name} must be a table, got {table!r}")
+    return table
 
 
 def _wire(table: object, name: str, source: str) -> Wire:
