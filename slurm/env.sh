@@ -9,7 +9,7 @@
 #MPICOMP_VENV=$HOME/venvs/mpicomp
 if [ -n "${MPICOMP_VENV:-}" ]; then source "$MPICOMP_VENV/bin/activate"; fi
 
-# 3. Threads: as many as the job has CPUs a rank. Since Slurm 22.05 srun no longer takes that number from sbatch.
+# 3. Threads: one per CPU of a rank. Since Slurm 22.05 srun no longer takes that number from sbatch.
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 export OMP_NUM_THREADS=$SRUN_CPUS_PER_TASK
 export OPENBLAS_NUM_THREADS=$SRUN_CPUS_PER_TASK
@@ -23,7 +23,7 @@ export OPENBLAS_NUM_THREADS=$SRUN_CPUS_PER_TASK
 export MPICOMP_TIMEOUT=${MPICOMP_TIMEOUT:-600}
 #export MPICOMP_TUNING=$HOME/mpicomp-tuning.json   # which all-reduce is the fastest here: mpicomp tune
 
-export PYTHONUNBUFFERED=1                       # what a killed job had to say is in its output
+export PYTHONUNBUFFERED=1                       # the last lines of a killed job are in its output
 
 # 6. When the job fails: those of its nodes whose slurmd does not answer, so that a lost node is not taken for a bug.
 lost_nodes() {
