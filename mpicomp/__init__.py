@@ -7,7 +7,7 @@ On one rank, which is its own mean; under ``mpirun`` the same lines run on all r
     >>> import mpicomp
     >>> comm = mpicomp.Comm(MPI.COMM_SELF)
     >>> x = np.arange(4.0)
-    >>> comm.Allreduce(MPI.IN_PLACE, x)  # mpi4py's call, by a faster schedule where there is one
+    >>> comm.Allreduce(MPI.IN_PLACE, x)  # mpi4py's call, by a faster schedule if there is one
     >>> reducer = mpicomp.Reducer(comm, "topk:density=0.25")
     >>> print(reducer.reduce(np.array([1.0, -5.0, 2.0, 4.0])))  # a quarter is sent, the rest is kept
     [ 0. -5.  0.  0.]

@@ -42,12 +42,12 @@ class RankLeft(MpicompError, RuntimeError):
 
 
 class SchemeWarning(UserWarning):
-    """Hardly anybody wants what is going to happen, though it is allowed; the text says what, and why."""
+    """An allowed choice has an effect that few users want; the text names the effect and its cause."""
 
 
 class InjectedFault(MpicompError, RuntimeError):
     """Raised because ``MPICOMP_FAULT`` asked for it."""
 
 
-# What h5py and json raise for files that are damaged, or made to harm; a reader tells its callers CorruptFile.
+# Raised by h5py and json for damaged or hostile files; a reader raises CorruptFile in their place.
 DAMAGE = (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, OverflowError, MemoryError)

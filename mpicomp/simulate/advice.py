@@ -142,12 +142,12 @@ def judge(lines: Sequence[Line]) -> Advice:
                        f"{faster} as one with {dense.what}.")
     text = f"Compress: a step with {scheme.what} is {gain:.2f} times as fast as one with {dense.what}."
     if beside < WORTH:
-        text += (f" But not where the exchange goes on beside the backward pass: there it is {beside:.2f} times as "
-                 "fast, and nothing worth the loss is gained.")
+        text += (f" But not if the exchange overlaps the backward pass: then it is {beside:.2f} times as "
+                 "fast, too little to be worth the loss.")
     else:
-        text += f" Where the exchange goes on beside the backward pass, {beside:.2f} times."
+        text += f" If the exchange overlaps the backward pass, {beside:.2f} times."
     if not scheme.published:
-        text += " What training loses by it is not in the table of published results: compare a run with one without."
+        text += " The table of published results has no accuracy cost for it: compare a run with one without."
     return replace(advice, compress=True, verdict=text)
 
 

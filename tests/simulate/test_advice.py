@@ -39,7 +39,7 @@ def test_a_long_computation_hides_a_dense_exchange():
     advice = advise(named("1M"), machine(125e6), 4, 2.0, SCHEMES)
     assert not advice.compress
     beside = advise(named("1M"), machine(125e6), 4, 0.1, SCHEMES)
-    assert beside.compress and "But not where the exchange goes on beside the backward pass" in beside.verdict
+    assert beside.compress and "But not if the exchange overlaps the backward pass" in beside.verdict
 
 
 @pytest.mark.parametrize("what", SCHEMES)
