@@ -49,7 +49,7 @@ def emulated_cuda():
 
 
 def runs_kernels(item: pytest.Item) -> bool:
-    """Whether a test runs kernels that may be those of a GPU."""
+    """Return True if a test runs kernels that a GPU can run instead of the emulator."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     here = parameters.get("ops") == "cuda" or ("ops" not in parameters and "emulated_cuda" in item.fixturenames)
     return here and item.get_closest_marker("emulation") is None

@@ -2,11 +2,14 @@
 // like before each of a kernel's accesses. GCC's own run time is not used: it does not know CUDA's rules
 // (cuda_knowledge.h), nor so many threads.
 //
-// Found are: two accesses of one byte that nothing orders, by two threads, at least one a write, not both atomic;
-// accesses neither within an array that the kernel was given nor in its block's shared memory; shared memory that is
-// read before anything is written there; exchanges in a warp that lanes have left; a grid that stands still; undefined
-// behaviour (GCC's -fsanitize=undefined calls handlers, which are here, too). A race is found in whatever order things
-// happened to run.
+// The checks find:
+// - races: two threads access the same byte without an order, at least one writes, and not both accesses are atomic;
+// - accesses outside both the kernel's arrays and its block's shared memory;
+// - reads of shared memory before any write to it;
+// - exchanges in a warp that some lanes have left;
+// - deadlocks: no thread of the grid can continue;
+// - undefined behaviour (this file defines the handlers that GCC's -fsanitize=undefined calls).
+// The checks find a race in any order in which the two accesses run.
 #pragma once
 
 #include "cuda_knowledge.h"
@@ -44,7 +47,7 @@ static std::string found;
 static std::set<std::pair<const char*, const char*>> told;
 constexpr std::size_t most_told = 10;
 
-// @...@ stands for a place in the library's code, which is made a line of the source where it is printed.
+// @...@ marks an address in the library's code; cuda_on_cpu.py replaces it by file and line of the source.
 static std::string place(const char* code) {
     Dl_info info;
     dladdr(reinterpret_cast<void*>(&place), &info);
@@ -236,7 +239,7 @@ void allow(const std::uintptr_t* begins, const std::uintptr_t* bytes, int n) {
     for (int i = 0; i < n; ++i) checks::arrays.emplace_back(begins[i], begins[i] + bytes[i]);
 }
 
-// What has been found since it was last asked: lines of text, "" where there is nothing.
+// Return the findings since the previous call as lines of text, or "" if there are none.
 extern "C" __attribute__((visibility("default"))) const char* findings() {
     static std::string given;
     given = checks::found;

@@ -1,4 +1,4 @@
-"""What the machine code of the passes over vectors costs, counted: instructions, and bytes on their way at once.
+"""Count instructions and bytes in flight in the machine code of the passes over vectors.
 
 ``python tests/ops/cuda_counts.py`` prints a table of docs/development/gpu.md. Needs NVRTC and nvdisasm
 (of the CUDA toolkit, or ``pip install nvidia-cuda-nvdisasm``), no device. A count is no measurement: it leaves out
@@ -198,8 +198,8 @@ def row(hot: Hot, code: Code, taken: Resources) -> str:
 
 
 def main(words: list[str]) -> int:
-    lines = ["| pass over float32 | bytes an element | instructions a turn | for 16 bytes | threads | KB asked for | "
-             "TB/s if only issued |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = ["| pass over float32 | bytes per element | instructions per turn | for 16 bytes | threads | KB requested "
+             "| TB/s if only issued |", "|---|---|---|---|---|---|---|"]  # fmt: skip
     for hot in HOT:
         if not words or any(word in hot.name for word in words):
             taken = compile_family(hot.family, ARCHITECTURE)[hot.kernel]

@@ -1,12 +1,14 @@
-// Who knows what of whom when kernels run, by CUDA's rules: an earlier access is ordered before a thread's next one
-// where that thread knows of it.
+// Order of the accesses of a kernel's threads by CUDA's rules: an earlier access comes before a thread's next one if
+// that thread knows of it.
 //
-// - __syncthreads orders what a block's threads did before it and do after it. Warp exchanges order nothing, nor does
+// - __syncthreads orders accesses of a block's threads before it and after it. Warp exchanges order nothing, nor does
 //   the end of a thread or a block. Atomics are relaxed.
-// - A volatile int is a flag, read and written as by relaxed atomics. Wider volatile values are data: flags and fences
-//   must order them. What a thread knows at a __threadfence goes with the flags that it, or a thread that meets it at a
-//   barrier later, writes from then on. What goes with a flag is known by the thread that reads it from its next
-//   __threadfence on, and by those that meet it at a barrier from theirs on. Without either fence a flag says nothing.
+// - A volatile int is a flag; reads and writes of it are relaxed atomics. Wider volatile values are data: flags and
+//   fences must order them.
+// - A __threadfence attaches a thread's knowledge to all flags written later by it, or by a thread that meets it at a
+//   later barrier.
+// - A thread that reads a flag gains the attached knowledge at its next __threadfence. Threads that meet it at a
+//   barrier gain the knowledge at their own next fence. Without both fences a flag orders nothing.
 #pragma once
 
 #include <map>
@@ -38,7 +40,7 @@ struct Clock {
     }
 };
 
-// What is known; what comes to be known at a fence, from flags that were read; what goes with a flag that is written.
+// `known` orders accesses; the next fence adds `pending`, from flags read; `released` is attached to flags written.
 struct Knowledge {
     Clock known, pending, released;
 

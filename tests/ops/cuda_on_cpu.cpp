@@ -2,10 +2,10 @@
 // another one runs. ucontext gives it a stack, _setjmp and _longjmp switch, which ask nothing of the system. Warp
 // exchanges write to a slot, wait for the warp, and read. Threads that have returned no longer count at a barrier.
 //
-// By default blocks run one after the other, and threads in turn. With `schedule` several blocks are there at once;
-// which goes on, in what order they begin, and where in a block, is drawn by chance. A grid in which nobody gets
-// further is a deadlock in the kernel (a barrier that not all threads reach, a block that waits for one that has not
-// begun).
+// By default blocks run one after the other, and threads in turn. After `schedule` several blocks are resident at once.
+// The order in which they begin, the next block to continue, and its first thread are then random. A grid without any
+// thread that can continue is a deadlock in the kernel: not all threads reach a barrier, or a block waits for one that
+// has not begun.
 #include "cuda_on_cpu.h"
 
 #include <setjmp.h>
@@ -165,7 +165,7 @@ void atomic(const volatile void* address, unsigned bytes, const void* code) {
 void* shared(const void* variable, std::size_t bytes) {
     auto& memory = block->shared[variable];
     if (!memory) {
-        memory.reset(new char[bytes + 64]);  // what is written beyond its end is told and does no harm
+        memory.reset(new char[bytes + 64]);  // a margin: writes beyond the end do no harm
         std::memset(memory.get(), 0x7F, bytes);  // huge numbers, until it is written
         checks::share(memory.get(), bytes);
     }

@@ -111,10 +111,10 @@ class EmulatedRuntime(cuda_runtime.Runtime):
 
 
 class CheckedRuntime(EmulatedRuntime):
-    """Raises AssertionError where a kernel does what cuda_checks.h looks for.
+    """Raises AssertionError if a kernel has a fault that cuda_checks.h looks for.
 
-    ``instead``: by file name, what is compiled in the place of its text: kernels with a known fault. Where there is
-    none, the names of kernels that are run in several blocks are added to the file that MPICOMP_CHECK_CUDA names.
+    ``instead`` maps file names to the text to compile in place of the file's own: kernels with a known fault. If it is
+    empty, the names of kernels launched with several blocks are appended to the file that MPICOMP_CHECK_CUDA names.
     """
 
     kernel_flags = ("-O1", "-g1", "-fsanitize=thread,undefined", "-fno-sanitize=vptr",
@@ -127,7 +127,7 @@ class CheckedRuntime(EmulatedRuntime):
 
     @staticmethod
     def missing() -> str | None:
-        """What is not here that it takes, if anything."""
+        """Name the requirement that this machine does not meet, or return None."""
         version = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True).stdout
         return None if int(version.split(".")[0] or 0) >= 11 else f"needs g++ 11 or newer, has {version.strip()}"
 
@@ -162,7 +162,7 @@ class CheckedRuntime(EmulatedRuntime):
 
 
 def made(name: str, texts: dict[str, str], options: list[str]) -> Path:
-    """What g++ makes of these files: compiled when first wanted, and kept for other processes and later runs."""
+    """Path of the output of g++ for these files: compiled once, kept for other processes and later runs."""
     key = hashlib.sha256(repr((texts, options)).encode()).hexdigest()[:16]
     result = CACHE / f"{key}-{name}"
     if not result.exists():
@@ -193,7 +193,7 @@ def _line(library: str, code: str) -> str:
 
 
 def _argument(arg) -> np.ndarray:
-    """The bytes a launch reads: an array's address, or a scalar's value."""
+    """Bytes of one kernel argument: an array's address, or a scalar's value."""
     if isinstance(arg, np.ndarray):
         return np.array([arg.ctypes.data], np.uintp)
     assert isinstance(arg, np.generic), f"a kernel's argument must have a C type, got {type(arg)}"

@@ -1,4 +1,4 @@
-"""What the CUDA compiler says each kernel takes: registers, shared memory, spills. Needs NVRTC, no device.
+"""Registers, shared memory and spills of each kernel, as the CUDA compiler reports them. Needs NVRTC, no device.
 
 ``python tests/ops/cuda_resources.py`` writes the table of all kernels to docs/results/cuda-resources.md.
 """
@@ -24,7 +24,7 @@ SHARED = re.compile(r"(\d+) bytes smem")
 
 
 class Resources(NamedTuple):
-    """Of one kernel: registers of a thread, bytes of a block's shared memory, bytes of a thread's stack and spills."""
+    """Resources of one kernel: registers, stack bytes and spilled bytes per thread; shared-memory bytes per block."""
 
     registers: int
     shared: int

@@ -1,4 +1,4 @@
-// Small kernels, right and with a fault that cuda_checks.h must find (test_cuda_checked.py). 256 threads a block.
+// Small kernels, correct or with a fault that cuda_checks.h must find (test_cuda_checked.py). 256 threads per block.
 #include "common.cuh"
 
 // x of a block, the last first.

@@ -1,4 +1,4 @@
-"""What CheckedRuntime must find in kernels, and what it must let pass (cuda_checks.h)."""
+"""Faults that CheckedRuntime must find in kernels, and correct kernels that it must accept (cuda_checks.h)."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_bitmaps_of_several_blocks(rng, checked):
 
 
 def test_many_threads_find_the_same_fault(checked):
-    """Each of them says so."""
+    """Threads that find invalid elements at the same time report them without a race."""
     n = 2001
     x, far = np.full(n, np.nan, np.float32), np.full(n, 9, np.uint8)
     bounds = np.arange(n + 1)[::-1].copy()
@@ -210,7 +210,7 @@ def test_many_threads_find_the_same_fault(checked):
 
 
 def test_a_finding_comes_back_with_its_schedule(planted, monkeypatch):
-    """What is said to bring a finding back does."""
+    """Setting MPICOMP_SCHEDULE to the reported number reproduces the finding."""
     said = []
     for _ in range(2):
         with pytest.raises(AssertionError) as caught:

@@ -131,7 +131,7 @@ def test_wide_indices(ops, rng, wide_indices):
 
 @pytest.mark.parametrize(("more", "spoil"), [(0, spoil_vector), (1, spoil_candidates)])
 def test_as_many_candidates_as_there_is_room_for(ops, rng, after, sure, more, spoil):
-    """They stand in for the vector; one more, and nobody looks at them."""
+    """Candidates that just fit replace the vector; with one more, top-k ignores them and reads the vector."""
     spoilt = after("keep", spoil)
     for n, k in ((3 * SAMPLE + 7, 100), (2 * SAMPLE, 3)):
         _, room = largest.guessed(n, k)
@@ -161,7 +161,7 @@ def test_any_guess(ops, rng, after):
 
 
 def test_room_for_candidates():
-    """A small part of the vector; a guess is not made where it would not be, nor where it is the vector's own size."""
+    """Room for candidates is a small part of the vector, and zero (no guess) at densities of 10 % and more."""
     for n in (SAMPLE, 25_000_000, 2**33):
         rooms = [largest.guessed(n, int(n * density))[1] for density in (1e-6, 1e-3, 0.01, 0.05, 0.1, 1)]
         assert 0 < rooms[0] <= rooms[1] <= rooms[2] <= n // 40

@@ -109,7 +109,7 @@ def test_missing_cupy_is_explained(monkeypatch):
 
 @pytest.fixture
 def compiler(monkeypatch, tmp_path):
-    """CuPy's modules that compile and load, without a device: what was compiled and with which options."""
+    """Stand-ins for CuPy's compiler and loader, without a device; returns the compiled files and their options."""
     compiled = []
 
     def compile_using_nvrtc(code, options, arch, filename, names):
@@ -157,7 +157,7 @@ def test_other_options_are_compiled_anew(compiler, monkeypatch):
 
 
 def another_thread_gets_on_during(work):
-    """Whether one does that waits for the interpreter's lock alone: while ``work()`` goes on, or not before its end."""
+    """Return True if a thread that needs only the interpreter's lock runs during ``work()``, not just after it."""
     begin, seen = threading.Lock(), []
     begin.acquire()
 

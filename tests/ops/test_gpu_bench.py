@@ -17,7 +17,7 @@ N = 9000
 
 
 class Device:
-    now = 0.0  # seconds; what is queued moves it on, an event by a millisecond
+    now = 0.0  # seconds; queued work advances it, an event by one millisecond
 
 
 class Event:

@@ -394,7 +394,7 @@ def test_rows_at_the_end(runtime, sparse, rng):
 
 
 def told_until_the_last(rng, tiles):
-    """What tiles have told before the last is taken: their own counts, or the sum of all so far; and what that is."""
+    """Board before the last tile starts, with a count or a running sum per tile; and the sum over all earlier tiles."""
     board = np.zeros(collect.board_bytes(tiles), np.uint8)
     words = -(-(tiles + 1) // 4) * 4
     head, counts = board[: 4 * words].view(np.int32), board[4 * words :].view(np.int64)
@@ -423,7 +423,7 @@ def test_the_last_tile_of_a_cut(runtime, sparse, rng):
 
 
 def test_the_last_of_the_largest(runtime, sparse, rng):
-    """Of candidates, and of the vector; the cut admits all that are above 1, and one more that equals it."""
+    """The last tile of ``keep`` and of ``select_largest``: the cut admits all above 1, and one more that equals it."""
     whole, own = tail(rng, sparse)
     tiles, no_spans = N * 4 // cuda_runtime.TILE_BYTES, (np.uintp(0), np.int64(0))
     expected = oracle.threshold(None, own, [(0, own.size)], [1.0])[0].astype(np.int64) + (N - TAIL)

@@ -219,7 +219,7 @@ def test_bitmap_of_another_number_of_indices(ops):
 
 
 def without_waiting(ops, unpack, k, n, dtype):
-    """What ``unpack(indices, False)`` gives; None where it is refused, or no list that ascends within [0, n)."""
+    """Indices from ``unpack(indices, False)``; None if it raises, or if they do not ascend within [0, n)."""
     back = np.full(k, 7, dtype)
     with suppress(InvalidArgument):
         unpack(back, False)
@@ -288,7 +288,7 @@ def test_any_list_there_and_back(gaps, dtype):
 @settings(max_examples=200, deadline=None)
 @given(packed=st.binary(max_size=40), width=st.integers(0, 63), n=st.integers(0, 2000), data=st.data())
 def test_any_bytes_are_unpacked_or_refused(packed, width, n, data):
-    """What comes over the wire gives the oracle's answer: the same list, or an error."""
+    """Any bytes received give the oracle's result: the same list, or an error."""
     k = data.draw(st.integers(0, 8 * len(packed) // width if width else 20))
     packed = np.frombuffer(packed, np.uint8)[: -(-k * width // 8)]
     actual, expected = np.zeros((2, k), np.int64)

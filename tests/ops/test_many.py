@@ -67,7 +67,7 @@ def test_top_k_of_spans(ops, rng, dtype, has_memory):
 
 
 def test_top_k_of_spans_longer_than_a_piece(ops, rng):
-    """Of the digits' counts, of the tiles that look back; equal magnitudes in every tile."""
+    """A span exceeds one piece of digit counts, and one look-back over tiles; every tile has equal magnitudes."""
     grad = rng.integers(-3, 4, 150_000).astype(np.float32)
     spans, counts = [(0, 5), (5, 140_001), (140_001, 150_000)], [2, 70_000, 9_999]
     assert_same(ops.top_k(None, grad, spans, counts), oracle.top_k(None, grad, spans, counts))

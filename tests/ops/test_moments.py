@@ -1,4 +1,4 @@
-"""What selectors measure: moments of the large entries, evenly spread samples."""
+"""Measurements for selectors: moments of the large entries, and evenly spread samples."""
 
 import numpy as np
 import pytest

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.emulation
 
 
 class OnHost(np.ndarray):
-    """What has come back."""
+    """Array copied back from the device."""
 
 
 def to_host(array):
@@ -25,7 +25,7 @@ def to_host(array):
 
 @pytest.fixture
 def there(emulated_cuda):
-    """Operations on copies: what is not copied back is seen to be missing."""
+    """Operations on copies, so that a test detects a result that is not copied back."""
     return OnGPU(SimpleNamespace(asarray=np.array, asnumpy=to_host, empty=np.empty, ndarray=np.ndarray))
 
 

@@ -1,4 +1,4 @@
-"""Few bits a value: the oracle's bits for any groups, rounding without bias, and refusals."""
+"""Few bits per value: the oracle's bits for any groups, rounding without bias, and refusals."""
 
 import numpy as np
 import pytest
@@ -445,7 +445,7 @@ def test_natural_is_unbiased(ops):
 
 @pytest.mark.parametrize("dtype", REALS)
 def test_messages_of_powers(ops, rng, dtype):
-    """Magnitudes of every size, nothing but zeros, nothing at all; what is cut off, and what is not finite."""
+    """Vectors with magnitudes of every size, zeros only, no elements, clipped values, or non-finite values."""
     real, some = np.finfo(dtype), vector(rng, 1030, dtype)
     largest = [0.0, real.smallest_subnormal, real.tiny, 0.5, 1.0, np.nextafter(dtype(1), dtype(2)), 3.0, real.max / 4,
                np.ldexp(dtype(1), real.maxexp - 1), real.max, np.inf, -np.inf, np.nan]  # fmt: skip

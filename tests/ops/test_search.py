@@ -1,4 +1,4 @@
-"""Searches for thresholds: what is found is what the oracle finds, and all that reach the threshold that is told."""
+"""Searches for thresholds return the oracle's list: exactly the elements that reach the returned threshold."""
 
 from itertools import pairwise
 from math import isfinite, log
@@ -16,7 +16,7 @@ from mpicomp.ops.search import HIGH, LOW, MANY, STAGES
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 SEARCHES = ("select_normal", "select_exponential")
 PIECE = cuda_runtime.MOMENTS_PIECE
-KINDS = {  # whose sums are exact where they are finite, so that they do not depend on their order
+KINDS = {  # finite sums of these are exact, so that they do not depend on the order
     "normal": lambda rng, n: exact(rng.standard_normal(n)),
     "laplace": lambda rng, n: exact(rng.laplace(size=n)),
     "cauchy": lambda rng, n: exact(rng.standard_cauchy(n)),
@@ -90,7 +90,7 @@ def test_what_is_found(ops, rng, search, kind, dtype):
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_how_many_are_found(ops, rng, search):
-    """What is asked for, about; too many where exact top-k can do the rest."""
+    """The count reaches the lower limit, and exceeds the upper limit exactly if the oracle's count does."""
     n = 3 * PIECE
     grad = rng.laplace(size=n)
     for target in (5, 50, 1000, n // 3):
@@ -110,8 +110,10 @@ def test_no_elements_at_all(ops, search):
 
 
 def test_the_normal_threshold_by_hand(ops):
-    """Of 0, 1, ..., 9 the mean is 4.5 and the variance 8.25: one of two is above 8.2, five above half of that, three
-    above 1.5 times that, and none above 1.5 times that, which is taken back.
+    """Thresholds for two of 0, 1, ..., 9, whose mean is 4.5 and whose variance is 8.25.
+
+    One element is above the first threshold, 8.2, and five are above half of it. Three are above 1.5 times that
+    half; none are above a further 1.5 times, so that the search returns the three.
     """
     found = ops.select_normal(None, np.arange(10.0), [(0, 10)], [2])
     assert found.lams == pytest.approx([0.75 * (4.5 + 1.2815515655446004 * 8.25**0.5)], rel=1e-12)
@@ -119,7 +121,10 @@ def test_the_normal_threshold_by_hand(ops):
 
 
 def test_the_exponential_threshold_by_hand(ops):
-    """Of 0, 1, ..., 15 five exceed log(4) times the mean 7.5; of these four what leaves 3/5; then three are left."""
+    """Thresholds for three of 0, 1, ..., 15, whose mean is 7.5: three stages leave five, four and three elements.
+
+    The first threshold is log(4) times the mean; the others are fitted to keep 3/5 and 3/4 of the elements left.
+    """
     found = ops.select_exponential(None, np.arange(16.0), [(0, 16)], [3])
     first = log(4) * 7.5
     second = first + log(5 / 3) * (13 - first)

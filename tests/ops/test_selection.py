@@ -92,7 +92,7 @@ def test_equals_go_to_the_lowest_index(ops):
 
 
 def long_vectors(rng, n):
-    """What a sample may misjudge: few distinct values, long empty stretches, order, large values in one place."""
+    """Vectors that a sample may misjudge: few distinct values, mostly zeros, sorted, large values in one place."""
     normal = rng.standard_normal(n)
     one_place = normal.copy()
     one_place[1000:6000] *= 1000

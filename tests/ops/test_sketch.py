@@ -86,9 +86,9 @@ def test_sketch_estimate(ops, rng, dtype, rows):
 
 
 def test_sums_of_sketches_find_the_heaviest(ops, rng):
-    """What the sketch is for: two ranks' tables are added, and the largest of the sum is found in them.
+    """The sum of two ranks' tables gives the largest elements of the sum of their vectors.
 
-    Another element looks as large where it shares five of its nine cells with heavy ones: in one of 10^8 runs.
+    Another element appears as large if it shares five of its nine cells with heavy ones: in one of 10^8 runs.
     """
     n, rows, columns = 5000, 9, 4096
     grads = 0.01 * rng.standard_normal((2, n)).astype(np.float32)

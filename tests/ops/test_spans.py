@@ -112,7 +112,7 @@ def test_bins(ops, rng, dtype, has_memory):
 @pytest.mark.parametrize("has_memory", [True, False])
 @pytest.mark.parametrize("dtype", REALS)
 def test_moments(ops, rng, dtype, has_memory):
-    """Of integers exactly the oracle's; of any numbers the bits that each span gives by itself, wherever it begins."""
+    """Integers give exactly the oracle's result; any numbers give the same bits as each span alone."""
     for n in LENGTHS:
         spans = cut(rng, n)
         memory, grad = rng.integers(-9, 10, (2, n)).astype(dtype)
@@ -132,7 +132,7 @@ def test_moments(ops, rng, dtype, has_memory):
 
 
 def test_moments_of_spans_longer_than_a_piece(ops, rng):
-    """Whose sums are added up in the order of the pieces; what is not finite stays in its span."""
+    """Sums are added in the order of the pieces; a non-finite value affects only its own span."""
     n = 3 * cuda_runtime.MOMENTS_PIECE
     spans = [(0, 1), (1, n - 7), (n - 7, n - 7), (n - 7, n)]
     grad = vector(rng, n, np.float32)

@@ -142,7 +142,7 @@ def test_restrict(ops, rng, dtype):
 
 
 def test_restrict_leaves_out_zeros(ops):
-    """Of either sign, but not denormal numbers or NaN; where it is asked for."""
+    """If requested, restrict omits zeros of either sign; it keeps denormal numbers and NaN."""
     indices, tiny = np.int32([1, 2, 3, 5, 8]), np.finfo(np.float32).smallest_subnormal
     values = np.array([0.0, -0.0, tiny, np.nan, 7.0], np.float32)
     for module in (ops, oracle):
