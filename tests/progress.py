@@ -39,4 +39,4 @@ def until(reached: Callable[[], object], process: subprocess.Popen[str] | None =
 def slowed(seconds: float) -> str:
     """Return ``seconds`` times the processes per core, for a program that must not take a loaded machine for a hang."""
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return f"{seconds * max(1.0, load):.1f}"
+    return f"{round(seconds * max(1.0, load), 1):g}"  # as programs print it

@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 from ...errors import InvalidArgument
 from ...ops.node_shared import PlainCalls
-from ..job import world
+from ..job import this_rank, world
 from . import hang_report
 from .agreement import sides
 from .call_log import NAMES, CallLog, Entry
@@ -153,8 +153,9 @@ class Watched:
             if waited > self._watchdog.seconds:
                 self._alarm(waited)
             if waited > LEFT_S and self._never_ends(entry):
-                self._stop(f"{hang_report.head(self.calls)}, but {self._departure_text()}; stopping all ranks\n"
-                           f"{hang_report.body(self.calls)}", LEFT_EARLY)
+                hang_report.write(f"{hang_report.head(self.calls)}, but {self._departure_text()}; stopping all ranks\n"
+                                  f"{hang_report.body(self.calls)}")
+                self._stop(LEFT_EARLY)
         if self._watchdog.threaded and not self._sent_states and self._makes_no_progress() and self._listen():
             self._send_state()
             hang_report.write(f"{hang_report.head(self.calls)} while other ranks wait for longer than "
@@ -188,17 +189,20 @@ class Watched:
         return still >= STILL_SHARE * self._watchdog.seconds
 
     def _alarm(self, waited: float) -> None:
-        ranks = ""
+        """Print the report, then the states of all ranks, and end the job.
+
+        The report comes first: a rank that raises the alarm a moment later must have written its own before the abort.
+        """
+        limit = f"MPICOMP_TIMEOUT={self._watchdog.seconds:g}"
+        hang_report.write(f"{hang_report.head(self.calls)} for {waited:.1f} s, longer than {limit}; stopping all "
+                          f"ranks\n{hang_report.body(self.calls)}")
         if self._watchdog.threaded:
             self._send_state()
-            ranks = self._states_of_all()
-        limit = f"MPICOMP_TIMEOUT={self._watchdog.seconds:g}"
-        self._stop(f"{hang_report.head(self.calls)} for {waited:.1f} s, longer than {limit}; stopping all ranks\n"
-                   f"{ranks}{hang_report.body(self.calls)}", TIMED_OUT)
+            hang_report.write(self._states_of_all())
+        self._stop(TIMED_OUT)
 
-    def _stop(self, text: str, code: int) -> None:
-        """Print the report and end the job."""
-        hang_report.write(text)
+    def _stop(self, code: int) -> None:
+        """End the job, once the report has reached the launcher."""
         time.sleep(PRINTING_S)
         if not self._watchdog.threaded:  # MPI may not be called here; the launcher ends the others
             os._exit(code)
@@ -240,7 +244,7 @@ class Watched:
         size = self._comm.Get_size()
         everyone = [self._states.get(rank, SILENT) for rank in range(size)]
         lines = "".join(f"    {side}\n" for side in sides(everyone))
-        return f"  where the {size} ranks of this communicator are:\n{lines}"
+        return f"{this_rank()}: where the {size} ranks of this communicator are:\n{lines}"
 
 
 def _message(text: str) -> np.ndarray:

@@ -30,7 +30,11 @@ class Probed:
 @pytest.fixture
 def clock(monkeypatch):
     now = SimpleNamespace(seconds=1000.0)
-    time = SimpleNamespace(monotonic=lambda: now.seconds)
+
+    def sleep(seconds):
+        now.seconds += seconds
+
+    time = SimpleNamespace(monotonic=lambda: now.seconds, sleep=sleep)
     monkeypatch.setattr(watchdog, "time", time)
     monkeypatch.setattr("mpicomp.comm.safety.call_log.monotonic", time.monotonic)
     return now
@@ -78,6 +82,22 @@ def test_a_rank_that_does_something_else_listens_long_before_others_give_up(rank
     rank.calls.end()
     assert rank.wait(LIMIT_S * watchdog.STILL_SHARE) == 0
     assert rank.wait(LIMIT_S / 2) == LIMIT_S / 2 / TICK_S
+
+
+def test_an_alarm_is_written_before_other_ranks_are_asked(clock, capfd, monkeypatch):
+    """Another rank's alarm may be up to a tick earlier, and abort the job."""
+    calls, done = CallLog(PlainCalls(None, None)), []
+    comm = SimpleNamespace(Get_rank=lambda: 0, Get_size=lambda: 2, Iprobe=lambda *arguments: False,
+                           Isend=lambda *arguments: done.append(capfd.readouterr().err))  # fmt: skip
+    watched = watchdog.Watched(calls, comm, SimpleNamespace(seconds=LIMIT_S, tick=TICK_S, threaded=True))
+    monkeypatch.setattr(watched, "_stop", done.append)
+    calls.begin("bcast")
+    clock.seconds += LIMIT_S + TICK_S
+    watched.look()
+    written, code = done
+    assert "in #1 bcast for 41.0 s, longer than MPICOMP_TIMEOUT=40; stopping all ranks" in written
+    assert code == watchdog.TIMED_OUT
+    assert "rank 1: no answer" in capfd.readouterr().err
 
 
 def test_short_calls_that_go_straight_to_mpi_count(world, clock):
