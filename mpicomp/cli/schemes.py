@@ -65,7 +65,7 @@ def _described(scheme: registry.Scheme) -> Row:
     """The row of a scheme, with the bytes of an example by simulation, and the restrictions of its parts."""
     restrictions = [f"{kind} {part.name}: {text}" for kind, part in scheme.part_classes.items()
                     if (text := _restrictions(part))]  # fmt: skip
-    return {**scheme.describe(), "example": _example(scheme), "restrictions": [*restrictions, *scheme.cautions()]}
+    return {**scheme.describe(), "example": _example(scheme), "restrictions": [*restrictions, *scheme.warning_texts()]}
 
 
 def _example(scheme: registry.Scheme) -> str:

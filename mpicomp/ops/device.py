@@ -42,7 +42,7 @@ class Device(Protocol):
 
     def empty(self, n: int, like: Any) -> Any: ...
 
-    def aside(self, array: Any) -> AbstractContextManager[None]:
+    def side_stream(self, array: Any) -> AbstractContextManager[None]:
         """Within the block, work on the array is queued beside other work; at its end it is done."""
 
 
@@ -110,7 +110,7 @@ class CuPy:
             return _cupy().empty(n, like.dtype)
 
     @contextmanager
-    def aside(self, array: Any) -> Iterator[None]:
+    def side_stream(self, array: Any) -> Iterator[None]:
         """Within the block, work on CuPy arrays is queued beside that of other streams; at its end it is done."""
         with array.device as device:
             if device.id not in self._beside:

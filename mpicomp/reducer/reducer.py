@@ -118,7 +118,7 @@ class Reducer:
         self._text, self._place = str(self.scheme), {"rank": comm.rank, "ranks": comm.size}
         number = comm.count_reducer()  # in an agreement, two of one scheme for equal arrays must not be confused
         self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
-        compatibility.warn(self._text, self.scheme.cautions(), comm.rank)
+        compatibility.warn(self._text, self.scheme.warning_texts(), comm.rank)
         self._workers, self._algorithm, self._trace = Workers.of_all(comm, workers), algorithm, trace
         self._measure_interval = measures
         self._start_anew()

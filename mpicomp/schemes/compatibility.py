@@ -61,7 +61,7 @@ def warn(scheme: str, texts: list[str], rank: int) -> None:
         warnings.warn(f"{scheme}: {text}", SchemeWarning, stacklevel=3)
 
 
-def cautions(parts: Parts) -> Iterator[str]:
+def warning_texts(parts: Parts) -> Iterator[str]:
     """Sentences on combinations that are rarely useful."""
     memory, codec, exchange = parts.memories[0], parts.codec, parts.exchange
     # An error of expected square s |u|^2 multiplies the memory's square by (1 - beta)^2 + beta^2 s per step.
@@ -71,4 +71,4 @@ def cautions(parts: Parts) -> Iterator[str]:
         yield f"{size}, so that memory {memory.name} lets it grow: take {codec.finer}, or memory=none"
     if exchange.second_memory and error >= 1:
         yield f"{size}, so that the second memory of {exchange.name} lets it grow: take {codec.finer}, or second=no"
-    yield from parts.selector.cautions()
+    yield from parts.selector.warning_texts()

@@ -291,7 +291,7 @@ class Selector(Part, Protocol):
     agreed: bool = False
     has_threshold: bool = False
 
-    def cautions(self) -> Iterator[str]:
+    def warning_texts(self) -> Iterator[str]:
         """Sentences on options that are rarely useful."""
         return iter(())
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 from .codecs import CODECS
-from .compatibility import cautions, check_fit, check_threshold
+from .compatibility import check_fit, check_threshold, warning_texts
 from .exchanges import EXCHANGES
 from .interfaces import AnyExchange, Codec, DensitySchedule, Memory, Part, Parts, Selector
 from .memories import MEMORIES
@@ -211,9 +211,9 @@ class Scheme:
         return Parts([make(classes.memory) for _ in range(workers)], make(classes.selector), make(classes.codec),
                      make(classes.exchange), make(classes.schedule))
 
-    def cautions(self) -> list[str]:
+    def warning_texts(self) -> list[str]:
         """Warnings about rarely wanted behaviour, a sentence each; a new Reducer prints them once."""
-        return list(cautions(self.parts(1)))
+        return list(warning_texts(self.parts(1)))
 
     @property
     def part_names(self) -> dict[str, str]:

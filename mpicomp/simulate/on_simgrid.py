@@ -80,7 +80,7 @@ class Platform:
                                   "leave out --platform, or give fewer --ranks")
         say("played by SimGrid")
         job = Given(
-            str(self.path), self._options, program.tables, program.alike, program.place, machine.rates(),
+            str(self.path), self._options, program.tables, program.uniform, program.place, machine.rates(),
             (machine.within.overhead, machine.between.overhead), machine.within.bandwidth,
             np.zeros(size) if start is None else start,
         )  # fmt: skip
@@ -99,7 +99,7 @@ class Given(NamedTuple):
     platform: str
     options: tuple[str, ...]
     tables: list[np.ndarray]
-    alike: bool
+    uniform: bool
     place: Place
     rates: np.ndarray
     overheads: tuple[float, float]  # of messages within a node, and between nodes
@@ -132,7 +132,7 @@ class Job:
     def _events(self, rank: int) -> Iterator[list[int]]:
         """Kind, who, which, amount of a rank's events, peers by their numbers."""
         tables = self._given.tables
-        if not self._given.alike:
+        if not self._given.uniform:
             yield from tables[rank].tolist()
             return
         for kind, who, which, amount in tables[0].tolist():

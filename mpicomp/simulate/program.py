@@ -63,7 +63,7 @@ class Program:
     mixed: list[Program] = field(default_factory=list)
 
     @property
-    def alike(self) -> bool:
+    def uniform(self) -> bool:
         return len(self.tables) == 1 < self.place.size
 
     @cached_property
@@ -186,9 +186,9 @@ def record(run: Run, place: Place, say: Say = silent) -> Program:
     """Record every rank; of more than FEW ranks one that stands for all, if a sample of them is found alike."""
     first, size = _tape(run, place, 0), place.size
     if size > FEW:
-        alike = _alike(run, place, first, say)
-        if alike:
-            table, ranks = alike
+        uniform = _uniform(run, place, first, say)
+        if uniform:
+            table, ranks = uniform
             how = f"{len(ranks)} of {size} ranks, found alike, stand for all"
             return Program(place, [table], *_sent([first]), how)
         _refuse_too_many(run, place, (1, 2, size // 2, size - 1))
@@ -222,7 +222,7 @@ def _tape(run: Run, place: Place, rank: int) -> Tape:
     return tape
 
 
-def _alike(run: Run, place: Place, first: Tape, say: Say) -> tuple[np.ndarray, list[int]] | None:
+def _uniform(run: Run, place: Place, first: Tape, say: Say) -> tuple[np.ndarray, list[int]] | None:
     """Events by which every rank of a sample does what rank 0 does, and the sample; None where there are none.
 
     A peer is counted from the rank on, or as the bits in which the two ranks' numbers differ, event by event; rank 0's

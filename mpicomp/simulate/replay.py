@@ -79,7 +79,7 @@ def replay(program: Program, machine: Machine, start: np.ndarray | None = None, 
     size = program.place.size
     together = start is None or np.ptp(start) == 0
     start = np.zeros(size) if start is None else start
-    if program.alike:
+    if program.uniform:
         return _as_one(program, machine, start, together, say)
     return _Each(program, machine, start).run(say)
 

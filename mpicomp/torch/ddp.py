@@ -179,7 +179,7 @@ class DDPHook:
                     and all(gradient.is_contiguous() for gradient in gradients))
         work = flat if in_place else gathered(gradients)
         device = device_of(work)
-        with nullcontext() if device is None else device.aside(as_array(work)):
+        with nullcontext() if device is None else device.side_stream(as_array(work)):
             arrays = named_arrays(work, group.names, [parameter.shape for parameter in group.parameters])
             self._reducer(group, flat).reduce(arrays, out=arrays)
         if not in_place:

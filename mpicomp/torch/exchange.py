@@ -216,7 +216,7 @@ class Exchange:
                 return
             for event in events:
                 event.synchronize()  # the gradients are there
-            with device.aside(as_array(self.buckets[i].flat)):
+            with device.side_stream(as_array(self.buckets[i].flat)):
                 self.reducers[i].reduce(arrays, out=arrays)
         except BaseException:
             self._failed.add(lane)

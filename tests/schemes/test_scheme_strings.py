@@ -92,9 +92,9 @@ def test_the_table_describes_every_scheme():
         ("arctopk:row=4", "row=4 is no more than width=4, so that more is sent than without compression: take row"),
     ],
 )
-def test_what_hardly_anybody_wants_is_said(text, said):
-    (caution,) = Scheme.parse(text).cautions()
-    assert re.search(said, caution), caution
+def test_questionable_options_have_a_warning(text, said):
+    (warning,) = Scheme.parse(text).warning_texts()
+    assert re.search(said, warning), warning
 
 
 @pytest.mark.parametrize("text", [
@@ -103,8 +103,8 @@ def test_what_hardly_anybody_wants_is_said(text, said):
     "onebit:codec=levels,memory=none,second=no", "natural:memory=residual",
     "topk:codec=sign", "arctopk:row=5", "arctopk:row=2,width=1",
 ])  # fmt: skip
-def test_nothing_is_said_of_the_others(text):
-    assert Scheme.parse(text).cautions() == []
+def test_others_have_no_warning(text):
+    assert Scheme.parse(text).warning_texts() == []
 
 
 def test_schemes_are_equal_however_their_numbers_are_written():

@@ -101,10 +101,10 @@ def test_one_tape_for_all_ranks_gives_the_times_of_all_tapes(what, size, per_nod
     place, pace = Place(0, size, per_node), machine(1e-3, 1e6, per_node, copy=1e-7, add=2e-7)
     each = program_of(what, named(str(n)), place)
     monkeypatch.setattr(programs, "FEW", 2)
-    alike = program_of(what, named(str(n)), place)
-    assert alike.alike and not each.alike
+    uniform = program_of(what, named(str(n)), place)
+    assert uniform.uniform and not each.uniform
     for start in (None, started):
-        wanted, got = replay(each, pace, start), replay(alike, pace, start)
+        wanted, got = replay(each, pace, start), replay(uniform, pace, start)
         if per_node == 1 or start is None:
             np.testing.assert_allclose(got.finish, wanted.finish)
         else:  # which of a node's messages goes first may differ
@@ -114,14 +114,14 @@ def test_one_tape_for_all_ranks_gives_the_times_of_all_tapes(what, size, per_nod
 
 def test_ranks_that_are_not_alike_are_never_taken_for_it():
     place = Place(0, 128, 1)
-    assert program_of("halving_doubling", named("12800"), place).alike
-    assert not program_of("halving_doubling", named("12700"), Place(0, 127, 1)).alike
-    assert not programs.of_scheme("scalecom:chunk=8", named("12800"), place).alike
-    assert program_of("ring", named("12800"), place).alike
+    assert program_of("halving_doubling", named("12800"), place).uniform
+    assert not program_of("halving_doubling", named("12700"), Place(0, 127, 1)).uniform
+    assert not programs.of_scheme("scalecom:chunk=8", named("12800"), place).uniform
+    assert program_of("ring", named("12800"), place).uniform
     padded = program_of("ring", named("12790"), place)
-    assert padded.alike and "12800 elements instead of 12790" in padded.notes[0]
-    assert program_of("topk", named("128000"), place).alike
-    assert not program_of("ring", named("129"), place).alike
+    assert padded.uniform and "12800 elements instead of 12790" in padded.notes[0]
+    assert program_of("topk", named("128000"), place).uniform
+    assert not program_of("ring", named("129"), place).uniform
 
 
 def test_what_ranks_do_between_messages_is_recorded_once_only_where_it_is_the_same(monkeypatch):
@@ -129,7 +129,7 @@ def test_what_ranks_do_between_messages_is_recorded_once_only_where_it_is_the_sa
     each = programs.of_scheme("scalecom", model, place)
     monkeypatch.setattr(programs, "FEW", 2)
     shared = programs.of_scheme("scalecom", model, place)
-    assert not shared.alike and shared.bytes_sent.tolist() == each.bytes_sent.tolist()
+    assert not shared.uniform and shared.bytes_sent.tolist() == each.bytes_sent.tolist()
     assert all(np.array_equal(a, b) for a, b in zip(each.tables, shared.tables, strict=True))
 
 
@@ -154,7 +154,7 @@ def test_waiting_is_filled_with_the_update(algorithm, per_tape, monkeypatch):
     model, place = named("1000000"), Place(0, 4, 1)
     monkeypatch.setattr(programs, "FEW", 64 if per_tape else 2)
     program = programs.of_scheme("randomk:memory=residual", model, place, algorithm)
-    assert program.alike != per_tape
+    assert program.uniform != per_tape
     slow, quick = {"latency": 1.0}, {"latency": 1e-9}
     for pace, hidden in ((slow, algorithm != "native"), (quick, False)):
         without, with_update = (seconds(program, **pace, copy=0.0, masked_update=rate) for rate in (0.0, 1e-6))

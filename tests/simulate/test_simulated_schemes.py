@@ -108,7 +108,7 @@ def test_of_many_ranks_one_stands_for_all_where_regions_are_equal(monkeypatch, s
     each = program(f"oktopk:k={k}", model, size)
     monkeypatch.setattr(programs, "FEW", 2)
     one = program(f"oktopk:k={k - 2}", model, size)
-    assert one.alike and not each.alike and one.name == f"oktopk:k={k - 2}"
+    assert one.uniform and not each.uniform and one.name == f"oktopk:k={k - 2}"
     assert any(f"{k} elements sent instead of {k - 2}" in note for note in one.notes)
     for a, b, off in zip([one, *one.mixed], [each, *each.mixed], (1e-12, steps.MOST_MORE), strict=True):
         assert a.share == b.share and (b.messages == a.messages[0]).all()
@@ -174,7 +174,7 @@ def test_all_reduces_of_many_ranks_are_taken_for_slightly_longer_ones(monkeypatc
     each = program(text, model, size)
     monkeypatch.setattr(programs, "FEW", 2)
     one = program(text, model, size)
-    assert one.alike and not each.alike
+    assert one.uniform and not each.uniform
     assert any("is taken for one of" in note for note in one.notes)
     for kind in ("finish", "local"):
         exact, stretched = (getattr(replay(program, PACE), kind).max() for program in (each, one))
@@ -259,7 +259,7 @@ def test_pieces_of_many_ranks_are_taken_to_hold_as_many_columns(monkeypatch, cod
     each = program(f"onebit:codec={codec}", model, size)
     monkeypatch.setattr(programs, "FEW", 2)
     one = programs.of_scheme(f"onebit:codec={codec}", model, Place(0, size, 1))
-    assert one.alike and not each.alike
+    assert one.uniform and not each.uniform
     assert any("so all are alike" in note for note in one.notes)
     assert one.messages[0] == each.messages.max()
     assert one.bytes_sent[0] == pytest.approx(each.bytes_sent.mean(), rel=0.03)

@@ -37,7 +37,7 @@ class Rows(Targeted, AgreedSelector):
         super().__init__(density, k)
         self.row, self.width = row, width
 
-    def cautions(self) -> Iterator[str]:
+    def warning_texts(self) -> Iterator[str]:
         if self.row <= self.width:
             yield (f"the sketches of selector {self.name} are as long as the gradient where row={self.row} is no "
                    f"more than width={self.width}, so that more is sent than without compression: take row several "

@@ -68,7 +68,7 @@ class GPU:
     def flat(self, tensor):
         return plain(tensor).numpy()
 
-    def aside(self, array):
+    def side_stream(self, array):
         return nullcontext()
 
 
