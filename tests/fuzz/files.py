@@ -238,8 +238,9 @@ def result(suffix: str, folder: Path, rng: np.random.Generator) -> tuple[bytes, 
     rows = [full({
         **{name: float(own.uniform(1, 9)) for name, field in FIELDS.items() if field.kind is float},
         "collective": "allreduce", "algorithm": "ring", "part": "step", "dtype": "float32", "op": "sum", "root": -1,
-        "place": "out", "device": "cpu", "nbytes": 4096 << i, "count": 1024, "n_ranks": 4, "ok": True, "n_wrong": 0,
-        "t_phase_us": {"select": 1.5}}) for i in range(2)]  # fmt: skip
+        "place": "out", "device": "cpu", "nbytes": 4096 << i, "count": 1024, "n_ranks": 4, "iters": 20, "warmup": 2,
+        "wire_bytes": 6144, "wire_modelled": False, "ok": True, "n_wrong": 0, "t_phase_us": {"select": 1.5}})
+        for i in range(2)]  # fmt: skip
     whole = {"format": documents.FORMAT, "version": documents.VERSION, "mpi": {"name": "x"}, "seed": 1,
              "ranks": [{"rank": 0, "host": "here"}], "noise": {"foreign_cpu_share": 0.1}, "rows": rows}  # fmt: skip
     earlier = {**whole, "rows": [{**row, "t_med_us": 2 * row["t_med_us"]} for row in rows]}
