@@ -236,7 +236,9 @@ def test_powersgd_recovers_a_mean_of_its_rank(comm, seed):
     shape = (40, 5, 6)
     one = [low_rank(np.random.default_rng([seed, 7]), shape, 3) * np.float32(rank + 1) for rank in range(comm.size)]
     mean = mpicomp.Reducer(comm, "powersgd:rank=3").reduce(one[comm.rank])
-    np.testing.assert_allclose(mean, np.mean(one, axis=0), atol=1e-3 * comm.size)
+    expected = np.mean(one, axis=0)
+    # Rounding by the condition of a random product: 2e-7 as a rule, 6e-5 once in 1000 seeds, more by 1/probability.
+    assert np.linalg.norm(mean - expected) < 0.01 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("rank", [5, 100])
