@@ -52,10 +52,13 @@ def chunk_indices_in(one: Callable[..., None], positions: Array, spans: Spans, n
         raise InvalidArgument(f"indices must have {positions.size} elements, got {indices.size}")
     at = 0
     for start, stop, chunk, part in parts:
-        if np.any(part >= chunk):  # before a narrower type may hide it
-            raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = {stop}")
+        if not _fits(chunk, positions):
+            if np.any(part >= chunk):  # which the narrower type may hide from ``one``
+                raise InvalidArgument(f"positions must lie inside their chunks of {chunk} elements and below n = "
+                                      f"{stop}")
+            part = part.astype(np.uint8)
         target = indices[at : at + part.size]
-        one(part if _fits(chunk, positions) else part.astype(np.uint8), chunk, stop - start, target)
+        one(part, chunk, stop - start, target)
         if start:
             target += start
         at += part.size

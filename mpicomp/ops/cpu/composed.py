@@ -27,7 +27,7 @@ from .each_span import moments, sample, threshold
 
 
 def bin_select(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int,
-                     zeros: bool = True) -> np.ndarray:
+               zeros: bool = True) -> np.ndarray:
     found = bin_select_in(bin_select_in_span, concatenate, memory, grad, spans, length)
     if zeros:
         return found
@@ -53,7 +53,7 @@ def select_exponential(memory: np.ndarray | None, grad: np.ndarray, spans: Bound
 
 
 def select_sampled(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, samples: Samples,
-                  counts: list[int]) -> Found:
+                   counts: list[int]) -> Found:
     return sampled_in(_FOR_SEARCHES, memory, grad, spans, samples, counts)
 
 

@@ -48,8 +48,7 @@ def top_k(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -
     return top_k_in(top_k_in_span, concatenate, memory, grad, spans, counts)
 
 
-def threshold(memory: Array | None, grad: Array, spans: Bounds,
-                    lams: list[float]) -> tuple[Array, list[int]]:
+def threshold(memory: Array | None, grad: Array, spans: Bounds, lams: list[float]) -> tuple[Array, list[int]]:
     return threshold_in(threshold_in_span, concatenate, memory, grad, spans, lams)
 
 
@@ -66,7 +65,7 @@ def random_strata(n: int, spans: Bounds, counts: list[int], key: Key) -> Array:
 
 
 def project_rows(memory: Array | None, grad: Array, spans: Bounds, row: int, width: int, seed: int,
-                       out: Array) -> None:
+                 out: Array) -> None:
     project_rows_in(project_rows_in_span, memory, grad, spans, row, width, seed, out)
 
 
@@ -79,8 +78,7 @@ def project(memory: Array | None, grad: Array, matrices: Matrices, q: Array, p: 
     project_each(project_matrix, memory, grad, matrices, q, p)
 
 
-def project_back(memory: Array | None, grad: Array, matrices: Matrices, p: Array,
-                     q: Array) -> None:
+def project_back(memory: Array | None, grad: Array, matrices: Matrices, p: Array, q: Array) -> None:
     project_back_each(project_back_matrix, memory, grad, matrices, p, q)
 
 
