@@ -82,7 +82,7 @@ __global__ void chunk_max_spans(const T* memory, const T* grad, const long long*
     }
 }
 
-// indices[j] = j * chunk + positions[j] for m chunks of n elements; *invalid is set where that is outside the chunk
+// indices[j] = j * chunk + positions[j] for m chunks of n elements; *invalid is set if one lies outside the chunk
 // or the vector (positions come over the wire).
 template <typename P, typename I>
 __global__ void chunk_indices(const P* positions, long long m, int chunk, long long n, I* indices, int* invalid) {

@@ -1,7 +1,7 @@
 // Stream compaction: ascending indices of the elements a cut admits, which are those whose magnitude is above `key`
 // and the first `ties` whose magnitude equals it. One pass: a block counts a tile, learns by looking back how many the
 // tiles before it hold, writes its indices to their place (Merrill and Garland, Single-pass parallel prefix scan with
-// decoupled look-back, NVIDIA 2016), and takes the next tile. What is written does not depend on the order in which
+// decoupled look-back, NVIDIA 2016), and takes the next tile. The output does not depend on the order in which
 // blocks run, nor on their number.
 // Instances: select keep select_largest<REAL, INDEX, false|true>
 #include "common.cuh"

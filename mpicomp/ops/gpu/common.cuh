@@ -1,5 +1,5 @@
 // Shared by all kernels; the loader puts this text in the place of the #include. No host headers: NVRTC compiles
-// it. A launch has `threads` threads a block, and a thread takes every grid_size()-th element (or pack of 16 bytes) from
+// it. A launch has `threads` threads per block, and a thread takes every grid_size()-th element (or pack of 16 bytes) from
 // grid_index() on, so that any grid covers any n; all indices are 64 bits wide.
 constexpr int threads = THREADS;
 constexpr int warp_size = WARP;

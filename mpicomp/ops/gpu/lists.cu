@@ -1,4 +1,4 @@
-// Ascending index lists written in few bytes: as gaps of a fixed width, or as one bit an element.
+// Ascending index lists written in few bytes: as gaps of a fixed width, or as one bit per element.
 // Instances: measure_gaps look_up pack_gaps write_indices set_bits write_bitmap write_bits<INDEX>
 // Instances: read_gaps count_bits
 #include "common.cuh"
@@ -49,7 +49,7 @@ __global__ void read_gaps(const unsigned char* packed, int width, long long k, l
     }
 }
 
-// indices[j] = until[j] - 1, or -1 where that is not below n; and of each block the largest of these, read as unsigned, where
+// indices[j] = until[j] - 1, or -1 if that is not below n; and of each block the largest of these, read as unsigned, where
 // `found` is given.
 template <typename I>
 __global__ void write_indices(const long long* until, long long k, long long n, I* indices, unsigned long long* found) {
@@ -92,7 +92,7 @@ __global__ void write_bitmap(const I* indices, long long k, long long n, unsigne
     }
 }
 
-// 64 bits of a bitmap of n bits, whose bytes need not be aligned; what lies beyond n is left out.
+// 64 bits of a bitmap of n bits, whose bytes need not be aligned; elements from n on are left out.
 __device__ inline unsigned long long bits_at(const unsigned char* bitmap, long long n, long long first) {
     unsigned long long word = 0;
     for (int bit = 0; bit < 64 && first + bit < n; bit += 8)

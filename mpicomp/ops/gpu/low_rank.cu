@@ -69,7 +69,7 @@ __global__ void project(const T* memory, const T* grad, const long long* table, 
         T total[rows * width] = {};
         for (long long begin = part * longest; begin < end; begin += length) {
             const int n = (int)min((long long)length, end - begin);
-            __syncthreads();  // what was held has been used
+            __syncthreads();  // the held values have been used
             for (int i = threadIdx.x; i < length * width; i += threads) {
                 const int j = i / width, c = i % width;
                 held[c * line + j] = j < n && c < own.rank ? q[own.q + (begin + j) * own.rank + c] : T(0);
@@ -104,7 +104,7 @@ __global__ void project(const T* memory, const T* grad, const long long* table, 
 // Rows [first, first + n) of p, filled up by zeros to `width` columns.
 template <typename T, int width>
 __device__ inline void hold_rows(const T* p, const Tile& own, long long first, int n, T* held) {
-    __syncthreads();  // what was held has been used
+    __syncthreads();  // the held values have been used
     for (int i = threadIdx.x; i < n * width; i += threads) {
         const int c = i % width;
         held[i] = c < own.rank ? p[own.p + (first + i / width) * own.rank + c] : T(0);

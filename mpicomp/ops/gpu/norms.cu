@@ -43,7 +43,7 @@ struct CappedNorm : Square {  // at most the largest number
     }
 };
 
-struct Limit : Square {  // out[g] where it is not above so many root mean squares; NaN on either side gives NaN
+struct Limit : Square {  // out[g] if it is not above so many root mean squares; NaN on either side gives NaN
     template <typename T>
     static __device__ void finish(const double* sums, double size, double factor, long long g, T* out, T*) {
         const T limit = (T)(factor * (double)(T)sqrt(sums[0]) / sqrt(size)), was = out[g];

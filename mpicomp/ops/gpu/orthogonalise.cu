@@ -62,7 +62,7 @@ __device__ inline void products_below(const Matrix& a, const Matrix& b, int k, d
     over_block<Sum>(totals, a.shared);
 }
 
-// Column k of a from row k on, brought to a largest entry of 1; false where it is zero.
+// Column k of a from row k on, brought to a largest entry of 1; false if it is zero.
 __device__ inline bool scale_column(const Matrix& a, int k) {
     double largest[1] = {0};
     a.each_row(k, [&](long long, const double* row) { largest[0] = Largest::of(fabs(row[k]), largest[0]); });

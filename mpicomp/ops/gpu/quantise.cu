@@ -1,4 +1,4 @@
-// Few bits a value. A thread takes a run of four neighbours a round (eight of one bit): whole bytes of every width, one
+// Few bits per value. A thread takes a run of four neighbours per round (eight of one bit): whole bytes of every width, one
 // block of random words where their elements begin at a multiple of four, and one access of memory where it allows that.
 // Instances: pack_signs pack_levels pack_natural unpack_signs unpack_levels unpack_natural<REAL>
 // Instances: quantise dequantise<REAL, CODE>
@@ -137,7 +137,7 @@ __global__ void unpack_signs(const unsigned char* packed, const long long* bound
 // Where the codes of the run that begins with element i lie.
 __device__ inline long long place_of(long long i, int width) { return (unsigned long long)i / unit * (width * unit / 8); }
 
-// The first `count` codes of a run, then zero bits; in one access where it is whole, and they lie at a multiple of their bytes.
+// The first `count` codes of a run, then zero bits; in one access if it is whole and aligned to its bytes.
 template <int length> __device__ inline void store_codes(unsigned char* to, int width, int count, unsigned long long bits) {
     const int bytes = (width * count + 7) / 8;
     if (count == length && ((unsigned)(unsigned long long)to & (bytes - 1)) == 0) {
@@ -231,8 +231,8 @@ __global__ void unpack_levels(const unsigned char* packed, const long long* boun
 
 // ---- multiples of one unit, as integers
 
-// codes[i] = floor(x[i] * inverse + uniform), or to nearest even; *invalid is set where one does not fit, or is NaN;
-// it may be null, where that is known not to be.
+// codes[i] = floor(x[i] * inverse + uniform), or to nearest even; *invalid is set if one does not fit, or is NaN;
+// it may be null if no value can be like that.
 template <typename T, typename C>
 __global__ void quantise(const T* x, long long n, T inverse, int stochastic, unsigned long long first,
                          unsigned long long seed, unsigned step, unsigned worker, C* codes, int* invalid) {
@@ -284,8 +284,8 @@ template <typename T> __device__ inline int top_of(T largest) {
     return min(F::bias, max(127 - F::bias, exponent));
 }
 
-// Where `largest` is given, the largest magnitude of x: the power follows from it and goes to *head, and larger ones are cut
-// off there; where it is not finite, *head says so and codes are zero. Else *invalid, which may be null, is set where a
+// If `largest` is given, the largest magnitude of x: the power follows from it and goes to *head, and larger ones are cut
+// off there; if it is not finite, *head is `not_finite` and codes are zero. Else *invalid, which may be null, is set if a
 // magnitude is above 2^top or NaN. With the exponent bits of 1 a fraction is 1 + the share of the way from one power of two
 // to the next.
 template <typename T>
@@ -323,7 +323,7 @@ __global__ void pack_natural(const T* x, long long n, int top, const T* largest,
     }
 }
 
-// The power is *head, where that is given.
+// The power is *head, if that is given.
 template <typename T>
 __global__ void unpack_natural(const unsigned char* packed, int top, const short* head, long long n, T* out) {
     using B = Bits<T>;

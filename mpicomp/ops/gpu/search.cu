@@ -1,13 +1,13 @@
 // Searches for thresholds that about a target of elements reach, in each of many spans. The last block to be done with
 // a span works out its next threshold, so that the host need not wait; a span whose search is over is not read again.
-// What is looked for and why: ops/search.py. The operations are those there, in the same order, but for sums.
+// Purpose and method: ops/search.py. The operations are those there, in the same order, but for sums.
 // Instances: first_threshold fit_stage<REAL, false|true>
 // Instances: correct_thresholds accept_cuts<REAL>
 #include "common.cuh"
 #include "groups.cuh"
 #include "moments.cuh"
 
-// What is known of each span, one array behind another, zero at first.
+// State of the search in each span, one array behind another, zero at first.
 struct Search {
     long long* cuts;              // the list so far is all magnitudes of at least so much
     double* tried;                // the threshold that is tried now
@@ -184,7 +184,7 @@ __device__ inline void next_stage(Search& search, long long s, double target, do
     search.left[s] = too_many ? (long long)passed : 0;
 }
 
-// A stage. The first goes through u, and each warp keeps what passes in its stretch of it, where that is no more than
+// A stage. The first goes through u, and each warp keeps what passes in its stretch of it, if that is no more than
 // half: in kept, half as long as u, from half of where the stretch begins on; passed[p * warps + w] = how many. Later
 // stages go through what was kept. sums: two of each piece, one behind another.
 template <typename T, bool first>

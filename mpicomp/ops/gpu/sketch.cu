@@ -48,7 +48,7 @@ template <typename T> __device__ inline T median(T* votes, int rows) {
     return (votes[rows / 2 - 1] + votes[rows / 2]) * T(0.5);
 }
 
-// out[i] = the median of sign(h) table[row][h mod columns]; `fixed` rows, or `rows` where it is 0.
+// out[i] = the median of sign(h) table[row][h mod columns]; `fixed` rows, or `rows` if it is 0.
 template <typename T, int fixed>
 __global__ void sketch_estimate(const T* table, int rows, long long columns, unsigned long long seed, T* out,
                                 long long n) {

@@ -1,5 +1,5 @@
 // Several ascending index lists at once: their union with the sums of their values, and what of each is in another list.
-// A table says of `count` lists where they are: running sums of their lengths (`count` + 1 of them), the addresses of their
+// A table locates `count` lists: running sums of their lengths (`count` + 1 of them), the addresses of their
 // indices, and those of their values.
 // Instances: mark_lists<INDEX>
 // Instances: write_union find_common write_common<REAL, INDEX>
@@ -89,7 +89,7 @@ __global__ void write_union(const long long* table, long long count, long long n
                 }
             }
             start += all;
-            __syncthreads();  // what is shared has been read
+            __syncthreads();  // shared memory has been read
         }
     }
 }

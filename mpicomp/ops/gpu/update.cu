@@ -35,7 +35,7 @@ __global__ void masked_update(T* memory, const T* grad, long long n, const I* in
         __syncthreads();  // all that is kept comes from the memory as it was
         const auto filter = [beta](T m, T g) { return m + beta * g; };
         transform<4>(threadIdx.x, threads, end - begin, filter, memory + begin, memory + begin, grad + begin);
-        __syncthreads();  // nobody overwrites what is put back
+        __syncthreads();  // no thread overwrites the values that are put back
         for (long long j = first + threadIdx.x; j < last; j += threads) memory[indices[j]] = kept[j - first];
     }
 }
