@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .arguments import Array, Bounds, require_total
+from .arguments import Array, Bounds
 
 INT32_MAX = 2**31 - 1
 PIECE = 1 << 20  # elements in a piece of a long pass that is to leave room for other work in between
@@ -46,24 +46,6 @@ def arange(n: int) -> Array:
 def concatenate(arrays: list[Array], dtype: npt.DTypeLike) -> Array:
     """One array after the other; empty if there is none."""
     return np.concatenate(arrays, dtype=dtype) if arrays else np.empty(0, dtype)
-
-
-def pack(arrays: list[Array], flat: Array) -> None:
-    """``flat`` = the elements of all ``arrays``, of any shapes, one after the other, in ``flat``'s dtype."""
-    require_total(arrays, flat)
-    at = 0
-    for array in arrays:
-        flat[at : at + array.size] = array.reshape(-1)
-        at += array.size
-
-
-def unpack(flat: Array, arrays: list[Array]) -> None:
-    """The other way: every array gets its elements, in its own dtype."""
-    require_total(arrays, flat)
-    at = 0
-    for array in arrays:
-        array[...] = flat[at : at + array.size].reshape(array.shape)
-        at += array.size
 
 
 def group_bounds(bounds: Array) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 from ..comm.buffers import check_aligned
 from ..errors import BufferRefused, InvalidArgument
 from ..ops import knows, ops_for
+from ..ops.array_lists import ArrayFacts, adjacent, any_overlap
 from ..ops.device import device_of, finish_others
 from ..ops.host_arrays import host_array
 from ..schemes.scratch import Scratch
@@ -79,6 +80,8 @@ class Bucket:
         self.dtype, self.dtype_name = first.dtype, dtypes[0]  # NumPy works a dtype's name out anew at every use
         self.compute = np.dtype(COMPUTE[self.dtype_name])
         self.shapes = [self._own(array) for array in arrays.values()]
+        self._read_facts = ArrayFacts(list(arrays.values()))  # of gradients that need no validation
+        self._out_facts = ArrayFacts([])  # of the latest ``out`` that was validated
         self._lay_out(rule, densities or {})
         self.ops = ops_for(first)
         shapes = ", ".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
@@ -116,6 +119,9 @@ class Bucket:
 
         Refuses buffers that cannot be read as they are.
         """
+        listed = self._listed(grads)
+        if listed is not None and self._read_facts.hold(listed):
+            return listed
         form, named = _form(grads)
         for name, array in named.items():
             _check(name, array, self.workers)
@@ -126,6 +132,15 @@ class Bucket:
             and all(array.dtype == self.dtype for array in arrays)
         )
         return arrays if fits else None
+
+    def _listed(self, grads: Arrays) -> list[Array] | None:
+        """The arrays of ``grads`` if it is of the layout's form, with its names in their order."""
+        kind = type(grads)
+        if kind is dict:
+            return list(grads.values()) if self.form == "dict" and list(grads) == self.names else None
+        if kind is list or kind is tuple:
+            return list(grads) if self.form == "list" else None
+        return [grads] if self.form == "array" else None
 
     def flatten(self, arrays: list[Array], scratch: Scratch) -> list[Array]:
         """One flat vector per worker, in the dtype of computation: a view if nothing has to be moved."""
@@ -177,11 +192,14 @@ class Bucket:
         if others or self.total > self.n:
             return None
         if there is None:
-            return None if any(overlap(array, vector) for array in arrays) else vector
-        return there if address(there) == address(vector) or not overlap(there, vector) else None
+            return None if any_overlap(arrays, vector) else vector
+        return there if not overlap(there, vector) or address(there) == address(vector) else None
 
     def read_out(self, out: Arrays) -> Output:
         """Refuse an ``out`` that does not have the layout of one worker's gradients, or cannot be written."""
+        listed = self._listed(out)
+        if listed is not None and self._out_facts.hold(listed, written=True):
+            return Output(listed, self.flat_view(listed))
         form, arrays = _form(out)
         if (form, list(arrays)) != (self.form, self.names):
             raise BufferRefused(f"out must be given as the gradients are, {self.form} of {', '.join(self.names)} in "
@@ -194,7 +212,9 @@ class Bucket:
         expected = [(shape, self.dtype) for shape in self.shapes]
         if got != expected:
             raise BufferRefused(f"out must have the gradients' shapes and dtype {expected}, got {got}")
-        return Output(list(arrays.values()), self.flat_view(list(arrays.values())))
+        listed = list(arrays.values())
+        self._out_facts = ArrayFacts(listed)
+        return Output(listed, self.flat_view(listed))
 
     def spans_of(self, names: Iterable[str]) -> tuple[list[Span], list[Span]]:
         """Begins and ends of arrays: in the compressed vector, and in that of the arrays that go dense."""
@@ -215,18 +235,18 @@ class Bucket:
 
     def _common_vector(self, arrays: list[Array]) -> Array | None:
         """The vector that arrays are views of, where they lie in it as this layout has them; else None."""
-        filled = [(array, start) for array, (start, _) in zip(arrays, self.spans, strict=True) if array.size]
-        if not filled or self.workers > 1:
+        some = next((i for i, array in enumerate(arrays) if array.size), None)
+        if some is None or self.workers > 1:
             return None
-        some, place = filled[0]
-        base: Any = getattr(some, "base", None)
-        if type(base) is not type(some):  # also memory that another library owns
+        base: Any = getattr(arrays[some], "base", None)
+        if type(base) is not type(arrays[some]):  # also memory that another library owns
             return None
         if base.ndim != 1 or not base.flags.c_contiguous or not base.dtype == self.compute == self.dtype:
             return None
-        origin = address(some) - place * base.itemsize
-        if any(array.base is not base or address(array) != origin + start * base.itemsize for array, start in filled):
+        starts = [start for start, _ in self.spans]
+        if not adjacent(arrays, starts):
             return None
+        origin = address(arrays[some]) - starts[some] * base.itemsize
         first = (origin - address(base)) // base.itemsize
         vector = base[first : first + self.total] if first >= 0 else base[:0]
         return vector if vector.size == self.total and address(vector) == origin else None
@@ -240,7 +260,7 @@ class Bucket:
 
     def _in_order(self, arrays: list[Array]) -> list[Array]:
         """Arrays as they follow each other in the vector."""
-        return [arrays[i] for i in self._order]
+        return [arrays[i] for i in self._order] if self.n < self.total else arrays
 
 
 def as_given(parts: list[Array], kind: type) -> Arrays:

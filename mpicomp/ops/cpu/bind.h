@@ -27,3 +27,4 @@ void bind_sketch(py::module_& m);
 void bind_node(py::module_& m);
 void bind_plain(py::module_& m);
 void bind_bin_select(py::module_& m);
+void bind_array_lists(py::module_& m);

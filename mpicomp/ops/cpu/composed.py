@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,13 +14,16 @@ from .._cpu import (
     common,
     count_beyond,
     gather,
+    pack_alike,
     scatter,
     sums_of,
     top_k_in_span,
     union_of,
+    unpack_alike,
+    unpack_sparse_alike,
 )
-from ..arguments import Bounds, Found, Samples, require_counts
-from ..host import concatenate, empty, index_dtype, unpack
+from ..arguments import Bounds, Found, Samples, require_counts, require_total
+from ..host import concatenate, empty, index_dtype
 from ..protocol import Ops
 from ..search import exponential_in, normal_in, sampled_in
 from ..spans import bin_select_in, restrict_in
@@ -91,10 +95,35 @@ def unpack_bitmap(bitmap: np.ndarray, n: int, indices: np.ndarray, wait: bool = 
     _cpu.unpack_bitmap_into(bitmap, n, indices)
 
 
+def pack(arrays: list[np.ndarray], flat: np.ndarray) -> None:
+    if pack_alike(arrays, flat):
+        return
+    for array, part in _parts(arrays, flat):
+        part[:] = array.reshape(-1)
+
+
+def unpack(flat: np.ndarray, arrays: list[np.ndarray]) -> None:
+    if unpack_alike(flat, arrays):
+        return
+    for array, part in _parts(arrays, flat):
+        array[...] = part.reshape(array.shape)
+
+
 def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarray]) -> None:
+    if unpack_sparse_alike(indices, values, arrays):
+        return
     flat = np.zeros(sum(array.size for array in arrays), values.dtype)
     scatter(flat, indices, values)
     unpack(flat, arrays)
+
+
+def _parts(arrays: list[np.ndarray], flat: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Each array with its part of the vector."""
+    require_total(arrays, flat)
+    at = 0
+    for array in arrays:
+        yield array, flat[at : at + array.size]
+        at += array.size
 
 
 _FOR_SEARCHES = cast(Ops, SimpleNamespace(

@@ -49,6 +49,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_random(m);
     bind_moments(m);
     bind_bin_select(m);
+    bind_array_lists(m);
     bind_sketch(m);
     bind_node(m);
     bind_plain(m);
