@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from operator import add, sub
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..types import Array
 
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from .safety.call_log import CallLog
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Bytes and messages that this rank has exchanged since its ``Comm`` was made.
 
     Attributes
@@ -38,11 +36,11 @@ class Traffic:
     modelled: int = 0
     bytes_shared: int = 0
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(*map(add, vars(self).values(), vars(other).values()))
+    def __add__(self, other: Traffic) -> Traffic:  # type: ignore[override]  # a tuple's own would append
+        return Traffic(*map(add, self, other))
 
     def __sub__(self, earlier: Traffic) -> Traffic:
-        return Traffic(*map(sub, vars(self).values(), vars(earlier).values()))
+        return Traffic(*map(sub, self, earlier))
 
 
 class Request(Protocol):

@@ -6,7 +6,7 @@ import atexit
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import repeat
 from types import TracebackType
 from typing import Any, cast
@@ -151,6 +151,23 @@ class BreakOnError:
             requests.clear()
 
 
+class Meanwhile:
+    """Context in which a link's waits advance ``work``, which is complete at its end."""
+
+    def __init__(self, link: MpiLink, work: Iterator[None]) -> None:
+        self._link, self._work = link, work
+
+    def __enter__(self) -> None:
+        self._link.work = self._work
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._link.work = None
+        if kind is None:
+            for _ in self._work:
+                pass
+
+
 class MpiLink:
     """Counted messages between the ranks of ``comm``: the `mpicomp.allreduce.interfaces.Link` of real jobs.
 
@@ -179,6 +196,8 @@ class MpiLink:
         Context for all code in which ranks wait for each other's messages.
     started : list of (request, whether it sends)
         Messages of the running schedule.
+    work : iterator or None
+        Work that waits advance; see `meanwhile`.
     """
 
     def __init__(self, comm: MPI.Intracomm, settings: Settings, log: CallLog | None = None,
@@ -194,7 +213,7 @@ class MpiLink:
         self._crosses: bool | None = None  # True if there is one; None: not known yet
         self.max_count = MAX_COUNT
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
-        self._meanwhile: Iterator[None] | None = None
+        self.work: Iterator[None] | None = None
         self._log, self._on_leave, self.patient = log, on_leave, patient
         self._slow: bool | None = None  # None: not measured yet
         self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
@@ -301,16 +320,9 @@ class MpiLink:
             del _received_into[self._reason.ctypes.data]
         self.comm.Free()
 
-    @contextmanager
-    def meanwhile(self, work: Iterator[None]) -> Iterator[None]:
+    def meanwhile(self, work: Iterator[None]) -> Meanwhile:
         """Within the block, advance ``work`` while this rank waits; complete it at the end of the block."""
-        self._meanwhile = work
-        try:
-            yield
-        finally:
-            self._meanwhile = None
-        for _ in work:
-            pass
+        return Meanwhile(self, work)
 
     def isend(self, array: Array, dest: int) -> Started | None:
         """Start to send ``array``, which must not change until the request is complete."""
@@ -353,9 +365,9 @@ class MpiLink:
         if self._log is not None:
             self._log.wait(request)
         for one in request if isinstance(request, list) else (request,):
-            while self._meanwhile is not None and not one.Test():
-                if next(self._meanwhile, DONE) is DONE:
-                    self._meanwhile = None
+            while self.work is not None and not one.Test():
+                if next(self.work, DONE) is DONE:
+                    self.work = None
                 os.sched_yield()  # to a rank on the same core, which may have to send the message
             self._finish(one, self.patient)
 
@@ -387,6 +399,10 @@ class MpiLink:
         """
         ready(work)
         blocking = not self.patient or device_of(work) is not None
+        if blocking and work.size <= self.max_count:
+            self.comm.Allreduce(MPI.IN_PLACE if source is None else source, work, MPI_OPS[op])
+            self.count_native(work.nbytes)
+            return
         given: Iterator[Buffer] = repeat(MPI.IN_PLACE) if source is None else self._parts(source)
         for own, part in zip(given, self._parts(work), strict=False):
             if blocking:

@@ -142,7 +142,8 @@ class Pipeline:
         if dense is not None:
             self.dense.keep()  # what it gave is copied
         self.schedule.observe(result.mean, ctx)
-        return result._replace(mean=_joined(result.mean, local, dense, total, ctx))
+        mean = _joined(result.mean, local, dense, total, ctx)
+        return result if mean is result.mean else result._replace(mean=mean)
 
     def _treat(self, us: list[Compensated], choice: Choice | None, ctx: StepContext) -> Treated:
         """Encode, combine and update; memories are updated meanwhile, unless the result may still be refused."""
@@ -152,7 +153,8 @@ class Pipeline:
         with ctx.timer.phase("compress"):
             message = self.exchange.encode(us, choice, ctx)
         narrowed = ctx.result is not None and not ctx.plain
-        if message.sent is not None and not narrowed and not ctx.codec.may_overflow(ctx.dtype):
+        beside = message.sent is not None and not narrowed and not ctx.codec.may_overflow(ctx.dtype)
+        if beside and not ctx.plain:
             local = self._local(us, message.sent, ctx)
             update = ctx.timer.pieces("update", self._update(us, message.sent, ctx))
             with ctx.timer.phase("exchange"), ctx.comm.meanwhile(update):
@@ -160,6 +162,8 @@ class Pipeline:
         with ctx.timer.phase("exchange"):
             result = self.exchange.combine(message, ctx)
         self._refuse_overflow(result.mean, ctx)
+        if ctx.plain:  # keeps nothing
+            return result, None, iter(())
         local = self._local(us, result.sent, ctx)
         if narrowed:
             result = self._fitting(result, local, ctx)

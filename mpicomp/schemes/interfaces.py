@@ -7,9 +7,9 @@ verb; a part keeps in attributes only what its ``state`` saves. A protocol also 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from .scratch import Scratch
 from .timing import PhaseTimer, Trace
 from .values import Compensated, Exchanged, Mean, Misfits, Place, Sent, Span, State, Tensor
 from .workers import Workers
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class StepContext:
         Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
     left_out : sequence of (int, int)
         Spans of the vector that take no part in the step.
+    derived : dict
+        Results of ``once``.
     """
 
     comm: Communicator
@@ -84,14 +88,21 @@ class StepContext:
     remembers: bool = True
     target: Array | None = None
     left_out: Sequence[Span] = ()
+    derived: dict[Hashable, object] = field(default_factory=dict)
 
     def at_step(self, number: int, measured: bool = False, target: Array | None = None, left_out: Sequence[Span] = ()
                 ) -> StepContext:
         """The context of step ``number``; a ``measured`` one reads what was sent."""
         context = object.__new__(StepContext)  # a tenth of the time of dataclasses.replace
         context.__dict__.update(self.__dict__, number=number, remembers=self.remembers or measured, target=target,
-                                left_out=left_out)
+                                left_out=left_out, derived={})
         return context
+
+    def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """The result of the first ``make()`` of this step under ``key``; for values that arrays do not change."""
+        if key not in self.derived:
+            self.derived[key] = make()
+        return cast(Value, self.derived[key])
 
     def density(self, target: float, span: int) -> float:
         """The density of a span in this step, ``target`` being the scheme's: the caller's or the schedule's."""

@@ -23,33 +23,37 @@ class Trace(Recorder, Protocol):
 
 
 class PhaseTimer:
-    """Adds up the seconds of each phase of a step, and hands phases to the trace if there is one.
+    """Notes the phases of a step, and hands them to the trace if there is one.
 
     Attributes
     ----------
-    seconds : dict of str to float
-        By phase, of the current step so far.
     number : int
         The current step.
     """
 
     def __init__(self, trace: Trace | None) -> None:
         self.trace = trace
-        self._phases: list[tuple[str, int, int]] = []
         self.number = -1
-        self.seconds: dict[str, float] = {}
+        self._phases: list[tuple[str, int, int]] = []  # name, start, stop in ns
+        self._blocks: dict[str, Phase] = {}
 
     def begin_step(self, number: int) -> None:
-        self.number, self.seconds = number, {}
-        self._phases.clear()
+        self.number, self._phases = number, []
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each phase of the current step so far."""
+        total: dict[str, float] = {}
+        for name, start, stop in self._phases:
+            total[name] = total.get(name, 0.0) + (stop - start) * 1e-9
+        return total
 
     def phase(self, name: str) -> Phase:
-        """Return a context manager that adds the time of its block to a phase of the step."""
-        return Phase(self, name)
+        """Return a context manager that notes its block as a part of a phase; no block holds another of its phase."""
+        return self._blocks.get(name) or self._blocks.setdefault(name, Phase(self, name))
 
     def pieces(self, name: str, work: Iterator[None]) -> Iterator[None]:
-        """``work``, its time added to a phase piece by piece."""
-        self.seconds.setdefault(name, 0.0)
+        """``work``, each piece noted as a part of a phase."""
         start = time.monotonic_ns()
         for _ in work:
             self.spent(name, start)
@@ -60,18 +64,14 @@ class PhaseTimer:
         """Hand the step's phases to the trace, all at once: that costs less than one by one."""
         if self.trace is not None:
             self.trace.spans(self.number, self._phases)
-            self._phases.clear()
 
     def spent(self, name: str, start: int) -> None:
-        """Add the time since ``start`` to a phase."""
-        stop = time.monotonic_ns()
-        self.seconds[name] = self.seconds.get(name, 0.0) + (stop - start) * 1e-9
-        if self.trace is not None:
-            self._phases.append((name, start, stop))
+        """Note the time since ``start`` as a part of a phase."""
+        self._phases.append((name, start, time.monotonic_ns()))
 
 
 class Phase:
-    """Context manager of one block of a phase: a class, since a generator takes twice the time."""
+    """Context manager of the blocks of one phase: a class, since a generator takes twice the time."""
 
     __slots__ = ("_around", "_name", "_start", "_timer")
 
@@ -88,6 +88,7 @@ class Phase:
                  ) -> None:
         if kind is not None:  # the step's events tell more than its end
             return
-        if self._timer.trace is not None:
-            self._timer.trace.doing = self._around
-        self._timer.spent(self._name, self._start)
+        timer = self._timer
+        if timer.trace is not None:
+            timer.trace.doing = self._around
+        timer.spent(self._name, self._start)

@@ -24,7 +24,7 @@ def fake_step(n, ops=cpu, number=0, cuts=(), seed=0):
     return SimpleNamespace(
         ops=ops, number=number, n=n, spans=list(pairwise(ends)),
         density=lambda target, span: target, key=lambda worker: ops.Key(seed, number, worker),
-        scratch=Scratch(ops), seed=seed,
+        scratch=Scratch(ops), seed=seed, once=lambda key, make: make(),
     )
 
 

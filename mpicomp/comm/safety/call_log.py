@@ -12,9 +12,9 @@ from functools import wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
+if TYPE_CHECKING:
     from ...ops.node_shared import PlainCalls
 
 KEPT = 64  # calls, and messages of the current call
@@ -147,7 +147,7 @@ def logged(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P]
         if log is None:
             return method(self, *arguments, **options)
         try:
-            log.begin(name, *map(described, (*arguments, *options.values())))
+            log.begin(name, *[described(one) for one in (*arguments, *options.values())])
             return method(self, *arguments, **options)
         finally:
             log.end()
@@ -157,6 +157,8 @@ def logged(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P]
 
 def described(argument: object) -> object:
     """Return (size, dtype) of an array, the value of a number or text, else the name of the type."""
+    if type(argument) is np.ndarray:
+        return argument.size, argument.dtype
     if isinstance(argument, (int, str)):
         return argument
     if hasattr(argument, "dtype"):

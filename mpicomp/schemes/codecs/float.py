@@ -32,18 +32,20 @@ class Float(Codec):
 
     def wire_dtype(self, dtype: np.dtype) -> np.dtype:
         """The wire's dtype for values of ``dtype``; bfloat16 travels as the uint16 of its bits."""
-        if self.kind:
-            return np.dtype(np.uint16)
-        return np.dtype(dtype if self.values == "same" else self.values)
+        if self.values == "same":
+            return np.dtype(dtype)
+        return np.dtype(np.uint16 if self.kind else self.values)
 
     def sends_unchanged(self, dtype: np.dtype) -> bool:
-        return self.wire_dtype(dtype) == dtype
+        return self.values == "same" or self.wire_dtype(dtype) == dtype
 
     def may_overflow(self, dtype: np.dtype) -> bool:
-        return self.wire_dtype(dtype).itemsize < dtype.itemsize
+        return self.values != "same" and self.wire_dtype(dtype).itemsize < dtype.itemsize
 
     def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
         """The wire's array: ``values`` itself where nothing is narrowed."""
+        if self.values == "same":
+            return values
         kind = self._half(values.dtype)
         if kind:
             codes = ctx.ops.empty(values.size, np.uint16)
@@ -56,6 +58,8 @@ class Float(Codec):
         """Values that a receiver reads, in the dtype of computation (``codes`` itself where nothing was narrowed)."""
         dtype = self.wire_dtype(ctx.dtype)
         require_bytes(codes, place.size * dtype.itemsize)
+        if codes.dtype == dtype == ctx.dtype:
+            return codes
         kind = self._half(ctx.dtype)
         if not kind:
             return codes.view(dtype).astype(ctx.dtype, copy=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...ops.protocol import Ops
 from ...types import Array
@@ -44,7 +44,9 @@ class Residual(ErrorMemory):
 def keep_unsent(u: Compensated, sent: Sent, beta: float, ops: Ops) -> Iterator[None]:
     """``memory <- (1 - beta) memory + beta (u - sent)`` in place, piece by piece."""
     bounds = [*range(0, u.n, ops.PIECE), u.n]
-    cuts = [None] * len(bounds) if sent.indices is None else ops.positions_of(sent.indices, bounds)
+    cuts: Sequence[int | None] = [None] * len(bounds)
+    if sent.indices is not None:
+        cuts = [0, sent.indices.size] if u.n <= ops.PIECE else ops.positions_of(sent.indices, bounds)
     for start, stop, first, last in zip(bounds, bounds[1:], cuts, cuts[1:], strict=False):
         memory, gradient = u.span(start, stop)
         assert memory is not None, "the residual"

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from ...ops.arguments import chunk_counts, position_dtype
+from typing import NamedTuple
+
+import numpy as np
+
+from ...ops.arguments import Spans, chunk_counts, position_dtype
 from ...types import Array
 from ..interfaces import Selector, StepContext
 from ..options import Option
 from ..values import Compensated
 
 LONGEST = 65536
+
+
+class Layout(NamedTuple):
+    """Each span with the length of its chunks; elements and dtype of a selection on the wire."""
+
+    spans: Spans
+    wire: tuple[int, np.dtype]
 
 
 class ChunkMax(Selector):
@@ -33,7 +44,7 @@ class ChunkMax(Selector):
     def select(self, u: Compensated, ctx: StepContext) -> Array:
         """Positions inside the chunks, all spans one after the other."""
         wire = self.wire_like(ctx)
-        ctx.ops.chunk_max(*u, self._spans(ctx), wire)
+        ctx.ops.chunk_max(*u, self._layout(ctx).spans, wire)
         return wire
 
     def expand(self, wire: Array, ctx: StepContext) -> Array:
@@ -45,16 +56,19 @@ class ChunkMax(Selector):
 
     def _indices(self, wire: Array, ctx: StepContext, known: bool) -> Array:
         indices = ctx.ops.empty(wire.size, ctx.ops.index_dtype(ctx.n))
-        ctx.ops.chunk_indices(wire, self._spans(ctx), ctx.n, indices, known)
+        ctx.ops.chunk_indices(wire, self._layout(ctx).spans, ctx.n, indices, known)
         return indices
 
     def wire_like(self, ctx: StepContext) -> Array:
         """An empty array of the size every rank's selection has on the wire."""
-        spans = self._spans(ctx)
-        return ctx.ops.empty(sum(chunk_counts(spans, ctx.n)), position_dtype(spans))
+        return ctx.ops.empty(*self._layout(ctx).wire)
 
-    def _spans(self, ctx: StepContext) -> list[tuple[int, int, int]]:
-        """Each span with the length of its chunks."""
+    def _layout(self, ctx: StepContext) -> Layout:
+        """The step's chunks."""
+        return ctx.once(self, lambda: self._chunks(ctx))
+
+    def _chunks(self, ctx: StepContext) -> Layout:
         densities = (ctx.density(1 / self.chunk, span) for span in range(len(ctx.spans)))
         chunks = (min(LONGEST, round(1 / density)) for density in densities)
-        return [(*span, chunk) for span, chunk in zip(ctx.spans, chunks, strict=True)]
+        spans = [(*span, chunk) for span, chunk in zip(ctx.spans, chunks, strict=True)]
+        return Layout(spans, (sum(chunk_counts(spans, ctx.n)), position_dtype(spans)))
