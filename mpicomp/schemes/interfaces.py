@@ -7,9 +7,9 @@ verb; a part keeps in attributes only what its ``state`` saves. A protocol also 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from ..types import Array
 from .options import Option
 from .scratch import Scratch
 from .timing import PhaseTimer, Trace
-from .values import Compensated, Exchanged, Mean, Misfits, Place, Sent, Span, State, Tensor
+from .values import Compensated, Exchanged, Mean, Misfits, Once, Place, Sent, Span, State, Tensor
 from .workers import Workers
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,8 @@ class StepContext:
         Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
     left_out : sequence of (int, int)
         Spans of the vector that take no part in the step.
-    derived : dict
-        Results of ``once``.
+    once : Once
+        Results of this step that do not depend on the arrays' elements.
     """
 
     comm: Communicator
@@ -88,21 +86,15 @@ class StepContext:
     remembers: bool = True
     target: Array | None = None
     left_out: Sequence[Span] = ()
-    derived: dict[Hashable, object] = field(default_factory=dict)
+    once: Once = field(default_factory=Once)
 
     def at_step(self, number: int, measured: bool = False, target: Array | None = None, left_out: Sequence[Span] = ()
                 ) -> StepContext:
         """The context of step ``number``; a ``measured`` one reads what was sent."""
         context = object.__new__(StepContext)  # a tenth of the time of dataclasses.replace
         context.__dict__.update(self.__dict__, number=number, remembers=self.remembers or measured, target=target,
-                                left_out=left_out, derived={})
+                                left_out=left_out, once=Once())
         return context
-
-    def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The result of the first ``make()`` of this step under ``key``; for values that arrays do not change."""
-        if key not in self.derived:
-            self.derived[key] = make()
-        return cast(Value, self.derived[key])
 
     def density(self, target: float, span: int) -> float:
         """The density of a span in this step, ``target`` being the scheme's: the caller's or the schedule's."""
@@ -111,7 +103,7 @@ class StepContext:
 
     def place(self, local: int, indices: Array | None) -> Place:
         """The place of the values of one of this rank's workers."""
-        return Place(self.first_worker + local, indices, 0, self.n, {})
+        return Place(self.first_worker + local, indices, 0, self.n, Once())
 
     def key(self, worker: int) -> Key:
         """Key of a worker's random numbers in this step. Numbers from ``workers.total`` on are for ranks."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TypeVar, cast
-
 import numpy as np
 
 from ..ops.protocol import Ops
 from ..types import Array
-
-Value = TypeVar("Value")
+from .values import Once
 
 
 class Scratch:
@@ -22,12 +18,17 @@ class Scratch:
         The operations of the device that the arrays are on.
     like : Scratch, optional
         Another rank's, in simulations: what follows from the layout is worked out once for all ranks.
+
+    Attributes
+    ----------
+    once : Once
+        Results that depend on the layout alone.
     """
 
     def __init__(self, ops: Ops, like: Scratch | None = None) -> None:
         self.ops = ops
         self._arrays: dict[str, Array] = {}
-        self._once: dict[Hashable, object] = {} if like is None else like._once
+        self.once: Once = Once() if like is None else like.once
 
     def array(self, key: str, n: int, dtype: np.dtype) -> Array:
         """An array of ``n`` elements kept from step to step under ``key``; its contents are not defined."""
@@ -35,9 +36,3 @@ class Scratch:
         if array is None or array.size != n or array.dtype != dtype:
             array = self._arrays[key] = self.ops.empty(n, dtype)
         return array
-
-    def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The result of the first ``make()`` under ``key``; for values that depend on the layout alone."""
-        if key not in self._once:
-            self._once[key] = make()
-        return cast(Value, self._once[key])

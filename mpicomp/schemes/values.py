@@ -18,6 +18,19 @@ Tensor = tuple[int, int, tuple[int, ...]]  # start, stop, shape
 Value = TypeVar("Value")
 
 
+class Once:
+    """Results of functions by key, each worked out at its first use."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, object] = {}
+
+    def __call__(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """The result of the first ``make()`` under ``key``."""
+        if key not in self._found:
+            self._found[key] = make()
+        return cast(Value, self._found[key])
+
+
 class Compensated(NamedTuple):
     """The compensated gradient u = memory + gradient, which no kernel ever stores.
 
@@ -103,15 +116,11 @@ class Place(NamedTuple):
     indices: Array | None  # ascending
     start: int = 0
     stop: int = 0
-    derived: dict[Hashable, object] | None = None  # from ``indices``, by what it is
+    derived: Once | None = None  # values that depend on ``indices``
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The result of the place's first ``make()`` under ``key``; for values that depend on its indices."""
-        if self.derived is None:
-            return make()
-        if key not in self.derived:
-            self.derived[key] = make()
-        return cast(Value, self.derived[key])
+        return make() if self.derived is None else self.derived(key, make)
 
     @property
     def size(self) -> int:

@@ -12,9 +12,9 @@ from functools import wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
+
     from ...ops.node_shared import PlainCalls
 
 KEPT = 64  # calls, and messages of the current call
@@ -157,8 +157,6 @@ def logged(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P]
 
 def described(argument: object) -> object:
     """Return (size, dtype) of an array, the value of a number or text, else the name of the type."""
-    if type(argument) is np.ndarray:
-        return argument.size, argument.dtype
     if isinstance(argument, (int, str)):
         return argument
     if hasattr(argument, "dtype"):
