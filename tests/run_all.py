@@ -3,12 +3,14 @@
     python tests/run_all.py [--long] [STAGE ...]
 
 A stage is a command. It is killed if it prints nothing for its time limit. All stages run even after a failure, and the
-last line counts them. Stages that are named run whichever of the two they belong to.
+last line counts them. Stages that are named run whichever of the two they belong to. Stages that use one core come
+first: as many at a time as there are cores, and each prints its output when it ends. The others follow one by one.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import os
 import signal
@@ -16,8 +18,9 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import progress
 from run_mpi import keep_apart
@@ -46,6 +49,7 @@ class Stage(NamedTuple):
     command: tuple[Path | str, ...]
     limit: float = 1800  # seconds in which it must print something
     long: bool = False  # belongs to ``make test-all``, not to ``make test``
+    one_core: bool = False  # leaves the other cores to another stage
 
 
 def _mpi(mpi: str, *options: str) -> tuple[Path | str, ...]:
@@ -53,15 +57,18 @@ def _mpi(mpi: str, *options: str) -> tuple[Path | str, ...]:
 
 
 STAGES = {
-    "lint": Stage("ruff", (PYTHON, "-m", "ruff", "check", "."), 600),
-    "types": Stage("mypy --strict over the whole package", (PYTHON, "tests/check_types.py"), 3600),
-    "unit": Stage("all that one process can show", (*PYTEST, "tests", *WORKERS, *QUICK)),
-    "docs": Stage("the documentation builds without a warning; the notebook runs",
-                  (PYTHON, "-m", "sphinx", "-E", "-W", "--keep-going", "-q", "-b", "html", "docs", "out/docs"), 3600),
+    "lint": Stage("ruff", (PYTHON, "-m", "ruff", "check", "."), 600, one_core=True),
     # In a process of its own: MPI starts in it and sets variables that would mislead tests of launchers.
-    "pytorch": Stage("PyTorch models through the optimizer's wrapper", (*PYTEST, "tests/pytorch")),
-    "openmpi": Stage("collectives, reducer, trace in 1 to 3 ranks of Open MPI",
-                     _mpi("openmpi", "--sizes", "1,2,3", *QUICK), math.inf),
+    "pytorch": Stage("PyTorch models through the optimizer's wrapper", (*PYTEST, "tests/pytorch"), one_core=True),
+    "one-rank": Stage("collectives, reducer, trace in 1 rank of Open MPI",
+                      _mpi("openmpi", "--sizes", "1", *QUICK), math.inf, one_core=True),
+    "types": Stage("mypy --strict over the whole package", (PYTHON, "tests/check_types.py"), 3600, one_core=True),
+    "docs": Stage("the documentation builds without a warning; the notebook runs",
+                  (PYTHON, "-m", "sphinx", "-E", "-W", "--keep-going", "-q", "-b", "html", "docs", "out/docs"), 3600,
+                  one_core=True),
+    "unit": Stage("all that one process can show", (*PYTEST, "tests", *WORKERS, *QUICK)),
+    "openmpi": Stage("collectives, reducer, trace in 2 and 3 ranks of Open MPI",
+                     _mpi("openmpi", "--sizes", "2,3", *QUICK), math.inf),
     "mpich": Stage("the same in 2 ranks of MPICH", _mpi("mpich", "--sizes", "2", *QUICK), math.inf),
     "unit-long": Stage("CUDA sources compile; whole jobs", (*PYTEST, "tests", *WORKERS, *LONG, "-k", UNCHECKED),
                        long=True),
@@ -78,38 +85,73 @@ STAGES = {
 }  # fmt: skip
 
 
-def run(name: str) -> bool:
+def run(name: str, output: BinaryIO | None = None) -> bool:
     """Run one stage and pass its output through; return if it passed."""
-    stage = STAGES[name]
-    print(f"\n== {name}: {stage.shows}", flush=True)
+    stage, output = STAGES[name], output or sys.stdout.buffer
+    _print(output, f"\n== {name}: {stage.shows}")
     start = time.monotonic()
-    code = run_printing([str(word) for word in stage.command], stage.limit)
+    code = run_printing([str(word) for word in stage.command], stage.limit, output)
     if code is None:
-        print(f"{name} printed nothing for {stage.limit:.0f} s and was killed")
+        _print(output, f"{name} printed nothing for {stage.limit:.0f} s and was killed")
     verdict = "passed" if code == 0 else f"FAILED (exit code {code})"
-    print(f"== {name} {verdict} after {time.monotonic() - start:.0f} s", flush=True)
+    _print(output, f"== {name} {verdict} after {time.monotonic() - start:.0f} s")
     return code == 0
 
 
-def run_printing(command: list[str], limit: float) -> int | None:
+def run_side_by_side(names: list[str]) -> list[str]:
+    """Run stages that use one core, as many at a time as there are cores; return those that passed."""
+    if len(names) == 1:
+        return [name for name in names if run(name)]
+    if names:
+        print(f"\n== side by side: {', '.join(names)}", flush=True)
+    passed = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        outputs = {name: io.BytesIO() for name in names}
+        running = {pool.submit(run, name, output): name for name, output in outputs.items()}
+        try:
+            for ended in as_completed(running):
+                name = running[ended]
+                passed += [name] if ended.result() else []
+                _print(sys.stdout.buffer, outputs[name].getvalue().decode(errors="replace"), end="")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            _interrupted.set()
+            raise
+    return passed
+
+
+_interrupted = threading.Event()  # ends the stages that run in threads
+
+
+def _print(output: BinaryIO, text: str, end: str = "\n") -> None:
+    output.write((text + end).encode(errors="replace"))
+    output.flush()
+
+
+def run_printing(command: list[str], limit: float, sink: BinaryIO | None = None) -> int | None:
     """Run a command, pass its output through, return its exit code; None if killed after ``limit`` silent seconds."""
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=environment(),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
     assert process.stdout is not None
-    output, printed = process.stdout.fileno(), 0
+    output, sink, printed = process.stdout.fileno(), sink or sys.stdout.buffer, 0
 
     def pass_through() -> None:
         nonlocal printed
         while data := os.read(output, 1 << 16):
             printed += len(data)
-            sys.stdout.buffer.write(data)
-            sys.stdout.flush()
+            sink.write(data)
+            sink.flush()
+
+    def progressed() -> int:
+        if _interrupted.is_set():
+            raise KeyboardInterrupt
+        return printed
 
     reader = threading.Thread(target=pass_through, daemon=True)
     reader.start()
     code = None
     try:
-        code = progress.wait(process, lambda: printed, limit)
+        code = progress.wait(process, progressed, limit)
     finally:
         if code is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -133,7 +175,9 @@ def main() -> int:
         parser.error(f"unknown stages {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
     keep_apart()
     names = options.stages or [name for name, stage in STAGES.items() if stage.long == options.long]
-    failed = [name for name in names if not run(name)]
+    passed = run_side_by_side([name for name in names if STAGES[name].one_core])
+    passed += [name for name in names if not STAGES[name].one_core and run(name)]
+    failed = [name for name in names if name not in passed]
     if failed:
         print(f"\nfailed stages: {', '.join(failed)}")
     print(f"\nstages: {len(names) - len(failed)} passed, {len(failed)} failed")
