@@ -46,8 +46,8 @@ def train(*arguments, mpi="openmpi", options=("--with-ft", "ulfm"), **environmen
 
 @pytest.mark.parametrize(
     ("scheme", "fault"),
-    [("topk:density=0.2", "kill:rank=0,call=90"), ("onebit", "segv:rank=2,call=31"),
-     ("oktopk:density=0.2", "raise:rank=1,call=70")],
+    [("topk:density=0.2", "kill:rank=0,call=90"), ("oktopk:density=0.2", "raise:rank=1,call=70"),
+     pytest.param("onebit", "segv:rank=2,call=31", marks=pytest.mark.long("another sudden end, as kill"))],
 )
 def test_survivors_go_on_and_say_who_is_missing(tmp_path, scheme, fault):
     path = tmp_path / "run.h5"
