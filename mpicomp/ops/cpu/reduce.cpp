@@ -2,6 +2,7 @@
 #include "arrays.h"
 #include "bind.h"
 #include "isa.h"
+#include "pool.h"
 #include "reduce.h"
 
 namespace {
@@ -26,7 +27,9 @@ void bind_combine(py::module_& m, const char* name, const char* doc) {
             const auto to = output<T>(dst, "dst");
             const auto from = input<T>(src, "src", to.n);
             py::gil_scoped_release release;
-            dispatch<combine<Op, T>>(to.data, from.data, to.n);
+            parallel_parts(to.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                dispatch<combine<Op, T>>(to.data + begin, from.data + begin, end - begin);
+            });
         });
     }, py::arg("dst"), py::arg("src"), doc);
 }
@@ -43,7 +46,9 @@ void bind_reduce(py::module_& m) {
             using T = decltype(zero);
             const auto to = output<T>(x, "x");
             py::gil_scoped_release release;
-            dispatch<scale<T>>(to.data, to.n, static_cast<T>(factor));
+            parallel_parts(to.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                dispatch<scale<T>>(to.data + begin, end - begin, static_cast<T>(factor));
+            });
         });
     }, py::arg("x"), py::arg("factor"), "x *= factor, the factor rounded to x's precision first.");
 }
