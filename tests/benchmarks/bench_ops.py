@@ -1,11 +1,15 @@
 """Time the CPU primitives against a plain copy of the same arrays.
 
     python tests/benchmarks/bench_ops.py [n] [--quick] [--json]
+    python tests/benchmarks/bench_ops.py [n] [--quick] --threads 1,2 [--only TEXT]
 
 Each op and the copy alternate in one run on one core, and medians are compared, so that a neighbour on the
 machine slows both. "must move" counts the bytes that have to be read and written once; the copy counts the same
 way, so 100 % is an op that costs no more than moving its data. ``--quick`` is a try-out; ``--json`` prints the table as
 JSON, without the comparison of top-k.
+
+``--threads`` compares numbers of threads, each with a copy by as many. A busy machine takes a CPU away from a team for
+most of a round, so here minima of rounds are compared.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from mpicomp.ops import cpu
+from mpicomp.ops import _cpu, cpu
 
 ROUNDS, ELEMENTS = 9, 25_000_000
 QUICK_ROUNDS, QUICK_ELEMENTS = 1, 200_000
@@ -162,6 +167,9 @@ def options(description: str) -> argparse.Namespace:
     parser.add_argument("n", nargs="?", type=int, help=f"float32 elements; {ELEMENTS} unless --quick")
     parser.add_argument("--quick", action="store_true", help="short vectors, one round: a try-out, not a figure")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.add_argument("--threads", type=lambda text: [int(number) for number in text.split(",")],
+                        metavar="1,2,...", help="compare these numbers of threads instead")  # fmt: skip
+    parser.add_argument("--only", default="", metavar="TEXT", help="with --threads: operations whose names have it")
     given = parser.parse_args()
     given.n = given.n or (QUICK_ELEMENTS if given.quick else ELEMENTS)
     given.rounds = QUICK_ROUNDS if given.quick else ROUNDS
@@ -183,8 +191,39 @@ def measured(n: int, number_of_rounds: int) -> Iterator[dict[str, Any]]:
                "copy rate": 8 * n / copy_time}  # fmt: skip
 
 
+def compare_threads(n: int, number_of_rounds: int, teams: list[int], only: str) -> None:
+    """A line per operation: its least time for each number of threads, beside that of a copy by as many."""
+    source, target = np.ones(n, np.float32), np.zeros(n, np.float32)
+    print(f"{'op':28}" + "".join(f"{f'{team} threads':>13}{'% of copy':>11}" for team in teams) + f"{'speed-up':>10}")
+    with ThreadPoolExecutor(max(teams)) as pool:
+
+        def copy(team: int) -> None:
+            bounds = np.linspace(0, n, team + 1).astype(int).tolist()
+            list(pool.map(lambda begin, end: np.copyto(target[begin:end], source[begin:end]), bounds, bounds[1:]))
+
+        for name, nbytes, call in cases(n):
+            if only not in name:
+                continue
+            least = {team: [float("inf"), float("inf")] for team in teams}
+            for _ in range(number_of_rounds + 1):
+                for team in teams:
+                    _cpu.force_threads(team)
+                    times = seconds(call), seconds(lambda team=team: copy(team))
+                    least[team] = [min(both) for both in zip(least[team], times, strict=True)]
+            columns = (f"{own * 1e3:10.2f} ms{100 * (nbytes / own) / (8 * n / copied):9.0f} %"
+                       for own, copied in least.values())  # fmt: skip
+            print(f"{name:28}" + "".join(columns) + f"{least[teams[0]][0] / least[teams[-1]][0]:9.2f}x", flush=True)
+    _cpu.force_threads(0)
+    both = " ".join(f"{team}: {8 * n / copied / 1e9:.1f}" for team, (_, copied) in least.items())
+    print(f"copy by so many threads, GB/s: {both}")
+
+
 def main() -> None:
     given = options(__doc__)
+    if given.threads:
+        print(f"{given.n} float32, {cpu.isa()}, minima of {given.rounds + 1} alternating rounds")
+        compare_threads(given.n, given.rounds, given.threads, given.only)
+        return
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     settings = f"{given.n} float32, one core, {cpu.isa()}, medians of {given.rounds} alternating rounds; GB = 1e9 bytes"
     if given.json:

@@ -35,17 +35,158 @@ def same_for_every_team(team, call) -> None:
     assert all(result == results[0] for result in results), [result == results[0] for result in results]
 
 
+@pytest.fixture(params=[np.float32, np.float64])
+def vectors(request, rng):
+    """(memory, grad) with ties, zeros, and what is not a number."""
+    n = int(rng.choice(LENGTHS))
+    memory, grad = (rng.integers(-99, 99, n) / 8 + (rng.random(n) < 0.5) * rng.standard_normal(n) for _ in range(2))
+    grad[rng.integers(0, n, 9)] = np.nan
+    grad[rng.integers(0, n, 9)] = np.inf
+    return memory.astype(request.param), grad.astype(request.param)
+
+
+def some_indices(rng, n: int, share: float, dtype=np.int32) -> np.ndarray:
+    return np.flatnonzero(rng.random(n) < share).astype(dtype)
+
+
+def changed(name: str, x: np.ndarray, *arguments) -> np.ndarray:
+    """A copy of ``x`` after an operation on it."""
+    out = x.copy()
+    getattr(cpu, name)(out, *arguments)
+    return out
+
+
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("name", ["add", "multiply", "minimum", "maximum"])
 def test_reductions(team, rng, name, n):
     x, y = rng.standard_normal((2, n)).astype(np.float32)
+    same_for_every_team(team, lambda: [changed(name, x, y)])
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_selections(team, rng, vectors, has_memory):
+    memory, grad = vectors if has_memory else (None, vectors[1])
+    n = grad.size
+    spans, k = [(0, n)], int(rng.integers(1, n))
 
     def call():
-        out = x.copy()
-        getattr(cpu, name)(out, y)
-        return [out]
+        for chunk in (7, 112, 1000, 65_536):
+            positions = np.empty(-(-n // chunk), np.uint8 if chunk <= 256 else np.uint16)
+            cpu.chunk_max(memory, grad, [(0, n, chunk)], positions)
+            indices = np.empty(positions.size, np.int32)
+            cpu.chunk_indices(positions, [(0, n, chunk)], n, indices)
+            yield indices
+        for lam in (0.0, 3.0, 24.0, np.inf):
+            yield cpu.threshold(memory, grad, spans, [lam])[0]
+        for count in (1, k, n // 1000, n):
+            yield cpu.top_k(memory, grad, spans, [count])
+        for length in (50, 5000, n // 3, n):
+            yield cpu.bin_select(memory, grad, spans, length)
+        for select in (cpu.select_normal, cpu.select_exponential):
+            found, parts = select(memory, np.nan_to_num(grad, posinf=0), spans, [n // 100])[:2]
+            yield found
+            yield parts
 
-    same_for_every_team(team, call)
+    same_for_every_team(team, lambda: list(call()))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_top_k_of_equals(team, rng, value):
+    """Which takes the exact search: the sample tells nothing."""
+    x = np.full(LENGTHS[-1], value, np.float32)
+    x[rng.integers(0, x.size, 5)] = 2
+    for k in (1, 7, 2 * PART + 1, x.size - 3):
+        expected = np.sort(np.argsort(-x, kind="stable")[:k])
+        for threads in TEAMS:
+            team(threads)
+            np.testing.assert_array_equal(cpu.top_k(None, x, [(0, x.size)], [k]), expected)
+
+
+def test_measures(team, vectors):
+    memory, grad = vectors
+    finite = np.nan_to_num(grad, posinf=1)
+    n = grad.size
+
+    def call():
+        sample = np.empty((n - 5) // 3, grad.dtype)
+        cpu.sample(memory, grad, [(5, 3, sample.size)], sample)
+        yield sample
+        yield cpu.count_nonfinite(grad)
+        yield cpu.count_nonfinite(finite)
+        yield cpu.count_beyond(memory, grad, 3.0)
+        yield cpu.squared_norm(finite)
+        yield cpu.moments(memory, finite, [(0, n), (n // 3, n)], 0.5)
+
+    same_for_every_team(team, lambda: list(call()))
+    assert cpu.squared_norm(finite) == pytest.approx(np.sum(np.square(finite, dtype=np.float64)), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_updates(team, rng, vectors, dtype):
+    memory, grad = vectors
+    at = some_indices(rng, grad.size, 0.2, dtype)
+    mixed = rng.integers(0, grad.size, 5 * PART).astype(dtype)  # some of them twice: the last one stays
+    values, many = (rng.standard_normal(k).astype(grad.dtype) for k in (at.size, mixed.size))
+
+    def call():
+        for indices in (at, mixed):
+            gathered = np.empty(indices.size, grad.dtype)
+            cpu.gather(memory, grad, indices, gathered)
+            yield gathered
+        yield changed("scatter", memory, at, values)
+        yield changed("scatter", memory, mixed, many)
+        yield changed("scatter_add", memory, at, values)
+        yield changed("clear", memory, mixed)
+        yield changed("masked_update", memory, grad, at, values, 0.3)
+        yield changed("dense_update", memory, grad, grad, 0.3)
+        yield changed("axpby", memory, 0.5, grad, 2.0, memory)
+        yield changed("scale", memory, 0.3)
+
+    same_for_every_team(team, lambda: list(call()))
+
+
+@pytest.mark.parametrize("share", [0.001, 0.2, 1.0])
+def test_lists(team, rng, share):
+    n = 40 * PART + int(rng.integers(0, 99))
+    lists = [some_indices(rng, n, share) for _ in range(3)]
+    values = [rng.standard_normal(one.size).astype(np.float32) for one in lists]
+    first, second, _ = lists
+
+    def call():
+        yield from cpu.common(first, second)
+        yield cpu.union(lists, n)
+        yield from cpu.add_lists(lists, values, n)
+        yield cpu.largest_gap(first)
+        for width in (20, 41, 60):
+            packed = np.empty(-(-first.size * width // 8), np.uint8)
+            cpu.pack_gaps(first, width, packed)
+            back = np.empty_like(first)
+            cpu.unpack_gaps(packed, width, n, back)
+            yield packed
+            yield back
+        bitmap, back = np.empty(-(-n // 8), np.uint8), np.empty_like(first)
+        cpu.pack_bitmap(first, n, bitmap)
+        cpu.unpack_bitmap(bitmap, n, back)
+        yield bitmap
+        yield back
+        cpu.pack_bitmap(first[::-1].copy(), n, bitmap)
+        yield bitmap
+
+    same_for_every_team(team, lambda: list(call()))
+    np.testing.assert_array_equal(cpu.union(lists, n), np.unique(np.concatenate(lists)))
+
+
+def test_refusals_name_the_same_index(team, rng):
+    at = some_indices(rng, 40 * PART, 0.2)
+    packed = np.empty(-(-at.size * 9 // 8), np.uint8)
+    cpu.pack_gaps(at, 9, packed)
+    outside = int(at[at.size // 2])
+    for threads in TEAMS:
+        team(threads)
+        with pytest.raises(InvalidArgument, match=rf"in \[0, {outside}\), got {outside}$"):
+            cpu.unpack_gaps(packed, 9, outside, np.empty_like(at))
+        with pytest.raises(InvalidArgument, match=rf"in \[0, {at[-1]}\), got {at[-1]}$"):
+            cpu.clear(np.zeros(at[-1]), at)
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess:

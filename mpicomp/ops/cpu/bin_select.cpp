@@ -59,11 +59,11 @@ KERNEL void append(Block<T>* block, std::size_t first, std::size_t n, Buffer<I>*
 
 // Bins of at most a block: as many whole ones as fit are done together.
 template <class U, class T, class I>
-KERNEL void short_bins(U u, std::size_t n, std::size_t length, Buffer<I>* found) {
+KERNEL void short_bins(U u, std::size_t begin, std::size_t end, std::size_t length, Buffer<I>* found) {
     Block<T> here;
     const std::size_t step = block / length * length;
-    for (std::size_t first = 0; first < n; first += step) {
-        const std::size_t count = std::min(step, n - first);
+    for (std::size_t first = begin; first < end; first += step) {
+        const std::size_t count = std::min(step, end - first);
         look_at(u.from(first), count, &here);
         for (std::size_t bin = 0; bin < count; bin += length) {
             const std::size_t width = std::min(length, count - bin);
@@ -88,10 +88,25 @@ KERNEL void long_bin(U u, std::size_t first, std::size_t end, Buffer<I>* found) 
 }
 
 template <class U, class T, class I>
-KERNEL void bin_select(U u, std::size_t n, std::size_t length, Buffer<I>* found) {
-    if (length <= block) return short_bins<U, T, I>(u, n, length, found);
-    for (std::size_t first = 0; first < n; first += std::min(length, n - first))
-        long_bin<U, T, I>(u, first, first + std::min(length, n - first), found);
+KERNEL void bin_select(U u, std::size_t begin, std::size_t end, std::size_t length, Buffer<I>* found) {
+    if (length <= block) return short_bins<U, T, I>(u, begin, end, length, found);
+    for (std::size_t first = begin; first < end; first += std::min(length, end - first))
+        long_bin<U, T, I>(u, first, first + std::min(length, end - first), found);
+}
+
+// Parts are whole bins.
+template <class T, class I, class U>
+Buffer<I> select_in_bins(U u, std::size_t n, std::size_t length) {
+    struct Part {
+        Buffer<I> indices;
+    };
+    const std::size_t bins = part_count(n, length), grain = std::max<std::size_t>(1, part_elements / length);
+    std::vector<Part> parts(part_count(bins, grain));
+    parallel_parts(bins, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        const std::size_t last = end == bins ? n : end * length;
+        dispatch<bin_select<U, T, I>>(u, begin * length, last, length, &parts[part].indices);
+    });
+    return joined(parts, &Part::indices);
 }
 
 }  // namespace
@@ -110,7 +125,7 @@ void bind_bin_select(py::module_& m) {
                 {
                     py::gil_scoped_release release;
                     with_compensated(m, g.data, [&](auto u) {
-                        dispatch<bin_select<decltype(u), T, I>>(u, g.n, static_cast<std::size_t>(length), &found);
+                        found = select_in_bins<T, I>(u, g.n, static_cast<std::size_t>(length));
                     });
                 }
                 return std::move(found).to_numpy();

@@ -1,9 +1,11 @@
 // Chunk-wise selection: the position of the largest |memory + grad| in every chunk.
 #include <algorithm>
+#include <atomic>
 
 #include "arrays.h"
 #include "bind.h"
 #include "isa.h"
+#include "pool.h"
 #include "real.h"
 
 namespace {
@@ -80,6 +82,7 @@ KERNEL void short_chunks(U u, std::size_t chunk, P* positions) {
     for (std::size_t lane = 0; lane < abreast; ++lane) positions[lane] = static_cast<P>(position[lane]);
 }
 
+// Of chunks next to each other, of which only the last may be short.
 template <class U, class P>
 KERNEL void chunk_max(U u, std::size_t n, std::size_t chunk, P* positions) {
     const std::size_t whole = n / chunk;
@@ -92,15 +95,18 @@ KERNEL void chunk_max(U u, std::size_t n, std::size_t chunk, P* positions) {
 }
 
 template <class P, class I>
-KERNEL bool chunk_indices(const P* positions, std::size_t count, std::size_t chunk, std::size_t n, I* indices) {
+KERNEL bool chunk_indices(const P* positions, std::size_t begin, std::size_t end, std::size_t chunk, std::size_t n,
+                          I* indices) {
     bool valid = true;
-    for (std::size_t j = 0; j < count; ++j) {
+    for (std::size_t j = begin; j < end; ++j) {
         const std::size_t index = j * chunk + positions[j];
         valid &= (positions[j] < chunk) & (index < n);
         indices[j] = static_cast<I>(index);
     }
     return valid;
 }
+
+constexpr std::size_t positions_in_part = 1 << 14;
 
 }  // namespace
 
@@ -115,8 +121,13 @@ void bind_chunk_max(py::module_& m) {
                 using P = decltype(byte);
                 const auto to = output<P>(positions, "positions", chunk_count(g.n, chunk));
                 py::gil_scoped_release release;
+                const auto length = static_cast<std::size_t>(chunk);
                 with_compensated(m, g.data, [&](auto u) {
-                    dispatch<chunk_max<decltype(u), P>>(u, g.n, static_cast<std::size_t>(chunk), to.data);
+                    parallel_parts(to.n, std::max<std::size_t>(1, part_elements / length),
+                                   [&](std::size_t, std::size_t begin, std::size_t end) {
+                        const std::size_t n = std::min(g.n, end * length) - begin * length;
+                        dispatch<chunk_max<decltype(u), P>>(u.from(begin * length), n, length, to.data + begin);
+                    });
                 });
             });
         });
@@ -133,11 +144,14 @@ void bind_chunk_max(py::module_& m) {
                 const auto to = output<I>(indices, "indices", from.n);
                 if (n > std::numeric_limits<I>::max())
                     throw InvalidArgument("indices must be int64 for n = " + std::to_string(n));
-                bool valid;
+                std::atomic<bool> valid{true};
                 {
                     py::gil_scoped_release release;
-                    valid = dispatch<chunk_indices<P, I>>(from.data, from.n, static_cast<std::size_t>(chunk),
-                                                          static_cast<std::size_t>(n), to.data);
+                    parallel_parts(from.n, positions_in_part, [&](std::size_t, std::size_t begin, std::size_t end) {
+                        if (!dispatch<chunk_indices<P, I>>(from.data, begin, end, static_cast<std::size_t>(chunk),
+                                                           static_cast<std::size_t>(n), to.data))
+                            valid = false;
+                    });
                 }
                 if (!valid)
                     throw InvalidArgument("positions must lie inside their chunks of " + std::to_string(chunk) +

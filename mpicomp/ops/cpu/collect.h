@@ -2,13 +2,17 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "arrays.h"
+#include "pool.h"
 #include "real.h"
 
 // A growing array that is not initialised and can be handed to NumPy without a copy.
@@ -47,6 +51,24 @@ private:
     }
 };
 
+// The lists of all parts, one behind the other.
+template <class Part, class T>
+Buffer<T> joined(std::vector<Part>& parts, Buffer<T> Part::*list) {
+    if (parts.size() == 1) return std::move(parts[0].*list);
+    std::vector<std::size_t> begins;
+    Buffer<T> all;
+    for (const Part& part : parts) {
+        begins.push_back(all.size);
+        all.size += (part.*list).size;
+    }
+    all.reserve(all.size);
+    parallel_parts(parts.size(), 1, [&](std::size_t p, std::size_t, std::size_t) {
+        const Buffer<T> one = std::move(parts[p].*list);
+        if (one.size) std::memcpy(all.data() + begins[p], one.data(), one.size * sizeof(T));
+    });
+    return all;
+}
+
 // What collect() appends to: indices, and their magnitudes where `keys` is given.
 template <class I, class B>
 struct Selection {
@@ -80,10 +102,11 @@ KERNEL void flag_block(U u, std::size_t n, Test test, std::uint8_t* flags) {
     std::memset(flags + n, 0, (8 - n % 8) % 8);
 }
 
-// Collects every i whose magnitude(u[i]) passes; stops early once `limit` or more are found (up to a block more).
+// Collects first + i for every i whose magnitude(u[i]) passes; stops early once `limit` or more are found (up to a block
+// more).
 // Eight flags are looked at as one word, so a stretch where nothing qualifies costs one comparison.
 template <bool with_keys, class U, class Test, class I, class B>
-KERNEL void collect(U u, std::size_t n, Test test, std::size_t limit, Selection<I, B>* found) {
+KERNEL void collect(U u, std::size_t first, std::size_t n, Test test, std::size_t limit, Selection<I, B>* found) {
     alignas(64) std::uint8_t flags[collect_block];
     std::size_t count = 0;
     for (std::size_t begin = 0; begin < n && count < limit; begin += collect_block) {
@@ -97,13 +120,29 @@ KERNEL void collect(U u, std::size_t n, Test test, std::size_t limit, Selection<
             std::memcpy(&word, flags + offset, 8);
             for (; word; word &= word - 1) {
                 const std::size_t i = begin + offset + __builtin_ctzll(word) / 8;  // little-endian
-                indices[count] = static_cast<I>(i);
+                indices[count] = static_cast<I>(first + i);
                 if (with_keys) found->keys.data()[count] = magnitude(u[i]);
                 ++count;
             }
         }
     }
-    found->indices.size = found->keys.size = count;
+    found->indices.size = count;
+    if (with_keys) found->keys.size = count;
+}
+
+// All i whose magnitude(u[i]) passes, ascending; or `limit` or more of them, whichever were found first. Of each part
+// at most the first `part_limit` (up to a block more).
+template <bool with_keys, class I, class B, class U, class Test>
+Selection<I, B> collected(U u, std::size_t n, Test test, std::size_t limit = any_length,
+                          std::size_t part_limit = any_length) {
+    std::vector<Selection<I, B>> parts(part_count(n));
+    std::atomic<std::size_t> count{0};
+    parallel_parts(n, part_elements, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        if (count.load(std::memory_order_relaxed) >= limit) return;
+        dispatch<collect<with_keys, U, Test, I, B>>(u.from(begin), begin, end - begin, test, part_limit, &parts[part]);
+        count.fetch_add(parts[part].indices.size, std::memory_order_relaxed);
+    });
+    return {joined(parts, &Selection<I, B>::indices), joined(parts, &Selection<I, B>::keys)};
 }
 
 // Calls f(I{}) with the index type that n elements need.

@@ -46,7 +46,12 @@ void write_checked(py::array& dst, const py::array& indices, const py::array* va
             const T* from = values ? input<T>(*values, "values", at.n).data : nullptr;
             require_in_range(at, to.n);
             py::gil_scoped_release release;
-            dispatch<write_at<Op, T, I>>(to.data, at.data, at.n, from);
+            // Of an index that comes twice the last value is to stay.
+            const bool apart = at.n <= indices_in_part || ascends_throughout(at.data, at.n);
+            parallel_parts(at.n, apart ? indices_in_part : std::max<std::size_t>(1, at.n),
+                           [&](std::size_t, std::size_t begin, std::size_t end) {
+                dispatch<write_at<Op, T, I>>(to.data, at.data + begin, end - begin, from ? from + begin : nullptr);
+            });
         });
     });
 }
@@ -66,7 +71,9 @@ void bind_gather(py::module_& m) {
                 require_in_range(at, g.n);
                 py::gil_scoped_release release;
                 with_compensated(m, g.data, [&](auto u) {
-                    dispatch<gather<decltype(u), I, T>>(u, at.data, at.n, to.data);
+                    parallel_parts(at.n, indices_in_part, [&](std::size_t, std::size_t begin, std::size_t end) {
+                        dispatch<gather<decltype(u), I, T>>(u, at.data + begin, end - begin, to.data + begin);
+                    });
                 });
             });
         });

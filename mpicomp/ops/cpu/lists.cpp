@@ -1,6 +1,9 @@
 // Ascending index lists: what two have in common, and how they are written in few bytes.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "bind.h"
 #include "collect.h"
@@ -16,8 +19,9 @@ using Places = Buffer<std::int64_t>;
 // A merge without branches on the entries: which list is behind is as random as the indices are. Fewer places are
 // written than the shorter list has entries, or one of the lists has come to its end.
 template <class I>
-KERNEL std::size_t common(View<const I> a, View<const I> b, std::int64_t* in_a, std::int64_t* in_b) {
-    std::size_t i = 0, j = 0, count = 0;
+KERNEL std::size_t common(View<const I> a, std::size_t i, View<const I> b, std::size_t j, std::int64_t* in_a,
+                          std::int64_t* in_b) {
+    std::size_t count = 0;
     while (i < a.n && j < b.n) {
         const I left = a.data[i], right = b.data[j];
         in_a[count] = static_cast<std::int64_t>(i);
@@ -31,14 +35,26 @@ KERNEL std::size_t common(View<const I> a, View<const I> b, std::int64_t* in_a, 
 
 template <class I>
 py::tuple common_of(View<const I> a, View<const I> b) {
-    Places in_a, in_b;
+    struct Part {
+        Places in_a, in_b;
+    };
+    Part all;
     {
         py::gil_scoped_release release;
-        in_a.reserve(std::min(a.n, b.n));
-        in_b.reserve(std::min(a.n, b.n));
-        in_a.size = in_b.size = dispatch<common<I>>(a, b, in_a.data(), in_b.data());
+        std::vector<Part> parts(part_count(a.n, indices_in_part));
+        parallel_parts(a.n, indices_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+            const std::size_t first = begin ? below(b, a.data[begin]) : 0;
+            const std::size_t last = end < a.n ? below(b, a.data[end]) : b.n;
+            Part& mine = parts[part];
+            mine.in_a.reserve(std::min(end - begin, last - first));
+            mine.in_b.reserve(std::min(end - begin, last - first));
+            mine.in_a.size = mine.in_b.size = dispatch<common<I>>(View<const I>{a.data, end}, begin,
+                                                                  View<const I>{b.data, last}, first,
+                                                                  mine.in_a.data(), mine.in_b.data());
+        });
+        all = {joined(parts, &Part::in_a), joined(parts, &Part::in_b)};
     }
-    return py::make_tuple(std::move(in_a).to_numpy(), std::move(in_b).to_numpy());
+    return py::make_tuple(std::move(all.in_a).to_numpy(), std::move(all.in_b).to_numpy());
 }
 
 // ---- gaps: how many indices are left out before each
@@ -51,24 +67,27 @@ KERNEL std::uint64_t gap(const I* indices, std::size_t j) {
 }
 
 template <class I>
-KERNEL std::int64_t largest_gap(const I* indices, std::size_t k) {
-    std::int64_t largest = k ? std::max<std::int64_t>(0, gap(indices, 0)) : 0;
-    for (std::size_t j = 1; j < k; ++j) largest = std::max(largest, static_cast<std::int64_t>(gap(indices, j)));
+KERNEL std::int64_t largest_gap(const I* indices, std::size_t begin, std::size_t end) {
+    std::int64_t largest = std::max<std::int64_t>(0, gap(indices, begin));
+    for (std::size_t j = begin + 1; j < end; ++j)
+        largest = std::max(largest, static_cast<std::int64_t>(gap(indices, j)));
     return largest;
 }
 
 template <class I>
-KERNEL std::uint64_t bits_of_gaps(const I* indices, std::size_t k) {
-    std::uint64_t bits = k ? gap(indices, 0) : 0;
-    for (std::size_t j = 1; j < k; ++j) bits |= gap(indices, j);
+KERNEL std::uint64_t bits_of_gaps(const I* indices, std::size_t begin, std::size_t end) {
+    std::uint64_t bits = gap(indices, begin);
+    for (std::size_t j = begin + 1; j < end; ++j) bits |= gap(indices, j);
     return bits;
 }
 
+// Of indices from a multiple of 64 on, to the bytes that are theirs.
 template <class I>
-KERNEL void pack_gaps(const I* indices, std::size_t k, unsigned width, std::uint8_t* out) {
+KERNEL void pack_gaps(const I* indices, std::size_t begin, std::size_t end, unsigned width, std::uint8_t* out) {
     std::uint64_t word = 0;
     unsigned filled = 0;  // bits of the word, always fewer than 64
-    for (std::size_t j = 0; j < k; ++j) {
+    out += begin / 8 * width;
+    for (std::size_t j = begin; j < end; ++j) {
         const std::uint64_t bits = gap(indices, j);
         word |= bits << filled;
         filled += width;
@@ -91,30 +110,49 @@ KERNEL std::uint64_t bits_at(View<const std::uint8_t> packed, std::size_t bit, s
     return static_cast<std::uint64_t>(word >> (bit % 8)) & mask;
 }
 
-// Stops at the first index that is not below n, which is left in *next; up to there nothing overflows.
+// As if nothing came before `begin`. Stops at the first index that is not below n, which is left in *next, else the
+// index after the last; up to there nothing overflows.
 template <class Word, class I>
-KERNEL bool unpack_gaps(View<const std::uint8_t> packed, unsigned width, View<I> indices, std::uint64_t n,
-                        std::uint64_t* outside) {
+KERNEL bool unpack_gaps(View<const std::uint8_t> packed, unsigned width, I* indices, std::size_t begin, std::size_t end,
+                        std::uint64_t n, std::uint64_t* next) {
     const std::uint64_t mask = (std::uint64_t{1} << width) - 1;
-    std::uint64_t next = 0;
-    for (std::size_t j = 0; j < indices.n; ++j) {
-        const std::uint64_t index = next + bits_at<Word>(packed, j * width, mask);
-        if (index >= n) return *outside = index, false;
-        indices.data[j] = static_cast<I>(index);
-        next = index + 1;
+    *next = 0;
+    for (std::size_t j = begin; j < end; ++j) {
+        const std::uint64_t index = *next + bits_at<Word>(packed, j * width, mask);
+        *next = index;
+        if (index >= n) return false;
+        indices[j] = static_cast<I>(index);
+        ++*next;
     }
     return true;
+}
+
+template <class I>
+KERNEL void move_on(I* indices, std::size_t begin, std::size_t end, std::uint64_t by) {
+    for (std::size_t j = begin; j < end; ++j) indices[j] += static_cast<I>(by);
 }
 
 // ---- bitmaps: one bit an element
 
 template <class I>
-KERNEL void pack_bitmap(View<const I> indices, View<std::uint8_t> out) {
-    if (out.n) std::memset(out.data, 0, out.n);
+KERNEL void set_bits_at(View<const I> indices, std::uint8_t* out) {
     for (std::size_t j = 0; j < indices.n; ++j) {
         const auto i = static_cast<std::size_t>(indices.data[j]);
-        out.data[i / 8] |= static_cast<std::uint8_t>(1 << (i % 8));
+        out[i / 8] |= static_cast<std::uint8_t>(1 << (i % 8));
     }
+}
+
+constexpr std::size_t bytes_in_part = 1 << 15;  // of bitmaps; a multiple of 8
+
+template <class I>
+void pack_bitmap(View<const I> indices, View<std::uint8_t> out) {
+    const bool ascending = out.n <= bytes_in_part || ascends_throughout(indices.data, indices.n);
+    parallel_parts(out.n, ascending ? bytes_in_part : out.n, [&](std::size_t, std::size_t begin, std::size_t end) {
+        const bool all = end - begin == out.n;
+        const std::size_t first = all ? 0 : below(indices, 8 * begin), last = all ? indices.n : below(indices, 8 * end);
+        std::memset(out.data + begin, 0, end - begin);
+        dispatch<set_bits_at<I>>(View<const I>{indices.data + first, last - first}, out.data);
+    });
 }
 
 // Eight bytes of the bitmap; what lies beyond n bits is left out.
@@ -128,22 +166,24 @@ KERNEL std::uint64_t word_at(View<const std::uint8_t> bitmap, std::size_t byte, 
     return word & ((std::uint64_t{1} << (n - 8 * byte)) - 1);
 }
 
-KERNEL std::size_t count_bits(View<const std::uint8_t> bitmap, std::size_t n) {
+KERNEL std::size_t count_bits(View<const std::uint8_t> bitmap, std::size_t begin, std::size_t end, std::size_t n) {
     std::size_t count = 0;
-    for (std::size_t byte = 0; byte < bitmap.n; byte += 8) count += __builtin_popcountll(word_at(bitmap, byte, n));
+    for (std::size_t byte = begin; byte < end; byte += 8) count += __builtin_popcountll(word_at(bitmap, byte, n));
     return count;
 }
 
-// `indices` has as many places as bits are set. Whole bytes are written while their eight places are there.
+// From bit `first` on to the last below `end`; `indices` has as many places as bits are set there. Whole bytes are
+// written while their eight places are there.
 template <class I>
-KERNEL void unpack_bitmap(View<const std::uint8_t> bitmap, std::size_t n, View<I> indices) {
-    std::size_t count = 0, first = 0;
-    for (; first < n && count + 64 <= indices.n; first += 64) {
+KERNEL void unpack_bitmap(View<const std::uint8_t> bitmap, std::size_t first, std::size_t end, std::size_t n,
+                          View<I> indices) {
+    std::size_t count = 0;
+    for (; first < end && count + 64 <= indices.n; first += 64) {
         std::uint64_t word = word_at(bitmap, first / 8, n);
         for (std::size_t i = first; word; word >>= 8, i += 8)
             count += write_set_bits(static_cast<std::uint8_t>(word), i, indices.data + count);
     }
-    for (; first < n; first += 64)
+    for (; first < end; first += 64)
         for (std::uint64_t word = word_at(bitmap, first / 8, n); word; word &= word - 1)
             indices.data[count++] = static_cast<I>(first + __builtin_ctzll(word));
 }
@@ -173,10 +213,42 @@ void pack_gaps_checked(View<const I> indices, unsigned width, View<std::uint8_t>
     bool fits;
     {
         py::gil_scoped_release release;
-        fits = dispatch<bits_of_gaps<I>>(indices.data, indices.n) >> width == 0;
-        if (fits) dispatch<pack_gaps<I>>(indices.data, indices.n, width, out.data);
+        std::atomic<std::uint64_t> bits{0};
+        parallel_parts(indices.n, indices_in_part, [&](std::size_t, std::size_t begin, std::size_t end) {
+            bits |= dispatch<bits_of_gaps<I>>(indices.data, begin, end);
+        });
+        fits = bits >> width == 0;
+        if (fits)
+            parallel_parts(indices.n, indices_in_part, [&](std::size_t, std::size_t begin, std::size_t end) {
+                dispatch<pack_gaps<I>>(indices.data, begin, end, width, out.data);
+            });
     }
     if (!fits) throw InvalidArgument("indices must ascend with gaps below 2^" + std::to_string(width));
+}
+
+template <class I>
+bool unpack_run(View<const std::uint8_t> packed, unsigned width, I* indices, std::size_t begin, std::size_t end,
+                std::uint64_t n, std::uint64_t* next) {
+    if (width <= 57) return dispatch<unpack_gaps<std::uint64_t, I>>(packed, width, indices, begin, end, n, next);
+    return dispatch<unpack_gaps<unsigned __int128, I>>(packed, width, indices, begin, end, n, next);
+}
+
+// Every part from 0, and then from where the parts in front of it end. False, and nothing promised of `indices`, where an
+// index is not below n.
+template <class I>
+bool unpack_in_parts(View<const std::uint8_t> packed, unsigned width, std::uint64_t n, View<I> indices) {
+    std::vector<std::uint64_t> ends(part_count(indices.n, indices_in_part));
+    std::atomic<bool> inside{true};
+    parallel_parts(indices.n, indices_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        if (!unpack_run(packed, width, indices.data, begin, end, n, &ends[part])) inside = false;
+    });
+    if (!inside) return false;
+    for (std::size_t part = 1; part < ends.size(); ++part)
+        if ((ends[part] += ends[part - 1]) > n) return false;
+    parallel_parts(indices.n, indices_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        if (part) dispatch<move_on<I>>(indices.data, begin, end, ends[part - 1]);
+    });
+    return true;
 }
 
 template <class I>
@@ -185,8 +257,8 @@ void unpack_gaps_checked(View<const std::uint8_t> packed, unsigned width, std::s
     bool inside;
     {
         py::gil_scoped_release release;
-        inside = width <= 57 ? dispatch<unpack_gaps<std::uint64_t, I>>(packed, width, indices, n, &outside)
-                             : dispatch<unpack_gaps<unsigned __int128, I>>(packed, width, indices, n, &outside);
+        inside = unpack_in_parts(packed, width, n, indices) ||
+                 unpack_run(packed, width, indices.data, 0, indices.n, n, &outside);  // to find the first one outside
     }
     if (!inside)
         throw InvalidArgument("indices must be in [0, " + std::to_string(n) + "), got " + std::to_string(outside));
@@ -197,8 +269,18 @@ void unpack_bitmap_checked(View<const std::uint8_t> bitmap, std::size_t n, View<
     std::size_t count;
     {
         py::gil_scoped_release release;
-        count = dispatch<count_bits>(bitmap, n);
-        if (count == indices.n) dispatch<unpack_bitmap<I>>(bitmap, n, indices);
+        std::vector<std::size_t> ends(part_count(bitmap.n, bytes_in_part));
+        parallel_parts(bitmap.n, bytes_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+            ends[part] = dispatch<count_bits>(bitmap, begin, end, n);
+        });
+        std::partial_sum(ends.begin(), ends.end(), ends.begin());
+        count = ends.empty() ? 0 : ends.back();
+        if (count == indices.n)
+            parallel_parts(bitmap.n, bytes_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+                const std::size_t first = part ? ends[part - 1] : 0;
+                dispatch<unpack_bitmap<I>>(bitmap, 8 * begin, std::min(n, 8 * end), n,
+                                           View<I>{indices.data + first, ends[part] - first});
+            });
     }
     if (count != indices.n)
         throw InvalidArgument("the bitmap must hold " + std::to_string(indices.n) + " indices, got " +
@@ -212,7 +294,11 @@ void bind_gaps(py::module_& m) {
             using I = decltype(zero);
             const auto at = input<I>(indices, "indices");
             py::gil_scoped_release release;
-            largest = dispatch<largest_gap<I>>(at.data, at.n);
+            std::vector<std::int64_t> of_parts(part_count(at.n, indices_in_part) + 1);
+            parallel_parts(at.n, indices_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+                of_parts[part] = dispatch<largest_gap<I>>(at.data, begin, end);
+            });
+            largest = *std::max_element(of_parts.begin(), of_parts.end());
         });
         return largest;
     }, py::arg("indices"), "The largest number of indices left out before any of these; 0 for none.");
@@ -246,7 +332,7 @@ void bind_bitmaps(py::module_& m) {
             const auto to = output<std::uint8_t>(out, "out", bytes_for(length));
             require_in_range(at, length);
             py::gil_scoped_release release;
-            dispatch<pack_bitmap<I>>(at, to);
+            pack_bitmap(at, to);
         });
     }, py::arg("indices"), py::arg("n"), py::arg("out"), "Bit i mod 8 of out[i div 8] is set for every i of indices.");
 

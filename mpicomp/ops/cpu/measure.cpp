@@ -1,7 +1,11 @@
 // What a vector looks like: non-finite entries, squared norm.
+#include <atomic>
+#include <vector>
+
 #include "arrays.h"
 #include "bind.h"
 #include "isa.h"
+#include "pool.h"
 #include "real.h"
 
 namespace {
@@ -40,6 +44,16 @@ std::int64_t first_nonfinite(const T* x, std::size_t n) {
     return -1;
 }
 
+// The sum of count(begin, end) over all parts of n elements.
+template <class Count>
+std::size_t count_in_parts(std::size_t n, Count&& count) {
+    std::atomic<std::size_t> total{0};
+    parallel_parts(n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+        total.fetch_add(count(begin, end), std::memory_order_relaxed);
+    });
+    return total;
+}
+
 // Sixteen partial sums, whatever the vector width, so that every instruction set adds in the same order.
 template <class T>
 KERNEL double squared_norm(const T* x, std::size_t n) {
@@ -67,7 +81,9 @@ void bind_measure(py::module_& m) {
             using T = decltype(zero);
             const auto from = input<T>(x, "x");
             py::gil_scoped_release release;
-            count = dispatch<count_nonfinite<T>>(from.data, from.n);
+            count = count_in_parts(from.n, [&](std::size_t begin, std::size_t end) {
+                return dispatch<count_nonfinite<T>>(from.data + begin, end - begin);
+            });
             if (count) first = first_nonfinite(from.data, from.n);
         });
         return py::make_tuple(count, first);
@@ -82,7 +98,10 @@ void bind_measure(py::module_& m) {
             const T* m = optional_input<T>(memory, "memory", g.n);
             py::gil_scoped_release release;
             with_compensated(m, g.data, [&](auto u) {
-                count = dispatch<count_beyond<decltype(u), T>>(u, g.n, magnitude(static_cast<T>(limit)));
+                const auto least = magnitude(static_cast<T>(limit));
+                count = count_in_parts(g.n, [&](std::size_t begin, std::size_t end) {
+                    return dispatch<count_beyond<decltype(u), T>>(u.from(begin), end - begin, least);
+                });
             });
         });
         return count;
@@ -95,7 +114,11 @@ void bind_measure(py::module_& m) {
             using T = decltype(zero);
             const auto from = input<T>(x, "x");
             py::gil_scoped_release release;
-            sum = dispatch<squared_norm<T>>(from.data, from.n);
+            std::vector<double> sums(part_count(from.n));
+            parallel_parts(from.n, part_elements, [&](std::size_t part, std::size_t begin, std::size_t end) {
+                sums[part] = dispatch<squared_norm<T>>(from.data + begin, end - begin);
+            });
+            for (const double one : sums) sum += one;
         });
         return sum;
     }, py::arg("x"), "Sum of squares, accumulated in float64.");

@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "arrays.h"
 #include "bind.h"
+#include "indices.h"
 #include "isa.h"
+#include "pool.h"
 #include "real.h"
 
 namespace {
@@ -64,6 +67,23 @@ KERNEL Moments moments(U u, std::size_t n, Bits<T> floor) {
     return total;
 }
 
+// The sums of the parts, in their order.
+template <class T, class U>
+Moments moments_in_parts(U u, std::size_t n, Bits<T> floor) {
+    std::vector<Moments> parts(part_count(n));
+    parallel_parts(n, part_elements, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        parts[part] = dispatch<moments<U, T>>(u.from(begin), end - begin, floor);
+    });
+    Moments total;
+    for (const Moments& part : parts) {
+        total.count += part.count;
+        total.sum[0] += part.sum[0];
+        total.size[0] += part.size[0];
+        total.square[0] += part.square[0];
+    }
+    return total;
+}
+
 constexpr std::size_t ahead = 32;  // samples prefetched ahead: about one memory latency
 
 template <class U, class T>
@@ -93,7 +113,7 @@ void bind_moments(py::module_& m) {
             const T* m = optional_input<T>(memory, "memory", g.n);
             py::gil_scoped_release release;
             with_compensated(m, g.data, [&](auto u) {
-                total = dispatch<moments<decltype(u), T>>(u, g.n, magnitude(static_cast<T>(floor)));
+                total = moments_in_parts<T>(u, g.n, magnitude(static_cast<T>(floor)));
             });
         });
         return py::make_tuple(total.count, total.sum[0], total.size[0], total.square[0]);
@@ -110,7 +130,10 @@ void bind_moments(py::module_& m) {
             check_sample(g.n, first, stride, to.n);
             py::gil_scoped_release release;
             with_compensated(m, g.data, [&](auto u) {
-                dispatch<sample<decltype(u), T>>(u.from(first), static_cast<std::size_t>(stride), to.n, to.data);
+                const auto step = static_cast<std::size_t>(stride);
+                parallel_parts(to.n, indices_in_part, [&](std::size_t, std::size_t begin, std::size_t end) {
+                    dispatch<sample<decltype(u), T>>(u.from(first + begin * step), step, end - begin, to.data + begin);
+                });
             });
         });
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("first"), py::arg("stride"), py::arg("values"),

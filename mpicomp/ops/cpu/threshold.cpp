@@ -14,7 +14,7 @@ py::array threshold(const T* memory, View<const T> grad, T lam) {
         with_compensated(memory, grad.data, [&](auto u) {
             // For lam >= 0 the order of magnitudes is the order of their bits, and NaN lies above infinity.
             const AtLeast<Bits<T>> test{magnitude(lam)};
-            dispatch<collect<false, decltype(u), decltype(test), I, Bits<T>>>(u, grad.n, test, any_length, &found);
+            found = collected<false, I, Bits<T>>(u, grad.n, test);
         });
     }
     return std::move(found.indices).to_numpy();

@@ -40,12 +40,25 @@ KERNEL void guess_floor(U u, std::size_t n, std::size_t k, std::vector<B>* sampl
 
 constexpr int digit_bits = 16;
 
-// Counts the next digit of every magnitude that begins with `prefix`.
-template <class U, class B>
-KERNEL void count_digits(U u, std::size_t n, int shift, B prefix, std::uint64_t* counts) {
+// The magnitudes of u, or those that were collected.
+template <class U>
+struct KeysOf {
+    U u;
+    KERNEL auto operator[](std::size_t i) const { return magnitude(u[i]); }
+};
+
+template <class B>
+struct Keys {
+    const B* data;
+    KERNEL B operator[](std::size_t i) const { return data[i]; }
+};
+
+// Counts the next digit of every key that begins with `prefix`.
+template <class K, class B>
+KERNEL void count_digits(K keys, std::size_t begin, std::size_t end, int shift, B prefix, std::uint64_t* counts) {
     constexpr B mask = (B{1} << digit_bits) - 1;
-    for (std::size_t i = 0; i < n; ++i) {
-        const B key = magnitude(u[i]) >> shift;
+    for (std::size_t i = begin; i < end; ++i) {
+        const B key = keys[i] >> shift;
         if ((key >> digit_bits) == prefix) ++counts[key & mask];
     }
 }
@@ -57,14 +70,24 @@ struct Cut {
     std::size_t ties;
 };
 
-template <class U, class B>
-Cut<B> radix_select(U u, std::size_t n, std::size_t k) {
+constexpr std::size_t most_counts = 8;  // parts that count at the same time, each in half a megabyte
+
+template <class B, class K>
+Cut<B> radix_select(K keys, std::size_t n, std::size_t k) {
     Cut<B> cut{0, k};
-    std::vector<std::uint64_t> counts(std::size_t{1} << digit_bits);
+    const std::size_t digits = std::size_t{1} << digit_bits;
+    const std::size_t grain = std::max(part_elements, part_count(n, most_counts));
+    std::vector<std::vector<std::uint64_t>> of_parts(part_count(n, grain), std::vector<std::uint64_t>(digits));
+    std::vector<std::uint64_t> counts(digits);
     for (int shift = static_cast<int>(8 * sizeof(B)) - digit_bits; shift >= 0; shift -= digit_bits) {
+        parallel_parts(n, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
+            std::fill(of_parts[part].begin(), of_parts[part].end(), 0);
+            dispatch<count_digits<K, B>>(keys, begin, end, shift, cut.key, of_parts[part].data());
+        });
         std::fill(counts.begin(), counts.end(), 0);
-        dispatch<count_digits<U, B>>(u, n, shift, cut.key, counts.data());
-        std::size_t digit = counts.size() - 1;
+        for (const auto& some : of_parts)
+            for (std::size_t digit = 0; digit < digits; ++digit) counts[digit] += some[digit];
+        std::size_t digit = digits - 1;
         for (; counts[digit] < cut.ties; --digit) cut.ties -= counts[digit];
         cut.key = (cut.key << digit_bits) | static_cast<B>(digit);
     }
@@ -73,6 +96,7 @@ Cut<B> radix_select(U u, std::size_t n, std::size_t k) {
 
 template <class B>
 Cut<B> select_among(const Buffer<B>& keys, std::size_t k) {
+    if (keys.size > spare_candidates) return radix_select<B>(Keys<B>{keys.data()}, keys.size, k);
     std::vector<B> copy(keys.data(), keys.data() + keys.size);
     std::nth_element(copy.begin(), copy.begin() + (k - 1), copy.end(), std::greater<B>());
     const B key = copy[k - 1];
@@ -80,32 +104,51 @@ Cut<B> select_among(const Buffer<B>& keys, std::size_t k) {
     return {key, k - static_cast<std::size_t>(above)};
 }
 
-// Keeps the candidates that the cut admits, in place and in order.
+// Writes the candidates that the cut admits, in order; returns how many.
 template <class I, class B>
-void apply(Cut<B> cut, Selection<I, B>* found) {
+KERNEL std::size_t admit(Cut<B> cut, const I* indices, const B* keys, std::size_t n, I* out) {
     std::size_t kept = 0;
-    for (std::size_t j = 0; j < found->indices.size; ++j) {
-        const B key = found->keys.data()[j];
-        if (key < cut.key || (key == cut.key && cut.ties == 0)) continue;
-        if (key == cut.key) --cut.ties;
-        found->indices.data()[kept++] = found->indices.data()[j];
+    for (std::size_t j = 0; j < n; ++j) {
+        const bool tie = keys[j] == cut.key && cut.ties != 0;
+        out[kept] = indices[j];
+        kept += keys[j] > cut.key || tie;
+        cut.ties -= tie;
     }
-    found->indices.size = kept;
+    return kept;
 }
 
-template <class Test, class I, class U, class B>
-Selection<I, B> collected(U u, std::size_t n, Test test, std::size_t limit) {
-    Selection<I, B> found;
-    dispatch<collect<true, U, Test, I, B>>(u, n, test, limit, &found);
-    return found;
+template <class I, class B>
+Buffer<I> admitted(Cut<B> cut, const Selection<I, B>& found) {
+    const std::size_t n = found.indices.size;
+    const I* indices = found.indices.data();
+    const B* keys = found.keys.data();
+    struct Part {
+        Buffer<I> indices;
+        std::size_t ties = 0;
+    };
+    std::vector<Part> parts(part_count(n));
+    parallel_parts(n, part_elements, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        parts[part].ties = static_cast<std::size_t>(std::count(keys + begin, keys + end, cut.key));
+    });
+    for (Part& part : parts) {  // the first ones are taken
+        part.ties = std::min(part.ties, cut.ties);
+        cut.ties -= part.ties;
+    }
+    parallel_parts(n, part_elements, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        Part& mine = parts[part];
+        mine.indices.reserve(end - begin);
+        mine.indices.size = dispatch<admit<I, B>>(Cut<B>{cut.key, mine.ties}, indices + begin, keys + begin, end - begin,
+                                                  mine.indices.data());
+    });
+    return joined(parts, &Part::indices);
 }
 
-// The slow way, which never holds more than about 2 k candidates: those above the cut, and the first ties.
+// The slow way: those above the cut, and the first ties.
 template <class I, class B, class U>
 void select_exactly(U u, std::size_t n, std::size_t k, Buffer<I>* indices) {
-    const Cut<B> cut = radix_select<U, B>(u, n, k);
-    const auto above = collected<Above<B>, I, U, B>(u, n, {cut.key}, any_length).indices;
-    const auto equal = collected<Equal<B>, I, U, B>(u, n, {cut.key}, cut.ties).indices;
+    const Cut<B> cut = radix_select<B>(KeysOf<U>{u}, n, k);
+    const auto above = collected<false, I, B>(u, n, Above<B>{cut.key}).indices;
+    const auto equal = collected<false, I, B>(u, n, Equal<B>{cut.key}, any_length, cut.ties).indices;
     indices->reserve(k);
     indices->size = k;
     std::merge(above.data(), above.data() + above.size, equal.data(), equal.data() + cut.ties, indices->data());
@@ -118,11 +161,10 @@ void top_k(U u, std::size_t n, std::size_t k, Buffer<I>* indices) {
     std::vector<B> sample;
     dispatch<guess_floor<U, B>>(u, n, k, &sample, &floor);
     const std::size_t limit = 2 * k + spare_candidates;
-    auto found = collected<AtLeast<B>, I, U, B>(u, n, {floor}, limit);
-    if (found.indices.size < k && n < limit) found = collected<AtLeast<B>, I, U, B>(u, n, {B{0}}, limit);
+    auto found = collected<true, I, B>(u, n, AtLeast<B>{floor}, limit);
+    if (found.indices.size < k && n < limit) found = collected<true, I, B>(u, n, AtLeast<B>{0}, limit);
     if (found.indices.size < k || found.indices.size >= limit) return select_exactly<I, B>(u, n, k, indices);
-    apply(select_among(found.keys, k), &found);
-    *indices = std::move(found.indices);
+    *indices = admitted(select_among(found.keys, k), found);
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 // The union of index lists, through one bit an element, and the sums of the values that belong to them.
 #include <pybind11/stl.h>
 
+#include <numeric>
 #include <vector>
 
 #include "arrays.h"
 #include "bind.h"
 #include "indices.h"
 #include "isa.h"
+#include "pool.h"
 
 namespace {
 
@@ -16,12 +18,14 @@ constexpr std::size_t bits = 64, wrong = any_length;
 template <class I>
 using Lists = std::vector<View<const I>>;
 
+constexpr std::size_t words_in_part = 1 << 12;
+
 // How many of k indices ascend within [0, n), where only the filling n follows them, if any may; else `wrong`.
 template <class I>
-KERNEL std::size_t own_length(const I* indices, std::size_t k, std::int64_t n, bool filled) {
+std::size_t own_length(const I* indices, std::size_t k, std::int64_t n, bool filled) {
     while (filled && k && indices[k - 1] == n) --k;
     const bool inside = k == 0 || (indices[0] >= 0 && indices[k - 1] < n);
-    return inside && is_ascending(indices, k) ? k : wrong;
+    return inside && ascends_throughout(indices, k) ? k : wrong;
 }
 
 template <class I>
@@ -32,16 +36,21 @@ KERNEL void mark(Word* words, const I* indices, std::size_t k) {
     }
 }
 
-// before, where it is wanted: of each word, how many bits are set in front of it.
+KERNEL std::size_t count_marks(const Word* words, std::size_t begin, std::size_t end) {
+    std::size_t count = 0;
+    for (std::size_t w = begin; w < end; ++w) count += __builtin_popcountll(words[w]);
+    return count;
+}
+
+// Writes to `indices` from place `next` on. before, where it is wanted: of each word, how many bits are set in front of
+// it.
 template <bool wanted, class I>
-KERNEL std::size_t list(const Word* words, std::size_t count, I* indices, I* before) {
-    I* next = indices;
-    for (std::size_t w = 0; w < count; ++w) {
-        if (wanted) before[w] = static_cast<I>(next - indices);
+KERNEL void list(const Word* words, std::size_t begin, std::size_t end, std::size_t next, I* indices, I* before) {
+    for (std::size_t w = begin; w < end; ++w) {
+        if (wanted) before[w] = static_cast<I>(next);
         for (Word word = words[w]; word; word &= word - 1)
-            *next++ = static_cast<I>(w * bits + __builtin_ctzll(word));
+            indices[next++] = static_cast<I>(w * bits + __builtin_ctzll(word));
     }
-    return static_cast<std::size_t>(next - indices);
 }
 
 template <class T, class I>
@@ -58,7 +67,7 @@ Lists<I> checked(const std::vector<py::array>& lists, std::int64_t n, bool fille
     Lists<I> views;
     for (const auto& one : lists) {
         auto view = input<I>(one, "lists");
-        view.n = dispatch<own_length<I>>(view.data, view.n, n, filled);
+        view.n = own_length(view.data, view.n, n, filled);
         if (view.n == wrong)
             throw InvalidArgument("lists must ascend within [0, " + std::to_string(n) + ")" +
                                   (filled ? " and be filled up at their ends" : ""));
@@ -73,23 +82,59 @@ std::size_t together(const std::vector<py::array>& arrays) {
     return total;
 }
 
+// The bits of all lists, and of each part of the words how many are set in front of it; in the end, how many in all.
+struct Marks {
+    std::vector<Word> words;
+    std::vector<std::size_t> before;
+};
+
 template <class I>
-std::vector<Word> marked(const Lists<I>& lists, std::int64_t n) {
-    std::vector<Word> words((static_cast<std::size_t>(n) + bits - 1) / bits);
-    for (const auto& view : lists) dispatch<mark<I>>(words.data(), view.data, view.n);
-    return words;
+View<const I> within(View<const I> list, std::size_t begin, std::size_t end) {
+    const std::size_t first = below(list, begin * bits);
+    return {list.data + first, below(list, end * bits) - first};
+}
+
+template <class I>
+Marks marked(const Lists<I>& lists, std::int64_t n) {
+    Marks marks;
+    auto& words = marks.words;
+    words.resize((static_cast<std::size_t>(n) + bits - 1) / bits);
+    marks.before.resize(part_count(words.size(), words_in_part) + 1);
+    parallel_parts(words.size(), words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        for (const auto& whole : lists) {
+            const auto own = within(whole, begin, end);
+            dispatch<mark<I>>(words.data(), own.data, own.n);
+        }
+        marks.before[part + 1] = dispatch<count_marks>(static_cast<const Word*>(words.data()), begin, end);
+    });
+    std::partial_sum(marks.before.begin(), marks.before.end(), marks.before.begin());
+    return marks;
+}
+
+template <class I>
+std::size_t list_union(const Lists<I>& lists, std::int64_t n, I* indices) {
+    const Marks marks = marked(lists, n);
+    parallel_parts(marks.words.size(), words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        dispatch<list<false, I>>(marks.words.data(), begin, end, marks.before[part], indices, static_cast<I*>(nullptr));
+    });
+    return marks.before.back();
 }
 
 template <class T, class I>
 std::size_t add_lists(const Lists<I>& lists, const std::vector<const T*>& values, std::int64_t n, I* indices, T* sums) {
-    const auto words = marked(lists, n);
-    std::vector<I> before(words.size());
-    const std::size_t total = dispatch<list<true, I>>(words.data(), words.size(), indices, before.data());
-    std::fill_n(sums, total, T{0});
-    for (std::size_t l = 0; l < lists.size(); ++l)
-        dispatch<add_at_rank<T, I>>(words.data(), static_cast<const I*>(before.data()), lists[l].data, lists[l].n,
-                                    values[l], sums);
-    return total;
+    const Marks marks = marked(lists, n);
+    std::vector<I> before(marks.words.size());
+    parallel_parts(marks.words.size(), words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        const Word* words = marks.words.data();
+        dispatch<list<true, I>>(words, begin, end, marks.before[part], indices, before.data());
+        std::fill(sums + marks.before[part], sums + marks.before[part + 1], T{0});
+        for (std::size_t l = 0; l < lists.size(); ++l) {
+            const auto own = within(lists[l], begin, end);
+            dispatch<add_at_rank<T, I>>(words, static_cast<const I*>(before.data()), own.data, own.n,
+                                        values[l] + (own.data - lists[l].data), sums);
+        }
+    });
+    return marks.before.back();
 }
 
 }  // namespace
@@ -102,8 +147,7 @@ void bind_union(py::module_& m) {
             const auto views = checked<I>(lists, n, false);
             const auto to = output<I>(out, "out", together(lists));
             py::gil_scoped_release release;
-            const auto words = marked(views, n);
-            total = dispatch<list<false, I>>(words.data(), words.size(), to.data, static_cast<I*>(nullptr));
+            total = list_union(views, n, to.data);
         });
         return total;
     }, py::arg("lists"), py::arg("n"), py::arg("out"),

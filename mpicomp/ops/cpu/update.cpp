@@ -36,11 +36,11 @@ KERNEL void filter(T* memory, const T* grad, std::size_t n, T beta) {
 
 // In every block what stays of what was sent is worked out first, and written over the filtered values last.
 template <class T, class I>
-KERNEL void masked_update(T* memory, const T* grad, std::size_t n, const I* indices, const T* sent, std::size_t k,
-                          T beta) {
+KERNEL void masked_update(T* memory, const T* grad, std::size_t start, std::size_t stop, const I* indices,
+                          std::size_t first, const T* sent, std::size_t k, T beta) {
     T kept[block];
-    for (std::size_t begin = 0, first = 0; begin < n; begin += block) {
-        const std::size_t end = std::min(n, begin + block);
+    for (std::size_t begin = start; begin < stop; begin += block) {
+        const std::size_t end = std::min(stop, begin + block);
         std::size_t last = first;
         for (; last < k && static_cast<std::size_t>(indices[last]) < end; ++last) {
             const std::size_t i = indices[last];
@@ -97,7 +97,10 @@ void bind_update(py::module_& m) {
                 require_ascending(at);
                 refuse_overlap(m, g, "memory and grad");
                 py::gil_scoped_release release;
-                dispatch<masked_update<T, I>>(m.data, g.data, g.n, at.data, s.data, at.n, static_cast<T>(beta));
+                parallel_parts(g.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                    dispatch<masked_update<T, I>>(m.data, g.data, begin, end, at.data, below(at, begin), s.data, at.n,
+                                                  static_cast<T>(beta));
+                });
             });
         });
     }, py::arg("memory"), py::arg("grad"), py::arg("indices"), py::arg("sent"), py::arg("beta"),
@@ -112,7 +115,10 @@ void bind_update(py::module_& m) {
             refuse_overlap(m, g, "memory and grad");
             refuse_overlap(m, s, "memory and sent");
             py::gil_scoped_release release;
-            dispatch<dense_update<T>>(m.data, g.data, s.data, g.n, static_cast<T>(beta));
+            parallel_parts(g.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                dispatch<dense_update<T>>(m.data + begin, g.data + begin, s.data + begin, end - begin,
+                                          static_cast<T>(beta));
+            });
         });
     }, py::arg("memory"), py::arg("grad"), py::arg("sent"), py::arg("beta"),
        "memory = (1 - beta) * memory + beta * ((memory + grad) - sent).");
@@ -125,7 +131,10 @@ void bind_update(py::module_& m) {
             refuse_partial_overlap(to, from, "x");
             refuse_partial_overlap(to, other, "y");
             py::gil_scoped_release release;
-            dispatch<axpby<T>>(to.data, static_cast<T>(a), from.data, static_cast<T>(b), other.data, from.n);
+            parallel_parts(from.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                dispatch<axpby<T>>(to.data + begin, static_cast<T>(a), from.data + begin, static_cast<T>(b),
+                                   other.data + begin, end - begin);
+            });
         });
     }, py::arg("out"), py::arg("a"), py::arg("x"), py::arg("b"), py::arg("y"),
        "out = a * x + b * y; out may be x or y.");
