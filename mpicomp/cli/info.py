@@ -38,6 +38,7 @@ class RankFacts(environment.Rank, total=False):
 
     shm_free: int | None
     settings: dict[str, str]
+    threads: int
 
 
 @click.command(cls=Command)
@@ -52,9 +53,11 @@ def info(as_json: bool, probe_gpu: bool) -> None:
     mpirun -n 4 mpicomp info
     """
     world = mpi.world()
-    place = environment.ranks(world)[world.rank]
-    own: RankFacts = {**place, "gpu": _own_gpu(place["local_rank"]), "shm_free": _shm_free(), "settings": _settings()}
+    places = environment.ranks(world)
+    place = places[world.rank]
     path, reason = _gpu_path(world)
+    own: RankFacts = {**place, "gpu": _own_gpu(place["local_rank"]), "shm_free": _shm_free(), "settings": _settings(),
+                      "threads": _threads([one["cpus"] for one in places if one["host"] == place["host"]])}
     table: list[RankFacts] = world.allgather(own)
     speaks = world.rank == 0 and mpi.rank_hint() == 0
     probed = tuple(_probe(path)) if probe_gpu and speaks else ()
@@ -62,7 +65,7 @@ def info(as_json: bool, probe_gpu: bool) -> None:
     if not speaks:
         return
     findings = [*_job(table), *_gpu(path, reason), *probed, *_devices(table), *_node(table), *_here(table),
-                *_installation()]  # fmt: skip
+                *_operations(table), *_installation()]  # fmt: skip
     if as_json:
         print_json(_document(table, findings))
         return
@@ -215,6 +218,33 @@ def _other_settings(table: Sequence[RankFacts]) -> str:
     names = sorted({name for one in others for name, _ in first.items() ^ one["settings"].items()})
     ranks = some_ranges([one["rank"] for one in others])
     return f"; rank {ranks}: other values of {', '.join(names)} (docs/reliability.md says which count: Variables)"
+
+
+def _threads(masks: list[list[int]]) -> int:
+    """Number of threads of this rank's operations, 0 if the environment does not allow any."""
+    from ..ops import threads
+
+    threads.share_cpus(masks)
+    try:
+        return threads.count()
+    except InvalidArgument:
+        return 0
+
+
+def _operations(table: Sequence[RankFacts]) -> Iterator[Finding]:
+    """The threads of the compiled operations, and the first rank whose environment has another number."""
+    least, most = (choice(one["threads"] for one in table) for choice in (min, max))
+    advice = ""
+    for one in table:
+        wanted, has = one["settings"].get("MPICOMP_NUM_THREADS", ""), one["threads"]
+        if not has:
+            advice = f"rank {one['rank']}: MPICOMP_NUM_THREADS must be 1 or more, got {wanted!r}: set or unset it"
+        elif wanted and int(wanted) > has:
+            advice = (f"rank {one['rank']}: MPICOMP_NUM_THREADS={wanted}, but it may run on {count(has, 'CPU')}: "
+                      "bind it to more, or lower the number")  # fmt: skip
+        if advice:
+            break
+    yield Finding("op threads", f"{least} to {most} per rank" if least < most else f"{most} per rank", advice)
 
 
 def _installation() -> Iterator[Finding]:

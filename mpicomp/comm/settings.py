@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ..allreduce import ALGORITHMS
 from ..allreduce.table import Row, Table, built_in, load
 from ..errors import InvalidArgument
-from ..ops import ops_for
+from ..ops import ops_for, threads
 from .job import GPU_VARIABLE, gpu_path
 from .safety.agreement import sides
 from .staging import PIECE_BYTES
@@ -89,6 +89,7 @@ def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None, wrong: s
     operations = os.environ.get(OPERATIONS_VARIABLE, "")
     if operations not in ("", "reference"):
         wrong = wrong or f"{OPERATIONS_VARIABLE} must be reference, or not set, got {operations!r}"
+    wrong = threads.read_environment() or wrong
     return settings._replace(gpu_path=settled(comm, settings.gpu_path, reproducible, wrong))
 
 

@@ -19,6 +19,7 @@ from ..allreduce import segments
 from ..allreduce.cost import least_bytes
 from ..errors import MpicompError, RankLeft
 from ..ops.device import device_of, ready
+from ..ops.threads import share_cpus
 from ..types import Array
 from .buffers import Buffer
 from .interfaces import Request, Traffic
@@ -96,6 +97,7 @@ def specification(array: Array, count: int | None = None) -> tuple[MPI.buffer, i
 def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int]:
     """Return the number of nodes, and the fewest and most ranks on one (collective; no rank lists all others)."""
     node = split_node(comm, limit)
+    share_cpus(node.allgather(os.sched_getaffinity(0)))
     first, ranks = np.array([node.Get_rank() == 0], np.int64), np.array([-1, 1], np.int64) * node.Get_size()
     node.Free()
     comm.Allreduce(MPI.IN_PLACE, first, MPI.SUM)

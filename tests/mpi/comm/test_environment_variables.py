@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -134,6 +135,8 @@ def test_nonsense_in_rank_0s_environment_is_refused_by_all(world, monkeypatch, n
 @pytest.mark.parametrize(("name", "value", "text"), [
     ("MPICOMP_TIMEOUT", "soon", "MPICOMP_TIMEOUT must be a number of seconds"),
     ("MPICOMP_FAULT", "flood:rank=0,call=1", "MPICOMP_FAULT must be KIND:rank=R"),
+    ("MPICOMP_NUM_THREADS", "two", "MPICOMP_NUM_THREADS must be a number of threads, 1 or more, got 'two'"),
+    ("MPICOMP_NUM_THREADS", "0", "MPICOMP_NUM_THREADS must be a number of threads, 1 or more, got '0'"),
     ("MPICOMP_OPS", "refrence", "MPICOMP_OPS must be reference, or not set, got 'refrence'"),
 ])  # fmt: skip
 def test_nonsense_in_what_is_each_ranks_own_is_refused_by_all(world, monkeypatch, name, value, text):
@@ -168,6 +171,38 @@ def test_ranks_with_other_operations_are_refused(world, monkeypatch):
     with pytest.raises(InvalidArgument, match=r"operations must be the same on all ranks.*: mpicomp\.ops\.oracle"):
         Comm(world)
     return None
+
+
+def test_a_rank_has_its_share_of_the_cpus(world, monkeypatch):
+    """None has more threads than the ranks leave it; the number in the environment counts up to the CPUs."""
+    monkeypatch.delenv("MPICOMP_NUM_THREADS", raising=False)
+    Comm(world).Free()
+    cpus = os.sched_getaffinity(0)
+    every = set().union(*MPI.Intracomm.allgather(world, cpus))
+    everyone = MPI.Intracomm.allgather(world, _cpu.threads())
+    assert min(everyone) >= 1 and sum(everyone) <= max(len(every), world.size)
+    Comm(MPI.COMM_SELF).Free()  # knows less of the node, and changes nothing
+    assert MPI.Intracomm.allgather(world, _cpu.threads()) == everyone
+    monkeypatch.setenv("MPICOMP_NUM_THREADS", "2")
+    try:
+        Comm(world).Free()
+        assert _cpu.threads() == min(2, len(cpus))
+    finally:
+        _cpu.set_threads("")
+
+
+@pytest.mark.parametrize("scheme", ["dense", "topk:density=0.1", "scalecom", "sidco:density=0.01", "gtopk"])
+def test_numbers_of_threads_may_differ(world, comm, seed, scheme):
+    """MPICOMP_NUM_THREADS, and nodes of several sizes: every rank gets the same bits."""
+    reducer = mpicomp.Reducer(comm, scheme)
+    _cpu.force_threads(1 + comm.rank)
+    try:
+        for step in range(2):
+            gradient = np.random.default_rng([seed, comm.rank, step]).standard_normal(300_000).astype(np.float32)
+            mean = reducer.reduce({"w": gradient})["w"]
+            assert len(set(MPI.Intracomm.allgather(comm, mean.tobytes()))) == 1
+    finally:
+        _cpu.force_threads(0)
 
 
 @pytest.mark.parametrize("scheme", ["powersgd:rank=2", "topk:density=0.1", "qsgd", "sketchsgd:columns=64"])
