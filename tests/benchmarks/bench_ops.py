@@ -1,7 +1,7 @@
 """Time the CPU primitives against a plain copy of the same arrays.
 
     python tests/benchmarks/bench_ops.py [n] [--quick] [--json]
-    python tests/benchmarks/bench_ops.py [n] [--quick] --threads 1,2 [--only TEXT]
+    python tests/benchmarks/bench_ops.py [n] [--quick] --threads 1,2 [--only TEXT] [--rounds N]
 
 Each op and the copy alternate in one run on one core, and medians are compared, so that a neighbour on the
 machine slows both. "must move" counts the bytes that have to be read and written once; the copy counts the same
@@ -170,9 +170,10 @@ def options(description: str) -> argparse.Namespace:
     parser.add_argument("--threads", type=lambda text: [int(number) for number in text.split(",")],
                         metavar="1,2,...", help="compare these numbers of threads instead")  # fmt: skip
     parser.add_argument("--only", default="", metavar="TEXT", help="with --threads: operations whose names have it")
+    parser.add_argument("--rounds", type=int, help=f"{ROUNDS} unless --quick")
     given = parser.parse_args()
     given.n = given.n or (QUICK_ELEMENTS if given.quick else ELEMENTS)
-    given.rounds = QUICK_ROUNDS if given.quick else ROUNDS
+    given.rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
     return given
 
 

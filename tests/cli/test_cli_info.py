@@ -41,11 +41,25 @@ def test_settings_that_differ_between_ranks_are_told():
     assert info._other_settings(ranks).startswith("; rank 2-3: other values of MPICOMP_CHECK, MPICOMP_OPS (")
 
 
+@pytest.mark.parametrize(("ranks", "value", "advice"), [
+    ([("", 1), ("", 1)], "1 per rank", ""),
+    ([("2", 2), ("", 4)], "2 to 4 per rank", ""),
+    ([("", 2), ("8", 2)], "2 per rank", "rank 1: MPICOMP_NUM_THREADS=8, but it may run on 2 CPUs"),
+    ([("", 2), ("two", 0)], "0 to 2 per rank", "rank 1: MPICOMP_NUM_THREADS must be 1 or more, got 'two'"),
+])  # fmt: skip
+def test_threads_of_operations(ranks, value, advice):
+    table = [{"rank": rank, "settings": {"MPICOMP_NUM_THREADS": wanted} if wanted else {}, "threads": threads}
+             for rank, (wanted, threads) in enumerate(ranks)]  # fmt: skip
+    found = next(info._operations(table))
+    assert found.value == value and found.advice.startswith(advice) and bool(found.advice) == bool(advice)
+
+
 def test_of_a_job(job, command, tmp_path):
     """The probe is a job of its own, whatever launcher started this one."""
     document, found = findings(job, command, tmp_path, CUPY.format("None"))
     assert len(document["ranks"]) == job.ranks
-    assert {"MPI", "launcher", "GPU path", "CPUs", "load", "/dev/shm", "folder", "ops", "HDF5"} <= set(found)
+    names = {"MPI", "launcher", "GPU path", "CPUs", "load", "/dev/shm", "folder", "op threads", "ops", "HDF5"}
+    assert names <= set(found)
     assert "MPICOMP_GPU_PATH=auto" in found["settings"]
     assert found["GPU probe"].startswith("MPI takes CUDA memory: Allreduce and Sendrecv are right")
 

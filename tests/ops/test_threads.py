@@ -200,6 +200,7 @@ def add_ones(n: int = 10 * PART) -> bool:
     return bool((x == 2).all())
 
 
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")  # Python 3.12 warns of any fork
 def test_a_forked_child_has_threads_of_its_own(team):
     team(3)
     assert add_ones()
@@ -212,6 +213,7 @@ def test_a_forked_child_has_threads_of_its_own(team):
     assert add_ones()
 
 
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")  # Python 3.12 warns of any fork
 def test_fork_while_another_thread_uses_the_pool(team):
     team(3)
     stop = threading.Event()

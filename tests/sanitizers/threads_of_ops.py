@@ -1,4 +1,4 @@
-"""Threads in the compiled operations, for ThreadSanitizer (sanitize.py): helper threads, and ranks as threads.
+"""Threads in the compiled operations, for ThreadSanitizer (sanitize.py): teams, helper threads, and ranks as threads.
 
 The ranks of a node are processes, which no sanitizer sees together. Their protocol does not know that: here threads of
 one process play the ranks on one piece of memory, so that what is read before it was published is found.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mpicomp.ops import cpu
+from mpicomp.ops import _cpu, cpu
 from mpicomp.ops.node_shared import LINE_BYTES, NodeWindow
 
 SLOT_BYTES, DEPTH, TURNS = 4096, 2, 12
@@ -89,9 +89,42 @@ def helper_threads(count: int) -> None:
     in_threads(count, work)
 
 
+def teams(count: int) -> None:
+    """Long arrays, each on a team of threads, for which callers in several threads compete."""
+    n = 9 * (1 << 16) + 5
+
+    def work(number: int) -> None:
+        rng = np.random.default_rng(number)
+        for _ in range(2):
+            memory, grad = rng.standard_normal((2, n)).astype(np.float32)
+            chosen = cpu.top_k(memory, grad, [(0, n)], [n // 3])
+            values = np.empty(chosen.size, np.float32)
+            cpu.gather(memory, grad, chosen, values)
+            cpu.masked_update(memory, grad, chosen, values, 0.5)
+            found, sums = cpu.add_lists([chosen, chosen], [values, values], n)
+            assert np.array_equal(found, chosen) and np.array_equal(sums, 2 * values)
+            bitmap, back = np.empty(-(-n // 8), np.uint8), np.empty_like(chosen)
+            cpu.pack_bitmap(chosen, n, bitmap)
+            cpu.unpack_bitmap(bitmap, n, back)
+            assert np.array_equal(back, chosen) and cpu.common(back, chosen)[0].size == chosen.size
+            gaps = np.empty(-(-chosen.size * 20 // 8), np.uint8)
+            cpu.pack_gaps(chosen, 20, gaps)
+            cpu.unpack_gaps(gaps, 20, n, back)
+            assert np.array_equal(back, chosen)
+            cpu.bin_select(memory, grad, [(0, n)], 50)
+            cpu.moments(memory, grad, [(0, n)], 0.5)
+            cpu.add(grad, memory)
+
+    _cpu.force_threads(4)
+    in_threads(count, work)
+    _cpu.force_threads(0)
+
+
 if __name__ == "__main__":
     for size in (2, 3, 4):
         ranks_of_a_node(size)
     helper_threads(4)
-    print(f"threads played 2, 3 and 4 ranks and 4 helpers (process {os.getpid()})", flush=True)
+    for callers in (1, 3):
+        teams(callers)
+    print(f"threads played 2, 3 and 4 ranks, 4 helpers and teams of 4 (process {os.getpid()})", flush=True)
     sys.exit(0)
