@@ -77,9 +77,9 @@ def info(as_json: bool, probe_gpu: bool) -> None:
 
 def _wait_for_all(world: mpi.MPI.Intracomm) -> None:
     """Sleep until every rank has arrived: the probe takes a minute if MPI hangs, and needs the CPU meanwhile."""
-    from ..comm.transport import nap_until_done
+    from ..comm.transport import Naps
 
-    nap_until_done(world.Ibarrier(), WAIT_S)
+    Naps(int, WAIT_S, WAIT_S).until_done(world.Ibarrier())
 
 
 def _document(table: Sequence[RankFacts], findings: Sequence[Finding]) -> Mapping[str, object]:

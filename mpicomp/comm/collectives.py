@@ -92,7 +92,7 @@ class Verbs(HasEngine):
     def wait_patiently(self) -> None:
         """From now on, yield the core to other threads in the waits of our verbs.
 
-        Each wait may then end a tenth of a millisecond late. For a communicator that a thread of its own uses.
+        Each wait may then end a millisecond late. For a communicator that a thread of its own uses.
         """
         self._engine.link.wait_patiently()
 

@@ -38,9 +38,10 @@ TESTS = 64  # of a request before MPI waits for it and the message above togethe
 CANCEL_S = 0.5  # a receive whose message has begun to arrive may take so long to end
 DONE = object()  # returned for exhausted work
 # A patient rank waits for others' work, such as the leader's selection, and may share a core with it. After a while it
-# sleeps between tests, for a time that is short compared to the wait so far.
+# sleeps between tests. In a stream of messages it sleeps for about as long as two of them take.
 SPIN_NS = 100_000
-NAP = 1e-4  # seconds
+NAP, LONGEST_NAP = 1e-4, 1e-3  # seconds
+LENGTHEN, SHORTEN = 2.0, 0.8  # factors of a nap: the message was not there after it, or before it
 
 Started = MPI.Request | list[MPI.Request]  # one per message
 
@@ -105,13 +106,42 @@ def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int]:
     return int(first[0]), -int(ranks[0]), int(ranks[1])
 
 
-def nap_until_done(request: Request, nap: float = NAP, listen: Callable[[], object] = int) -> None:
-    """Test a request until it is complete, after a while only every ``nap`` seconds; call ``listen`` between tests."""
-    nap_from = time.monotonic_ns() + SPIN_NS
-    while not request.Test():
-        listen()
-        if time.monotonic_ns() > nap_from:
-            time.sleep(nap)
+class Naps:
+    """Waits that test a request until it is complete, after a while only between naps.
+
+    Parameters
+    ----------
+    listen : callable
+        Called between tests.
+    shortest, longest : float
+        Limits of a nap in seconds.
+    """
+
+    def __init__(self, listen: Callable[[], object], shortest: float = NAP, longest: float = LONGEST_NAP) -> None:
+        self._listen, self._shortest, self._longest = listen, shortest, longest
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget earlier messages: the next one may come soon."""
+        self._nap = self._shortest
+
+    def until_done(self, request: Request) -> None:
+        """Wait for a request."""
+        if request.Test():
+            self._nap = max(self._nap * SHORTEN, self._shortest)
+            return
+        if self._nap == self._shortest:
+            end = time.monotonic_ns() + SPIN_NS
+            while time.monotonic_ns() < end:
+                self._listen()
+                if request.Test():
+                    return
+        while True:
+            time.sleep(self._nap)
+            if request.Test():
+                return
+            self._listen()
+            self._nap = min(self._nap * LENGTHEN, self._longest)
 
 
 # By address: the memory of receives that stay posted, these requests, and those of the running schedule. MPI may write
@@ -217,6 +247,7 @@ class MpiLink:
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
         self.work: Iterator[None] | None = None
         self._log, self._on_leave, self.patient = log, on_leave, patient
+        self._naps = Naps(self.check)
         self._slow: bool | None = None  # None: not measured yet
         self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self._pair = specification(self._mine), specification(self._theirs)
@@ -298,11 +329,15 @@ class MpiLink:
     def slow(self) -> bool:
         """True if the network between nodes is slow enough to cut long messages; the first use is collective."""
         if self._slow is None:
-            self._slow = segments.bandwidth(self, self.comm.Barrier) < segments.SLOW
+            patient, self.patient = self.patient, False  # naps would count as a slow network
+            try:
+                self._slow = segments.bandwidth(self, self.comm.Barrier) < segments.SLOW
+            finally:
+                self.patient = patient
         return self._slow
 
     def wait_patiently(self) -> None:
-        """From now on, sleep between tests in waits of more than a tenth of a millisecond."""
+        """From now on, sleep between tests in waits that are not short."""
         self.patient = True
         if self.known_across is not None:
             self.known_across.wait_patiently()
@@ -376,7 +411,7 @@ class MpiLink:
     def _finish(self, request: Request, patient: bool) -> None:
         """Wait for a request; raise if a rank leaves the schedule."""
         if patient:
-            nap_until_done(request, listen=self.check)
+            self._naps.until_done(request)
         elif not isinstance(request, MPI.Request):  # an all-reduce in flight, on a link of its own
             request.Wait()
         else:
@@ -422,6 +457,7 @@ class MpiLink:
         """
         least = greatest = number
         shift = 1
+        self._naps.begin()
         with self.break_on_error:
             while shift < self.size:
                 self._mine[0], self._mine[1] = least, greatest
