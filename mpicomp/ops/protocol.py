@@ -266,6 +266,25 @@ class Ops(Protocol):
     def decode_natural(self, message: Array, out: Array, known: bool = False) -> None:
         """Read ``encode_natural``; refuses invalid heads, unless the message is ``known`` to come from it."""
 
+    # ---- error-bounded codes: integers on a grid, which add without error; error_bound.py has their sizes
+
+    def encode_bounded(self, x: Array, bound: float, terms: int, codes: Array) -> tuple[int, int]:
+        """Write the stream of x to ``codes`` (``bounded_capacity`` bytes); return its bytes and the escaped blocks.
+
+        Every decoded value is within ``bound`` of its own; up to ``terms`` streams are added without overflow.
+        """
+
+    def sum_bounded(self, streams: list[Array], n: int, dtype: npt.DTypeLike, bound: float,
+                    codes: Array) -> tuple[int, int]:
+        """Write the sum of ``streams`` of n elements to ``codes``; return its bytes and the escaped blocks.
+
+        A stream is the slice of exactly its bytes; any others are refused. Integers are added in any order to the same
+        bits; blocks that are escaped in any stream are added in float64, in the order of the streams.
+        """
+
+    def decode_bounded(self, codes: Array, bound: float, divisor: int, out: Array) -> None:
+        """``out`` = the stream's values / ``divisor``; refuses any bytes but exactly those of a stream."""
+
     # ---- random numbers: element e of the stream of a key is the same on every device
 
     def random_words(self, n: int, first: int, key: Key) -> Array:

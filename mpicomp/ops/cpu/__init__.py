@@ -8,6 +8,7 @@ from .. import extension  # before what it looks for
 from .._cpu import *
 from ..arguments import Key
 from ..host import *
+from .bounded import *
 from .composed import *
 from .each_span import *
 from .few_bits import *

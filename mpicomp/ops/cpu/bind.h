@@ -21,6 +21,7 @@ void bind_natural(py::module_& m);
 void bind_norms(py::module_& m);
 void bind_signs(py::module_& m);
 void bind_levels(py::module_& m);
+void bind_bounded(py::module_& m);
 void bind_random(py::module_& m);
 void bind_moments(py::module_& m);
 void bind_sketch(py::module_& m);

@@ -47,6 +47,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_norms(m);
     bind_signs(m);
     bind_levels(m);
+    bind_bounded(m);
     bind_random(m);
     bind_moments(m);
     bind_bin_select(m);
