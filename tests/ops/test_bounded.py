@@ -46,7 +46,7 @@ def decoded(ops, codes, n, dtype, bound, divisor=1):
 
 
 def fields(rng, n, dtype):
-    """Smooth, noisy, constant, alternating, steep and special values, with a bound each that leaves most on the grid."""
+    """Smooth, noisy, constant, alternating, steep and special values, with a bound for each."""
     t = np.arange(n)
     smooth, noise = np.sin(t / 50), rng.standard_normal(n)
     large = np.finfo(dtype).max
@@ -225,7 +225,8 @@ def test_arguments(ops):
     x, room = np.ones(100, np.float32), np.zeros(bounded_capacity(100, np.float32), np.uint8)
     stream, _ = encoded(ops, x, 0.5)
     for bound in (0.0, -1.0, np.nan, np.inf):
-        for call in (lambda o, b: o.encode_bounded(x, b, 1, room), lambda o, b: o.decode_bounded(stream, b, 1, x.copy()),
+        for call in (lambda o, b: o.encode_bounded(x, b, 1, room),
+                     lambda o, b: o.decode_bounded(stream, b, 1, x.copy()),
                      lambda o, b: o.sum_bounded([stream], 100, np.float32, b, room)):
             for implementation in (ops, oracle):
                 with pytest.raises(InvalidArgument, match=f"bound must be a positive number, got {bound}"):
