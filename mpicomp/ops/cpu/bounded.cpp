@@ -10,6 +10,7 @@
 #include "arrays.h"
 #include "bind.h"
 #include "isa.h"
+#include "lanes.h"
 
 namespace {
 
@@ -37,18 +38,16 @@ struct Written {
     bool fits = true;
 };
 
-KERNEL std::uint64_t bits_of(double x) {
-    std::uint64_t bits;
-    std::memcpy(&bits, &x, 8);
-    return bits;
+KERNEL std::uint64_t word_of(double x) {
+    return static_cast<std::uint64_t>(bits_of(x));
 }
 
 template <class T>
-KERNEL double real_of(Word<T> q) {
+KERNEL double grid_integer(Word<T> q) {
     if constexpr (sizeof(T) == 4) {
         return static_cast<std::int32_t>(q);
     } else {  // below 2^51 in magnitude
-        const std::uint64_t bits = q + bits_of(whole);
+        const std::uint64_t bits = q + word_of(whole);
         double x;
         std::memcpy(&x, &bits, 8);
         return x - whole;
@@ -78,14 +77,17 @@ constexpr Sizes<T> sizes;
 // False if a value is too large, not finite, or too far from its grid point.
 template <class T>
 KERNEL bool quantise(const T* x, const Grid& grid, Word<T>* q) {
-    Word<T> outside = 0;
+    alignas(64) std::uint64_t moved[block];
+    std::uint64_t inside = 1;
     for (std::size_t i = 0; i < block; ++i) {
-        const double wide = x[i], scaled = wide * grid.inverse, moved = scaled + whole;
-        outside |= !(std::fabs(scaled) <= grid.largest);
-        outside |= !(std::fabs(wide - (moved - whole) * grid.step) <= grid.bound);
-        q[i] = static_cast<Word<T>>(bits_of(moved) - bits_of(whole));
+        const double wide = x[i], scaled = wide * grid.inverse, up = scaled + whole;
+        const double off = wide - (up - whole) * grid.step;
+        inside &= (std::fabs(scaled) <= grid.largest ? 1 : 0);
+        inside &= (std::fabs(off) <= grid.bound ? 1 : 0);
+        moved[i] = word_of(up);
     }
-    return !outside;
+    for (std::size_t i = 0; i < block; ++i) q[i] = static_cast<Word<T>>(moved[i] - word_of(whole));
+    return inside;
 }
 
 template <class W>
@@ -98,10 +100,37 @@ KERNEL W unzigzag(W x) {
     return (x >> 1) ^ (0 - (x & 1));
 }
 
+// Integers become their differences; that of the first is 0.
+template <int width, class W>
+KERNEL void subtract_previous(W* q) {
+    using R = Register<W, width>;
+    typename R::Type before = typename R::Type{} + q[0], x, moved;
+    for (std::size_t i = 0; i < block; i += R::lanes) {
+        R::load(q + i, x);
+        R::template move_up<1>(before, x, moved);
+        before = x;
+        R::store(x - moved, q + i);
+    }
+}
+
+// Differences become integers.
+template <int width, class W>
+KERNEL void add_previous(W first, W* q) {
+    using R = Register<W, width>;
+    typename R::Type last = typename R::Type{} + first, x;
+    for (std::size_t i = 0; i < block; i += R::lanes) {
+        R::load(q + i, x);
+        R::sum_up(x);
+        x += last;
+        R::store(x, q + i);
+        last = typename R::Type{} + x[R::lanes - 1];
+    }
+}
+
 // ---- bit planes: byte j of one of b bits has the bits of elements j, j + 8 b, ...
 
-template <int bits>
-KERNEL std::uint8_t* pack_plane(const std::uint64_t* bytes, int shift, std::uint8_t* out) {
+template <int bits, int shift>
+KERNEL std::uint8_t* pack_plane(const std::uint64_t* bytes, std::uint8_t* out) {
     constexpr std::uint64_t mask = 0x0101010101010101 * ((1 << bits) - 1);
     std::uint64_t plane[bits] = {};
     for (int part = 0; part < 8 / bits; ++part)
@@ -110,14 +139,50 @@ KERNEL std::uint8_t* pack_plane(const std::uint64_t* bytes, int shift, std::uint
     return out + sizeof plane;
 }
 
+// Which of a plane's words each of a block's eight words of bytes is taken from, and how far down its bits go.
 template <int bits>
-KERNEL const std::uint8_t* unpack_plane(const std::uint8_t* in, int shift, std::uint64_t* bytes) {
+struct Plane {
+    std::uint64_t select[bits][8], down[8];
+    constexpr Plane() : select{}, down{} {
+        for (int word = 0; word < 8; ++word) {
+            select[word % bits][word] = ~std::uint64_t{0};
+            down[word] = word / bits * bits;
+        }
+    }
+};
+template <int bits>
+alignas(64) constexpr Plane<bits> plane_words;
+
+// Adds a plane to a register of words from `word` on. In registers: bytes stored one by one are loaded together late.
+template <int width, int bits, int shift>
+KERNEL const std::uint8_t* unpack_plane(const std::uint8_t* in, int word,
+                                        typename Register<std::uint64_t, width>::Type& to) {
+    using R = Register<std::uint64_t, width>;
     constexpr std::uint64_t mask = 0x0101010101010101 * ((1 << bits) - 1);
-    std::uint64_t plane[bits];
-    std::memcpy(plane, in, sizeof plane);
-    for (int part = 0; part < 8 / bits; ++part)
-        for (int j = 0; j < bits; ++j) bytes[part * bits + j] |= (plane[j] >> (part * bits) & mask) << shift;
-    return in + sizeof plane;
+    typename R::Type words{}, select, down;
+    for (int j = 0; j < bits; ++j) {
+        std::uint64_t one;
+        std::memcpy(&one, in + 8 * j, 8);
+        R::load(plane_words<bits>.select[j] + word, select);
+        words |= (typename R::Type{} + one) & select;
+    }
+    R::load(plane_words<bits>.down + word, down);
+    to |= ((words >> down) & mask) << shift;
+    return in + 8 * bits;
+}
+
+// One jump for the bits behind the whole bytes: f(integral_constant of their number), 1 to 7.
+template <class F>
+KERNEL void with_rest(int rest, F&& f) {
+    switch (rest) {
+        case 1: return f(std::integral_constant<int, 1>());
+        case 2: return f(std::integral_constant<int, 2>());
+        case 3: return f(std::integral_constant<int, 3>());
+        case 4: return f(std::integral_constant<int, 4>());
+        case 5: return f(std::integral_constant<int, 5>());
+        case 6: return f(std::integral_constant<int, 6>());
+        case 7: return f(std::integral_constant<int, 7>());
+    }
 }
 
 template <class W>
@@ -125,34 +190,52 @@ KERNEL std::uint8_t* pack(const W* codes, int width, std::uint8_t* out) {
     int shift = 0;
     for (; shift + 8 <= width; shift += 8, out += block)
         for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<std::uint8_t>(codes[i] >> shift);
-    if (shift == width) return out;
-    alignas(64) std::uint8_t rest[block];
-    std::uint64_t bytes[block / 8];
-    for (std::size_t i = 0; i < block; ++i) rest[i] = static_cast<std::uint8_t>(codes[i] >> shift);
-    std::memcpy(bytes, rest, block);
-    if (width & 4) out = pack_plane<4>(bytes, 0, out);
-    if (width & 2) out = pack_plane<2>(bytes, width & 4, out);
-    if (width & 1) out = pack_plane<1>(bytes, width & 6, out);
+    with_rest(width - shift, [&](auto rest) KERNEL_LAMBDA {
+        alignas(64) std::uint8_t high[block];
+        std::uint64_t bytes[block / 8];
+        for (std::size_t i = 0; i < block; ++i) high[i] = static_cast<std::uint8_t>(codes[i] >> shift);
+        std::memcpy(bytes, high, block);
+        if constexpr (rest & 4) out = pack_plane<4, 0>(bytes, out);
+        if constexpr (rest & 2) out = pack_plane<2, rest & 4>(bytes, out);
+        if constexpr (rest & 1) out = pack_plane<1, rest & 6>(bytes, out);
+    });
     return out;
 }
 
-template <class W>
-KERNEL void unpack(const std::uint8_t* in, int width, W* codes) {
-    std::memset(codes, 0, block * sizeof(W));
-    int shift = 0;
-    for (; shift + 8 <= width; shift += 8, in += block)
-        for (std::size_t i = 0; i < block; ++i) codes[i] |= static_cast<W>(in[i]) << shift;
-    if (shift == width) return;
-    alignas(64) std::uint8_t rest[block];
-    std::uint64_t bytes[block / 8] = {};
-    if (width & 4) in = unpack_plane<4>(in, 0, bytes);
-    if (width & 2) in = unpack_plane<2>(in, width & 4, bytes);
-    if (width & 1) in = unpack_plane<1>(in, width & 6, bytes);
-    std::memcpy(rest, bytes, block);
-    for (std::size_t i = 0; i < block; ++i) codes[i] |= static_cast<W>(rest[i]) << shift;
+template <int width, class W>
+KERNEL void unpack(const std::uint8_t* in, int bits, W* codes) {
+    using R = Register<std::uint64_t, width>;
+    const int shift = bits & ~7;
+    if (bits == shift) std::memset(codes, 0, block * sizeof(W));
+    with_rest(bits - shift, [&](auto rest) KERNEL_LAMBDA {
+        alignas(64) std::uint64_t words[block / 8];
+        alignas(64) std::uint8_t bytes[block];
+        for (int word = 0; word < 8; word += R::lanes) {
+            const std::uint8_t* plane = in + shift * (block / 8);
+            typename R::Type all{};
+            if constexpr (rest & 4) plane = unpack_plane<width, 4, 0>(plane, word, all);
+            if constexpr (rest & 2) plane = unpack_plane<width, 2, rest & 4>(plane, word, all);
+            if constexpr (rest & 1) plane = unpack_plane<width, 1, rest & 6>(plane, word, all);
+            R::store(all, words + word);
+        }
+        std::memcpy(bytes, words, block);
+        for (std::size_t i = 0; i < block; ++i) codes[i] = static_cast<W>(bytes[i]) << shift;
+    });
+    for (int byte = 0; byte < shift; byte += 8, in += block)
+        for (std::size_t i = 0; i < block; ++i) codes[i] |= static_cast<W>(in[i]) << byte;
 }
 
 // ---- a block's header and bytes
+
+// Writes a header and the first integer; returns the end.
+template <class T>
+KERNEL std::uint8_t* write_first(Word<T> first, int width, std::uint8_t* header, std::uint8_t* out) {
+    const int bits = first ? 64 - __builtin_clzll(first) : 0, quarter = 2 * sizeof(T);
+    const int size = (bits > 0) + (bits > quarter) + (bits > 2 * quarter);
+    *header = static_cast<std::uint8_t>(width | size << 6);
+    std::memcpy(out, &first, first_bytes<T>(*header));
+    return out + first_bytes<T>(*header);
+}
 
 // Writes a block; returns its end, or nullptr if its differences are too wide.
 template <class T>
@@ -161,11 +244,7 @@ KERNEL std::uint8_t* write(Word<T> first, const Word<T>* codes, std::uint8_t* he
     for (std::size_t i = 0; i < block; ++i) all |= codes[i];
     const int width = all ? 64 - __builtin_clzll(all) : 0;
     if (width > Type<T>::widest) return nullptr;
-    const int bits = first ? 64 - __builtin_clzll(first) : 0, quarter = 2 * sizeof(T);
-    const int size = (bits > 0) + (bits > quarter) + (bits > 2 * quarter);
-    *header = static_cast<std::uint8_t>(width | size << 6);
-    std::memcpy(out, &first, first_bytes<T>(*header));
-    return pack(codes, width, out + first_bytes<T>(*header));
+    return pack(codes, width, write_first<T>(first, width, header, out));
 }
 
 template <class T>
@@ -175,8 +254,7 @@ KERNEL Word<T> read_first(std::uint8_t header, const std::uint8_t* in) {
     return unzigzag(first);
 }
 
-// The values of a block, times divisor.
-template <class T>
+template <int width, class T>
 KERNEL void read_values(std::uint8_t header, const std::uint8_t* in, std::size_t n, double step, double* values) {
     if (header == escaped) {
         alignas(64) T plain[block] = {};
@@ -185,18 +263,20 @@ KERNEL void read_values(std::uint8_t header, const std::uint8_t* in, std::size_t
         return;
     }
     alignas(64) Word<T> q[block];
-    unpack(in + first_bytes<T>(header), header & 63, q);
-    Word<T> last = read_first<T>(header, in);
-    for (std::size_t i = 0; i < block; ++i) q[i] = last += unzigzag(q[i]);
-    for (std::size_t i = 0; i < block; ++i) values[i] = real_of<T>(q[i]) * step;
+    unpack<width>(in + first_bytes<T>(header), header & 63, q);
+    for (std::size_t i = 0; i < block; ++i) q[i] = unzigzag(q[i]);
+    add_previous<width>(read_first<T>(header, in), q);
+    for (std::size_t i = 0; i < block; ++i) values[i] = grid_integer<T>(q[i]) * step;
 }
 
 // ---- streams
 
+KERNEL std::size_t blocks_of(std::size_t n) { return (n + block - 1) / block; }
+
 // Whether `nbytes` are exactly those of a stream.
 template <class T>
 KERNEL bool is_stream(const std::uint8_t* codes, std::size_t nbytes, std::size_t n) {
-    const std::size_t count = (n + block - 1) / block;
+    const std::size_t count = blocks_of(n);
     if (nbytes < count) return false;
     std::size_t total = count;
     bool known = true;
@@ -209,110 +289,135 @@ KERNEL bool is_stream(const std::uint8_t* codes, std::size_t nbytes, std::size_t
 }
 
 template <class T>
-KERNEL Written encode(const T* x, std::size_t n, const Grid* grid, std::uint8_t* codes) {
-    Written written;
-    std::uint8_t* out = codes + (n + block - 1) / block;
-    alignas(64) T last[block];
-    alignas(64) Word<T> q[block], differences[block];
-    for (std::size_t begin = 0; begin < n; begin += block) {
-        const std::size_t length = std::min(block, n - begin);
-        const T* values = x + begin;
-        if (length < block) {
-            std::memcpy(last, values, length * sizeof(T));
-            std::fill(last + length, last + block, last[length - 1]);
-            values = last;
-        }
-        std::uint8_t* header = codes + begin / block;
-        if (quantise(values, *grid, q)) {
-            differences[0] = 0;
-            for (std::size_t i = 1; i < block; ++i) differences[i] = zigzag<Word<T>>(q[i] - q[i - 1]);
-            out = write<T>(zigzag(q[0]), differences, header, out);
-        } else {
+struct Encode {
+    // A block of values; returns the end of its bytes.
+    template <int width>
+    static KERNEL std::uint8_t* one(const T* values, std::size_t length, const Grid& grid, std::uint8_t* header,
+                                    std::uint8_t* out) {
+        alignas(64) Word<T> q[block];
+        if (!quantise(values, grid, q)) {
             *header = escaped;
             std::memcpy(out, values, length * sizeof(T));
-            out += length * sizeof(T);
-            ++written.escaped;
+            return out + length * sizeof(T);
         }
+        const Word<T> first = zigzag(q[0]);
+        subtract_previous<width>(q);
+        for (std::size_t i = 0; i < block; ++i) q[i] = zigzag(q[i]);
+        return write<T>(first, q, header, out);
     }
-    written.bytes = out - codes;
-    return written;
-}
 
-template <class T>
+    template <int width>
+    static KERNEL void run(const T* x, std::size_t n, const Grid* grid, std::uint8_t* codes, Written* written) {
+        std::uint8_t* out = codes + blocks_of(n);
+        alignas(64) T last[block];
+        for (std::size_t begin = 0; begin < n; begin += block) {
+            const std::size_t length = std::min(block, n - begin);
+            const T* values = x + begin;
+            if (length < block) {
+                std::memcpy(last, values, length * sizeof(T));
+                std::fill(last + length, last + block, last[length - 1]);
+                values = last;
+            }
+            std::uint8_t* header = codes + begin / block;
+            out = one<width>(values, length, *grid, header, out);
+            written->escaped += *header == escaped;
+        }
+        written->bytes = out - codes;
+    }
+};
+
+template <int width, class T>
 KERNEL void add_values(const std::uint8_t* headers, const std::uint8_t* const* from, std::size_t count, std::size_t n,
                        double step, std::uint8_t* out) {
     alignas(64) double total[block], more[block];
     alignas(64) T rounded[block];
-    read_values<T>(headers[0], from[0], n, step, total);
+    read_values<width, T>(headers[0], from[0], n, step, total);
     for (std::size_t s = 1; s < count; ++s) {
-        read_values<T>(headers[s], from[s], n, step, more);
+        read_values<width, T>(headers[s], from[s], n, step, more);
         for (std::size_t i = 0; i < block; ++i) total[i] += more[i];
     }
     for (std::size_t i = 0; i < block; ++i) rounded[i] = static_cast<T>(total[i]);
     std::memcpy(out, rounded, n * sizeof(T));
 }
 
-// Adds a block's differences to the sums; returns its first integer.
-template <class T>
-KERNEL Word<T> add_differences(std::uint8_t header, const std::uint8_t* in, Word<T>* sums) {
-    alignas(64) Word<T> codes[block];
-    if (header & 63) {
-        unpack(in + first_bytes<T>(header), header & 63, codes);
+// Writes the sum of a block's integers; returns its end, or nullptr if its differences are too wide.
+template <int width, class T>
+KERNEL std::uint8_t* add_integers(const std::uint8_t* headers, const std::uint8_t* const* from, std::size_t count,
+                                  bool constant, std::uint8_t* header, std::uint8_t* out) {
+    Word<T> first = 0;
+    for (std::size_t s = 0; s < count; ++s) first += read_first<T>(headers[s], from[s]);
+    if (constant) return write_first<T>(zigzag(first), 0, header, out);
+    alignas(64) Word<T> sums[block] = {}, codes[block];
+    for (std::size_t s = 0; s < count; ++s) {
+        if (!(headers[s] & 63)) continue;
+        unpack<width>(from[s] + first_bytes<T>(headers[s]), headers[s] & 63, codes);
         for (std::size_t i = 0; i < block; ++i) sums[i] += unzigzag(codes[i]);
     }
-    return read_first<T>(header, in);
+    for (std::size_t i = 0; i < block; ++i) sums[i] = zigzag(sums[i]);
+    return write<T>(zigzag(first), sums, header, out);
 }
 
 template <class T>
-KERNEL Written sum(const std::uint8_t* const* streams, std::size_t count, std::size_t n, double step,
-                   std::uint8_t* codes) {
-    Written written;
-    const std::size_t blocks = (n + block - 1) / block;
-    std::uint8_t* out = codes + blocks;
-    std::vector<const std::uint8_t*> from(count);
-    std::vector<std::uint8_t> headers(count);
-    for (std::size_t s = 0; s < count; ++s) from[s] = streams[s] + blocks;
-    alignas(64) Word<T> sums[block];
-    for (std::size_t b = 0; b < blocks; ++b) {
-        bool plain = false;
-        const std::size_t length = std::min(block, n - b * block);
-        for (std::size_t s = 0; s < count; ++s) plain |= (headers[s] = streams[s][b]) == escaped;
-        if (plain) {
-            codes[b] = escaped;
-            add_values<T>(headers.data(), from.data(), count, length, step, out);
-            out += length * sizeof(T);
-            ++written.escaped;
-        } else {
-            std::memset(sums, 0, sizeof sums);
-            Word<T> first = 0;
-            for (std::size_t s = 0; s < count; ++s) first += add_differences<T>(headers[s], from[s], sums);
-            for (std::size_t i = 0; i < block; ++i) sums[i] = zigzag(sums[i]);
-            out = write<T>(zigzag(first), sums, codes + b, out);
-            if (!out) return {0, 0, false};
+struct Sum {
+    template <int width>
+    static KERNEL void run(const std::uint8_t* const* streams, std::size_t count, std::size_t n, double step,
+                           std::uint8_t* codes, Written* written) {
+        const std::size_t blocks = blocks_of(n);
+        std::uint8_t* out = codes + blocks;
+        std::vector<const std::uint8_t*> from(count);
+        std::vector<std::uint8_t> headers(count);
+        for (std::size_t s = 0; s < count; ++s) from[s] = streams[s] + blocks;
+        for (std::size_t b = 0; b < blocks; ++b) {
+            bool plain = false;
+            std::uint8_t any = 0;
+            const std::size_t length = std::min(block, n - b * block);
+            for (std::size_t s = 0; s < count; ++s) {
+                any |= headers[s] = streams[s][b];
+                plain |= headers[s] == escaped;
+            }
+            if (plain) {
+                codes[b] = escaped;
+                add_values<width, T>(headers.data(), from.data(), count, length, step, out);
+                out += length * sizeof(T);
+                ++written->escaped;
+            } else {
+                out = add_integers<width, T>(headers.data(), from.data(), count, !(any & 63), codes + b, out);
+                if (!out) {
+                    written->fits = false;
+                    return;
+                }
+            }
+            for (std::size_t s = 0; s < count; ++s) from[s] += sizes<T>.of[headers[s]];
         }
-        for (std::size_t s = 0; s < count; ++s) from[s] += sizes<T>.of[headers[s]];
+        written->bytes = out - codes;
     }
-    written.bytes = out - codes;
-    return written;
-}
+};
 
 template <class T>
-KERNEL void decode(const std::uint8_t* codes, std::size_t n, double step, double divisor, T* out) {
-    const std::uint8_t* in = codes + (n + block - 1) / block;
-    alignas(64) double values[block];
-    alignas(64) T rounded[block];
-    for (std::size_t begin = 0; begin < n; begin += block) {
-        const std::size_t length = std::min(block, n - begin);
-        const std::uint8_t header = codes[begin / block];
-        read_values<T>(header, in, length, step, values);
-        if (divisor != 1)
-            for (std::size_t i = 0; i < block; ++i) values[i] /= divisor;
-        T* to = length == block ? out + begin : rounded;
-        for (std::size_t i = 0; i < block; ++i) to[i] = static_cast<T>(values[i]);
-        if (length < block) std::memcpy(out + begin, rounded, length * sizeof(T));
-        in += sizes<T>.of[header];
+struct Decode {
+    template <int width>
+    static KERNEL void run(const std::uint8_t* codes, std::size_t n, double step, double divisor, T* out) {
+        const std::uint8_t* in = codes + blocks_of(n);
+        alignas(64) double values[block];
+        alignas(64) T rounded[block];
+        for (std::size_t begin = 0; begin < n; begin += block) {
+            const std::size_t length = std::min(block, n - begin);
+            const std::uint8_t header = codes[begin / block];
+            T* to = length == block ? out + begin : rounded;
+            if (header & 63) {
+                read_values<width, T>(header, in, length, step, values);
+                if (divisor != 1)
+                    for (std::size_t i = 0; i < block; ++i) values[i] /= divisor;
+                for (std::size_t i = 0; i < block; ++i) to[i] = static_cast<T>(values[i]);
+            } else {
+                const T constant = static_cast<T>(grid_integer<T>(read_first<T>(header, in)) * step / divisor);
+                for (std::size_t i = 0; i < block; ++i) to[i] = constant;
+            }
+            if (length < block) std::memcpy(out + begin, rounded, length * sizeof(T));
+            in += sizes<T>.of[header];
+        }
     }
-}
+};
 
 }  // namespace
 
@@ -326,7 +431,7 @@ void bind_bounded(py::module_& m) {
             const auto to = output<std::uint8_t>(codes, "codes");
             const Grid grid{bound, step, inverse, static_cast<double>(largest)};
             py::gil_scoped_release release;
-            written = dispatch<encode<T>>(from.data, from.n, &grid, to.data);
+            dispatch_by_width<Encode<T>>(from.data, from.n, &grid, to.data, &written);
         });
         return py::make_tuple(written.bytes, written.escaped);
     }, py::arg("x"), py::arg("bound"), py::arg("step"), py::arg("inverse"), py::arg("largest"), py::arg("codes"),
@@ -347,7 +452,8 @@ void bind_bounded(py::module_& m) {
             const auto to = output<std::uint8_t>(codes, "codes");
             py::gil_scoped_release release;
             if (valid)
-                written = dispatch<sum<T>>(from.data(), from.size(), static_cast<std::size_t>(n), step, to.data);
+                dispatch_by_width<Sum<T>>(from.data(), from.size(), static_cast<std::size_t>(n), step, to.data,
+                                          &written);
             return valid;
         };
         const bool valid = wide ? run(double{}) : run(float{});
@@ -364,7 +470,7 @@ void bind_bounded(py::module_& m) {
             const auto from = input<std::uint8_t>(codes, "codes");
             py::gil_scoped_release release;
             valid = dispatch<is_stream<T>>(from.data, from.n, to.n);
-            if (valid) dispatch<decode<T>>(from.data, to.n, step, divisor, to.data);
+            if (valid) dispatch_by_width<Decode<T>>(from.data, to.n, step, divisor, to.data);
         });
         return valid;
     }, py::arg("codes"), py::arg("step"), py::arg("divisor"), py::arg("out"),

@@ -41,7 +41,34 @@ struct Register {
         halve<half>(a, b, to, std::make_integer_sequence<int, static_cast<int>(lanes)>{});
     }
 
+    // x moved up by `by` lanes; the last ones of `below` come in.
+    template <std::size_t by>
+    static KERNEL void move_up(const Type& below, const Type& x, Type& to) {
+        move_up<by>(below, x, to, std::make_integer_sequence<int, static_cast<int>(lanes)>{});
+    }
+
+    // x becomes the sums of its lanes up to each.
+    template <std::size_t by = 1>
+    static KERNEL void sum_up(Type& x) {
+        if constexpr (by < lanes) {
+            Type moved;
+            move_up<by>(Type{}, x, moved);
+            x += moved;
+            sum_up<2 * by>(x);
+        }
+    }
+
 private:
+    template <std::size_t by, int... lane>
+    static KERNEL void move_up(const Type& below, const Type& x, Type& to, std::integer_sequence<int, lane...>) {
+        constexpr int first = lanes - by;
+#if defined(__clang__)
+        to = __builtin_shufflevector(below, x, (first + lane)...);
+#else
+        to = __builtin_shuffle(below, x, Mask{(first + lane)...});
+#endif
+    }
+
     template <std::size_t half, int... lane>
     static KERNEL void halve(const Type& a, const Type& b, Type& to, std::integer_sequence<int, lane...>) {
         constexpr int h = half;
