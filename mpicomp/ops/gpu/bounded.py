@@ -1,41 +1,114 @@
-"""Error-bounded codes of device arrays, made in host memory; see :mod:`..oracle.bounded`."""
+"""Launchers of error-bounded codes, a warp per block; see :mod:`..oracle.bounded`.
+
+One pass computes headers, a scan of their sizes gives the places of blocks, and a second pass writes these. The device
+is waited for to know a stream's length, and to refuse bytes that are none.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import cpu
+from ..error_bound import (
+    BLOCK,
+    ESCAPED,
+    block_sizes,
+    grid_of,
+    largest_integer,
+    refused_stream,
+    refused_sum,
+    require_divisor,
+    require_room,
+    require_streams,
+)
 from .arguments import check, kind_of
-from .base import from_host
-from .cuda_runtime import REAL, Array, on_device, to_host
+from .base import empty
+from .cuda_runtime import (
+    REAL,
+    THREADS,
+    WARP,
+    Array,
+    addresses,
+    blocks_for,
+    kept_on_device,
+    launch,
+    on_device,
+    to_host,
+    xp,
+)
+
+NULL = np.uintp(0)
 
 
 @on_device
 def encode_bounded(x: Array, bound: float, terms: int, codes: Array) -> tuple[int, int]:
     kind_of(x, "x", REAL)
-    check(codes, "codes", np.uint8)
-    made = np.empty(codes.size, np.uint8)
-    nbytes, escaped = cpu.encode_bounded(to_host(x), bound, terms, made)
-    codes[:nbytes] = from_host(made[:nbytes])
-    return nbytes, escaped
+    grid, largest = grid_of(bound), largest_integer(x.dtype, terms)
+    scalars = np.float64(grid.bound), np.float64(grid.step), np.float64(grid.inverse), np.float64(largest)
+    return _write("encode_blocks", (x, np.int64(x.size), *scalars), x.size, x.dtype, codes)
 
 
 @on_device
 def sum_bounded(streams: list[Array], n: int, dtype: npt.DTypeLike, bound: float, codes: Array) -> tuple[int, int]:
-    for stream in streams:
-        check(stream, "streams", np.uint8)
-    check(codes, "codes", np.uint8)
-    made = np.empty(codes.size, np.uint8)
-    nbytes, escaped = cpu.sum_bounded([to_host(stream) for stream in streams], n, dtype, bound, made)
-    codes[:nbytes] = from_host(made[:nbytes])
-    return nbytes, escaped
+    require_streams(streams, n, dtype)
+    step = np.float64(grid_of(bound).step)
+    starts = xp().concatenate([_starts_of(stream, "streams", n, dtype) for stream in streams])
+    table = xp().asarray(np.array(addresses(streams), np.uint64))
+    return _write("sum_blocks", (table, starts, np.int64(len(streams)), np.int64(n), step), n, dtype, codes)
 
 
 @on_device
 def decode_bounded(codes: Array, bound: float, divisor: int, out: Array) -> None:
-    kind_of(out, "out", REAL)
+    t, step = kind_of(out, "out", REAL), np.float64(grid_of(bound).step)
+    require_divisor(divisor)
+    starts = _starts_of(codes, "codes", out.size, out.dtype)
+    scalars = np.int64(out.size), step, np.float64(divisor)
+    launch("bounded", f"decode_blocks<{t}>", _grid(out.size), codes, starts, *scalars, out)
+
+
+def _write(kernel: str, given: tuple[object, ...], n: int, dtype: npt.DTypeLike, codes: Array) -> tuple[int, int]:
+    """Write the stream of a kernel that is launched twice: for headers, then for blocks."""
     check(codes, "codes", np.uint8)
-    made = np.empty(out.size, out.dtype)
-    cpu.decode_bounded(to_host(codes), bound, divisor, made)
-    out[:] = from_host(made)
+    require_room(codes, n, dtype)
+    if n == 0:
+        return 0, 0
+    name, headers = f"{kernel}<{REAL[np.dtype(dtype).name]}>", codes[: -(-n // BLOCK)]
+    launch("bounded", name, _grid(n), *given, headers, NULL, NULL)
+    starts, nbytes, escaped, valid = _located(headers, n, dtype)
+    if not valid:
+        raise refused_sum()
+    launch("bounded", name, _grid(n), *given, headers, starts, codes)
+    return nbytes, escaped
+
+
+def _starts_of(stream: Array, name: str, n: int, dtype: npt.DTypeLike) -> Array:
+    """Where each block of a stream begins; refuses bytes that are no stream."""
+    check(stream, name, np.uint8)
+    count = -(-n // BLOCK)
+    if count == stream.size == 0:
+        return empty(0, np.int64)
+    if 0 < count <= stream.size:
+        starts, nbytes, _, valid = _located(stream[:count], n, dtype)
+        if valid and nbytes == stream.size:
+            return starts
+    raise refused_stream(n, dtype)
+
+
+def _located(headers: Array, n: int, dtype: npt.DTypeLike) -> tuple[Array, int, int, bool]:
+    """Begins of the blocks, bytes of the stream, number of escaped blocks, and whether all headers are valid."""
+    plain, rest = headers == ESCAPED, (n - (headers.size - 1) * BLOCK) * np.dtype(dtype).itemsize
+    sizes = xp().take(_sizes(np.dtype(dtype).name), headers)
+    sizes[-1:] = xp().where(plain[-1:], rest, sizes[-1:])
+    ends = xp().cumsum(sizes) + headers.size
+    known = xp().stack([ends[-1], plain.sum(), sizes.min()])
+    nbytes, escaped, least = (int(value) for value in to_host(known))
+    return ends - sizes, nbytes, escaped, least >= 0
+
+
+@kept_on_device
+def _sizes(dtype: str) -> Array:
+    return xp().asarray(block_sizes(dtype))
+
+
+def _grid(n: int) -> int:
+    return blocks_for(-(-n // BLOCK), THREADS // WARP)

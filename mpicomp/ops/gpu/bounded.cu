@@ -1,0 +1,233 @@
+// Error-bounded codes: integers on a grid in blocks of 64, their differences in bit planes; see oracle/bounded.py.
+// A warp takes a block; lane l has its elements l and l + 32.
+// Instances: encode_blocks sum_blocks decode_blocks<REAL>
+#include "common.cuh"
+
+constexpr int block_size = 64, escaped = ESCAPED;
+constexpr double whole = 6755399441055744;  // 1.5 * 2^52: x + whole has x, rounded, in its low bits
+
+template <typename T> struct Integer;
+template <> struct Integer<float> {
+    using Word = unsigned int;
+    using Signed = int;
+    static constexpr int widest = 32;
+};
+template <> struct Integer<double> {
+    using Word = unsigned long long;
+    using Signed = long long;
+    static constexpr int widest = 53;
+};
+template <typename T> using Word = typename Integer<T>::Word;
+
+template <typename W> __device__ inline W zigzag(W x) { return (x << 1) ^ (0 - (x >> (8 * sizeof(W) - 1))); }
+template <typename W> __device__ inline W unzigzag(W x) { return (x >> 1) ^ (0 - (x & 1)); }
+
+template <typename T> __device__ inline int first_bytes(int header) {
+    return header >> 6 ? sizeof(T) >> (3 - (header >> 6)) : 0;
+}
+
+// A lane's two of something.
+template <typename W> struct Two {
+    W low, high;
+};
+
+__device__ inline long long first_block() { return grid_index() / warp_size; }
+__device__ inline long long block_step() { return grid_size() / warp_size; }
+__device__ inline int lane_index() { return threadIdx.x % warp_size; }
+
+template <typename W> __device__ inline W any_lane(W value, int from = 1) {
+    for (int lanes = from; lanes < warp_size; lanes *= 2) value |= __shfl_xor_sync(all_lanes, value, lanes);
+    return value;
+}
+
+template <typename W> __device__ inline W sum_up(W value) {
+    for (int by = 1; by < warp_size; by *= 2) {
+        const W below = __shfl_up_sync(all_lanes, value, by);
+        if (lane_index() >= by) value += below;
+    }
+    return value;
+}
+
+// The values of elements l and l + 32 of a block; those behind the last one are as it is.
+template <typename T> __device__ inline Two<T> values_of(const T* x, long long begin, long long n) {
+    const long long at = begin + lane_index();
+    return {x[min(at, n - 1)], x[min(at + warp_size, n - 1)]};
+}
+
+// ---- bytes of a block
+
+template <typename T> __device__ inline void write_plain(Two<T> values, long long begin, long long n,
+                                                         unsigned char* out) {
+    for (int half = 0; half < 2; ++half) {
+        const int i = lane_index() + half * warp_size;
+        const Word<T> bits = (Word<T>)Real<T>::bits(half ? values.high : values.low);
+        if (begin + i < n)
+            for (int byte = 0; byte < (int)sizeof(T); ++byte) out[i * sizeof(T) + byte] = bits >> (8 * byte);
+    }
+}
+
+template <typename T> __device__ inline Two<T> read_plain(const unsigned char* in, long long begin, long long n) {
+    Word<T> bits[2] = {};
+    for (int half = 0; half < 2; ++half) {
+        const int i = lane_index() + half * warp_size;
+        if (begin + i < n)
+            for (int byte = 0; byte < (int)sizeof(T); ++byte)
+                bits[half] |= (Word<T>)in[i * sizeof(T) + byte] << (8 * byte);
+    }
+    return {Real<T>::value(bits[0]), Real<T>::value(bits[1])};
+}
+
+// The header of a block of integers; 63, which no stream has, if their differences are too wide.
+template <typename T> __device__ inline int header_of(Word<T> first, Two<Word<T>> codes) {
+    const unsigned long long all = any_lane<Word<T>>(codes.low | codes.high);
+    const unsigned long long lowest = first;
+    constexpr int quarter = 2 * sizeof(T);
+    const int size = (lowest > 0) + (lowest >> quarter > 0) + (lowest >> 2 * quarter > 0);
+    int width = 0;
+    while (width < 64 && all >> width) ++width;
+    return width > Integer<T>::widest ? 63 : width | size << 6;
+}
+
+template <typename T> __device__ inline void write_integers(int header, Word<T> first, Two<Word<T>> codes,
+                                                            unsigned char* out) {
+    const int lane = lane_index(), width = header & 63, bytes = first_bytes<T>(header);
+    if (lane < bytes) out[lane] = first >> (8 * lane);
+    out += bytes;
+    int shift = 0;
+    for (; shift + 8 <= width; shift += 8, out += block_size) {
+        out[lane] = codes.low >> shift;
+        out[lane + warp_size] = codes.high >> shift;
+    }
+    for (int bits = 4; bits; bits /= 2) {
+        if (!(width & bits)) continue;
+        const unsigned mask = (1u << bits) - 1, part = lane / (8 * bits);
+        unsigned plane = ((unsigned)(codes.low >> shift) & mask) | ((unsigned)(codes.high >> shift) & mask) << 4;
+        plane = any_lane(plane << (bits * part), 8 * bits);
+        if (lane < 8 * bits) out[lane] = plane;
+        out += 8 * bits;
+        shift += bits;
+    }
+}
+
+template <typename T> __device__ inline Word<T> read_first(int header, const unsigned char* in) {
+    Word<T> first = 0;
+    for (int byte = 0; byte < first_bytes<T>(header); ++byte) first |= (Word<T>)in[byte] << (8 * byte);
+    return unzigzag(first);
+}
+
+// A block's differences.
+template <typename T> __device__ inline Two<Word<T>> read_differences(int header, const unsigned char* in) {
+    const int lane = lane_index(), width = header & 63;
+    Two<Word<T>> codes = {};
+    in += first_bytes<T>(header);
+    int shift = 0;
+    for (; shift + 8 <= width; shift += 8, in += block_size) {
+        codes.low |= (Word<T>)in[lane] << shift;
+        codes.high |= (Word<T>)in[lane + warp_size] << shift;
+    }
+    for (int bits = 4; bits; bits /= 2) {
+        if (!(width & bits)) continue;
+        const unsigned mask = (1u << bits) - 1, plane = in[lane % (8 * bits)] >> (bits * (lane / (8 * bits)));
+        codes.low |= (Word<T>)(plane & mask) << shift;
+        codes.high |= (Word<T>)(plane >> 4 & mask) << shift;
+        in += 8 * bits;
+        shift += bits;
+    }
+    return {unzigzag(codes.low), unzigzag(codes.high)};
+}
+
+// A block's values in float64.
+template <typename T> __device__ inline Two<double> read_values(int header, const unsigned char* in, long long begin,
+                                                                long long n, double step) {
+    if (header == escaped) {
+        const Two<T> values = read_plain<T>(in, begin, n);
+        return {values.low, values.high};
+    }
+    const Two<Word<T>> differences = read_differences<T>(header, in);
+    const Word<T> low = read_first<T>(header, in) + sum_up(differences.low);
+    const Word<T> high = __shfl_sync(all_lanes, low, warp_size - 1) + sum_up(differences.high);
+    using Signed = typename Integer<T>::Signed;
+    return {(double)(Signed)low * step, (double)(Signed)high * step};
+}
+
+// ---- kernels; without `starts` only headers are written, else the bytes of blocks, from their starts on
+
+// False if the value is too large, not finite, or too far from its grid point.
+template <typename T> __device__ inline bool quantise(T value, double bound, double step, double inverse,
+                                                      double largest, Word<T>* q) {
+    const double wide = value, scaled = wide * inverse, up = scaled + whole, off = wide - (up - whole) * step;
+    *q = (Word<T>)((unsigned long long)__double_as_longlong(up) - (unsigned long long)__double_as_longlong(whole));
+    return scaled <= largest && scaled >= -largest && off <= bound && off >= -bound;
+}
+
+template <typename T>
+__global__ void encode_blocks(const T* x, long long n, double bound, double step, double inverse, double largest,
+                              unsigned char* headers, const long long* starts, unsigned char* codes) {
+    for (long long b = first_block(); b * block_size < n; b += block_step()) {
+        const Two<T> values = values_of(x, b * block_size, n);
+        Two<Word<T>> q;
+        const bool low = quantise(values.low, bound, step, inverse, largest, &q.low);
+        const bool high = quantise(values.high, bound, step, inverse, largest, &q.high);
+        if (any_lane<unsigned>(!(low && high))) {
+            if (starts) write_plain(values, b * block_size, n, codes + starts[b]);
+            else if (lane_index() == 0) headers[b] = escaped;
+            continue;
+        }
+        const Word<T> middle = __shfl_sync(all_lanes, q.low, warp_size - 1);
+        const Word<T> below = __shfl_up_sync(all_lanes, q.low, 1), above = __shfl_up_sync(all_lanes, q.high, 1);
+        const Word<T> first = zigzag(__shfl_sync(all_lanes, q.low, 0));
+        const bool begins = lane_index() == 0;
+        const Two<Word<T>> codes_of = {zigzag<Word<T>>(begins ? 0 : q.low - below),
+                                       zigzag<Word<T>>(q.high - (begins ? middle : above))};
+        const int header = header_of<T>(first, codes_of);
+        if (starts) write_integers<T>(header, first, codes_of, codes + starts[b]);
+        else if (begins) headers[b] = header;
+    }
+}
+
+// Stream s is at streams[s], its block b at starts_of[s * blocks + b] there.
+template <typename T>
+__global__ void sum_blocks(const unsigned long long* streams, const long long* starts_of, long long count, long long n,
+                           double step, unsigned char* headers, const long long* starts, unsigned char* codes) {
+    const long long blocks = (n + block_size - 1) / block_size;
+    for (long long b = first_block(); b < blocks; b += block_step()) {
+        const auto stream = [=](long long s) { return (const unsigned char*)streams[s]; };
+        bool plain = false;
+        for (long long s = 0; s < count; ++s) plain |= stream(s)[b] == escaped;
+        if (plain && !starts) {
+            if (lane_index() == 0) headers[b] = escaped;
+        } else if (plain) {
+            Two<double> total = {};
+            for (long long s = 0; s < count; ++s) {
+                const unsigned char* in = stream(s) + starts_of[s * blocks + b];
+                const Two<double> more = read_values<T>(stream(s)[b], in, b * block_size, n, step);
+                total = s ? Two<double>{total.low + more.low, total.high + more.high} : more;
+            }
+            write_plain<T>({(T)total.low, (T)total.high}, b * block_size, n, codes + starts[b]);
+        } else {
+            Word<T> first = 0;
+            Two<Word<T>> sums = {};
+            for (long long s = 0; s < count; ++s) {
+                const unsigned char* in = stream(s) + starts_of[s * blocks + b];
+                const Two<Word<T>> more = read_differences<T>(stream(s)[b], in);
+                first += read_first<T>(stream(s)[b], in);
+                sums = {sums.low + more.low, sums.high + more.high};
+            }
+            sums = {zigzag(sums.low), zigzag(sums.high)};
+            const int header = header_of<T>(zigzag(first), sums);
+            if (starts) write_integers<T>(header, zigzag(first), sums, codes + starts[b]);
+            else if (lane_index() == 0) headers[b] = header;
+        }
+    }
+}
+
+template <typename T>
+__global__ void decode_blocks(const unsigned char* codes, const long long* starts, long long n, double step,
+                              double divisor, T* out) {
+    for (long long b = first_block(); b * block_size < n; b += block_step()) {
+        const long long at = b * block_size + lane_index();
+        const Two<double> values = read_values<T>(codes[b], codes + starts[b], b * block_size, n, step);
+        if (at < n) out[at] = (T)(values.low / divisor);
+        if (at + warp_size < n) out[at + warp_size] = (T)(values.high / divisor);
+    }
+}
