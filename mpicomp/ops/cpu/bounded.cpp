@@ -227,13 +227,23 @@ KERNEL void unpack(const std::uint8_t* in, int bits, W* codes) {
 
 // ---- a block's header and bytes
 
+// f(integral_constant of the first integer's bytes), unless there are none.
+template <class T, class F>
+KERNEL void with_first(int header, F&& f) {
+    switch (header >> 6) {
+        case 1: return f(std::integral_constant<std::size_t, sizeof(T) / 4>());
+        case 2: return f(std::integral_constant<std::size_t, sizeof(T) / 2>());
+        case 3: return f(std::integral_constant<std::size_t, sizeof(T)>());
+    }
+}
+
 // Writes a header and the first integer; returns the end.
 template <class T>
 KERNEL std::uint8_t* write_first(Word<T> first, int width, std::uint8_t* header, std::uint8_t* out) {
     const int bits = first ? 64 - __builtin_clzll(first) : 0, quarter = 2 * sizeof(T);
     const int size = (bits > 0) + (bits > quarter) + (bits > 2 * quarter);
     *header = static_cast<std::uint8_t>(width | size << 6);
-    std::memcpy(out, &first, first_bytes<T>(*header));
+    with_first<T>(*header, [&](auto bytes) KERNEL_LAMBDA { std::memcpy(out, &first, bytes); });
     return out + first_bytes<T>(*header);
 }
 
@@ -250,10 +260,23 @@ KERNEL std::uint8_t* write(Word<T> first, const Word<T>* codes, std::uint8_t* he
 template <class T>
 KERNEL Word<T> read_first(std::uint8_t header, const std::uint8_t* in) {
     Word<T> first = 0;
-    std::memcpy(&first, in, first_bytes<T>(header));
+    with_first<T>(header, [&](auto bytes) KERNEL_LAMBDA {
+        std::conditional_t<bytes == 1, std::uint8_t, std::conditional_t<bytes == 2, std::uint16_t,
+                           std::conditional_t<bytes == 4, std::uint32_t, std::uint64_t>>> stored;
+        std::memcpy(&stored, in, bytes);
+        first = static_cast<Word<T>>(stored);
+    });
     return unzigzag(first);
 }
 
+template <int width, class T>
+KERNEL void read_integers(std::uint8_t header, const std::uint8_t* in, Word<T>* q) {
+    unpack<width>(in + first_bytes<T>(header), header & 63, q);
+    for (std::size_t i = 0; i < block; ++i) q[i] = unzigzag(q[i]);
+    add_previous<width>(read_first<T>(header, in), q);
+}
+
+// A block's values in float64.
 template <int width, class T>
 KERNEL void read_values(std::uint8_t header, const std::uint8_t* in, std::size_t n, double step, double* values) {
     if (header == escaped) {
@@ -263,9 +286,7 @@ KERNEL void read_values(std::uint8_t header, const std::uint8_t* in, std::size_t
         return;
     }
     alignas(64) Word<T> q[block];
-    unpack<width>(in + first_bytes<T>(header), header & 63, q);
-    for (std::size_t i = 0; i < block; ++i) q[i] = unzigzag(q[i]);
-    add_previous<width>(read_first<T>(header, in), q);
+    read_integers<width, T>(header, in, q);
     for (std::size_t i = 0; i < block; ++i) values[i] = grid_integer<T>(q[i]) * step;
 }
 
@@ -347,8 +368,10 @@ KERNEL std::uint8_t* add_integers(const std::uint8_t* headers, const std::uint8_
     Word<T> first = 0;
     for (std::size_t s = 0; s < count; ++s) first += read_first<T>(headers[s], from[s]);
     if (constant) return write_first<T>(zigzag(first), 0, header, out);
-    alignas(64) Word<T> sums[block] = {}, codes[block];
-    for (std::size_t s = 0; s < count; ++s) {
+    alignas(64) Word<T> sums[block], codes[block];
+    unpack<width>(from[0] + first_bytes<T>(headers[0]), headers[0] & 63, sums);
+    for (std::size_t i = 0; i < block; ++i) sums[i] = unzigzag(sums[i]);
+    for (std::size_t s = 1; s < count; ++s) {
         if (!(headers[s] & 63)) continue;
         unpack<width>(from[s] + first_bytes<T>(headers[s]), headers[s] & 63, codes);
         for (std::size_t i = 0; i < block; ++i) sums[i] += unzigzag(codes[i]);
@@ -395,25 +418,36 @@ struct Sum {
 
 template <class T>
 struct Decode {
+    static KERNEL void divide(const std::uint8_t* in, std::size_t n, double divisor, T* out) {
+        std::memcpy(out, in, n * sizeof(T));
+        for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<T>(out[i] / divisor);
+    }
+
+    template <int width>
+    static KERNEL void scale(std::uint8_t header, const std::uint8_t* in, double step, double divisor, T* out) {
+        alignas(64) Word<T> q[block];
+        read_integers<width, T>(header, in, q);
+        if (divisor == 1)
+            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q[i]) * step);
+        else
+            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q[i]) * step / divisor);
+    }
+
     template <int width>
     static KERNEL void run(const std::uint8_t* codes, std::size_t n, double step, double divisor, T* out) {
         const std::uint8_t* in = codes + blocks_of(n);
-        alignas(64) double values[block];
-        alignas(64) T rounded[block];
+        alignas(64) T last[block];
         for (std::size_t begin = 0; begin < n; begin += block) {
             const std::size_t length = std::min(block, n - begin);
             const std::uint8_t header = codes[begin / block];
-            T* to = length == block ? out + begin : rounded;
-            if (header & 63) {
-                read_values<width, T>(header, in, length, step, values);
-                if (divisor != 1)
-                    for (std::size_t i = 0; i < block; ++i) values[i] /= divisor;
-                for (std::size_t i = 0; i < block; ++i) to[i] = static_cast<T>(values[i]);
-            } else {
-                const T constant = static_cast<T>(grid_integer<T>(read_first<T>(header, in)) * step / divisor);
-                for (std::size_t i = 0; i < block; ++i) to[i] = constant;
-            }
-            if (length < block) std::memcpy(out + begin, rounded, length * sizeof(T));
+            T* to = length == block ? out + begin : last;
+            if (header == escaped)
+                divide(in, length, divisor, to);
+            else if (header & 63)
+                scale<width>(header, in, step, divisor, to);
+            else
+                std::fill(to, to + block, static_cast<T>(grid_integer<T>(read_first<T>(header, in)) * step / divisor));
+            if (length < block) std::memcpy(out + begin, last, length * sizeof(T));
             in += sizes<T>.of[header];
         }
     }

@@ -82,7 +82,7 @@ def sum_bounded(streams: list[Array], n: int, dtype: npt.DTypeLike, bound: float
                     total = total + _values(block, grid.step)
                 header, body = _plain(total.astype(dtype))
         else:
-            header, body = _packed(sum(blocks), dtype.itemsize)
+            header, body = _packed(sum(blocks[1:], blocks[0]), dtype.itemsize)
         headers.append(header)
         bodies.append(body)
     return _write(headers, bodies, codes), headers.count(ESCAPED)
