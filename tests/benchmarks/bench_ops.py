@@ -21,11 +21,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mpicomp.ops import _cpu, cpu
+from mpicomp.ops.error_bound import bounded_capacity
 
 ROUNDS, ELEMENTS = 9, 25_000_000
 QUICK_ROUNDS, QUICK_ELEMENTS = 1, 200_000
@@ -73,6 +75,7 @@ def cases(n: int) -> list[Case]:
         ("squared_norm", 4 * n, lambda: cpu.squared_norm(grad)),
         *selector_cases(memory, grad, nxt, lam),
         *list_cases(n),
+        *bounded_cases(n, grad),
         ("count_sketch 5 x 2^16", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 16, 1, table)),
         ("count_sketch 5 x 2^20", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 20, 1, large_table)),
         ("sketch_estimate 5 x 2^16", 4 * n, lambda: cpu.sketch_estimate(table, 5, 1 << 16, 1, nxt)),
@@ -126,6 +129,25 @@ def list_cases(n: int) -> list[Case]:
         ("pack_bitmap 20 %", many.nbytes + bitmap.nbytes, lambda: cpu.pack_bitmap(many, n, bitmap)),
         ("unpack_bitmap 20 %", many.nbytes + bitmap.nbytes, lambda: cpu.unpack_bitmap(bitmap, n, all_back)),
     ]
+
+
+def bounded_cases(n: int, noise: np.ndarray) -> list[Case]:
+    """Error-bounded codes of a smooth field, of noise and of a constant: values are moved, and streams of them."""
+    side = max(1, round(n ** (1 / 3)))
+    wave = np.sin(np.arange(side) * (6 * np.pi / side))
+    smooth = np.resize((wave[:, None, None] * wave[:, None] + wave / 9).astype(np.float32), n)
+    cases: list[Case] = []
+    fields = {"smooth": (smooth, 2e-4), "noise": (noise, 0.1), "constant": (np.ones_like(noise), 1e-3)}
+    for name, (x, bound) in fields.items():
+        codes = np.empty((2, bounded_capacity(n, x.dtype)), np.uint8)
+        nbytes, _ = cpu.encode_bounded(x, bound, 2, codes[0])
+        stream, total, out = codes[0, :nbytes].copy(), codes[1], np.empty_like(x)
+        cases += [
+            (f"encode_bounded {name}", x.nbytes + nbytes, partial(cpu.encode_bounded, x, bound, 2, codes[0])),
+            (f"sum_bounded {name}", 3 * nbytes, partial(cpu.sum_bounded, [stream, stream], n, x.dtype, bound, total)),
+            (f"decode_bounded {name}", x.nbytes + nbytes, partial(cpu.decode_bounded, stream, bound, 1, out)),
+        ]
+    return cases
 
 
 def rivals(x: np.ndarray, k: int) -> dict[str, Callable[[], object]]:
