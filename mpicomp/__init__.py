@@ -25,6 +25,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import checkpoint, errors, ops, optim, schemes, trace
     from . import torch as torch  # not in __all__: it needs PyTorch
+    from .comm.bounded_call import AVG
     from .comm.comm import Comm
     from .comm.job import launcher_mismatch
     from .comm.safety import survivors
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
 _HOME = {
-    "Comm": ".comm.comm", "launcher_mismatch": ".comm.job", "Reducer": ".reducer.reducer",
+    "AVG": ".comm.bounded_call", "Comm": ".comm.comm", "launcher_mismatch": ".comm.job", "Reducer": ".reducer.reducer",
     "Scheme": ".schemes.registry", "register_part": ".schemes.registration", "register_scheme": ".schemes.registration",
 }  # fmt: skip
 _MODULES = {
@@ -44,8 +45,8 @@ _MODULES = {
 }  # fmt: skip
 
 __all__ = [
-    "Comm", "Reducer", "Scheme", "__version__", "checkpoint", "errors", "launcher_mismatch", "ops", "optim", "rates",
-    "register_part", "register_scheme", "schemes", "survivors", "trace",
+    "AVG", "Comm", "Reducer", "Scheme", "__version__", "checkpoint", "errors", "launcher_mismatch", "ops", "optim",
+    "rates", "register_part", "register_scheme", "schemes", "survivors", "trace",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # else checkers of types would take every misspelt name for one that is found here

@@ -13,10 +13,10 @@ from ..errors import InvalidArgument, MpicompError
 from ..ops.device import ready
 from ..types import Array
 from .allreduce_call import Call, check_covered, plain_signature, resolve
+from .bounded import BoundedCollectives
+from .bounded_call import Bound
 from .buffers import Buffer, bytes_of
-from .collectives import Verbs
 from .engine import NO_PLAIN_CALLS, Engine, native_allreduce
-from .inherited import Inherited
 from .interfaces import Recorder, Traffic
 from .job import gpu_path, install_abort, launcher_mismatch
 from .nonblocking import Helper, Pending
@@ -28,7 +28,7 @@ from .settings import Settings, job_settings
 __all__ = ["Comm", "Traffic", "gpu_path", "launcher_mismatch"]
 
 
-class Comm(Verbs, Inherited):
+class Comm(BoundedCollectives):
     """An MPI communicator with a faster ``Allreduce`` and the verbs the compressed exchanges are made of.
 
     It is a private duplicate of ``comm``, so its messages never meet those of the caller. Every method of mpi4py
@@ -125,7 +125,10 @@ class Comm(Verbs, Inherited):
 
     # -- all-reduce
 
-    def Allreduce(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op = MPI.SUM, algorithm: str = "auto") -> None:
+    def Allreduce(
+        self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str = MPI.SUM, algorithm: str = "auto",
+        bound: float | None = None, relative: bool = False,
+    ) -> None:  # fmt: skip
         """Reduce over all ranks; every rank gets the result, with the same bits.
 
         Parameters
@@ -135,9 +138,17 @@ class Comm(Verbs, Inherited):
             buffer protocol, ``__array_interface__``, DLPack or ``__cuda_array_interface__``; ``MPI.IN_PLACE`` as
             ``sendbuf`` reduces in ``recvbuf``.
         op : MPI.Op
-            MPI's own call runs if the schedules do not cover it: user-defined operations, complex numbers, ...
+            MPI's own call runs if the schedules do not cover it: user-defined operations, complex numbers, ... With a
+            ``bound``, ``MPI.SUM`` or `mpicomp.AVG`.
         algorithm : str
-            ``auto`` or a name of `mpicomp.allreduce.names`; for arrays in CUDA memory also ``nccl``.
+            ``auto`` or a name of `mpicomp.allreduce.names`; for arrays in CUDA memory also ``nccl``. With a ``bound``,
+            ``auto``, which takes the exact all-reduce if codes would not be faster, or ``two_hops``.
+        bound : float, optional
+            Largest error e of every rank's contribution: on p ranks, an element of the sum differs from the exact one
+            by at most p e, an element of the mean by at most e, plus one rounding to the buffer's type. For float32
+            and float64 (docs/bounded.md).
+        relative : bool
+            If True, e is ``bound`` times the field's range: max - min of the finite values of all ranks.
 
         Raises
         ------
@@ -147,7 +158,9 @@ class Comm(Verbs, Inherited):
             The ranks gave different arguments; the buffers are unchanged. The first 64 calls are checked, then one
             in 64 and the first of each kind; ``MPICOMP_CHECK=1`` checks all, ``MPICOMP_CHECK=0`` none.
         """
-        if algorithm != "auto" or self.recorder is not None:
+        if bound is not None or relative or isinstance(op, str):
+            self._bounded_allreduce(sendbuf, recvbuf, op, Bound(bound, relative, algorithm))
+        elif algorithm != "auto" or self.recorder is not None:
             self._allreduce(sendbuf, recvbuf, op, algorithm)
         elif not self._plain.run(self, sendbuf, recvbuf, op):
             self._allreduce(sendbuf, recvbuf, op, algorithm)

@@ -7,6 +7,7 @@ from functools import partial
 import numpy.typing as npt
 
 from .. import allreduce
+from ..allreduce.interfaces import Scratch
 from ..errors import BufferRefused
 from ..ops import ops_for
 from ..ops.device import Device, at_home
@@ -61,7 +62,7 @@ class Reduction:
             _scale(work, factor)
             return
         ops, options = ops_for(work), {"kind": kind} if kind else {}
-        run, scratch = allreduce.get(algorithm), partial(self._scratch, ops, work.dtype)
+        run, scratch = allreduce.get(algorithm), self.scratch_for(ops, work.dtype)
         with self._link.break_on_error:
             run(self._link, work, op, ops, scratch, factor, source, **options)
 
@@ -71,6 +72,10 @@ class Reduction:
         self._nccl.allreduce(target, op)
         _scale(target.array, factor)
         self._link.count_native(target.array.nbytes)
+
+    def scratch_for(self, ops: Ops, like: npt.DTypeLike) -> Scratch:
+        """Return the work memory of a schedule on vectors of dtype ``like``."""
+        return partial(self._scratch, ops, like)
 
     def _scratch(self, ops: Ops, like: npt.DTypeLike, n: int, dtype: npt.DTypeLike | None = None, slot: str = ""
                  ) -> Array:

@@ -249,6 +249,7 @@ class MpiLink:
         self._log, self._on_leave, self.patient = log, on_leave, patient
         self._naps = Naps(self.check)
         self._slow: bool | None = None  # None: not measured yet
+        self._bandwidth: float | None = None
         self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self._pair = specification(self._mine), specification(self._theirs)
         self.started: list[tuple[Started, bool]] = []
@@ -329,12 +330,19 @@ class MpiLink:
     def slow(self) -> bool:
         """True if the network between nodes is slow enough to cut long messages; the first use is collective."""
         if self._slow is None:
+            self._slow = self.bandwidth < segments.SLOW
+        return self._slow
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second that a rank sends to its neighbour; the first use is collective."""
+        if self._bandwidth is None:
             patient, self.patient = self.patient, False  # naps would count as a slow network
             try:
-                self._slow = segments.bandwidth(self, self.comm.Barrier) < segments.SLOW
+                self._bandwidth = segments.bandwidth(self, self.comm.Barrier)
             finally:
                 self.patient = patient
-        return self._slow
+        return self._bandwidth
 
     def wait_patiently(self) -> None:
         """From now on, sleep between tests in waits that are not short."""
@@ -492,6 +500,10 @@ class MpiLink:
         self.comm.Alltoall(np.array(lengths, np.int64), theirs)
         self.count_modelled(8 * (self.size - 1))
         return theirs.tolist()
+
+    def uncount(self, nbytes: int) -> None:
+        """Subtract bytes of receive buffers that messages did not fill."""
+        self.bytes_received -= nbytes
 
     def count_native(self, nbytes: int) -> None:
         """Count an all-reduce of MPI, or another library, of a vector of ``nbytes``."""

@@ -1,0 +1,206 @@
+"""Two-hop exchange of error-bounded streams: owners of pieces add the integers of all ranks.
+
+Schedule      Every piece of the result has an owner. First hop: the ranks that contribute to a piece encode it and send
+              the stream to the owner, which adds the streams of all of them in rank order. Second hop: the owner sends
+              the stream of the sum to all ranks, which decode it. Pieces travel in segments; a segment is in its second
+              hop while the next one is in its first.
+Cost          2 steps of p-1 messages per segment; an all-reduce of n bytes at compression ratio c sends 2(p-1)/p n/c
+              per rank, encodes n, adds n and decodes n.
+Restrictions  p-1 messages at a time, so for tens of ranks. Segments are whole blocks of the code, so that the bits do
+              not depend on their length; nor on the schedule, since integers are added and the owner adds values of
+              escaped blocks in rank order.
+Reference     Huang et al., "hZCCL: Accelerating collective communication with co-designed homomorphic compression",
+              SC 2024 (sums of streams); EQuARX (the two hops).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .._util.partition import chunk_count, partition
+from ..ops.error_bound import BLOCK, ESCAPED, bounded_capacity
+from ..types import Array
+from .interfaces import Link, Scratch
+
+SEGMENT_BYTES = 256 << 10  # of values: a few eager messages' worth of streams
+BUFFERED_BYTES = 2 << 20  # of values, in the segments of all pieces
+LEAST_SEGMENTS = 4  # per piece, so that its hops overlap
+IN_FLIGHT = 3  # segments: one in each hop, one that is decoded
+HEAD = 8  # bytes before a stream: its length
+
+
+class StreamLink(Link, Protocol):
+    """Link whose messages may be shorter than the receive buffers."""
+
+    def uncount(self, nbytes: int) -> None:
+        """Subtract bytes of receive buffers that messages did not fill."""
+
+
+class Codes(Protocol):
+    """The operations on error-bounded streams; see `mpicomp.ops`."""
+
+    def encode_bounded(self, x: Array, bound: float, terms: int, codes: Array) -> tuple[int, int]: ...
+
+    def sum_bounded(self, streams: list[Array], n: int, dtype: npt.DTypeLike, bound: float, codes: Array
+                    ) -> tuple[int, int]: ...
+
+    def decode_bounded(self, codes: Array, bound: float, divisor: int, out: Array) -> None: ...
+
+
+@dataclass
+class Pieces:
+    """The pieces of a vector, one per owner, where they begin and which ranks contribute to them."""
+
+    counts: list[int]
+    senders: list[Sequence[int]]  # by owner, ascending
+    source: Array | None  # what this rank encodes; None if it contributes to no piece
+    source_at: list[int]  # where pieces begin in ``source``
+    target: Array
+    target_at: list[int]  # where pieces begin in ``target``
+    shared: bool  # all ranks get all pieces; else the owner its own
+
+
+@dataclass
+class Sizes:
+    """Bytes of the streams that a rank encoded and decoded, of the values in them, and escaped blocks decoded."""
+
+    values: int = 0
+    streams: int = 0
+    escaped: int = 0
+
+
+def block_partition(n: int, size: int) -> tuple[list[int], list[int]]:
+    """Cut ``n`` elements into ``size`` pieces of whole blocks; return counts and displacements."""
+    _, displs = partition(chunk_count(n, BLOCK), size)
+    begins = [min(n, displ * BLOCK) for displ in displs]
+    return [end - begin for begin, end in zip(begins, [*begins[1:], n], strict=True)], begins
+
+
+class TwoHops:
+    """One exchange; ``terms`` is the number of streams in a sum, by ``divisor`` of which the result is divided."""
+
+    def __init__(self, link: StreamLink, pieces: Pieces, codes: Codes, bound: float, divisor: int, scratch: Scratch):
+        self.link, self.pieces, self.codes, self.bound, self.divisor = link, pieces, codes, bound, divisor
+        self.dtype = pieces.target.dtype
+        self.terms = max(map(len, pieces.senders))
+        self.peers = [(link.rank + shift) % link.size for shift in range(1, link.size)]
+        self.length = segment_length(max(pieces.counts), self.dtype.itemsize, link.size)
+        self.room = HEAD * chunk_count(HEAD + bounded_capacity(self.length, self.dtype), HEAD)  # heads stay aligned
+        self.scratch, self.sizes = scratch, Sizes()
+        self.waiting: dict[tuple[str, int, int], object] = {}  # requests by hop, segment and peer
+
+    def run(self) -> Sizes:
+        segments = chunk_count(max(self.pieces.counts), self.length)
+        for step in range(segments + 2 if segments else 0):
+            if step < segments:
+                self._send_first(step)
+            if 1 <= step <= segments:
+                self._add(step - 1)
+            if step >= 2:
+                self._finish(step - 2)
+        return self.sizes
+
+    def _size(self, owner: int, index: int) -> int:
+        """Return the elements of a segment of an owner's piece."""
+        return max(0, min(self.length, self.pieces.counts[owner] - index * self.length))
+
+    def _part(self, vector: Array, begins: list[int], owner: int, index: int) -> Array:
+        begin = begins[owner] + index * self.length
+        return vector[begin : begin + self._size(owner, index)]
+
+    def _buffer(self, use: str, index: int, rank: int) -> Array:
+        """Return a message buffer: one per rank and segment in flight."""
+        number = (index % IN_FLIGHT) * self.link.size + rank
+        whole = self.scratch(IN_FLIGHT * self.link.size * self.room, np.uint8, slot=f"stream {use}")
+        return whole[number * self.room : (number + 1) * self.room]
+
+    def _send_first(self, index: int) -> None:
+        """Start the first hop of a segment of every piece."""
+        link, pieces, rank = self.link, self.pieces, self.link.rank
+        if self._size(rank, index):
+            for sender in pieces.senders[rank]:
+                if sender != rank:
+                    self.waiting["in", index, sender] = link.irecv(self._buffer("in", index, sender), sender)
+        for owner in [*self.peers, rank]:
+            if rank not in pieces.senders[owner] or not self._size(owner, index):
+                continue
+            assert pieces.source is not None, "a rank that contributes has a source"
+            values = self._part(pieces.source, pieces.source_at, owner, index)
+            buffer = self._buffer("out", index, owner)
+            nbytes, _ = self.codes.encode_bounded(values, self.bound, self.terms, buffer[HEAD:])
+            self._count(values.nbytes, nbytes)
+            message = with_head(buffer, nbytes)
+            if owner != rank:
+                self.waiting["out", index, owner] = link.isend(message, owner)
+
+    def _add(self, index: int) -> None:
+        """Add the streams of this rank's piece, and start the second hop of all pieces."""
+        link, pieces, rank = self.link, self.pieces, self.link.rank
+        if pieces.shared:
+            for peer in self.peers:
+                if self._size(peer, index):
+                    self.waiting["sum in", index, peer] = link.irecv(self._buffer("sum in", index, peer), peer)
+        n = self._size(rank, index)
+        if not n:
+            return
+        streams = [self._stream("out", index, rank) if sender == rank else self._received("in", index, sender)
+                   for sender in pieces.senders[rank]]
+        total = self._buffer("sum", index, 0)
+        if len(streams) == 1:
+            nbytes = streams[0].size
+            total[HEAD : HEAD + nbytes] = streams[0]
+        else:
+            nbytes, _ = self.codes.sum_bounded(streams, n, self.dtype, self.bound, total[HEAD:])
+        message = with_head(total, nbytes)
+        for peer in self.peers if pieces.shared else ():
+            self.waiting["sum", index, peer] = link.isend(message, peer)
+
+    def _finish(self, index: int) -> None:
+        """Decode a segment of every piece, and end its sends: the buffers are used again."""
+        rank = self.link.rank
+        for owner in [rank, *self.peers] if self.pieces.shared else [rank]:
+            if self._size(owner, index):
+                stream = self._stream("sum", index, 0) if owner == rank else self._received("sum in", index, owner)
+                self._decode(stream, self._part(self.pieces.target, self.pieces.target_at, owner, index))
+        for use in ("out", "sum"):
+            for peer in self.peers:
+                self.link.wait(self.waiting.pop((use, index, peer), None))
+
+    def _received(self, use: str, index: int, peer: int) -> Array:
+        """Wait for a stream of another rank."""
+        self.link.wait(self.waiting.pop((use, index, peer)))
+        stream = self._stream(use, index, peer)
+        self.link.uncount(self.room - HEAD - stream.size)
+        return stream
+
+    def _stream(self, use: str, index: int, rank: int) -> Array:
+        """Return the stream in a message buffer."""
+        buffer = self._buffer(use, index, rank)
+        return buffer[HEAD : HEAD + int(buffer[:HEAD].view(np.int64)[0])]
+
+    def _decode(self, stream: Array, out: Array) -> None:
+        self.codes.decode_bounded(stream, self.bound, self.divisor, out)
+        self._count(out.nbytes, stream.size)
+        self.sizes.escaped += int(np.count_nonzero(stream[: chunk_count(out.size, BLOCK)] == ESCAPED))
+
+    def _count(self, values: int, stream: int) -> None:
+        self.sizes.values += values
+        self.sizes.streams += stream
+
+
+def with_head(buffer: Array, nbytes: int) -> Array:
+    """Write the length of a stream before it; return the message."""
+    buffer[:HEAD].view(np.int64)[0] = nbytes
+    return buffer[: HEAD + nbytes]
+
+
+def segment_length(longest: int, itemsize: int, size: int) -> int:
+    """Return the elements of a segment of pieces of at most ``longest`` elements: whole blocks."""
+    most = min(SEGMENT_BYTES, BUFFERED_BYTES // size) // itemsize
+    blocks = min(most // BLOCK, chunk_count(longest, LEAST_SEGMENTS * BLOCK))
+    return max(1, blocks) * BLOCK
