@@ -56,8 +56,10 @@ def block_sizes(dtype: npt.DTypeLike) -> np.ndarray:
     """Bytes behind the headers per header of a whole block; -1 for headers that no stream has."""
     itemsize = itemsize_of(dtype)
     header = np.arange(256)
-    first, width = (0, itemsize // 4, itemsize // 2, itemsize), header & 63
-    sizes = np.where(width <= WIDEST[itemsize], np.take(first, header >> 6) + width * (BLOCK // 8), -1)
+    first = np.take((0, itemsize // 4, itemsize // 2, itemsize), header >> 6)
+    widest, field = WIDEST[itemsize], header & 63
+    once, twice = first + field * (BLOCK // 8), 2 * first + (field - widest - 1) * (BLOCK // 8)
+    sizes = np.where(field <= widest, once, np.where(field < 63, twice, -1))
     sizes[ESCAPED] = BLOCK * itemsize
     return sizes
 

@@ -59,13 +59,30 @@ constexpr std::size_t first_bytes(int header) {
     return header >> 6 ? sizeof(T) >> (3 - (header >> 6)) : 0;
 }
 
+// Whether codes are differences of differences.
+template <class T>
+constexpr bool is_twice(int header) {
+    return (header & 63) > Type<T>::widest;
+}
+
+template <class T>
+constexpr int width_of(int header) {
+    return (header & 63) - (is_twice<T>(header) ? Type<T>::widest + 1 : 0);
+}
+
+// Bytes of a block before its planes.
+template <class T>
+constexpr std::size_t body_offset(int header) {
+    return first_bytes<T>(header) << is_twice<T>(header);
+}
+
 // Bytes behind the headers for each header of a whole block; 0 for headers that no stream has, but for that of zeros.
 template <class T>
 struct Sizes {
     std::array<std::uint16_t, 256> of{};
     constexpr Sizes() {
         for (int header = 0; header < 256; ++header)
-            of[header] = (header & 63) <= Type<T>::widest ? first_bytes<T>(header) + (header & 63) * block / 8 : 0;
+            of[header] = (header & 63) < 63 ? body_offset<T>(header) + width_of<T>(header) * block / 8 : 0;
         of[escaped] = block * sizeof(T);
     }
 };
@@ -100,30 +117,39 @@ KERNEL W unzigzag(W x) {
     return (x >> 1) ^ (0 - (x & 1));
 }
 
-// Integers become their differences; that of the first is 0.
+// By registers: `memset` of a few lines is slow.
 template <int width, class W>
-KERNEL void subtract_previous(W* q) {
+KERNEL void clear(W* x) {
     using R = Register<W, width>;
-    typename R::Type before = typename R::Type{} + q[0], x, moved;
+    for (std::size_t i = 0; i < block; i += R::lanes) R::store(typename R::Type{}, x + i);
+}
+
+// Integers become their differences, that of element 0 from `first`; `missing` is added to element 0 before.
+template <int width, class W>
+KERNEL void subtract_previous(W first, W missing, W* q) {
+    using R = Register<W, width>;
+    typename R::Type before = typename R::Type{} + first, x, moved;
     for (std::size_t i = 0; i < block; i += R::lanes) {
         R::load(q + i, x);
+        if (i == 0) x += typename R::Type{missing};  // in a register: what is stored late is loaded late
         R::template move_up<1>(before, x, moved);
         before = x;
         R::store(x - moved, q + i);
     }
 }
 
-// Differences become integers.
+// Differences become integers, counted from `first` on; element 0 is lowered by `surplus`.
 template <int width, class W>
-KERNEL void add_previous(W first, W* q) {
+KERNEL void add_previous(W first, W surplus, W* q) {
     using R = Register<W, width>;
     typename R::Type last = typename R::Type{} + first, x;
     for (std::size_t i = 0; i < block; i += R::lanes) {
         R::load(q + i, x);
         R::sum_up(x);
         x += last;
-        R::store(x, q + i);
         last = typename R::Type{} + x[R::lanes - 1];
+        if (i == 0) x -= typename R::Type{surplus};
+        R::store(x, q + i);
     }
 }
 
@@ -206,7 +232,7 @@ template <int width, class W>
 KERNEL void unpack(const std::uint8_t* in, int bits, W* codes) {
     using R = Register<std::uint64_t, width>;
     const int shift = bits & ~7;
-    if (bits == shift) std::memset(codes, 0, block * sizeof(W));
+    if (bits == shift) clear<width>(codes);
     with_rest(bits - shift, [&](auto rest) KERNEL_LAMBDA {
         alignas(64) std::uint64_t words[block / 8];
         alignas(64) std::uint8_t bytes[block];
@@ -237,24 +263,47 @@ KERNEL void with_first(int header, F&& f) {
     }
 }
 
-// Writes a header and the first integer; returns the end.
+// Bits of the size of first integers, high bits of a header.
 template <class T>
-KERNEL std::uint8_t* write_first(Word<T> first, int width, std::uint8_t* header, std::uint8_t* out) {
+KERNEL int size_of(Word<T> first) {
     const int bits = first ? 64 - __builtin_clzll(first) : 0, quarter = 2 * sizeof(T);
-    const int size = (bits > 0) + (bits > quarter) + (bits > 2 * quarter);
-    *header = static_cast<std::uint8_t>(width | size << 6);
-    with_first<T>(*header, [&](auto bytes) KERNEL_LAMBDA { std::memcpy(out, &first, bytes); });
-    return out + first_bytes<T>(*header);
+    return ((bits > 0) + (bits > quarter) + (bits > 2 * quarter)) << 6;
 }
 
-// Writes a block; returns its end, or nullptr if its differences are too wide.
 template <class T>
-KERNEL std::uint8_t* write(Word<T> first, const Word<T>* codes, std::uint8_t* header, std::uint8_t* out) {
-    Word<T> all = 0;
-    for (std::size_t i = 0; i < block; ++i) all |= codes[i];
-    const int width = all ? 64 - __builtin_clzll(all) : 0;
-    if (width > Type<T>::widest) return nullptr;
-    return pack(codes, width, write_first<T>(first, width, header, out));
+KERNEL std::uint8_t* write_first(Word<T> first, int header, std::uint8_t* out) {
+    with_first<T>(header, [&](auto bytes) KERNEL_LAMBDA { std::memcpy(out, &first, bytes); });
+    return out + first_bytes<T>(header);
+}
+
+// Integers become their zigzag codes; returns the bits of the largest.
+template <class W>
+KERNEL int encode_zigzag(const W* from, W* to) {
+    W all = 0;
+    for (std::size_t i = 0; i < block; ++i) all |= to[i] = zigzag(from[i]);
+    return all ? 64 - __builtin_clzll(all) : 0;
+}
+
+// Writes a block of these differences; returns its end, or nullptr if they are too wide. Overwrites them.
+template <int width, class T>
+KERNEL std::uint8_t* write(Word<T> first, Word<T>* differences, std::uint8_t* header, std::uint8_t* out) {
+    alignas(64) Word<T> once[block], twice[block];
+    const int bits = encode_zigzag(differences, once);
+    const Word<T> slope = differences[1], second = zigzag(slope);
+    first = zigzag(first);
+    const int head = size_of<T>(first) | (bits & 63);
+    if (bits) {
+        subtract_previous<width>(slope, slope, differences);
+        const int fewer = encode_zigzag(differences, twice), field = Type<T>::widest + 1 + fewer;
+        const int heads = size_of<T>(first | second) | field;
+        if (field < 63 && body_offset<T>(heads) + 8 * fewer < first_bytes<T>(head) + 8 * bits) {
+            *header = static_cast<std::uint8_t>(heads);
+            return pack(twice, fewer, write_first<T>(second, heads, write_first<T>(first, heads, out)));
+        }
+    }
+    if (bits > Type<T>::widest) return nullptr;
+    *header = static_cast<std::uint8_t>(head);
+    return pack(once, bits, write_first<T>(first, head, out));
 }
 
 template <class T>
@@ -269,11 +318,27 @@ KERNEL Word<T> read_first(std::uint8_t header, const std::uint8_t* in) {
     return unzigzag(first);
 }
 
+// Second integer of a block of differences of differences.
+template <class T>
+KERNEL Word<T> read_second(std::uint8_t header, const std::uint8_t* in) {
+    return read_first<T>(header, in + first_bytes<T>(header));
+}
+
+// A block's codes, without their zigzag form.
+template <int width, class T>
+KERNEL void read_codes(std::uint8_t header, const std::uint8_t* in, Word<T>* codes) {
+    unpack<width>(in + body_offset<T>(header), width_of<T>(header), codes);
+    for (std::size_t i = 0; i < block; ++i) codes[i] = unzigzag(codes[i]);
+}
+
 template <int width, class T>
 KERNEL void read_integers(std::uint8_t header, const std::uint8_t* in, Word<T>* q) {
-    unpack<width>(in + first_bytes<T>(header), header & 63, q);
-    for (std::size_t i = 0; i < block; ++i) q[i] = unzigzag(q[i]);
-    add_previous<width>(read_first<T>(header, in), q);
+    read_codes<width, T>(header, in, q);
+    if (is_twice<T>(header)) {
+        const Word<T> second = read_second<T>(header, in);
+        add_previous<width>(second, second, q);
+    }
+    add_previous<width>(read_first<T>(header, in), Word<T>{0}, q);
 }
 
 // A block's values in float64.
@@ -303,7 +368,7 @@ KERNEL bool is_stream(const std::uint8_t* codes, std::size_t nbytes, std::size_t
     bool known = true;
     for (std::size_t b = 0; b < count; ++b) {
         total += sizes<T>.of[codes[b]];
-        known &= (codes[b] & 63) <= Type<T>::widest || codes[b] == escaped;
+        known &= (codes[b] & 63) < 63 || codes[b] == escaped;
     }
     if (count && codes[count - 1] == escaped) total -= (count * block - n) * sizeof(T);
     return known && total == nbytes;
@@ -321,10 +386,9 @@ struct Encode {
             std::memcpy(out, values, length * sizeof(T));
             return out + length * sizeof(T);
         }
-        const Word<T> first = zigzag(q[0]);
-        subtract_previous<width>(q);
-        for (std::size_t i = 0; i < block; ++i) q[i] = zigzag(q[i]);
-        return write<T>(first, q, header, out);
+        const Word<T> first = q[0];
+        subtract_previous<width>(first, Word<T>{0}, q);
+        return write<width, T>(first, q, header, out);
     }
 
     template <int width>
@@ -365,19 +429,34 @@ KERNEL void add_values(const std::uint8_t* headers, const std::uint8_t* const* f
 template <int width, class T>
 KERNEL std::uint8_t* add_integers(const std::uint8_t* headers, const std::uint8_t* const* from, std::size_t count,
                                   bool constant, std::uint8_t* header, std::uint8_t* out) {
-    Word<T> first = 0;
-    for (std::size_t s = 0; s < count; ++s) first += read_first<T>(headers[s], from[s]);
-    if (constant) return write_first<T>(zigzag(first), 0, header, out);
-    alignas(64) Word<T> sums[block], codes[block];
-    unpack<width>(from[0] + first_bytes<T>(headers[0]), headers[0] & 63, sums);
-    for (std::size_t i = 0; i < block; ++i) sums[i] = unzigzag(sums[i]);
-    for (std::size_t s = 1; s < count; ++s) {
-        if (!(headers[s] & 63)) continue;
-        unpack<width>(from[s] + first_bytes<T>(headers[s]), headers[s] & 63, codes);
-        for (std::size_t i = 0; i < block; ++i) sums[i] += unzigzag(codes[i]);
+    Word<T> first = 0, second = 0;
+    bool any_twice = false;
+    for (std::size_t s = 0; s < count; ++s) {
+        first += read_first<T>(headers[s], from[s]);
+        any_twice |= is_twice<T>(headers[s]);
     }
-    for (std::size_t i = 0; i < block; ++i) sums[i] = zigzag(sums[i]);
-    return write<T>(zigzag(first), sums, header, out);
+    if (constant) {
+        *header = static_cast<std::uint8_t>(size_of<T>(zigzag(first)));
+        return write_first<T>(zigzag(first), *header, out);
+    }
+    alignas(64) Word<T> once[block], twice[block], codes[block];  // sums of differences, and of differences of these
+    clear<width>(once);
+    if (any_twice) clear<width>(twice);
+    for (std::size_t s = 0; s < count; ++s) {
+        if (!(headers[s] & 63)) continue;
+        read_codes<width, T>(headers[s], from[s], codes);
+        if (is_twice<T>(headers[s])) {
+            second += read_second<T>(headers[s], from[s]);
+            for (std::size_t i = 0; i < block; ++i) twice[i] += codes[i];
+        } else {
+            for (std::size_t i = 0; i < block; ++i) once[i] += codes[i];
+        }
+    }
+    if (any_twice) {
+        add_previous<width>(second, second, twice);
+        for (std::size_t i = 0; i < block; ++i) once[i] += twice[i];
+    }
+    return write<width, T>(first, once, header, out);
 }
 
 template <class T>

@@ -26,6 +26,18 @@ template <typename T> __device__ inline int first_bytes(int header) {
     return header >> 6 ? sizeof(T) >> (3 - (header >> 6)) : 0;
 }
 
+// Whether codes are differences of differences.
+template <typename T> __device__ inline bool is_twice(int header) { return (header & 63) > Integer<T>::widest; }
+
+template <typename T> __device__ inline int width_of(int header) {
+    return (header & 63) - (is_twice<T>(header) ? Integer<T>::widest + 1 : 0);
+}
+
+// Bytes of a block before its planes.
+template <typename T> __device__ inline int body_offset(int header) {
+    return first_bytes<T>(header) << is_twice<T>(header);
+}
+
 // A lane's two of something.
 template <typename W> struct Two {
     W low, high;
@@ -77,32 +89,63 @@ template <typename T> __device__ inline Two<T> read_plain(const unsigned char* i
     return {Real<T>::value(bits[0]), Real<T>::value(bits[1])};
 }
 
-// The header of a block of integers; 63, which no stream has, if their differences are too wide.
-template <typename T> __device__ inline int header_of(Word<T> first, Two<Word<T>> codes) {
-    const unsigned long long all = any_lane<Word<T>>(codes.low | codes.high);
-    const unsigned long long lowest = first;
-    constexpr int quarter = 2 * sizeof(T);
-    const int size = (lowest > 0) + (lowest >> quarter > 0) + (lowest >> 2 * quarter > 0);
-    int width = 0;
-    while (width < 64 && all >> width) ++width;
-    return width > Integer<T>::widest ? 63 : width | size << 6;
+// A block of integers; its header is 63, which no stream has, if differences are too wide.
+template <typename T> struct Coded {
+    int header;
+    Word<T> first, second;
+    Two<Word<T>> codes;
+};
+
+// Each element of a block minus the one before it, the first one minus `first`.
+template <typename W> __device__ inline Two<W> differences_of(W first, Two<W> x) {
+    const W middle = __shfl_sync(all_lanes, x.low, warp_size - 1);
+    const W below = __shfl_up_sync(all_lanes, x.low, 1), above = __shfl_up_sync(all_lanes, x.high, 1);
+    return {x.low - (lane_index() ? below : first), x.high - (lane_index() ? above : middle)};
 }
 
-template <typename T> __device__ inline void write_integers(int header, Word<T> first, Two<Word<T>> codes,
-                                                            unsigned char* out) {
-    const int lane = lane_index(), width = header & 63, bytes = first_bytes<T>(header);
-    if (lane < bytes) out[lane] = first >> (8 * lane);
-    out += bytes;
+template <typename W> __device__ inline int bits_in_block(Two<W> codes) {
+    const unsigned long long all = any_lane<W>(codes.low | codes.high);
+    int bits = 0;
+    while (bits < 64 && all >> bits) ++bits;
+    return bits;
+}
+
+// The high bits of a header.
+template <typename T> __device__ inline int size_of(Word<T> first) {
+    constexpr int quarter = 2 * sizeof(T);
+    const unsigned long long bits = first;
+    return ((bits > 0) + (bits >> quarter > 0) + (bits >> 2 * quarter > 0)) << 6;
+}
+
+template <typename T> __device__ inline Coded<T> coded(Word<T> first, Two<Word<T>> differences) {
+    first = zigzag(first);
+    const Word<T> slope = __shfl_sync(all_lanes, differences.low, 1), second = zigzag(slope);
+    const Two<Word<T>> once = {zigzag(differences.low), zigzag(differences.high)};
+    if (lane_index() == 0) differences.low += slope;
+    Two<Word<T>> twice = differences_of(slope, differences);
+    twice = {zigzag(twice.low), zigzag(twice.high)};
+    const int bits = bits_in_block(once), fewer = bits_in_block(twice), field = Integer<T>::widest + 1 + fewer;
+    const int head = size_of<T>(first) | (bits & 63), heads = size_of<T>(first | second) | (field & 63);
+    if (bits && field < 63 && 2 * first_bytes<T>(heads) + 8 * fewer < first_bytes<T>(head) + 8 * bits)
+        return {heads, first, second, twice};
+    return {bits > Integer<T>::widest ? 63 : head, first, 0, once};
+}
+
+template <typename T> __device__ inline void write_integers(Coded<T> block, unsigned char* out) {
+    const int lane = lane_index(), width = width_of<T>(block.header), bytes = first_bytes<T>(block.header);
+    if (lane < bytes) out[lane] = block.first >> (8 * lane);
+    if (lane < bytes && is_twice<T>(block.header)) out[bytes + lane] = block.second >> (8 * lane);
+    out += body_offset<T>(block.header);
     int shift = 0;
     for (; shift + 8 <= width; shift += 8, out += block_size) {
-        out[lane] = codes.low >> shift;
-        out[lane + warp_size] = codes.high >> shift;
+        out[lane] = block.codes.low >> shift;
+        out[lane + warp_size] = block.codes.high >> shift;
     }
     for (int bits = 4; bits; bits /= 2) {
         if (!(width & bits)) continue;
         const unsigned mask = (1u << bits) - 1, part = lane / (8 * bits);
-        unsigned plane = ((unsigned)(codes.low >> shift) & mask) | ((unsigned)(codes.high >> shift) & mask) << 4;
-        plane = any_lane(plane << (bits * part), 8 * bits);
+        const unsigned low = (unsigned)(block.codes.low >> shift), high = (unsigned)(block.codes.high >> shift);
+        const unsigned plane = any_lane(((low & mask) | (high & mask) << 4) << (bits * part), 8 * bits);
         if (lane < 8 * bits) out[lane] = plane;
         out += 8 * bits;
         shift += bits;
@@ -115,11 +158,18 @@ template <typename T> __device__ inline Word<T> read_first(int header, const uns
     return unzigzag(first);
 }
 
+// The sums of elements up to each, from `first` on.
+template <typename W> __device__ inline Two<W> sums_of(W first, Two<W> x) {
+    const W low = first + sum_up(x.low);
+    return {low, __shfl_sync(all_lanes, low, warp_size - 1) + sum_up(x.high)};
+}
+
 // A block's differences.
 template <typename T> __device__ inline Two<Word<T>> read_differences(int header, const unsigned char* in) {
-    const int lane = lane_index(), width = header & 63;
+    const int lane = lane_index(), width = width_of<T>(header);
+    const Word<T> second = is_twice<T>(header) ? read_first<T>(header, in + first_bytes<T>(header)) : 0;
     Two<Word<T>> codes = {};
-    in += first_bytes<T>(header);
+    in += body_offset<T>(header);
     int shift = 0;
     for (; shift + 8 <= width; shift += 8, in += block_size) {
         codes.low |= (Word<T>)in[lane] << shift;
@@ -133,7 +183,10 @@ template <typename T> __device__ inline Two<Word<T>> read_differences(int header
         in += 8 * bits;
         shift += bits;
     }
-    return {unzigzag(codes.low), unzigzag(codes.high)};
+    codes = {unzigzag(codes.low), unzigzag(codes.high)};
+    if (!is_twice<T>(header)) return codes;
+    codes = sums_of(second, codes);
+    return {lane ? codes.low : codes.low - second, codes.high};
 }
 
 // A block's values in float64.
@@ -143,11 +196,9 @@ template <typename T> __device__ inline Two<double> read_values(int header, cons
         const Two<T> values = read_plain<T>(in, begin, n);
         return {values.low, values.high};
     }
-    const Two<Word<T>> differences = read_differences<T>(header, in);
-    const Word<T> low = read_first<T>(header, in) + sum_up(differences.low);
-    const Word<T> high = __shfl_sync(all_lanes, low, warp_size - 1) + sum_up(differences.high);
+    const Two<Word<T>> q = sums_of(read_first<T>(header, in), read_differences<T>(header, in));
     using Signed = typename Integer<T>::Signed;
-    return {(double)(Signed)low * step, (double)(Signed)high * step};
+    return {(double)(Signed)q.low * step, (double)(Signed)q.high * step};
 }
 
 // ---- kernels; without `starts` only headers are written, else the bytes of blocks, from their starts on
@@ -173,15 +224,10 @@ __global__ void encode_blocks(const T* x, long long n, double bound, double step
             else if (lane_index() == 0) headers[b] = escaped;
             continue;
         }
-        const Word<T> middle = __shfl_sync(all_lanes, q.low, warp_size - 1);
-        const Word<T> below = __shfl_up_sync(all_lanes, q.low, 1), above = __shfl_up_sync(all_lanes, q.high, 1);
-        const Word<T> first = zigzag(__shfl_sync(all_lanes, q.low, 0));
-        const bool begins = lane_index() == 0;
-        const Two<Word<T>> codes_of = {zigzag<Word<T>>(begins ? 0 : q.low - below),
-                                       zigzag<Word<T>>(q.high - (begins ? middle : above))};
-        const int header = header_of<T>(first, codes_of);
-        if (starts) write_integers<T>(header, first, codes_of, codes + starts[b]);
-        else if (begins) headers[b] = header;
+        const Word<T> first = __shfl_sync(all_lanes, q.low, 0);
+        const Coded<T> block = coded<T>(first, differences_of(first, q));
+        if (starts) write_integers(block, codes + starts[b]);
+        else if (lane_index() == 0) headers[b] = block.header;
     }
 }
 
@@ -213,10 +259,9 @@ __global__ void sum_blocks(const unsigned long long* streams, const long long* s
                 first += read_first<T>(stream(s)[b], in);
                 sums = {sums.low + more.low, sums.high + more.high};
             }
-            sums = {zigzag(sums.low), zigzag(sums.high)};
-            const int header = header_of<T>(zigzag(first), sums);
-            if (starts) write_integers<T>(header, zigzag(first), sums, codes + starts[b]);
-            else if (lane_index() == 0) headers[b] = header;
+            const Coded<T> block = coded<T>(first, sums);
+            if (starts) write_integers(block, codes + starts[b]);
+            else if (lane_index() == 0) headers[b] = block.header;
         }
     }
 }

@@ -6,11 +6,15 @@ are exact.
 
 A stream has one header byte per block of 64 elements, then the blocks. A block is a first integer and 64 differences,
 each integer minus the one before it (the first difference is 0), in zigzag form: 0, -1, 1, -2, ... become 0, 1, 2, 3.
-Differences do not cross blocks: a block is decoded and added by itself, and the headers give its place. The header's
-low 6 bits are the width, the bits of the largest difference; its high 2 bits are the size of the first integer, in
-zigzag form, little-endian: 0, 1, 2 or 4 bytes for float32 and 0, 2, 4 or 8 for float64. A block of zeros is its header.
+Differences do not cross blocks: a block is decoded and added by itself, and the headers give its place. If that makes
+the block smaller, a second integer follows the first one, the difference of the first two elements, and codes are
+differences of differences (the first two are 0).
 
-The differences follow in planes, from their low bits up: a plane of 64 bytes per 8 bits of the width, then one of 4, 2
+The header's low 6 bits are the width, the bits of the largest code; of differences of differences, WIDEST + 1 more. Its
+high 2 bits are the size of the first integer (and the second) in zigzag form, little-endian: 0, 1, 2 or 4 bytes for
+float32 and 0, 2, 4 or 8 for float64. A block of zeros is its header.
+
+The codes follow in planes, from their low bits up: a plane of 64 bytes per 8 bits of the width, then one of 4, 2
 and 1 bits for each of these that the rest of the width contains. Byte j of a plane of b bits has the bits of elements
 j, j + 8 b, j + 16 b, ..., the first in its lowest bits. The last block is filled up with its last integer.
 
@@ -100,18 +104,27 @@ def decode_bounded(codes: Array, bound: float, divisor: int, out: Array) -> None
 def _packed(q: np.ndarray, itemsize: int) -> tuple[int, bytes]:
     """Header and body of a block of integers."""
     q = np.append(q, np.repeat(q[-1:], BLOCK - len(q)))
-    differences = _zigzag(np.diff(q, prepend=q[0]), itemsize)
-    width = int(differences.max()).bit_length()
+    once = np.diff(q, prepend=q[0])
+    twice = np.append(0, np.diff(once[1:], prepend=once[1]))
+    width, size, body = _coded(q[:1], once, itemsize)
+    wide, size_of_two, shorter = _coded(np.array([q[0], once[1]]), twice, itemsize)
+    if (field := WIDEST[itemsize] + 1 + wide) < 63 and len(shorter) < len(body):
+        return field | size_of_two << 6, shorter
     if width > WIDEST[itemsize]:
         raise refused_sum()
-    first = int(_zigzag(q[:1], itemsize)[0])
-    sizes = (0, itemsize // 4, itemsize // 2, itemsize)
-    size = next(code for code in range(4) if first < 1 << (8 * sizes[code]))
-    planes = []
+    return width | size << 6, body
+
+
+def _coded(first: np.ndarray, codes: np.ndarray, itemsize: int) -> tuple[int, int, bytes]:
+    """Width, code of the first integers' size, and body."""
+    first, codes = _zigzag(first, itemsize), _zigzag(codes, itemsize)
+    width, sizes = int(codes.max()).bit_length(), (0, itemsize // 4, itemsize // 2, itemsize)
+    size = next(code for code in range(4) if int(first.max()) < 1 << (8 * sizes[code]))
+    planes = [int(one).to_bytes(sizes[size], "little") for one in first]
     for shift, bits in _planes(width):
-        plane = ((differences >> shift) & (2**bits - 1)).astype(np.uint8).reshape(8 // bits, 8 * bits)
-        planes.append(np.bitwise_or.reduce(plane << (bits * np.arange(8 // bits, dtype=np.uint8))[:, None], axis=0))
-    return width | size << 6, first.to_bytes(sizes[size], "little") + b"".join(map(bytes, planes))
+        plane = ((codes >> np.uint64(shift)) & np.uint64(2**bits - 1)).astype(np.uint8).reshape(8 // bits, 8 * bits)
+        planes.append(np.bitwise_or.reduce(plane << (bits * np.arange(8 // bits, dtype=np.uint8))[:, None]).tobytes())
+    return width, size, b"".join(planes)
 
 
 def _plain(values: np.ndarray) -> tuple[int, bytes]:
@@ -141,15 +154,21 @@ def _blocks(codes: Array, n: int, dtype: npt.DTypeLike) -> Iterator[np.ndarray]:
 
 
 def _unpacked(header: int, body: bytes, itemsize: int) -> np.ndarray:
-    size, differences = (0, itemsize // 4, itemsize // 2, itemsize)[header >> 6], np.zeros(BLOCK, np.uint64)
-    at = size
-    for shift, bits in _planes(header & 63):
+    size, codes = (0, itemsize // 4, itemsize // 2, itemsize)[header >> 6], np.zeros(BLOCK, np.uint64)
+    field, widest = header & 63, WIDEST[itemsize]
+    firsts, width = (1, field) if field <= widest else (2, field - widest - 1)
+    at = firsts * size
+    for shift, bits in _planes(width):
         plane = np.frombuffer(body, np.uint8, 8 * bits, at)
         parts = plane >> (bits * np.arange(8 // bits, dtype=np.uint8))[:, None] & (2**bits - 1)
-        differences |= parts.ravel().astype(np.uint64) << np.uint64(shift)
+        codes |= parts.ravel().astype(np.uint64) << np.uint64(shift)
         at += 8 * bits
-    first = np.array([int.from_bytes(body[:size], "little")], np.uint64)
-    return _wrapped(_signed(first) + np.cumsum(_signed(differences)), itemsize)
+    first = _signed(np.array([int.from_bytes(body[k * size :][:size], "little") for k in range(firsts)], np.uint64))
+    differences = _signed(codes)
+    if firsts == 2:
+        differences = first[1] + np.cumsum(differences)
+        differences[0] -= first[1]
+    return _wrapped(first[0] + np.cumsum(differences), itemsize)
 
 
 def _planes(width: int) -> Iterator[tuple[int, int]]:
