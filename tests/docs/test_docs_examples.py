@@ -33,6 +33,13 @@ def test_drop_in_converges_by_a_tenth_of_the_bytes():
     assert int(sent) < int(whole) / 4
 
 
+def test_fields_are_averaged_within_the_bound():
+    found = re.search(r"error (\S+), at most (\S+); (\S+) times", run("average_fields.py"))
+    error, largest, ratio = map(float, found.groups())
+    assert error <= 1.05 * largest  # both are rounded to two digits
+    assert ratio > 2
+
+
 def test_arrays_of_either_device():
     with_gpu = importlib.util.find_spec("cupy") is not None
     out = run("on_gpu.py") if with_gpu else run("on_gpu.py", "numpy")
