@@ -11,6 +11,7 @@ import pytest
 from fake_device import FakeArray, FakeDevice
 from mpi4py import MPI
 
+import mpicomp
 from mpicomp import Comm
 from mpicomp.allreduce.choice import schedule
 from mpicomp.comm import job, nonblocking, staging
@@ -126,6 +127,36 @@ def test_verbs_on_the_device(make, device, piece):
     x = on_device(10, own.rank)
     own.allreduce_in_place(x)
     np.testing.assert_array_equal(x.memory, total(10, own.size))
+
+
+def test_bounded_collectives_on_the_device(own):
+    """The same bits as in host memory."""
+    size, rank, n = own.size, own.rank, 130
+    x = np.sin(np.arange(n * size) / 40 + rank).astype(np.float32)
+    options = {"bound": 1e-3, "algorithm": "two_hops"}
+    for path in ("two_hops", "auto"):
+        options["algorithm"] = path
+        for call, source, length in (
+            (own.Allreduce, x, n * size), (own.Reduce_scatter_block, x, n), (own.Allgather, x[:n], n * size),
+        ):  # fmt: skip
+            out, there = np.zeros(length, np.float32), FakeArray(np.zeros(length, np.float32))
+            call(source, out, **options)
+            call(FakeArray(source.copy()), there, **options)
+            np.testing.assert_array_equal(there.memory, out)
+        here, there = x.copy(), FakeArray(x.copy())
+        own.Bcast(here, size - 1, **options)
+        own.Bcast(there, size - 1, **options)
+        np.testing.assert_array_equal(there.memory, here)
+        own.Allreduce(MPI.IN_PLACE, here, mpicomp.AVG, relative=True, **options)
+        own.Allreduce(MPI.IN_PLACE, there, mpicomp.AVG, relative=True, **options)
+        np.testing.assert_array_equal(there.memory, here)
+
+
+def test_bounded_collectives_refuse_devices_without_a_path(make, monkeypatch):
+    monkeypatch.setattr(job, "cuda_aware", lambda: (False, "this MPI says no"))
+    own = make(MPICOMP_GPU_PATH="direct")
+    with pytest.raises(BufferRefused):
+        own.Allreduce(MPI.IN_PLACE, on_device(10, own.rank), bound=1e-3)
 
 
 def test_direct_waits_for_the_device_each_time(make, device, monkeypatch):
