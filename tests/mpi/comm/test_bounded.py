@@ -15,7 +15,7 @@ from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
 from mpicomp.ops.error_bound import BLOCK
 
 DTYPES = ("float32", "float64")
-SIZES = (1, 2, 5, 63, 64, 65, 500, 1337)  # below and above a block per rank
+SIZES = (1, 65, 500)  # below and above a block per rank
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def summed(comm, x, bound, **options):
 
 
 def test_allreduce_holds_the_bound(comm, rng):
-    for n in (*SIZES[:-1], int(rng.integers(2, 3000))):
+    for n in (*SIZES, int(rng.integers(2, 2000))):
         for name, vectors, bound in every_field(rng, n, comm.size):
             print(name, n, vectors.dtype, bound)
             mine = vectors[comm.rank].copy()
@@ -177,7 +177,7 @@ def test_reduce_scatter(comm, rng):
 
 def test_allgather(comm, rng):
     rank, size = comm.rank, comm.size
-    for n in SIZES[::2]:
+    for n in SIZES[1:]:
         for name, vectors, bound in every_field(rng, n, size):
             print(name, n)
             out = np.empty(n * size, vectors.dtype)
@@ -192,7 +192,7 @@ def test_allgather(comm, rng):
 
 def test_bcast(comm, rng):
     for root in {0, comm.size - 1}:
-        for n in SIZES[::2]:
+        for n in SIZES[1:]:
             for name, vectors, bound in every_field(rng, n, comm.size):
                 print(name, n)
                 x = vectors[root].copy() if comm.rank == root else np.zeros_like(vectors[0])
