@@ -204,21 +204,26 @@ def test_any_bytes_are_read_alike_or_refused(ops, data):
     if count and headers[-1] == ESCAPED:
         sizes[-1] = (n - (count - 1) * BLOCK) * np.dtype(dtype).itemsize
     stream = np.append(np.array(headers, np.uint8), body[: max(0, int(sizes.sum()))])
-    outcomes = []
+    outcomes = [read_and_added(implementation, stream, n, dtype) for implementation in (ops, oracle)]
+    assert [isinstance(out, str) for out, _ in outcomes] in ([True, True], [False, False])
+    for got, expected in zip(*outcomes, strict=True):
+        if isinstance(got, str) or isinstance(expected, str):  # too wide sums that no encoder causes may be refused
+            continue
+        known = ~(np.abs(expected) > 2.0**48)  # integers that no encoder writes have no defined value
+        assert_same(np.where(known, got, 0), np.where(known, expected, 0))
+
+
+def read_and_added(implementation, stream, n, dtype):
+    """The values of a stream, and of its sum with itself; what is refused is the error's message."""
+    found = []
     with np.errstate(all="ignore"):
-        for implementation in (ops, oracle):
+        for read in (lambda: decoded(implementation, stream, n, dtype, 0.5, 3),
+                     lambda: decoded(oracle, summed(implementation, [stream] * 2, n, dtype, 0.5)[0], n, dtype, 0.5)):
             try:
-                out = decoded(implementation, stream, n, dtype, 0.5, 3)
-                codes = summed(implementation, [stream, stream], n, dtype, 0.5)[0]
-                outcomes.append((out, decoded(oracle, codes, n, dtype, 0.5)))
+                found.append(read())
             except InvalidArgument as error:
-                outcomes.append(str(error))
-    if isinstance(outcomes[1], str):
-        assert outcomes[0] == outcomes[1]
-    else:
-        for got, expected in zip(*outcomes, strict=True):
-            known = ~(np.abs(expected) > 2.0**48)  # integers that no encoder writes have no defined value
-            assert_same(np.where(known, got, 0), np.where(known, expected, 0))
+                found.append(str(error))
+    return found
 
 
 def test_arguments(ops):

@@ -1,0 +1,350 @@
+// Blocks of error-bounded codes: 64 integers on a grid, their differences in bit planes; see oracle/bounded.py.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "isa.h"
+#include "lanes.h"
+
+namespace bounded {
+
+constexpr std::size_t block = 64;
+constexpr std::uint8_t escaped = 0xFF;
+constexpr double whole = 6755399441055744;  // 1.5 * 2^52: x + whole has x, rounded, in its low bits
+
+template <class T>
+struct Type;
+template <>
+struct Type<float> { using Word = std::uint32_t; using Signed = std::int32_t; static constexpr int widest = 32; };
+template <>
+struct Type<double> { using Word = std::uint64_t; using Signed = std::int64_t; static constexpr int widest = 53; };
+template <class T>
+using Word = typename Type<T>::Word;
+template <class T>
+using Signed = typename Type<T>::Signed;
+
+struct Grid {
+    double bound, step, inverse, largest;
+};
+
+KERNEL std::uint64_t word_of(double x) {
+    return static_cast<std::uint64_t>(bits_of(x));
+}
+
+template <class T>
+KERNEL double grid_integer(Word<T> q) {
+    if constexpr (sizeof(T) == 4) {
+        return static_cast<std::int32_t>(q);
+    } else {  // below 2^51 in magnitude
+        const std::uint64_t bits = q + word_of(whole);
+        double x;
+        std::memcpy(&x, &bits, 8);
+        return x - whole;
+    }
+}
+
+template <class T>
+constexpr std::size_t first_bytes(int header) {
+    return header >> 6 ? sizeof(T) >> (3 - (header >> 6)) : 0;
+}
+
+// Whether codes are differences of differences.
+template <class T>
+constexpr bool is_twice(int header) {
+    return (header & 63) > Type<T>::widest;
+}
+
+template <class T>
+constexpr int width_of(int header) {
+    return (header & 63) - (is_twice<T>(header) ? Type<T>::widest + 1 : 0);
+}
+
+// Bytes of a block before its planes.
+template <class T>
+constexpr std::size_t body_offset(int header) {
+    return first_bytes<T>(header) << is_twice<T>(header);
+}
+
+// Bytes behind the headers for each header of a whole block; 0 for headers that no stream has, but for that of zeros.
+template <class T>
+struct Sizes {
+    std::array<std::uint16_t, 256> of{};
+    constexpr Sizes() {
+        for (int header = 0; header < 256; ++header)
+            of[header] = (header & 63) < 63 ? body_offset<T>(header) + width_of<T>(header) * block / 8 : 0;
+        of[escaped] = block * sizeof(T);
+    }
+};
+template <class T>
+constexpr Sizes<T> sizes;
+
+// ---- a block's integers
+
+// False if a value is too large, not finite, or too far from its grid point.
+template <class T>
+KERNEL bool quantise(const T* x, const Grid& grid, Word<T>* q) {
+    alignas(64) std::uint64_t moved[block];
+    std::uint64_t inside = 1;
+    for (std::size_t i = 0; i < block; ++i) {
+        const double wide = x[i], scaled = wide * grid.inverse, up = scaled + whole;
+        const double off = wide - (up - whole) * grid.step;
+        inside &= (std::fabs(scaled) <= grid.largest ? 1 : 0);
+        inside &= (std::fabs(off) <= grid.bound ? 1 : 0);
+        moved[i] = word_of(up);
+    }
+    for (std::size_t i = 0; i < block; ++i) q[i] = static_cast<Word<T>>(moved[i] - word_of(whole));
+    return inside;
+}
+
+template <class W>
+KERNEL W zigzag(W x) {
+    return (x << 1) ^ (0 - (x >> (8 * sizeof(W) - 1)));
+}
+
+template <class W>
+KERNEL W unzigzag(W x) {
+    return (x >> 1) ^ (0 - (x & 1));
+}
+
+// By registers: `memset` of a few lines is slow.
+template <int width, class W>
+KERNEL void clear(W* x) {
+    using R = Register<W, width>;
+    for (std::size_t i = 0; i < block; i += R::lanes) R::store(typename R::Type{}, x + i);
+}
+
+// Integers become their differences, that of element 0 from `first`; `missing` is added to element 0 before.
+template <int width, class W>
+KERNEL void subtract_previous(W first, W missing, W* q) {
+    using R = Register<W, width>;
+    typename R::Type before = typename R::Type{} + first, x, moved;
+    for (std::size_t i = 0; i < block; i += R::lanes) {
+        R::load(q + i, x);
+        if (i == 0) x += typename R::Type{missing};  // in a register: what is stored late is loaded late
+        R::template move_up<1>(before, x, moved);
+        before = x;
+        R::store(x - moved, q + i);
+    }
+}
+
+// Differences become integers, counted from `first` on; element 0 is lowered by `surplus`.
+template <int width, class W>
+KERNEL void add_previous(W first, W surplus, W* q) {
+    using R = Register<W, width>;
+    typename R::Type last = typename R::Type{} + first, x;
+    for (std::size_t i = 0; i < block; i += R::lanes) {
+        R::load(q + i, x);
+        R::sum_up(x);
+        x += last;
+        last = typename R::Type{} + x[R::lanes - 1];
+        if (i == 0) x -= typename R::Type{surplus};
+        R::store(x, q + i);
+    }
+}
+
+// ---- bit planes: byte j of one of b bits has the bits of elements j, j + 8 b, ...
+
+template <int bits, int shift>
+KERNEL std::uint8_t* pack_plane(const std::uint64_t* bytes, std::uint8_t* out) {
+    constexpr std::uint64_t mask = 0x0101010101010101 * ((1 << bits) - 1);
+    std::uint64_t plane[bits] = {};
+    for (int part = 0; part < 8 / bits; ++part)
+        for (int j = 0; j < bits; ++j) plane[j] |= (bytes[part * bits + j] >> shift & mask) << (part * bits);
+    std::memcpy(out, plane, sizeof plane);
+    return out + sizeof plane;
+}
+
+// Which of a plane's words each of a block's eight words of bytes is taken from, and how far down its bits go.
+template <int bits>
+struct Plane {
+    std::uint64_t select[bits][8], down[8];
+    constexpr Plane() : select{}, down{} {
+        for (int word = 0; word < 8; ++word) {
+            select[word % bits][word] = ~std::uint64_t{0};
+            down[word] = word / bits * bits;
+        }
+    }
+};
+template <int bits>
+alignas(64) constexpr Plane<bits> plane_words;
+
+// Adds a plane to a register of words from `word` on. In registers: bytes stored one by one are loaded together late.
+template <int width, int bits, int shift>
+KERNEL const std::uint8_t* unpack_plane(const std::uint8_t* in, int word,
+                                        typename Register<std::uint64_t, width>::Type& to) {
+    using R = Register<std::uint64_t, width>;
+    constexpr std::uint64_t mask = 0x0101010101010101 * ((1 << bits) - 1);
+    typename R::Type words{}, select, down;
+    for (int j = 0; j < bits; ++j) {
+        std::uint64_t one;
+        std::memcpy(&one, in + 8 * j, 8);
+        R::load(plane_words<bits>.select[j] + word, select);
+        words |= (typename R::Type{} + one) & select;
+    }
+    R::load(plane_words<bits>.down + word, down);
+    to |= ((words >> down) & mask) << shift;
+    return in + 8 * bits;
+}
+
+// One jump for the bits behind the whole bytes: f(integral_constant of their number), 1 to 7.
+template <class F>
+KERNEL void with_rest(int rest, F&& f) {
+    switch (rest) {
+        case 1: return f(std::integral_constant<int, 1>());
+        case 2: return f(std::integral_constant<int, 2>());
+        case 3: return f(std::integral_constant<int, 3>());
+        case 4: return f(std::integral_constant<int, 4>());
+        case 5: return f(std::integral_constant<int, 5>());
+        case 6: return f(std::integral_constant<int, 6>());
+        case 7: return f(std::integral_constant<int, 7>());
+    }
+}
+
+template <class W>
+KERNEL std::uint8_t* pack(const W* codes, int width, std::uint8_t* out) {
+    int shift = 0;
+    for (; shift + 8 <= width; shift += 8, out += block)
+        for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<std::uint8_t>(codes[i] >> shift);
+    with_rest(width - shift, [&](auto rest) KERNEL_LAMBDA {
+        alignas(64) std::uint8_t high[block];
+        std::uint64_t bytes[block / 8];
+        for (std::size_t i = 0; i < block; ++i) high[i] = static_cast<std::uint8_t>(codes[i] >> shift);
+        std::memcpy(bytes, high, block);
+        if constexpr (rest & 4) out = pack_plane<4, 0>(bytes, out);
+        if constexpr (rest & 2) out = pack_plane<2, rest & 4>(bytes, out);
+        if constexpr (rest & 1) out = pack_plane<1, rest & 6>(bytes, out);
+    });
+    return out;
+}
+
+template <int width, class W>
+KERNEL void unpack(const std::uint8_t* in, int bits, W* codes) {
+    using R = Register<std::uint64_t, width>;
+    const int shift = bits & ~7;
+    if (bits == shift) clear<width>(codes);
+    with_rest(bits - shift, [&](auto rest) KERNEL_LAMBDA {
+        alignas(64) std::uint64_t words[block / 8];
+        alignas(64) std::uint8_t bytes[block];
+        for (int word = 0; word < 8; word += R::lanes) {
+            const std::uint8_t* plane = in + shift * (block / 8);
+            typename R::Type all{};
+            if constexpr (rest & 4) plane = unpack_plane<width, 4, 0>(plane, word, all);
+            if constexpr (rest & 2) plane = unpack_plane<width, 2, rest & 4>(plane, word, all);
+            if constexpr (rest & 1) plane = unpack_plane<width, 1, rest & 6>(plane, word, all);
+            R::store(all, words + word);
+        }
+        std::memcpy(bytes, words, block);
+        for (std::size_t i = 0; i < block; ++i) codes[i] = static_cast<W>(bytes[i]) << shift;
+    });
+    for (int byte = 0; byte < shift; byte += 8, in += block)
+        for (std::size_t i = 0; i < block; ++i) codes[i] |= static_cast<W>(in[i]) << byte;
+}
+
+// ---- a block's header and bytes
+
+// f(integral_constant of the first integer's bytes), unless there are none.
+template <class T, class F>
+KERNEL void with_first(int header, F&& f) {
+    switch (header >> 6) {
+        case 1: return f(std::integral_constant<std::size_t, sizeof(T) / 4>());
+        case 2: return f(std::integral_constant<std::size_t, sizeof(T) / 2>());
+        case 3: return f(std::integral_constant<std::size_t, sizeof(T)>());
+    }
+}
+
+// Bits of the size of first integers, high bits of a header.
+template <class T>
+KERNEL int size_of(Word<T> first) {
+    const int bits = first ? 64 - __builtin_clzll(first) : 0, quarter = 2 * sizeof(T);
+    return ((bits > 0) + (bits > quarter) + (bits > 2 * quarter)) << 6;
+}
+
+template <class T>
+KERNEL std::uint8_t* write_first(Word<T> first, int header, std::uint8_t* out) {
+    with_first<T>(header, [&](auto bytes) KERNEL_LAMBDA { std::memcpy(out, &first, bytes); });
+    return out + first_bytes<T>(header);
+}
+
+// Integers become their zigzag codes; returns the bits of the largest.
+template <class W>
+KERNEL int encode_zigzag(const W* from, W* to) {
+    W all = 0;
+    for (std::size_t i = 0; i < block; ++i) all |= to[i] = zigzag(from[i]);
+    return all ? 64 - __builtin_clzll(all) : 0;
+}
+
+// Writes a block of these differences; returns its end, or nullptr if they are too wide. Overwrites them.
+template <int width, class T>
+KERNEL std::uint8_t* write(Word<T> first, Word<T>* differences, std::uint8_t* header, std::uint8_t* out) {
+    alignas(64) Word<T> once[block], twice[block];
+    const int bits = encode_zigzag(differences, once);
+    const Word<T> slope = differences[1], second = zigzag(slope);
+    first = zigzag(first);
+    const int head = size_of<T>(first) | (bits & 63);
+    if (bits) {
+        subtract_previous<width>(slope, slope, differences);
+        const int fewer = encode_zigzag(differences, twice), field = Type<T>::widest + 1 + fewer;
+        const int heads = size_of<T>(first | second) | field;
+        if (field < 63 && body_offset<T>(heads) + 8 * fewer < first_bytes<T>(head) + 8 * bits) {
+            *header = static_cast<std::uint8_t>(heads);
+            return pack(twice, fewer, write_first<T>(second, heads, write_first<T>(first, heads, out)));
+        }
+    }
+    if (bits > Type<T>::widest) return nullptr;
+    *header = static_cast<std::uint8_t>(head);
+    return pack(once, bits, write_first<T>(first, head, out));
+}
+
+template <class T>
+KERNEL Word<T> read_first(std::uint8_t header, const std::uint8_t* in) {
+    Word<T> first = 0;
+    with_first<T>(header, [&](auto bytes) KERNEL_LAMBDA {
+        std::conditional_t<bytes == 1, std::uint8_t, std::conditional_t<bytes == 2, std::uint16_t,
+                           std::conditional_t<bytes == 4, std::uint32_t, std::uint64_t>>> stored;
+        std::memcpy(&stored, in, bytes);
+        first = static_cast<Word<T>>(stored);
+    });
+    return unzigzag(first);
+}
+
+// Second integer of a block of differences of differences.
+template <class T>
+KERNEL Word<T> read_second(std::uint8_t header, const std::uint8_t* in) {
+    return read_first<T>(header, in + first_bytes<T>(header));
+}
+
+// A block's codes, without their zigzag form.
+template <int width, class T>
+KERNEL void read_codes(std::uint8_t header, const std::uint8_t* in, Word<T>* codes) {
+    unpack<width>(in + body_offset<T>(header), width_of<T>(header), codes);
+    for (std::size_t i = 0; i < block; ++i) codes[i] = unzigzag(codes[i]);
+}
+
+template <int width, class T>
+KERNEL void read_integers(std::uint8_t header, const std::uint8_t* in, Word<T>* q) {
+    read_codes<width, T>(header, in, q);
+    if (is_twice<T>(header)) {
+        const Word<T> second = read_second<T>(header, in);
+        add_previous<width>(second, second, q);
+    }
+    add_previous<width>(read_first<T>(header, in), Word<T>{0}, q);
+}
+
+// A block's values in float64.
+template <int width, class T>
+KERNEL void read_values(std::uint8_t header, const std::uint8_t* in, std::size_t n, double step, double* values) {
+    if (header == escaped) {
+        alignas(64) T plain[block] = {};
+        std::memcpy(plain, in, n * sizeof(T));
+        for (std::size_t i = 0; i < block; ++i) values[i] = plain[i];
+        return;
+    }
+    alignas(64) Word<T> q[block];
+    read_integers<width, T>(header, in, q);
+    for (std::size_t i = 0; i < block; ++i) values[i] = grid_integer<T>(q[i]) * step;
+}
+
+}  // namespace bounded
