@@ -47,7 +47,7 @@ void write_checked(py::array& dst, const py::array& indices, const py::array* va
             require_in_range(at, to.n);
             py::gil_scoped_release release;
             // Of an index that comes twice the last value is to stay.
-            const bool apart = at.n <= indices_in_part || ascends_throughout(at.data, at.n);
+            const bool apart = is_shared(at.n, indices_in_part) && ascends_throughout(at.data, at.n);
             parallel_parts(at.n, apart ? indices_in_part : std::max<std::size_t>(1, at.n),
                            [&](std::size_t, std::size_t begin, std::size_t end) {
                 dispatch<write_at<Op, T, I>>(to.data, at.data + begin, end - begin, from ? from + begin : nullptr);

@@ -146,8 +146,8 @@ constexpr std::size_t bytes_in_part = 1 << 15;  // of bitmaps; a multiple of 8
 
 template <class I>
 void pack_bitmap(View<const I> indices, View<std::uint8_t> out) {
-    const bool ascending = out.n <= bytes_in_part || ascends_throughout(indices.data, indices.n);
-    parallel_parts(out.n, ascending ? bytes_in_part : out.n, [&](std::size_t, std::size_t begin, std::size_t end) {
+    const bool ascending = is_shared(out.n, bytes_in_part) && ascends_throughout(indices.data, indices.n);
+    parallel_parts(out.n, ascending ? bytes_in_part : std::max<std::size_t>(1, out.n), [&](std::size_t, std::size_t begin, std::size_t end) {
         const bool all = end - begin == out.n;
         const std::size_t first = all ? 0 : below(indices, 8 * begin), last = all ? indices.n : below(indices, 8 * end);
         std::memset(out.data + begin, 0, end - begin);
@@ -257,8 +257,8 @@ void unpack_gaps_checked(View<const std::uint8_t> packed, unsigned width, std::s
     bool inside;
     {
         py::gil_scoped_release release;
-        inside = unpack_in_parts(packed, width, n, indices) ||
-                 unpack_run(packed, width, indices.data, 0, indices.n, n, &outside);  // to find the first one outside
+        inside = (is_shared(indices.n, indices_in_part) && unpack_in_parts(packed, width, n, indices)) ||
+                 unpack_run(packed, width, indices.data, 0, indices.n, n, &outside);  // also to find the first one outside
     }
     if (!inside)
         throw InvalidArgument("indices must be in [0, " + std::to_string(n) + "), got " + std::to_string(outside));

@@ -193,6 +193,10 @@ void set_crowd(double ranks_per_cpu) { settings().crowd = std::max(1.0, ranks_pe
 
 void force_threads(int number) { settings().forced = std::min(most_threads, std::max(0, number)); }
 
+bool is_shared(std::size_t n, std::size_t grain) {
+    return part_count(n, grain) >= fewest_parts && threads_in_use() > 1;
+}
+
 void run_parts(std::size_t count, void (*work)(void* context, std::size_t part), void* context) {
     if (count >= fewest_parts) {
         const cpu_set_t cpus = own_cpus();

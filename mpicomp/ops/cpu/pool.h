@@ -20,6 +20,9 @@ void force_threads(int number);               // for tests: so many even if ther
 
 inline std::size_t part_count(std::size_t n, std::size_t grain = part_elements) { return n / grain + (n % grain != 0); }
 
+// True if parts of n elements go to several threads: then it pays to look whether they can.
+bool is_shared(std::size_t n, std::size_t grain);
+
 // Runs work(context, part) once for each part of `count`, on several threads if they are many; throws what one of them
 // threw. The caller holds no interpreter lock.
 void run_parts(std::size_t count, void (*work)(void* context, std::size_t part), void* context);
