@@ -77,7 +77,7 @@ def info(as_json: bool, probe_gpu: bool) -> None:
 
 def _wait_for_all(world: mpi.MPI.Intracomm) -> None:
     """Sleep until every rank has arrived: the probe takes a minute if MPI hangs, and needs the CPU meanwhile."""
-    from ..comm.transport import Naps
+    from ..comm.naps import Naps
 
     Naps(int, WAIT_S, WAIT_S).until_done(world.Ibarrier())
 

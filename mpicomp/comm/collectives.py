@@ -90,7 +90,7 @@ class Verbs(HasEngine):
         self._engine.link.wait(request)
 
     def wait_patiently(self) -> None:
-        """From now on, yield the core to other threads in the waits of our verbs.
+        """From now on, yield the core to other threads in the waits of our verbs (collective).
 
         Each wait may then end a millisecond late. For a communicator that a thread of its own uses.
         """

@@ -30,8 +30,8 @@ from .allreduce_call import resolve
 from .buffers import Buffer, array_in
 from .interfaces import Communicator
 from .job import this_rank
+from .naps import NAP
 from .settings import Settings
-from .transport import NAP
 
 P = ParamSpec("P")
 EXIT_S = 30.0  # at the end of the program, for all ranks to complete what they have started

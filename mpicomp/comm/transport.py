@@ -23,6 +23,7 @@ from ..ops.threads import share_cpus
 from ..types import Array
 from .buffers import Buffer
 from .interfaces import Request, Traffic
+from .naps import NAP, Naps
 from .node_memory import Node, split_node
 from .safety.call_log import CallLog
 from .safety.revocation import announce
@@ -37,11 +38,6 @@ REASON_BYTES = 200  # the longest text of a message with that tag
 TESTS = 64  # of a request before MPI waits for it and the message above together, which costs more per test
 CANCEL_S = 0.5  # a receive whose message has begun to arrive may take so long to end
 DONE = object()  # returned for exhausted work
-# A patient rank waits for others' work, such as the leader's selection, and may share a core with it. After a while it
-# sleeps between tests. In a stream of messages it sleeps for about as long as two of them take.
-SPIN_NS = 100_000
-NAP, LONGEST_NAP = 1e-4, 1e-3  # seconds
-LENGTHEN, SHORTEN = 2.0, 0.8  # factors of a nap: the message was not there after it, or before it
 
 Started = MPI.Request | list[MPI.Request]  # one per message
 
@@ -104,44 +100,6 @@ def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int]:
     comm.Allreduce(MPI.IN_PLACE, first, MPI.SUM)
     comm.Allreduce(MPI.IN_PLACE, ranks, MPI.MAX)
     return int(first[0]), -int(ranks[0]), int(ranks[1])
-
-
-class Naps:
-    """Waits that test a request until it is complete, after a while only between naps.
-
-    Parameters
-    ----------
-    listen : callable
-        Called between tests.
-    shortest, longest : float
-        Limits of a nap in seconds.
-    """
-
-    def __init__(self, listen: Callable[[], object], shortest: float = NAP, longest: float = LONGEST_NAP) -> None:
-        self._listen, self._shortest, self._longest = listen, shortest, longest
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget earlier messages: the next one may come soon."""
-        self._nap = self._shortest
-
-    def until_done(self, request: Request) -> None:
-        """Wait for a request."""
-        if request.Test():
-            self._nap = max(self._nap * SHORTEN, self._shortest)
-            return
-        if self._nap == self._shortest:
-            end = time.monotonic_ns() + SPIN_NS
-            while time.monotonic_ns() < end:
-                self._listen()
-                if request.Test():
-                    return
-        while True:
-            time.sleep(self._nap)
-            if request.Test():
-                return
-            self._listen()
-            self._nap = min(self._nap * LENGTHEN, self._longest)
 
 
 # By address: the memory of receives that stay posted, these requests, and those of the running schedule. MPI may write
@@ -345,7 +303,12 @@ class MpiLink:
         return self._bandwidth
 
     def wait_patiently(self) -> None:
-        """From now on, sleep between tests in waits that are not short."""
+        """From now on, sleep between tests in waits that are not short; collective.
+
+        Between nodes this measures the network first, while no other thread computes.
+        """
+        if self.nodes > 1:
+            self.bandwidth  # noqa: B018  # measured at its first use
         self.patient = True
         if self.known_across is not None:
             self.known_across.wait_patiently()

@@ -32,10 +32,13 @@ class Arrival:
         self._lock, self._holders = threading.Lock(), 1
         self._error: Exception | None = None
 
+    def wait(self) -> None:
+        """Wait until a GPU has computed the gradients: DDP adds all of them up on one stream."""
+        if self._event is not None:
+            self._event.synchronize()
+
     def gradients(self) -> dict[torch.nn.Parameter, torch.Tensor]:
         """Views by parameter, which lie in memory as DDP lays them out: as the parameters."""
-        if self._event is not None:
-            self._event.synchronize()  # the gradients are there: DDP adds all of them up on one stream
         parts = torch.split(self.flat, [parameter.numel() for parameter in self.parameters])
         return {parameter: part.view(parameter.shape) if in_c_order(parameter) else
                 part.as_strided(parameter.shape, parameter.stride())

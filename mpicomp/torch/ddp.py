@@ -16,7 +16,7 @@ from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
 from .arrivals import Arrival, Group, gathered, same, scatter
 from .exchange import SEED_STEP
-from .flat import COMPUTE, as_array, named_arrays
+from .flat import COMPUTE, as_array, in_c_order, named_arrays
 from .lanes import Lanes
 from .optimizer import State, loaded_states, saved_states
 from .settings import HookOptions, is_traced, settle_hook
@@ -173,10 +173,11 @@ class DDPHook:
         flat = arrivals[0].flat
         if flat.dtype not in COMPUTE:
             raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {flat.dtype}")
-        views = {parameter: view for arrival in arrivals for parameter, view in arrival.gradients().items()}
-        gradients = [views[parameter] for parameter in group.parameters]
+        for arrival in arrivals:
+            arrival.wait()
         in_place = (same(arrivals[0].parameters, group.parameters) and flat.dtype == COMPUTE[flat.dtype]
-                    and all(gradient.is_contiguous() for gradient in gradients))
+                    and all(map(in_c_order, group.parameters)))
+        gradients = [] if in_place else self._gradients(group, arrivals)
         work = flat if in_place else gathered(gradients)
         device = device_of(work)
         with nullcontext() if device is None else device.side_stream(as_array(work)):
@@ -184,6 +185,11 @@ class DDPHook:
             self._reducer(group, flat).reduce(arrays, out=arrays)
         if not in_place:
             scatter(work, gradients)
+
+    def _gradients(self, group: Group, arrivals: list[Arrival]) -> list[torch.Tensor]:
+        """Views of a group's gradients, in its order."""
+        views = {parameter: view for arrival in arrivals for parameter, view in arrival.gradients().items()}
+        return [views[parameter] for parameter in group.parameters]
 
     def _reducer(self, group: Group, gradients: torch.Tensor) -> Reducer:
         if group.dense:
