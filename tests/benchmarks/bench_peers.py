@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_peers.py FIGURE... [--quick] [--output FILE]       all: every figure
 
 Figures are named by the rate of the hosts' links. Needs root and iproute2 (tests/cluster/hosts.py). The hosts share
-this machine's cores: at 10 Gbit/s it is they, not the wire, that limit.
+this machine's cores: at 10 Gbit/s it is they, not the wire, that limit. "beyond no exchange" is a step's time less that
+of a step whose gradients stay on their rank; processor time is per rank, and less noisy if the machine is busy.
 """
 
 import json
@@ -39,8 +40,10 @@ def ddp_at(rate):
 def rows_of(model, one):
     seconds = {name: median(each) for name, each in one["seconds"].items()}
     dense = next(iter(seconds.values()))  # DDP's own all-reduce is the first
+    alone = {name: 0.0 if name.startswith("Reducer") else seconds["DDP, no exchange"] for name in seconds}
     return [{
-        "model": model, "method": name, "ms per step": ms(value),
+        "model": model, "method": name, "ms per step": ms(value), "beyond no exchange": ms(value - alone[name]),
+        "processor ms": ms(one["busy_seconds"][name]),
         "MB per host": f"{one['bytes_per_host'][name] / 1e6:.2f}", "DDP, Gloo / it": f"{dense / value:.2f}",
     } for name, value in seconds.items()]  # fmt: skip
 

@@ -8,8 +8,12 @@ import json
 import os
 import socket
 import sys
+import time
+from functools import partial
 from pathlib import Path
+from statistics import median
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from measure import comm, everywhere
@@ -19,13 +23,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 from torch_step import turns
 
+from mpicomp import Comm, Reducer
 from mpicomp.simulate.models import named
 from mpicomp.torch import ddp_hook
 
 torch.set_num_threads(1)
 ONE_BUCKET_MB = 1000
 SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")  # of this host's link, headers included
-DENSE, RANK, DENSITY = "DDP, Gloo", 4, 0.01
+DENSE, ALONE, RANK, DENSITY = "DDP, Gloo", "DDP, no exchange", 4, 0.01
 
 
 class Linear(nn.Module):
@@ -38,6 +43,13 @@ class Linear(nn.Module):
 
     def forward(self):
         return sum((weight * slope).sum() for weight, slope in zip(self.weights, self.slopes, strict=True))
+
+
+def no_exchange(_, bucket):
+    """Hook of a step without communication, which the times of all methods contain."""
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
 
 
 def gathered_topk(memories, bucket):
@@ -65,6 +77,7 @@ def hooks(schemes):
     theirs = {
         DENSE: None, "fp16_compress_hook, Gloo": (None, fp16_compress_hook),
         f"powerSGD_hook, rank {RANK}, Gloo": (power, powerSGD_hook), "gathered top-k, Gloo": ({}, gathered_topk),
+        ALONE: (None, no_exchange),
     }  # fmt: skip
     return theirs | {f"ddp_hook {scheme}": (None, ddp_hook(comm, scheme)) for scheme in schemes}
 
@@ -77,11 +90,11 @@ def connect():
 
 
 def main(model, schemes, rounds):
-    """Seconds of steps that take turns, and the bytes that a host's link sent in each."""
+    """Seconds of steps that take turns, processor seconds per rank, and the bytes that a host's link sent."""
     connect()
     generator = torch.Generator().manual_seed(comm.rank)
     slopes = [torch.randn(shape, generator=generator) for _, shape, _ in named(model).layers]
-    methods, models, sent = hooks(schemes), {}, {}
+    methods, models, sent, busy = hooks(schemes), {}, {}, {}
     for name, hook in methods.items():
         # Over Gloo the all-reduces that its callbacks start mix where several buckets are under way: the job aborts.
         one_bucket = ONE_BUCKET_MB if hook and hook[1] is powerSGD_hook else None
@@ -91,19 +104,34 @@ def main(model, schemes, rounds):
             models[name].register_comm_hook(*hook)
 
     def step(name):
-        before = int(SENT.read_text())
         models[name].zero_grad()
         models[name]().backward()
+
+    def measured(name, call):
+        before, start = int(SENT.read_text()), time.process_time()
+        call()
+        busy.setdefault(name, []).append(time.process_time() - start)
         sent.setdefault(name, []).append(int(SENT.read_text()) - before)
 
-    seconds = turns({name: lambda name=name: step(name) for name in methods}, rounds)
-    check(models)
+    calls = {name: partial(step, name) for name in methods}
+    calls |= {f"Reducer {scheme}": step_alone(scheme, slopes) for scheme in schemes if scheme.startswith("scalecom")}
+    seconds = turns({name: partial(measured, name, call) for name, call in calls.items()}, rounds)
+    check({name: model for name, model in models.items() if name != ALONE})
     sent = {name: comm.allreduce(sum(each[-rounds:]) / rounds) / comm.size for name, each in sent.items()}
+    busy = {name: comm.allreduce(median(each[-rounds:])) / comm.size for name, each in busy.items()}
     for _, hook in filter(None, methods.values()):
         if hasattr(hook, "close"):
             hook.close()
     dist.destroy_process_group()
-    return {"seconds": seconds, "bytes_per_host": sent}
+    return {"seconds": seconds, "bytes_per_host": sent, "busy_seconds": busy}
+
+
+def step_alone(scheme, slopes):
+    """A step of a Reducer on one vector of the gradients' length."""
+    reducer = Reducer(Comm(comm), scheme)
+    gradient = torch.cat([slope.ravel() for slope in slopes]).numpy()
+    mean = np.empty_like(gradient)
+    return lambda: reducer.reduce(gradient, out=mean)
 
 
 def check(models):
