@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from operator import index
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,14 @@ class Found(NamedTuple):
     indices: Array
     counts: list[int]
     lams: list[float]
+
+
+class Coded(Protocol):
+    """Values that an operation reads from codes, once they are used; see `Ops.coded`."""
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
 
 
 class Key(NamedTuple):

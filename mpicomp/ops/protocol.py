@@ -11,12 +11,13 @@ vector.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from .arguments import Array, Bounds, Found, Key, Matrices, Moments, Samples, Spans
+from .arguments import Array, Bounds, Coded, Found, Key, Matrices, Moments, Samples, Spans
 
 
 class Ops(Protocol):
@@ -284,6 +285,17 @@ class Ops(Protocol):
 
     def decode_bounded(self, codes: Array, bound: float, divisor: int, out: Array) -> None:
         """``out`` = the stream's values / ``divisor``; refuses any bytes but exactly those of a stream."""
+
+    # ---- coded values, which these operations decode on the way
+
+    def coded(self, operation: str, arguments: dict[str, object], n: int, dtype: np.dtype) -> Coded:
+        """Return the ``n`` values that ``operation(**arguments, out=out)`` of this list would write."""
+
+    def coded_mean(self, coded: Iterable[Array | Coded], factor: float, plus: Array | None, out: Array) -> None:
+        """``out = (0 + all coded values, one after the other) * factor + plus``."""
+
+    def coded_update(self, memory: Array, grad: Array, sent: Array | Coded, first: int, beta: float) -> None:
+        """``dense_update`` with the elements of ``sent`` from ``first`` on, a multiple of 8."""
 
     # ---- random numbers: element e of the stream of a key is the same on every device
 

@@ -10,7 +10,7 @@ from .._util.partition import chunk_count, pieces
 from ..comm.interfaces import Request
 from ..types import Array, overlap
 from .interfaces import StepContext
-from .values import Place
+from .values import Compensated, Place
 
 # A dense vector on the host goes in equal parts of at most about so many bytes, each an all-reduce of its own: long
 # enough for a ring over hosts to be near its best, short enough that copies hide. They begin at multiples of ALIGNED.
@@ -61,6 +61,14 @@ def mean_of_values(values: Array, target: Array, ctx: StepContext) -> Array:
         ctx.comm.allreduce_in_place(target, ctx.algorithm, factor=factor)
     else:
         ctx.comm.allreduce_from(values, target, ctx.algorithm, factor)
+    return target
+
+
+def room_for_mean(key: str, us: list[Compensated], ctx: StepContext) -> Array:
+    """An array for a dense mean that may be written while ``us`` are still read: the caller's if possible."""
+    target = ctx.target
+    if target is None or ctx.codec.may_overflow(ctx.dtype) or any(overlap(target, u.gradient) for u in us):
+        return ctx.scratch.array(key, ctx.n, ctx.dtype)
     return target
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from ..comm.interfaces import Communicator, Request
-from ..ops.arguments import Key
+from ..ops.arguments import Coded, Key
 from ..ops.protocol import Ops
 from ..types import Array
 from .options import Option
@@ -384,6 +384,10 @@ class Codec(Part, Protocol):
     @abstractmethod
     def decode(self, codes: Array, place: Place, ctx: StepContext) -> Array:
         """Values that a receiver reads from codes, also given as bytes."""
+
+    def coded(self, codes: Array, place: Place, ctx: StepContext) -> Array | Coded:
+        """Values that a receiver reads, which operations on coded values may decode on the way."""
+        return self.decode(codes, place, ctx)
 
     def decode_into(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
         """Write what a receiver reads into ``values``."""

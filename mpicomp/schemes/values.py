@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from ..ops.arguments import Coded
 from ..ops.protocol import Ops
 from ..types import Array, overlap
 
@@ -78,14 +79,40 @@ class Compensated(NamedTuple):
         return values, ops.gather_counted(self.memory, self.gradient, indices, values, limit)
 
 
-class Sent(NamedTuple):
+class Sent:
     """The values of one worker on the wire, as the receivers decode them; the rest of u stays in its memory.
 
-    ``indices`` is ascending, or None where every coordinate was sent.
+    Parameters
+    ----------
+    indices : array or None
+        Ascending; None where every coordinate was sent.
+    values : array, or callable
+        The values, or a function that decodes them if they are asked for.
+    coded : sequence of (int, array or Coded)
+        Where every coordinate was sent: each part's first element and its values, for operations that decode them.
     """
 
-    indices: Array | None
-    values: Array
+    def __init__(self, indices: Array | None, values: Array | Callable[[], Array],
+                 coded: Sequence[tuple[int, Array | Coded]] = ()) -> None:
+        self.indices, self._values, self._coded = indices, values, coded
+
+    @property
+    def values(self) -> Array:
+        if callable(self._values):
+            self._values = self._values()
+        return self._values
+
+    @property
+    def coded(self) -> Sequence[tuple[int, Array | Coded]]:
+        """The first element of each part and its values, if every coordinate was sent."""
+        return self._coded or [(0, self.values)]
+
+    def span(self, start: int, stop: int) -> Array | Coded:
+        """The values of a part, or of any other elements if every coordinate was sent."""
+        for first, values in self.coded:
+            if (first, first + values.size) == (start, stop):
+                return values
+        return self.values[start:stop]
 
     def taken_from(self, x: Array, ops: Ops) -> Array:
         """``x`` less what was sent, in place."""

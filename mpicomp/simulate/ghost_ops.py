@@ -6,15 +6,16 @@ Costs that depend on the elements themselves are assumed, see ``GhostOps``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.arguments import Bounds, Moments, Samples
+from ..ops.arguments import Array, Bounds, Coded, Moments, Samples
 from ..ops.arguments import Key as RandomKey
+from ..ops.coded import Needed, Reading, coded_mean_by, coded_update_by
 from ..ops.host import PIECE, index_dtype, vouch
 from ..ops.protocol import Ops
 from ..ops.search import exponential_in, normal_in, sampled_in
@@ -123,9 +124,10 @@ class GhostOps:
 
     def _count(self, kernel: str, place: int | None, *arguments: object, **options: object) -> None:
         if place is None:
-            self.work(kernel, max(one.size for one in arguments if isinstance(one, (Ghost, np.ndarray))))
+            self.work(kernel, max(one.size for one in (*arguments, *options.values())
+                                  if isinstance(one, (Ghost, np.ndarray))))
         else:
-            self.work(kernel, cast(Sized, arguments[place]).size)
+            self.work(kernel, cast(Sized, options.get("out") or arguments[place]).size)
 
     def copied(self, ghost: S) -> S:
         self.work("copy", ghost.size)
@@ -260,6 +262,15 @@ class GhostOps:
     def encode_natural(self, x: Ghost, bounds: np.ndarray, first: int, key: RandomKey, message: Ghost) -> None:
         self.work("group_norms", x.size)
         self.work("pack_natural", x.size)
+
+    def coded(self, operation: str, arguments: dict[str, object], n: int, dtype: np.dtype) -> Reading:
+        return Reading(getattr(self, operation), arguments, n, dtype)
+
+    def coded_mean(self, coded: Iterable[Array | Coded], factor: float, plus: Array | None, out: Array) -> None:
+        coded_mean_by(cast(Needed, self), coded, factor, plus, out)
+
+    def coded_update(self, memory: Array, grad: Array, sent: Array | Coded, first: int, beta: float) -> None:
+        coded_update_by(cast(Needed, self), memory, grad, sent, first, beta)
 
     # -- sketches: a pass over the vector for each of their rows, or columns of random signs
 

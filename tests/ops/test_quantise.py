@@ -543,6 +543,54 @@ def test_units(ops, unit):
                 call(implementation)
 
 
+def coded_values(ops, n, dtype):
+    """Every kind of coded values, and an array."""
+    rng = np.random.default_rng(n)
+    bounds = ops.group_bounds(np.unique(np.int64([0, *rng.integers(n + 1, size=7), n])) if n else np.int64([0, 0]))
+    low, high = rng.random((2, bounds.size - 1)).astype(dtype)
+    bits, message = rng.integers(256, size=(n + 7) // 8).astype(np.uint8), np.zeros(n + 2, np.uint8)
+    packed, x = np.zeros((n + 1) // 2, np.uint8), rng.standard_normal(n).astype(dtype)
+    oracle.pack_levels(x, np.int64([0, n]), np.ones(1, dtype), 7, 4, 0, KEY, packed)
+    oracle.encode_natural(x, np.int64([0, n]), 0, KEY, message)
+    for operation, arguments in (
+        ("unpack_signs", {"packed": bits, "bounds": bounds, "negative": -low, "positive": high}),
+        ("unpack_signs", {"packed": bits, "bounds": bounds, "negative": None, "positive": high}),
+        ("unpack_levels", {"packed": packed, "bounds": bounds, "scales": high, "levels": 7, "width": 4}),
+        ("decode_natural", {"message": message, "known": True}),
+        ("unpack_natural", {"packed": message[2:], "top": 3}),
+        ("dequantise", {"codes": rng.integers(-99, 99, n).astype(np.int16), "unit": 0.3}),
+    ):
+        yield ops.coded(operation, arguments, n, np.dtype(dtype))
+    yield x
+
+
+@pytest.mark.parametrize("n", (*SIZES, LONG))
+@pytest.mark.parametrize("dtype", REALS)
+def test_coded_values(ops, rng, dtype, n):
+    grad, memory, start = vector(rng, n, dtype), vector(rng, n, dtype), n // 16 * 8
+    for plus in (None, grad):
+        out, expected = np.full(n, 7, dtype), np.zeros(n, dtype)
+        ops.coded_mean(iter(list(coded_values(ops, n, dtype))), 1 / 3, plus, out)
+        oracle.coded_mean(coded_values(oracle, n, dtype), 1 / 3, plus, expected)
+        assert_same(out, expected)
+    for one, other in zip(coded_values(ops, n, dtype), coded_values(oracle, n, dtype), strict=True):
+        out, expected = memory[start:].copy(), memory[start:].copy()
+        ops.coded_update(out, grad[start:].copy(), one, start, 0.3)
+        oracle.coded_update(expected, grad[start:], other, start, 0.3)
+        assert_same(out, expected)
+
+
+def test_coded_mean_begins_with_zero(ops):
+    out = np.ones(3, np.float32)
+    ops.coded_mean([np.float32([-0.0] * 3)], 1.0, None, out)
+    assert not np.signbit(out).any()
+
+
+def test_coded_update_begins_at_a_whole_byte(ops):
+    with pytest.raises(InvalidArgument, match="first must be a multiple of 8, got 3"):
+        ops.coded_update(X.copy(), X, np.zeros(20, np.float32), 3, 1.0)
+
+
 def test_lengths_and_dtypes(ops):
     one, codes, wide = SCALES[:1], np.zeros(9, np.int8), np.ones(2)
     for call, match in (

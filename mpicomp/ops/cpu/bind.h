@@ -17,6 +17,7 @@ void bind_union(py::module_& m);
 void bind_lists(py::module_& m);
 void bind_low_rank(py::module_& m);
 void bind_quantise(py::module_& m);
+void bind_coded(py::module_& m);
 void bind_natural(py::module_& m);
 void bind_norms(py::module_& m);
 void bind_signs(py::module_& m);

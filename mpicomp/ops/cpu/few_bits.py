@@ -27,12 +27,6 @@ def limit_norms(x: np.ndarray, bounds: np.ndarray, factor: float, out: np.ndarra
         np.minimum(out, limits.astype(out.dtype), out=out)
 
 
-def unpack_signs(packed: np.ndarray, bounds: np.ndarray, negative: np.ndarray | None, positive: np.ndarray,
-                 out: np.ndarray) -> None:
-    """Each entry becomes its group's ``positive`` where its bit is 1, else its ``negative`` (None: minus the other)."""
-    _cpu.unpack_two_values(packed, bounds, -positive if negative is None else negative, positive, out)
-
-
 def encode_natural(x: np.ndarray, bounds: np.ndarray, first: int, key: Key, message: np.ndarray) -> None:
     """A ``message`` of bytes: the exponent of the largest power of two, then a byte per value."""
     largest, codes = np.empty(1, x.dtype), message[2:]
@@ -43,15 +37,6 @@ def encode_natural(x: np.ndarray, bounds: np.ndarray, first: int, key: Key, mess
     else:
         limit = x.dtype.type(2.0**top)
         _cpu.pack_natural(np.clip(x, -limit, limit) if largest[0] > limit else x, top, first, key, codes)
-
-
-def decode_natural(message: np.ndarray, out: np.ndarray, known: bool = False) -> None:
-    """Values of ``encode_natural``'s message, NaN if any was not finite; refuses any other head."""
-    top = int(message[:2].view(HEAD)[0])
-    if top == NOT_FINITE:
-        out[:] = np.nan
-    else:
-        _cpu.unpack_natural(message[2:], top, out)
 
 
 def _top_of(largest: float, dtype: np.dtype) -> int:

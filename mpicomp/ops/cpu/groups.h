@@ -26,8 +26,14 @@ inline Groups groups_of(const py::array& bounds, std::size_t n) {
     return {b.data, b.n - 1};
 }
 
+// The group that element i is in.
+inline std::size_t group_at(Groups groups, std::size_t i) {
+    const auto* after = std::upper_bound(groups.bounds, groups.bounds + groups.count + 1, static_cast<std::int64_t>(i));
+    return static_cast<std::size_t>(after - groups.bounds) - 1;
+}
+
 // Gives every element of [begin, end) its group's value: values[i - begin] = value_of(group of i). `group` holds the
-// place between calls for neighbouring ranges; it begins as 0.
+// place between calls for neighbouring ranges; it begins as group_at(begin).
 template <class T, class ValueOf>
 KERNEL void expand(Groups groups, std::size_t* group, std::size_t begin, std::size_t end, ValueOf value_of, T* values) {
     for (std::size_t i = begin; i < end;) {

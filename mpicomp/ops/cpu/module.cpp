@@ -43,6 +43,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_lists(m);
     bind_low_rank(m);
     bind_quantise(m);
+    bind_coded(m);
     bind_natural(m);
     bind_norms(m);
     bind_signs(m);

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "bind.h"
+#include "coded.h"
 #include "philox.h"
 #include "real.h"
 
@@ -47,6 +48,18 @@ KERNEL void dequantise(const C* codes, std::size_t n, T unit, T* out) {
     for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<T>(codes[i]) * unit;
 }
 
+template <class T, class C>
+class Multiples : public Values<T> {
+    const C* codes_;
+    T unit_;
+
+public:
+    Multiples(View<const C> codes, T unit) : Values<T>(codes.n), codes_(codes.data), unit_(unit) {}
+    void read(std::size_t begin, std::size_t end, T* out) const override {
+        dispatch<dequantise<T, C>>(codes_ + begin, end - begin, unit_, out);
+    }
+};
+
 void require_unit(double unit) {
     if (!(unit > 0 && unit < std::numeric_limits<double>::infinity()))
         throw InvalidArgument("unit must be a positive number, got " + py::str(py::float_(unit)).cast<std::string>());
@@ -70,6 +83,20 @@ bool quantise(View<const T> x, double unit, std::int64_t first, const py::object
 
 }  // namespace
 
+template <class T>
+Source<T> values_of_integers(std::size_t n, const py::array& codes, double unit) {
+    require_unit(unit);
+    Source<T> values;
+    visit_codes(codes, [&](auto code) {
+        using C = decltype(code);
+        values = std::make_unique<Multiples<T, C>>(input<C>(codes, "codes", n), static_cast<T>(unit));
+    });
+    return values;
+}
+
+template Source<float> values_of_integers(std::size_t, const py::array&, double);
+template Source<double> values_of_integers(std::size_t, const py::array&, double);
+
 void bind_quantise(py::module_& m) {
     m.def("quantise", [](const py::array& x, double unit, std::int64_t first, const py::object& key, py::array codes,
                          const py::object&) {
@@ -91,16 +118,8 @@ void bind_quantise(py::module_& m) {
        "codes = floor(x * (1/unit) + uniform), or rounded to nearest even without a key.");
 
     m.def("dequantise", [](const py::array& codes, double unit, py::array out) {
-        require_unit(unit);
-        visit_real(out, "out", [&](auto zero) {
-            visit_codes(codes, [&](auto code) {
-                using T = decltype(zero);
-                using C = decltype(code);
-                const auto to = output<T>(out, "out");
-                const auto from = input<C>(codes, "codes", to.n);
-                py::gil_scoped_release release;
-                dispatch<dequantise<T, C>>(from.data, from.n, static_cast<T>(unit), to.data);
-            });
+        write_values(out, [&](auto zero, std::size_t n) {
+            return values_of_integers<decltype(zero)>(n, codes, unit);
         });
     }, py::arg("codes"), py::arg("unit"), py::arg("out"), "out = codes * unit, both rounded to out's precision first.");
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "bind.h"
+#include "coded.h"
 #include "groups.h"
 #include "philox.h"
 #include "real.h"
@@ -80,20 +81,35 @@ KERNEL void pack_levels(const T* x, std::size_t n, Groups groups, const T* scale
 }
 
 template <class T, int width>
-KERNEL void unpack_levels(const std::uint8_t* packed, Groups groups, const T* scales, T levels, T* out,
-                          std::size_t n) {
+KERNEL void unpack_levels(const std::uint8_t* packed, Groups groups, std::size_t group, const T* scales, T levels,
+                          std::size_t first, std::size_t last, T* out) {
     alignas(64) T unit[block];
     alignas(64) Code<width> codes[block];
-    std::size_t group = 0;
     const auto middle = static_cast<std::int32_t>(levels);
     const auto unit_of = [=](std::size_t g) KERNEL_LAMBDA { return scales[g] / levels; };
-    for (std::size_t begin = 0; begin < n; begin += block) {
-        const std::size_t length = std::min(block, n - begin);
-        expand(groups, &group, begin, begin + length, unit_of, unit);
+    for (std::size_t begin = first; begin < last; begin += block) {
+        const std::size_t end = std::min(last, begin + block), length = end - begin;
+        expand(groups, &group, begin, end, unit_of, unit);
         unpack<width>(packed + packed_bytes(begin, width), packed_bytes(length, width), codes);
-        for (std::size_t i = 0; i < length; ++i) out[begin + i] = static_cast<T>(codes[i] - middle) * unit[i];
+        for (std::size_t i = 0; i < length; ++i) out[begin - first + i] = static_cast<T>(codes[i] - middle) * unit[i];
     }
 }
+
+template <class T, int width>
+class Levels : public Values<T> {
+    const std::uint8_t* packed_;
+    Groups groups_;
+    const T* scales_;
+    T levels_;
+
+public:
+    Levels(std::size_t n, const std::uint8_t* packed, Groups groups, const T* scales, T levels)
+        : Values<T>(n), packed_(packed), groups_(groups), scales_(scales), levels_(levels) {}
+    void read(std::size_t begin, std::size_t end, T* out) const override {
+        dispatch<unpack_levels<T, width>>(packed_, groups_, group_at(groups_, begin), scales_, levels_, begin, end,
+                                          out);
+    }
+};
 
 // Calls f(integral_constant of width), once width and levels are known to fit.
 template <class F>
@@ -109,6 +125,25 @@ void with_width(std::int64_t levels, std::int64_t width, F&& f) {
 }
 
 }  // namespace
+
+template <class T>
+Source<T> values_of_levels(std::size_t n, const py::array& packed, const py::array& bounds, const py::array& scales,
+                           std::int64_t levels, std::int64_t width) {
+    Source<T> values;
+    with_width(levels, width, [&](auto bits) {
+        constexpr int size = decltype(bits)::value;
+        const auto from = input<std::uint8_t>(packed, "packed", packed_bytes(n, size));
+        const Groups groups = groups_of(bounds, n);
+        const auto s = input<T>(scales, "scales", groups.count);
+        values = std::make_unique<Levels<T, size>>(n, from.data, groups, s.data, static_cast<T>(levels));
+    });
+    return values;
+}
+
+template Source<float> values_of_levels(std::size_t, const py::array&, const py::array&, const py::array&,
+                                        std::int64_t, std::int64_t);
+template Source<double> values_of_levels(std::size_t, const py::array&, const py::array&, const py::array&,
+                                         std::int64_t, std::int64_t);
 
 void bind_levels(py::module_& m) {
     m.def("pack_levels", [](const py::array& x, const py::array& bounds, const py::array& scales, std::int64_t levels,
@@ -133,17 +168,8 @@ void bind_levels(py::module_& m) {
 
     m.def("unpack_levels", [](const py::array& packed, const py::array& bounds, const py::array& scales,
                               std::int64_t levels, std::int64_t width, py::array out) {
-        visit_real(out, "out", [&](auto zero) {
-            with_width(levels, width, [&](auto bits) {
-                using T = decltype(zero);
-                const auto to = output<T>(out, "out");
-                const auto from = input<std::uint8_t>(packed, "packed", packed_bytes(to.n, bits));
-                const Groups groups = groups_of(bounds, to.n);
-                const auto s = input<T>(scales, "scales", groups.count);
-                py::gil_scoped_release release;
-                dispatch<unpack_levels<T, decltype(bits)::value>>(from.data, groups, s.data, static_cast<T>(levels),
-                                                                  to.data, to.n);
-            });
+        write_values(out, [&](auto zero, std::size_t n) {
+            return values_of_levels<decltype(zero)>(n, packed, bounds, scales, levels, width);
         });
     }, py::arg("packed"), py::arg("bounds"), py::arg("scales"), py::arg("levels"), py::arg("width"), py::arg("out"),
        "out = (code - levels) * (scale / levels).");

@@ -1,9 +1,13 @@
 // Natural compression: stochastic rounding to powers of two, one byte an entry.
 #include "bind.h"
+#include "coded.h"
 #include "philox.h"
 #include "real.h"
 
 namespace {
+
+constexpr std::size_t head_bytes = sizeof(std::int16_t);  // of a message: the exponent of the largest power
+constexpr int not_finite = std::numeric_limits<std::int16_t>::max();  // as a head: there was NaN or infinity
 
 template <class T>
 struct Format {
@@ -59,6 +63,22 @@ KERNEL void unpack_natural(const std::uint8_t* packed, int top, T* out, std::siz
 }
 
 template <class T>
+class Powers : public Values<T> {
+    const std::uint8_t* packed_;
+    int top_;
+
+public:
+    Powers(View<const std::uint8_t> packed, std::int64_t top)
+        : Values<T>(packed.n), packed_(packed.data), top_(static_cast<int>(top)) {}
+    void read(std::size_t begin, std::size_t end, T* out) const override {
+        if (top_ == not_finite)
+            std::fill(out, out + (end - begin), std::numeric_limits<T>::quiet_NaN());
+        else
+            dispatch<unpack_natural<T>>(packed_ + begin, top_, out, end - begin);
+    }
+};
+
+template <class T>
 void require_top(std::int64_t top) {
     if (top < Format<T>::lowest_top || top > Format<T>::highest_top)
         throw InvalidArgument("top must be in [" + std::to_string(Format<T>::lowest_top) + ", " +
@@ -67,6 +87,26 @@ void require_top(std::int64_t top) {
 }
 
 }  // namespace
+
+template <class T>
+Source<T> values_of_powers(std::size_t n, const py::array& packed, std::int64_t top) {
+    require_top<T>(top);
+    return std::make_unique<Powers<T>>(input<std::uint8_t>(packed, "packed", n), top);
+}
+
+template <class T>
+Source<T> values_of_message(std::size_t n, const py::array& message) {
+    const auto bytes = input<std::uint8_t>(message, "message", head_bytes + n);
+    std::int16_t top;
+    std::memcpy(&top, bytes.data, head_bytes);
+    if (top != not_finite) require_top<T>(top);
+    return std::make_unique<Powers<T>>(View<const std::uint8_t>{bytes.data + head_bytes, n}, top);
+}
+
+template Source<float> values_of_powers(std::size_t, const py::array&, std::int64_t);
+template Source<double> values_of_powers(std::size_t, const py::array&, std::int64_t);
+template Source<float> values_of_message(std::size_t, const py::array&);
+template Source<double> values_of_message(std::size_t, const py::array&);
 
 void bind_natural(py::module_& m) {
     m.def("pack_natural", [](const py::array& x, std::int64_t top, std::int64_t first, const py::object& key,
@@ -89,13 +129,13 @@ void bind_natural(py::module_& m) {
        "Stochastic rounding to powers of two, a byte each: the sign, and c = 1 .. 127 for 2^(top - 127 + c) or 0.");
 
     m.def("unpack_natural", [](const py::array& packed, std::int64_t top, py::array out) {
-        visit_real(out, "out", [&](auto zero) {
-            using T = decltype(zero);
-            require_top<T>(top);
-            const auto to = output<T>(out, "out");
-            const auto from = input<std::uint8_t>(packed, "packed", to.n);
-            py::gil_scoped_release release;
-            dispatch<unpack_natural<T>>(from.data, static_cast<int>(top), to.data, to.n);
-        });
+        write_values(out, [&](auto zero, std::size_t n) { return values_of_powers<decltype(zero)>(n, packed, top); });
     }, py::arg("packed"), py::arg("top"), py::arg("out"), "The numbers that pack_natural's codes stand for.");
+
+    m.def("decode_natural", [](const py::array& message, py::array out, bool) {
+        write_values(out, [&](auto zero, std::size_t n) {
+            return values_of_message<decltype(zero)>(n, message);
+        });
+    }, py::arg("message"), py::arg("out"), py::arg("known") = false,
+       "Values of encode_natural's message, NaN if any was not finite; refuses any other head.");
 }

@@ -1,5 +1,6 @@
 // One bit an entry: its sign.
 #include "bind.h"
+#include "coded.h"
 #include "groups.h"
 #include "real.h"
 
@@ -32,22 +33,54 @@ KERNEL void expand_bits(const std::uint8_t* packed, std::size_t bytes, B* masks)
         for (int bit = 0; bit < 8; ++bit) masks[8 * at + bit] = packed[at] & (1 << bit) ? -1 : 0;
 }
 
+// No `negative`: minus `positive`.
 template <class T>
-KERNEL void unpack_signs(const std::uint8_t* packed, Groups groups, const T* negative, const T* positive, T* out,
-                         std::size_t n) {
+KERNEL void unpack_signs(const std::uint8_t* packed, Groups groups, std::size_t group, const T* negative,
+                         const T* positive, std::size_t first, std::size_t last, T* out) {
     alignas(64) T below[block], above[block];
     alignas(64) Bits<T> masks[block];
-    std::size_t negative_group = 0, positive_group = 0;
-    for (std::size_t begin = 0; begin < n; begin += block) {
-        const std::size_t length = std::min(block, n - begin), end = begin + length;
+    std::size_t negative_group = group, positive_group = group;
+    for (std::size_t begin = first; begin < last; begin += block) {
+        const std::size_t end = std::min(last, begin + block), length = end - begin;
         expand_bits(packed + begin / 8, (length + 7) / 8, masks);
-        expand(groups, &negative_group, begin, end, [=](std::size_t g) KERNEL_LAMBDA { return negative[g]; }, below);
         expand(groups, &positive_group, begin, end, [=](std::size_t g) KERNEL_LAMBDA { return positive[g]; }, above);
-        for (std::size_t i = 0; i < length; ++i) out[begin + i] = masks[i] ? above[i] : below[i];
+        if (negative)
+            expand(groups, &negative_group, begin, end, [=](std::size_t g) KERNEL_LAMBDA { return negative[g]; }, below);
+        else
+            for (std::size_t i = 0; i < length; ++i) below[i] = -above[i];
+        for (std::size_t i = 0; i < length; ++i) out[begin - first + i] = masks[i] ? above[i] : below[i];
     }
 }
 
+template <class T>
+class Signs : public Values<T> {
+    const std::uint8_t* packed_;
+    Groups groups_;
+    const T *negative_, *positive_;
+
+public:
+    Signs(std::size_t n, const std::uint8_t* packed, Groups groups, const T* negative, const T* positive)
+        : Values<T>(n), packed_(packed), groups_(groups), negative_(negative), positive_(positive) {}
+    void read(std::size_t begin, std::size_t end, T* out) const override {
+        dispatch<unpack_signs<T>>(packed_, groups_, group_at(groups_, begin), negative_, positive_, begin, end, out);
+    }
+};
+
 }  // namespace
+
+template <class T>
+Source<T> values_of_signs(std::size_t n, const py::array& packed, const py::array& bounds, const py::object& negative,
+                          const py::array& positive) {
+    const auto from = input<std::uint8_t>(packed, "packed", (n + 7) / 8);
+    const Groups groups = groups_of(bounds, n);
+    const T* below = optional_input<T>(negative, "negative", groups.count);
+    return std::make_unique<Signs<T>>(n, from.data, groups, below, input<T>(positive, "positive", groups.count).data);
+}
+
+template Source<float> values_of_signs(std::size_t, const py::array&, const py::array&, const py::object&,
+                                       const py::array&);
+template Source<double> values_of_signs(std::size_t, const py::array&, const py::array&, const py::object&,
+                                        const py::array&);
 
 void bind_signs(py::module_& m) {
     m.def("pack_signs", [](const py::array& x, py::array out) {
@@ -60,18 +93,11 @@ void bind_signs(py::module_& m) {
         });
     }, py::arg("x"), py::arg("out"), "One bit an entry, little-endian: 1 where the sign bit of x is not set.");
 
-    m.def("unpack_two_values", [](const py::array& packed, const py::array& bounds, const py::array& negative,
+    m.def("unpack_signs", [](const py::array& packed, const py::array& bounds, const py::object& negative,
                              const py::array& positive, py::array out) {
-        visit_real(out, "out", [&](auto zero) {
-            using T = decltype(zero);
-            const auto to = output<T>(out, "out");
-            const auto from = input<std::uint8_t>(packed, "packed", (to.n + 7) / 8);
-            const Groups groups = groups_of(bounds, to.n);
-            const auto below = input<T>(negative, "negative", groups.count);
-            const auto above = input<T>(positive, "positive", groups.count);
-            py::gil_scoped_release release;
-            dispatch<unpack_signs<T>>(from.data, groups, below.data, above.data, to.data, to.n);
+        write_values(out, [&](auto zero, std::size_t n) {
+            return values_of_signs<decltype(zero)>(n, packed, bounds, negative, positive);
         });
-    }, py::arg("packed"), py::arg("bounds"), py::arg("negative"), py::arg("positive"), py::arg("out"),
-       "Each entry becomes its group's positive where its bit is 1, else its negative.");
+    }, py::arg("packed"), py::arg("bounds"), py::arg("negative").none(true), py::arg("positive"), py::arg("out"),
+       "Each entry becomes its group's positive where its bit is 1, else its negative (None: minus positive).");
 }

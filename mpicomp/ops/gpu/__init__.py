@@ -9,6 +9,7 @@ from ..host import index_dtype as index_dtype
 from .base import *
 from .bounded import *
 from .chunks import *
+from .coded import *
 from .cuda_runtime import to_host as to_host
 from .lists import *
 from .low_rank import *

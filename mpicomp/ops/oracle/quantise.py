@@ -6,7 +6,9 @@ end. Where rounding is stochastic, entry i uses element ``first + i`` of the str
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from ..arguments import (
     HEAD,
     NOT_FINITE,
     Array,
+    Coded,
     Key,
     require_codes,
     require_levels,
@@ -24,6 +27,7 @@ from ..arguments import (
     require_unit,
 )
 from .random import uniform
+from .selection import dense_update
 
 
 def group_norms(x: Array, bounds: Array, kind: str, out: Array) -> None:
@@ -178,6 +182,47 @@ def decode_natural(message: Array, out: Array, known: bool = False) -> None:
         out[:] = np.nan
     else:
         unpack_natural(message[2:], top, out)
+
+
+class CodedValues(NamedTuple):
+    """The ``size`` values that ``read(**arguments, out=out)`` writes."""
+
+    read: Callable[..., None]
+    arguments: dict[str, object]
+    size: int
+
+
+def coded(operation: str, arguments: dict[str, object], n: int, dtype: np.dtype) -> CodedValues:
+    """What ``operation(**arguments, out=out)`` of this module would write into ``n`` elements."""
+    return CodedValues(globals()[operation], arguments, n)
+
+
+def coded_mean(coded: Iterable[Array | Coded], factor: float, plus: Array | None, out: Array) -> None:
+    """``out`` = 0, to which all values are added one after the other; then times ``factor``, then plus ``plus``.
+
+    Every result is rounded to out's precision.
+    """
+    total = np.zeros_like(out)
+    for one in coded:
+        total += _decoded(one, out.dtype)
+    out[:] = total * out.dtype.type(factor)
+    if plus is not None:
+        out += plus
+
+
+def coded_update(memory: Array, grad: Array, sent: Array | Coded, first: int, beta: float) -> None:
+    """``dense_update`` with the elements of ``sent`` from ``first`` on, a multiple of 8."""
+    if first % 8:
+        raise InvalidArgument(f"first must be a multiple of 8, got {first}")
+    dense_update(memory, grad, _decoded(sent, grad.dtype)[first : first + grad.size], beta)
+
+
+def _decoded(one: Array | Coded, dtype: np.dtype) -> Array:
+    if not isinstance(one, CodedValues):
+        return cast(Array, one)
+    values = np.empty(one.size, dtype)
+    one.read(**one.arguments, out=values)
+    return values
 
 
 def _groups(x: Array, bounds: Array) -> list[Array]:

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ...errors import CorruptMessage
+from ...ops.arguments import Coded
 from ...types import Array
 from ..interfaces import Codec, StepContext
 from ..values import Place
@@ -32,6 +33,23 @@ class InPlace(Codec, Protocol):
             self.write(values, codes, place, ctx)
         else:  # a class of one's own, made from one of these
             super().decode_into(values, codes, place, ctx)
+
+
+class Streamed(InPlace, Protocol):
+    """A codec whose values one operation reads: decoded in place, or where they are used."""
+
+    @abstractmethod
+    def reading(self, codes: Array, place: Place, ctx: StepContext) -> tuple[str, dict[str, object]]:
+        """The operation's name, and its arguments but for ``out``."""
+
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        operation, arguments = self.reading(codes, place, ctx)
+        getattr(ctx.ops, operation)(**arguments, out=values)
+
+    def coded(self, codes: Array, place: Place, ctx: StepContext) -> Array | Coded:
+        if type(self).decode is not InPlace.decode:
+            return super().coded(codes, place, ctx)
+        return ctx.ops.coded(*self.reading(codes, place, ctx), place.size, ctx.dtype)
 
 
 def first_number(place: Place) -> int:

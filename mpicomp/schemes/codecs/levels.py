@@ -9,7 +9,7 @@ from ..interfaces import StepContext
 from ..options import Option
 from ..values import Place
 from . import _groups
-from ._common import BYTE, InPlace, first_number, packed_bytes, split
+from ._common import BYTE, Streamed, first_number, packed_bytes, split
 
 WIDTHS = (2, 4, 8, 16)  # bits of a code
 OPTIONS = (
@@ -21,7 +21,7 @@ OPTIONS = (
 )
 
 
-class Levels(InPlace):
+class Levels(Streamed):
     """Each magnitude becomes one of ``levels`` + 1 equally spaced parts of its bucket's norm, up or down at random.
 
     Unbiased: the expectation of what is decoded is the value. A value is off by less than scale / levels.
@@ -58,10 +58,11 @@ class Levels(InPlace):
                              ctx.key(place.worker), packed)
         return message
 
-    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+    def reading(self, codes: Array, place: Place, ctx: StepContext) -> tuple[str, dict[str, object]]:
         bounds = _groups.bounds_by_length(self.bucket, place, ctx)
         scales, packed = split(codes, [bounds.size - 1], ctx.dtype)
-        ctx.ops.unpack_levels(packed, bounds, scales, self.levels, self.width, values)
+        return "unpack_levels", {"packed": packed, "bounds": bounds, "scales": scales, "levels": self.levels,
+                                 "width": self.width}
 
     def nbytes(self, count: int, itemsize: int) -> int:
         """The length of a message of ``count`` values."""

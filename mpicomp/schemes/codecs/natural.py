@@ -6,12 +6,12 @@ from ...types import Array
 from ..interfaces import StepContext
 from ..values import Place
 from . import _groups
-from ._common import BYTE, InPlace, first_number, require_bytes
+from ._common import BYTE, Streamed, first_number, require_bytes
 
 HEAD_BYTES = 2
 
 
-class Natural(InPlace):
+class Natural(Streamed):
     """Each magnitude becomes the power of two below or above it at random: unbiased, variance at most 1/8 of x^2.
 
     Message: the exponent of the largest power (2 bytes), then a byte per value: its sign and one of 127 powers, or 0.
@@ -35,6 +35,7 @@ class Natural(InPlace):
         ctx.ops.encode_natural(values, bounds, first_number(place), ctx.key(place.worker), message)
         return message
 
-    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+    def reading(self, codes: Array, place: Place, ctx: StepContext) -> tuple[str, dict[str, object]]:
         require_bytes(codes, HEAD_BYTES + place.size)
-        ctx.ops.decode_natural(codes, values, self._made.get((place.worker, place.start)) is codes)
+        known = self._made.get((place.worker, place.start)) is codes
+        return "decode_natural", {"message": codes, "known": known}

@@ -7,10 +7,10 @@ from ..interfaces import StepContext
 from ..options import Option
 from ..values import Place
 from . import _groups
-from ._common import BYTE, InPlace, packed_bytes, split
+from ._common import BYTE, Streamed, packed_bytes, split
 
 
-class OneBit(InPlace):
+class OneBit(Streamed):
     """The sign of each value; receivers read the mean of its column's negative values, or of its others.
 
     A column is the weights of one output unit: a tensor of shape (out, ...) has ``out`` of them, a vector is one; of
@@ -38,10 +38,10 @@ class OneBit(InPlace):
         ctx.ops.pack_signs(values, bits)
         return message
 
-    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+    def reading(self, codes: Array, place: Place, ctx: StepContext) -> tuple[str, dict[str, object]]:
         bounds = self._bounds(place, ctx)
         negative, positive, bits = split(codes, [bounds.size - 1] * 2, ctx.dtype)
-        ctx.ops.unpack_signs(bits, bounds, negative, positive, values)
+        return "unpack_signs", {"packed": bits, "bounds": bounds, "negative": negative, "positive": positive}
 
     def _bounds(self, place: Place, ctx: StepContext) -> Array:
         return _groups.bounds_by(("columns", self.column),

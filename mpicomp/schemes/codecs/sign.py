@@ -6,10 +6,10 @@ from ...types import Array
 from ..interfaces import StepContext
 from ..values import Place
 from . import _groups
-from ._common import BYTE, InPlace, packed_bytes, split
+from ._common import BYTE, Streamed, packed_bytes, split
 
 
-class Sign(InPlace):
+class Sign(Streamed):
     """The sign of each value times the mean magnitude of its tensor's values.
 
     Message: one scale per tensor, then one bit per value.
@@ -32,7 +32,7 @@ class Sign(InPlace):
         ctx.ops.pack_signs(values, bits)
         return message
 
-    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+    def reading(self, codes: Array, place: Place, ctx: StepContext) -> tuple[str, dict[str, object]]:
         bounds = _groups.bounds_by_tensor(place, ctx)
         scales, bits = split(codes, [bounds.size - 1], ctx.dtype)
-        ctx.ops.unpack_signs(bits, bounds, None, scales, values)
+        return "unpack_signs", {"packed": bits, "bounds": bounds, "negative": None, "positive": scales}

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...ops.arguments import Coded
 from ...types import Array
 from ..interfaces import StepContext
 from ..options import Option
 from ..values import Place
 from . import _groups
-from ._common import BYTE, InPlace, first_number, require_bytes
+from ._common import BYTE, Streamed, first_number, require_bytes
 
 CODES = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 
 
-class Stochastic(InPlace):
+class Stochastic(Streamed):
     """Each value becomes the multiple of ``unit`` below or above it at random: unbiased, off by less than ``unit``.
 
     Message: multiples as int8, int16 or int32, the narrowest that holds all of the message; if none is narrower
@@ -43,13 +44,24 @@ class Stochastic(InPlace):
         return codes.view(BYTE)
 
     def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+        if self._sends_values(codes, place, ctx):
+            values[:] = codes.view(ctx.dtype)
+        elif place.size:
+            super().write(values, codes, place, ctx)
+
+    def coded(self, codes: Array, place: Place, ctx: StepContext) -> Array | Coded:
+        sends_values = self._sends_values(codes, place, ctx) or not place.size
+        return self.decode(codes, place, ctx) if sends_values else super().coded(codes, place, ctx)
+
+    def reading(self, codes: Array, place: Place, ctx: StepContext) -> tuple[str, dict[str, object]]:
+        return "dequantise", {"codes": codes.view(f"i{codes.nbytes // place.size}"), "unit": self.unit}
+
+    def _sends_values(self, codes: Array, place: Place, ctx: StepContext) -> bool:
+        """True if codes are the values themselves; refuses codes of a length that no type has."""
         width = codes.nbytes // max(1, place.size)
         widths = [code.itemsize for code in CODES if code.itemsize < ctx.dtype.itemsize] + [ctx.dtype.itemsize]
         require_bytes(codes, place.size * (width if width in widths else ctx.dtype.itemsize))
-        if width == ctx.dtype.itemsize:
-            values[:] = codes.view(ctx.dtype)
-        elif place.size:
-            ctx.ops.dequantise(codes.view(f"i{width}"), self.unit, values)
+        return width == ctx.dtype.itemsize
 
     def _narrowest(self, peak: float, dtype: np.dtype) -> np.dtype:
         """Type of the codes of values up to ``peak``: the values' own if no integers are narrower or ``peak`` is not

@@ -9,12 +9,12 @@ from ..interfaces import StepContext
 from ..options import Option
 from ..values import Place
 from . import _groups
-from ._common import BYTE, InPlace, first_number, packed_bytes, split
+from ._common import BYTE, Streamed, first_number, packed_bytes, split
 
 WIDTH = 2
 
 
-class Ternary(InPlace):
+class Ternary(Streamed):
     """Each value becomes -s, 0 or +s, s its tensor's largest magnitude, by a draw that is right in expectation.
 
     First, values are clipped at ``sigmas`` standard deviations of their tensor, which makes s smaller and so the
@@ -52,7 +52,7 @@ class Ternary(InPlace):
         ctx.ops.pack_levels(values, bounds, scales, 1, WIDTH, first, key, packed)  # cuts off at the scale
         return message
 
-    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
+    def reading(self, codes: Array, place: Place, ctx: StepContext) -> tuple[str, dict[str, object]]:
         bounds = _groups.bounds_by_tensor(place, ctx)
         scales, packed = split(codes, [bounds.size - 1], ctx.dtype)
-        ctx.ops.unpack_levels(packed, bounds, scales, 1, WIDTH, values)
+        return "unpack_levels", {"packed": packed, "bounds": bounds, "scales": scales, "levels": 1, "width": WIDTH}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+from ...errors import CorruptMessage
+from ...ops.arguments import Coded
 from ...types import Array
 from .. import averaging
 from ..interfaces import Exchange, StepContext
@@ -14,7 +17,7 @@ from ..values import Compensated, Exchanged, Mean, Place, Sent
 from ..wire import index_lists, message_format, validation
 from ..wire.index_lists import Pairs
 
-Pair = tuple[Array | None, Array]  # ascending indices (None: all) and values there
+Pair = tuple[Array | None, Array | Coded]  # ascending indices (None: all) and values there
 
 
 class Chosen(NamedTuple):
@@ -27,11 +30,12 @@ class Chosen(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """Message: each local worker's part and place."""
+    """Message: each local worker's part and place; room for a dense mean."""
 
     parts: list[message_format.Part]
     places: list[Place]
     sent: list[Sent]
+    room: Array
 
 
 class Gather(Exchange[Chosen, Bundle]):
@@ -74,46 +78,48 @@ class Gather(Exchange[Chosen, Bundle]):
             message_format.part(indices, wire if wire is not indices else None, code, values.size, self.indices, ctx)
             for indices, wire, code, values in zip(choice.lists, choice.wires, codes, choice.values, strict=True)
         ]
-        read = list(_decoded(parts, places, ctx)) if ctx.remembers else choice.values  # not read
-        return Bundle(parts, places, [Sent(*one) for one in zip(choice.lists, read, strict=True)])
+        if ctx.remembers:
+            sent = [_sent(part, place, ctx) for part, place in zip(parts, places, strict=True)]
+        else:  # not read
+            sent = [Sent(*one) for one in zip(choice.lists, choice.values, strict=True)]
+        return Bundle(parts, places, sent, averaging.room_for_mean("gather-mean", us, ctx))
 
     def combine(self, message: Bundle, ctx: StepContext) -> Exchanged:
         packed = message_format.pack(message.parts, ctx.ops)
         bits = sum(part.bits for part in message.parts) / len(message.parts)
         lengths = ctx.comm.lengths_of_all(packed.size)
         validation.counts(lengths, ctx.workers.most * validation.longest(ctx), "bytes")
-        values = ((one.values for one in message.sent) if ctx.remembers
-                  else _decoded(message.parts, message.places, ctx))
-        own = ((place.indices, one) for place, one in zip(message.places, values, strict=True))
         if self.switch == "auto" and sum(lengths) > 2 * ctx.n * ctx.dtype.itemsize:
-            return Exchanged(_dense(own, ctx), message.sent, 8.0 * ctx.n * ctx.dtype.itemsize)
+            return Exchanged(_dense(message, ctx), message.sent, 8.0 * ctx.n * ctx.dtype.itemsize)
         flat, _ = ctx.comm.gather_to_all(packed, lengths)
-        return Exchanged(_sum(flat, lengths, own, ctx), message.sent, bits)
+        return Exchanged(_sum(flat, lengths, message, ctx), message.sent, bits)
 
 
-def _decoded(parts: list[message_format.Part], places: list[Place], ctx: StepContext) -> Iterator[Array]:
-    """Receivers' values of this rank's workers."""
-    return (ctx.codec.decode(one.codes, place, ctx) for one, place in zip(parts, places, strict=True))
+def _sent(part: message_format.Part, place: Place, ctx: StepContext) -> Sent:
+    """What receivers read of one worker; decoded where it is used, if that is everything."""
+    decode = partial(ctx.codec.decode, part.codes, place, ctx)
+    return Sent(place.indices, decode()) if place.indices is not None else Sent(
+        None, decode, [(0, ctx.codec.coded(part.codes, place, ctx))])
 
 
-def _sum(flat: Array, lengths: list[int], own: Iterator[Pair], ctx: StepContext) -> Mean:
-    """The mean of all workers' values, this rank's ``own`` being known."""
-    pairs = _pairs(flat, lengths, own, ctx)
-    if not ctx.selector.selects_all:
-        lists = list(pairs)
-        sparse = [Pairs(indices, values) for indices, values in lists if indices is not None]
-        if len(sparse) == len(lists):
-            total = index_lists.add(sparse, ctx)
-            return Mean(total.indices, ctx.scale(total.values), ctx.n)
-        pairs = iter(lists)
-    mean = ctx.scratch.array("gather-mean", ctx.n, ctx.dtype)
-    mean[:] = 0
-    for indices, values in pairs:
-        ctx.add_at(mean, indices if indices is None else validation.ascending(indices, ctx), values)
-    return Mean(None, ctx.scale(mean), ctx.n)
+def _sum(flat: Array, lengths: list[int], message: Bundle, ctx: StepContext) -> Mean:
+    """The mean of all workers' values."""
+    pairs = _pairs(flat, lengths, message, ctx)
+    if ctx.selector.selects_all:
+        ctx.ops.coded_mean((values for _, values in pairs), 1.0 / ctx.workers.total, None, message.room)
+        return Mean(None, message.room, ctx.n)
+    lists = [(indices, cast(Array, values)) for indices, values in pairs]
+    sparse = [Pairs(indices, values) for indices, values in lists if indices is not None]
+    if len(sparse) == len(lists):
+        total = index_lists.add(sparse, ctx)
+        return Mean(total.indices, ctx.scale(total.values), ctx.n)
+    message.room[:] = 0
+    for indices, values in lists:
+        ctx.add_at(message.room, indices if indices is None else validation.ascending(indices, ctx), values)
+    return Mean(None, ctx.scale(message.room), ctx.n)
 
 
-def _pairs(flat: Array, lengths: list[int], own: Iterator[Pair], ctx: StepContext) -> Iterator[Pair]:
+def _pairs(flat: Array, lengths: list[int], message: Bundle, ctx: StepContext) -> Iterator[Pair]:
     """The indices and values of all workers in their order; whether indices ascend is still to be seen."""
     me = ctx.comm.own_message
     messages = {rank: flat[end - length : end]
@@ -121,17 +127,35 @@ def _pairs(flat: Array, lengths: list[int], own: Iterator[Pair], ctx: StepContex
     heads = message_format.heads(messages, ctx)
     for rank in range(len(lengths)):
         if rank == me:
-            yield from own
+            yield from _own(message, ctx)
             continue
         theirs = message_format.unpack(messages[rank], heads[rank], ctx)
         for worker, (indices, codes) in enumerate(theirs, ctx.workers.first(rank)):
-            yield indices, ctx.codec.decode(codes, Place(worker, indices, 0, ctx.n), ctx)
+            yield indices, _read(codes, Place(worker, indices, 0, ctx.n), ctx)
 
 
-def _dense(own: Iterator[Pair], ctx: StepContext) -> Mean:
+def _own(message: Bundle, ctx: StepContext) -> Iterator[Pair]:
+    """The indices and values of this rank's workers."""
+    for part, place, sent in zip(message.parts, message.places, message.sent, strict=True):
+        if not ctx.remembers:
+            yield place.indices, _read(part.codes, place, ctx)
+        else:
+            yield place.indices, sent.values if sent.indices is not None else sent.span(0, ctx.n)
+
+
+def _read(codes: Array, place: Place, ctx: StepContext) -> Array | Coded:
+    """The values that codes stand for; decoded later, while they are added, if everyone sends everything."""
+    if not ctx.selector.selects_all:
+        return ctx.codec.decode(codes, place, ctx)
+    if place.indices is not None:
+        raise CorruptMessage("a message must hold all values, but it came with indices of some")
+    return ctx.codec.coded(codes, place, ctx)
+
+
+def _dense(message: Bundle, ctx: StepContext) -> Mean:
     """The mean by an all-reduce of dense vectors."""
     total = ctx.ops.zeros(ctx.n, ctx.dtype)
-    for indices, values in own:
-        ctx.add_at(total, indices, values)
+    for part, place in zip(message.parts, message.places, strict=True):
+        ctx.add_at(total, place.indices, ctx.codec.decode(part.codes, place, ctx))
     ctx.comm.allreduce_in_place(total, ctx.algorithm)
     return Mean(None, ctx.scale(total), ctx.n)

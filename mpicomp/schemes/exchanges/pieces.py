@@ -9,6 +9,7 @@ import numpy as np
 
 from ..._util.partition import partition
 from ...errors import CorruptMessage, InvalidArgument
+from ...ops.arguments import Coded
 from ...ops.protocol import Ops
 from ...types import Array
 from .. import averaging
@@ -24,10 +25,11 @@ UNUSED: State = {"residual": np.empty(0, np.float32), "start": np.array(NOTHING)
 
 
 class PieceCodes(NamedTuple):
-    """Message: the codes of every piece, worker by worker."""
+    """Message: the codes of every piece, worker by worker; room for the mean."""
 
     codes: list[Array]
     sent: list[Sent]
+    room: Array
 
 
 class Pieces(Exchange[Everything, PieceCodes]):
@@ -73,24 +75,21 @@ class Pieces(Exchange[Everything, PieceCodes]):
                   for local in range(len(us)) for _, start, stop in _cut(ctx)]
         values = [vectors[place.worker - ctx.first_worker][place.start : place.stop] for place in places]
         codes = averaging.encode_all(values, places, ctx)
-        if not ctx.remembers:
-            return PieceCodes(codes, [Sent(None, one) for one in vectors])  # not read
-        sent = [ctx.scratch.array(f"pieces-sent-{local}", ctx.n, ctx.dtype) for local in range(len(us))]
-        for one, place in zip(codes, places, strict=True):
-            ctx.codec.decode_into(sent[place.worker - ctx.first_worker][place.start : place.stop], one, place, ctx)
-        return PieceCodes(codes, [Sent(None, one) for one in sent])
+        both = list(zip(codes, places, strict=True))
+        sent = [_sent([one for one in both if one[1].worker == ctx.first_worker + local], ctx) if ctx.remembers
+                else Sent(None, vector) for local, vector in enumerate(vectors)]  # else not read
+        return PieceCodes(codes, sent, averaging.room_for_mean("pieces-mean", us, ctx))
 
     def combine(self, message: PieceCodes, ctx: StepContext) -> Exchanged:
         start, stop = _piece(ctx)
-        total = _average(message, ctx)
-        residual = self._open(total, ctx)
-        ctx.ops.add(total, residual)
+        residual = self._open(ctx)
+        total = _average(message, residual, ctx)
         left_out = _left_out_of(start, stop, ctx)
         for part in left_out:
             total[part] = 0
         mine = [Place(ctx.workers.total + ctx.comm.rank, None, start, stop)] if total.size else []
         codes = averaging.encode_all([total] * len(mine), mine, ctx)
-        mean = _gather(codes, ctx)
+        mean = _gather(codes, message.room, ctx)
         # A narrow wire may have overflowed: then the step is refused, and this memory stays as it was, too.
         if self.second_memory and not (ctx.codec.may_overflow(ctx.dtype) and ctx.ops.count_nonfinite(mean)[0]):
             misfits = ctx.misfits(mean)
@@ -128,9 +127,10 @@ class Pieces(Exchange[Everything, PieceCodes]):
             raise InvalidArgument(f"the saved second memory is {dtype}, the gradients are computed in {ctx.dtype}: "
                                   "go on with gradients of the saved dtype, or begin anew without the state")
 
-    def _open(self, like: Array, ctx: StepContext) -> Array:
+    def _open(self, ctx: StepContext) -> Array:
         if self._residual is None:
-            self._residual, self._start = ctx.ops.zeros(like.size, like.dtype), _piece(ctx)[0]
+            start, stop = _piece(ctx)
+            self._residual, self._start = ctx.ops.zeros(stop - start, ctx.dtype), start
             if self._loaded:
                 self._residual[:] = ctx.ops.from_host(self._loaded["residual"])
             self._loaded = None
@@ -164,31 +164,46 @@ def _by_owner(codes: list[Array], ctx: StepContext) -> dict[int, list[Array]]:
     return {me: by_rank[me], **by_rank} if me in by_rank else by_rank
 
 
-def _average(message: PieceCodes, ctx: StepContext) -> Array:
-    """The mean of this rank's piece over all workers, added in their order."""
+def _sent(codes: list[tuple[Array, Place]], ctx: StepContext) -> Sent:
+    """What receivers read of one worker, decoded where it is used."""
+    def decode() -> Array:
+        values = ctx.ops.empty(ctx.n, ctx.dtype)
+        for one, place in codes:
+            ctx.codec.decode_into(values[place.start : place.stop], one, place, ctx)
+        return values
+
+    if ctx.n <= ctx.ops.PIECE:  # its update is one piece, too
+        return Sent(None, decode())
+    return Sent(None, decode, [(place.start, ctx.codec.coded(one, place, ctx)) for one, place in codes])
+
+
+def _average(message: PieceCodes, residual: Array, ctx: StepContext) -> Array:
+    """The mean of this rank's piece over all workers, added in their order, plus the second memory."""
     messages, (start, stop) = _swap(message, ctx), _piece(ctx)
-    total, me = ctx.ops.zeros(stop - start, ctx.dtype), ctx.comm.rank
+    total, me = ctx.scratch.array("pieces-total", stop - start, ctx.dtype), ctx.comm.rank
     if not total.size:
         return total
     theirs = _unpack({rank: (one, ctx.workers.on(rank)) for rank, one in messages.items()}, ctx.ops)
-    for rank in range(ctx.comm.size):
-        first = ctx.workers.first(rank)
-        if rank == me and ctx.remembers:
-            for one in message.sent:
-                ctx.ops.add(total, one.values[start:stop])
-            continue
-        if rank != me and rank not in theirs:
-            raise CorruptMessage(f"rank {rank} sent no codes of the piece [{start}, {stop}) to its owner")
-        for worker, codes in enumerate(_by_owner(message.codes, ctx)[me] if rank == me else theirs[rank], first):
-            ctx.ops.add(total, ctx.codec.decode(codes, Place(worker, None, start, stop), ctx))
-    return ctx.scale(total)
+    theirs[me] = _by_owner(message.codes, ctx)[me]
+    missing = [rank for rank in range(ctx.comm.size) if rank not in theirs]
+    if missing:
+        raise CorruptMessage(f"rank {missing[0]} sent no codes of the piece [{start}, {stop}) to its owner")
+    everyone = chain.from_iterable(enumerate(theirs[rank], ctx.workers.first(rank)) for rank in range(ctx.comm.size))
+
+    def read(worker: int, codes: Array) -> Array | Coded:
+        if ctx.remembers and 0 <= worker - ctx.first_worker < len(message.sent):
+            return message.sent[worker - ctx.first_worker].span(start, stop)
+        return ctx.codec.coded(codes, Place(worker, None, start, stop), ctx)
+
+    ctx.ops.coded_mean((read(*one) for one in everyone), 1.0 / ctx.workers.total, residual, total)
+    return total
 
 
-def _gather(codes: list[Array], ctx: StepContext) -> Array:
+def _gather(codes: list[Array], mean: Array, ctx: StepContext) -> Array:
     """All owners' codes, decoded into the whole mean."""
     mine = codes[0].view(BYTE) if codes else ctx.ops.empty(0, BYTE)
     flat, lengths = ctx.comm.gather_to_all(mine)
-    mean, at = ctx.scratch.array("pieces-mean", ctx.n, ctx.dtype), 0
+    at = 0
     for rank, start, stop in _cut(ctx):
         place = Place(ctx.workers.total + rank, None, start, stop)
         theirs = codes[0] if rank == ctx.comm.rank else flat[at : at + lengths[rank]].copy()

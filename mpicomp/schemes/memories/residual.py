@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from ..._util.partition import pieces
 from ...ops.protocol import Ops
 from ...types import Array
 from ..interfaces import StepContext
@@ -43,17 +44,25 @@ class Residual(ErrorMemory):
 
 def keep_unsent(u: Compensated, sent: Sent, beta: float, ops: Ops) -> Iterator[None]:
     """``memory <- (1 - beta) memory + beta (u - sent)`` in place, piece by piece."""
+    if sent.indices is None:
+        yield from _keep_of_all(u, sent, beta, ops)
+        return
     bounds = [*range(0, u.n, ops.PIECE), u.n]
-    cuts: Sequence[int | None] = [None] * len(bounds)
-    if sent.indices is not None:
-        cuts = [0, sent.indices.size] if u.n <= ops.PIECE else ops.positions_of(sent.indices, bounds)
+    cuts = [0, sent.indices.size] if u.n <= ops.PIECE else ops.positions_of(sent.indices, bounds)
     for start, stop, first, last in zip(bounds, bounds[1:], cuts, cuts[1:], strict=False):
         memory, gradient = u.span(start, stop)
         assert memory is not None, "the residual"
-        if sent.indices is None:
-            ops.dense_update(memory, gradient, sent.values[start:stop], beta)
-        else:
-            whole = start == 0 and last == sent.indices.size  # the very list, which has been examined
-            indices = sent.indices if whole else sent.indices[first:last] - start
-            ops.masked_update(memory, gradient, indices, sent.values[first:last], beta)
+        whole = start == 0 and last == sent.indices.size  # the very list, which has been examined
+        indices = sent.indices if whole else sent.indices[first:last] - start
+        ops.masked_update(memory, gradient, indices, sent.values[first:last], beta)
         yield
+
+
+def _keep_of_all(u: Compensated, sent: Sent, beta: float, ops: Ops) -> Iterator[None]:
+    """``keep_unsent`` where every coordinate was sent."""
+    for start, values in sent.coded:
+        for first, last in pieces(0, values.size, ops.PIECE):
+            memory, gradient = u.span(start + first, start + last)
+            assert memory is not None, "the residual"
+            ops.coded_update(memory, gradient, values, first, beta)
+            yield
