@@ -39,10 +39,11 @@ KERNEL void scale(const T* total, T factor, const T* plus, T* out, std::size_t n
 }
 
 template <class T>
-void mean(const std::vector<const Values<T>*>& coded, T factor, const T* plus, T* out, std::size_t n) {
+void mean(const std::vector<const Values<T>*>& coded, T factor, const T* plus, T* out, std::size_t first,
+          std::size_t last) {
     alignas(64) T total[coded_block<T>], one[coded_block<T>];
-    for (std::size_t begin = 0; begin < n; begin += coded_block<T>) {
-        const std::size_t end = std::min(n, begin + coded_block<T>);
+    for (std::size_t begin = first; begin < last; begin += coded_block<T>) {
+        const std::size_t end = std::min(last, begin + coded_block<T>);
         dispatch<clear<T>>(total, end - begin);
         for (const auto* values : coded) {
             values->read(begin, end, one);
@@ -128,7 +129,9 @@ void bind_coded(py::module_& m) {
             std::vector<const Values<T>*> values;
             for (std::size_t i = 0; i < given.size(); ++i) values.push_back(&source_of<T>(given[i], to.n, own[i]));
             py::gil_scoped_release release;
-            mean<T>(values, static_cast<T>(factor), more, to.data, to.n);
+            parallel_parts(to.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                mean<T>(values, static_cast<T>(factor), more, to.data, begin, end);
+            });
         });
     }, py::arg("coded"), py::arg("factor"), py::arg("plus").none(true), py::arg("out"),
        "out = (0 + all values, in order) * factor + plus.");
@@ -145,7 +148,9 @@ void bind_coded(py::module_& m) {
             if (m.data < g.data + g.n && g.data < m.data + m.n)
                 throw BufferRefused("memory and grad must not overlap");
             py::gil_scoped_release release;
-            update<T>(m.data, g.data, values, first, g.n, static_cast<T>(beta));
+            parallel_parts(g.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                update<T>(m.data + begin, g.data + begin, values, first + begin, end - begin, static_cast<T>(beta));
+            });
         });
     }, py::arg("memory"), py::arg("grad"), py::arg("sent"), py::arg("first"), py::arg("beta"),
        "dense_update with the elements of sent from first on.");

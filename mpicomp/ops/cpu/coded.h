@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "arrays.h"
+#include "pool.h"
 
 // n values of float32 or float64.
 class Coded {
@@ -51,6 +52,8 @@ void write_values(py::array& out, F&& make) {
         const auto to = output<T>(out, "out");
         const Source<T> values = make(zero, to.n);
         py::gil_scoped_release release;
-        values->read(0, to.n, to.data);
+        parallel_parts(to.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+            values->read(begin, end, to.data + begin);
+        });
     });
 }

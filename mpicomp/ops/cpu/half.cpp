@@ -3,6 +3,7 @@
 #include "bind.h"
 #include "half.h"
 #include "isa.h"
+#include "pool.h"
 
 namespace {
 
@@ -24,6 +25,13 @@ KERNEL void narrow(std::uint16_t* dst, const float* src, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) dst[i] = Half::narrow(src[i]);
 }
 
+template <class Kernel, class D, class S>
+void in_parts(D* dst, const S* src, std::size_t n) {
+    parallel_parts(n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+        Kernel::run(dst + begin, src + begin, end - begin);
+    });
+}
+
 // kind in {"float16", "bfloat16"} decides the kernel; dst and src have one length.
 template <template <class> class Kernels, class D, class S>
 void convert(py::array& dst, const py::array& src, const std::string& kind) {
@@ -33,9 +41,9 @@ void convert(py::array& dst, const py::array& src, const std::string& kind) {
         throw InvalidArgument("kind must be float16 or bfloat16, got " + kind);
     py::gil_scoped_release release;
     if (kind == "float16")
-        Kernels<Float16>::run(to.data, from.data, to.n);
+        in_parts<Kernels<Float16>>(to.data, from.data, to.n);
     else
-        Kernels<BFloat16>::run(to.data, from.data, to.n);
+        in_parts<Kernels<BFloat16>>(to.data, from.data, to.n);
 }
 
 template <class Half>

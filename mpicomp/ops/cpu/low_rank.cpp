@@ -30,10 +30,10 @@ struct TransposedRows {
 
 // q = U^T p: every row of u, weighted, is added to the columns of q in the scratch array.
 template <class T, class U>
-KERNEL void project_back(U u, Shape shape, const T* p, T* scratch, T* q) {
+KERNEL void project_back(U u, Shape shape, std::size_t first, std::size_t last, const T* p, T* scratch, T* q) {
     const std::size_t stride = shape.columns, rank = shape.rank, block = block_columns<T>(shape);
-    for (std::size_t begin = 0; begin < shape.columns; begin += block) {
-        const std::size_t n = std::min(block, shape.columns - begin), padded = Line<T>::padded(n);
+    for (std::size_t begin = first; begin < last; begin += block) {
+        const std::size_t n = std::min(block, last - begin), padded = Line<T>::padded(n);
         std::fill(scratch, scratch + rank * padded, T{0});
         in_groups<4>(shape.rows, [&](std::size_t i, auto sources) KERNEL_LAMBDA {
             in_groups<4>(rank, [&](std::size_t c, auto targets) KERNEL_LAMBDA {
@@ -167,6 +167,16 @@ Shape shape_of(std::size_t grad_size, std::size_t p_size, std::int64_t rows, con
     return {static_cast<std::size_t>(rows), columns_of(grad_size, rows, name), rank};
 }
 
+// run(first row, shape) for parts of a matrix.
+template <class F>
+void in_parts_of_rows(Shape shape, F&& run) {
+    parallel_parts(shape.rows, rows_of_part(shape.columns), [&](std::size_t, std::size_t begin, std::size_t end) {
+        run(begin, Shape{end - begin, shape.columns, shape.rank});
+    });
+}
+
+constexpr std::size_t columns_of_part = 512;  // of a long matrix that is read by rows
+
 std::size_t size_of(const py::array& array) { return static_cast<std::size_t>(array.size()); }
 
 void bind_products(py::module_& m) {
@@ -180,10 +190,13 @@ void bind_products(py::module_& m) {
             const auto from = input<T>(q, "q", narrow_size(shape));
             const auto to = output<T>(p, "p");
             py::gil_scoped_release release;
-            auto scratch = scratch_for<T>(shape);
             with_compensated(m, g.data, [&](auto u) {
                 const TransposedRows<T> fill{from.data, shape.rank};
-                dispatch_by_width<TimesNarrow<T, decltype(u), TransposedRows<T>>>(u, shape, fill, scratch.data(), to.data);
+                in_parts_of_rows(shape, [&](std::size_t begin, Shape part) {
+                    auto scratch = scratch_for<T>(part);
+                    dispatch_by_width<TimesNarrow<T, decltype(u), TransposedRows<T>>>(
+                        u.from(begin * shape.columns), part, fill, scratch.data(), to.data + begin * shape.rank);
+                });
             });
         });
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("rows"), py::arg("q"), py::arg("p"),
@@ -199,9 +212,14 @@ void bind_products(py::module_& m) {
             const auto from = input<T>(p, "p");
             const auto to = output<T>(q, "q", narrow_size(shape));
             py::gil_scoped_release release;
-            auto scratch = scratch_for<T>(shape);
             with_compensated(m, g.data, [&](auto u) {
-                dispatch<project_back<T, decltype(u)>>(u, shape, from.data, scratch.data(), to.data);
+                const bool alone = g.n < 4 * part_elements || threads_in_use() == 1;
+                const std::size_t columns = alone ? shape.columns : columns_of_part;
+                parallel_parts(shape.columns, std::max<std::size_t>(1, columns), [&](std::size_t, std::size_t begin,
+                                                                                     std::size_t end) {
+                    auto scratch = scratch_for<T>(shape);
+                    dispatch<project_back<T, decltype(u)>>(u, shape, begin, end, from.data, scratch.data(), to.data);
+                });
             });
         });
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("rows"), py::arg("p"), py::arg("q"),
@@ -215,8 +233,11 @@ void bind_products(py::module_& m) {
             const Shape shape = shape_of(to.n, left.n, rows, "out");
             const auto right = input<T>(q, "q", narrow_size(shape));
             py::gil_scoped_release release;
-            auto scratch = scratch_for<T>(shape);
-            dispatch<low_rank_product<T>>(left.data, right.data, shape, scratch.data(), to.data);
+            in_parts_of_rows(shape, [&](std::size_t begin, Shape part) {
+                auto scratch = scratch_for<T>(part);
+                dispatch<low_rank_product<T>>(left.data + begin * shape.rank, right.data, part, scratch.data(),
+                                              to.data + begin * shape.columns);
+            });
         });
     }, py::arg("p"), py::arg("q"), py::arg("rows"), py::arg("out"), "out = p q^T, as matrices.");
 }

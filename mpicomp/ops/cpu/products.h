@@ -9,6 +9,7 @@
 #include <new>
 
 #include "lanes.h"
+#include "pool.h"
 
 // Memory on cache line boundaries, not initialised.
 template <class T>
@@ -39,6 +40,11 @@ std::size_t block_columns(Shape shape) {
 template <class T>
 Scratch<T> scratch_for(Shape shape) {
     return Scratch<T>(block_columns<T>(shape) * shape.rank);
+}
+
+// Rows that a thread takes at a time: so many that filling the scratch array is a small part of the work.
+inline std::size_t rows_of_part(std::size_t columns) {
+    return std::max<std::size_t>(64, part_elements / std::max<std::size_t>(1, columns) / 4 * 4);
 }
 
 template <std::size_t n>

@@ -1,4 +1,5 @@
 // Integers for floating-point values: multiples of one unit, rounded to nearest even or stochastically.
+#include <atomic>
 #include <cmath>
 
 #include "bind.h"
@@ -76,9 +77,15 @@ bool quantise(View<const T> x, double unit, std::int64_t first, const py::object
     const bool stochastic = !key.is_none();
     const Key stream = stochastic ? key_of(key) : Key{};
     const std::uint64_t begin = first_of(first);
+    std::atomic<bool> fits{true};
     py::gil_scoped_release release;
-    if (stochastic) return dispatch<quantise<T, C, true>>(x.data, x.n, inverse, stream, begin, codes);
-    return dispatch<quantise<T, C, false>>(x.data, x.n, inverse, stream, begin, codes);
+    parallel_parts(x.n, part_elements, [&](std::size_t, std::size_t from, std::size_t to) {
+        constexpr auto nearest = &dispatch<quantise<T, C, false>, const T*, std::size_t, T, Key, std::uint64_t, C*>;
+        constexpr auto random = &dispatch<quantise<T, C, true>, const T*, std::size_t, T, Key, std::uint64_t, C*>;
+        const auto run = stochastic ? random : nearest;
+        if (!run(x.data + from, to - from, inverse, stream, begin + from, codes + from)) fits = false;
+    });
+    return fits;
 }
 
 }  // namespace

@@ -64,15 +64,14 @@ KERNEL void round_levels(const T* x, const T* inverse, const std::uint32_t* word
 }
 
 template <class T, int width>
-KERNEL void pack_levels(const T* x, std::size_t n, Groups groups, const T* scales, T levels, Key key,
-                        std::uint64_t first, std::uint8_t* out) {
+KERNEL void pack_levels(const T* x, std::size_t start, std::size_t stop, Groups groups, std::size_t group,
+                        const T* scales, T levels, Key key, std::uint64_t first, std::uint8_t* out) {
     alignas(64) T inverse[block];
     alignas(64) Code<width> codes[block];
     RandomBlock random;
-    std::size_t group = 0;
     const auto inverse_of = [=](std::size_t g) KERNEL_LAMBDA { return scales[g] > 0 ? levels / scales[g] : T{0}; };
-    for (std::size_t begin = 0; begin < n; begin += block) {
-        const std::size_t length = std::min(block, n - begin);
+    for (std::size_t begin = start; begin < stop; begin += block) {
+        const std::size_t length = std::min(block, stop - begin);
         expand(groups, &group, begin, begin + length, inverse_of, inverse);
         round_levels(x + begin, inverse, random.fill(key, first + begin, length), length, levels, codes);
         std::memset(codes + length, 0, (8 - length % 8) % 8 * sizeof *codes);
@@ -156,10 +155,13 @@ void bind_levels(py::module_& m) {
                 const auto s = input<T>(scales, "scales", groups.count);
                 const auto to = output<std::uint8_t>(out, "out", packed_bytes(from.n, bits));
                 const Key stream = key_of(key);
-                const std::uint64_t begin = first_of(first);
+                const std::uint64_t number = first_of(first);
                 py::gil_scoped_release release;
-                dispatch<pack_levels<T, decltype(bits)::value>>(from.data, from.n, groups, s.data,
-                                                                static_cast<T>(levels), stream, begin, to.data);
+                parallel_parts(from.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                    dispatch<pack_levels<T, decltype(bits)::value>>(
+                        from.data, begin, end, groups, group_at(groups, begin), s.data, static_cast<T>(levels), stream,
+                        number, to.data);
+                });
             });
         });
     }, py::arg("x"), py::arg("bounds"), py::arg("scales"), py::arg("levels"), py::arg("width"), py::arg("first"),

@@ -1,4 +1,6 @@
 // Natural compression: stochastic rounding to powers of two, one byte an entry.
+#include <atomic>
+
 #include "bind.h"
 #include "coded.h"
 #include "philox.h"
@@ -117,11 +119,15 @@ void bind_natural(py::module_& m) {
             const auto from = input<T>(x, "x");
             const auto to = output<std::uint8_t>(out, "out", from.n);
             const Key stream = key_of(key);
-            const std::uint64_t begin = first_of(first);
-            bool fits = false;
+            const std::uint64_t number = first_of(first);
+            std::atomic<bool> fits{true};
             {
                 py::gil_scoped_release release;
-                fits = dispatch<pack_natural<T>>(from.data, from.n, static_cast<int>(top), stream, begin, to.data);
+                parallel_parts(from.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                    if (!dispatch<pack_natural<T>>(from.data + begin, end - begin, static_cast<int>(top), stream,
+                                                   number + begin, to.data + begin))
+                        fits = false;
+                });
             }
             if (!fits) throw InvalidArgument("magnitudes must be at most 2^" + std::to_string(top));
         });

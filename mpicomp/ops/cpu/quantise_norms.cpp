@@ -1,8 +1,10 @@
 // One number a group: norms, and the means of its negative and of its other entries.
 #include <cmath>
+#include <vector>
 
 #include "bind.h"
 #include "groups.h"
+#include "pool.h"
 #include "real.h"
 
 namespace {
@@ -44,11 +46,26 @@ KERNEL double norm(const T* x, std::size_t n) {
 }
 
 template <class T, Norm kind>
-KERNEL void group_norms(const T* x, Groups groups, T* out) {
-    for (std::size_t g = 0; g < groups.count; ++g) {
-        const std::int64_t begin = groups.bounds[g];
-        out[g] = static_cast<T>(norm<T, kind>(x + begin, static_cast<std::size_t>(groups.bounds[g + 1] - begin)));
-    }
+KERNEL void group_norms(const T* x, const std::int64_t* bounds, std::size_t count, T* out) {
+    for (std::size_t g = 0; g < count; ++g)
+        out[g] = static_cast<T>(norm<T, kind>(x + bounds[g], static_cast<std::size_t>(bounds[g + 1] - bounds[g])));
+}
+
+template <class T>
+KERNEL void larger(const T* x, std::size_t n, Bits<T>* key) {
+    *key = magnitude(static_cast<T>(largest(x, n)));
+}
+
+// The largest of a group by all threads; a sum keeps its order, so that one thread makes it.
+template <class T>
+T largest_in_parts(const T* x, std::size_t n) {
+    std::vector<Bits<T>> keys(part_count(n));
+    parallel_parts(n, part_elements, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        dispatch<larger<T>>(x + begin, end - begin, &keys[part]);
+    });
+    Bits<T> key = 0;
+    for (const Bits<T> one : keys) key = std::max(key, one);
+    return real_of<T>(key);
 }
 
 struct Halves {
@@ -77,16 +94,30 @@ KERNEL void add_halves(const T* x, std::size_t n, Halves* to) {
 }
 
 template <class T>
-KERNEL void group_means(const T* x, Groups groups, T* negative, T* positive) {
+KERNEL void group_means(const T* x, const std::int64_t* bounds, std::size_t count, T* negative, T* positive) {
     constexpr std::size_t block = 1 << 16;
-    for (std::size_t g = 0; g < groups.count; ++g) {
-        const std::size_t begin = groups.bounds[g], end = groups.bounds[g + 1];
+    for (std::size_t g = 0; g < count; ++g) {
+        const std::size_t begin = bounds[g], end = bounds[g + 1];
         Halves halves;
         for (std::size_t i = begin; i < end; i += block) add_halves(x + i, std::min(block, end - i), &halves);
         const std::size_t others = end - begin - halves.negatives;
         negative[g] = static_cast<T>(halves.negative / std::max<std::size_t>(1, halves.negatives));
         positive[g] = static_cast<T>(halves.positive / std::max<std::size_t>(1, others));
     }
+}
+
+// run(first, last) for all groups, in parts of about equally many elements: a group is of the part that it begins in.
+template <class F>
+void in_parts_of_groups(Groups groups, F&& run) {
+    const std::size_t n = static_cast<std::size_t>(groups.bounds[groups.count]);
+    const auto first_from = [&](std::size_t i) {
+        const auto* found = std::lower_bound(groups.bounds, groups.bounds + groups.count, static_cast<std::int64_t>(i));
+        return static_cast<std::size_t>(found - groups.bounds);
+    };
+    if (n <= part_elements) return run(std::size_t{0}, groups.count);
+    parallel_parts(n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+        run(first_from(begin), end == n ? groups.count : first_from(end));
+    });
 }
 
 template <class F>
@@ -108,8 +139,15 @@ void bind_norms(py::module_& m) {
             const Groups groups = groups_of(bounds, from.n);
             const auto to = output<T>(out, "out", groups.count);
             with_norm(kind, [&](auto norm) {
+                constexpr Norm kind = decltype(norm)::value;
                 py::gil_scoped_release release;
-                dispatch<group_norms<T, decltype(norm)::value>>(from.data, groups, to.data);
+                if (kind == Norm::max && groups.count == 1) {
+                    to.data[0] = largest_in_parts(from.data, from.n);
+                    return;
+                }
+                in_parts_of_groups(groups, [&](std::size_t first, std::size_t last) {
+                    dispatch<group_norms<T, kind>>(from.data, groups.bounds + first, last - first, to.data + first);
+                });
             });
         });
     }, py::arg("x"), py::arg("bounds"), py::arg("kind"), py::arg("out"),
@@ -123,7 +161,10 @@ void bind_norms(py::module_& m) {
             const auto below = output<T>(negative, "negative", groups.count);
             const auto above = output<T>(positive, "positive", groups.count);
             py::gil_scoped_release release;
-            dispatch<group_means<T>>(from.data, groups, below.data, above.data);
+            in_parts_of_groups(groups, [&](std::size_t first, std::size_t last) {
+                dispatch<group_means<T>>(from.data, groups.bounds + first, last - first, below.data + first,
+                                         above.data + first);
+            });
         });
     }, py::arg("x"), py::arg("bounds"), py::arg("negative"), py::arg("positive"),
        "The mean of each group's entries with the sign bit set, and of the others; 0 where there are none.");

@@ -89,7 +89,9 @@ void bind_signs(py::module_& m) {
             const auto from = input<T>(x, "x");
             const auto to = output<std::uint8_t>(out, "out", (from.n + 7) / 8);
             py::gil_scoped_release release;
-            dispatch<pack_signs<T>>(from.data, from.n, to.data);
+            parallel_parts(from.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                dispatch<pack_signs<T>>(from.data + begin, end - begin, to.data + begin / 8);
+            });
         });
     }, py::arg("x"), py::arg("out"), "One bit an entry, little-endian: 1 where the sign bit of x is not set.");
 

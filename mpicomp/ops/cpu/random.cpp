@@ -9,6 +9,7 @@
 #include "bind.h"
 #include "collect.h"
 #include "philox.h"
+#include "pool.h"
 
 // Vectors wider than the baseline's are passed to nothing that is not inlined, so no ABI is at stake.
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -158,7 +159,9 @@ py::array draw(std::int64_t n, std::int64_t first, const py::object& key) {
     py::array_t<T> out(n);
     T* data = out.mutable_data();
     py::gil_scoped_release release;
-    dispatch<numbers<T>>(k, from, static_cast<std::size_t>(n), data);
+    parallel_parts(static_cast<std::size_t>(n), part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+        dispatch<numbers<T>>(k, from + begin, end - begin, data + begin);
+    });
     return std::move(out);
 }
 

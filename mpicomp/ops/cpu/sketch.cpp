@@ -48,15 +48,15 @@ KERNEL void add_to_cells(const std::uint64_t* column, const T* values, std::size
 }
 
 template <class T, class U>
-KERNEL void count_sketch(U u, std::size_t n, Sketch sketch, T* table) {
+KERNEL void count_sketch(U u, std::size_t n, Sketch sketch, std::size_t first, std::size_t last, T* table) {
     std::uint64_t column[block + ahead] = {};
     Bits<T> flip[block];
     T from[block], values[block];
-    std::fill(table, table + sketch.rows * sketch.columns, T{0});
+    std::fill(table + first * sketch.columns, table + last * sketch.columns, T{0});
     for (std::size_t begin = 0; begin < n; begin += block) {
         const std::size_t length = std::min(block, n - begin);
         for (std::size_t i = 0; i < length; ++i) from[i] = u[begin + i];
-        for (std::size_t row = 0; row < sketch.rows; ++row) {
+        for (std::size_t row = first; row < last; ++row) {
             hash<T>(sketch, row, begin, length, column, flip);
             for (std::size_t i = 0; i < length; ++i) values[i] = real_of<T>(bits_of(from[i]) ^ flip[i]);
             add_to_cells(column, values, length, table + row * sketch.columns);
@@ -100,11 +100,11 @@ KERNEL void median(Bits<T> (*keys)[block], std::size_t rows, std::size_t n, T* o
 }
 
 template <class T>
-KERNEL void sketch_estimate(const T* table, Sketch sketch, T* out, std::size_t n) {
+KERNEL void sketch_estimate(const T* table, Sketch sketch, T* out, std::size_t first, std::size_t last) {
     std::uint64_t column[block + ahead] = {};
     Bits<T> flip[block], keys[most_rows][block];
-    for (std::size_t begin = 0; begin < n; begin += block) {
-        const std::size_t length = std::min(block, n - begin);
+    for (std::size_t begin = first; begin < last; begin += block) {
+        const std::size_t length = std::min(block, last - begin);
         for (std::size_t row = 0; row < sketch.rows; ++row) {
             const T* cells = table + row * sketch.columns;
             T votes[block];
@@ -144,9 +144,13 @@ template <class T, class U>
 void project_rows(U u, std::size_t n, std::size_t row, RandomSigns<T> signs, T* out) {
     using Kernel = TimesNarrow<T, U, RandomSigns<T>>;
     const std::size_t whole = n / row;
-    const Shape shape{whole, row, signs.width}, rest{1, n % row, signs.width};
-    auto scratch = scratch_for<T>(whole ? shape : rest);
-    if (whole) dispatch_by_width<Kernel>(u, shape, signs, scratch.data(), out);
+    const Shape rest{1, n % row, signs.width};
+    parallel_parts(whole, rows_of_part(row), [&](std::size_t, std::size_t begin, std::size_t end) {
+        const Shape part{end - begin, row, signs.width};
+        auto scratch = scratch_for<T>(part);
+        dispatch_by_width<Kernel>(u.from(begin * row), part, signs, scratch.data(), out + begin * signs.width);
+    });
+    auto scratch = scratch_for<T>(rest);
     if (rest.columns) dispatch_by_width<Kernel>(u.from(whole * row), rest, signs, scratch.data(), out + whole * signs.width);
 }
 
@@ -250,7 +254,11 @@ void bind_sketch(py::module_& m) {
             require_table(cells, sketch);
             py::gil_scoped_release release;
             with_compensated(m, g.data, [&](auto u) {
-                dispatch<count_sketch<T, decltype(u)>>(u, g.n, sketch, cells.data);
+                const auto threads = static_cast<std::size_t>(g.n < part_elements ? 1 : threads_in_use());
+                const std::size_t share = part_count(sketch.rows, std::min(threads, sketch.rows));  // rows of a thread
+                parallel_parts(sketch.rows, share, [&](std::size_t, std::size_t first, std::size_t last) {
+                    dispatch<count_sketch<T, decltype(u)>>(u, g.n, sketch, first, last, cells.data);
+                });
             });
         });
     }, py::arg("memory").none(true), py::arg("grad"), py::arg("rows"), py::arg("columns"), py::arg("seed"),
@@ -265,7 +273,9 @@ void bind_sketch(py::module_& m) {
             require_table(cells, sketch);
             const auto to = output<T>(out, "out");
             py::gil_scoped_release release;
-            dispatch<sketch_estimate<T>>(cells.data, sketch, to.data, to.n);
+            parallel_parts(to.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                dispatch<sketch_estimate<T>>(cells.data, sketch, to.data, begin, end);
+            });
         });
     }, py::arg("table"), py::arg("rows"), py::arg("columns"), py::arg("seed"), py::arg("out"),
        "out[i] = the median over rows of what the table says element i is.");
