@@ -1,4 +1,4 @@
-"""Error-bounded codes: the oracle's bytes, the bound in exact arithmetic, sums of integers, and refusals of bad bytes."""
+"""Error-bounded codes: the oracle's bytes, the bound in exact arithmetic, sums of integers, refusals of bad bytes."""
 
 from fractions import Fraction
 
