@@ -15,7 +15,6 @@ from .._cpu import (
     random_strata_in_span,
     sample_in_span,
     threshold_in_span,
-    top_k_in_span,
 )
 from ..arguments import Array, Bounds, Key, Matrices, Moments, Samples, Spans, require_rows_of_spans
 from ..host import concatenate, positions_of
@@ -32,7 +31,6 @@ from ..spans import (
     random_strata_in,
     sample_in,
     threshold_in,
-    top_k_in,
 )
 
 
@@ -42,10 +40,6 @@ def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array)
 
 def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known: bool = False) -> None:
     chunk_indices_in(chunk_indices_in_span, positions, spans, n, indices)
-
-
-def top_k(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
-    return top_k_in(top_k_in_span, concatenate, memory, grad, spans, counts)
 
 
 def threshold(memory: Array | None, grad: Array, spans: Bounds, lams: list[float]) -> tuple[Array, list[int]]:

@@ -5,9 +5,13 @@
 // mostly equal values) it is found among all elements of a short vector; of a long one, a radix select finds the
 // exact k-th magnitude in 2 (float32) or 4 (float64) passes, and one more pass collects. All give the same answer;
 // only the time differs.
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "bind.h"
@@ -167,27 +171,61 @@ void top_k(U u, std::size_t n, std::size_t k, Buffer<I>* indices) {
     *indices = admitted(select_among(found.keys, k), found);
 }
 
+void require_counts(const std::vector<std::pair<std::int64_t, std::int64_t>>& spans,
+                    const std::vector<std::int64_t>& counts, std::size_t n) {
+    if (spans.size() != counts.size())
+        throw InvalidArgument("there must be a count for each of " + std::to_string(spans.size()) + " spans, got " +
+                              std::to_string(counts.size()));
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+        const auto [start, stop] = spans[i];
+        if (start < 0 || stop < start || stop > static_cast<std::int64_t>(n))
+            throw InvalidArgument("spans must lie in [0, " + std::to_string(n) + "), got " + std::to_string(start) +
+                                  " to " + std::to_string(stop));
+        if (counts[i] < 0 || counts[i] > stop - start)
+            throw InvalidArgument("k must be in [0, " + std::to_string(stop - start) + "], got " +
+                                  std::to_string(counts[i]));
+    }
+}
+
 }  // namespace
 
 void bind_top_k(py::module_& m) {
-    m.def("top_k_in_span", [](const py::object& memory, const py::array& grad, std::int64_t k) {
+    m.def("top_k", [](const py::object& memory, const py::array& grad,
+                      const std::vector<std::pair<std::int64_t, std::int64_t>>& spans,
+                      const std::vector<std::int64_t>& counts) {
         py::array result;
         visit_real(grad, "grad", [&](auto zero) {
             using T = decltype(zero);
             const auto g = input<T>(grad, "grad");
             const T* m = optional_input<T>(memory, "memory", g.n);
-            if (k < 0 || static_cast<std::size_t>(k) > g.n)
-                throw InvalidArgument("k must be in [0, " + std::to_string(g.n) + "], got " + std::to_string(k));
+            require_counts(spans, counts, g.n);
             result = with_index(g.n, [&](auto index) -> py::array {
-                Buffer<decltype(index)> found;
+                using I = decltype(index);
+                Buffer<I> all;
                 {
                     py::gil_scoped_release release;
-                    with_compensated(m, g.data, [&](auto u) { top_k<Bits<T>>(u, g.n, static_cast<std::size_t>(k), &found); });
+                    all.reserve(static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0})));
+                    for (std::size_t span = 0; span < spans.size(); ++span) {
+                        const auto [start, stop] = spans[span];
+                        Buffer<I> found;
+                        with_compensated(m ? m + start : nullptr, g.data + start, [&](auto u) {
+                            top_k<Bits<T>>(u, static_cast<std::size_t>(stop - start),
+                                           static_cast<std::size_t>(counts[span]), &found);
+                        });
+                        if (spans.size() == 1 && start == 0) {
+                            all = std::move(found);
+                            break;
+                        }
+                        const I first = static_cast<I>(start);
+                        for (std::size_t j = 0; j < found.size; ++j) all.data()[all.size + j] = found.data()[j] + first;
+                        all.size += found.size;
+                    }
                 }
-                return std::move(found).to_numpy();
+                return std::move(all).to_numpy();
             });
         });
         return result;
-    }, py::arg("memory").none(true), py::arg("grad"), py::arg("k"),
-       "Ascending indices of the k largest |memory + grad|; the lowest index wins among equals, NaN is largest.");
+    }, py::arg("memory").none(true), py::arg("grad"), py::arg("spans"), py::arg("counts"),
+       "Ascending indices of the counts[i] largest |memory + grad| in each of spans; the lowest index wins among equals, "
+       "NaN is largest.");
 }
