@@ -57,8 +57,6 @@ class StepContext:
         Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
     left_out : sequence of (int, int)
         Spans of the vector that take no part in the step.
-    once : Once
-        Results of this step that do not depend on the arrays' elements.
     """
 
     comm: Communicator
@@ -86,7 +84,7 @@ class StepContext:
     remembers: bool = True
     target: Array | None = None
     left_out: Sequence[Span] = ()
-    once: Once = field(default_factory=Once)
+    once: Once = field(default_factory=Once)  # results of this step that elements do not change
 
     def at_step(self, number: int, measured: bool = False, target: Array | None = None, left_out: Sequence[Span] = ()
                 ) -> StepContext:

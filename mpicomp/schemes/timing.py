@@ -42,8 +42,8 @@ class PhaseTimer:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of each phase of the current step so far."""
-        total: dict[str, float] = {}
+        """Seconds of each phase of the current step so far; of ``update`` also if nothing was to be updated."""
+        total = {"update": 0.0}
         for name, start, stop in self._phases:
             total[name] = total.get(name, 0.0) + (stop - start) * 1e-9
         return total

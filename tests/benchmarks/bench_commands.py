@@ -15,7 +15,7 @@ ANYWHERE = {
     "bench_torch.py": ["overhead"],
     "bench_outside.py": ["native", "recorder"],
     "bench_ops.py": [""], "bench_parts.py": [""], "bench_low_rank.py": [""], "bench_trace.py": [""],
-    "bench_checked.py": [""], "../scale/scale.py": [""],
+    "bench_checked.py": [""], "bench_steps.py": [""], "../scale/scale.py": [""],
 }  # fmt: skip
 ON_HOSTS = {
     "figures.py": ["ring-hosts", "scalecom-hosts"],

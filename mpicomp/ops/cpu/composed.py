@@ -17,7 +17,7 @@ from .._cpu import (
     pack_alike,
     scatter,
     sums_of,
-    top_k,
+    top_k_in_spans,
     union_of,
     unpack_alike,
     unpack_sparse_alike,
@@ -43,7 +43,7 @@ def bin_select(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, lengt
 
 def kth_largest(x: np.ndarray, spans: Bounds, counts: list[int]) -> list[float]:
     require_counts(spans, counts, x.size, least=1)
-    largest = np.abs(x[top_k(None, x, spans, counts)])
+    largest = np.abs(x[top_k_in_spans(None, x, spans, counts)])
     parts = np.split(largest, np.cumsum(counts)[:-1]) if counts else []
     return [float(np.fmin.reduce(one)) for one in parts]  # NaN only where nothing else is
 

@@ -15,6 +15,7 @@ from .._cpu import (
     random_strata_in_span,
     sample_in_span,
     threshold_in_span,
+    top_k_in_spans,
 )
 from ..arguments import Array, Bounds, Key, Matrices, Moments, Samples, Spans, require_rows_of_spans
 from ..host import concatenate, positions_of
@@ -40,6 +41,10 @@ def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array)
 
 def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known: bool = False) -> None:
     chunk_indices_in(chunk_indices_in_span, positions, spans, n, indices)
+
+
+def top_k(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:
+    return top_k_in_spans(memory, grad, spans, counts)
 
 
 def threshold(memory: Array | None, grad: Array, spans: Bounds, lams: list[float]) -> tuple[Array, list[int]]:

@@ -190,7 +190,7 @@ void require_counts(const std::vector<std::pair<std::int64_t, std::int64_t>>& sp
 }  // namespace
 
 void bind_top_k(py::module_& m) {
-    m.def("top_k", [](const py::object& memory, const py::array& grad,
+    m.def("top_k_in_spans", [](const py::object& memory, const py::array& grad,
                       const std::vector<std::pair<std::int64_t, std::int64_t>>& spans,
                       const std::vector<std::int64_t>& counts) {
         py::array result;
