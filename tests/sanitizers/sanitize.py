@@ -166,7 +166,7 @@ def build(name: str, folder: Path) -> Path:
 def all_in_one() -> str:
     """All sources as one: every header first, then each file that only binds operations in a namespace of its own."""
     files = sorted(SOURCES.glob("*.cpp"), key=lambda file: file.stem in APART)
-    system = {line for file in SOURCES.iterdir() for line in SYSTEM.findall(file.read_text())}
+    system = {line for file in sorted(SOURCES.glob("*.[ch]*")) for line in SYSTEM.findall(file.read_text())}
     lines = [*sorted(system), *(f'#include "{file.name}"' for file in sorted(SOURCES.glob("*.h")))]
     for file in files:
         if file.stem in APART:
