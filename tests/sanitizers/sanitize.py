@@ -39,7 +39,9 @@ BIND = re.compile(r"^void (bind_\w+)\(py::module_& m\) \{", re.M)
 SYSTEM = re.compile(r"^#include <.*>$", re.M)
 # Asked for here and not by the threads that build: in Python 3.11 the first two to ask at once may get None.
 SUFFIX, INCLUDE = sysconfig.get_config_var("EXT_SUFFIX"), sysconfig.get_paths()["include"]
-APART = ("isa", "module", "multi_reduce", "pool", "random")  # they define what headers declare
+# They define what headers declare.
+APART = ("isa", "module", "multi_reduce", "pool", "quantise", "quantise_levels", "quantise_natural", "quantise_signs",
+         "random")  # fmt: skip
 
 COMMON = ["-std=c++17", "-O0", "-g1", "-fno-omit-frame-pointer", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC",
           "-shared", "-DMPICOMP_ONE_COPY"]  # fmt: skip

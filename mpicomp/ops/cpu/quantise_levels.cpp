@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr std::size_t block = random_block;  // elements between whose steps everything stays in the L1 cache
+constexpr std::size_t levels_block = random_block;  // elements between whose steps everything stays in the L1 cache
 
 // A code before packing: as wide as it is on the wire where that is whole bytes.
 template <int width>
@@ -66,12 +66,12 @@ KERNEL void round_levels(const T* x, const T* inverse, const std::uint32_t* word
 template <class T, int width>
 KERNEL void pack_levels(const T* x, std::size_t start, std::size_t stop, Groups groups, std::size_t group,
                         const T* scales, T levels, Key key, std::uint64_t first, std::uint8_t* out) {
-    alignas(64) T inverse[block];
-    alignas(64) Code<width> codes[block];
+    alignas(64) T inverse[levels_block];
+    alignas(64) Code<width> codes[levels_block];
     RandomBlock random;
     const auto inverse_of = [=](std::size_t g) KERNEL_LAMBDA { return scales[g] > 0 ? levels / scales[g] : T{0}; };
-    for (std::size_t begin = start; begin < stop; begin += block) {
-        const std::size_t length = std::min(block, stop - begin);
+    for (std::size_t begin = start; begin < stop; begin += levels_block) {
+        const std::size_t length = std::min(levels_block, stop - begin);
         expand(groups, &group, begin, begin + length, inverse_of, inverse);
         round_levels(x + begin, inverse, random.fill(key, first + begin, length), length, levels, codes);
         std::memset(codes + length, 0, (8 - length % 8) % 8 * sizeof *codes);
@@ -82,12 +82,12 @@ KERNEL void pack_levels(const T* x, std::size_t start, std::size_t stop, Groups 
 template <class T, int width>
 KERNEL void unpack_levels(const std::uint8_t* packed, Groups groups, std::size_t group, const T* scales, T levels,
                           std::size_t first, std::size_t last, T* out) {
-    alignas(64) T unit[block];
-    alignas(64) Code<width> codes[block];
+    alignas(64) T unit[levels_block];
+    alignas(64) Code<width> codes[levels_block];
     const auto middle = static_cast<std::int32_t>(levels);
     const auto unit_of = [=](std::size_t g) KERNEL_LAMBDA { return scales[g] / levels; };
-    for (std::size_t begin = first; begin < last; begin += block) {
-        const std::size_t end = std::min(last, begin + block), length = end - begin;
+    for (std::size_t begin = first; begin < last; begin += levels_block) {
+        const std::size_t end = std::min(last, begin + levels_block), length = end - begin;
         expand(groups, &group, begin, end, unit_of, unit);
         unpack<width>(packed + packed_bytes(begin, width), packed_bytes(length, width), codes);
         for (std::size_t i = 0; i < length; ++i) out[begin - first + i] = static_cast<T>(codes[i] - middle) * unit[i];
