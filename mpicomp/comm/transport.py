@@ -206,8 +206,7 @@ class MpiLink:
         self.work: Iterator[None] | None = None
         self._log, self._on_leave, self.patient = log, on_leave, patient
         self._naps = Naps(self.check)
-        self._slow: bool | None = None  # None: not measured yet
-        self._bandwidth: float | None = None
+        self._bandwidth: float | None = None  # None: not measured yet
         self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self._pair = specification(self._mine), specification(self._theirs)
         self.started: list[tuple[Started, bool]] = []
@@ -287,9 +286,7 @@ class MpiLink:
     @property
     def slow(self) -> bool:
         """True if the network between nodes is slow enough to cut long messages; the first use is collective."""
-        if self._slow is None:
-            self._slow = self.bandwidth < segments.SLOW
-        return self._slow
+        return self.bandwidth < segments.SLOW
 
     @property
     def bandwidth(self) -> float:

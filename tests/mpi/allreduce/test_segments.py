@@ -59,7 +59,7 @@ def test_the_bits_do_not_depend_on_it(scattered, algorithm, monkeypatch):
         x = np.random.default_rng([scattered.rank, n]).standard_normal(n, np.float32)
         results = []
         for slow in (False, True):
-            scattered._engine.link._slow = slow
+            scattered._engine.link._bandwidth = 1e7 if slow else 1e12
             got = np.empty_like(x)
             scattered.Allreduce(x, got, MPI.SUM, algorithm)
             results.append(got)
@@ -79,7 +79,7 @@ def test_blocks_of_a_gather_travel_in_segments(scattered, kind, window, monkeypa
               "one": [0] * (size - 1) + [7003], "some none": [(at % 2) * 4500 for at in range(size)]}[kind]  # fmt: skip
     blocks = [np.random.default_rng([at, window]).integers(0, 256, n, np.uint8) for at, n in enumerate(counts)]
     for slow in (False, True):
-        scattered._engine.link._slow = slow
+        scattered._engine.link._bandwidth = 1e7 if slow else 1e12
         before = scattered.traffic
         got, _ = scattered.gather_to_all(blocks[rank], counts)
         used = scattered.traffic - before
