@@ -60,4 +60,3 @@ def overlap(a: Array, b: Array) -> bool:
         return np.may_share_memory(a, b)  # compares begins and ends
     begin, other = address(a), address(b)
     return begin < other + b.nbytes and other < begin + a.nbytes and begin != 0 != other
-

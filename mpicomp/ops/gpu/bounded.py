@@ -82,7 +82,7 @@ def _write(kernel: str, given: tuple[object, ...], n: int, dtype: npt.DTypeLike,
 
 
 def _starts_of(stream: Array, name: str, n: int, dtype: npt.DTypeLike) -> Array:
-    """Where each block of a stream begins; refuses bytes that are no stream."""
+    """Begin of each block of a stream; refuses bytes that are no stream."""
     check(stream, name, np.uint8)
     count = -(-n // BLOCK)
     if count == stream.size == 0:

@@ -193,7 +193,7 @@ class CodedValues(NamedTuple):
 
 
 def coded(operation: str, arguments: dict[str, object], n: int, dtype: np.dtype) -> CodedValues:
-    """What ``operation(**arguments, out=out)`` of this module would write into ``n`` elements."""
+    """The ``n`` values that ``operation(**arguments, out=out)`` of this module would write."""
     return CodedValues(globals()[operation], arguments, n)
 
 

@@ -36,7 +36,7 @@ class InPlace(Codec, Protocol):
 
 
 class Streamed(InPlace, Protocol):
-    """A codec whose values one operation reads: decoded in place, or where they are used."""
+    """A codec whose values one operation reads: decoded in place, or at their use."""
 
     @abstractmethod
     def reading(self, codes: Array, place: Place, ctx: StepContext) -> tuple[str, dict[str, object]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, cast
@@ -30,12 +30,12 @@ class Chosen(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """Message: each local worker's part and place; room for a dense mean."""
+    """Message: each local worker's part and place; ``room`` returns memory for a dense mean, which few steps need."""
 
     parts: list[message_format.Part]
     places: list[Place]
     sent: list[Sent]
-    room: Array
+    room: Callable[[], Array]
 
 
 class Gather(Exchange[Chosen, Bundle]):
@@ -82,7 +82,7 @@ class Gather(Exchange[Chosen, Bundle]):
             sent = [_sent(part, place, ctx) for part, place in zip(parts, places, strict=True)]
         else:  # not read
             sent = [Sent(*one) for one in zip(choice.lists, choice.values, strict=True)]
-        return Bundle(parts, places, sent, averaging.room_for_mean("gather-mean", us, ctx))
+        return Bundle(parts, places, sent, partial(averaging.room_for_mean, "gather-mean", us, ctx))
 
     def combine(self, message: Bundle, ctx: StepContext) -> Exchanged:
         packed = message_format.pack(message.parts, ctx.ops)
@@ -96,7 +96,7 @@ class Gather(Exchange[Chosen, Bundle]):
 
 
 def _sent(part: message_format.Part, place: Place, ctx: StepContext) -> Sent:
-    """What receivers read of one worker; decoded where it is used, if that is everything."""
+    """Values of one worker as receivers read them; decoded at their use if every coordinate was sent."""
     decode = partial(ctx.codec.decode, part.codes, place, ctx)
     return Sent(place.indices, decode()) if place.indices is not None else Sent(
         None, decode, [(0, ctx.codec.coded(part.codes, place, ctx))])
@@ -106,17 +106,19 @@ def _sum(flat: Array, lengths: list[int], message: Bundle, ctx: StepContext) -> 
     """The mean of all workers' values."""
     pairs = _pairs(flat, lengths, message, ctx)
     if ctx.selector.selects_all:
-        ctx.ops.coded_mean((values for _, values in pairs), 1.0 / ctx.workers.total, None, message.room)
-        return Mean(None, message.room, ctx.n)
+        room = message.room()
+        ctx.ops.coded_mean((values for _, values in pairs), 1.0 / ctx.workers.total, None, room)
+        return Mean(None, room, ctx.n)
     lists = [(indices, cast(Array, values)) for indices, values in pairs]
     sparse = [Pairs(indices, values) for indices, values in lists if indices is not None]
     if len(sparse) == len(lists):
         total = index_lists.add(sparse, ctx)
         return Mean(total.indices, ctx.scale(total.values), ctx.n)
-    message.room[:] = 0
+    room = message.room()
+    room[:] = 0
     for indices, values in lists:
-        ctx.add_at(message.room, indices if indices is None else validation.ascending(indices, ctx), values)
-    return Mean(None, ctx.scale(message.room), ctx.n)
+        ctx.add_at(room, indices if indices is None else validation.ascending(indices, ctx), values)
+    return Mean(None, ctx.scale(room), ctx.n)
 
 
 def _pairs(flat: Array, lengths: list[int], message: Bundle, ctx: StepContext) -> Iterator[Pair]:

@@ -165,7 +165,7 @@ def _by_owner(codes: list[Array], ctx: StepContext) -> dict[int, list[Array]]:
 
 
 def _sent(codes: list[tuple[Array, Place]], ctx: StepContext) -> Sent:
-    """What receivers read of one worker, decoded where it is used."""
+    """Values of one worker as receivers read them, decoded at their use."""
     def decode() -> Array:
         values = ctx.ops.empty(ctx.n, ctx.dtype)
         for one, place in codes:
