@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import sys
 import tarfile
 from glob import glob
@@ -13,6 +14,7 @@ from setuptools.command.egg_info import egg_info
 from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).parent
+INCLUDED = re.compile(r'^#include "(.+)"$', re.M)
 VERSION = {}
 exec((HERE / "mpicomp" / "_version.py").read_text(), VERSION)
 
@@ -35,8 +37,12 @@ class BuildExtensions(build_ext):
             super().build_extensions()
 
     def is_older(self, compiled, source):
-        """True if an object is older than its source, a header or this file."""
-        origins = (source, *(header for extension in self.extensions for header in extension.depends), __file__)
+        """True if an object is older than its source, a header that it includes, or this file."""
+        origins = {Path(source), Path(__file__)}
+        for origin in (waiting := [Path(source)]):
+            included = {origin.parent / name for name in INCLUDED.findall(origin.read_text())} - origins
+            origins |= included
+            waiting += included
         return not os.path.exists(compiled) or os.path.getmtime(compiled) <= max(map(os.path.getmtime, origins))
 
 
