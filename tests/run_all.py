@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -32,7 +33,9 @@ WORKERS = ("--numprocesses=4", "--dist=loadfile")  # many tests wait
 QUICK, LONG = ("-m", "not long"), ("-m", "long")
 # Long tests of CUDA sources that the stage `cuda` leaves out; it runs the others, with checks.
 UNCHECKED = "not cuda or cuda_compiles or test_large or products_of_integers"
-COMMUNICATION = ("allreduce", "bench", "checkpoint", "comm", "reducer", "trace")
+MESSAGES = ("allreduce", "comm")
+COMMUNICATION = (*MESSAGES, "bench", "checkpoint", "reducer", "trace")
+OTHERS = sorted({file.parent.name for file in (ROOT / "tests" / "mpi").glob("*/test_*.py")} - set(MESSAGES))
 
 # Folders that pytest leaves out of tests/ as a whole (conftest.py), and how their tests are run.
 APART = {
@@ -56,6 +59,10 @@ def _mpi(mpi: str, *options: str) -> tuple[Path | str, ...]:
     return (PYTHON, "tests/run_mpi.py", "--mpi", mpi, *options)  # has a limit of its own, on tests
 
 
+def _rooms(names: Iterable[str]) -> list[str]:
+    return [f"tests/mpi/{name}" for name in names]
+
+
 STAGES = {
     "lint": Stage("ruff", (PYTHON, "-m", "ruff", "check", "."), 600, one_core=True),
     # In a process of its own: MPI starts in it and sets variables that would mislead tests of launchers.
@@ -67,21 +74,28 @@ STAGES = {
                   (PYTHON, "-m", "sphinx", "-E", "-W", "--keep-going", "-q", "-b", "html", "docs", "out/docs"), 3600,
                   one_core=True),
     "unit": Stage("all that one process can show", (*PYTEST, "tests", *WORKERS, *QUICK)),
-    "openmpi": Stage("collectives, reducer, trace in 2 and 3 ranks of Open MPI",
-                     _mpi("openmpi", "--sizes", "2,3", *QUICK), math.inf),
-    "mpich": Stage("the same in 2 ranks of MPICH", _mpi("mpich", "--sizes", "2", *QUICK), math.inf),
+    "openmpi": Stage("collectives, reducer, trace in 2 ranks of Open MPI",
+                     _mpi("openmpi", "--sizes", "2", *QUICK), math.inf),
+    "three-ranks": Stage("collectives in 3 ranks of Open MPI",
+                         _mpi("openmpi", "--sizes", "3", *QUICK, *_rooms(MESSAGES)), math.inf),
+    "mpich": Stage("collectives, reducer, trace in 2 ranks of MPICH",
+                   _mpi("mpich", "--sizes", "2", *QUICK), math.inf),
     "unit-long": Stage("CUDA sources compile; whole jobs", (*PYTEST, "tests", *WORKERS, *LONG, "-k", UNCHECKED),
                        long=True),
     "cuda": Stage("CUDA kernels on the CPU, every access to memory checked",
                   (PYTHON, "tests/sanitizers/sanitize.py", "cuda"), long=True),
     "openmpi-long": Stage("long tests in 1 to 3 ranks of Open MPI",
                           _mpi("openmpi", "--sizes", "1,2,3", *LONG), math.inf, long=True),
+    "openmpi-three-ranks": Stage("all but collectives in 3 ranks of Open MPI",
+                                 _mpi("openmpi", "--sizes", "3", *QUICK, *_rooms(OTHERS)), math.inf, long=True),
     "openmpi-sizes": Stage("quick tests in 4, 5 and 8 ranks of Open MPI",
                            _mpi("openmpi", "--sizes", "4,5,8", *QUICK), math.inf, long=True),
-    # MPICH has two ranks for all tests (stage mpich), and more sizes where tests call MPI themselves.
-    "mpich-sizes": Stage("tests of communication in 1 and 3 ranks of MPICH",
-                         _mpi("mpich", "--sizes", "1,3", *(f"tests/mpi/{room}" for room in COMMUNICATION)),
-                         math.inf, long=True),
+    # MPICH has two ranks for all tests (stage mpich), one where tests call MPI themselves, and three, which poll on the
+    # cores they share, for collectives.
+    "mpich-one-rank": Stage("tests of communication in 1 rank of MPICH",
+                            _mpi("mpich", "--sizes", "1", *_rooms(COMMUNICATION)), math.inf, long=True, one_core=True),
+    "mpich-sizes": Stage("collectives in 3 ranks of MPICH",
+                         _mpi("mpich", "--sizes", "3", *_rooms(MESSAGES)), math.inf, long=True),
 }  # fmt: skip
 
 
