@@ -15,6 +15,7 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).parent
 INCLUDED = re.compile(r'^#include "(.+)"$', re.M)
+SOURCES_IN_UNIT = 4  # more are longer to compile after a change, fewer at the first time
 VERSION = {}
 exec((HERE / "mpicomp" / "_version.py").read_text(), VERSION)
 
@@ -22,7 +23,9 @@ exec((HERE / "mpicomp" / "_version.py").read_text(), VERSION)
 class BuildExtensions(build_ext):
     """Compile in parallel, and import pybind11 only then: metadata needs nothing but setuptools.
 
-    Editable installs keep their objects and compile changed files only: a second environment costs a link.
+    Some sources at a time are compiled as one unit, since each unit takes five seconds for pybind11: names must be
+    unique among all sources. Editable installs keep their objects and compile changed units only: a second environment
+    costs a link.
     """
 
     def build_extensions(self):
@@ -33,11 +36,25 @@ class BuildExtensions(build_ext):
             extension.include_dirs.append(pybind11.get_include())
         if self.editable_mode:
             self.build_temp = str(HERE / "build" / f"{sys.implementation.cache_tag}-pybind11-{pybind11.__version__}")
+        for extension in self.extensions:
+            extension.sources = list(self.units(extension.sources))
         with ParallelCompile(default=os.cpu_count(), needs_recompile=self.is_older):
             super().build_extensions()
 
+    def units(self, sources):
+        """Write units that include so many sources each, unless they are there; return their paths."""
+        folder = Path(os.path.relpath(self.build_temp))
+        folder.mkdir(parents=True, exist_ok=True)
+        for begin in range(0, len(sources), SOURCES_IN_UNIT):
+            together = sources[begin : begin + SOURCES_IN_UNIT]
+            unit = folder / f"{Path(together[0]).stem}_to_{Path(together[-1]).stem}.cpp"
+            text = "".join(f'#include "{os.path.relpath(source, folder)}"\n' for source in together)
+            if not unit.exists() or unit.read_text() != text:
+                unit.write_text(text)
+            yield str(unit)
+
     def is_older(self, compiled, source):
-        """True if an object is older than its source, a header that it includes, or this file."""
+        """True if an object is older than its unit, what that includes, or this file."""
         origins = {Path(source), Path(__file__)}
         for origin in (waiting := [Path(source)]):
             included = {origin.parent / name for name in INCLUDED.findall(origin.read_text())} - origins

@@ -12,8 +12,8 @@ it. A finding ends the run.
 accesses outside arrays, undefined behaviour (tests/ops/cuda_checks.h). Every kernel must have been run in several.
 
 Two things make the builds short, for what takes long is to instrument pybind11 in every file. All files are compiled as
-one, each in a namespace of its own. And loops are compiled once instead of for every instruction set: sanitizers look
-at the source, which is the same (code written for a register's width is there for each).
+one. And loops are compiled once instead of for every instruction set: sanitizers look at the source, which is the same
+(code written for a register's width is there for each).
 
 Not looked for: leaks (the interpreter and NumPy keep much to the end); members of null pointers (AddressSanitizer stops
 at their use); what functions in other libraries do.
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -35,13 +34,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "mpicomp" / "ops" / "cpu"
 CACHE = ROOT / ".cache" / "sanitizers"
-BIND = re.compile(r"^void (bind_\w+)\(py::module_& m\) \{", re.M)
-SYSTEM = re.compile(r"^#include <.*>$", re.M)
 # Asked for here and not by the threads that build: in Python 3.11 the first two to ask at once may get None.
 SUFFIX, INCLUDE = sysconfig.get_config_var("EXT_SUFFIX"), sysconfig.get_paths()["include"]
-# They define what headers declare.
-APART = ("isa", "module", "multi_reduce", "pool", "quantise", "quantise_levels", "quantise_natural", "quantise_signs",
-         "random")  # fmt: skip
 
 COMMON = ["-std=c++17", "-O0", "-g1", "-fno-omit-frame-pointer", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC",
           "-shared", "-DMPICOMP_ONE_COPY"]  # fmt: skip
@@ -166,18 +160,8 @@ def build(name: str, folder: Path) -> Path:
 
 
 def all_in_one() -> str:
-    """All sources as one: every header first, then each file that only binds operations in a namespace of its own."""
-    files = sorted(SOURCES.glob("*.cpp"), key=lambda file: file.stem in APART)
-    system = {line for file in sorted(SOURCES.glob("*.[ch]*")) for line in SYSTEM.findall(file.read_text())}
-    lines = [*sorted(system), *(f'#include "{file.name}"' for file in sorted(SOURCES.glob("*.h")))]
-    for file in files:
-        if file.stem in APART:
-            lines.append(f'#include "{file.name}"')
-            continue
-        lines += [f"namespace of_{file.stem} {{", f'#include "{file.name}"', "}"]
-        lines += [f"void {bind}(py::module_& m) {{ of_{file.stem}::{bind}(m); }}"
-                  for bind in BIND.findall(file.read_text())]  # fmt: skip
-    return "\n".join([*lines, ""])
+    """All sources as one."""
+    return "".join(f'#include "{file.name}"\n' for file in sorted(SOURCES.glob("*.cpp")))
 
 
 def environment(name: str, package: Path) -> dict[str, str]:

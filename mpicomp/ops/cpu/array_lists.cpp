@@ -15,18 +15,10 @@
 
 namespace {
 
-using Api = py::detail::npy_api;
-
-constexpr int readable = Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_;
-constexpr int writable = readable | Api::NPY_ARRAY_WRITEABLE_;
 constexpr std::size_t long_copy = 8 << 20;  // bytes from which copies go past the caches, which could not keep them
-constexpr std::size_t block_bytes = 32 << 10;  // cleared and filled while in the L1 cache
+constexpr std::size_t cleared_bytes = 32 << 10;  // cleared and filled while in the L1 cache
 
 const py::detail::PyArray_Proxy* facts_of(const py::handle& array) { return py::detail::array_proxy(array.ptr()); }
-
-bool is_array(const py::handle& object) {  // no subclass: it may mean something else by its memory
-    return Py_TYPE(object.ptr()) == Api::get().PyArray_Type_;
-}
 
 std::size_t elements(const py::handle& array) {
     const auto* proxy = facts_of(array);
@@ -145,8 +137,8 @@ template <class T, class I>
 void expand(const std::vector<Piece>& pieces, const I* indices, const T* values, std::size_t k) {
     std::size_t j = 0;
     for (const auto& [data, begin, nbytes] : pieces)
-        for (std::size_t done = 0; done < nbytes; done += block_bytes) {
-            const std::size_t first = (begin + done) / sizeof(T), count = std::min(block_bytes, nbytes - done) / sizeof(T);
+        for (std::size_t done = 0; done < nbytes; done += cleared_bytes) {
+            const std::size_t first = (begin + done) / sizeof(T), count = std::min(cleared_bytes, nbytes - done) / sizeof(T);
             T* block = reinterpret_cast<T*>(data + done);
             std::fill_n(block, count, T{});
             for (; j < k && static_cast<std::size_t>(indices[j]) < first + count; ++j) block[indices[j] - first] = values[j];

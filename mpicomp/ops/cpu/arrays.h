@@ -27,6 +27,14 @@ inline std::int64_t& index_limit() {
     return limit;
 }
 
+// No subclass: it may mean something else by its memory.
+inline bool is_array(const py::handle& object) {
+    return Py_TYPE(object.ptr()) == py::detail::npy_api::get().PyArray_Type_;
+}
+
+constexpr int readable = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+constexpr int writable = readable | py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+
 inline std::string dtype_name(const py::array& array) { return py::str(array.dtype()); }
 
 template <class T>

@@ -7,14 +7,14 @@
 
 namespace {
 
-constexpr std::size_t block = 1024;  // elements looked at twice: few enough to stay in the L1 cache
+constexpr std::size_t bin_block = 1024;  // elements looked at twice: few enough to stay in the L1 cache
 
 // What is known of up to a block of elements. Whole lines are written, so that the last one may overlap what follows.
 template <class T>
 struct Block {
     static constexpr std::size_t line = line_elements<T>;
-    alignas(64) Bits<T> now[block + line] = {}, then[block + line] = {};  // magnitudes of u and of u + grad
-    alignas(64) std::uint8_t reaches[block + line] = {};                  // 1 where `then` is at least the bin's peak
+    alignas(64) Bits<T> now[bin_block + line] = {}, then[bin_block + line] = {};  // magnitudes of u and of u + grad
+    alignas(64) std::uint8_t reaches[bin_block + line] = {};                      // 1 where `then` is at least the bin's peak
 };
 
 template <class U, class T>
@@ -61,7 +61,7 @@ KERNEL void append(Block<T>* block, std::size_t first, std::size_t n, Buffer<I>*
 template <class U, class T, class I>
 KERNEL void short_bins(U u, std::size_t begin, std::size_t end, std::size_t length, Buffer<I>* found) {
     Block<T> here;
-    const std::size_t step = block / length * length;
+    const std::size_t step = bin_block / length * length;
     for (std::size_t first = begin; first < end; first += step) {
         const std::size_t count = std::min(step, end - first);
         look_at(u.from(first), count, &here);
@@ -79,17 +79,17 @@ KERNEL void long_bin(U u, std::size_t first, std::size_t end, Buffer<I>* found) 
     Block<T> here;
     Bits<T> peak = 0;
     for (std::size_t i = first; i < end; ++i) peak = std::max(peak, magnitude(u[i]));
-    for (std::size_t begin = first; begin < end; begin += block) {
-        const std::size_t count = std::min(block, end - begin);
+    for (std::size_t begin = first; begin < end; begin += bin_block) {
+        const std::size_t count = std::min(bin_block, end - begin);
         look_at(u.from(begin), count, &here);
-        flag_bin(&here, 0, count, peak, u.from(begin + block));
+        flag_bin(&here, 0, count, peak, u.from(begin + bin_block));
         append(&here, begin, count, found);
     }
 }
 
 template <class U, class T, class I>
 KERNEL void bin_select(U u, std::size_t begin, std::size_t end, std::size_t length, Buffer<I>* found) {
-    if (length <= block) return short_bins<U, T, I>(u, begin, end, length, found);
+    if (length <= bin_block) return short_bins<U, T, I>(u, begin, end, length, found);
     for (std::size_t first = begin; first < end; first += std::min(length, end - first))
         long_bin<U, T, I>(u, first, first + std::min(length, end - first), found);
 }

@@ -5,6 +5,7 @@
 #include "arrays.h"
 #include "bind.h"
 #include "products.h"
+#include "sums.h"
 
 namespace {
 
@@ -70,17 +71,8 @@ KERNEL void low_rank_product(const T* p, const T* q, Shape shape, T* scratch, T*
 
 // ---- orthonormal columns by Householder reflections, in double: column-major, as LAPACK's geqr2 and org2r do it
 
-constexpr std::size_t lanes = 16;  // partial sums, whatever the vector width: one order of addition
-
 KERNEL double dot(const double* x, const double* y, std::size_t n) {
-    double sums[lanes] = {};
-    std::size_t i = 0;
-    for (; i + lanes <= n; i += lanes)
-        for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += x[i + lane] * y[i + lane];
-    for (std::size_t lane = 0; i < n; ++i, ++lane) sums[lane] += x[i] * y[i];
-    for (std::size_t half = lanes / 2; half; half /= 2)
-        for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-    return sums[0];
+    return sum_of(n, [=](std::size_t i) KERNEL_LAMBDA { return x[i] * y[i]; });
 }
 
 // A factor above zero changes no direction: by a power of two so that the largest is about 1, no square overflows.
@@ -110,7 +102,7 @@ KERNEL Reflection reflect(double* x, std::size_t n) {
     return {(beta - first) / beta, beta < 0 ? -1.0 : 1.0};
 }
 
-KERNEL void apply(Reflection reflection, const double* v, double* x, std::size_t n) {
+KERNEL void reflect_by(Reflection reflection, const double* v, double* x, std::size_t n) {
     const double weight = reflection.tau * dot(v, x, n);
     for (std::size_t i = 0; i < n; ++i) x[i] -= weight * v[i];
 }
@@ -121,13 +113,13 @@ KERNEL void orthonormal_columns(double* a, std::size_t rows, std::size_t rank, R
     for (std::size_t k = 0; k < rank; ++k) {
         double* v = a + k * rows + k;
         reflections[k] = reflect(v, rows - k);
-        for (std::size_t c = k + 1; c < rank; ++c) apply(reflections[k], v, a + c * rows + k, rows - k);
+        for (std::size_t c = k + 1; c < rank; ++c) reflect_by(reflections[k], v, a + c * rows + k, rows - k);
     }
     std::fill(q, q + rank * rows, 0.0);
     for (std::size_t k = 0; k < rank; ++k) q[k * rows + k] = reflections[k].sign;
     for (std::size_t k = rank; k-- > 0;)
         for (std::size_t c = k; c < rank; ++c)
-            apply(reflections[k], a + k * rows + k, q + c * rows + k, rows - k);
+            reflect_by(reflections[k], a + k * rows + k, q + c * rows + k, rows - k);
 }
 
 template <class T>

@@ -7,17 +7,18 @@
 #include "isa.h"
 #include "pool.h"
 #include "real.h"
+#include "sums.h"
 
 namespace {
 
-constexpr std::size_t block = 4096;
+constexpr std::size_t counted_block = 4096;  // elements whose count fits one of their own width
 
 template <class T>
 KERNEL std::size_t count_nonfinite(const T* x, std::size_t n) {
     std::size_t count = 0;
-    for (std::size_t begin = 0; begin < n; begin += block) {
+    for (std::size_t begin = 0; begin < n; begin += counted_block) {
         Bits<T> in_block = 0;  // as wide as an element, so that counting keeps to full vectors
-        const std::size_t end = begin + block < n ? begin + block : n;
+        const std::size_t end = begin + counted_block < n ? begin + counted_block : n;
         for (std::size_t i = begin; i < end; ++i) in_block += is_nonfinite(x[i]);
         count += static_cast<std::size_t>(in_block);
     }
@@ -28,9 +29,9 @@ KERNEL std::size_t count_nonfinite(const T* x, std::size_t n) {
 template <class U, class T>
 KERNEL std::size_t count_beyond(U u, std::size_t n, Bits<T> limit) {
     std::size_t count = 0;
-    for (std::size_t begin = 0; begin < n; begin += block) {
+    for (std::size_t begin = 0; begin < n; begin += counted_block) {
         Bits<T> in_block = 0;
-        const std::size_t end = begin + block < n ? begin + block : n;
+        const std::size_t end = begin + counted_block < n ? begin + counted_block : n;
         for (std::size_t i = begin; i < end; ++i) in_block += magnitude(static_cast<T>(u[i])) >= limit;
         count += static_cast<std::size_t>(in_block);
     }
@@ -54,21 +55,9 @@ std::size_t count_in_parts(std::size_t n, Count&& count) {
     return total;
 }
 
-// Sixteen partial sums, whatever the vector width, so that every instruction set adds in the same order.
 template <class T>
 KERNEL double squared_norm(const T* x, std::size_t n) {
-    constexpr std::size_t lanes = 16;
-    double sums[lanes] = {};
-    std::size_t i = 0;
-    for (; i + lanes <= n; i += lanes)
-        for (std::size_t lane = 0; lane < lanes; ++lane) {
-            const double value = x[i + lane];
-            sums[lane] += value * value;
-        }
-    for (std::size_t lane = 0; i < n; ++i, ++lane) sums[lane] += static_cast<double>(x[i]) * x[i];
-    for (std::size_t half = lanes / 2; half; half /= 2)
-        for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-    return sums[0];
+    return sum_of(n, [=](std::size_t i) KERNEL_LAMBDA { return static_cast<double>(x[i]) * x[i]; });
 }
 
 }  // namespace

@@ -10,11 +10,11 @@
 #include "isa.h"
 #include "pool.h"
 #include "real.h"
+#include "sums.h"
 
 namespace {
 
-constexpr std::size_t lanes = 16;   // partial sums, whatever the vector width: every processor adds in this order
-constexpr std::size_t block = 512;  // elements held in the L1 cache between the two loops; a multiple of lanes
+constexpr std::size_t kept_block = 512;  // elements held in the L1 cache between the two loops; a multiple of lanes
 
 struct Moments {
     std::size_t count = 0;
@@ -37,7 +37,7 @@ KERNEL std::size_t keep(U u, std::size_t n, Bits<T> floor, T* kept) {
 // Meanwhile the block that comes next is fetched.
 template <class U, class T>
 KERNEL void add_up(const T* kept, U next, Moments* total) {
-    for (std::size_t i = 0; i < block; i += lanes) {
+    for (std::size_t i = 0; i < kept_block; i += lanes) {
         for (std::size_t at = i; at < i + lanes; at += line_elements<T>) next.prefetch(at);
         for (std::size_t lane = 0; lane < lanes; ++lane) {
             const double value = kept[i + lane];
@@ -48,20 +48,15 @@ KERNEL void add_up(const T* kept, U next, Moments* total) {
     }
 }
 
-KERNEL void fold(double* sums) {
-    for (std::size_t half = lanes / 2; half; half /= 2)
-        for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-}
-
 template <class U, class T>
 KERNEL Moments moments(U u, std::size_t n, Bits<T> floor) {
     Moments total;
-    for (std::size_t begin = 0; begin < n; begin += block) {
-        T kept[block];
-        const std::size_t length = std::min(block, n - begin);
+    for (std::size_t begin = 0; begin < n; begin += kept_block) {
+        T kept[kept_block];
+        const std::size_t length = std::min(kept_block, n - begin);
         total.count += keep<U, T>(u.from(begin), length, floor, kept);
-        std::fill(kept + length, kept + block, T{0});
-        add_up(kept, u.from(begin + block), &total);
+        std::fill(kept + length, kept + kept_block, T{0});
+        add_up(kept, u.from(begin + kept_block), &total);
     }
     fold(total.sum), fold(total.size), fold(total.square);
     return total;
@@ -84,10 +79,9 @@ Moments moments_in_parts(U u, std::size_t n, Bits<T> floor) {
     return total;
 }
 
-constexpr std::size_t ahead = 32;  // samples prefetched ahead: about one memory latency
-
 template <class U, class T>
 KERNEL void sample(U u, std::size_t stride, std::size_t k, T* values) {
+    constexpr std::size_t ahead = 32;  // samples prefetched: about one memory latency
     for (std::size_t j = 0; j < k; ++j) {
         if (j + ahead < k) u.prefetch((j + ahead) * stride);
         values[j] = u[j * stride];

@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t block_bytes = 8192;
 
 template <class T>
-struct Plain {
+struct AsIs {
     using Stored = T;
     using Value = T;
     static KERNEL T load(T x) { return x; }
@@ -116,26 +116,26 @@ using Table = std::map<std::pair<std::string, std::string>, MultiKernel>;
 
 template <class Op>
 void add_reals(Table& table, const char* op) {
-    table[{op, "float32"}] = run<Op, Plain<float>>;
-    table[{op, "float64"}] = run<Op, Plain<double>>;
+    table[{op, "float32"}] = run<Op, AsIs<float>>;
+    table[{op, "float64"}] = run<Op, AsIs<double>>;
     table[{op, "float16"}] = run<Op, Half<Float16>>;
     table[{op, "bfloat16"}] = run<Op, Half<BFloat16>>;
 }
 
 template <class Op>
 void add_unsigned(Table& table, const char* op) {
-    table[{op, "uint8"}] = run<Op, Plain<std::uint8_t>>;
-    table[{op, "uint16"}] = run<Op, Plain<std::uint16_t>>;
-    table[{op, "uint32"}] = run<Op, Plain<std::uint32_t>>;
-    table[{op, "uint64"}] = run<Op, Plain<std::uint64_t>>;
+    table[{op, "uint8"}] = run<Op, AsIs<std::uint8_t>>;
+    table[{op, "uint16"}] = run<Op, AsIs<std::uint16_t>>;
+    table[{op, "uint32"}] = run<Op, AsIs<std::uint32_t>>;
+    table[{op, "uint64"}] = run<Op, AsIs<std::uint64_t>>;
 }
 
 template <class Op>
 void add_signed(Table& table, const char* op) {
-    table[{op, "int8"}] = run<Op, Plain<std::int8_t>>;
-    table[{op, "int16"}] = run<Op, Plain<std::int16_t>>;
-    table[{op, "int32"}] = run<Op, Plain<std::int32_t>>;
-    table[{op, "int64"}] = run<Op, Plain<std::int64_t>>;
+    table[{op, "int8"}] = run<Op, AsIs<std::int8_t>>;
+    table[{op, "int16"}] = run<Op, AsIs<std::int16_t>>;
+    table[{op, "int32"}] = run<Op, AsIs<std::int32_t>>;
+    table[{op, "int64"}] = run<Op, AsIs<std::int64_t>>;
 }
 
 // Operations that do not see the sign: the unsigned kernels do for signed integers too.

@@ -224,7 +224,7 @@ void check_vector(const py::array& array, const char* name, std::size_t nbytes) 
                               std::to_string(array.nbytes()));
 }
 
-void run(const NodeWindow& window, const std::string& verb_name, const std::string& op, const std::string& kind,
+void run_call(const NodeWindow& window, const std::string& verb_name, const std::string& op, const std::string& kind,
          const py::array& send, py::array receive, Place send_place, Place receive_place,
          const std::vector<std::uintptr_t>& segments, bool stream, double factor, const py::function& idle) {
     const Verb verb = verb_of(verb_name);
@@ -264,7 +264,7 @@ void bind_node(py::module_& m) {
             return py::slice(static_cast<py::ssize_t>(std::min(n, w.rank * length)),
                              static_cast<py::ssize_t>(std::min(n, (w.rank + 1) * length)), 1);
         }, py::arg("n"), py::arg("itemsize"), "This rank's slice of a vector of n elements.")
-        .def("run", &run, py::arg("verb"), py::arg("op"), py::arg("kind"), py::arg("send"), py::arg("receive"),
+        .def("run", &run_call, py::arg("verb"), py::arg("op"), py::arg("kind"), py::arg("send"), py::arg("receive"),
              py::arg("send_place"), py::arg("receive_place"), py::arg("segments"), py::arg("stream"), py::arg("factor"), py::arg("idle"),
              "receive = send reduced over the ranks, times factor (allreduce), its own slice of it (reduce_scatter), or "
              "every rank's slice of receive (all_gather).");

@@ -12,15 +12,7 @@
 
 namespace {
 
-using Api = py::detail::npy_api;
-
-constexpr int usable = Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_;
-constexpr int writable = usable | Api::NPY_ARRAY_WRITEABLE_;
 constexpr std::size_t kept = 64;  // calls remembered for the watchdog
-
-bool is_array(const py::handle& object) {  // no subclass: it may mean something else by its memory
-    return Py_TYPE(object.ptr()) == Api::get().PyArray_Type_;
-}
 
 bool has(const py::array& array, int flags) { return (array.flags() & flags) == flags; }
 
@@ -40,7 +32,7 @@ py::ssize_t plain_nbytes(const py::handle& send, const py::handle& receive, cons
     if (send.is(in_place)) return nbytes;
     if (!is_array(send)) return -1;
     const auto from = py::reinterpret_borrow<py::array>(send);
-    if (!has(from, usable) || from.dtype().ptr() != dtype.ptr() || from.nbytes() != nbytes) return -1;
+    if (!has(from, readable) || from.dtype().ptr() != dtype.ptr() || from.nbytes() != nbytes) return -1;
     const char* a = static_cast<const char*>(from.data());
     const char* b = static_cast<const char*>(into.data());
     return a + nbytes <= b || b + nbytes <= a ? nbytes : -1;
@@ -50,17 +42,17 @@ double monotonic() {  // the clock of Python's time.monotonic
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-struct Shape {
+struct CallShape {
     py::ssize_t nbytes;
     PyObject* dtype;
     PyObject* op;
-    bool operator==(const Shape& other) const {
+    bool operator==(const CallShape& other) const {
         return nbytes == other.nbytes && dtype == other.dtype && op == other.op;
     }
 };
 
 struct Hash {
-    std::size_t operator()(const Shape& shape) const {
+    std::size_t operator()(const CallShape& shape) const {
         const std::hash<const void*> of_pointer;
         return of_pointer(shape.dtype) * 31 + of_pointer(shape.op) * 7 + static_cast<std::size_t>(shape.nbytes);
     }
@@ -103,7 +95,7 @@ public:
         const py::ssize_t nbytes = plain_nbytes(send, receive, in_place_);
         if (nbytes < 0 || nbytes > limit) return;
         const auto dtype = py::reinterpret_borrow<py::object>(dtype_of(receive));
-        const Shape shape{nbytes, dtype.ptr(), op.ptr()};  // what they point to is kept alive by the tuple
+        const CallShape shape{nbytes, dtype.ptr(), op.ptr()};  // what they point to is kept alive by the tuple
         if (shapes_.count(shape) == 0) shapes_[shape] = {py::make_tuple(nbytes, dtype, op), describe(op, receive)};
     }
 
@@ -156,7 +148,7 @@ private:
     py::object native_, in_place_;
     std::uint64_t size_;
     bool logged_;
-    std::unordered_map<Shape, Known, Hash> shapes_;
+    std::unordered_map<CallShape, Known, Hash> shapes_;
     std::array<Entry, kept> ring_;
     std::uint64_t ringed_ = 0;
     bool going_ = false, comparing_ = false;

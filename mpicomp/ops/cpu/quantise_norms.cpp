@@ -6,31 +6,14 @@
 #include "groups.h"
 #include "pool.h"
 #include "real.h"
+#include "sums.h"
 
 namespace {
 
 enum class Norm { l2, max, mean };
 
-constexpr std::size_t lanes = 16;  // partial sums, whatever the vector width: the same order on every instruction set
-
-KERNEL double fold(double* sums) {
-    for (std::size_t half = lanes / 2; half; half /= 2)
-        for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-    return sums[0];
-}
-
-template <class Term>
-KERNEL double sum(std::size_t n, Term term) {
-    double sums[lanes] = {};
-    std::size_t i = 0;
-    for (; i + lanes <= n; i += lanes)
-        for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += term(i + lane);
-    for (std::size_t lane = 0; i < n; ++i, ++lane) sums[lane] += term(i);
-    return fold(sums);
-}
-
 template <class T>
-KERNEL double largest(const T* x, std::size_t n) {
+KERNEL double largest_of(const T* x, std::size_t n) {
     Bits<T> key = 0;
     for (std::size_t i = 0; i < n; ++i) key = std::max(key, magnitude(x[i]));
     return real_of<T>(key);
@@ -38,10 +21,10 @@ KERNEL double largest(const T* x, std::size_t n) {
 
 template <class T, Norm kind>
 KERNEL double norm(const T* x, std::size_t n) {
-    if constexpr (kind == Norm::max) return largest(x, n);
+    if constexpr (kind == Norm::max) return largest_of(x, n);
     if constexpr (kind == Norm::l2)
-        return std::sqrt(sum(n, [=](std::size_t i) KERNEL_LAMBDA { return static_cast<double>(x[i]) * x[i]; }));
-    const double total = sum(n, [=](std::size_t i) KERNEL_LAMBDA { return std::fabs(static_cast<double>(x[i])); });
+        return std::sqrt(sum_of(n, [=](std::size_t i) KERNEL_LAMBDA { return static_cast<double>(x[i]) * x[i]; }));
+    const double total = sum_of(n, [=](std::size_t i) KERNEL_LAMBDA { return std::fabs(static_cast<double>(x[i])); });
     return total / std::max<std::size_t>(1, n);
 }
 
@@ -53,7 +36,7 @@ KERNEL void group_norms(const T* x, const std::int64_t* bounds, std::size_t coun
 
 template <class T>
 KERNEL void larger(const T* x, std::size_t n, Bits<T>* key) {
-    *key = magnitude(static_cast<T>(largest(x, n)));
+    *key = magnitude(static_cast<T>(largest_of(x, n)));
 }
 
 // The largest of a group by all threads; a sum keeps its order, so that one thread makes it.

@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr std::size_t block = 1024;  // elements whose flags and values stay in the L1 cache
+constexpr std::size_t flagged_block = 1024;  // elements whose flags and values stay in the L1 cache
 
 // One multiplication moves the lowest bits of eight bytes, in their order, to the highest byte.
 KERNEL std::uint8_t bits_of_flags(const std::uint8_t* flags) {
@@ -17,9 +17,9 @@ KERNEL std::uint8_t bits_of_flags(const std::uint8_t* flags) {
 
 template <class T>
 KERNEL void pack_signs(const T* x, std::size_t n, std::uint8_t* out) {
-    alignas(64) std::uint8_t flags[block];
-    for (std::size_t begin = 0; begin < n; begin += block) {
-        const std::size_t length = std::min(block, n - begin);
+    alignas(64) std::uint8_t flags[flagged_block];
+    for (std::size_t begin = 0; begin < n; begin += flagged_block) {
+        const std::size_t length = std::min(flagged_block, n - begin);
         for (std::size_t i = 0; i < length; ++i) flags[i] = bits_of(x[begin + i]) >= 0;
         std::memset(flags + length, 0, (8 - length % 8) % 8);
         for (std::size_t i = 0; i < length; i += 8) out[(begin + i) / 8] = bits_of_flags(flags + i);
@@ -37,11 +37,11 @@ KERNEL void expand_bits(const std::uint8_t* packed, std::size_t bytes, B* masks)
 template <class T>
 KERNEL void unpack_signs(const std::uint8_t* packed, Groups groups, std::size_t group, const T* negative,
                          const T* positive, std::size_t first, std::size_t last, T* out) {
-    alignas(64) T below[block], above[block];
-    alignas(64) Bits<T> masks[block];
+    alignas(64) T below[flagged_block], above[flagged_block];
+    alignas(64) Bits<T> masks[flagged_block];
     std::size_t negative_group = group, positive_group = group;
-    for (std::size_t begin = first; begin < last; begin += block) {
-        const std::size_t end = std::min(last, begin + block), length = end - begin;
+    for (std::size_t begin = first; begin < last; begin += flagged_block) {
+        const std::size_t end = std::min(last, begin + flagged_block), length = end - begin;
         expand_bits(packed + begin / 8, (length + 7) / 8, masks);
         expand(groups, &positive_group, begin, end, [=](std::size_t g) KERNEL_LAMBDA { return positive[g]; }, above);
         if (negative)

@@ -17,7 +17,7 @@
 
 namespace {
 
-using Word = std::uint32_t;
+using RandomWord = std::uint32_t;
 using Wide = std::uint64_t;
 
 // Vectors of 64-bit lanes whose low halves are the words: what the widening multiplication reads and writes, so that
@@ -32,7 +32,7 @@ struct Lanes {
 
 // x = the low halves of x times m. GCC does not see that one instruction does it.
 template <int bytes>
-KERNEL void multiply_low(typename Lanes<bytes>::Vector& x, Word m) {
+KERNEL void multiply_low(typename Lanes<bytes>::Vector& x, RandomWord m) {
     using V = typename Lanes<bytes>::Vector;
     const V factor = V{} + m;
 #if defined(__x86_64__) && !defined(__clang__)
@@ -51,7 +51,7 @@ KERNEL void multiply_low(typename Lanes<bytes>::Vector& x, Word m) {
 template <int bytes>
 KERNEL void philox_rounds(typename Lanes<bytes>::Vector (&c)[4][Lanes<bytes>::unroll], Wide seed) {
     using V = typename Lanes<bytes>::Vector;
-    Word k0 = static_cast<Word>(seed), k1 = static_cast<Word>(seed >> 32);
+    RandomWord k0 = static_cast<RandomWord>(seed), k1 = static_cast<RandomWord>(seed >> 32);
     for (int round = 0; round < 10; ++round, k0 += 0x9e3779b9, k1 += 0xbb67ae85)
         for (int u = 0; u < Lanes<bytes>::unroll; ++u) {
             V a = c[0][u], b = c[2][u];
@@ -67,7 +67,7 @@ KERNEL void philox_rounds(typename Lanes<bytes>::Vector (&c)[4][Lanes<bytes>::un
 // Even lanes count up through the first half of a vector's counters, odd lanes through the second half, so that
 // pairing the even lanes of two vectors, and then the odd ones, puts all words in their order.
 template <int bytes, std::size_t... lane>
-KERNEL void write_blocks(Key key, Wide counter, std::size_t blocks, Word* words, std::index_sequence<lane...>) {
+KERNEL void write_blocks(Key key, Wide counter, std::size_t blocks, RandomWord* words, std::index_sequence<lane...>) {
     using V = typename Lanes<bytes>::Vector;
     constexpr int unroll = Lanes<bytes>::unroll, count = Lanes<bytes>::count;
     const V offsets = {Wide{lane / 2 + lane % 2 * (count / 2)}...}, step = V{} + key.step, worker = V{} + key.worker;
@@ -84,29 +84,29 @@ KERNEL void write_blocks(Key key, Wide counter, std::size_t blocks, Word* words,
             const V front = (c[0][u] & 0xffffffff) | (c[1][u] << 32), back = (c[2][u] & 0xffffffff) | (c[3][u] << 32);
             const V even = {(lane % 2 ? back[lane / 2 * 2] : front[lane / 2 * 2])...};
             const V odd = {(lane % 2 ? back[lane / 2 * 2 + 1] : front[lane / 2 * 2 + 1])...};
-            Word* to = words + 4 * (done + u * count);
+            RandomWord* to = words + 4 * (done + u * count);
             std::memcpy(to, &even, bytes);
-            std::memcpy(to + bytes / sizeof(Word), &odd, bytes);
+            std::memcpy(to + bytes / sizeof(RandomWord), &odd, bytes);
         }
     }
 }
 
 template <int bytes>
-KERNEL void write_blocks(Key key, Wide counter, std::size_t blocks, Word* words) {
+KERNEL void write_blocks(Key key, Wide counter, std::size_t blocks, RandomWord* words) {
     write_blocks<bytes>(key, counter, blocks, words, std::make_index_sequence<Lanes<bytes>::count>());
 }
 
 #if defined(__x86_64__)
-TARGET_AVX512 void write_blocks_avx512(Key key, Wide counter, std::size_t blocks, Word* words) {
+TARGET_AVX512 void write_blocks_avx512(Key key, Wide counter, std::size_t blocks, RandomWord* words) {
     write_blocks<64>(key, counter, blocks, words);
 }
-TARGET_AVX2 void write_blocks_avx2(Key key, Wide counter, std::size_t blocks, Word* words) {
+TARGET_AVX2 void write_blocks_avx2(Key key, Wide counter, std::size_t blocks, RandomWord* words) {
     write_blocks<32>(key, counter, blocks, words);
 }
 #endif
 
 // At least `blocks` Philox blocks of four words, rounded up to whole vectors (at most 32 blocks).
-void write_words(Key key, Wide counter, std::size_t blocks, Word* words) {
+void write_words(Key key, Wide counter, std::size_t blocks, RandomWord* words) {
 #if defined(__x86_64__)
     if (current_isa() == Isa::avx512) return write_blocks_avx512(key, counter, blocks, words);
     if (current_isa() == Isa::avx2) return write_blocks_avx2(key, counter, blocks, words);
@@ -115,7 +115,7 @@ void write_words(Key key, Wide counter, std::size_t blocks, Word* words) {
 }
 
 template <class T>
-KERNEL T number_of(Word word) {
+KERNEL T number_of(RandomWord word) {
     if constexpr (std::is_same_v<T, float>) return uniform_of(word);
     return static_cast<T>(word);
 }
@@ -125,7 +125,7 @@ KERNEL void numbers(Key key, Wide first, std::size_t n, T* out) {
     RandomBlock random;
     for (std::size_t begin = 0; begin < n; begin += random_block) {
         const std::size_t length = std::min(random_block, n - begin);
-        const Word* words = random.fill(key, first + begin, length);
+        const RandomWord* words = random.fill(key, first + begin, length);
         for (std::size_t i = 0; i < length; ++i) out[begin + i] = number_of<T>(words[i]);
     }
 }
@@ -139,7 +139,7 @@ void strata(Key key, Wide n, Wide k, I* indices) {
     RandomBlock random;
     for (Wide begin = 0; begin < k; begin += random_block) {
         const Wide length = std::min<Wide>(random_block, k - begin);
-        const Word* words = random.fill(key, begin, length);
+        const RandomWord* words = random.fill(key, begin, length);
         for (Wide j = 0; j < length; ++j) {
             carried += rest;
             const bool more = carried >= k;
@@ -184,7 +184,7 @@ py::array random_strata(std::int64_t n, std::int64_t k, const py::object& key) {
 Key key_of(const py::object& key) {
     try {
         const auto parts = py::tuple(key);
-        if (parts.size() == 3) return {parts[0].cast<std::uint64_t>(), parts[1].cast<Word>(), parts[2].cast<Word>()};
+        if (parts.size() == 3) return {parts[0].cast<std::uint64_t>(), parts[1].cast<RandomWord>(), parts[2].cast<RandomWord>()};
     } catch (const py::builtin_exception&) {  // a number out of range, or no number
     } catch (const py::error_already_set&) {  // no sequence
     }
@@ -204,7 +204,7 @@ const std::uint32_t* RandomBlock::fill(Key key, std::uint64_t first, std::size_t
 }
 
 void bind_random(py::module_& m) {
-    m.def("random_words", &draw<Word>, py::arg("n"), py::arg("first"), py::arg("key"),
+    m.def("random_words", &draw<RandomWord>, py::arg("n"), py::arg("first"), py::arg("key"),
           "Elements [first, first + n) of the key's stream, uint32.");
     m.def("uniform", &draw<float>, py::arg("n"), py::arg("first"), py::arg("key"),
           "Elements [first, first + n) of the key's stream as float32 in [0, 1), multiples of 2^-24.");

@@ -14,7 +14,7 @@ KERNEL void combine(T* dst, const T* src, std::size_t n) {
 }
 
 template <class T>
-KERNEL void scale(T* x, std::size_t n, T factor) {
+KERNEL void scale_by(T* x, std::size_t n, T factor) {
     for (std::size_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
@@ -47,7 +47,7 @@ void bind_reduce(py::module_& m) {
             const auto to = output<T>(x, "x");
             py::gil_scoped_release release;
             parallel_parts(to.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
-                dispatch<scale<T>>(to.data + begin, end - begin, static_cast<T>(factor));
+                dispatch<scale_by<T>>(to.data + begin, end - begin, static_cast<T>(factor));
             });
         });
     }, py::arg("x"), py::arg("factor"), "x *= factor, the factor rounded to x's precision first.");

@@ -25,8 +25,8 @@ struct Sketch {
     std::uint64_t seed;
 };
 
-constexpr std::size_t block = 256;  // elements hashed at a time, a row of the sketch after the other
-constexpr std::size_t ahead = 24;   // elements whose cells are fetched ahead: about one memory latency
+constexpr std::size_t hashed_block = 256;  // elements hashed at a time, a row of the sketch after the other
+constexpr std::size_t cells_ahead = 24;   // elements whose cells are fetched ahead: about one memory latency
 
 // Columns and signs (as bits to be flipped) of elements [begin, begin + n) in one row of the sketch.
 template <class T>
@@ -42,19 +42,19 @@ KERNEL void hash(Sketch sketch, std::size_t row, std::size_t begin, std::size_t 
 template <class T>
 KERNEL void add_to_cells(const std::uint64_t* column, const T* values, std::size_t n, T* cells) {
     for (std::size_t i = 0; i < n; ++i) {
-        __builtin_prefetch(cells + column[i + ahead], 1);
+        __builtin_prefetch(cells + column[i + cells_ahead], 1);
         cells[column[i]] += values[i];
     }
 }
 
 template <class T, class U>
 KERNEL void count_sketch(U u, std::size_t n, Sketch sketch, std::size_t first, std::size_t last, T* table) {
-    std::uint64_t column[block + ahead] = {};
-    Bits<T> flip[block];
-    T from[block], values[block];
+    std::uint64_t column[hashed_block + cells_ahead] = {};
+    Bits<T> flip[hashed_block];
+    T from[hashed_block], values[hashed_block];
     std::fill(table + first * sketch.columns, table + last * sketch.columns, T{0});
-    for (std::size_t begin = 0; begin < n; begin += block) {
-        const std::size_t length = std::min(block, n - begin);
+    for (std::size_t begin = 0; begin < n; begin += hashed_block) {
+        const std::size_t length = std::min(hashed_block, n - begin);
         for (std::size_t i = 0; i < length; ++i) from[i] = u[begin + i];
         for (std::size_t row = first; row < last; ++row) {
             hash<T>(sketch, row, begin, length, column, flip);
@@ -79,7 +79,7 @@ KERNEL T value_of(Bits<T> key) {
 
 // Sorts keys[0..rows) lane by lane, as far as needed: after each pass one more of the largest is in its place.
 template <class B>
-KERNEL void sort_upper_half(B (*keys)[block], std::size_t rows, std::size_t n) {
+KERNEL void sort_upper_half(B (*keys)[hashed_block], std::size_t rows, std::size_t n) {
     for (std::size_t settled = 0; settled <= rows / 2; ++settled)
         for (std::size_t row = 0; row + 1 < rows - settled; ++row)
             for (std::size_t i = 0; i < n; ++i) {
@@ -90,7 +90,7 @@ KERNEL void sort_upper_half(B (*keys)[block], std::size_t rows, std::size_t n) {
 }
 
 template <class T>
-KERNEL void median(Bits<T> (*keys)[block], std::size_t rows, std::size_t n, T* out) {
+KERNEL void median(Bits<T> (*keys)[hashed_block], std::size_t rows, std::size_t n, T* out) {
     sort_upper_half(keys, rows, n);
     const auto *lower = keys[(rows - 1) / 2], *upper = keys[rows / 2];
     if (rows % 2)
@@ -101,16 +101,16 @@ KERNEL void median(Bits<T> (*keys)[block], std::size_t rows, std::size_t n, T* o
 
 template <class T>
 KERNEL void sketch_estimate(const T* table, Sketch sketch, T* out, std::size_t first, std::size_t last) {
-    std::uint64_t column[block + ahead] = {};
-    Bits<T> flip[block], keys[most_rows][block];
-    for (std::size_t begin = first; begin < last; begin += block) {
-        const std::size_t length = std::min(block, last - begin);
+    std::uint64_t column[hashed_block + cells_ahead] = {};
+    Bits<T> flip[hashed_block], keys[most_rows][hashed_block];
+    for (std::size_t begin = first; begin < last; begin += hashed_block) {
+        const std::size_t length = std::min(hashed_block, last - begin);
         for (std::size_t row = 0; row < sketch.rows; ++row) {
             const T* cells = table + row * sketch.columns;
-            T votes[block];
+            T votes[hashed_block];
             hash<T>(sketch, row, begin, length, column, flip);
             for (std::size_t i = 0; i < length; ++i) {
-                __builtin_prefetch(cells + column[i + ahead]);
+                __builtin_prefetch(cells + column[i + cells_ahead]);
                 votes[i] = cells[column[i]];
             }
             for (std::size_t i = 0; i < length; ++i) keys[row][i] = key_of(real_of<T>(bits_of(votes[i]) ^ flip[i]));
@@ -127,9 +127,9 @@ struct RandomSigns {
     std::uint64_t seed;
     std::size_t width;
     KERNEL void operator()(std::size_t begin, std::size_t n, std::size_t padded, T* columns) const {
-        std::uint64_t hashes[block];
-        for (std::size_t done = 0; done < n; done += block) {
-            const std::size_t length = std::min(block, n - done);
+        std::uint64_t hashes[hashed_block];
+        for (std::size_t done = 0; done < n; done += hashed_block) {
+            const std::size_t length = std::min(hashed_block, n - done);
             const std::uint64_t first = begin + done + offset_of(seed, 0);
             for (std::size_t i = 0; i < length; ++i) hashes[i] = mix(first + i);
             for (std::size_t c = 0; c < width; ++c)

@@ -12,7 +12,7 @@
 
 namespace {
 
-using Word = std::uint64_t;
+using Flags = std::uint64_t;
 constexpr std::size_t bits = 64, wrong = any_length;
 
 template <class I>
@@ -29,14 +29,14 @@ std::size_t own_length(const I* indices, std::size_t k, std::int64_t n, bool fil
 }
 
 template <class I>
-KERNEL void mark(Word* words, const I* indices, std::size_t k) {
+KERNEL void mark(Flags* words, const I* indices, std::size_t k) {
     for (std::size_t j = 0; j < k; ++j) {
         const auto i = static_cast<std::size_t>(indices[j]);
-        words[i / bits] |= Word{1} << (i % bits);
+        words[i / bits] |= Flags{1} << (i % bits);
     }
 }
 
-KERNEL std::size_t count_marks(const Word* words, std::size_t begin, std::size_t end) {
+KERNEL std::size_t count_marks(const Flags* words, std::size_t begin, std::size_t end) {
     std::size_t count = 0;
     for (std::size_t w = begin; w < end; ++w) count += __builtin_popcountll(words[w]);
     return count;
@@ -45,19 +45,19 @@ KERNEL std::size_t count_marks(const Word* words, std::size_t begin, std::size_t
 // Writes to `indices` from place `next` on. before, where it is wanted: of each word, how many bits are set in front of
 // it.
 template <bool wanted, class I>
-KERNEL void list(const Word* words, std::size_t begin, std::size_t end, std::size_t next, I* indices, I* before) {
+KERNEL void list(const Flags* words, std::size_t begin, std::size_t end, std::size_t next, I* indices, I* before) {
     for (std::size_t w = begin; w < end; ++w) {
         if (wanted) before[w] = static_cast<I>(next);
-        for (Word word = words[w]; word; word &= word - 1)
+        for (Flags word = words[w]; word; word &= word - 1)
             indices[next++] = static_cast<I>(w * bits + __builtin_ctzll(word));
     }
 }
 
 template <class T, class I>
-KERNEL void add_at_rank(const Word* words, const I* before, const I* indices, std::size_t k, const T* values, T* sums) {
+KERNEL void add_at_rank(const Flags* words, const I* before, const I* indices, std::size_t k, const T* values, T* sums) {
     for (std::size_t j = 0; j < k; ++j) {
         const auto i = static_cast<std::size_t>(indices[j]);
-        const Word below = words[i / bits] & ((Word{1} << (i % bits)) - 1);
+        const Flags below = words[i / bits] & ((Flags{1} << (i % bits)) - 1);
         sums[before[i / bits] + __builtin_popcountll(below)] += values[j];
     }
 }
@@ -84,7 +84,7 @@ std::size_t together(const std::vector<py::array>& arrays) {
 
 // The bits of all lists, and of each part of the words how many are set in front of it; in the end, how many in all.
 struct Marks {
-    std::vector<Word> words;
+    std::vector<Flags> words;
     std::vector<std::size_t> before;
 };
 
@@ -105,7 +105,7 @@ Marks marked(const Lists<I>& lists, std::int64_t n) {
             const auto own = within(whole, begin, end);
             dispatch<mark<I>>(words.data(), own.data, own.n);
         }
-        marks.before[part + 1] = dispatch<count_marks>(static_cast<const Word*>(words.data()), begin, end);
+        marks.before[part + 1] = dispatch<count_marks>(static_cast<const Flags*>(words.data()), begin, end);
     });
     std::partial_sum(marks.before.begin(), marks.before.end(), marks.before.begin());
     return marks;
@@ -125,7 +125,7 @@ std::size_t add_lists(const Lists<I>& lists, const std::vector<const T*>& values
     const Marks marks = marked(lists, n);
     std::vector<I> before(marks.words.size());
     parallel_parts(marks.words.size(), words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
-        const Word* words = marks.words.data();
+        const Flags* words = marks.words.data();
         dispatch<list<true, I>>(words, begin, end, marks.before[part], indices, before.data());
         std::fill(sums + marks.before[part], sums + marks.before[part + 1], T{0});
         for (std::size_t l = 0; l < lists.size(); ++l) {

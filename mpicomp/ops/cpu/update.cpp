@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr std::size_t block = 1024;  // elements looked at twice: few enough to stay in the L1 cache
+constexpr std::size_t filtered_block = 1024;  // elements looked at twice: few enough to stay in the L1 cache
 
 template <class T>
 KERNEL T keep_unsent(T memory, T grad, T sent, T beta) {
@@ -20,7 +20,7 @@ KERNEL T keep_unsent(T memory, T grad, T sent, T beta) {
 // memory += beta * grad
 template <class T>
 KERNEL void filter(T* memory, const T* grad, std::size_t n, T beta) {
-    constexpr std::size_t line = line_elements<T>, ahead = block + prefetch_distance<T>;
+    constexpr std::size_t line = line_elements<T>, ahead = filtered_block + prefetch_distance<T>;
     const auto one = [=](std::size_t i) KERNEL_LAMBDA {
         const T change = beta * grad[i];
         memory[i] = memory[i] + change;
@@ -38,9 +38,9 @@ KERNEL void filter(T* memory, const T* grad, std::size_t n, T beta) {
 template <class T, class I>
 KERNEL void masked_update(T* memory, const T* grad, std::size_t start, std::size_t stop, const I* indices,
                           std::size_t first, const T* sent, std::size_t k, T beta) {
-    T kept[block];
-    for (std::size_t begin = start; begin < stop; begin += block) {
-        const std::size_t end = std::min(stop, begin + block);
+    T kept[filtered_block];
+    for (std::size_t begin = start; begin < stop; begin += filtered_block) {
+        const std::size_t end = std::min(stop, begin + filtered_block);
         std::size_t last = first;
         for (; last < k && static_cast<std::size_t>(indices[last]) < end; ++last) {
             const std::size_t i = indices[last];
