@@ -286,6 +286,14 @@ class Ops(Protocol):
     def decode_bounded(self, codes: Array, bound: float, divisor: int, out: Array) -> None:
         """``out`` = the stream's values / ``divisor``; refuses any bytes but exactly those of a stream."""
 
+    # ---- block codes: a scale and 8 or 4 bits per element in blocks of 256; block_codes.py has their sizes and errors
+
+    def encode_blocks(self, x: Array, format: str, codes: Array, key: Key | None = None, first: int = 0) -> None:
+        """Write the scales and codes of x; nearest without a key, else stochastic, x[0] being element ``first``."""
+
+    def decode_blocks(self, codes: Array, format: str, out: Array) -> None:
+        """``out = code * scale``; NaN in blocks that held a number that was not finite."""
+
     # ---- coded values, which these operations decode on the way
 
     def coded(self, operation: str, arguments: dict[str, object], n: int, dtype: np.dtype) -> Coded:

@@ -7,6 +7,7 @@ differ in their order of addition.
 from ..arguments import Key
 from ..host import *
 from .base import *
+from .block_codes import *
 from .bounded import *
 from .lists import *
 from .low_rank import *

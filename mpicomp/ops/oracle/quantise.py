@@ -26,6 +26,7 @@ from ..arguments import (
     require_top,
     require_unit,
 )
+from .block_codes import decode_blocks as decode_blocks  # read by `coded`
 from .random import uniform
 from .selection import dense_update
 
