@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bind.h"
+#include "block_codes.h"
 #include "isa.h"
 #include "real.h"
 
@@ -83,6 +84,8 @@ Source<T> values_of(const std::string& operation, const py::dict& arguments, std
     if (operation == "dequantise") return values_of_integers<T>(n, array("codes"), arguments["unit"].cast<double>());
     if (operation == "unpack_natural") return values_of_powers<T>(n, array("packed"), integer("top"));
     if (operation == "decode_natural") return values_of_message<T>(n, array("message"));
+    if (operation == "decode_blocks")
+        return values_of_blocks<T>(n, array("codes"), arguments["format"].cast<std::string>());
     throw InvalidArgument("operation must be one that reads codes, got " + operation);
 }
 

@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "bind.h"
+#include "block_codes.h"
 #include "isa.h"
 #include "pool.h"
 
@@ -49,6 +50,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_signs(m);
     bind_levels(m);
     bind_bounded(m);
+    bind_block_codes(m);
     bind_random(m);
     bind_moments(m);
     bind_bin_select(m);

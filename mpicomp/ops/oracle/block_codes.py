@@ -7,7 +7,7 @@ to these bits, so that no decoded value exceeds the block's largest in magnitude
 is NaN, all codes are 0, and the block is decoded as NaN.
 
 =======  =========  ============  =================================================================================
-Format   Largest s  Bits          Code of v = x * (1 / s), computed in x's precision
+Format   Scale      Bits          Code of v = x * (1 / s), computed in x's precision
 =======  =========  ============  =================================================================================
 int8     max / 127  8             integer in two's complement, -127 to 127
 int4     max / 7    4             the same, -7 to 7; byte j of m elements: j in its low bits, j + ceil(m / 2) in its
@@ -95,7 +95,7 @@ def _decode_int4(codes: Array, n: int) -> Array:
 
 def _encode_fp8(v: Array, shares: Array | None) -> Array:
     size = np.abs(v)
-    exponent = np.maximum(np.frexp(size)[1] - 1, -6)
+    exponent = np.where(size < 2.0**-6, -6, np.frexp(size)[1] - 1)
     steps = np.ldexp(size, 3 - exponent)  # in [8, 16); below 8 for subnormal numbers, whose exponent is -6
     whole = np.rint(steps) if shares is None else np.floor(steps + shares)
     code = np.minimum((exponent + 6) * 8 + whole, 0x7E)  # 16 steps are 8 of the next exponent
