@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ops import ops_for
 from ..ops.arguments import Key
+from ..ops.block_codes import block_codes_nbytes
 from ..ops.protocol import Ops
 from ..types import Array
 
@@ -118,7 +119,7 @@ def codes(ops: Ops, gradient: Array) -> list[Case]:
     bounds = np.arange(0, n + 1, BUCKET)
     scales, negative, positive = (np.ones(bounds.size - 1, np.float32) for _ in range(3))
     bits, levels, out = np.empty(n // 8, np.uint8), np.empty(n // 2, np.uint8), np.empty_like(gradient)
-    whole = np.empty(n, np.int8)
+    whole, blocks = np.empty(n, np.int8), np.empty(block_codes_nbytes(n, "int8"), np.uint8)
     return [
         ("group_norms", lambda: ops.group_norms(gradient, bounds, "l2", scales), n),
         ("group_means", lambda: ops.group_means(gradient, bounds, negative, positive), n),
@@ -128,6 +129,8 @@ def codes(ops: Ops, gradient: Array) -> list[Case]:
         ("unpack_levels", lambda: ops.unpack_levels(levels, bounds, scales, 7, 4, out), n),
         ("quantise", lambda: ops.quantise(gradient, 0.1, 0, key, whole), n),
         ("dequantise", lambda: ops.dequantise(whole, 0.1, out), n),
+        ("encode_blocks", lambda: ops.encode_blocks(gradient, "int8", blocks), n),
+        ("decode_blocks", lambda: ops.decode_blocks(blocks, "int8", out), n),
     ]
 
 

@@ -46,7 +46,7 @@ IN_PLACE = {
     "masked_update": None, "dense_update": None, "axpby": None, "group_norms": 0, "group_means": 0,
     "pack_signs": None, "unpack_signs": 4, "pack_levels": 0, "unpack_levels": 5, "quantise": 0,
     "dequantise": None, "pack_gaps": 0, "unpack_gaps": 3, "pack_bitmap": 0, "unpack_bitmap": 2, "pack_natural": None,
-    "unpack_natural": None,
+    "unpack_natural": None, "encode_blocks": 0, "decode_blocks": 2,
 }  # fmt: skip
 # Kernel that an operation runs, and the argument whose elements it counts by; with an underscore, on one matrix.
 COUNTED: dict[str, tuple[str, int | None]] = {

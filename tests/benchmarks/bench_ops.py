@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 
 from mpicomp.ops import _cpu, cpu
+from mpicomp.ops.arguments import Key
+from mpicomp.ops.block_codes import FORMATS, block_codes_nbytes
 from mpicomp.ops.error_bound import bounded_capacity
 
 ROUNDS, ELEMENTS = 9, 25_000_000
@@ -76,6 +78,7 @@ def cases(n: int) -> list[Case]:
         *selector_cases(memory, grad, nxt, lam),
         *list_cases(n),
         *bounded_cases(n, grad),
+        *block_code_cases(n, grad),
         ("count_sketch 5 x 2^16", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 16, 1, table)),
         ("count_sketch 5 x 2^20", 8 * n, lambda: cpu.count_sketch(memory, grad, 5, 1 << 20, 1, large_table)),
         ("sketch_estimate 5 x 2^16", 4 * n, lambda: cpu.sketch_estimate(table, 5, 1 << 16, 1, nxt)),
@@ -146,6 +149,21 @@ def bounded_cases(n: int, noise: np.ndarray) -> list[Case]:
             (f"encode_bounded {name}", x.nbytes + nbytes, partial(cpu.encode_bounded, x, bound, 2, codes[0])),
             (f"sum_bounded {name}", 3 * nbytes, partial(cpu.sum_bounded, [stream, stream], n, x.dtype, bound, total)),
             (f"decode_bounded {name}", x.nbytes + nbytes, partial(cpu.decode_bounded, stream, bound, 1, out)),
+        ]
+    return cases
+
+
+def block_code_cases(n: int, x: np.ndarray) -> list[Case]:
+    """Block codes of noise: values are moved, and codes."""
+    cases: list[Case] = []
+    for format in FORMATS:
+        codes, out = np.empty(block_codes_nbytes(n, format), np.uint8), np.empty_like(x)
+        nbytes, key = x.nbytes + codes.nbytes, Key(1, 2, 3)
+        cpu.encode_blocks(x, format, codes)
+        cases += [
+            (f"encode_blocks {format}", nbytes, partial(cpu.encode_blocks, x, format, codes)),
+            (f"encode_blocks {format}, stochastic", nbytes, partial(cpu.encode_blocks, x, format, codes, key)),
+            (f"decode_blocks {format}", nbytes, partial(cpu.decode_blocks, codes, format, out)),
         ]
     return cases
 

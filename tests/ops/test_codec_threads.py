@@ -9,6 +9,7 @@ from test_threads import LENGTHS, PART, same_for_every_team, team  # noqa: F401
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import cpu
 from mpicomp.ops.arguments import Key
+from mpicomp.ops.block_codes import FORMATS, block_codes_nbytes
 
 KEY = Key(2**40 + 1, 2, 3)
 WIDTHS = ((2, 1), (4, 7), (8, 127), (16, 200))  # width, levels
@@ -64,6 +65,10 @@ def test_codes(team, rng, x):  # noqa: F811
                 codes = np.empty(n, np.int16)
                 cpu.quantise(x, 0.01, 7, key, codes)
                 coded.append(("dequantise", {"codes": codes, "unit": 0.01}))
+                for format in FORMATS:
+                    blocks = np.empty(block_codes_nbytes(n, format), np.uint8)
+                    cpu.encode_blocks(x, format, blocks, key, 512)
+                    coded.append(("decode_blocks", {"codes": blocks, "format": format}))
             for operation, arguments in coded:
                 yield from (one for one in arguments.values() if isinstance(one, np.ndarray))
                 getattr(cpu, operation)(**arguments, out=out)

@@ -7,6 +7,7 @@ for the device, unless the list was made or examined here; the others only queue
 
 from ..host import index_dtype as index_dtype
 from .base import *
+from .block_codes import *
 from .bounded import *
 from .chunks import *
 from .coded import *

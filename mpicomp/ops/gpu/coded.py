@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arguments import Coded
 from ..coded import Needed, Reading, coded_mean_by, coded_update_by
-from . import quantise
+from . import block_codes, quantise
 from .base import add, empty, scale
 from .cuda_runtime import Array
 from .selection import dense_update
@@ -19,7 +19,8 @@ _OPS = cast(Needed, SimpleNamespace(empty=empty, add=add, scale=scale, dense_upd
 
 
 def coded(operation: str, arguments: dict[str, object], n: int, dtype: np.dtype) -> Coded:
-    return Reading(getattr(quantise, operation), arguments, n, dtype)
+    home = block_codes if operation == "decode_blocks" else quantise
+    return Reading(getattr(home, operation), arguments, n, dtype)
 
 
 def coded_mean(coded: Iterable[Array | Coded], factor: float, plus: Array | None, out: Array) -> None:

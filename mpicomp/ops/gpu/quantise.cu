@@ -5,42 +5,9 @@
 #include "common.cuh"
 #include "groups.cuh"
 #include "philox.cuh"
+#include "runs.cuh"
 
 constexpr int unit = UNIT;
-
-template <typename T> struct Format;
-template <> struct Format<float> {
-    static constexpr int fraction_bits = 23, bias = 127;
-};
-template <> struct Format<double> {
-    static constexpr int fraction_bits = 52, bias = 1023;
-};
-
-// ---- runs of neighbours, which begin at a multiple of their length
-
-template <typename T, int length> struct alignas(length * sizeof(T) < 16 ? length * sizeof(T) : 16) Run { T at[length]; };
-
-// The first `count` of x, then zeros: in one access, or one for every 16 bytes, where x allows it.
-template <int length, typename T> __device__ inline Run<T, length> load_run(const T* x, int count) {
-    using R = Run<T, length>;
-    if (count == length && (unsigned long long)x % alignof(R) == 0) return *(const R*)x;
-    R run;
-#pragma unroll
-    for (int j = 0; j < length; ++j) run.at[j] = j < count ? x[j] : T(0);
-    return run;
-}
-
-template <int length, typename T> __device__ inline void store_run(T* x, int count, Run<T, length> run) {
-    using R = Run<T, length>;
-    if (count == length && (unsigned long long)x % alignof(R) == 0) {
-        *(R*)x = run;
-        return;
-    }
-    volatile T* one = x;  // else the compiler makes stores of one element each of both ways
-#pragma unroll
-    for (int j = 0; j < length; ++j)
-        if (j < count) one[j] = run.at[j];
-}
 
 constexpr int code_piece = CODE_PIECE;  // elements for a block at a time, whose groups are narrowed down once
 constexpr int stretch = code_piece / (threads / warp_size);  // neighbours of a piece that one warp takes
