@@ -27,8 +27,9 @@ from ..ops.error_bound import BLOCK, ESCAPED, bounded_capacity
 from ..types import Array
 from .interfaces import Link, Scratch
 
-SEGMENT_BYTES = 256 << 10  # of values: a few eager messages' worth of streams
-BUFFERED_BYTES = 2 << 20  # of values, in the segments of all pieces
+SEGMENT_BYTES = 256 << 10  # of values, for one thread: a few eager messages' worth of streams
+BUFFERED_BYTES = 2 << 20  # of values, for one thread, in the segments of all pieces
+LONGEST = 8  # times as long for several threads, twice for each: shorter segments gain little from them
 LEAST_SEGMENTS = 4  # per piece, so that its hops overlap
 IN_FLIGHT = 3  # segments: one in each hop, one that is decoded
 HEAD = 8  # bytes before a stream: its length
@@ -36,6 +37,8 @@ HEAD = 8  # bytes before a stream: its length
 
 class StreamLink(Link, Protocol):
     """Link whose messages may be shorter than the receive buffers."""
+
+    threads: int  # that every rank has
 
     def uncount(self, nbytes: int) -> None:
         """Subtract bytes of receive buffers that messages did not fill."""
@@ -89,7 +92,7 @@ class TwoHops:
         self.dtype = pieces.target.dtype
         self.terms = max(map(len, pieces.senders))
         self.peers = [(link.rank + shift) % link.size for shift in range(1, link.size)]
-        self.length = segment_length(max(pieces.counts), self.dtype.itemsize, link.size)
+        self.length = segment_length(max(pieces.counts), self.dtype.itemsize, link.size, link.threads)
         self.room = HEAD * chunk_count(HEAD + bounded_capacity(self.length, self.dtype), HEAD)  # heads stay aligned
         self.scratch, self.sizes = scratch, Sizes()
         self.waiting: dict[tuple[str, int, int], object] = {}  # requests by hop, segment and peer
@@ -199,8 +202,9 @@ def with_head(buffer: Array, nbytes: int) -> Array:
     return buffer[: HEAD + nbytes]
 
 
-def segment_length(longest: int, itemsize: int, size: int) -> int:
+def segment_length(longest: int, itemsize: int, size: int, threads: int) -> int:
     """Return the elements of a segment of pieces of at most ``longest`` elements: whole blocks."""
-    most = min(SEGMENT_BYTES, BUFFERED_BYTES // size) // itemsize
+    times = min(2 * threads, LONGEST) if threads > 1 else 1
+    most = times * min(SEGMENT_BYTES, BUFFERED_BYTES // size) // itemsize
     blocks = min(most // BLOCK, chunk_count(longest, LEAST_SEGMENTS * BLOCK))
     return max(1, blocks) * BLOCK

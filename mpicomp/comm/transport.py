@@ -18,8 +18,8 @@ from .._util.partition import pieces
 from ..allreduce import segments
 from ..allreduce.cost import least_bytes
 from ..errors import MpicompError, RankLeft
+from ..ops import threads
 from ..ops.device import device_of, ready
-from ..ops.threads import share_cpus
 from ..types import Array
 from .buffers import Buffer
 from .interfaces import Request, Traffic
@@ -91,15 +91,19 @@ def specification(array: Array, count: int | None = None) -> tuple[MPI.buffer, i
     return MPI.buffer(array), array.size if count is None else count, MPI.Datatype.fromcode(array.dtype.char)
 
 
-def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int]:
-    """Return the number of nodes, and the fewest and most ranks on one (collective; no rank lists all others)."""
+def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int, int]:
+    """Return the number of nodes, the fewest and most ranks on one, and the fewest threads of a rank.
+
+    Collective; no rank lists all others.
+    """
     node = split_node(comm, limit)
-    share_cpus(node.allgather(os.sched_getaffinity(0)))
-    first, ranks = np.array([node.Get_rank() == 0], np.int64), np.array([-1, 1], np.int64) * node.Get_size()
+    threads.share_cpus(node.allgather(os.sched_getaffinity(0)))
+    first, here = np.array([node.Get_rank() == 0], np.int64), node.Get_size()
+    most = np.array([-here, here, -threads.count()], np.int64)
     node.Free()
     comm.Allreduce(MPI.IN_PLACE, first, MPI.SUM)
-    comm.Allreduce(MPI.IN_PLACE, ranks, MPI.MAX)
-    return int(first[0]), -int(ranks[0]), int(ranks[1])
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    return int(first[0]), -int(most[0]), int(most[1]), -int(most[2])
 
 
 # By address: the memory of receives that stay posted, these requests, and those of the running schedule. MPI may write
@@ -194,7 +198,8 @@ class MpiLink:
                  on_leave: Callable[[], None] | None = None, patient: bool = False) -> None:
         self.comm, self.settings, self.reproducible = comm, settings, settings.reproducible
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.nodes, self.owners, self.ranks_per_node = layout_of(comm, settings.node_limit)  # owners: on every node
+        # owners: ranks on every node; threads: of every rank
+        self.nodes, self.owners, self.ranks_per_node, self.threads = layout_of(comm, settings.node_limit)
         self.one_node = self.nodes == 1
         self.rows = settings.rows(self.ranks_per_node, self.nodes)
         self.takes_devices = settings.gpu_path[0] == "direct"

@@ -13,6 +13,7 @@ import pytest
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import _cpu, cpu
+from mpicomp.ops.error_bound import bounded_capacity
 
 PART = 1 << 16  # part_elements of pool.h
 TEAMS = (1, 2, 3, 7)
@@ -119,6 +120,32 @@ def test_measures(team, vectors):
 
     same_for_every_team(team, lambda: list(call()))
     assert cpu.squared_norm(finite) == pytest.approx(np.sum(np.square(finite, dtype=np.float64)), rel=1e-12)
+
+
+def test_error_bounded_streams(team, rng, vectors):
+    """Smooth values, noise and blocks that escape."""
+    noisy, special = vectors
+    n, bound = noisy.size, 1e-2
+    smooth = np.sin(np.arange(n) / 99).astype(noisy.dtype)
+
+    def streams(codes):
+        for x in (smooth, noisy, special):
+            nbytes, escaped = cpu.encode_bounded(x, bound, 4, codes)
+            yield codes[:nbytes].copy(), escaped
+
+    def call():
+        codes, out = np.empty(bounded_capacity(n, noisy.dtype), np.uint8), np.empty_like(noisy)
+        made, escaped = zip(*streams(codes), strict=True)
+        for given in (made[:2], made):
+            nbytes, several = cpu.sum_bounded(list(given), n, noisy.dtype, bound, codes)
+            cpu.decode_bounded(codes[:nbytes], bound, 3, out)
+            yield from (codes[:nbytes].copy(), several, out.copy())
+        yield from (*made, escaped)
+
+    same_for_every_team(team, lambda: list(call()))
+    stream = next(streams(np.empty(bounded_capacity(n, noisy.dtype), np.uint8)))[0]
+    with pytest.raises(InvalidArgument, match="codes must hold one whole stream"):
+        cpu.decode_bounded(stream[:-1], bound, 1, smooth)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

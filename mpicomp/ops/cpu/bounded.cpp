@@ -7,31 +7,65 @@
 
 #include "arrays.h"
 #include "bind.h"
+#include "pool.h"
 
 namespace {
 
 using namespace bounded;
 
+constexpr std::size_t blocks_in_part = 256;  // 64 KiB of float32
+
 struct Written {
-    std::size_t bytes = 0, escaped = 0;
+    std::size_t bytes = 0, escaped = 0;  // bytes behind the headers
     bool fits = true;
 };
 
 KERNEL std::size_t blocks_of(std::size_t n) { return (n + block - 1) / block; }
 
-// Whether `nbytes` are exactly those of a stream.
+// Blocks that a thread takes at a time; all of them for one thread, which then writes its stream without gaps.
+std::size_t grain_of(std::size_t n) {
+    const std::size_t blocks = blocks_of(n);
+    return is_shared(blocks, blocks_in_part) ? blocks_in_part : std::max<std::size_t>(1, blocks);
+}
+
+// Whether `nbytes` are exactly those of a stream; `starts` gets the place of the first block of each part.
 template <class T>
-KERNEL bool is_stream(const std::uint8_t* codes, std::size_t nbytes, std::size_t n) {
+KERNEL bool is_stream(const std::uint8_t* codes, std::size_t nbytes, std::size_t n, std::size_t grain,
+                      std::size_t* starts) {
     const std::size_t count = blocks_of(n);
     if (nbytes < count) return false;
     std::size_t total = count;
     bool known = true;
-    for (std::size_t b = 0; b < count; ++b) {
-        total += sizes<T>.of[codes[b]];
-        known &= (codes[b] & 63) < 63 || codes[b] == escaped;
+    for (std::size_t begin = 0; begin < count; begin += grain) {
+        *starts++ = total;
+        for (std::size_t b = begin; b < std::min(count, begin + grain); ++b) {
+            total += sizes<T>.of[codes[b]];
+            known &= (codes[b] & 63) < 63 || codes[b] == escaped;
+        }
     }
     if (count && codes[count - 1] == escaped) total -= (count * block - n) * sizeof(T);
     return known && total == nbytes;
+}
+
+// Writes a stream by parts: write(part, first block, elements, their blocks' place) returns what it wrote. Each part
+// has room for its longest blocks; behind one another they are moved in order.
+template <class T, class F>
+Written write_in_parts(std::size_t n, std::size_t grain, std::uint8_t* codes, F&& write) {
+    std::uint8_t* const bodies = codes + blocks_of(n);
+    const std::size_t room = grain * longest_block<T>;
+    std::vector<Written> parts(part_count(blocks_of(n), grain));
+    parallel_parts(blocks_of(n), grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        parts[part] = write(part, begin, std::min(n, end * block) - begin * block, bodies + part * room);
+    });
+    Written all;
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+        if (part) std::memmove(bodies + all.bytes, bodies + part * room, parts[part].bytes);
+        all.bytes += parts[part].bytes;
+        all.escaped += parts[part].escaped;
+        all.fits &= parts[part].fits;
+    }
+    all.bytes += blocks_of(n);
+    return all;
 }
 
 template <class T>
@@ -52,8 +86,9 @@ struct Encode {
     }
 
     template <int width>
-    static KERNEL void run(const T* x, std::size_t n, const Grid* grid, std::uint8_t* codes, Written* written) {
-        std::uint8_t* out = codes + blocks_of(n);
+    static KERNEL void run(const T* x, std::size_t n, const Grid* grid, std::uint8_t* headers, std::uint8_t* bodies,
+                           Written* written) {
+        std::uint8_t* out = bodies;
         alignas(64) T last[block];
         for (std::size_t begin = 0; begin < n; begin += block) {
             const std::size_t length = std::min(block, n - begin);
@@ -63,11 +98,11 @@ struct Encode {
                 std::fill(last + length, last + block, last[length - 1]);
                 values = last;
             }
-            std::uint8_t* header = codes + begin / block;
+            std::uint8_t* header = headers + begin / block;
             out = one<width>(values, length, *grid, header, out);
             written->escaped += *header == escaped;
         }
-        written->bytes = out - codes;
+        written->bytes = out - bodies;
     }
 };
 
@@ -119,22 +154,32 @@ KERNEL std::uint8_t* add_integers(const std::uint8_t* headers, const std::uint8_
     return write<width, T>(first, once, header, out);
 }
 
+// A stream and the place of the first block of each part.
+struct Stream {
+    const std::uint8_t* codes;
+    std::vector<std::size_t> starts;
+};
+
 template <class T>
 struct Sum {
+    // Blocks from `first` on, which are those of a part.
     template <int width>
-    static KERNEL void run(const std::uint8_t* const* streams, std::size_t count, std::size_t n, double step,
-                           std::uint8_t* codes, Written* written) {
-        const std::size_t blocks = blocks_of(n);
-        std::uint8_t* out = codes + blocks;
-        std::vector<const std::uint8_t*> from(count);
+    static KERNEL void run(const std::vector<Stream>* streams, std::size_t part, std::size_t first, std::size_t n,
+                           double step, std::uint8_t* codes, std::uint8_t* bodies, Written* written) {
+        const std::size_t count = streams->size();
+        std::uint8_t* out = bodies;
+        std::vector<const std::uint8_t*> from(count), given(count);
         std::vector<std::uint8_t> headers(count);
-        for (std::size_t s = 0; s < count; ++s) from[s] = streams[s] + blocks;
-        for (std::size_t b = 0; b < blocks; ++b) {
+        for (std::size_t s = 0; s < count; ++s) {
+            given[s] = (*streams)[s].codes + first;
+            from[s] = (*streams)[s].codes + (*streams)[s].starts[part];
+        }
+        for (std::size_t b = 0; b < blocks_of(n); ++b) {
             bool plain = false;
             std::uint8_t any = 0;
             const std::size_t length = std::min(block, n - b * block);
             for (std::size_t s = 0; s < count; ++s) {
-                any |= headers[s] = streams[s][b];
+                any |= headers[s] = given[s][b];
                 plain |= headers[s] == escaped;
             }
             if (plain) {
@@ -151,7 +196,7 @@ struct Sum {
             }
             for (std::size_t s = 0; s < count; ++s) from[s] += sizes<T>.of[headers[s]];
         }
-        written->bytes = out - codes;
+        written->bytes = out - bodies;
     }
 };
 
@@ -173,12 +218,12 @@ struct Decode {
     }
 
     template <int width>
-    static KERNEL void run(const std::uint8_t* codes, std::size_t n, double step, double divisor, T* out) {
-        const std::uint8_t* in = codes + blocks_of(n);
+    static KERNEL void run(const std::uint8_t* headers, const std::uint8_t* in, std::size_t n, double step,
+                           double divisor, T* out) {
         alignas(64) T last[block];
         for (std::size_t begin = 0; begin < n; begin += block) {
             const std::size_t length = std::min(block, n - begin);
-            const std::uint8_t header = codes[begin / block];
+            const std::uint8_t header = headers[begin / block];
             T* to = length == block ? out + begin : last;
             if (header == escaped)
                 divide(in, length, divisor, to);
@@ -204,7 +249,12 @@ void bind_bounded(py::module_& m) {
             const auto to = output<std::uint8_t>(codes, "codes");
             const Grid grid{bound, step, inverse, static_cast<double>(largest)};
             py::gil_scoped_release release;
-            dispatch_by_width<Encode<T>>(from.data, from.n, &grid, to.data, &written);
+            written = write_in_parts<T>(from.n, grain_of(from.n), to.data,
+                                        [&](std::size_t, std::size_t first, std::size_t n, std::uint8_t* bodies) {
+                Written part;
+                dispatch_by_width<Encode<T>>(from.data + first * block, n, &grid, to.data + first, bodies, &part);
+                return part;
+            });
         });
         return py::make_tuple(written.bytes, written.escaped);
     }, py::arg("x"), py::arg("bound"), py::arg("step"), py::arg("inverse"), py::arg("largest"), py::arg("codes"),
@@ -215,18 +265,23 @@ void bind_bounded(py::module_& m) {
         Written written;
         const auto run = [&](auto zero) {
             using T = decltype(zero);
-            std::vector<const std::uint8_t*> from;
+            const auto size = static_cast<std::size_t>(n), grain = grain_of(size);
+            std::vector<Stream> from;
             bool valid = true;
             for (const auto& stream : streams) {
                 const auto view = input<std::uint8_t>(stream, "streams");
-                valid &= dispatch<is_stream<T>>(view.data, view.n, static_cast<std::size_t>(n));
-                from.push_back(view.data);
+                from.push_back({view.data, std::vector<std::size_t>(part_count(blocks_of(size), grain))});
+                valid &= dispatch<is_stream<T>>(view.data, view.n, size, grain, from.back().starts.data());
             }
             const auto to = output<std::uint8_t>(codes, "codes");
             py::gil_scoped_release release;
             if (valid)
-                dispatch_by_width<Sum<T>>(from.data(), from.size(), static_cast<std::size_t>(n), step, to.data,
-                                          &written);
+                written = write_in_parts<T>(size, grain, to.data, [&](std::size_t number, std::size_t first,
+                                                                      std::size_t n, std::uint8_t* bodies) {
+                    Written part;
+                    dispatch_by_width<Sum<T>>(&from, number, first, n, step, to.data + first, bodies, &part);
+                    return part;
+                });
             return valid;
         };
         const bool valid = wide ? run(double{}) : run(float{});
@@ -242,8 +297,15 @@ void bind_bounded(py::module_& m) {
             const auto to = output<T>(out, "out");
             const auto from = input<std::uint8_t>(codes, "codes");
             py::gil_scoped_release release;
-            valid = dispatch<is_stream<T>>(from.data, from.n, to.n);
-            if (valid) dispatch_by_width<Decode<T>>(from.data, to.n, step, divisor, to.data);
+            const std::size_t blocks = blocks_of(to.n), grain = grain_of(to.n);
+            std::vector<std::size_t> starts(part_count(blocks, grain));
+            valid = dispatch<is_stream<T>>(from.data, from.n, to.n, grain, starts.data());
+            if (!valid) return;
+            parallel_parts(blocks, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
+                dispatch_by_width<Decode<T>>(from.data + begin, from.data + starts[part],
+                                             std::min(to.n, end * block) - begin * block, step, divisor,
+                                             to.data + begin * block);
+            });
         });
         return valid;
     }, py::arg("codes"), py::arg("step"), py::arg("divisor"), py::arg("out"),

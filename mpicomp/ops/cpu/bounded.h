@@ -81,6 +81,9 @@ struct Sizes {
 template <class T>
 constexpr Sizes<T> sizes;
 
+template <class T>
+constexpr std::size_t longest_block = std::max(block * sizeof(T), sizeof(T) + Type<T>::widest * block / 8);
+
 // ---- a block's integers
 
 // False if a value is too large, not finite, or too far from its grid point.

@@ -12,6 +12,7 @@ import mpicomp
 from mpicomp.allreduce import two_hops
 from mpicomp.comm import bounded_exchange
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
+from mpicomp.ops import _cpu
 from mpicomp.ops.error_bound import BLOCK
 
 DTYPES = ("float32", "float64")
@@ -110,6 +111,24 @@ def test_bits_do_not_depend_on_segments_or_place(comm, rng, monkeypatch):
         in_place = mine.copy()
         comm.Allreduce(MPI.IN_PLACE, in_place, bound=bound, algorithm="two_hops")
         assert in_place.tobytes() == whole.tobytes()
+
+
+def test_bits_do_not_depend_on_threads(comm, rng):
+    """Several threads take longer segments, in parts."""
+    n = comm.size * 200_000 + int(rng.integers(0, 1000))
+    x = np.cumsum(rng.standard_normal(n)).astype(np.float32)
+    x[rng.integers(0, n, 20)] = np.nan
+    found = set()
+    try:
+        for threads in (1, 2, 3):
+            _cpu.force_threads(threads)
+            own = mpicomp.Comm(comm)
+            found.add(summed(own, x, 1e-2).tobytes())
+            assert own._engine.link.threads == threads
+            own.Free()
+    finally:
+        _cpu.force_threads(0)
+    assert len(found) == 1
 
 
 def test_integer_sums_do_not_depend_on_the_order_of_ranks(comm, rng):
