@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
-
 import numpy as np
 
 from ..comm.comm import Comm
 from ..ops import ops_for
 from ..ops.device import ready
 from ..reducer.reducer import Reducer
+from .data import same_bits
 from .devices import to_device
 from .plan import Plan
 from .timing import Facts
@@ -59,7 +58,7 @@ class Compressed:
             total = self.gradient.astype(np.float64)
             self.comm.allreduce_in_place(total, "native")
             return self._far(mean, total, self.comm.size * self._tolerance(reducer))
-        wrong = 0 if self._same_bits(mean) else 1
+        wrong = 0 if same_bits(self.comm, mean) else 1
         sent = self._sent(reducer)
         if sent is None:
             return wrong + int(np.count_nonzero(~np.isfinite(mean)))
@@ -109,9 +108,6 @@ class Compressed:
     def _far(mean: np.ndarray, expected: np.ndarray, tolerance: float) -> int:
         """Number of elements further apart than the tolerance, or not finite."""
         return int(np.count_nonzero(~(np.abs(mean - expected) <= tolerance)))
-
-    def _same_bits(self, mean: np.ndarray) -> bool:
-        return len(set(self.comm.allgather(zlib.crc32(mean.view(np.uint8).data)))) == 1
 
 
 class Alone(Compressed):

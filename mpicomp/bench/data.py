@@ -6,13 +6,17 @@ holding another vector.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .._util.partition import pieces
 from .plan import Plan
+
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
 
 PERIOD = 65521  # prime, so that a misplaced piece is noticed
 AMPLITUDE = 8
@@ -93,3 +97,8 @@ def count_wrong(result: np.ndarray, expected: Iterator[Expected]) -> int:
         for begin, end in pieces(part.begin, part.end, PERIOD):
             wrong += int(np.count_nonzero(result[begin:end] != part.period[: end - begin]))
     return wrong
+
+
+def same_bits(comm: Comm, result: np.ndarray) -> bool:
+    """True if all ranks have the same result (collective)."""
+    return len(set(comm.allgather(zlib.crc32(result.view(np.uint8).data)))) == 1

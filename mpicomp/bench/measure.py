@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..comm.comm import Comm
+from .bounded import bounded
 from .compressed import compressed
 from .dense import dense
 from .devices import choose_device
@@ -50,7 +51,8 @@ class _Size:
         self._size = show_size(n * plan.itemsize * (comm.size if plan.what.blocks else 1))
         self._say("preparing")
         self._watch("preparation")
-        self._implementations: list[Implementation] = [*dense(comm, plan, n), *compressed(comm, plan, n)]
+        self._implementations: list[Implementation] = [*dense(comm, plan, n), *bounded(comm, plan, n),
+                                                       *compressed(comm, plan, n)]
 
     def rows(self) -> list[Row]:
         """Check, time, check again; one row per implementation."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from .. import allreduce
+from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 from .collectives import COLLECTIVES, Collective
 
@@ -17,6 +18,10 @@ ALL = "all"  # of the dtypes
 OPS = ("sum", "prod", "min", "max", "avg")
 PLACES = ("out", "in", "both")
 DEVICES = ("cpu", "gpu")
+BOUNDED_DTYPES = ("float32", "float64")
+FIELDS = ("smooth", "turbulence", "noise")  # generated
+FILE = ".npy"  # ends the name of a field in a file
+BOUNDED_ALGORITHMS = ("auto", "two_hops")  # of the error-bounded all-reduce, each measured
 MOST_SIZES = 10_000  # more are of no use, and soon exceed the memory
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -28,6 +33,9 @@ class Plan:
     sizes: tuple[int, ...]  # bytes: see `Collective.blocks`
     algorithms: tuple[str, ...] = ()  # of the dense collective; the first is the baseline
     schemes: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()  # of the error-bounded all-reduce
+    relative: bool = False  # bounds are shares of the field's range
+    data: str = ""  # of FIELDS, or a file; only with ``bounds``
     collective: str = "allreduce"
     dtype: str = "float32"  # or "all", one after the other
     op: str = "sum"  # "avg": the sum, then a division by the number of ranks
@@ -62,6 +70,7 @@ class Plan:
         if not self.algorithms and not self.schemes:
             raise InvalidArgument("nothing to measure: give --algorithm or --scheme")
         self._check_collective()
+        self._check_bounds()
 
     def _check_collective(self) -> None:
         what = self.what
@@ -79,6 +88,26 @@ class Plan:
             raise InvalidArgument(f"{self.collective} has no choice of place, got place {self.place!r}")
         if self.op != "sum" and not what.reduces:
             raise InvalidArgument(f"{self.collective} does not reduce, got op {self.op!r}")
+
+    def _check_bounds(self) -> None:
+        """Check bounds and data; without data, the field is smooth."""
+        for bound in self.bounds:
+            if not 0 < bound < math.inf:  # refuses NaN too
+                raise InvalidArgument(f"bound must be a positive finite number, got {bound:g}")
+        if not self.bounds:
+            if self.data or self.relative:
+                raise InvalidArgument(f"--{'data' if self.data else 'relative'} belongs to an error bound: give --bound"
+                                      ", such as --bound 1e-4")
+            return
+        if not self.data:
+            object.__setattr__(self, "data", FIELDS[0])
+        if self.data not in FIELDS and not self.data.endswith(FILE):
+            raise InvalidArgument(f"--data must be one of {', '.join(FIELDS)}, or the name of a {FILE} file, got "
+                                  f"{self.data!r}{did_you_mean(self.data, FIELDS)}")
+        for name, given, allowed in (("collective", self.collective, ("allreduce",)),
+                                     ("--dtype", self.dtype, BOUNDED_DTYPES), ("--op", self.op, ("sum", "avg"))):
+            if given not in allowed:
+                raise InvalidArgument(f"with --bound, {name} must be {' or '.join(allowed)}, got {given}")
 
     def check_job(self, size: int) -> None:
         """Raise InvalidArgument if the plan does not fit a job of ``size`` ranks."""
@@ -112,6 +141,12 @@ class Plan:
         return tuple(replace(self, dtype=name) for name in DTYPES if name.startswith("float") or not floats_only)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the implementations."""
+        bounded = (bounded_name(name, bound, self.relative) for bound in self.bounds for name in BOUNDED_ALGORITHMS)
+        return (*self.algorithms, *bounded, *self.schemes)
+
+    @property
     def itemsize(self) -> int:
         """Bytes per element."""
         return DTYPES[self.dtype]
@@ -126,6 +161,27 @@ class Plan:
         found = {nbytes: sorted({part.count(nbytes, size) * part.itemsize * blocks for part in self.parts})
                  for nbytes in self.sizes}  # fmt: skip
         return {nbytes: measured for nbytes, measured in found.items() if measured != [nbytes]}
+
+
+def bounded_name(algorithm: str, bound: float, relative: bool) -> str:
+    """The name of an error-bounded all-reduce.
+
+    >>> bounded_name("two_hops", 1e-4, True)
+    'two_hops bound=0.0001 relative'
+    """
+    return f"{algorithm} bound={bound:g}{' relative' if relative else ''}"
+
+
+def parse_bounds(texts: Iterable[str]) -> tuple[float, ...]:
+    """The bounds in comma-separated lists.
+
+    >>> parse_bounds(["1e-2,1e-4", "3"])
+    (0.01, 0.0001, 3.0)
+    """
+    try:
+        return tuple(dict.fromkeys(map(float, split_names(texts))))
+    except ValueError as error:
+        raise InvalidArgument(f"bound must be a positive finite number such as 1e-4: {error}") from None
 
 
 def parse_size(text: str) -> int:

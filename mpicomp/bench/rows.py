@@ -10,7 +10,7 @@ import numpy as np
 
 from ..allreduce.cost import least_bytes
 from .confidence import median_interval
-from .plan import Plan, show_size
+from .plan import Plan, bounded_name, show_size
 from .schema import Row, full
 from .timing import Facts, Implementation, Sample
 
@@ -35,11 +35,17 @@ def make_row(plan: Plan, implementation: Implementation, sample: Sample, n: int,
         "nbytes": nbytes, "count": n, "n_ranks": size,
         **times(sample.seconds), "t_avg_us": 1e6 * sample.mean_seconds,
         "algbw_gbs": algbw,
-        "busbw_gbs": algbw * plan.what.bus_factor(size) if dense and size > 1 else None,
+        "busbw_gbs": algbw * plan.what.bus_factor(size) if dense and facts.bound is None and size > 1 else None,
         "wire_bytes": wire,
         "wire_modelled": sample.modelled_bytes > 0,
+        "ratio": None if facts.bound is None else ratio(nbytes, wire, size),
         **({} if dense else compression(facts, nbytes, wire, size, 1e6 * median)),
     })  # fmt: skip
+
+
+def ratio(nbytes: int, wire: int, size: int) -> float | None:
+    """Bytes of a bandwidth-optimal dense all-reduce over bytes sent; None if nothing is sent."""
+    return least_bytes(nbytes, size) / wire if wire else None
 
 
 def times(seconds: np.ndarray) -> dict[str, float | None]:
@@ -70,7 +76,7 @@ def compression(facts: Facts, nbytes: int, wire: int, size: int, t_us: float) ->
     local = t_us if alone else compress + phases.get("update", 0.0)
     saved = dense_wire - wire
     return {
-        "ratio": dense_wire / wire if wire and not alone else None,
+        "ratio": None if alone else ratio(nbytes, wire, size),
         "t_local_us": local,
         "t_compress_us": compress,
         "t_decompress_us": max(0.0, t_us - compress - phases.get("agree", 0.0)) if alone else None,
@@ -108,6 +114,7 @@ def compare_with_first(rows: Iterable[Row]) -> None:
 def label(row: Row, differ: Sequence[str] = (), place: bool = True) -> str:
     """The name of a row's implementation, after the values of the fields that ``differ`` in its table."""
     name = row["algorithm"] or row["scheme"] or ""
+    name = name if row["bound"] is None else bounded_name(name, row["bound"], bool(row["relative"]))
     name = f"{name} (local)" if row["part"] == "local" else name
     name = f"{name} (in place)" if place and row["place"] == "in" else name
     values: dict[str, object] = {**row}

@@ -25,6 +25,9 @@ class Row(TypedDict):
     count: int
     n_ranks: int
     cycle: int | None
+    bound: float | None
+    relative: bool | None
+    data: str | None
     t_med_us: float
     ci_low_us: float | None
     ci_high_us: float | None
@@ -49,6 +52,11 @@ class Row(TypedDict):
     t_decompress_us: float | None
     break_even_gbs: float | None
     t_phase_us: dict[str, float] | None
+    ran: str | None
+    reason: str | None
+    max_error: float | None
+    error_limit: float | None
+    psnr_db: float | None
     vs: float | None
     n_wrong: int | None
     ok: bool | None
@@ -69,10 +77,12 @@ class Field(NamedTuple):
     optional: bool
 
 
-_UNITS = {"_us": "us", "_pct": "percent", "_gbs": "1e9 byte/s", "bytes": "byte"}  # by the end of a column's name
+_UNITS = {  # by the end of a column's name
+    "_us": "us", "_pct": "percent", "_gbs": "1e9 byte/s", "_db": "dB", "bytes": "byte",
+}  # fmt: skip
 _MEANINGS = {
     "collective": "the measured collective",
-    "algorithm": "dense algorithm; none for a scheme",
+    "algorithm": "dense or error-bounded algorithm; none for a scheme",
     "scheme": "compression scheme; none for a dense algorithm",
     "part": "step: over all ranks; local: on every rank alone",
     "root": "-1 if there is none",
@@ -80,6 +90,9 @@ _MEANINGS = {
     "nbytes": "dense bytes, which bandwidths count",
     "count": "elements of a vector, or of one rank's block",
     "cycle": "number of the cycle, from 1",
+    "bound": "error bound as given; none for other collectives",
+    "relative": "the bound is a share of the field's range",
+    "data": "field of an error-bounded collective",
     "t_med_us": "median over rounds of the maximum over ranks",
     "ci_low_us": "lower end of the median's 95 % confidence interval",
     "ci_high_us": "upper end of it",
@@ -93,6 +106,11 @@ _MEANINGS = {
     "t_local_us": "time per step that a rank computes",
     "break_even_gbs": "the scheme saves time on links slower than this",
     "t_phase_us": "median of every phase",
+    "ran": "two_hops, or exact if codes would not be faster",
+    "reason": "reason for exact",
+    "max_error": "largest difference from the result in float64, after the timed rounds",
+    "error_limit": "largest difference that the bound allows, without rounding to the dtype",
+    "psnr_db": "range of the result over the root mean square of the differences",
     "vs": "speed relative to the first implementation",
     "n_wrong": "-1 if results were not checked",
     "launches": "number of launches whose median this row is",
@@ -115,7 +133,7 @@ FIELDS = {
 }  # fmt: skip
 # The columns that identify a measurement.
 KEY = ("collective", "algorithm", "scheme", "part", "dtype", "op", "root", "place", "device", "nbytes", "n_ranks",
-       "cycle")  # fmt: skip
+       "cycle", "bound", "relative", "data")  # fmt: skip
 key = itemgetter(*KEY)  # a hashable value
 
 

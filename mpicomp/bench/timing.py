@@ -34,6 +34,14 @@ class Facts(NamedTuple):
     place: str | None = None
     density: float | None = None
     t_phase_us: dict[str, float] | None = None
+    bound: float | None = None
+    relative: bool | None = None
+    data: str | None = None
+    ran: str | None = None
+    reason: str | None = None
+    max_error: float | None = None
+    error_limit: float | None = None
+    psnr_db: float | None = None
 
 
 class Implementation(Protocol):

@@ -47,6 +47,7 @@ def row(**given):
         "ci_low_us": 0.95 * time, "ci_high_us": 1.05 * time, "iters": 100, "warmup": 10, "wire_bytes": 6144,
         "wire_modelled": False, "n_wrong": 0, "ok": True, "algbw_gbs": nbytes / time / 1e3,
         "busbw_gbs": 1.5 * nbytes / time / 1e3, "ratio": None, "density": None, "break_even_gbs": None,
+        "bound": None, "max_error": None, "error_limit": None, "psnr_db": None,
         "t_low_us": None, "t_high_us": None, "baseline_us": None, "change_pct": None, "vs": 1.0,
         **given, "t_med_us": time,
     })  # fmt: skip
@@ -55,6 +56,11 @@ def row(**given):
 def scheme_row(**given):
     return row(**{"algorithm": None, "scheme": "topk:density=0.01,k=5", "place": None, "op": "mean", "busbw_gbs": None,
                   "t_phase_us": {"select": 1.5, "agree": 2.5}, "ratio": 9.0, "density": 0.01, **given})  # fmt: skip
+
+
+def bounded_row(**given):
+    return row(**{"algorithm": "two_hops", "bound": 1e-4, "relative": True, "data": "smooth", "busbw_gbs": None,
+                  "ratio": 5.5, "ran": "two_hops", "max_error": 1e-3, "error_limit": 2e-3, "psnr_db": 80.0, **given})
 
 
 def document(*rows):
@@ -76,7 +82,8 @@ def invoke(*arguments: str, **environment: str):
 
 @pytest.mark.parametrize("suffix", [".json", ".csv", ".h5"])
 def test_what_is_written_is_read(tmp_path, suffix):
-    rows = [row(), scheme_row(), row(ok=None, n_wrong=None, ci_low_us=None), row(ok=False, n_wrong=3, regressed=True)]
+    rows = [row(), scheme_row(), row(ok=None, n_wrong=None, ci_low_us=None), row(ok=False, n_wrong=3, regressed=True),
+            bounded_row(), bounded_row(relative=False, psnr_db=None, ran="exact", reason="there is one rank")]
     read = documents.read(saved(tmp_path / f"x{suffix}", *rows))
     assert read["rows"] == rows
     if suffix != ".csv":
@@ -139,7 +146,8 @@ def test_noise_is_no_regression():
 
 
 def test_only_the_same_measurement_is_compared():
-    for change in ({"nbytes": 8192}, {"n_ranks": 8}, {"dtype": "float64"}, {"algorithm": "auto"}, {"place": "in"}):
+    for change in ({"nbytes": 8192}, {"n_ranks": 8}, {"dtype": "float64"}, {"algorithm": "auto"}, {"place": "in"},
+                   {"bound": 1e-3}):
         assert compared(row(), row(**change))["baseline_us"] is None
     with pytest.raises(InvalidArgument, match=r"old\.json has allreduce on 4 ranks, not bcast on 4 ranks"):
         Baseline(document(row()), 10, "old.json").check_job("bcast", 4)

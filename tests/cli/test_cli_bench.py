@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 QUICK = ("--sizes", "1K,40K", "--iters", "5", "--warmup", "2")
@@ -90,6 +91,36 @@ def test_bad_input_is_said_once(job, command):
     ended = job(command, "bench", "-s", "topk:density=0")
     assert ended.code == 1
     assert ended.err.count("Error: ") == 1 and "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("name", ["missing.npy", "integers.npy", "text.npy"])
+def test_a_field_that_cannot_be_used_is_said_once(job, command, tmp_path, name):
+    np.save(tmp_path / "integers.npy", np.arange(5))
+    (tmp_path / "text.npy").write_text("1 2 3")
+    ended = job(command, "bench", "--bound", "1e-3", "--data", str(tmp_path / name))
+    assert ended.code == 1
+    assert ended.err.count("Error: ") == 1 and name in ended.err and "Traceback" not in ended.err
+
+
+def test_error_bound(one_job, alone, command, tmp_path):
+    """Two launches on the field of a file, one merged table."""
+    np.save(tmp_path / "field.npy", np.cos(np.arange(30_000).reshape(30, -1) / 1000))
+    asked = ("bench", "--bound", "1e-2,1e-3", "--relative", "--data", str(tmp_path / "field.npy"), "-d", "double",
+             "--op", "avg", *QUICK[2:])  # fmt: skip
+    files = [str(tmp_path / "1.h5"), str(tmp_path / "2.csv")]
+    for file in files:
+        ended = one_job(command, *asked, "--output", file)
+        assert ended.code == 0, ended.err
+    assert ended.out.count("two_hops bound=0.001 relative") == 3 and "PSNR dB" in ended.out
+    merged = alone(command, "bench", "merge", *files, "--json")
+    rows = json.loads(merged.out)["rows"]
+    assert [row["algorithm"] for row in rows] == ["native", "auto"] + 2 * ["auto", "two_hops"]
+    assert all(row["ok"] and row["nbytes"] == 240_000 and row["launches"] == 2 for row in rows)
+    for row in rows[2:]:
+        exact = row["algorithm"] == "auto"  # one node
+        assert (row["ran"], row["reason"] is None) == (("exact", False) if exact else ("two_hops", True))
+        assert row["error_limit"] == pytest.approx(0 if exact else 2 * row["bound"], rel=1e-3)
+        assert row["max_error"] <= row["error_limit"] + 1e-12
 
 
 def test_dry_run(one_job, command):

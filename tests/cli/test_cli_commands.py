@@ -324,6 +324,17 @@ def test_default_plan():
         ({"timeout": -1.0}, "timeout must be"),
         ({"scheme": ("topk",), "dtype": "int32"}, "floating-point"),
         ({"dtype": "int8"}, "dtype must be one of"),
+        ({"bound": ("0",)}, "bound must be a positive finite number, got 0"),
+        ({"bound": ("1e-3,inf",)}, "bound must be a positive finite number, got inf"),
+        ({"bound": ("nan",)}, "bound must be a positive finite number, got nan"),
+        ({"bound": ("small",)}, "bound must be a positive finite number such as 1e-4: .*'small'"),
+        ({"data": "noise"}, "--data belongs to an error bound: give --bound"),
+        ({"relative": True}, "--relative belongs to an error bound: give --bound"),
+        ({"bound": ("1",), "data": "smoth"}, r"--data must be one of .*, got 'smoth' \(did you mean 'smooth'"),
+        ({"bound": ("1",), "dtype": "half"}, "--dtype must be float32 or float64, got float16"),
+        ({"bound": ("1",), "dtype": "all"}, "--dtype must be float32 or float64, got all"),
+        ({"bound": ("1",), "op": "max"}, "--op must be sum or avg, got max"),
+        ({"bound": ("1",), "collective": "bcast"}, "collective must be allreduce, got bcast"),
     ],
 )
 def test_bad_plans(given, text):

@@ -64,7 +64,7 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     """Measure a collective's algorithms, and compression schemes, against each other.
 
     \b
-    allreduce       dense and compressed (the default)
+    allreduce       dense, error-bounded and compressed (the default)
     reduce_scatter  MPI's own
     allgather       MPI's own, and Comm's
     alltoall        MPI's own
@@ -74,6 +74,7 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
 
     \b
     mpirun -n 4 mpicomp bench --algorithm native,ring --scheme scalecom:chunk=112
+    mpirun -n 4 mpicomp bench --bound 1e-3,1e-4 --relative --data field.npy
     mpirun -n 4 mpicomp bench bcast -b 8 -e 128M -f 2 --output result.json
     mpicomp bench merge launch1.json launch2.json launch3.json
 
@@ -186,11 +187,14 @@ def read_baseline(path: str | None, max_regress: str) -> Baseline | None:
 def make_plan(
     *, algorithm: tuple[str, ...], scheme: tuple[str, ...], sizes: tuple[str, ...],
     min_bytes: str | None, max_bytes: str | None, step_factor: float, step_bytes: str | None = None,
-    collective: str = "allreduce", check: int = 1, no_check: bool = False, **rest: Any,
+    collective: str = "allreduce", check: int = 1, no_check: bool = False, bound: tuple[str, ...] = (),
+    data: str | None = None, dtype: str = "float32", **rest: Any,
 ) -> Plan:  # fmt: skip
     """The plan that the options describe; raises InvalidArgument."""
-    what = COLLECTIVES[collective]
-    if sizes:
+    what, bounds = COLLECTIVES[collective], plan.parse_bounds(bound)
+    if bounds and data and data.endswith(plan.FILE) and not (sizes or min_bytes or max_bytes):
+        nbytes: tuple[int, ...] = (_field_bytes(data, dtype),)
+    elif sizes:
         nbytes = tuple(plan.parse_size(text) for text in plan.split_names(sizes))
     else:
         least, most = plan.parse_size(min_bytes or what.sizes[0]), plan.parse_size(max_bytes or what.sizes[1])
@@ -198,9 +202,16 @@ def make_plan(
     schemes = plan.split_schemes(scheme)
     if schemes or collective == "schemes":
         schemes = _checked_schemes(schemes or ("all",))
-    algorithms = plan.split_names(algorithm) or what.algorithms()
-    return Plan(sizes=nbytes, algorithms=algorithms, schemes=schemes, collective=collective,
-                check=check > 0 and not no_check, **rest)
+    algorithms = plan.split_names(algorithm) or (("native", "auto") if bounds else what.algorithms())
+    return Plan(sizes=nbytes, algorithms=algorithms, schemes=schemes, collective=collective, bounds=bounds,
+                data=data or "", dtype=dtype, check=check > 0 and not no_check, **rest)
+
+
+def _field_bytes(path: str, dtype: str) -> int:
+    """Bytes of the field in a file."""
+    from ...bench.fields import read_field
+
+    return int(read_field(path, plan.ALIASES.get(dtype, dtype)).nbytes)
 
 
 def _checked_schemes(texts: tuple[str, ...]) -> tuple[str, ...]:

@@ -47,6 +47,9 @@ what_to_measure = all_of(
         dense_algorithms("Dense algorithms; the first is the baseline of the ratio.  [default: all]"),
         option("-s", "--scheme", multiple=True, metavar="SCHEME,...", type=CommaList(scheme_names),
                help="Schemes, such as scalecom:chunk=112,topk:density=0.01 or all; see mpicomp schemes."),
+        option("--bound", multiple=True, metavar="E,...",
+               help="Also the error-bounded all-reduce, once per bound; --algorithm is then native,auto by default."),
+        option("--relative", is_flag=True, help="Bounds are shares of the field's range: max - min over all ranks."),
     ),
     section(
         "Sizes",
@@ -66,6 +69,9 @@ what_to_measure = all_of(
                help="Result in a buffer of its own, or in the input's.  [default: out; format nccl: both]"),
         option("--device", type=Choice(plan.DEVICES), default="cpu",
                help="NumPy arrays, or CuPy arrays on one GPU per rank."),
+        option("--data", metavar="FIELD",
+               help=f"Field for --bound: {', '.join(plan.FIELDS)}, or FILE{plan.FILE}, whole if no size is given.  "
+                    f"[default: {plan.FIELDS[0]}]"),
         option("--seed", type=int, default=1, help="Seed of the data and of the order."),
     ),
 )  # fmt: skip

@@ -57,13 +57,13 @@ def dry_run(comm: Comm, plan: Plan) -> None:
     """Print the plan with the memory and time that it would take."""
     if comm.rank != 0:
         return
-    vectors = 3 * bool(plan.algorithms) + (7 + 2 * len(plan.schemes)) * bool(plan.schemes)
+    vectors = 3 * bool(plan.algorithms) + 5 * bool(plan.bounds) + (7 + 2 * len(plan.schemes)) * bool(plan.schemes)
     many = plan.cycles * len(plan.parts) * len(plan.sizes)
     for name, value in {
         "collective": plan.collective,
         "ranks": str(comm.size),
         "sizes": ", ".join(show_size(nbytes) for nbytes in plan.sizes),
-        "implementations": " ".join((*plan.algorithms, *plan.schemes)),
+        "implementations": ", ".join(plan.names),
         "memory per rank": f"about {show_size(vectors * max(plan.sizes))}",
         "time": f"about {1.5 * many * plan.max_time:.0f} s, if single steps are short",
     }.items():
@@ -128,10 +128,13 @@ def header(plan: Plan, table: Sequence[environment.Rank], gpu_path: tuple[str, s
         "time: median over rounds of the slowest rank's time, after a barrier; implementations take turns"
         + (f"; mean of {plan.steps_per_barrier} steps" if plan.steps_per_barrier > 1 else ""),
         "algbw, busbw: GB/s = 1e9 bytes/s; sent: bytes per rank and step (~ by formula, inside MPI's own call)",
-        f"vs: speed relative to {(*plan.algorithms, *plan.schemes)[0]}",
+        f"vs: speed relative to {plan.names[0]}",
     ]
     lines += ["in: the same in place, so that the result replaces the input"] * (len(plan.places) > 1)
     lines += _cut_sizes(plan, len(table))
+    if plan.bounds:
+        lines.append(f"bound: error-bounded all-reduce of fields, {plan.data}; auto runs the exact one if codes would "
+                     "not be faster")
     if plan.schemes:
         lines.append("schemes: one step of a constant gradient with error memory, returning the sparse mean")
     if plan.collective == "schemes":
@@ -149,8 +152,8 @@ def _cut_sizes(plan: Plan, ranks: int) -> list[str]:
 
 def _names(plan: Plan) -> list[str]:
     """The names of the implementations in the table."""
-    dense = [f"{name} (in place)" if plan.places == ("in",) else name for name in plan.algorithms]
-    names = dense + [f"{name} (local)" if plan.collective == "schemes" else name for name in plan.schemes]
+    marks = " (in place)" * (plan.places == ("in",)), " (local)" * (plan.collective == "schemes")
+    names = [name + marks[name in plan.schemes] for name in plan.names]
     before = f"{'float32 ' * (len(plan.parts) > 1)}{f'cycle {plan.cycles} ' * (plan.cycles > 1)}"
     return [before + name for name in names]
 

@@ -75,6 +75,7 @@ class Table(Layout):
         if self._width is not None:
             self.print(self._columns, self._lines(self._rows))
         self._print_schemes()
+        self._print_bounded()
         for line in (*in_short(self._rows), *lines):
             self.comment(line)
 
@@ -123,6 +124,19 @@ class Table(Layout):
             self.comment("break-even: the scheme saves time on links slower than this, by the computing time of a rank "
                          "(local) and the bytes saved against a bandwidth-optimal dense all-reduce")  # fmt: skip
 
+    def _print_bounded(self) -> None:
+        """Print ratio and errors of each error-bounded all-reduce."""
+        titles = ("size", "implementation", "ratio", "largest error", "allowed", "PSNR dB", "ran")
+        columns = [Column(title, left=title in ("implementation", "ran")) for title in titles]
+        tables: dict[str, list[list[str]]] = {}
+        for row in self._rows:
+            if row["bound"] is not None:
+                name = label(row, self.look.differ)
+                tables.setdefault(row["data"] or "", []).append([show_size(row["nbytes"]), name, *bounded_cells(row)])
+        for data, rows in tables.items():
+            click.echo()
+            self.print(columns, rows, f"error-bounded all-reduce, {data} (errors against the result in float64)")
+
 
 class Markdown(Table):
     """The same tables in Markdown, for an issue or a wiki."""
@@ -148,6 +162,14 @@ def scheme_cells(row: Row, alone: Row | None, phases: Sequence[str]) -> list[str
     times = (row["t_local_us"], *own, *((row["t_phase_us"] or {}).get(name) for name in phases))
     return [show_size(row["nbytes"]), f"{row['density'] or 0:.4g}", sent(row), ratio, even,
             *("-" if time is None else micros(time) for time in times)]  # fmt: skip
+
+
+def bounded_cells(row: Row) -> list[str]:
+    """Ratio, errors and path of an error-bounded all-reduce."""
+    ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
+    errors = ("-" if error is None else f"{error:.2e}" for error in (row["max_error"], row["error_limit"]))
+    psnr = "-" if row["psnr_db"] is None else f"{row['psnr_db']:.1f}"
+    return [ratio, *errors, psnr, f"{row['ran']}: {row['reason']}" if row["reason"] else row["ran"] or "-"]
 
 
 def sent(row: Row) -> str:
