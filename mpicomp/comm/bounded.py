@@ -227,9 +227,11 @@ def scattered(comm: MPI.Intracomm, link: MpiLink, verb: str, sendbuf: Buffer, re
 
 
 def record(recorder: Recorder, call: Call, given: Bound, stats: BoundedStats, start: int, used: Traffic) -> None:
-    """Record a call; its compression ratio follows from the bytes."""
-    array = call.target.array
+    """Record a call, and as metrics its compression ratio and largest possible error."""
+    array, algorithm = call.target.array, ", ".join(filter(None, (stats.algorithm, stats.cause)))
     recorder.event(
-        "collective", start, algo=stats.algorithm, scheme=given.label, op=call.op, dtype=call.target.name,
+        "collective", start, algo=algorithm, scheme=given.label, op=call.op, dtype=call.target.name,
         nelem=array.size, nbytes_dense=array.nbytes, nbytes_sent=used.bytes_sent, nbytes_recv=used.bytes_received,
     )  # fmt: skip
+    recorder.metric(f"ratio ({given.label})", -1, stats.ratio)
+    recorder.metric(f"largest error ({given.label})", -1, stats.largest_error)

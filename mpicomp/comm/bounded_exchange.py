@@ -50,6 +50,11 @@ class BoundedStats:
     ratio: float = 1.0
     escaped_blocks: int = 0
 
+    @property
+    def cause(self) -> str:
+        """The reason without figures, so that a trace has few names."""
+        return self.reason.partition(":")[0]
+
 
 class Exchange:
     """Runs a call that the ranks have agreed on."""
@@ -76,7 +81,7 @@ class Exchange:
         if not self.forced:
             ratio, needed = agreed_ratio(self.link, contribution, bound, terms), least_ratio(self.link)
             if ratio < needed:
-                return self._exact(f"the data compress {ratio:.2f} times, {needed:.2f} times would pay")
+                return self._exact(f"the data compress too little: {ratio:.2f} times, {needed:.2f} times would pay")
         sizes = self._two_hops(source, target, bound, self.link.size if call.op == AVG else 1)
         self._return(target)
         ratio = sizes.values / max(1, sizes.streams)

@@ -68,6 +68,9 @@ class Recorder(Protocol):
     ) -> None:  # fmt: skip
         """Record an event."""
 
+    def metric(self, name: str, step: int, value: float) -> None:
+        """Record a value; step -1 is that of the enclosing step."""
+
     def region(self, kind: str) -> AbstractContextManager[object]:
         """Record the ``with`` block as one event."""
 

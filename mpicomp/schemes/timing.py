@@ -18,9 +18,6 @@ class Trace(Recorder, Protocol):
     def spans(self, step: int, spans: list[tuple[str, int, int]]) -> None:
         """Record phases of a step: kind, start, stop in ns of the monotonic clock."""
 
-    def metric(self, name: str, step: int, value: float) -> None:
-        """Record a number of a step."""
-
 
 class PhaseTimer:
     """Notes the phases of a step, and hands them to the trace if there is one.

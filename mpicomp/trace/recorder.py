@@ -134,7 +134,9 @@ class Recorder:
         return _Step(self, step)
 
     def metric(self, name: str, step: int, value: float) -> None:
-        """Record a value of the training: loss, residual norm, learning rate ..."""
+        """Record a value: loss, residual norm, learning rate ...; step -1 is that of the enclosing ``step()`` block."""
+        if step < 0:
+            step = self._step
         code = self._buffer.names.get(name)
         if code is None:
             code = self._buffer.new_name(name)

@@ -383,13 +383,16 @@ def test_different_arguments_fail_on_every_rank(comm):
 
 def test_calls_are_recorded(comm):
     class Recorder:
-        doing, events = None, []
+        doing, events, metrics = None, [], {}
 
         def now(self):
             return 1
 
         def event(self, kind, start, **fields):
             self.events.append((kind, fields))
+
+        def metric(self, name, step, value):
+            self.metrics[name] = step, value
 
     comm.recorder = recorder = Recorder()
     try:
@@ -400,6 +403,8 @@ def test_calls_are_recorded(comm):
     assert kind == "collective"
     assert (fields["algo"], fields["scheme"], fields["op"]) == ("two_hops", "bound=0.001", "sum")
     assert fields["nbytes_dense"] == 640 * 8
+    assert recorder.metrics == {"ratio (bound=0.001)": (-1, comm.bounded_stats.ratio),
+                                "largest error (bound=0.001)": (-1, comm.size * 1e-3)}
 
 
 def test_plain_calls_are_mpi4pys(comm):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from mpicomp import AVG
 from mpicomp.errors import RefusedOverwrite
-from mpicomp.trace import Recorder, clock, gather_journals, messages, open_trace, validate
+from mpicomp.trace import Recorder, clock, gather_journals, messages, metrics, open_trace, summary, validate
 
 STEPS = 20
 
@@ -55,6 +56,36 @@ def test_one_file_of_all_ranks(comm, folder):
         train(comm, recorder)
     check_file(comm, folder / "run.h5")
     assert same(comm, os.listdir(folder)) == ["run.h5"]
+
+
+def test_collectives_with_an_error_bound(comm, folder):
+    """Bound, path and reason in the event; ratio and largest error as metrics of the step."""
+    x = np.sin(np.arange(5000) / 100)
+    with Recorder(comm, folder / "run.h5") as recorder:
+        comm.recorder = recorder
+        try:
+            for step in range(3):
+                with recorder.step(step):
+                    comm.Allreduce(x * (step + 1), x.copy(), AVG, bound=1e-3, relative=True, algorithm="two_hops")
+                    comm.Bcast(x, bound=0.5)
+        finally:
+            comm.recorder = None
+    found = None
+    if comm.rank == 0:
+        rows, kept = summary(folder / "run.h5", ("scheme", "algo")), metrics(folder / "run.h5")
+        found = {
+            "rows": sorted([row["scheme"], row["algo"], row["count"]] for row in rows if "bound" in row["scheme"]),
+            "errors": kept["largest error (bound=0.001 relative)"]["values"],
+            "ratios": kept["ratio (bound=0.001 relative)"]["values"] + kept["ratio (bound=0.5)"]["values"],
+            "steps": kept["ratio (bound=0.5)"]["steps"],
+        }  # fmt: skip
+    found = same(comm, found)
+    reason = "there is one rank" if comm.size == 1 else "the ranks share memory"
+    assert found["rows"] == [["bound=0.001 relative", "two_hops", 3 * comm.size],
+                             ["bound=0.5", f"exact, {reason}", 3 * comm.size]]
+    assert found["errors"] == pytest.approx([0.001 * (step + 1) * (x.max() - x.min()) for step in range(3)])
+    assert min(found["ratios"][:3]) > 3 and found["ratios"][3:] == [1, 1, 1]
+    assert found["steps"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("piece", [1 << 22, 1000])
