@@ -1,4 +1,4 @@
-"""mpi4py's own methods on ``Comm``: logged collectives, reductions with a type check, children that are a ``Comm``."""
+"""mpi4py's own methods on ``Comm``: logged collectives, buffers that are checked, children that are a ``Comm``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .buffers import Buffer, check_type
+from ..errors import BufferRefused
+from ..ops.device import device_of
+from .buffers import Buffer, array_in, check_type
 from .safety.call_log import NAMES, logged
 
 # Methods that compute on buffers, by the datatype that mpi4py finds for them; not Iallreduce, which is our own
@@ -17,6 +19,13 @@ REDUCTIONS = (
     "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan",
     "Ireduce", "Ireduce_scatter_block", "Ireduce_scatter", "Iscan", "Iexscan",
     "Reduce_init", "Allreduce_init", "Reduce_scatter_block_init", "Reduce_scatter_init", "Scan_init", "Exscan_init",
+)  # fmt: skip
+# Collectives that return before they are complete: Open MPI's crash on device memory
+BACKGROUND = (
+    "Ibcast", "Igather", "Igatherv", "Iscatter", "Iscatterv", "Iallgather", "Iallgatherv", "Ialltoall", "Ialltoallv",
+    "Ialltoallw", "Bcast_init", "Gather_init", "Gatherv_init", "Scatter_init", "Scatterv_init", "Allgather_init",
+    "Allgatherv_init", "Alltoall_init", "Alltoallv_init", "Alltoallw_init",
+    *(name for name in REDUCTIONS if name.startswith("I") or name.endswith("_init")),
 )  # fmt: skip
 # Not Create_cart and the like, whose results have methods that a Comm has not
 MAKERS = (
@@ -57,8 +66,25 @@ def typed(method: Method) -> Method:
     return call
 
 
+def on_host(method: Method) -> Method:
+    """Refuse device arrays in a collective that returns before it is complete."""
+
+    @wraps(method)
+    def call(self: Inherited, *buffers: Buffer, **options: object) -> object:
+        if any(device_of(array_in(one)) is not None for one in (*buffers, *options.values())):
+            blocking = method.__name__.removesuffix("_init")
+            blocking = blocking if blocking != method.__name__ else blocking[1:].capitalize()
+            raise BufferRefused(f"{method.__name__} takes arrays in host memory, got one on a device, on which Open "
+                                f"MPI's crashes: call {blocking}, or Iallreduce, which runs in a thread")
+        return method(self, *buffers, **options)
+
+    return call
+
+
 for _name in REDUCTIONS:
     setattr(Inherited, _name, typed(getattr(MPI.Intracomm, _name)))
+for _name in BACKGROUND:
+    setattr(Inherited, _name, on_host(getattr(Inherited, _name)))
 for _name in NAMES:
     setattr(Inherited, _name, logged(getattr(Inherited, _name)))
 for _name in MAKERS:

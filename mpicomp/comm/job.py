@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TypeAlias
 
@@ -36,6 +37,8 @@ LEFT_S = 2.0  # time for the rank that has left to print its error before anothe
 GPU_VARIABLE = "MPICOMP_GPU_PATH"
 GPU_PATHS = ("auto", "direct", "staged")
 DRIVER = "libcuda.so.1"  # without it no process has arrays in CUDA memory
+CRAY, CRAY_VARIABLE = "CRAY MPICH", "MPICH_GPU_SUPPORT_ENABLED"
+FIRST_SAFE_MPICH = (4,)  # older ones fail an assertion in a query for CUDA support if built without it
 
 
 def world() -> MPI.Intracomm:
@@ -121,7 +124,8 @@ def gpu_path(wanted: str | None = None) -> tuple[str, str]:
     ranks.
 
     ``direct``: MPI reads and writes device memory. ``staged``: through pinned host buffers. ``none``:
-    ``MPICOMP_GPU_PATH`` requests direct and this MPI cannot, so device arrays are refused.
+    ``MPICOMP_GPU_PATH`` requests direct and this MPI does not report support: device arrays are refused unless a
+    probe succeeds (`settings.job_settings`).
     """
     wanted = os.environ.get(GPU_VARIABLE, "auto") if wanted is None else wanted
     if wanted not in GPU_PATHS:
@@ -143,10 +147,15 @@ def cuda_aware() -> tuple[bool, str]:
     kinds = world().Get_info().Get("mpi_memory_alloc_kinds")
     if kinds and any(kind.split(":")[0] == "cuda" for kind in kinds.split(",")):
         return True, f"{library_name()} lists cuda in mpi_memory_alloc_kinds ({kinds})"
-    try:
-        ctypes.CDLL(DRIVER)
-    except OSError:
-        return False, f"this host has no CUDA driver ({DRIVER}), so {library_name()} was not asked"
+    missing = no_device_arrays()
+    if missing:
+        return False, f"{missing}, so {library_name()} was not asked"
+    if CRAY in MPI.Get_library_version().upper():  # MPI_Init fails if it is set without the library for GPUs
+        wanted = os.environ.get(CRAY_VARIABLE, "0")
+        return wanted == "1", f"{library_name()} is Cray MPICH with {CRAY_VARIABLE}={wanted}"
+    name, version = MPI.get_vendor()
+    if name == "MPICH" and version < FIRST_SAFE_MPICH:
+        return False, f"{library_name()} was not asked: before {FIRST_SAFE_MPICH[0]}.0 the query may end the process"
     for query, ask in QUERIES.items():
         try:
             answer = ask(getattr(ctypes.CDLL(MPI.__file__), query))
@@ -156,12 +165,21 @@ def cuda_aware() -> tuple[bool, str]:
     return False, f"{library_name()} has no query for CUDA support"
 
 
+def no_device_arrays() -> str | None:
+    """Return the reason why this process cannot have arrays in CUDA memory; None if it can."""
+    try:
+        ctypes.CDLL(DRIVER)
+    except OSError:
+        return f"this host has no CUDA driver ({DRIVER})"
+    return None if find_spec("cupy") else "CuPy, which device arrays need, is not installed"
+
+
 def _ask_mpich(query: ctypes._NamedFuncPointer) -> bool:
     supported = ctypes.c_int(0)
     return query(0, ctypes.byref(supported)) == 0 and supported.value == 1  # 0: MPIX_GPU_SUPPORT_CUDA
 
 
-# MPICH has both, and before 4.0 the second one fails an assertion if MPICH was built without CUDA.
+# MPICH has both; the first one is asked.
 QUERIES: dict[str, Callable[[ctypes._NamedFuncPointer], bool]] = {
     "MPIX_GPU_query_support": _ask_mpich,
     "MPIX_Query_cuda_support": lambda query: query() == 1,

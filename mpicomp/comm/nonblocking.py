@@ -19,12 +19,12 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import ParamSpec, Protocol, cast
+from typing import Any, ParamSpec, Protocol, cast
 
 from mpi4py import MPI
 
 from ..ops import ops_for
-from ..ops.device import device_of, ready
+from ..ops.device import device_of, ready, stay_on
 from ..types import Array
 from .allreduce_call import resolve
 from .buffers import Buffer, array_in
@@ -179,9 +179,12 @@ class Helper:
     def start(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str) -> Pending:
         """Begin ``comm.Allreduce`` with the same arguments."""
         if self._worker is not None:
+            target = array_in(recvbuf)
+            device = device_of(target)
             for message in (sendbuf, recvbuf):  # the thread has streams of its own, which do not wait for the caller's
                 ready(array_in(message))
-            return self._worker.start(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
+            home = None if device is None else device.own(target)
+            return self._worker.start(self._allreduce, home, sendbuf, recvbuf, op, algorithm)
         target = resolve(sendbuf, recvbuf, op, algorithm, self._settings.gpu_path).target
         on_host = all(device_of(array_in(message)) is None for message in (sendbuf, recvbuf))
         if on_host and not (target is not None and target.kind) and not self._settings.reproducible:
@@ -190,6 +193,11 @@ class Helper:
             request = MPI.Intracomm.Iallreduce(cast("MPI.Intracomm", self.comm), sendbuf, recvbuf, op)
             return Native(request, self.comm, sendbuf, recvbuf)
         return done_at_once(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
+
+    def _allreduce(self, home: Array | None, *arguments: Any) -> None:
+        """Run the call in the thread, on the device of the array ``home``."""
+        stay_on(home)
+        self.comm.Allreduce(*arguments)
 
     def start_sum(self, x: Array, algorithm: str, kind: str | None, factor: float, source: Array | None) -> Pending:
         """Begin ``comm.allreduce_in_place`` with the sum, or ``allreduce_from`` if there is a ``source``."""

@@ -90,7 +90,12 @@ def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None, wrong: s
     if operations not in ("", "reference"):
         wrong = wrong or f"{OPERATIONS_VARIABLE} must be reference, or not set, got {operations!r}"
     wrong = threads.read_environment() or wrong
-    return settings._replace(gpu_path=settled(comm, settings.gpu_path, reproducible, wrong))
+    kind, reason = settled(comm, settings.gpu_path, reproducible, wrong)
+    if kind == "none":
+        from .gpu_probe import forced
+
+        kind, reason = forced(comm, settings.gpu_path[0] == "none", reason)
+    return settings._replace(gpu_path=(kind, reason))
 
 
 def number(texts: dict[str, str], name: str, unit: str) -> int:

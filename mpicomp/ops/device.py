@@ -192,6 +192,16 @@ def at_home(arrays: object) -> AbstractContextManager[object]:
     return arrays.device if _is_cupys(type(arrays)) and hasattr(arrays, "device") else nullcontext()
 
 
+def stay_on(array: Any) -> None:
+    """Make the device of ``array`` the current one of this thread, for good.
+
+    A new thread begins on GPU 0. Whatever it does there, and a block like that of `at_home` when it ends, would make a
+    context, half a gigabyte of each process, on that GPU.
+    """
+    if _is_cupys(type(array)):
+        array.device.use()
+
+
 def finish_others(array: object, device: Device) -> None:
     """Wait for what another library has still to do on its array, where the interface does not say on which stream:
     what CuPy makes of it waits for CuPy's own work alone.

@@ -173,6 +173,8 @@ class DDPHook:
         flat = arrivals[0].flat
         if flat.dtype not in COMPUTE:
             raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {flat.dtype}")
+        if flat.is_cuda:
+            torch.cuda.set_device(flat.device)  # a new thread's is GPU 0; see `device.stay_on`
         for arrival in arrivals:
             arrival.wait()
         in_place = (same(arrivals[0].parameters, group.parameters) and flat.dtype == COMPUTE[flat.dtype]

@@ -214,6 +214,8 @@ class Exchange:
             if device is None:
                 self.reducers[i].reduce(arrays, out=arrays)
                 return
+            if self.buckets[i].flat.is_cuda:
+                torch.cuda.set_device(self.buckets[i].flat.device)  # a new thread's is GPU 0; see `device.stay_on`
             for event in events:
                 event.synchronize()  # the gradients are there
             with device.side_stream(as_array(self.buckets[i].flat)):

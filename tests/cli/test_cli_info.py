@@ -20,7 +20,7 @@ class cuda:
     runtime = runtime
 """
 RAISE = "(_ for _ in ()).throw(RuntimeError('an illegal address'))"
-ONE_WRONG = "\nasnumpy = lambda array, calls=iter(range(4)): array + (next(calls) == 2)\n"
+ONE_WRONG = "\nasnumpy = lambda array, calls=iter(range(8)): array + (next(calls) == 2)\n"
 
 
 def findings(start, command, tmp_path, text):
@@ -61,7 +61,7 @@ def test_of_a_job(job, command, tmp_path):
     names = {"MPI", "launcher", "GPU path", "CPUs", "load", "/dev/shm", "folder", "op threads", "ops", "HDF5"}
     assert names <= set(found)
     assert "MPICOMP_GPU_PATH=auto" in found["settings"]
-    assert found["GPU probe"].startswith("MPI takes CUDA memory: Allreduce and Sendrecv are right")
+    assert found["GPU probe"].startswith("MPI takes CUDA memory: Allreduce, Isend and Irecv are right")
 
 
 @pytest.mark.long("waits for the probe")
@@ -75,7 +75,7 @@ def test_ranks_wait_for_a_probe_that_takes_longer_than_they_would_for_others(one
     [
         (CUPY.format("os.kill(os.getpid(), 11)"), "MPI does not take CUDA memory: ended by signal 11"),
         (CUPY.format(RAISE), "failed with exit code 1: RuntimeError: an illegal address"),
-        (CUPY.format("None") + ONE_WRONG, "MPI does not take CUDA memory: 1000 of 2000 elements are wrong"),
+        (CUPY.format("None") + ONE_WRONG, "MPI does not take CUDA memory: 1000 of 2099152 elements are wrong"),
         ("raise ImportError('no CUDA')", "not possible here: MissingExtra"),
     ],
     ids=["crash", "error", "wrong", "no CuPy"],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from exporter import BFLOAT, Exporter
 
+from mpicomp.comm import nonblocking
 from mpicomp.comm.buffers import check_device, check_flat, check_type, vector
 from mpicomp.errors import BufferRefused
 from mpicomp.ops import device as device_module
@@ -36,6 +38,9 @@ class Card:
 
     def synchronize(self):
         self.noted.log.append("device")
+
+    def use(self):
+        self.noted.log.append(f"use, in {threading.current_thread().name}")
 
 
 class Stream:
@@ -144,6 +149,22 @@ def test_the_device_of_arrays_becomes_the_current_one(cupy):
 def test_the_stream_of_version_3_is_waited_for(cupy, stream):
     ready(ByInterface(version=3, stream=stream))
     assert cupy.log == ["on 1", "asarray", f"stream {stream}"]
+
+
+def test_a_helper_thread_chooses_the_callers_gpu_before_anything_else(cupy, monkeypatch):
+    """A new thread's is GPU 0, on which every rank of the node would make a context."""
+    monkeypatch.setattr(nonblocking, "atexit", SimpleNamespace(register=id, unregister=id))
+
+    class Twin:
+        def Allreduce(self, *arguments):
+            cupy.log.append("Allreduce")
+
+    helper = nonblocking.Helper(Twin(), None, None, threaded=True)
+    for array, first in ((Ours(cupy.noted), True), (ByInterface(version=3, stream=1), True), (np.ones(3), False)):
+        cupy.log.clear()
+        helper.start(array, array, None, "auto").Wait()
+        assert cupy.log[-2:] == ["use, in mpicomp", "Allreduce"] if first else cupy.log == ["Allreduce"]
+    helper._worker.stop()
 
 
 def test_arrays_that_cannot_be_read_are_nowhere():

@@ -14,8 +14,9 @@ from mpi4py import MPI
 import mpicomp
 from mpicomp import Comm
 from mpicomp.allreduce.choice import schedule
-from mpicomp.comm import job, nonblocking, staging
+from mpicomp.comm import gpu_probe, inherited, job, nonblocking, staging
 from mpicomp.comm.buffers import Vector
+from mpicomp.comm.safety import call_log
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
 from mpicomp.ops import device as device_module
 
@@ -258,6 +259,50 @@ def test_without_a_thread_device_memory_is_reduced_by_blocking_calls_only(direct
         np.testing.assert_array_equal(x.memory, total(100, own.size, dtype))
 
 
+class Crashing(MPI.Intracomm):
+    """Stands in for an MPI that crashes on device memory in any collective that returns before it is complete."""
+
+    def _crash(self, *buffers, **options):
+        assert not any(isinstance(one, FakeArray) for one in (*buffers, *options.values())), "a crash"
+        raise NotImplementedError
+
+    locals().update(dict.fromkeys((*inherited.BACKGROUND, "Iallreduce", "Allreduce_init"), _crash))
+
+
+@pytest.mark.parametrize("name", inherited.BACKGROUND)
+def test_no_background_collective_of_mpi_gets_device_memory(direct, make, name):
+    """Even if MPI takes it in blocking calls; arrays in host memory go to MPI."""
+    own, host = make(), np.zeros(10, np.float32)
+    call = inherited.on_host(getattr(Crashing, name))
+    for buffers in ((on_device(10, 0), host), (host, [on_device(10, 0), MPI.FLOAT]), (on_device(10, 0), None)):
+        with pytest.raises(BufferRefused, match=f"{name} takes arrays in host memory, got one on a device.*call [A-Z]"):
+            getattr(own, name)(*buffers)
+    with pytest.raises(NotImplementedError):
+        call(own, host)
+
+
+def test_every_background_collective_of_mpi4py_is_known():
+    """Beside our own Iallreduce, those without buffers, and neighbours', which need a topology."""
+    known = {"Iallreduce", "Ibarrier", "Barrier_init"}
+    names = {*call_log.NAMES, "Allreduce"}
+    collectives = {name for name in dir(MPI.Intracomm) if name[0] == "I" and name[1:].capitalize() in names}
+    persistent = {f"{name}_init" for name in names if hasattr(MPI.Intracomm, f"{name}_init")}
+    assert collectives | persistent <= {*inherited.BACKGROUND, *known}
+
+
+@pytest.mark.parametrize(("right", "path"), [(True, "direct"), (False, "none"), (None, "none")])
+def test_direct_is_forced_by_a_probe(world, device, make, monkeypatch, right, path):
+    """The first rank whose MPI does not report support runs it; the others learn the result."""
+    asked, first = [], world.size // 2
+    monkeypatch.setattr(job, "cuda_aware", lambda: (world.rank < first, "this MPI says no"))
+    monkeypatch.setattr(gpu_probe, "probe_once", lambda: asked.append(world.rank) or (right, "as seen"))
+    own = make(MPICOMP_GPU_PATH="direct")
+    assert own.gpu_path[0] == path and "as seen" in own.gpu_path[1]
+    assert asked == ([first] if world.rank == first else [])
+    asked.clear()
+    assert make(MPICOMP_GPU_PATH="auto").gpu_path[0] == "staged" and not asked
+
+
 def test_direct_is_refused_when_mpi_does_not_say_it_can(make, device, monkeypatch):
     monkeypatch.setattr(job, "cuda_aware", lambda: (False, "this MPI says no"))
     own = make(MPICOMP_GPU_PATH="direct")
@@ -329,20 +374,60 @@ class Library:
 def test_mpi_is_asked_by_a_query_that_does_not_abort(monkeypatch, driver, answers, expected):
     """And by none if no process here can have device arrays."""
 
+    aware, reason = asked(monkeypatch, driver, answers)
+    assert aware == expected
+    assert MPI.get_vendor()[0] in reason
+    assert ("no CUDA driver" in reason) == (not driver)
+
+
+def asked(monkeypatch, driver, answers, cupy=True):
+    """Return the answer of `job.cuda_aware` of a process with this MPI library."""
+
     def load(path):
         if path == job.DRIVER and not driver:
             raise OSError
         return Library(**answers)
 
     monkeypatch.setattr(job.ctypes, "CDLL", load)
+    monkeypatch.setattr(job, "find_spec", lambda name: cupy or None)
     job.cuda_aware.cache_clear()
     try:
-        aware, reason = job.cuda_aware()
+        return job.cuda_aware()
     finally:
         job.cuda_aware.cache_clear()
-    assert aware == expected
-    assert MPI.get_vendor()[0] in reason
-    assert ("no CUDA driver" in reason) == (not driver)
+
+
+ABORTS = {"MPIX_GPU_query_support": "abort", "MPIX_Query_cuda_support": "abort"}
+
+
+def test_mpi_is_not_asked_without_cupy(monkeypatch):
+    aware, reason = asked(monkeypatch, True, ABORTS, cupy=False)
+    assert not aware and "CuPy, which device arrays need, is not installed" in reason
+
+
+def pretend(monkeypatch, vendor, text):
+    stand_in = SimpleNamespace(get_vendor=lambda: vendor, Get_library_version=lambda: text, __file__=MPI.__file__,
+                               COMM_WORLD=MPI.COMM_WORLD)
+    monkeypatch.setattr(job, "MPI", stand_in)
+    monkeypatch.setattr(job, "world", lambda: SimpleNamespace(Get_info=MPI.Info.Create))
+
+
+@pytest.mark.parametrize("version", [(3, 3, 2), (3, 4, 3)])
+def test_mpich_before_4_is_not_asked(monkeypatch, version):
+    """Its query for CUDA support fails an assertion."""
+    pretend(monkeypatch, ("MPICH", version), "MPICH Version: 3.4.3")
+    aware, reason = asked(monkeypatch, True, ABORTS)
+    assert not aware and "was not asked" in reason
+
+
+@pytest.mark.parametrize(("variable", "expected"), [("1", True), ("0", False), (None, False)])
+def test_cray_mpich_says_by_a_variable_whether_it_takes_cuda_memory(monkeypatch, variable, expected):
+    pretend(monkeypatch, ("MPICH", (3, 4, 0)), "MPI VERSION    : CRAY MPICH version 8.1.28.15 (ANL base 3.4a2)")
+    monkeypatch.delenv(job.CRAY_VARIABLE, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(job.CRAY_VARIABLE, variable)
+    aware, reason = asked(monkeypatch, True, ABORTS)
+    assert aware == expected and "MPICH_GPU_SUPPORT_ENABLED=" in reason
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "ring"])
