@@ -6,7 +6,9 @@
 
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -61,6 +63,13 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     void* loaded = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!loaded) return refuse(dlerror());
     return *module = reinterpret_cast<CUmodule>(loaded), CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoad(CUmodule* module, const char* path) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream image;
+    image << file.rdbuf();
+    return file ? cuModuleLoadData(module, image.str().c_str()) : CUDA_ERROR_FILE_NOT_FOUND;
 }
 
 CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }  // kernels that are queued may still need it

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -11,7 +9,6 @@ from functools import cache, cached_property, lru_cache, wraps
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from threading import get_ident
 from typing import Any, ParamSpec, SupportsInt, TypeVar
 
@@ -22,6 +19,7 @@ from .. import search
 from ..arguments import MOST_ROWS, NOT_FINITE
 from ..block_codes import BLOCK
 from ..error_bound import ESCAPED
+from . import kernel_cache
 
 Array = Any  # cupy.ndarray
 Kernel = Callable[[tuple[int, ...], tuple[int, ...], tuple[object, ...]], None]  # of grid, block and arguments
@@ -147,33 +145,23 @@ class Runtime:
 
     @cache  # noqa: B019 (the one runtime lives as long as the process)
     def _functions(self, family: str, device: int) -> dict[str, Kernel]:
-        from cupy.cuda import function
-
-        binary, names = self._compiled(family)
-        module = function.Module()
-        module.load(binary)
+        path, names = self._compiled(family)
+        module = self.xp.RawModule(path=path)
         return {name: module.get_function(lowered) for name, lowered in names.items()}
 
-    def _compiled(self, family: str) -> tuple[bytes, dict[str, str]]:
-        """A .cu file's code for the current device, and its kernels' names there: from the cache, or compiled for it.
+    def _compiled(self, family: str) -> kernel_cache.Loadable:
+        """Return the file of a .cu file's machine code for the current device, and its kernels' names there.
 
-        `cupy.RawModule` would do both, but puts ``-ftz=true`` behind all options: denormal float32 numbers become zero.
+        `cupy.RawModule` would compile, too, but puts ``-ftz=true`` behind all options: denormal float32 numbers become
+        zero. Code that it loads keeps them.
         """
         from cupy.cuda import Device, compiler, nvrtc
 
         code, names = source(family), KERNELS[family]
         key = repr((code, OPTIONS, names, Device().compute_capability, nvrtc.getVersion()))
-        folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
-        path = folder / f"mpicomp-{family}-{sha256(key.encode()).hexdigest()[:32]}"
-        if path.exists():
-            head, _, binary = path.read_bytes().partition(b"\n")
-            return binary, json.loads(head)
-        binary, lowered = compiler.compile_using_nvrtc(code, OPTIONS, None, f"{family}.cu", tuple(names))
-        folder.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=folder, delete=False) as file:  # other processes see all of it or nothing
-            file.write(json.dumps(lowered).encode() + b"\n" + binary)
-        Path(file.name).replace(path)
-        return binary, lowered
+        name = f"mpicomp-{family}-{sha256(key.encode()).hexdigest()[:32]}"
+        return kernel_cache.binary(
+            name, lambda: compiler.compile_using_nvrtc(code, OPTIONS, None, f"{family}.cu", tuple(names)))
 
 
 _runtime = Runtime()
