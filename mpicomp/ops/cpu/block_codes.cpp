@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr std::size_t block = 256, scale_bytes = 4;
-static_assert(random_block % block == 0 && part_elements % block == 0);
+constexpr std::size_t scaled_block = 256, scale_bytes = 4;
+static_assert(random_block % scaled_block == 0 && part_elements % scaled_block == 0);
 
 template <class T>
 constexpr int fraction_bits = std::numeric_limits<T>::digits - 1;
@@ -115,7 +115,7 @@ struct Fp8 {
 
 template <class Format>
 constexpr std::size_t nbytes(std::size_t n) {
-    return part_count(n, block) * scale_bytes + Format::bytes(n);  // of whole blocks, but the last
+    return part_count(n, scaled_block) * scale_bytes + Format::bytes(n);  // of whole blocks, but the last
 }
 
 template <class T>
@@ -140,7 +140,7 @@ KERNEL T value_of_scale(std::uint32_t scale) {
 
 template <class T, class Format, bool stochastic>
 KERNEL void encode_block(const T* x, std::size_t n, const std::uint32_t* words, std::uint8_t* out) {
-    alignas(64) std::uint8_t codes[block + 1];
+    alignas(64) std::uint8_t codes[scaled_block + 1];
     const Bits<T> largest = largest_magnitude(x, n);
     const std::uint32_t scale = scale_of<T, Format>(largest);
     std::memcpy(out, &scale, scale_bytes);
@@ -160,12 +160,12 @@ KERNEL void encode(const T* x, std::size_t from, std::size_t to, Key key, std::u
     for (std::size_t begin = from; begin < to; begin += random_block) {
         const std::size_t length = std::min(random_block, to - begin);
         const std::uint32_t* words = stochastic ? random.fill(key, first + begin, length) : nullptr;
-        for (std::size_t at = 0; at < length; at += block) {
-            const std::size_t n = std::min(block, length - at);
+        for (std::size_t at = 0; at < length; at += scaled_block) {
+            const std::size_t n = std::min(scaled_block, length - at);
             std::uint8_t* codes = out + nbytes<Format>(begin + at);
             const std::uint32_t* own = stochastic ? words + at : nullptr;
-            if (n == block)  // a length that the compiler knows
-                encode_block<T, Format, stochastic>(x + begin + at, block, own, codes);
+            if (n == scaled_block)  // a length that the compiler knows
+                encode_block<T, Format, stochastic>(x + begin + at, scaled_block, own, codes);
             else
                 encode_block<T, Format, stochastic>(x + begin + at, n, own, codes);
         }
@@ -176,8 +176,8 @@ template <class T, class Format>
 KERNEL void decode_block(const std::uint8_t* codes, std::size_t n, T* out) {
     std::uint32_t scale;
     std::memcpy(&scale, codes, scale_bytes);
-    if (n == block)
-        Format::decode(codes + scale_bytes, block, value_of_scale<T>(scale), out);
+    if (n == scaled_block)
+        Format::decode(codes + scale_bytes, scaled_block, value_of_scale<T>(scale), out);
     else
         Format::decode(codes + scale_bytes, n, value_of_scale<T>(scale), out);
 }
@@ -185,9 +185,9 @@ KERNEL void decode_block(const std::uint8_t* codes, std::size_t n, T* out) {
 // Values [begin, end) of n.
 template <class T, class Format>
 KERNEL void decode(const std::uint8_t* codes, std::size_t n, std::size_t begin, std::size_t end, T* out) {
-    alignas(64) T whole[block];
+    alignas(64) T whole[scaled_block];
     for (std::size_t at = begin; at < end;) {
-        const std::size_t start = at / block * block, length = std::min(block, n - start);
+        const std::size_t start = at / scaled_block * scaled_block, length = std::min(scaled_block, n - start);
         const std::size_t stop = std::min(end, start + length);
         const bool is_whole = stop - at == length;
         decode_block<T, Format>(codes + nbytes<Format>(start), length, is_whole ? out + (at - begin) : whole);
