@@ -9,6 +9,7 @@ every element of the result as it becomes final: for floats in full precision.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,10 @@ ALGORITHMS = {
 }
 # For device arrays only, and only on request: not among the names that run everywhere.
 ON_DEVICES = frozenset({"nccl"})
-# In shared host memory: device arrays go through the host, even if MPI takes device memory.
-ON_HOSTS = frozenset({"node_shared"})
+# Formats of block codes, by which an all-reduce rounds: for `Comm.Allreduce` only, and only on request.
+LOSSY = ("int8", "int4", "fp8")
+# In host memory: device arrays go through the host, even if MPI takes device memory.
+ON_HOSTS = frozenset({"node_shared", *LOSSY})
 # The array operation that combines two operands, by the name of the reduction.
 VERBS = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
 # NumPy functions for integers in host memory, used by `node_shared` between nodes; otherwise MPI's own call runs them.
@@ -61,6 +64,9 @@ def check_name(name: str) -> str:
 
 def check_requested(name: str) -> str:
     """Check a name as ``check_name`` does; allow schedules for device arrays, too."""
+    if name in LOSSY:
+        raise InvalidArgument(f"algorithm={name!r} is lossy, for Comm.Allreduce alone: choose one of "
+                              f"{', '.join(names())}, or a scheme of a Reducer")
     return name if name in ON_DEVICES else check_name(name)
 
 
@@ -72,6 +78,8 @@ def check_home(name: str, vector: object) -> None:
 
 def get(name: str) -> Callable[..., None]:
     """Return the schedule called ``name``."""
+    if name in LOSSY:
+        return partial(import_module("mpicomp.allreduce.block_codes").allreduce, format=name)
     if name not in ALGORITHMS:
         raise unknown_algorithm(name, ALGORITHMS)
     return import_module(ALGORITHMS[name]).allreduce

@@ -1,4 +1,4 @@
-"""Two-hop exchange of error-bounded streams: owners of pieces add the integers of all ranks.
+"""Two-hop exchange of coded values: owners of pieces add the codes of all ranks.
 
 Schedule      Every piece of the result has an owner. First hop: the ranks that contribute to a piece encode it and send
               the stream to the owner, which adds the streams of all of them in rank order. Second hop: the owner sends
@@ -7,8 +7,7 @@ Schedule      Every piece of the result has an owner. First hop: the ranks that 
 Cost          2 steps of p-1 messages per segment; an all-reduce of n bytes at compression ratio c sends 2(p-1)/p n/c
               per rank, encodes n, adds n and decodes n.
 Restrictions  p-1 messages at a time, so for tens of ranks. Segments are whole blocks of the code, so that the bits do
-              not depend on their length; nor on the schedule, since integers are added and the owner adds values of
-              escaped blocks in rank order.
+              not depend on their length; nor on the schedule, since the owner adds in rank order.
 Reference     Huang et al., "hZCCL: Accelerating collective communication with co-designed homomorphic compression",
               SC 2024 (sums of streams); EQuARX (the two hops).
 """
@@ -20,10 +19,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from .._util.partition import chunk_count, partition
-from ..ops.error_bound import BLOCK, ESCAPED, bounded_capacity
 from ..types import Array
 from .interfaces import Link, Scratch
 
@@ -45,14 +42,23 @@ class StreamLink(Link, Protocol):
 
 
 class Codes(Protocol):
-    """The operations on error-bounded streams; see `mpicomp.ops`."""
+    """Coder of one exchange: its code and the parameters of that."""
 
-    def encode_bounded(self, x: Array, bound: float, terms: int, codes: Array) -> tuple[int, int]: ...
+    @property
+    def block(self) -> int:
+        """Elements per block: streams of whole blocks depend on their values alone."""
 
-    def sum_bounded(self, streams: list[Array], n: int, dtype: npt.DTypeLike, bound: float, codes: Array
-                    ) -> tuple[int, int]: ...
+    def capacity(self, n: int) -> int:
+        """Return the largest number of bytes of a stream of ``n`` elements."""
 
-    def decode_bounded(self, codes: Array, bound: float, divisor: int, out: Array) -> None: ...
+    def encode(self, values: Array, out: Array) -> int:
+        """Write the stream of ``values`` to the front of ``out``; return its bytes."""
+
+    def sum(self, streams: list[Array], n: int, out: Array) -> int:
+        """Write the stream of the sum of ``streams`` of ``n`` elements; return its bytes."""
+
+    def decode(self, stream: Array, out: Array) -> None:
+        """Write the result that a stream of a sum stands for to ``out``."""
 
 
 @dataclass
@@ -70,30 +76,27 @@ class Pieces:
 
 @dataclass
 class Sizes:
-    """Bytes of the streams that a rank encoded and decoded, of the values in them, and escaped blocks decoded."""
+    """Bytes of the streams that a rank encoded and decoded, and of the values in them."""
 
     values: int = 0
     streams: int = 0
-    escaped: int = 0
 
 
-def block_partition(n: int, size: int) -> tuple[list[int], list[int]]:
+def block_partition(n: int, size: int, block: int) -> tuple[list[int], list[int]]:
     """Cut ``n`` elements into ``size`` pieces of whole blocks; return counts and displacements."""
-    _, displs = partition(chunk_count(n, BLOCK), size)
-    begins = [min(n, displ * BLOCK) for displ in displs]
+    _, displs = partition(chunk_count(n, block), size)
+    begins = [min(n, displ * block) for displ in displs]
     return [end - begin for begin, end in zip(begins, [*begins[1:], n], strict=True)], begins
 
 
 class TwoHops:
-    """One exchange; ``terms`` is the number of streams in a sum, by ``divisor`` of which the result is divided."""
+    """One exchange."""
 
-    def __init__(self, link: StreamLink, pieces: Pieces, codes: Codes, bound: float, divisor: int, scratch: Scratch):
-        self.link, self.pieces, self.codes, self.bound, self.divisor = link, pieces, codes, bound, divisor
-        self.dtype = pieces.target.dtype
-        self.terms = max(map(len, pieces.senders))
+    def __init__(self, link: StreamLink, pieces: Pieces, codes: Codes, scratch: Scratch):
+        self.link, self.pieces, self.codes = link, pieces, codes
         self.peers = [(link.rank + shift) % link.size for shift in range(1, link.size)]
-        self.length = segment_length(max(pieces.counts), self.dtype.itemsize, link.size, link.threads)
-        self.room = HEAD * chunk_count(HEAD + bounded_capacity(self.length, self.dtype), HEAD)  # heads stay aligned
+        self.length = segment_length(max(pieces.counts), pieces.target.itemsize, link.size, codes.block, link.threads)
+        self.room = HEAD * chunk_count(HEAD + codes.capacity(self.length), HEAD)  # heads stay aligned
         self.scratch, self.sizes = scratch, Sizes()
         self.waiting: dict[tuple[str, int, int], object] = {}  # requests by hop, segment and peer
 
@@ -135,7 +138,7 @@ class TwoHops:
             assert pieces.source is not None, "a rank that contributes has a source"
             values = self._part(pieces.source, pieces.source_at, owner, index)
             buffer = self._buffer("out", index, owner)
-            nbytes, _ = self.codes.encode_bounded(values, self.bound, self.terms, buffer[HEAD:])
+            nbytes = self.codes.encode(values, buffer[HEAD:])
             self._count(values.nbytes, nbytes)
             message = with_head(buffer, nbytes)
             if owner != rank:
@@ -158,7 +161,7 @@ class TwoHops:
             nbytes = streams[0].size
             total[HEAD : HEAD + nbytes] = streams[0]
         else:
-            nbytes, _ = self.codes.sum_bounded(streams, n, self.dtype, self.bound, total[HEAD:])
+            nbytes = self.codes.sum(streams, n, total[HEAD:])
         message = with_head(total, nbytes)
         for peer in self.peers if pieces.shared else ():
             self.waiting["sum", index, peer] = link.isend(message, peer)
@@ -187,9 +190,8 @@ class TwoHops:
         return buffer[HEAD : HEAD + int(buffer[:HEAD].view(np.int64)[0])]
 
     def _decode(self, stream: Array, out: Array) -> None:
-        self.codes.decode_bounded(stream, self.bound, self.divisor, out)
+        self.codes.decode(stream, out)
         self._count(out.nbytes, stream.size)
-        self.sizes.escaped += int(np.count_nonzero(stream[: chunk_count(out.size, BLOCK)] == ESCAPED))
 
     def _count(self, values: int, stream: int) -> None:
         self.sizes.values += values
@@ -202,9 +204,9 @@ def with_head(buffer: Array, nbytes: int) -> Array:
     return buffer[: HEAD + nbytes]
 
 
-def segment_length(longest: int, itemsize: int, size: int, threads: int) -> int:
+def segment_length(longest: int, itemsize: int, size: int, block: int, threads: int) -> int:
     """Return the elements of a segment of pieces of at most ``longest`` elements: whole blocks."""
     times = min(2 * threads, LONGEST) if threads > 1 else 1
     most = times * min(SEGMENT_BYTES, BUFFERED_BYTES // size) // itemsize
-    blocks = min(most // BLOCK, chunk_count(longest, LEAST_SEGMENTS * BLOCK))
-    return max(1, blocks) * BLOCK
+    blocks = min(most // block, chunk_count(longest, LEAST_SEGMENTS * block))
+    return max(1, blocks) * block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import allreduce
 from ..allreduce.choice import schedule
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
     from ..allreduce.interfaces import Link
 
+AVG: Final = "avg"  # op: the sum divided by the number of ranks
+
 
 class Call(NamedTuple):
     """One call; ``target`` is None if only MPI's own call covers the buffers or the operation."""
 
     source: Vector | None  # None: in place
     target: Vector | None
-    op: str
+    op: str  # name of MPI's operation, or AVG
     algorithm: str  # as requested
 
     def schedule(self, default: str, link: Link) -> str:
@@ -72,10 +74,12 @@ def check_covered(call: Call) -> None:
         )
 
 
-def resolve(sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str, gpu_path: tuple[str, str]) -> Call:
+def resolve(sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str, algorithm: str, gpu_path: tuple[str, str]) -> Call:
     """Return the call for these arguments of ``Allreduce``; raise if they are invalid."""
-    allreduce.check_requested(algorithm)
-    name = op_name(op)
+    lossy = algorithm in allreduce.LOSSY
+    if not lossy:
+        allreduce.check_requested(algorithm)
+    name = op if isinstance(op, str) else op_name(op)
     source, target = None, vector(recvbuf, "recvbuf", numpy_dtype, raw_bytes)
     if not is_in_place(sendbuf):
         source = vector(sendbuf, "sendbuf", numpy_dtype, raw_bytes)
@@ -83,12 +87,27 @@ def resolve(sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str, gpu_pa
             check_pair(source, target)
         else:
             target = None
+    if lossy:
+        check_lossy(target, recvbuf, name, algorithm)
+        return Call(source, target, name, algorithm)
     if algorithm == nccl.NAME:
         nccl.check_vector(target, name)
     if target is None or name not in MPI_OPS:
         prepare_for_mpi(sendbuf, recvbuf, name, gpu_path)
         return Call(None, None, name, algorithm)
     return Call(source, target, name, algorithm)
+
+
+def check_lossy(target: Vector | None, recvbuf: Buffer, op: str, algorithm: str) -> None:
+    """Refuse what codes do not add: operations other than sums, and buffers that do not hold real numbers."""
+    if op not in ("sum", AVG):
+        raise InvalidArgument(f"algorithm={algorithm!r} needs op=MPI.SUM or mpicomp.AVG, got {op}: choose another "
+                              "algorithm")
+    if target is None or not (target.kind or target.array.dtype.kind == "f"):
+        given = array_in(recvbuf)
+        name = target.name if target else getattr(given, "dtype", type(given).__name__)
+        raise BufferRefused(f"algorithm={algorithm!r} takes buffers of float32, float64, float16 or bfloat16, got "
+                            f"{name}: convert them, or choose another algorithm")
 
 
 def prepare_for_mpi(sendbuf: Buffer, recvbuf: Buffer, op: str, gpu_path: tuple[str, str]) -> None:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..allreduce.choice import schedule
 from ..allreduce.two_hops import Pieces, block_partition
 from ..errors import BufferRefused, InvalidArgument
-from ..ops.error_bound import MOST_TERMS
+from ..ops.error_bound import BLOCK, MOST_TERMS
 from ..types import Array
 from .bounded_call import AVG, Bound, Call, apart, check_same, given_counts, real_vector, reduction_name
 from .bounded_exchange import BoundedStats, Exchange
@@ -40,7 +40,7 @@ class BoundedCollectives(Verbs, Inherited):
             if not is_in_place(sendbuf):
                 source = real_vector(sendbuf, "sendbuf")
                 check_pair(source, target)
-            (counts, begins), size = block_partition(target.array.size, engine.link.size), engine.link.size
+            (counts, begins), size = block_partition(target.array.size, engine.link.size, BLOCK), engine.link.size
 
             def exact(_: Array | None, __: Array) -> None:
                 chosen = schedule(target, "sum", engine.default, engine.link)
@@ -139,7 +139,7 @@ class BoundedCollectives(Verbs, Inherited):
             size, target = engine.link.size, real_vector(buf, "recvbuf")
             if not isinstance(root, (int, np.integer)) or not 0 <= root < size:
                 raise InvalidArgument(f"root must be a rank, 0 to {size - 1}, got {root!r}")
-            counts, begins = block_partition(target.array.size, size)
+            counts, begins = block_partition(target.array.size, size, BLOCK)
 
             def pieces(source: Array | None, target: Array) -> Pieces:
                 return Pieces(counts, [[root]] * size, source, begins, target, begins, shared=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from numbers import Real
-from typing import Final
 
 import numpy as np
 from mpi4py import MPI
@@ -14,11 +13,11 @@ from mpi4py import MPI
 from ..allreduce.two_hops import Pieces
 from ..errors import BufferRefused, InvalidArgument
 from ..types import Array
+from .allreduce_call import AVG as AVG
 from .allreduce_call import place
 from .buffers import Buffer, Vector, array_in, vector
 from .transport import numpy_dtype, op_name, raw_bytes
 
-AVG: Final = "avg"  # op: the sum divided by the number of ranks
 TWO_HOPS = "two_hops"
 
 

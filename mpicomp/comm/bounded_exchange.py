@@ -7,10 +7,11 @@ from math import inf, isfinite
 
 import numpy as np
 
+from .._util.partition import chunk_count
 from ..allreduce.two_hops import Sizes, TwoHops
-from ..ops import ops_for
+from ..ops import Ops, ops_for
 from ..ops.device import ready
-from ..ops.error_bound import bounded_capacity
+from ..ops.error_bound import BLOCK, ESCAPED, bounded_capacity
 from ..types import Array
 from .bounded_call import AVG, TWO_HOPS, Bound, Call
 from .engine import Engine
@@ -82,10 +83,11 @@ class Exchange:
             ratio, needed = agreed_ratio(self.link, contribution, bound, terms), least_ratio(self.link)
             if ratio < needed:
                 return self._exact(f"the data compress too little: {ratio:.2f} times, {needed:.2f} times would pay")
-        sizes = self._two_hops(source, target, bound, self.link.size if call.op == AVG else 1)
+        codes = BoundedCodes(ops_for(target), target.dtype, bound, terms, self.link.size if call.op == AVG else 1)
+        sizes = self._two_hops(source, target, codes)
         self._return(target)
         ratio = sizes.values / max(1, sizes.streams)
-        return BoundedStats(TWO_HOPS, "", bound, bound * (terms if call.op == "sum" else 1), ratio, sizes.escaped)
+        return BoundedStats(TWO_HOPS, "", bound, bound * (terms if call.op == "sum" else 1), ratio, codes.escaped)
 
     def _reason_before(self) -> str:
         """Return the reason for the exact collective if it does not depend on values; empty if there is none."""
@@ -135,12 +137,34 @@ class Exchange:
             self._return(target)
         return BoundedStats(EXACT, reason)
 
-    def _two_hops(self, source: Array | None, target: Array, bound: float, divisor: int) -> Sizes:
-        ops = ops_for(target)
-        pieces = self.call.pieces(source, target)
-        exchange = TwoHops(self.link, pieces, ops, bound, divisor, self.engine.reduction.scratch_for(ops, np.uint8))
+    def _two_hops(self, source: Array | None, target: Array, codes: BoundedCodes) -> Sizes:
+        scratch = self.engine.reduction.scratch_for(codes.ops, np.uint8)
+        exchange = TwoHops(self.link, self.call.pieces(source, target), codes, scratch)
         with self.link.break_on_error:
             return exchange.run()
+
+
+class BoundedCodes:
+    """Error-bounded streams of which ``terms`` are added; the result is their sum / ``divisor``."""
+
+    block = BLOCK
+
+    def __init__(self, ops: Ops, dtype: np.dtype, bound: float, terms: int, divisor: int) -> None:
+        self.ops, self.dtype, self.bound, self.terms, self.divisor = ops, dtype, bound, terms, divisor
+        self.escaped = 0  # blocks of decoded streams
+
+    def capacity(self, n: int) -> int:
+        return bounded_capacity(n, self.dtype)
+
+    def encode(self, values: Array, out: Array) -> int:
+        return self.ops.encode_bounded(values, self.bound, self.terms, out)[0]
+
+    def sum(self, streams: list[Array], n: int, out: Array) -> int:
+        return self.ops.sum_bounded(streams, n, self.dtype, self.bound, out)[0]
+
+    def decode(self, stream: Array, out: Array) -> None:
+        self.ops.decode_bounded(stream, self.bound, self.divisor, out)
+        self.escaped += int(np.count_nonzero(stream[: chunk_count(out.size, BLOCK)] == ESCAPED))
 
 
 def relative_bound(link: MpiLink, x: Array | None, share: float) -> float:

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from ..allreduce import LOSSY
 from ..errors import InvalidArgument, MpicompError
 from ..ops.device import ready
 from ..types import Array
-from .allreduce_call import Call, check_covered, plain_signature, resolve
+from .allreduce_call import AVG, Call, check_covered, plain_signature, resolve
 from .bounded import BoundedCollectives
 from .bounded_call import Bound
 from .buffers import Buffer, bytes_of
@@ -139,10 +140,11 @@ class Comm(BoundedCollectives):
             ``sendbuf`` reduces in ``recvbuf``.
         op : MPI.Op
             MPI's own call runs if the schedules do not cover it: user-defined operations, complex numbers, ... With a
-            ``bound``, ``MPI.SUM`` or `mpicomp.AVG`.
+            ``bound`` or a lossy algorithm, ``MPI.SUM`` or `mpicomp.AVG`.
         algorithm : str
             ``auto`` or a name of `mpicomp.allreduce.names`; for arrays in CUDA memory also ``nccl``. With a ``bound``,
-            ``auto``, which takes the exact all-reduce if codes would not be faster, or ``two_hops``.
+            ``auto``, which takes the exact all-reduce if codes would not be faster, or ``two_hops``. ``int8``, ``int4``
+            and ``fp8`` are lossy: they send 8 or 4 bits per element (docs/allreduce.md has the error).
         bound : float, optional
             Largest error e of every rank's contribution: on p ranks, an element of the sum differs from the exact one
             by at most p e, an element of the mean by at most e, plus one rounding to the buffer's type. For float32
@@ -158,7 +160,7 @@ class Comm(BoundedCollectives):
             The ranks gave different arguments; the buffers are unchanged. The first 64 calls are checked, then one
             in 64 and the first of each kind; ``MPICOMP_CHECK=1`` checks all, ``MPICOMP_CHECK=0`` none.
         """
-        if bound is not None or relative or isinstance(op, str):
+        if bound is not None or relative or (isinstance(op, str) and algorithm not in LOSSY):
             self._bounded_allreduce(sendbuf, recvbuf, op, Bound(bound, relative, algorithm))
         elif algorithm != "auto" or self.recorder is not None:
             self._allreduce(sendbuf, recvbuf, op, algorithm)
@@ -166,7 +168,7 @@ class Comm(BoundedCollectives):
             self._allreduce(sendbuf, recvbuf, op, algorithm)
             self._plain.learn(sendbuf, recvbuf, op, plain_signature)
 
-    def _allreduce(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str) -> None:
+    def _allreduce(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str, algorithm: str) -> None:
         engine = self._engine
         log = engine.log
         if log is None:
@@ -177,7 +179,8 @@ class Comm(BoundedCollectives):
         finally:
             log.end()
 
-    def _checked_allreduce(self, engine: Engine, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str) -> None:
+    def _checked_allreduce(self, engine: Engine, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str, algorithm: str
+                           ) -> None:  # fmt: skip
         checks, recorder = engine.checks, self.recorder
         compared = checks.next_call()
         call: Call | None = None
@@ -210,7 +213,7 @@ class Comm(BoundedCollectives):
         recorder.doing = around
         self._record(engine, recorder, call, start, engine.traffic - before)
 
-    def _run(self, engine: Engine, call: Call, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op) -> None:
+    def _run(self, engine: Engine, call: Call, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str) -> None:
         source, target, link = call.source, call.target, engine.link
         schedule = call.schedule(engine.default, link)
         if schedule == "native":
@@ -222,7 +225,8 @@ class Comm(BoundedCollectives):
             out = MPI.IN_PLACE if source is None else source.plain()
             native_allreduce(self, out, target.plain(), op)
         else:
-            engine.reduction.run(source, target, call.op, schedule)
+            name, factor = ("sum", 1 / link.size) if call.op == AVG else (call.op, 1.0)
+            engine.reduction.run(source, target, name, schedule, factor)
             ready(target.array)  # for readers on another stream
 
     def _record(self, engine: Engine, recorder: Recorder, call: Call, start: int, used: Traffic) -> None:
@@ -236,7 +240,7 @@ class Comm(BoundedCollectives):
     # -- all-reduces in flight
 
     def Iallreduce(  # type: ignore[override]  # returns a request of our own
-        self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op = MPI.SUM, algorithm: str = "auto"
+        self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str = MPI.SUM, algorithm: str = "auto"
     ) -> Pending:
         """Start an `Allreduce` and return at once (the first time: when all ranks have called it).
 

@@ -23,6 +23,7 @@ from typing import Any, ParamSpec, Protocol, cast
 
 from mpi4py import MPI
 
+from ..allreduce import LOSSY
 from ..ops import ops_for
 from ..ops.device import device_of, ready, stay_on
 from ..types import Array
@@ -151,7 +152,8 @@ def threads_allowed(comm: MPI.Intracomm) -> bool:
 class Twin(Communicator, Protocol):
     """The communicator of all-reduces in flight: a duplicate of the caller's ``Comm``."""
 
-    def Allreduce(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op = ..., algorithm: str = "auto") -> None: ...
+    def Allreduce(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str = ..., algorithm: str = "auto"
+                  ) -> None: ...  # fmt: skip
 
     def Free(self) -> None: ...
 
@@ -176,7 +178,7 @@ class Helper:
         atexit.unregister(finish_all)
         atexit.register(finish_all)  # again, to run before the exit handlers of the communicator's watchdog
 
-    def start(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op, algorithm: str) -> Pending:
+    def start(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str, algorithm: str) -> Pending:
         """Begin ``comm.Allreduce`` with the same arguments."""
         if self._worker is not None:
             target = array_in(recvbuf)
@@ -185,6 +187,8 @@ class Helper:
                 ready(array_in(message))
             home = None if device is None else device.own(target)
             return self._worker.start(self._allreduce, home, sendbuf, recvbuf, op, algorithm)
+        if isinstance(op, str) or algorithm in LOSSY:
+            return done_at_once(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
         target = resolve(sendbuf, recvbuf, op, algorithm, self._settings.gpu_path).target
         on_host = all(device_of(array_in(message)) is None for message in (sendbuf, recvbuf))
         if on_host and not (target is not None and target.kind) and not self._settings.reproducible:
