@@ -68,3 +68,17 @@ def test_progress_between_evaluations_names_the_steps_done(monkeypatch, capsys):
         while "12" not in (printed := capsys.readouterr().err):
             time.sleep(0.001)
     assert "#  25% step 10/40: gap 3; 12 steps done\n" in printed
+
+
+def test_heat(one_job, command, tmp_path):
+    """Runs with a trace; bad options are one error for the whole job, before anything runs."""
+    quick = ("train", "heat", "--grid", "8", "--steps", "4", "--every", "2")
+    done = one_job(command, *quick, "--trace", str(tmp_path / "run.h5"))
+    assert done.code == 0, done.err
+    assert "the error bound changes the mean by" in done.out and (tmp_path / "run.h5").exists()
+    for wrong, text in ((("--bound", "0"), "bound must be a positive finite number, got 0"),
+                        (("--every", "5"), "every must be at most the number of steps, 4, got 5"),
+                        (("--trace", str(tmp_path / "run.h5")), "exists already")):
+        refused = one_job(command, *quick, *wrong)
+        assert refused.code == 1 and refused.err.count(text) == 1, refused.err
+        assert refused.err.count("Error: ") == 1 and not refused.out

@@ -177,7 +177,7 @@ def test_import_loads_nothing_heavy() -> None:
     "arguments",
     [["--help"], ["--version"], ["bench", "--help"], ["bench", "merge", "--help"], ["info", "--help"], ["schemes"],
      ["advise", "--help"], ["simulate", "--help"], ["slurm", "bench"], ["tune", "--help"],
-     *(["train", app, "--help"] for app in ("logreg", "mlp", "ef-gdstar", "language", "recommend", "vision")),
+     *(["train", app, "--help"] for app in ("logreg", "mlp", "ef-gdstar", "heat", "language", "recommend", "vision")),
      ["trace", "--help"], ["trace", "report", "--help"],
      *(["completion", shell] for shell in ("bash", "zsh", "fish"))],
     ids=" ".join,

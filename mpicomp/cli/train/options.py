@@ -156,8 +156,11 @@ def session(comm: Comm, files: Files) -> Iterator[Session]:
 
 
 def inputs() -> Iterator[Path]:
-    """The files of the command's data, found lazily."""
-    source = Path(click.get_current_context().params["source"])
+    """The files of the command's data, found lazily; none for a command without data."""
+    given = click.get_current_context().params.get("source")
+    if given is None:
+        return
+    source = Path(given)
     yield source
     yield from source.iterdir() if source.is_dir() else ()
 
