@@ -23,6 +23,7 @@ from .engine import Engine, HasEngine
 from .interfaces import Request
 from .safety.call_log import logged
 from .staging import Stage
+from .transport import MpiLink, requests_of
 
 
 class Verbs(HasEngine):
@@ -86,8 +87,11 @@ class Verbs(HasEngine):
         engine.reduction.run(source, target, op, chosen, factor)
 
     def wait_for(self, request: Request) -> None:
-        """Wait for an all-reduce in flight and raise its error; meanwhile advance the work of `meanwhile`."""
-        self._engine.link.wait(request)
+        """Wait for what is in flight and raise its error; meanwhile advance the work of `meanwhile`."""
+        if isinstance(request, Messages):
+            request.Wait()
+        else:
+            self._engine.link.wait(request)
 
     def wait_patiently(self) -> None:
         """From now on, yield the core to other threads in the waits of our verbs (collective).
@@ -161,9 +165,8 @@ class Verbs(HasEngine):
         return engine.link.swap_lengths(lengths)
 
     @logged
-    def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
-                         ) -> dict[int, Array]:
-        """Send flat arrays to ranks and receive from ranks, all at once; not collective.
+    def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> Messages:
+        """Start to send flat arrays to ranks and to receive from ranks, all at once; not collective.
 
         Parameters
         ----------
@@ -172,29 +175,64 @@ class Verbs(HasEngine):
         incoming : mapping of rank -> int
             Bytes expected from each; 0 expects no message.
         like : array
-            The results are on its device.
+            What is received is on its device.
+        """
+        engine = self._engine
+        if engine.log is not None:
+            engine.log.may_be_uneven()
+        return Messages(engine.link, staging_of(engine, device_of(like)), outgoing, incoming, like)
+
+    @logged
+    def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
+                         ) -> dict[int, Array]:
+        """Send flat arrays to ranks and receive from ranks; see `start_messages`. Not collective.
 
         Returns
         -------
         dict of rank -> uint8 array
         """
         engine = self._engine
-        link, stage = engine.link, staging_of(engine, device_of(like))
         if engine.log is not None:
             engine.log.may_be_uneven()
+        messages = Messages(engine.link, staging_of(engine, device_of(like)), outgoing, incoming, like)
+        messages.Wait()
+        return messages.received
+
+
+class Messages:
+    """Messages to and from some ranks, which start with the object; see `Verbs.start_messages`."""
+
+    def __init__(self, link: MpiLink, stage: Stage | None, outgoing: Mapping[int, Array],
+                 incoming: Mapping[int, int], like: Array) -> None:
+        self._link, self._stage, self._like = link, stage, like
         outward = {rank: check_flat(x, "x").view(np.uint8) for rank, x in outgoing.items() if x.size}
         if stage is not None:
             outward = {rank: stage.to_host(x) for rank, x in outward.items()}
         empty = np.empty if stage is not None else ops_for(like).empty
-        received = {rank: empty(nbytes, np.uint8) for rank, nbytes in incoming.items()}
+        self._incoming = {rank: empty(nbytes, np.uint8) for rank, nbytes in incoming.items()}
         with link.break_on_error:
-            requests = [link.irecv(x, rank) for rank, x in received.items() if x.size]
-            requests += [link.isend(x, rank) for rank, x in outward.items()]
-            for request in requests:
-                link.wait(request)
+            started = [link.irecv(x, rank) for rank, x in self._incoming.items()]
+            started += [link.isend(x, rank) for rank, x in outward.items()]
+        self._requests = [one for request in started for one in requests_of(request)]
+
+    def Wait(self) -> bool:
+        """Wait until all messages are complete."""
+        with self._link.break_on_error:
+            for request in self._requests:
+                self._link.wait(request)
+        return True
+
+    def Test(self) -> bool:
+        """Return True if all messages are complete."""
+        return all(request.Test() for request in self._requests)
+
+    @property
+    def received(self) -> dict[int, Array]:
+        """What was received, by rank, on the device of ``like``."""
+        stage = self._stage
         if stage is None:
-            return received
-        return {rank: stage.on_device(x, like.view(np.uint8)) for rank, x in received.items()}
+            return self._incoming
+        return {rank: stage.on_device(x, self._like.view(np.uint8)) for rank, x in self._incoming.items()}
 
 
 def staging_of(engine: Engine, device: Device | None) -> Stage | None:

@@ -44,13 +44,21 @@ class Traffic(NamedTuple):
 
 
 class Request(Protocol):
-    """A started all-reduce. Its buffers must not be used until it is complete."""
+    """A started all-reduce, or started messages. Their buffers must not be used until it is complete."""
 
     def Wait(self) -> bool:
         """Return True when the result is there; raise the error of the call."""
 
     def Test(self) -> bool:
         """Return True if the result is there; raise the error of the call."""
+
+
+class Messages(Request, Protocol):
+    """Started messages to and from some ranks."""
+
+    @property
+    def received(self) -> dict[int, Array]:
+        """The uint8 arrays that were received, by rank, once the messages are complete."""
 
 
 class Recorder(Protocol):
@@ -142,7 +150,7 @@ class Communicator(Protocol):
         """
 
     def wait_for(self, request: Request) -> None:
-        """Wait for a started all-reduce and advance the work of `meanwhile`; local."""
+        """Wait for what was started and advance the work of `meanwhile`; local."""
 
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
         """Within the block, advance ``work`` piece by piece while verbs wait; complete it at the end of the block.
@@ -167,9 +175,12 @@ class Communicator(Protocol):
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         """Send ``lengths[r]`` to each rank r and return the length received from each rank."""
 
+    def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> Messages:
+        """Start to send arrays to ranks and to receive so many bytes from ranks; not collective.
+
+        Empty messages are not sent. What is received are uint8 arrays on the device of ``like``.
+        """
+
     def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
                          ) -> dict[int, Array]:
-        """Send arrays to ranks and receive so many bytes from ranks, all at once; not collective.
-
-        Empty messages are not sent. The results are uint8 arrays on the device of ``like``.
-        """
+        """Run `start_messages`, wait for them, and return what was received; not collective."""

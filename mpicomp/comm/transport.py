@@ -50,6 +50,11 @@ OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP")
 NOT_NUMBERS = (MPI.BYTE, MPI.PACKED, MPI.LOGICAL)
 
 
+def requests_of(started: Started | None) -> list[MPI.Request]:
+    """Return MPI's requests of a message; none if it is empty."""
+    return [] if started is None else started if isinstance(started, list) else [started]
+
+
 def is_in_place(sendbuf: object) -> bool:
     """Return True for ``MPI.IN_PLACE``, and for None, which mpi4py takes for it."""
     return sendbuf is None or isinstance(sendbuf, type(MPI.IN_PLACE))
@@ -141,8 +146,10 @@ class BreakOnError:
         refused = isinstance(error, MpicompError) and not isinstance(error, RankLeft) and not any(running)
         if error is not None and not refused:
             link.leave(f"rank {link.rank}", f"{type(error).__name__}: {error}")
-        for requests in running:
-            requests.clear()
+            for requests in running:
+                requests.clear()
+        for requests in running:  # some messages are still in flight where `Messages` were started
+            requests[:] = [one for one in requests if any(requests_of(one[0]))]
 
 
 class Meanwhile:
@@ -189,7 +196,7 @@ class MpiLink:
     break_on_error : BreakOnError
         Context for all code in which ranks wait for each other's messages.
     started : list of (request, whether it sends)
-        Messages of the running schedule.
+        Messages of the running schedule, and others in flight.
     work : iterator or None
         Work that waits advance; see `meanwhile`.
     """
@@ -249,7 +256,7 @@ class MpiLink:
                 if peer != self.rank:
                     self._abandoned.append(self.comm.Isend(text, peer, LEAVING_TAG))
         for request, sends in self.started:
-            for one in request if isinstance(request, list) else (request,):
+            for one in requests_of(request):
                 self._abandon(one, sends)
         if self.known_across is not None:
             self.known_across.leave(who, why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -22,12 +22,17 @@ Finish = Callable[[], Array]
 
 def encode_all(values: list[Array], places: list[Place], ctx: StepContext) -> list[Array]:
     """Each worker's codes, to be added to all others': by one scale if the codec needs that (then collective)."""
+    share_scale(values, ctx)
+    return [ctx.codec.encode(one, place, ctx) for one, place in zip(values, places, strict=True)]
+
+
+def share_scale(values: Iterable[Array], ctx: StepContext) -> None:
+    """Make the largest magnitude of all ranks' values known to the codec, if it needs one scale (then collective)."""
     codec = ctx.codec
     if codec.shares_scale:
-        peak = np.array([codec.peak(values, ctx)], np.float64)
+        peak = np.array([max((codec.peak([one], ctx) for one in values), default=0.0)], np.float64)
         ctx.comm.allreduce_in_place(peak, "native", "max")
         codec.share(float(peak[0]), ctx)
-    return [codec.encode(one, place, ctx) for one, place in zip(values, places, strict=True)]
 
 
 def mean_of_codes(codes: list[Array], place: Place, ctx: StepContext, consume: bool = False) -> Array:
@@ -119,7 +124,7 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
             return read(wire, 0, like.size)
         mean = ctx.ops.empty(like.size, ctx.dtype) if target is None else target
         for (begin, end), (wire, request) in zip(buckets, started, strict=True):
-            _land(request, ctx)
+            land(request, ctx)
             values, here = read(wire, begin, end), mean[begin:end]
             if not overlap(values, here):
                 here[:] = values
@@ -142,9 +147,10 @@ def cuts(like: Array, ctx: StepContext) -> list[tuple[int, int]]:
 def settle(ctx: StepContext) -> None:
     """Wait for all that is in flight, after an error: the next step uses its memory, and counts its bytes anew."""
     while ctx.in_flight:
-        _land(ctx.in_flight[0], ctx)
+        land(ctx.in_flight[0], ctx)
 
 
-def _land(request: Request, ctx: StepContext) -> None:
+def land(request: Request, ctx: StepContext) -> None:
+    """Wait for what is in flight."""
     ctx.in_flight.remove(request)
     ctx.comm.wait_for(request)

@@ -362,6 +362,9 @@ class Codec(Part, Protocol):
         Without an option ``lam`` of its own, the codec sends the selector's threshold.
     finer : str
         Options that make ``error_factor`` smaller, for advice.
+    block : int or None
+        Parts that begin at multiples of so many elements have codes of their own, of ``code_nbytes``, which decode to
+        the same bits as those of the whole. None if codes depend on all values, or their length does.
     """
 
     addable: bool = False
@@ -369,6 +372,7 @@ class Codec(Part, Protocol):
     kind: str | None = None
     needs_threshold: bool = False
     finer: str = ""
+    block: int | None = None
 
     @property
     def error_factor(self) -> float:
@@ -398,6 +402,10 @@ class Codec(Part, Protocol):
     def sends_unchanged(self, dtype: np.dtype) -> bool:
         """True if codes are the values themselves."""
         return False
+
+    def code_nbytes(self, count: int, dtype: np.dtype) -> int:
+        """Bytes of the codes of ``count`` values of ``dtype``, if codes are written by ``block``."""
+        raise TypeError(f"codec {self.name} does not know the length of its codes")
 
     def may_overflow(self, dtype: np.dtype) -> bool:
         """True if a finite value of ``dtype`` may become infinite, by itself or in a sum of few."""

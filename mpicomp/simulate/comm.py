@@ -19,6 +19,7 @@ from ..allreduce.choice import schedule
 from ..comm.allgather import gather_to_all
 from ..comm.broadcast import broadcast
 from ..comm.buffers import Vector
+from ..comm.interfaces import Request
 from ..types import Array
 from .ghost import Ghost, Tiled, Unknown, as_array, as_ghost
 from .link import RecordingLink
@@ -145,7 +146,7 @@ class AllToAll:
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages to and from some ranks, all at once: how far each rank is ahead of this one, and its bytes."""
+    """Start of messages to and from some ranks: how far each rank is ahead of this one, and its bytes."""
 
     outgoing: tuple[tuple[int, int], ...]
     incoming: tuple[tuple[int, int], ...]
@@ -155,8 +156,31 @@ class Messages:
                     for ahead, nbytes in self.incoming]
         requests += [link.isend(bytes_on(link, nbytes), (link.rank + ahead) % link.size)
                      for ahead, nbytes in self.outgoing]
-        for request in requests:
+        link.in_flight.append(requests)
+
+
+@dataclass(frozen=True)
+class Landing:
+    """End of the oldest messages in flight."""
+
+    def play(self, link: RecordingLink) -> None:
+        for request in link.in_flight.popleft():
             link.wait(request)
+
+
+@dataclass
+class InFlight:
+    """Messages of one rank in flight, the oldest of which are waited for first."""
+
+    comm: RecordingComm
+    received: dict[int, Array]
+
+    def Wait(self) -> bool:
+        self.comm.call(Landing())
+        return True
+
+    def Test(self) -> bool:
+        return True
 
 
 @dataclass
@@ -175,7 +199,7 @@ class Script:
         begin = 0
         for end, call in self.calls:
             link.tape.events.extend(self.tape.events[begin:end] if end > begin else array("q"))
-            if not isinstance(call, Messages):  # which is no collective: some ranks may not take part
+            if not isinstance(call, Messages | Landing):  # which is no collective: some ranks may not take part
                 link.tape.phase()
             call.play(link)
             begin = end
@@ -215,19 +239,20 @@ class RecordingComm:
         self._script, self.rank, self.size, self._sums = script, rank, size, sums
         self._to_owners: list[int] | None = None
 
-    def _call(self, call: Call) -> None:
+    def call(self, call: Call) -> None:
+        """Write down a call, after the work so far."""
         self._script.calls.append((self._script.tape.cut(), call))
 
     def agree(self, signature: str = "", error: Exception | None = None, patient: bool = False) -> None:
-        self._call(Agreement())
+        self.call(Agreement())
 
     def allreduce_in_place(self, x: Array, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
                            factor: float = 1.0) -> None:
-        self._call(Allreduce(x.size, np.dtype(x.dtype), algorithm, op, kind, factor))
+        self.call(Allreduce(x.size, np.dtype(x.dtype), algorithm, op, kind, factor))
         self._sum(x, op, factor)
 
     def allreduce_from(self, sendbuf: Array, recvbuf: Array, algorithm: str = "auto", factor: float = 1.0) -> None:
-        self._call(Allreduce(recvbuf.size, np.dtype(recvbuf.dtype), algorithm, "sum", None, factor, True))
+        self.call(Allreduce(recvbuf.size, np.dtype(recvbuf.dtype), algorithm, "sum", None, factor, True))
         if isinstance(recvbuf, np.ndarray):
             recvbuf[:] = sendbuf
         self._sum(recvbuf, "sum", factor)
@@ -239,11 +264,11 @@ class RecordingComm:
             self._script.sums.append(x.copy())
 
     def broadcast(self, x: Array, root: int) -> None:
-        self._call(Broadcast(x.nbytes, root))
+        self.call(Broadcast(x.nbytes, root))
 
     def lengths_of_all(self, length: int) -> list[int]:
         """Return the lengths that owners send to all after they received their parts: the overhead is the same."""
-        self._call(Lengths())
+        self.call(Lengths())
         if self._to_owners is None:
             return [length] * self.size
         more = length - self._to_owners[self.rank]
@@ -252,27 +277,35 @@ class RecordingComm:
     def gather_to_all(self, x: Array, counts: list[int] | None = None) -> tuple[Array, list[int]]:
         counts = counts or self.lengths_of_all(x.size)
         if min(counts) == max(counts):
-            self._call(Gather((x.nbytes,)))
+            self.call(Gather((x.nbytes,)))
             return as_array(Tiled(as_ghost(x), self.size)), counts
-        self._call(Gather(tuple(count * x.itemsize for count in counts)))
+        self.call(Gather(tuple(count * x.itemsize for count in counts)))
         return as_array(Ghost(as_ghost(x).ops, sum(counts), x.dtype)), counts
 
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         self._to_owners = lengths
-        self._call(AllToAll(LENGTH))
+        self.call(AllToAll(LENGTH))
         return [lengths[self.rank]] * self.size
 
-    def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
-                         ) -> dict[int, Array]:
-        """Return messages of which as much is known as of ``like``, if they are as long."""
+    def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> InFlight:
+        """Start messages; of those received as much is known as of ``like``, if they are as long."""
         def ahead(rank: int) -> int:
             return (rank - self.rank) % self.size
 
-        self._call(Messages(tuple((ahead(rank), x.nbytes) for rank, x in outgoing.items()),
-                            tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items())))
+        self.call(Messages(tuple((ahead(rank), x.nbytes) for rank, x in outgoing.items()),
+                           tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items())))
         ghost = as_ghost(like)
-        return {rank: as_array(Ghost(ghost.ops, nbytes, BYTE, ghost.head if nbytes == ghost.nbytes else None))
-                for rank, nbytes in incoming.items()}
+        return InFlight(self, {rank: as_array(Ghost(ghost.ops, nbytes, BYTE, ghost.head if nbytes == ghost.nbytes
+                                                    else None)) for rank, nbytes in incoming.items()})
+
+    def wait_for(self, request: Request) -> None:
+        request.Wait()
+
+    def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
+                         ) -> dict[int, Array]:
+        messages = self.start_messages(outgoing, incoming, like)
+        messages.Wait()
+        return messages.received
 
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
         return self._script.tape.meanwhile(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from copy import copy
@@ -79,6 +80,7 @@ class RecordingLink:
         table = built_in(self.nodes)
         self.rows = {device: table.row(self.ranks_per_node, self.nodes, device) for device in ("cpu", "gpu")}
         self.node = RecordingNode(self)
+        self.in_flight: deque[list[Request | None]] = deque()  # messages that `RecordingComm.start_messages` started
 
     @property
     def across(self) -> RecordingLink | None:

@@ -15,7 +15,7 @@ from mpicomp.comm.safety.agreement import Agreement
 from mpicomp.errors import Disagreement
 from mpicomp.reducer.layout import Bucket
 from mpicomp.schemes import averaging
-from mpicomp.schemes.exchanges import pieces
+from mpicomp.schemes.exchanges import hops
 from mpicomp.schemes.values import Compensated
 from mpicomp.schemes.wire import index_lists, message_format
 from mpicomp.trace import journal
@@ -67,7 +67,7 @@ def pairs():
 def to_an_owner():
     step, _ = step_on("onebit", VECTOR)
     codes = averaging.encode_all([VECTOR[:6]], [step.place(0, None)._replace(stop=6)], step)
-    return pieces._pack([codes], step.ops)[0].tobytes()
+    return hops.pack([codes], step.ops)[0].tobytes()
 
 
 def selection():

@@ -16,7 +16,7 @@ from mpicomp.comm.safety.agreement import Agreement
 from mpicomp.errors import Disagreement
 from mpicomp.reducer.layout import Bucket
 from mpicomp.schemes.codecs import CODECS
-from mpicomp.schemes.exchanges import gather, pieces
+from mpicomp.schemes.exchanges import gather, hops
 from mpicomp.schemes.interfaces import StepContext
 from mpicomp.schemes.options import resolve
 from mpicomp.schemes.values import Compensated, Place
@@ -120,10 +120,10 @@ def piece(rng: np.random.Generator) -> tuple[bytes, Read]:
     workers = int(rng.integers(1, 4))
     step, exchange, u = step_on("onebit:column=16", rng, workers)
     sent = exchange.encode(u, exchange.choose(u, step), step)
-    (message,) = pieces._pack([sent.codes], step.ops)
+    (message,) = hops.pack([[sent.encoder.codes(worker, 0, 0) for worker in range(workers)]], step.ops)
 
     def read(data: bytes) -> None:
-        for one in pieces._unpack({0: (np.frombuffer(data, BYTE), workers)}, step.ops)[0]:
+        for one in hops.unpack({0: (np.frombuffer(data, BYTE), workers)}, step.ops)[0]:
             assert step.codec.decode(one, Place(0, None, 0, step.n), step).shape == (step.n,)
 
     return message.tobytes(), read

@@ -25,6 +25,7 @@ class Float(Codec):
     )
     reference = "-"
     addable = True
+    block = 1
 
     def __init__(self, values: str) -> None:
         self.values = values
@@ -35,6 +36,9 @@ class Float(Codec):
         if self.values == "same":
             return np.dtype(dtype)
         return np.dtype(np.uint16 if self.kind else self.values)
+
+    def code_nbytes(self, count: int, dtype: np.dtype) -> int:
+        return count * self.wire_dtype(dtype).itemsize
 
     def sends_unchanged(self, dtype: np.dtype) -> bool:
         return self.values == "same" or self.wire_dtype(dtype) == dtype

@@ -48,7 +48,7 @@ class Induced(InPlace):
     def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
         ops, k = ctx.ops, self._count(place, ctx)
         exact, others = split(codes, [k], ctx.dtype)
-        length = self._rest.nbytes(place.size, ctx.dtype.itemsize)
+        length = self._rest.code_nbytes(place.size, ctx.dtype)
         self._rest.write(values, others[:length], place, ctx)
         gaps, chosen = others[length:], ops.empty(k, ops.index_dtype(place.size))
         ops.unpack_gaps(gaps, _width(gaps.size, k), place.size, chosen)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ...types import Array
 from ..interfaces import StepContext
 from ..options import Option
@@ -40,6 +42,7 @@ class Levels(Streamed):
     def __init__(self, levels: int, bucket: int, norm: str) -> None:
         self.levels, self.bucket, self.norm = levels, bucket, norm
         self.width = next(width for width in WIDTHS if levels < 1 << (width - 1))
+        self.block = math.lcm(bucket, 8)  # whole buckets and whole bytes
 
     @property
     def error_factor(self) -> float:
@@ -50,7 +53,7 @@ class Levels(Streamed):
 
     def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
         bounds = _groups.bounds_by_length(self.bucket, place, ctx)
-        message = ctx.ops.empty(self.nbytes(place.size, values.itemsize), BYTE)
+        message = ctx.ops.empty(self.code_nbytes(place.size, values.dtype), BYTE)
         scales, packed = split(message, [bounds.size - 1], values.dtype)
         # A norm beyond the largest number may as well be that: no magnitude is larger.
         ctx.ops.group_norms(values, bounds, "capped" if self.norm == "l2" else self.norm, scales)
@@ -64,6 +67,5 @@ class Levels(Streamed):
         return "unpack_levels", {"packed": packed, "bounds": bounds, "scales": scales, "levels": self.levels,
                                  "width": self.width}
 
-    def nbytes(self, count: int, itemsize: int) -> int:
-        """The length of a message of ``count`` values."""
-        return max(1, -(-count // self.bucket)) * itemsize + packed_bytes(count, self.width)
+    def code_nbytes(self, count: int, dtype: np.dtype) -> int:
+        return max(1, -(-count // self.bucket)) * dtype.itemsize + packed_bytes(count, self.width)

@@ -11,6 +11,7 @@ from mpicomp import checkpoint
 from mpicomp._util.partition import partition
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.schemes.codecs import _groups
+from mpicomp.schemes.exchanges import hops
 
 STEPS = 4
 SHAPES = {"w": (6, 10), "b": (7,), "none": (3, 0), "kernel": (5, 3, 2, 2)}
@@ -187,6 +188,26 @@ def test_a_state_from_before_anything_was_sent(comm, seed, folder):
         np.testing.assert_array_equal(resumed.reduce(gradient(seed, comm.rank, step)), expected)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("text", ["codec=levels,bucket=16,norm=max", "codec=float,values=bfloat16", "codec=float"])
+@pytest.mark.parametrize("memory", ["residual", "none"])
+def test_segments_do_not_change_bits(comm, seed, monkeypatch, memory, text, workers):
+    """Steps of pieces in one segment and in many, in place and not, with both memories."""
+    n = 300 * comm.size + 13
+    whole, cut = (mpicomp.Reducer(comm, f"onebit:{text},memory={memory}", workers=workers) for _ in range(2))
+    for step in range(3):
+        mine = np.concatenate([gradient(seed, comm.rank * workers + local, step, n) for local in range(workers)])
+        mine = np.squeeze(mine.reshape(workers, n)) / np.float32(7)
+        expected = whole.reduce(mine).copy()
+        with monkeypatch.context() as patch:
+            patch.setattr(hops, "SEGMENT_BYTES", 400 + 200 * step)
+            patch.setattr(hops, "LEAST_BYTES", 0)
+            out = mine if workers == 1 else None
+            np.testing.assert_array_equal(cut.reduce(mine, out=out), expected)
+        for (name, value), other in zip(whole.state_dict().items(), cut.state_dict().values(), strict=True):
+            np.testing.assert_array_equal(value, other, name)
+
+
 # ---- the wire
 
 def sent_by_all(comm, reducer):
@@ -207,6 +228,17 @@ def test_bytes_of_1_bit_sgd(comm, seed, workers):
                 for count, at in zip(counts, displs, strict=True))
     messages = p * (p - 1)  # each way; each worker's code and each message has its length beside it
     assert sent_by_all(comm, reducer) == (workers + 1) * (p - 1) * codes + 8 * messages * (workers + 2)
+    assert reducer.stats.payload_bits == 8 * codes
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bytes_of_codes_of_known_length(comm, seed, workers):
+    """Segments add no byte, and no length travels."""
+    n, p = 100_000, comm.size
+    reducer = mpicomp.Reducer(comm, "qsgd:exchange=pieces,second=no", workers=workers)
+    reducer.reduce(np.squeeze(gradient(seed, comm.rank, 0, workers * n).reshape(workers, n)))
+    codes = sum(-(-count // 2) + 4 * -(-count // 512) for count in partition(n, p)[0])
+    assert sent_by_all(comm, reducer) == (workers + 1) * (p - 1) * codes
     assert reducer.stats.payload_bits == 8 * codes
 
 
