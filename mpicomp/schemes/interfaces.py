@@ -30,13 +30,8 @@ class StepContext:
 
     Attributes
     ----------
-    comm : Communicator
-    ops : Ops
-        The operations of the device the gradients are on.
-    number : int
-        The step's number, from 0.
-    n, dtype
-        Elements of one worker's vector that the scheme treats, and the dtype of computation.
+    number, n, dtype
+        The step's number, from 0; elements of one worker's vector that the scheme treats; the dtype of computation.
     spans : list of (int, int)
         The parts a selector treats separately.
     tensors : list of (int, int, shape)
@@ -363,16 +358,15 @@ class Codec(Part, Protocol):
     finer : str
         Options that make ``error_factor`` smaller, for advice.
     block : int or None
-        Parts that begin at multiples of so many elements have codes of their own, of ``code_nbytes``, which decode to
-        the same bits as those of the whole. None if codes depend on all values, or their length does.
+        Parts cut at multiples of it have codes of ``code_nbytes`` of their own, which decode to the same bits.
     """
 
     addable: bool = False
     shares_scale: bool = False
     kind: str | None = None
     needs_threshold: bool = False
-    finer: str = ""
     block: int | None = None
+    finer: str = ""
 
     @property
     def error_factor(self) -> float:
@@ -404,8 +398,8 @@ class Codec(Part, Protocol):
         return False
 
     def code_nbytes(self, count: int, dtype: np.dtype) -> int:
-        """Bytes of the codes of ``count`` values of ``dtype``, if codes are written by ``block``."""
-        raise TypeError(f"codec {self.name} does not know the length of its codes")
+        """Bytes of the codes of ``count`` values, of codecs with a ``block``."""
+        raise TypeError(f"codec {self.name} has no block")
 
     def may_overflow(self, dtype: np.dtype) -> bool:
         """True if a finite value of ``dtype`` may become infinite, by itself or in a sum of few."""
@@ -443,9 +437,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Exchange(Part, Stateful, Protocol[C, M]):
-    """Moves what workers send, and adds it up.
-
-    Lasting state changes in ``combine`` alone.
+    """Moves what workers send, and adds it up. Lasting state changes in ``combine`` alone.
 
     Attributes
     ----------

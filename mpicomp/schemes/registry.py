@@ -35,6 +35,7 @@ class Composition:
     wire: str  # bytes per rank; p ranks, n elements, k of them sent, v and i bytes per value and per index
     defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the parts' own
     schedule: str = "warm-up"
+    with_memory: dict[str, Any] = field(default_factory=dict)  # defaults if a memory takes the place of none
 
 
 COMPOSITIONS = {
@@ -94,6 +95,10 @@ COMPOSITIONS = {
                     "Sahu et al., NeurIPS 2021; Gupta et al. 2015", "(p-1) n times 1, 2 or v, as values need"),
         Composition("natural", "none", "all", "natural", "gather",
                     "Horvath et al., MSML 2022", "(p-1) (n + 2)"),
+        *(Composition(name, "none", "all", "blocks", "pieces",
+                      "Wang et al., ZeRO++, ICLR 2024; EQuARX, 2025", f"2 (p-1)/p n ({share} + 1/64)",
+                      {"format": name, "second": "no"}, with_memory={"second": "yes"})
+          for name, share in (("int8", "1"), ("int4", "1/2"), ("fp8", "1"))),
         Composition("scaled-integer", "none", "all", "scaled-integer", "dense",
                     "Sapio et al., SwitchML, NSDI 2021", "2 (p-1)/p n bits/8"),
         Composition("error-reset", "error-reset", "random-k", "float", "agreed",
@@ -154,6 +159,8 @@ class Scheme:
                                   f"the schemes are: {', '.join(names())}")
         own = self._composition.defaults
         classes = _classes(self._composition, {**own, **self.given})
+        if classes.memory.remembers:
+            own = {**own, **self._composition.with_memory}
         declared = _declared(classes)
         known = {option.name for option in declared}  # another part in the place of the scheme's has other options
         chosen = {**{name: value for name, value in own.items() if name in known}, **self.given}

@@ -75,10 +75,12 @@ def through(part, values, place, step):
 ALL = ["one-bit", "one-bit,column=7", "sign", "levels", "levels,levels=1,bucket=9", "levels,levels=127,norm=max",
        "levels,levels=32767", "ternary", "ternary,sigmas=0", "stochastic", "stochastic,unit=0.1", "natural",
        "scaled-integer", "scaled-integer,bits=8,rounding=stochastic", "scaled-integer,bits=32", "fixed",
-       "fixed,lam=0.5", "induced,density=0.1", "induced,k=1,bucket=32", "float"]
+       "fixed,lam=0.5", "induced,density=0.1", "induced,k=1,bucket=32", "float", "blocks", "blocks,format=int4",
+       "blocks,format=fp8,rounding=stochastic"]
 UNBIASED = ["levels", "levels,levels=1,bucket=9", "levels,levels=7,norm=max,bucket=64", "ternary,sigmas=0",
             "stochastic,unit=0.5", "natural", "scaled-integer,bits=8,rounding=stochastic",
-            "induced,density=0.05,bucket=64"]
+            "induced,density=0.05,bucket=64", "blocks,rounding=stochastic", "blocks,format=int4,rounding=stochastic",
+            "blocks,format=fp8,rounding=stochastic"]
 
 
 # ---- groups

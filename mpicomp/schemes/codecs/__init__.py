@@ -16,6 +16,7 @@ Decoded values of a vector, on one rank:
     [ 3. -1.  1. -1.]
 """
 
+from .blocks import Blocks
 from .fixed import Fixed
 from .float import Float
 from .induced import Induced
@@ -28,7 +29,7 @@ from .stochastic import Stochastic
 from .ternary import Ternary
 
 CODECS = {part.name: part for part in (Float, OneBit, Sign, Levels, Ternary, Stochastic, Natural, ScaledInteger, Fixed,
-                                       Induced)}
+                                       Induced, Blocks)}
 
 # What parts of users' own can be made from, beside the registry.
 __all__ = ["CODECS"]

@@ -122,8 +122,8 @@ def test_plain_floats_travel_unchanged(comm, seed):
 
 
 @pytest.mark.parametrize("codec", ["one-bit", "sign", "levels,norm=max", "ternary", "stochastic,unit=0.1", "natural",
-                                   "scaled-integer,bits=8", pytest.param("induced,k=9", marks=warned),
-                                   "float,values=bfloat16"])
+                                   "scaled-integer,bits=8", pytest.param("induced,k=9", marks=warned), "blocks",
+                                   "blocks,format=int4,rounding=stochastic", "float,values=bfloat16"])
 @pytest.mark.parametrize("memory", ["residual", "none"])
 def test_any_codec_keeps_what_it_does_not_send(comm, seed, codec, memory):
     """The owners' errors too: sums of means and of both memories are the gradients'."""
@@ -340,6 +340,7 @@ def test_ef_signsgd(comm, seed):
 
 
 @pytest.mark.parametrize("text", ["qsgd:bucket=32", "terngrad:sigmas=0", "natural", "stochastic-rounding:unit=4",
+                                  "int8:rounding=stochastic", "int4:rounding=stochastic", "fp8:rounding=stochastic",
                                   "induced:k=4,bucket=32", "scaled-integer:bits=8,rounding=stochastic"])
 def test_the_mean_is_unbiased_over_steps(comm, text):
     """Fixed gradients, fixed keys: six standard errors of the largest deviation any of these codecs has."""

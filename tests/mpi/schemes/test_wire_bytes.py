@@ -42,6 +42,14 @@ def one_bit(p, sent):
     return 2 * (p - 1) * codes + 24 * p * (p - 1)
 
 
+def blocks(bits):
+    """Each piece's codes and a scale of 4 bytes per 256 values, there and back; no lengths."""
+    def total(p, sent):
+        return 2 * (p - 1) * sum(-(-count * bits // 8) + 4 * -(-count // 256) for count in partition(N, p)[0])
+
+    return total
+
+
 def pairs(k):
     return PAIR * k
 
@@ -71,6 +79,9 @@ EXPECTED = {
     "terngrad": (PLAIN, gathered(lambda k: N // 4 + 2 * 4)),
     "stochastic-rounding": (f"unit=0.1,{PLAIN}", gathered(lambda k: N)),
     "natural": (PLAIN, gathered(lambda k: N + 2)),
+    "int8": ("", blocks(8)),
+    "int4": ("", blocks(4)),
+    "fp8": ("", blocks(8)),
     "scaled-integer": ("", reduced(N, 2)),
     "error-reset": ("k=80", reduced(80)),
     "localsgd": ("period=1", reduced(N)),
