@@ -12,8 +12,7 @@ import click
 from ..bench import check, plan, probe
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
-from ..schemes.registry import Scheme
-from ..simulate import Machine, Model
+from ..simulate import Machine, Model, simulated
 from ..simulate import machine as machines
 from ..simulate.advice import SCHEMES, Advice, Line
 from ..simulate.advice import advise as ask
@@ -88,8 +87,8 @@ def advise(
 
 
 def checked(texts: Sequence[str]) -> list[str]:
-    """The schemes in their normal form; raises InvalidArgument for an unknown one."""
-    return [str(Scheme.parse(text)) for text in texts]
+    """The schemes in their normal form; raises InvalidArgument for one that is unknown or not simulated."""
+    return [str(simulated(text)) for text in texts]
 
 
 def timed_compute(comm: Comm, text: str) -> float:

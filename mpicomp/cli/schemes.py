@@ -70,13 +70,13 @@ def _described(scheme: registry.Scheme) -> Row:
 
 def _example(scheme: registry.Scheme) -> str:
     from ..errors import InvalidArgument
-    from ..simulate import Place, program_of
+    from ..simulate import Place, program_of, simulated
     from ..simulate.models import from_document
 
     model = from_document({"name": "a matrix", "layers": [{"name": "weight", "shape": [SIDE, SIDE]}]}, "a matrix")
     try:
-        first = program_of(str(scheme), model, Place(0, RANKS, 1))
-    except InvalidArgument as error:  # a part of the user's own
+        first = program_of(str(simulated(scheme)), model, Place(0, RANKS, 1))
+    except InvalidArgument as error:  # a part of the user's own, or a choice by the clock
         return f"not known: {error}"
     nbytes = sum(one.share * float(one.bytes_sent.max()) for one in (first, *first.mixed))
     return f"{nbytes:,.0f} bytes per step for a {SIDE} x {SIDE} float32 matrix (simulated, busiest of {RANKS} ranks)"

@@ -12,8 +12,7 @@ from .. import allreduce
 from ..bench import plan
 from ..bench.plot import check_plot
 from ..errors import InvalidArgument
-from ..schemes.registry import Scheme
-from ..simulate import Machine, Model, Prediction, replay, scaling
+from ..simulate import Machine, Model, Prediction, replay, scaling, simulated
 from ..simulate import machine as machines
 from ..simulate.machine import DISTRIBUTIONS, Jitter
 from ..simulate.on_simgrid import Platform
@@ -117,7 +116,7 @@ def _names(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:
     names = plan.split_names(algorithms) or (BASELINE,)
     for name in names:
         allreduce.check_name(name)
-    return [*names, *(str(Scheme.parse(text)) for text in plan.split_schemes(schemes))]
+    return [*names, *(str(simulated(text)) for text in plan.split_schemes(schemes))]
 
 
 def _jitter(text: str, seed: int) -> Jitter:

@@ -110,6 +110,10 @@ class Communicator(Protocol):
         """Log of this rank's collective calls; None if neither a timeout nor fault injection is configured."""
 
     @property
+    def reproducible(self) -> bool:
+        """True if all-reduces give the same bits with every schedule; local."""
+
+    @property
     def flies(self) -> bool:
         """True if several all-reduces in flight are faster than one; the first use is collective."""
 

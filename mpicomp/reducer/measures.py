@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from ..ops.protocol import Ops
-from ..schemes.interfaces import Memory, Stateful, StepContext
+from ..schemes.interfaces import Memory, StepContext
+from ..schemes.stateful import Stateful
 from ..schemes.values import Compensated, Sent, State, StepStats
 from ..types import Array
 

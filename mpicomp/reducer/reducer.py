@@ -17,8 +17,9 @@ from ..ops import ops_for
 from ..ops.device import at_home
 from ..ops.protocol import Ops
 from ..schemes import compatibility
-from ..schemes.interfaces import DensitySchedule, Stateful, StepContext
+from ..schemes.interfaces import DensitySchedule, StepContext
 from ..schemes.registry import Scheme
+from ..schemes.stateful import Stateful
 from ..schemes.timing import Trace
 from ..schemes.values import Compensated, Exchanged, Mean, Span, StepStats
 from ..schemes.workers import Workers
@@ -110,6 +111,7 @@ class Reducer:
             self.scheme = Scheme.parse(scheme)
             compatibility.check_arguments(workers, nonfinite, self._densities, measures, self.scheme.options["layers"],
                                           str(self.scheme))
+            compatibility.check_clock(self.scheme.chooses, comm.reproducible, str(self.scheme))
             allreduce.check_requested(algorithm)
         except Exception as caught:  # of any class: the other ranks wait for the verdict, here and below
             error = caught
@@ -343,7 +345,7 @@ class Reducer:
                 self._pipeline.set_aside(left_out, dense)
             flat = bucket.flatten(arrays, template.scratch)
             target = bucket.target(arrays, flat, output and output.vector)
-            ctx = template.at_step(self.step, measured, target, left_out)
+            ctx = self._pipeline.exchange.context(template.at_step(self.step, measured, target, left_out))
             prepared = self._pipeline.prepare(flat, ctx)
             return prepared, ctx, output, self._pipeline.nonfinite_error(prepared, bucket, ctx)
         except Exception as error:
@@ -380,7 +382,10 @@ class Reducer:
         """The result of a step that all ranks have agreed on; None if its mean overflows and is skipped."""
         try:
             return self._pipeline.run(prepared, ctx)
-        except NonFiniteGradient:
+        except NonFiniteGradient:  # on all ranks, and nothing has changed
+            other = self._pipeline.exchange.instead(ctx)
+            if other is not None:
+                return self._averaged(self._pipeline.prepare(prepared.flat, other), other)
             if self.nonfinite == "raise":
                 raise
             return None
@@ -396,7 +401,7 @@ class Reducer:
             bytes_sent=now.bytes_sent - before.bytes_sent, bytes_received=now.bytes_received - before.bytes_received,
             density=sum(counts) / len(counts) / mean.n if mean.n and counts else 0.0,
             leader=result.leader, payload_bits=result.payload_bits, skipped=skipped, seconds=ctx.timer.seconds,
-            bytes_shared=now.bytes_shared - before.bytes_shared,
+            bytes_shared=now.bytes_shared - before.bytes_shared, chosen=result.chosen, reason=result.reason,
         )
         if self._trace is not None:
             stop = time.monotonic_ns()

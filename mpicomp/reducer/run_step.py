@@ -10,7 +10,8 @@ import numpy as np
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import NonFiniteGradient
 from ..schemes import averaging
-from ..schemes.interfaces import Choice, Parts, Stateful, StepContext
+from ..schemes.interfaces import Choice, Parts, StepContext
+from ..schemes.stateful import Stateful
 from ..schemes.values import Compensated, Exchanged, Mean, Sent, Span
 from ..types import Array
 from .layout import Bucket
@@ -142,6 +143,7 @@ class Pipeline:
         if dense is not None:
             self.dense.keep()  # what it gave is copied
         self.schedule.observe(result.mean, ctx)
+        self.exchange.observe(ctx)
         mean = _joined(result.mean, local, dense, total, ctx)
         return result if mean is result.mean else result._replace(mean=mean)
 

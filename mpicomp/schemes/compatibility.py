@@ -39,6 +39,54 @@ def check_threshold(codec: type[Codec], selector: type[Selector], lam: float | N
                               "have: give lam, or take selector=threshold")
 
 
+def check_candidate(text: str, parts: Parts, own: Parts, shared: list[str], layers: tuple[str, str]) -> None:
+    """Refuse a candidate that cannot take turns with others over one memory.
+
+    Parameters
+    ----------
+    text : str
+        As it was written.
+    parts, own : Parts
+        Of the candidate as a scheme of its own, and of the scheme that it is a candidate of.
+    shared : list of str
+        Options that were given to the candidate and are not its to choose.
+    layers : (str, str)
+        That of the candidate, and of the scheme.
+    """
+    kept = own.memories[0]
+    if parts.exchange.chooses:
+        raise InvalidArgument(f"candidate {text} has candidates itself: give those instead")
+    if shared:
+        raise InvalidArgument(f"candidate {text}: {', '.join(shared)} must be the same of all candidates; give it to "
+                              "the scheme instead (auto:OPTION=VALUE,candidates=...)")
+    for kind, one, other in (("memory", parts.memories[0].name, kept.name),
+                             ("schedule", parts.schedule.name, own.schedule.name), ("layers", *layers)):
+        if one != other and (kind, one) != ("memory", "none"):
+            raise InvalidArgument(f"candidate {text} has {kind}={one}, all candidates share {kind}={other}: give the "
+                                  f"scheme {kind}={one}, or leave out {text}")
+    if parts.exchange.stateful:
+        raise InvalidArgument(f"candidate {text}: exchange {parts.exchange.name} has a state of its own, which steps "
+                              f"of other candidates would make stale; leave out {text}")
+
+
+def check_candidates(parts: Parts) -> None:
+    """Refuse a choice among fewer than two candidates, and memories that some steps send nothing of."""
+    memory, texts = parts.memories[0], [one.text for one in parts.exchange.candidates]
+    if len(texts) < 2 or len(set(texts)) < len(texts):
+        raise InvalidArgument(f"candidates must be at least two different schemes joined by +, got {'+'.join(texts)}")
+    if memory.local_steps or memory.diverges:
+        raise InvalidArgument(f"memory {memory.name} gives ranks results of their own, which candidates cannot take "
+                              "over from each other; expected memory=residual or another that all ranks share")
+
+
+def check_clock(chooses: bool, reproducible: bool, scheme: str) -> None:
+    """Refuse a scheme that follows the clock on a communicator that promises the same bits in every run."""
+    if chooses and reproducible:
+        raise InvalidArgument(f"{scheme} chooses by measured seconds, so that two runs have different bits, and the "
+                              "communicator was made with reproducible=True: take the scheme that stats.chosen "
+                              "reports, or a communicator without")
+
+
 def check_arguments(workers: int, nonfinite: str, densities: dict[str, float], measures: int, layers: str,
                     scheme: str) -> None:
     """Refuse arguments of a Reducer that are out of range."""
@@ -72,3 +120,5 @@ def warning_texts(parts: Parts) -> Iterator[str]:
     if exchange.second_memory and error >= 1:
         yield f"{size}, so that the second memory of {exchange.name} lets it grow: take {codec.finer}, or second=no"
     yield from parts.selector.warning_texts()
+    for one in exchange.candidates:
+        yield from warning_texts(parts._replace(selector=one.selector, codec=one.codec, exchange=one.exchange))

@@ -19,8 +19,9 @@ from ..ops.protocol import Ops
 from ..types import Array
 from .options import Option
 from .scratch import Scratch
+from .stateful import Stateful
 from .timing import PhaseTimer, Trace
-from .values import Compensated, Exchanged, Mean, Misfits, Once, Place, Sent, Span, State, Tensor
+from .values import Compensated, Exchanged, Mean, Misfits, Once, Place, Sent, Span, Tensor
 from .workers import Workers
 
 
@@ -89,6 +90,12 @@ class StepContext:
                                 left_out=left_out, once=Once())
         return context
 
+    def using(self, selector: Selector, codec: Codec, reads_sent: bool) -> StepContext:
+        """The same step with another selector and codec; what was sent is read if ``reads_sent``."""
+        context = object.__new__(StepContext)
+        context.__dict__.update(self.__dict__, selector=selector, codec=codec, remembers=self.remembers or reads_sent)
+        return context
+
     def density(self, target: float, span: int) -> float:
         """The density of a span in this step, ``target`` being the scheme's: the caller's or the schedule's."""
         own = self.densities[span]
@@ -143,41 +150,6 @@ class Part(Protocol):
     name: str
     reference: str
     options: tuple[Option, ...]
-
-
-class Stateful(Protocol):
-    """A part with state, which by default keeps nothing from step to step.
-
-    Attributes
-    ----------
-    stateful : bool
-        Something is kept from step to step.
-    required_state : tuple of str
-        Names that a state of any step but the first must have.
-    redistribution : tuple of (str, str)
-        How a checkpoint gives the state to another number of ranks: name and rule, see
-        ``mpicomp/checkpoint/redistribute.py``.
-    """
-
-    stateful: bool = False
-    required_state: tuple[str, ...] = ()
-    redistribution: tuple[tuple[str, str], ...] = ()
-
-    def state(self, ops: Ops) -> State:
-        """NumPy copies of all that later steps depend on; the same names on every rank, if need be of empty arrays."""
-        return {}
-
-    def load(self, state: State) -> None:
-        """Go on from a state."""
-        return
-
-    def set_aside(self, spans: list[Span]) -> None:
-        """Empty what is kept of some spans of the vector, until ``put_back``."""
-        return
-
-    def put_back(self, ops: Ops) -> None:
-        """Fill the spans again with what was set aside."""
-        return
 
 
 class Memory(Part, Stateful, Protocol):
@@ -447,14 +419,31 @@ class Exchange(Part, Stateful, Protocol[C, M]):
         Codecs that fit.
     second_memory : bool
         The exchange quantises a second time and keeps that error.
+    chooses : bool
+        Each step takes selector, codec and exchange of one of several ``candidates``, which the option of that name
+        lists.
     """
 
     takes: str
     codecs: str
     second_memory: bool = False
+    chooses: bool = False
+    candidates: Sequence[Candidate] = ()
 
     def check(self, ctx: StepContext) -> None:
         """Refuse a loaded state that does not fit the layout."""
+        return
+
+    def context(self, ctx: StepContext) -> StepContext:
+        """The context of this step's parts, for an exchange that changes them from step to step."""
+        return ctx
+
+    def instead(self, ctx: StepContext) -> StepContext | None:
+        """The context in which a step whose codes overflowed is done again; None if it is refused."""
+        return None
+
+    def observe(self, ctx: StepContext) -> None:
+        """See the end of a step, after all memories have changed (collective)."""
         return
 
     @abstractmethod
@@ -471,6 +460,15 @@ class Exchange(Part, Stateful, Protocol[C, M]):
 
 
 AnyExchange = Exchange[Any, Any]
+
+
+class Candidate(NamedTuple):
+    """A scheme that an exchange may choose for a step: its text, and the parts that it does not share with others."""
+
+    text: str
+    selector: Selector
+    codec: Codec
+    exchange: AnyExchange
 
 
 class DensitySchedule(Part, Stateful, Protocol):

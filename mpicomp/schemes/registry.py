@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 from .codecs import CODECS
-from .compatibility import check_fit, check_threshold, warning_texts
+from .compatibility import check_candidate, check_candidates, check_fit, check_threshold, warning_texts
 from .exchanges import EXCHANGES
-from .interfaces import AnyExchange, Codec, DensitySchedule, Memory, Part, Parts, Selector
+from .interfaces import AnyExchange, Candidate, Codec, DensitySchedule, Memory, Part, Parts, Selector
 from .memories import MEMORIES
 from .options import DENSE_RULES, Option, resolve, written
 from .schedules import SCHEDULES
@@ -106,6 +106,8 @@ COMPOSITIONS = {
         Composition("induced", "none", "all", "induced", "gather",
                     "Horvath and Richtarik, ICLR 2021",
                     "(p-1) (k (v + i) + n/8 width + v n/bucket), i <= 4"),
+        Composition("auto", "residual", "all", "float", "fastest",
+                    "Tyagi and Swany, GraVAC, IEEE CLOUD 2023", "as the candidate that runs"),
         Composition("localsgd", "error-reset", "all", "float", "dense",
                     "Stich, Local SGD, ICLR 2019", "2 (p-1)/p n v once a period", {"between": "nothing"}),
     )
@@ -127,6 +129,7 @@ class Classes(NamedTuple):
 
 
 AnyPart = TypeVar("AnyPart", bound=Part)
+OWN = ("selector", "codec", "exchange")  # parts that candidates of one scheme do not share
 
 COMMON = (
     Option("layers", str, "whole", "select in the whole model, or in each array by itself",
@@ -215,8 +218,22 @@ class Scheme:
     def parts(self, workers: int) -> Parts:
         """Fresh parts for a reducer with ``workers`` workers on this rank."""
         classes, make = _classes(self._composition, self.options), self._make
-        return Parts([make(classes.memory) for _ in range(workers)], make(classes.selector), make(classes.codec),
-                     make(classes.exchange), make(classes.schedule))
+        parts = Parts([make(classes.memory) for _ in range(workers)], make(classes.selector), make(classes.codec),
+                      make(classes.exchange), make(classes.schedule))
+        if self.chooses:
+            parts.exchange.candidates = [self._candidate(text, parts) for text in self.options["candidates"].split("+")]
+            check_candidates(parts)
+        return parts
+
+    def _candidate(self, text: str, own: Parts) -> Candidate:
+        """The parts of a candidate that are its own, written NAME/OPTION=VALUE/...; all others are this scheme's."""
+        scheme = Scheme.parse(text.replace("/", ":", 1).replace("/", ","))
+        classes = _classes(scheme._composition, scheme.options)
+        free = {option.name for kind in OWN for option in getattr(classes, kind).options}
+        shared = sorted(set(scheme.given) - free - set(OWN) - {"memory"})
+        parts = scheme.parts(1)
+        check_candidate(text, parts, own, shared, (scheme.options["layers"], self.options["layers"]))
+        return Candidate(text, parts.selector, parts.codec, parts.exchange)
 
     def warning_texts(self) -> list[str]:
         """Warnings about rarely wanted behaviour, a sentence each; a new Reducer prints them once."""
@@ -249,6 +266,11 @@ class Scheme:
     def takes_momentum(self) -> bool:
         """True if each worker applies the momentum before compression: the optimizer must then have none."""
         return self._memory.takes_momentum
+
+    @property
+    def chooses(self) -> bool:
+        """True if each step's selector, codec and exchange are one of several candidates': results follow the clock."""
+        return _classes(self._composition, self.options).exchange.chooses
 
     @property
     def diverges(self) -> bool:

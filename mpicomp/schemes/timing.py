@@ -45,6 +45,13 @@ class PhaseTimer:
             total[name] = total.get(name, 0.0) + (stop - start) * 1e-9
         return total
 
+    def busy_ns(self) -> int:
+        """Nanoseconds since the first phase of the current step began, without those spent waiting in ``agree``."""
+        if not self._phases:
+            return 0
+        waited = sum(stop - start for name, start, stop in self._phases if name == "agree")
+        return time.monotonic_ns() - min(start for _, start, _ in self._phases) - waited
+
     def phase(self, name: str) -> Phase:
         """Return a context manager that notes its block as a part of a phase; no block holds another of its phase."""
         return self._blocks.get(name) or self._blocks.setdefault(name, Phase(self, name))

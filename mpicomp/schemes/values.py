@@ -199,6 +199,8 @@ class Exchanged(NamedTuple):
     sent: list[Sent]  # one a local worker
     payload_bits: float  # bits in one worker's message, as the papers count; mean over this rank's workers
     leader: int | None = None  # the rank that chose the indices, where one did
+    chosen: str = ""  # the candidate that ran the step, where there are several
+    reason: str = ""  # why it was chosen
 
 
 @dataclass
@@ -219,6 +221,8 @@ class StepStats:
     seconds: dict[str, float] = field(default_factory=dict)  # phase -> seconds
     measures: dict[str, float] = field(default_factory=dict)  # in measured steps: see mpicomp/reducer/measures.py
     bytes_shared: int = 0
+    chosen: str = ""  # with the scheme auto: the candidate that ran the step
+    reason: str = ""  # with the scheme auto: why that candidate was chosen
 
 
 class Everything(NamedTuple):

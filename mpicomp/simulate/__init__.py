@@ -10,9 +10,10 @@ from .link import Place
 from .machine import Jitter, Machine, Wire
 from .models import Model
 from .predict import Prediction, predict, scaling
-from .program import program_of
+from .program import program_of, simulated
 from .replay import Times, replay
 
 __all__ = [
     "Jitter", "Machine", "Model", "Place", "Prediction", "Times", "Wire", "predict", "program_of", "replay", "scaling",
+    "simulated",
 ]  # fmt: skip

@@ -124,12 +124,21 @@ def of_algorithm(name: str, n: int, place: Place, dtype: np.dtype = FLOAT, say: 
     return program
 
 
+def simulated(text: str | Scheme) -> Scheme:
+    """The scheme; raises InvalidArgument for one that follows the clock."""
+    scheme = Scheme.parse(text)
+    if scheme.chooses:
+        raise InvalidArgument(f"scheme {scheme} chooses while it runs, by measured seconds, so it cannot be simulated: "
+                              "simulate its candidates")
+    return scheme
+
+
 def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "auto", say: Say = silent) -> Program:
     """Steps of a scheme on a model's gradients, one worker a rank: the most frequent kind, the others mixed in.
 
     Of many ranks, what all but rank 0 do between messages is recorded once, if it is the same on a sample of them.
     """
-    scheme = Scheme.parse(text)
+    scheme = simulated(text)
     allreduce.check_name(algorithm)
     if model.n < place.size and scheme.part_names["exchange"] == "pieces":
         raise InvalidArgument(f"{scheme} on {place.size} ranks needs as many elements, got {model.n}")

@@ -6,8 +6,8 @@ import pytest
 
 import mpicomp
 
-QUICK = {"dense", "dgc", "error-reset", "gtopk", "half", "localsgd", "oktopk", "onebit", "powersgd", "qsgd", "randomk",
-         "scalecom", "sketchsgd", "threshold", "topk"}  # fmt: skip
+QUICK = {"auto", "dense", "dgc", "error-reset", "gtopk", "half", "localsgd", "oktopk", "onebit", "powersgd", "qsgd",
+         "randomk", "scalecom", "sketchsgd", "threshold", "topk"}  # fmt: skip
 LONG = pytest.mark.long("schemes of the same exchange and memory are in the quick set")
 
 

@@ -11,7 +11,7 @@ from mpicomp.errors import InvalidArgument
 from mpicomp.schemes import Scheme
 from mpicomp.schemes.exchanges import EXCHANGES
 from mpicomp.schemes.memories import MEMORIES
-from mpicomp.simulate import Machine, Place, Wire, predict, program_of, replay, roles, steps
+from mpicomp.simulate import Machine, Place, Wire, predict, program_of, replay, roles, simulated, steps
 from mpicomp.simulate import program as programs
 from mpicomp.simulate.comm import Script
 from mpicomp.simulate.ghost import Ghost, Unknown
@@ -25,6 +25,7 @@ VARIANTS = ("scalecom:beta=0.1,values=float16", "scalecom:layers=per-tensor", "t
             "oktopk:layers=per-tensor", "oktopk:period=1", "oktopk:memory=error-reset", "gtopk:values=float16",
             "gtopk:layers=per-tensor,memory=none", "sketchsgd:columns=16", "onebit:codec=levels", "dgc:dense=norm+last",
             "scalecom:memory=error-reset", "localsgd:period=1", "localsgd:period=2")  # fmt: skip
+ALL = [*(name for name in schemes.names() if name != "auto"), *VARIANTS]  # which chooses by the clock
 PACE = Machine(Wire(1e-3, 1e6), Wire(1e-3, 1e6), 1, {"copy": 1e-6, "step": 1e-6})
 
 
@@ -32,7 +33,7 @@ def program(text, model=MODEL, size=4, algorithm="auto"):
     return program_of(text, model, Place(0, size, 1), algorithm)
 
 
-@pytest.mark.parametrize("text", [*schemes.names(), *VARIANTS])
+@pytest.mark.parametrize("text", ALL)
 def test_every_scheme_runs_to_its_end(text):
     for size in (1, random.choice((2, 3, 4, 5, 7))):
         mixed = program(text, size=size)
@@ -45,9 +46,16 @@ def test_every_scheme_runs_to_its_end(text):
 
 
 def test_every_part_is_among_those_that_ran():
-    ran = [Scheme.parse(text).part_names for text in [*schemes.names(), *VARIANTS]]
+    ran = [Scheme.parse(text).part_names for text in [*ALL, "auto"]]
     for kind, registry in (("exchange", EXCHANGES), ("memory", MEMORIES)):
         assert {names[kind] for names in ran} == set(registry)
+
+
+def test_a_choice_by_the_clock_is_refused():
+    """Without options its name is that of the dense algorithm that `auto` picks: commands ask `simulated` first."""
+    for call, text in ((program, "auto:error=0.5"), (simulated, "auto")):
+        with pytest.raises(InvalidArgument, match=r"auto.* chooses while it runs, .*: simulate its candidates"):
+            call(text)
 
 
 def test_a_merge_sends_k_pairs_up_the_tree_and_down():

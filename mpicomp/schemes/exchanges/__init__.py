@@ -6,6 +6,7 @@
 from .agreed import Agreed
 from .balanced import Balanced
 from .dense import Dense
+from .fastest import Fastest
 from .gather import Gather
 from .leader import Leader
 from .low_rank import LowRank
@@ -13,7 +14,8 @@ from .pieces import Pieces
 from .sketch import Sketch
 from .tree_merge import Merge
 
-EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, Balanced, Agreed, LowRank, Pieces, Sketch)}
+EXCHANGES = {part.name: part for part in (Dense, Leader, Gather, Merge, Balanced, Agreed, LowRank, Pieces, Sketch,
+                                          Fastest)}
 
 # What parts of users' own can be made from, beside the registry.
 __all__ = ["EXCHANGES"]

@@ -21,7 +21,8 @@ from mpicomp.torch import SAM, DistributedOptimizer, broadcast_parameters, ddp_h
 torch.set_num_threads(1)
 ROWS = 4  # of a rank's batch
 LOCAL = {"localsgd", "error-reset"}  # ranks get different means, by design
-SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
+SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2",
+         "candidates": "dense+scalecom/chunk=7", "error": "0.001"}
 STATEFUL = ["topk:density=0.2", "powersgd:rank=1", "dgc:density=0.1,dense=1d", "sketchsgd:density=0.2,columns=64"]
 
 

@@ -14,6 +14,7 @@ SCHEMES = {
     "dense": "half", "leader": "scalecom:chunk=7", "gather": "topk:density=0.1", "merge": "gtopk:density=0.1",
     "balanced": "oktopk:density=0.1", "agreed": "arctopk:density=0.1,row=8,width=2", "low-rank": "powersgd:rank=2",
     "pieces": "onebit:column=16", "sketch": "sketchsgd:density=0.01,columns=64",
+    "fastest": "auto:candidates=dense+scalecom/chunk=7,error=0.001",
 }  # fmt: skip
 SHAPES = ((12, 9), (31,), (2048,))
 FAR = 10**9
@@ -77,5 +78,6 @@ def test_the_step_can_be_done_again(world, comm, seed, monkeypatch, exchange):
     for one, other in zip(got, want, strict=True):
         assert one.tobytes() == other.tobytes()
     for name, value in expected.state_dict().items():
-        np.testing.assert_array_equal(reducer.state_dict()[name], value, name)
+        if (exchange, name.partition("/")[0]) != ("fastest", "exchange"):  # seconds
+            np.testing.assert_array_equal(reducer.state_dict()[name], value, name)
     reducer.comm.Free()

@@ -17,7 +17,8 @@ pytestmark = [
     pytest.mark.skipif(MPI.COMM_WORLD.size > 4, reason="four ranks show it; codes gathered by many go dense"),
     pytest.mark.filterwarnings("ignore::mpicomp.errors.SchemeWarning"),  # memories that coarse codes let grow
 ]
-SMALL = {"density": "0.05", "chunk": "16", "bin": "20", "columns": "64", "row": "16", "period": "2", "unit": "0.1"}
+SMALL = {"density": "0.05", "chunk": "16", "bin": "20", "columns": "64", "row": "16", "period": "2", "unit": "0.1",
+         "candidates": "dense+scalecom/chunk=7", "error": "0.001"}
 SHAPES = {"w": (20, 30), "b": (40,)}
 OTHERS = ["topk:codec=levels,k=20", "topk:codec=natural,k=20", "qsgd:exchange=pieces", "onebit:codec=levels",
           "powersgd:rank=2,memory=none", "randomk:k=20,dense=1d,memory=momentum-corrected", "topk:memory=shifted,k=20",

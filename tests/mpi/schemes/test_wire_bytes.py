@@ -84,6 +84,7 @@ EXPECTED = {
     "fp8": ("", blocks(8)),
     "scaled-integer": ("", reduced(N, 2)),
     "error-reset": ("k=80", reduced(80)),
+    "auto": ("candidates=dense+half", reduced(N)),  # as long as the first is tried
     "localsgd": ("period=1", reduced(N)),
 }
 BOUNDED = {"oktopk": "k=400,period=1", "induced": f"k=80,{PLAIN}"}  # their bytes depend on the values

@@ -1,0 +1,147 @@
+"""The fastest of several candidates, by measured seconds and compression error, chosen again while training goes on."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from ...ops.protocol import Ops
+from ...types import Array
+from ..interfaces import Candidate, Choice, Exchange, Message, StepContext
+from ..options import Option
+from ..trials import Trials
+from ..values import Compensated, Exchanged, Sent, State
+
+DEFAULT = "dense+half+scalecom/chunk=16+scalecom/chunk=112"
+BILLION = 1e9  # nanoseconds in a second, and parts of an error: what ranks compare are whole numbers
+MOST = 1e9  # of a number that is compared
+
+
+class Observed(NamedTuple):
+    """Message of a candidate, and before it a copy of each local worker's u if the error of the step is measured."""
+
+    us: list[Array]
+    inner: Message
+
+    @property
+    def sent(self) -> list[Sent] | None:
+        return self.inner.sent
+
+
+class Fastest(Exchange[Choice, Observed]):
+    """Runs selector, codec and exchange of one candidate per step, over the memory that all candidates share.
+
+    Schedule: as the candidate's. A trial runs every candidate for four steps: in the first its error
+    |u - sent|^2 / |u|^2 is measured, the others are timed. Of those whose error is at most ``error`` the fastest runs
+    on. Every ``every`` steps error and seconds are measured again: see ``mpicomp.schemes.trials``.
+    Cost: as the candidate's. In steps of a trial, and once in ``every`` steps, one agreement of 16 bytes or two. A
+    step whose error is measured copies u and passes over it four times. Trials without a change of the measured seconds
+    take at most 5 % of the time.
+    Restrictions: the candidates share memory, schedule, layers, dense arrays and seed, which are options of the scheme
+    itself; candidates with a state of their own (low-rank, balanced, pieces) and memories with steps that send nothing
+    are refused. Choices follow the clock: two runs have different bits, so a reproducible communicator is refused.
+    Reference: Tyagi and Swany, GraVAC, IEEE CLOUD 2023 (compression gain and seconds decide); Chen et al., ScaleCom,
+    NeurIPS 2020, section 3 (contraction).
+    """
+
+    name = "fastest"
+    options = (
+        Option("error", float, 0.1, "largest share of |u|^2 that a step may leave unsent, of any rank",
+               low=0, high=1, open_low=True),
+        Option("candidates", str, DEFAULT, "schemes to choose from, NAME/OPTION=VALUE/..., joined by +"),
+        Option("every", int, 20, "steps from one look at error and seconds to the next", low=1),
+        Option("hysteresis", float, 0.1, "share of its time by which the candidate that runs must be beaten",
+               low=0, high=1),
+        # The candidates have their own; that of the scheme's codec would have no effect.
+        Option("values", str, "same", "precision on the wire: an option of the candidates", choices=("same",)),
+    )
+    reference = "Tyagi and Swany 2023 (GraVAC); Chen et al. 2020 (ScaleCom)"
+    takes = "all"
+    codecs = "float"
+    chooses = True
+    stateful = True
+    redistribution = tuple((name, "anew") for name in ("seconds", "errors", "times", "order", "spent", "counts"))
+
+    def __init__(self, error: float, candidates: str, every: int, hysteresis: float, values: str) -> None:
+        self._texts = candidates.split("+")
+        self._trials = Trials(len(self._texts), error, every, hysteresis)
+        self._error = 0.0  # of the current step, if it is measured
+        self._instead: Candidate | None = None  # of a candidate whose codes have overflowed in the current step
+        self._told = self._trials.told(self._texts)
+
+    def check(self, ctx: StepContext) -> None:
+        """Refuse a number of workers that a candidate cannot serve."""
+        for one in self.candidates:
+            one.codec.check_workers(ctx.workers.total)
+            one.exchange.check(ctx)
+
+    def context(self, ctx: StepContext) -> StepContext:
+        self._instead = None
+        now = self._now
+        return ctx.using(now.selector, now.codec, self._trials.measures_error)
+
+    def instead(self, ctx: StepContext) -> StepContext | None:
+        safe = [one for one in self.candidates if not one.codec.may_overflow(ctx.dtype)]
+        if not safe or not ctx.codec.may_overflow(ctx.dtype):
+            return None
+        self._instead = safe[0]
+        return ctx.using(safe[0].selector, safe[0].codec, reads_sent=False)
+
+    def choose(self, us: list[Compensated], ctx: StepContext) -> Choice:
+        choice: Choice = self._now.exchange.choose(us, ctx)
+        return choice
+
+    def encode(self, us: list[Compensated], choice: Choice, ctx: StepContext) -> Observed:
+        whole = (ctx.whole(u, f"fastest-{worker}") for worker, u in enumerate(us) if self._trials.measures_error)
+        return Observed([*whole], self._now.exchange.encode(us, choice, ctx))
+
+    def combine(self, message: Observed, ctx: StepContext) -> Exchanged:
+        result: Exchanged = self._now.exchange.combine(message.inner, ctx)
+        if message.us and self._instead is None:
+            self._error = _unsent(message.us, result.sent, ctx)
+        return result._replace(chosen=self._now.text, reason=self._told)
+
+    def observe(self, ctx: StepContext) -> None:
+        """Take the step's seconds and error; where they are due, the largest of all ranks (collective)."""
+        if not ctx.n:
+            return
+        trials, seconds = self._trials, ctx.timer.busy_ns() / BILLION
+        if not trials.due and self._instead is None:
+            trials.note(seconds)
+            return
+        before = trials.candidate, trials.reason
+        if self._instead is not None:
+            trials.refuse()
+        else:
+            error = _largest(self._error, ctx) if trials.measures_error else 0.0
+            trials.take(_largest(trials.mine(seconds), ctx) if trials.times else 0.0, error)
+        self._told = trials.told(self._texts)
+        if ctx.trace is not None:
+            ctx.trace.metric(f"seconds of {self._texts[before[0]]}", ctx.number, seconds)
+            if (trials.candidate, trials.reason) != before:
+                ctx.trace.event("choose", time.monotonic_ns(), step=ctx.number, algo=trials.reason,
+                                scheme=self._texts[trials.candidate])
+
+    def state(self, ops: Ops) -> State:
+        return self._trials.state()
+
+    def load(self, state: State) -> None:
+        self._trials.load(state)
+        self._told = self._trials.told(self._texts)
+
+    @property
+    def _now(self) -> Candidate:
+        """The candidate of the current step."""
+        return self._instead or self.candidates[self._trials.candidate]
+
+
+def _largest(number: float, ctx: StepContext) -> float:
+    """The largest of all ranks' numbers, to nine digits behind the point; NaN counts as ``MOST``."""
+    return ctx.comm.extremes(round((number if number < MOST else MOST) * BILLION))[1] / BILLION
+
+
+def _unsent(us: list[Array], sent: list[Sent], ctx: StepContext) -> float:
+    """The share of |u|^2 that this rank's workers did not send; ``us`` are overwritten."""
+    whole = sum(ctx.ops.squared_norm(u) for u in us)
+    left = sum(ctx.ops.squared_norm(one.taken_from(u, ctx.ops)) for u, one in zip(us, sent, strict=True))
+    return left / whole if whole else 0.0
