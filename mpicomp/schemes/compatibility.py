@@ -39,6 +39,10 @@ def check_threshold(codec: type[Codec], selector: type[Selector], lam: float | N
                               "have: give lam, or take selector=threshold")
 
 
+# What a candidate may have where the scheme that it is a candidate of has another.
+ORDINARY = (("memory", "none"), ("memory", "residual"), ("schedule", "warm-up"), ("layers", "whole"))
+
+
 def check_candidate(text: str, parts: Parts, own: Parts, shared: list[str], layers: tuple[str, str]) -> None:
     """Refuse a candidate that cannot take turns with others over one memory.
 
@@ -61,7 +65,7 @@ def check_candidate(text: str, parts: Parts, own: Parts, shared: list[str], laye
                               "the scheme instead (auto:OPTION=VALUE,candidates=...)")
     for kind, one, other in (("memory", parts.memories[0].name, kept.name),
                              ("schedule", parts.schedule.name, own.schedule.name), ("layers", *layers)):
-        if one != other and (kind, one) != ("memory", "none"):
+        if one != other and (kind, one) not in ORDINARY:
             raise InvalidArgument(f"candidate {text} has {kind}={one}, all candidates share {kind}={other}: give the "
                                   f"scheme {kind}={one}, or leave out {text}")
     if parts.exchange.stateful:

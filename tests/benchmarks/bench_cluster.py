@@ -3,6 +3,7 @@
     python tests/benchmarks/bench_cluster.py FIGURE... [--quick] [--output FILE]     all: every figure
 
 steps-RATE       one step on vectors as long as three models: time, bytes, share of the wire's limit
+change           the scheme auto, when the rate of the links changes in mid-run, beside its candidates as fixed schemes
 accuracy-RATE    a CNN on Fashion-MNIST trained to a test accuracy, dense and compressed: seconds
 
 RATE is 100mbit, 1gbit or 10gbit. `python tests/benchmarks/plot_cluster.py` draws the recorded ones.
@@ -13,13 +14,15 @@ the wire, that limit, and a real cluster would be faster.
 
 import json
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
-from figures import main, ms, on_hosts  # noqa: E402
+from figures import MEASURE, main, ms, on_hosts, verdict  # noqa: E402
 from hosts import Hosts  # noqa: E402
 from limits import allreduce_bytes  # noqa: E402
 
@@ -92,7 +95,56 @@ def accuracy_row(report):
     }  # fmt: skip
 
 
+CANDIDATES = {  # of auto, with its limit of the error
+    0.1: ["dense", "half", "natural", "scaled-integer:bits=8"],
+    1: ["dense", "half", "scalecom:chunk=16", "scalecom:chunk=112"],
+}
+CHANGES = ["10gbit", "100mbit", "10gbit"]
+
+
+def change(quick):
+    """`auto` within 50 steps after a change of the rate of all links, beside its candidates as fixed schemes."""
+    n, steps, rows, raw = 100_000 if quick else 4_000_000, 50, [], {}
+    for error, fixed in CANDIDATES.items():
+        candidates = "+".join(text.replace(":", "/") for text in fixed)
+        auto = f"auto:error={error},candidates={candidates}"
+        with Hosts(4, CHANGES[0]) as hosts:
+            task = {"n": n, "auto": auto, "fixed": fixed, "steps": steps, "turns": [2] * 3 if quick else [15, 5, 15],
+                    "folder": str(hosts.directory), "rates": [f"{i} {rate}" for i, rate in enumerate(CHANGES)]}
+            raw[auto] = while_changing(hosts, task)
+        rows += [change_row(error, rate.partition(" ")[2], auto, one) for rate, one in raw[auto].items()]
+    return f"4 hosts, one rank each, {n} float32; medians of alternating steps after {steps} steps", rows, raw
+
+
+def while_changing(hosts, task):
+    """Run measure.py's `changing`, and set the rates of the links when it asks."""
+    command = [*hosts.launcher(), "python", MEASURE, "changing", json.dumps(task)]
+    job = hosts.start("node0", command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for number, rate in enumerate(CHANGES):
+        while job.poll() is None and not (hosts.directory / f"asks-{number}").exists():
+            time.sleep(0.05)
+        hosts.set_rate(rate)
+        (hosts.directory / f"set-{number}").touch()
+    out, err = job.communicate()
+    if job.returncode:
+        sys.exit(f"the job failed with status {job.returncode}\n{out}{err}")
+    return json.loads(out)
+
+
+def change_row(error, rate, auto, one):
+    seconds = {text: median(each) for text, each in one["seconds"].items()}
+    mine = seconds.pop(auto)
+    best = min(seconds, key=seconds.get)
+    last = [i for i, (_, chosen) in enumerate(one["ran"], 1) if chosen != one["ran"][-1][1]]
+    return {
+        "error": error, "rate": rate, "chosen": one["chosen"], "steps until then": max(last, default=0),
+        "ms per step": ms(mine), "best fixed": best, "its ms": ms(seconds[best]),
+        "best / auto": verdict(seconds[best] / mine, 1 / 1.1),
+    }  # fmt: skip
+
+
 FIGURES = {f"steps-{rate}": steps_at(rate, bits) for rate, bits in RATES.items()}
+FIGURES["change"] = change
 FIGURES |= {f"accuracy-{rate}": accuracy_at(rate) for rate in ("100mbit", "1gbit")}
 
 if __name__ == "__main__":

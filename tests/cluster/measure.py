@@ -6,6 +6,7 @@ Calls that are compared take turns, each starts behind a barrier, and a call has
 import json
 import sys
 import time
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -171,6 +172,32 @@ def methods(n, algorithms, schemes, iterations):
     return {"seconds": alternate(calls, turns), "bytes_per_rank": sent}
 
 
+def changing(n, auto, fixed, steps, turns, folder, rates):
+    """Steps of a scheme that chooses, at one rate of the links after the other, and then in turn with fixed schemes.
+
+    Who started the job changes the rate when the file `asks-NUMBER` is in `folder`, and then makes `set-NUMBER`.
+    `turns` are the rounds at each rate.
+    """
+    ours, folder = mpicomp.Comm(comm), Path(folder)
+    x = np.random.default_rng(comm.rank).standard_normal(n, np.float32)
+    out, found = np.empty_like(x), {}
+    reducers = {text: mpicomp.Reducer(ours, text) for text in (auto, *fixed)}
+    calls = {text: lambda one=one: one.reduce(x, out=out) for text, one in reducers.items()}
+    for number, rate in enumerate(rates):
+        if comm.rank == 0:
+            (folder / f"asks-{number}").touch()
+        while not (folder / f"set-{number}").exists():
+            time.sleep(0.05)
+        comm.Barrier()
+        ran = [(timed(calls[auto]), reducers[auto].stats.chosen) for _ in range(steps)]
+        taken = alternate(calls, dict.fromkeys(calls, 1 + turns[number]))
+        found[rate] = {
+            "ran": ran, "chosen": reducers[auto].stats.chosen, "reason": reducers[auto].stats.reason,
+            "seconds": {text: each[1:] for text, each in taken.items()},  # without a first step's fresh memory
+        }  # fmt: skip
+    return found
+
+
 def traffic(n, scheme, steps):
     """Bytes sent per rank in `steps` steps of a reducer, by the transport's own count."""
     ours = mpicomp.Comm(comm)
@@ -261,7 +288,8 @@ def segments(n, settings, seconds):
     return {"n": n, "others": share, "seconds": {name: median(each) for name, each in taken.items()}}
 
 
-TASKS = {one.__name__: one for one in (steps, segments, buckets, dense, plain_steps, sweep, scheme, methods, traffic)}
+TASKS = {one.__name__: one for one in (steps, segments, buckets, dense, plain_steps, sweep, scheme, methods, changing,
+                                            traffic)}
 
 if __name__ == "__main__":
     answer = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))
