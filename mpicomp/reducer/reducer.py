@@ -345,7 +345,7 @@ class Reducer:
                 self._pipeline.set_aside(left_out, dense)
             flat = bucket.flatten(arrays, template.scratch)
             target = bucket.target(arrays, flat, output and output.vector)
-            ctx = self._pipeline.exchange.context(template.at_step(self.step, measured, target, left_out))
+            ctx = self._pipeline.exchange.context(template).at_step(self.step, measured, target, left_out)
             prepared = self._pipeline.prepare(flat, ctx)
             return prepared, ctx, output, self._pipeline.nonfinite_error(prepared, bucket, ctx)
         except Exception as error:

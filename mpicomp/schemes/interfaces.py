@@ -435,7 +435,7 @@ class Exchange(Part, Stateful, Protocol[C, M]):
         return
 
     def context(self, ctx: StepContext) -> StepContext:
-        """The context of this step's parts, for an exchange that changes them from step to step."""
+        """The context of the next step's parts, if an exchange changes them from step to step."""
         return ctx
 
     def instead(self, ctx: StepContext) -> StepContext | None:

@@ -68,6 +68,8 @@ class Fastest(Exchange[Choice, Observed]):
         self._error = 0.0  # of the current step, if it is measured
         self._instead: Candidate | None = None  # of a candidate whose codes have overflowed in the current step
         self._told = self._trials.told(self._texts)
+        self._template: StepContext | None = None  # that of all steps
+        self._contexts: dict[tuple[int, bool], StepContext] = {}  # made of it, by candidate
 
     def check(self, ctx: StepContext) -> None:
         """Refuse a number of workers that a candidate cannot serve."""
@@ -77,8 +79,12 @@ class Fastest(Exchange[Choice, Observed]):
 
     def context(self, ctx: StepContext) -> StepContext:
         self._instead = None
-        now = self._now
-        return ctx.using(now.selector, now.codec, self._trials.measures_error)
+        if ctx is not self._template:
+            self._template, self._contexts = ctx, {}
+        key = self._trials.candidate, self._trials.measures_error
+        if key not in self._contexts:
+            self._contexts[key] = ctx.using(self._now.selector, self._now.codec, key[1])
+        return self._contexts[key]
 
     def instead(self, ctx: StepContext) -> StepContext | None:
         safe = [one for one in self.candidates if not one.codec.may_overflow(ctx.dtype)]
@@ -92,14 +98,16 @@ class Fastest(Exchange[Choice, Observed]):
         return choice
 
     def encode(self, us: list[Compensated], choice: Choice, ctx: StepContext) -> Observed:
-        whole = (ctx.whole(u, f"fastest-{worker}") for worker, u in enumerate(us) if self._trials.measures_error)
-        return Observed([*whole], self._now.exchange.encode(us, choice, ctx))
+        whole = list[Array]()
+        if self._trials.measures_error:
+            whole = [ctx.whole(u, f"fastest-{worker}") for worker, u in enumerate(us)]
+        return Observed(whole, self._now.exchange.encode(us, choice, ctx))
 
     def combine(self, message: Observed, ctx: StepContext) -> Exchanged:
         result: Exchanged = self._now.exchange.combine(message.inner, ctx)
         if message.us and self._instead is None:
             self._error = _unsent(message.us, result.sent, ctx)
-        return result._replace(chosen=self._now.text, reason=self._told)
+        return Exchanged(*result[:4], self._now.text, self._told)
 
     def observe(self, ctx: StepContext) -> None:
         """Take the step's seconds and error; where they are due, the largest of all ranks (collective)."""

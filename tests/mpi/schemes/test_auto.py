@@ -242,7 +242,7 @@ BAD = [
     ("auto:candidates=dense+scalecom/seed=3/dense=1d", "dense, seed must be the same"),
     ("auto:candidates=dense+topk", "topk has layers=per-tensor, all candidates share layers=whole"),
     ("auto:candidates=dense+dgc/layers=whole", "layers must be the same"),
-    ("auto:candidates=dense+dgc,layers=per-tensor", "dgc has memory=momentum-corrected, all candidates share memory=re"),
+    ("auto:candidates=dense+dgc,layers=per-tensor", "dgc has memory=momentum-corrected, all candidates share memory"),
     ("auto:candidates=dense+localsgd", "localsgd has memory=error-reset, all candidates share"),
     ("auto:candidates=dense+topk,memory=error-reset,layers=per-tensor", "memory error-reset gives ranks results of"),
     ("auto:candidates=dense+accordion,layers=per-tensor", "accordion has schedule=accordion, all candidates share"),
@@ -275,7 +275,7 @@ def test_a_bad_text_on_one_rank_is_refused_on_all(comm):
 
 def test_a_communicator_that_promises_the_same_bits_refuses_it(comm):
     again = mpicomp.Comm(comm, reproducible=True)
-    with pytest.raises(InvalidArgument, match="chooses by measured seconds.*reproducible=True"):
+    with pytest.raises(InvalidArgument, match=r"chooses by measured seconds.*reproducible=True"):
         mpicomp.Reducer(again, "auto")
     again.Free()
 
