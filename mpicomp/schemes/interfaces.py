@@ -90,10 +90,10 @@ class StepContext:
                                 left_out=left_out, once=Once())
         return context
 
-    def using(self, selector: Selector, codec: Codec, reads_sent: bool) -> StepContext:
-        """The same step with another selector and codec; what was sent is read if ``reads_sent``."""
+    def using(self, selector: Selector, codec: Codec, remembers: bool, plain: bool) -> StepContext:
+        """The same step with other parts."""
         context = object.__new__(StepContext)
-        context.__dict__.update(self.__dict__, selector=selector, codec=codec, remembers=self.remembers or reads_sent)
+        context.__dict__.update(self.__dict__, selector=selector, codec=codec, remembers=remembers, plain=plain)
         return context
 
     def density(self, target: float, span: int) -> float:
@@ -421,7 +421,7 @@ class Exchange(Part, Stateful, Protocol[C, M]):
         The exchange quantises a second time and keeps that error.
     chooses : bool
         Each step takes selector, codec and exchange of one of several ``candidates``, which the option of that name
-        lists.
+        lists. With ``feedback`` their memory keeps u - sent, and no more.
     """
 
     takes: str
@@ -429,6 +429,7 @@ class Exchange(Part, Stateful, Protocol[C, M]):
     second_memory: bool = False
     chooses: bool = False
     candidates: Sequence[Candidate] = ()
+    feedback: bool = False
 
     def check(self, ctx: StepContext) -> None:
         """Refuse a loaded state that does not fit the layout."""

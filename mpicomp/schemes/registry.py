@@ -222,6 +222,7 @@ class Scheme:
                       make(classes.exchange), make(classes.schedule))
         if self.chooses:
             parts.exchange.candidates = [self._candidate(text, parts) for text in self.options["candidates"].split("+")]
+            parts.exchange.feedback = parts.memories[0].name == "residual" and parts.memories[0].beta == 1
             check_candidates(parts)
         return parts
 

@@ -69,7 +69,9 @@ class Fastest(Exchange[Choice, Observed]):
         self._instead: Candidate | None = None  # of a candidate whose codes have overflowed in the current step
         self._told = self._trials.told(self._texts)
         self._template: StepContext | None = None  # that of all steps
-        self._contexts: dict[tuple[int, bool], StepContext] = {}  # made of it, by candidate
+        self._contexts: dict[tuple[int, bool, bool], StepContext] = {}  # made of it, by candidate
+        self._exact = False  # the candidate of the current step sends all of u as it is
+        self._blank = True  # the memories, if they are plain error feedback: then such a step is a plain average
 
     def check(self, ctx: StepContext) -> None:
         """Refuse a number of workers that a candidate cannot serve."""
@@ -81,9 +83,13 @@ class Fastest(Exchange[Choice, Observed]):
         self._instead = None
         if ctx is not self._template:
             self._template, self._contexts = ctx, {}
-        key = self._trials.candidate, self._trials.measures_error
+        self._error, now = 0.0, self._now
+        self._exact = now.exchange.name == "dense" and now.codec.sends_unchanged(ctx.dtype)
+        plain = self._exact and self._blank and self.feedback
+        measured = self._trials.measures_error and not self._exact
+        key = self._trials.candidate, measured, plain
         if key not in self._contexts:
-            self._contexts[key] = ctx.using(self._now.selector, self._now.codec, key[1])
+            self._contexts[key] = ctx.using(now.selector, now.codec, (ctx.remembers or measured) and not plain, plain)
         return self._contexts[key]
 
     def instead(self, ctx: StepContext) -> StepContext | None:
@@ -91,21 +97,24 @@ class Fastest(Exchange[Choice, Observed]):
         if not safe or not ctx.codec.may_overflow(ctx.dtype):
             return None
         self._instead = safe[0]
-        return ctx.using(safe[0].selector, safe[0].codec, reads_sent=False)
+        self._exact = False
+        return ctx.using(safe[0].selector, safe[0].codec, ctx.remembers, plain=False)
 
     def choose(self, us: list[Compensated], ctx: StepContext) -> Choice:
-        choice: Choice = self._now.exchange.choose(us, ctx)
+        choice: Choice = self._now.exchange.choose(_of_blank(us) if ctx.plain else us, ctx)
         return choice
 
     def encode(self, us: list[Compensated], choice: Choice, ctx: StepContext) -> Observed:
         whole = list[Array]()
-        if self._trials.measures_error:
+        if ctx.plain:
+            us = _of_blank(us)
+        elif self._trials.measures_error and not self._exact:
             whole = [ctx.whole(u, f"fastest-{worker}") for worker, u in enumerate(us)]
         return Observed(whole, self._now.exchange.encode(us, choice, ctx))
 
     def combine(self, message: Observed, ctx: StepContext) -> Exchanged:
         result: Exchanged = self._now.exchange.combine(message.inner, ctx)
-        if message.us and self._instead is None:
+        if message.us:
             self._error = _unsent(message.us, result.sent, ctx)
         return Exchanged(*result[:4], self._now.text, self._told)
 
@@ -113,6 +122,7 @@ class Fastest(Exchange[Choice, Observed]):
         """Take the step's seconds and error; where they are due, the largest of all ranks (collective)."""
         if not ctx.n:
             return
+        self._blank = self._exact and (self._blank or not ctx.left_out)
         trials, seconds = self._trials, ctx.timer.busy_ns() / BILLION
         if not trials.due and self._instead is None:
             trials.note(seconds)
@@ -135,12 +145,18 @@ class Fastest(Exchange[Choice, Observed]):
 
     def load(self, state: State) -> None:
         self._trials.load(state)
+        self._blank = False
         self._told = self._trials.told(self._texts)
 
     @property
     def _now(self) -> Candidate:
         """The candidate of the current step."""
         return self._instead or self.candidates[self._trials.candidate]
+
+
+def _of_blank(us: list[Compensated]) -> list[Compensated]:
+    """u of memories that hold zeros alone, without reading these."""
+    return [Compensated(None, u.gradient) for u in us]
 
 
 def _largest(number: float, ctx: StepContext) -> float:
