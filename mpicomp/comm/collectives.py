@@ -98,7 +98,10 @@ class Verbs(HasEngine):
 
         Each wait may then end a millisecond late. For a communicator that a thread of its own uses.
         """
-        self._engine.link.wait_patiently()
+        engine = self._engine
+        engine.link.wait_patiently()
+        if engine.levels is not None:
+            engine.levels.across.wait_patiently()
 
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
         """Within the block, advance ``work`` piece by piece while our verbs wait; complete it at the end of the block.

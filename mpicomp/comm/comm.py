@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from .buffers import Buffer, bytes_of
 from .engine import NO_PLAIN_CALLS, Engine, native_allreduce
 from .interfaces import Recorder, Traffic
 from .job import gpu_path, install_abort, launcher_mismatch
+from .levels import NodeLevels, levels_of
 from .nonblocking import Helper, Pending
 from .safety.call_log import CallLog, logged
 from .safety.revocation import announce
@@ -70,6 +72,7 @@ class Comm(BoundedCollectives):
 
     recorder: Recorder | None = None
     _reducers = 0
+    _asked_levels = False
     _plain = NO_PLAIN_CALLS
     _settings: Settings | None = None  # None: those of the environment
     _private: Engine | None = None  # None: not made yet, or freed
@@ -121,6 +124,7 @@ class Comm(BoundedCollectives):
         if self._private is not None:
             self._private.free()
             self._private = None
+            self._asked_levels = False
             del self._plain
         super().Free()
 
@@ -329,6 +333,24 @@ class Comm(BoundedCollectives):
         return link.ranks_per_node, link.nodes
 
     @property
+    def levels(self) -> NodeLevels | None:
+        """The ranks of nodes and those at one place on all nodes; None if there is one level.
+
+        The first use is collective.
+        """
+        engine = self._engine
+        if not self._asked_levels:
+            engine.levels, self._asked_levels = levels_of(self, engine.link), True
+        return engine.levels
+
+    def beside(self, place: int) -> Comm:
+        """Return a communicator of the ranks that give the same ``place``, each taken for a node (collective)."""
+        child = cast(Comm, self.Split(place, self.rank))
+        assert child._settings is not None, "that of its parent"
+        child._settings = child._settings._replace(node_limit=1)
+        return child
+
+    @property
     def gpu_path(self) -> tuple[str, str]:
         """Path of device arrays to MPI on all ranks, ``direct``, ``staged`` or ``none`` (refused), and its reason."""
         return (self._settings or self._engine.settings).gpu_path
@@ -339,7 +361,8 @@ class Comm(BoundedCollectives):
         engine = self._private
         if engine is None:
             return Traffic()
-        return engine.traffic if engine.helper is None else engine.traffic + engine.helper.comm.traffic
+        used = engine.traffic if engine.helper is None else engine.traffic + engine.helper.comm.traffic
+        return used if engine.levels is None else used + engine.levels.across.traffic
 
     def count_reducer(self) -> int:
         """Count one more reducer on this communicator and return their number; local."""

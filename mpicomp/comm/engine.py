@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
@@ -21,6 +22,9 @@ from .safety.revocation import announce
 from .safety.watchdog import log_for, log_wanted
 from .settings import Settings
 from .transport import MpiLink
+
+if TYPE_CHECKING:
+    from .levels import NodeLevels
 
 native_allreduce: Callable[..., None] = MPI.Intracomm.Allreduce
 NO_PLAIN_CALLS = PlainCalls(native_allreduce, MPI.IN_PLACE)  # before there is an engine: lets no call pass
@@ -45,6 +49,8 @@ class Engine:
         Compares calls over the ranks.
     helper : Helper or None
         Runs all-reduces in flight, after the first.
+    levels : NodeLevels or None
+        After the first use of ``Comm.levels``, if there are two.
     """
 
     def __init__(self, comm: MPI.Intracomm, settings: Settings) -> None:
@@ -61,6 +67,7 @@ class Engine:
         agreement = Agreement(link.rank, link.extremes, self._gather_texts)
         self.checks = Checks(agreement, plain, self.log, settings.check, link.size)
         self.helper: Helper | None = None
+        self.levels: NodeLevels | None = None
 
     def _leave(self) -> None:
         """A rank has left a collective in the middle: let no call take the short path, which does not notice."""
@@ -90,6 +97,8 @@ class Engine:
         """Wait for all-reduces in flight, then free the private communicators; collective."""
         if self.helper is not None:
             self.helper.free()
+        if self.levels is not None:
+            self.levels.free()
         if self._watched is not None:
             self._watched.leave()
         self.link.free()

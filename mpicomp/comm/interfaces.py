@@ -83,6 +83,50 @@ class Recorder(Protocol):
         """Record the ``with`` block as one event."""
 
 
+class Levels(Protocol):
+    """The ranks of each node, which share memory, and the ranks at one place on all nodes, which share a slice.
+
+    Verbs are collective over this rank's node and take arrays in host memory.
+
+    Attributes
+    ----------
+    across : Communicator
+        The ranks at this rank's place on their nodes, in the order of the nodes.
+    nodes : int
+    slices : int
+        Ranks of a node that own a slice: the fewest ranks that any node has.
+    place : int
+        This rank among those of its node; it owns a slice if that is below ``slices``.
+    """
+
+    @property
+    def across(self) -> Communicator: ...
+
+    @property
+    def nodes(self) -> int: ...
+
+    @property
+    def slices(self) -> int: ...
+
+    @property
+    def place(self) -> int: ...
+
+    def slice_of(self, vector: Array) -> slice:
+        """Return this rank's slice of a vector, which is empty if the rank owns none; local."""
+
+    def largest(self, numbers: list[int]) -> list[int]:
+        """Return the largest of each of these numbers on the node."""
+
+    def reduce_scatter(self, x: Array, total: Array, factor: float) -> None:
+        """Write this rank's slice of the node's sum of ``x``, times ``factor``, into the same slice of ``total``."""
+
+    def all_gather(self, x: Array) -> None:
+        """Copy the slices of ``x`` of all ranks of the node to each of them."""
+
+    def gather(self, mine: Array, longest: int) -> list[Array]:
+        """Return the bytes ``mine`` of the ranks with a slice, each padded; the longest has ``longest`` bytes."""
+
+
 class Communicator(Protocol):
     """Ranks that run a scheme together: `mpicomp.Comm`, or a rank of `mpicomp.simulate`.
 
@@ -116,6 +160,13 @@ class Communicator(Protocol):
     @property
     def flies(self) -> bool:
         """True if several all-reduces in flight are faster than one; the first use is collective."""
+
+    @property
+    def levels(self) -> Levels | None:
+        """The two levels of the ranks; None on one node, without shared memory, or if no node has several ranks.
+
+        The first use is collective.
+        """
 
     def count_reducer(self) -> int:
         """Count one more reducer on this communicator and return their number; local."""

@@ -6,6 +6,7 @@ from ..errors import InvalidArgument, NonFiniteGradient
 from ..schemes.interfaces import Memory, StepContext
 from ..schemes.values import Compensated, Exchanged, Mean, Sent
 from ..types import Array
+from .levels import OneLevel
 
 
 class LocalSteps:
@@ -33,21 +34,23 @@ class LocalSteps:
             raise InvalidArgument("arrays cannot go dense where a scheme sends nothing in some steps; expected "
                                   "dense=none and no density of 1, or between=gradient")
 
-    def leave_out(self, us: list[Compensated], flat: list[Array], ctx: StepContext) -> list[int]:
+    def leave_out(self, us: list[Compensated], vectors: list[Array], levels: OneLevel, ctx: StepContext) -> list[int]:
         """Let gradients that are not finite count as zero; how many elements of each worker's are not."""
-        found = [ctx.overflows(Compensated(None, g)) for g in flat] if self._check_finite else [0] * len(flat)
+        found = [ctx.overflows(Compensated(None, g)) if self._check_finite else 0 for g in vectors]
+        found = levels.anywhere(found)
         for worker, count in enumerate(found):
             if count:
                 us[worker] = self._memories[worker].compensate(ctx.ops.zeros(ctx.n, ctx.dtype), ctx)
         return found
 
-    def defer(self, error: Exception | None, raises: bool) -> bool:
-        """Keep an error for the next agreement, if it is to be raised at all; False if it cannot wait."""
-        if error is not None and not isinstance(error, NonFiniteGradient):
-            return False
+    def can_wait(self, error: Exception | None) -> bool:
+        """True if ``error``, if there is one, is about gradients and may be raised by a later agreement."""
+        return error is None or isinstance(error, NonFiniteGradient)
+
+    def defer(self, error: Exception | None, raises: bool) -> None:
+        """Keep an error about gradients for the next agreement, if it is to be raised at all."""
         if raises:
             self._deferred = self._deferred or error
-        return True
 
     def deferred(self) -> Exception | None:
         """The error that was kept, once."""

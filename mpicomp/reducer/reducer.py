@@ -27,6 +27,7 @@ from ..types import Array
 from . import saved_state
 from .context import context_of
 from .layout import Arrays, Bucket, Output
+from .levels import levels_of
 from .local_steps import nothing_sent
 from .measures import Measures
 from .run_step import Pipeline, Prepared
@@ -109,30 +110,31 @@ class Reducer:
             self._densities = dict(densities or {})
             trace = trace if trace is not None and trace.enabled else None
             self.scheme = Scheme.parse(scheme)
-            compatibility.check_arguments(workers, nonfinite, self._densities, measures, self.scheme.options["layers"],
-                                          str(self.scheme))
+            compatibility.check_arguments(workers, nonfinite, self._densities, measures, str(self.scheme),
+                                          self.scheme.options)
             compatibility.check_clock(self.scheme.chooses, comm.reproducible, str(self.scheme))
             allreduce.check_requested(algorithm)
         except Exception as caught:  # of any class: the other ranks wait for the verdict, here and below
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={densities or {}} "
                    f"measures={measures}", error)
-        self._text, self._place = str(self.scheme), {"rank": comm.rank, "ranks": comm.size}
+        self._text = str(self.scheme)
         number = comm.count_reducer()  # in an agreement, two of one scheme for equal arrays must not be confused
         self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
         compatibility.warn(self._text, self.scheme.warning_texts(), comm.rank)
         self._workers, self._algorithm, self._trace = Workers.of_all(comm, workers), algorithm, trace
-        self._measure_interval = measures
+        self._measure_interval, self._levels = measures, levels_of(comm, self.scheme)
+        self._place = {"rank": comm.rank, "ranks": comm.size, **self._levels.place}
         self._start_anew()
-        self._parts.codec.check_workers(self._workers.total)  # the same on all ranks
+        self._parts.codec.check_workers(self._levels.workers(self._workers).total)  # the same on all ranks
         self._left_out: list[str] = []  # arrays that take no part in a step
         self.step, self.stats = 0, StepStats()
 
     def _start_anew(self, schedule: DensitySchedule | None = None) -> None:
         """Make the parts, which know no arrays yet; but for a ``schedule``, which no refused step changes."""
-        parts = self.scheme.parts(self.workers)
+        parts = self.scheme.parts(self._levels.memories(self.workers))
         self._parts = parts if schedule is None else parts._replace(schedule=schedule)
-        self._pipeline = Pipeline(self._parts, check_finite=self.nonfinite != "allow")
+        self._pipeline = Pipeline(self._parts, self.nonfinite != "allow", self._levels)
         self._measures = Measures(self._measure_interval, self._parts.memories)
         self._laid_out: LaidOut | None = None
         self._blank = True  # no step is done, and no state was loaded
@@ -256,7 +258,11 @@ class Reducer:
         Disagreement
             On every rank, if ranks' states are of different steps, or one lacks what another has.
         """
-        saved_state.agree_on(self.comm, state, self.scheme, self.workers, self._laid_out and self._laid_out.bucket)
+        lengths = None
+        if self._laid_out is not None:
+            bucket, ctx = self._laid_out
+            lengths = {"memory": ctx.n, "dense": bucket.total - bucket.n}
+        saved_state.agree_on(self.comm, state, self.scheme, self.workers, self._levels, lengths)
         run_collectively(self.comm, lambda: self._load(state))
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -300,6 +306,7 @@ class Reducer:
             allreduce.check_home(self._algorithm, bucket.ops.empty(0, bucket.compute))
             ctx = context_of(bucket, self.comm, self._workers, self._parts, options["layers"] == "per-tensor",
                              options["seed"], self._algorithm, self._trace)
+            ctx = self._levels.context(ctx)
             self._pipeline.check(bucket, ctx, self.step)
             laid_out = LaidOut(bucket, ctx)
         except Exception as caught:
@@ -336,20 +343,27 @@ class Reducer:
     def _prepare(self, bucket: Bucket, template: StepContext, grads: Arrays, out: Arrays | None, measured: bool
                  ) -> tuple[Prepared | None, StepContext, Output | None, Exception | None]:
         """All that a rank can do by itself, the context of the step, the memory for its mean, and this rank's error."""
-        left_out = list[Span]()
+        left_out, flat, ctx, output = list[Span](), list[Array](), template, None
+        error: Exception | None = None
         try:
             arrays = self._read(bucket, grads)
             output = None if out is None else bucket.read_out(out)
             if self._left_out:
                 left_out, dense = bucket.spans_of(self._left_out)
-                self._pipeline.set_aside(left_out, dense)
+                self._pipeline.set_aside(self._levels.spans(left_out, template), dense)
             flat = bucket.flatten(arrays, template.scratch)
             target = bucket.target(arrays, flat, output and output.vector)
-            ctx = self._pipeline.exchange.context(template).at_step(self.step, measured, target, left_out)
+            ctx = self._pipeline.exchange.context(template)
+            ctx = self._levels.at_step(ctx, self.step, measured, target, left_out)
+        except Exception as caught:
+            error = caught
+        if self._levels.stopped(error is not None):
+            return None, template, None, error
+        try:
             prepared = self._pipeline.prepare(flat, ctx)
             return prepared, ctx, output, self._pipeline.nonfinite_error(prepared, bucket, ctx)
-        except Exception as error:
-            return None, template, None, error
+        except Exception as caught:
+            return None, template, None, caught
 
     def _read(self, bucket: Bucket, grads: Arrays) -> list[Array]:
         arrays = bucket.read(grads)
@@ -367,7 +381,8 @@ class Reducer:
     def _agree(self, error: Exception | None, bucket: Bucket) -> bool:
         """True if this step counts; the same answer, or the same error, on every rank."""
         local_steps = self._pipeline.local_steps
-        if local_steps.covers(self.step) and local_steps.defer(error, raises=self.nonfinite == "raise"):
+        if local_steps.covers(self.step) and not self._levels.stopped(not local_steps.can_wait(error)):
+            local_steps.defer(error, raises=self.nonfinite == "raise")
             return True
         try:  # patiently if the leader takes milliseconds to select
             self.comm.agree(f"step {self.step} of {self._which} for {self._arrays}", error or local_steps.deferred(),
@@ -394,13 +409,14 @@ class Reducer:
                  skipped: bool) -> None:
         """Statistics and trace of the step just done; then the next step's number."""
         now, mean = self.comm.traffic, result.mean
-        dense = mean.n - ctx.n  # elements that went uncompressed
-        counts = [dense + (ctx.n if sent.indices is None else sent.indices.size) for sent in result.sent]
+        dense = mean.n - bucket.n  # elements that went uncompressed
+        share = bucket.n / max(1, ctx.n)  # 1 unless this rank has a slice
+        counts = [dense + share * (ctx.n if sent.indices is None else sent.indices.size) for sent in result.sent]
         self.stats = StepStats(
             step=self.step,
             bytes_sent=now.bytes_sent - before.bytes_sent, bytes_received=now.bytes_received - before.bytes_received,
             density=sum(counts) / len(counts) / mean.n if mean.n and counts else 0.0,
-            leader=result.leader, payload_bits=result.payload_bits, skipped=skipped, seconds=ctx.timer.seconds,
+            leader=result.leader, payload_bits=share * result.payload_bits, skipped=skipped, seconds=ctx.timer.seconds,
             bytes_shared=now.bytes_shared - before.bytes_shared, chosen=result.chosen, reason=result.reason,
         )
         if self._trace is not None:

@@ -15,6 +15,7 @@ from ..schemes.stateful import Stateful
 from ..schemes.values import Compensated, Exchanged, Mean, Sent, Span
 from ..types import Array
 from .layout import Bucket
+from .levels import OneLevel
 from .local_steps import LocalSteps, nothing_sent
 
 # The result of a step's compressed part, what memories add to it for this rank alone, and the update still to be done.
@@ -50,7 +51,8 @@ class Pipeline:
     remaining elements uncompressed; ``dense`` is what the scheme's memory does with that mean.
     """
 
-    def __init__(self, parts: Parts, check_finite: bool) -> None:
+    def __init__(self, parts: Parts, check_finite: bool, levels: OneLevel | None = None) -> None:
+        self.levels = levels or OneLevel()
         self.memories, self.exchange, self.schedule = parts.memories, parts.exchange, parts.schedule
         self.dense = parts.memories[0].for_dense()
         self.local_steps = LocalSteps(parts.memories, check_finite)
@@ -67,7 +69,7 @@ class Pipeline:
         """Refuse a layout that the scheme cannot have, or the loaded state is not of, before step ``number``."""
         self.local_steps.check(bucket.total - bucket.n)
         for memory in self.memories:
-            memory.check(bucket.n, ctx.dtype)
+            memory.check(ctx.n, ctx.dtype)
         self.dense.check(bucket.total - bucket.n, ctx.dtype, number, ctx.comm.rank)
         if ctx.n:
             self.exchange.check(ctx)
@@ -86,23 +88,26 @@ class Pipeline:
 
     def prepare(self, flat: list[Array], ctx: StepContext) -> Prepared:
         """All that a rank does by itself: compensate and choose."""
-        us = [memory.compensate(g[: ctx.n], ctx) for memory, g in zip(self.memories, flat, strict=True)]
+        vectors, whole = self.levels.vectors(flat, ctx), ctx.all_ranks or ctx
+        us = [memory.compensate(g, ctx) for memory, g in zip(self.memories, vectors, strict=True)]
         if self.local_steps.covers(ctx.number):
-            return Prepared(flat, us, None, self.local_steps.leave_out(us, flat, ctx))
+            found = self.local_steps.leave_out(us, vectors, self.levels, ctx)
+            return Prepared(flat, us, None, self.levels.blamed(found, flat, ctx))
         choice = self.exchange.choose(us, ctx) if ctx.n else None
-        found = choice.nonfinite if choice is not None else [0] * len(flat)
+        found = self.levels.anywhere(choice.nonfinite if choice is not None else [0] * len(us))
         return Prepared(flat, us, choice, [
-            count + (self.dense.overflows(g[ctx.n :], ctx) if g.size > ctx.n else 0)
-            for count, g in zip(found, flat, strict=True)
+            count + (self.dense.overflows(g[whole.n :], whole) if g.size > whole.n else 0)
+            for count, g in zip(self.levels.blamed(found, flat, ctx), flat, strict=True)
         ])
 
     def set_shift(self, flat: list[Array], ctx: StepContext) -> None:
         """Give the memories their workers' shifts, and the mean of all (collective)."""
-        mean = _start_mean([g[: ctx.n] for g in flat], ctx.ops.empty(ctx.n, flat[0].dtype), ctx)()
+        vectors = self.levels.vectors(flat, ctx)
+        mean = _start_mean(vectors, ctx.ops.empty(ctx.n, flat[0].dtype), ctx)()
         # No negative zeros, which averages over several workers would lose; CuPy's own addition loses denormal numbers.
         ctx.ops.add(mean, ctx.ops.zeros(mean.size, mean.dtype))
-        for memory, g in zip(self.memories, flat, strict=True):
-            memory.set_shift(g[: ctx.n].copy(), mean)
+        for memory, g in zip(self.memories, vectors, strict=True):
+            memory.set_shift(g.copy(), mean)
 
     def nonfinite_error(self, prepared: Prepared, bucket: Bucket, ctx: StepContext) -> NonFiniteGradient | None:
         """The error about NaN or infinity in this rank's gradients; None if there are none, or they are allowed."""
@@ -132,10 +137,11 @@ class Pipeline:
             raise
 
     def _run(self, prepared: Prepared, ctx: StepContext) -> Exchanged:
-        flat, total = prepared.flat, prepared.flat[0].size
-        tail = _start_tail(flat, ctx) if total > ctx.n else None  # not in local steps, which allow no dense arrays
-        result, local, update = self._treat(prepared.us, prepared.choice, ctx)
-        dense = tail and self.dense.apply(tail(), ctx)
+        flat, total, whole = prepared.flat, prepared.flat[0].size, ctx.all_ranks or ctx
+        tail = _start_tail(flat, whole) if total > whole.n else None  # not in local steps, which allow no dense arrays
+        result, local, update = self.levels.together(lambda: self._treat(prepared.us, prepared.choice, ctx),
+                                                     self._may_refuse(ctx))
+        dense = tail and self.dense.apply(tail(), whole)
         if dense is not None and not ctx.plain:
             self._refuse_misfits(dense, ctx)
         # Nothing is refused any more.
@@ -144,7 +150,8 @@ class Pipeline:
             self.dense.keep()  # what it gave is copied
         self.schedule.observe(result.mean, ctx)
         self.exchange.observe(ctx)
-        mean = _joined(result.mean, local, dense, total, ctx)
+        mean, local = self.levels.joined(result.mean, local, ctx)
+        mean = _joined(mean, local, dense, total, ctx)
         return result if mean is result.mean else result._replace(mean=mean)
 
     def _treat(self, us: list[Compensated], choice: Choice | None, ctx: StepContext) -> Treated:
@@ -170,9 +177,14 @@ class Pipeline:
         if narrowed:
             result = self._fitting(result, local, ctx)
         update = ctx.timer.pieces("update", self._update(us, result.sent, ctx))
-        if not narrowed:
+        if not self._may_refuse(ctx):
             _finish(update)
         return result, local, update
+
+    def _may_refuse(self, ctx: StepContext) -> bool:
+        """True if the result of a step that all ranks have agreed on may still be refused."""
+        refusable = ctx.codec.may_overflow(ctx.dtype) or (ctx.result is not None and not ctx.plain)
+        return refusable and not self.local_steps.covers(ctx.number)
 
     def _fitting(self, result: Exchanged, local: Array | None, ctx: StepContext) -> Exchanged:
         """The result as far as its dtype, narrower than that of computation, can hold it; refused if that is not all.

@@ -10,12 +10,13 @@ import numpy as np
 from ..comm.interfaces import Communicator
 from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
-from .layout import Bucket
+from .levels import OneLevel
 
 OF_A_RANK = ("memory/", "exchange/start")  # how the names of arrays begin that a rank does not share with others
 
 
-def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> None:
+def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, workers: int, levels: OneLevel,
+             lengths: Mapping[str, int] | None) -> None:
     """Refuse states that are not of this reducer, of one step, or complete on all ranks (collective).
 
     Parameters
@@ -24,8 +25,9 @@ def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, worke
         Of this rank, in the form of ``Reducer.state_dict``.
     workers : int
         On this rank.
-    bucket : Bucket, optional
-        The layout of the arrays, if it is known.
+    levels : OneLevel
+    lengths : mapping, optional
+        Elements of the memories' vectors and of those that go dense, if the layout of the arrays is known.
 
     Raises
     ------
@@ -36,11 +38,11 @@ def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, worke
     """
     common, error = "", None
     try:
-        common = _examined(state, scheme, workers, bucket)
+        common = _examined(state, scheme, workers, levels, lengths or {})
         _check_rank(state, comm.rank, comm.size)
     except Exception as caught:  # the other ranks wait for the verdict
         error = caught
-    comm.agree(common, error)
+    levels.agree(comm, common, error)
 
 
 def of_part(prefix: str, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -48,21 +50,22 @@ def of_part(prefix: str, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {key[len(prefix):]: np.array(value) for key, value in state.items() if key.startswith(prefix)}
 
 
-def check_whole(state: Mapping[str, Any], scheme: Scheme, workers: int) -> None:
+def check_whole(state: Mapping[str, Any], scheme: Scheme, memories: int) -> None:
     """Refuse a state, of any step but the first, without what the scheme's parts list as ``required_state``.
 
     Without its memories a training would go on as if everything were sent. Other state (a warm start, thresholds) may
     be missing on all ranks: it is then found anew.
     """
     (memory,), _, _, exchange, _ = scheme.parts(1)
-    wanted = [f"memory/{worker}/{name}" for worker in range(workers) for name in memory.required_state]
+    wanted = [f"memory/{worker}/{name}" for worker in range(memories) for name in memory.required_state]
     wanted += [f"exchange/{name}" for name in exchange.required_state]
     if int(state["step"]) and (absent := [name for name in wanted if name not in state]):
         raise InvalidArgument(f"the state of step {int(state['step'])} of {scheme} must have its error memories, it "
                               f"lacks {', '.join(absent)}: take a state that is whole, or begin anew without one")
 
 
-def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bucket | None) -> str:
+def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, levels: OneLevel, lengths: Mapping[str, int]
+              ) -> str:
     """Description of what all ranks' states must have in common."""
     if absent := [key for key in ("scheme", "workers", "step", "rank", "ranks") if key not in state]:
         raise InvalidArgument(f"the state must be of a Reducer's state_dict, it lacks {', '.join(absent)}")
@@ -70,12 +73,31 @@ def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, bucket: Bu
         raise InvalidArgument(f"the state must have scheme={scheme}, got {state['scheme']}")
     if state["workers"] != workers:
         raise InvalidArgument(f"the state must have workers={workers}, got {state['workers']}")
-    check_whole(state, scheme, workers)
-    for kind, n in (("memory", bucket.n), ("dense", bucket.total - bucket.n)) if bucket is not None else ():
+    _check_slice(state, levels)
+    memories = levels.memories(workers)
+    check_whole(state, scheme, memories)
+    for kind, n in lengths.items():
         got = {np.size(value) for name, value in state.items() if name.startswith(f"{kind}/")}
         if got - {n}:
             raise InvalidArgument(f"the state's {kind} vectors must have {n} elements, got {got}")
-    return f"a state of step {int(state['step'])} of {scheme}, with {', '.join(_arrays(state, workers)) or 'no arrays'}"
+    arrays = ", ".join(_arrays(state, memories)) or "no arrays"
+    return f"a state of step {int(state['step'])} of {scheme}, with {arrays}"
+
+
+def _check_slice(state: Mapping[str, Any], levels: OneLevel) -> None:
+    """Refuse the arrays of another slice, or of whole vectors instead of a slice: nodes and their ranks differ."""
+    names = ("node", "nodes", "slice", "slices")
+    saved = {name: state[name] for name in names if name in state}
+    if saved != levels.place and any("/" in name for name in state):
+        raise InvalidArgument(f"with nodes=yes the state must be of {_slice_text(levels.place)}, got that of "
+                              f"{_slice_text(saved)}: resume with the nodes and the ranks per node that saved it")
+
+
+def _slice_text(place: Mapping[str, int]) -> str:
+    """A description of what a rank keeps."""
+    if not place:
+        return "whole vectors"
+    return "slice {slice} of {slices} on node {node} of {nodes}".format_map(place)
 
 
 def _check_rank(state: Mapping[str, Any], rank: int, ranks: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..errors import InvalidArgument, SchemeWarning
 from .interfaces import AnyExchange, Codec, Parts, Selector
@@ -91,8 +92,21 @@ def check_clock(chooses: bool, reproducible: bool, scheme: str) -> None:
                               "reports, or a communicator without")
 
 
-def check_arguments(workers: int, nonfinite: str, densities: dict[str, float], measures: int, layers: str,
-                    scheme: str) -> None:
+def check_nodes(options: Mapping[str, Any], chooses: bool) -> None:
+    """Refuse options that are about a worker's whole vector with nodes=yes, where a rank has a slice of it."""
+    if options["nodes"] == "yes":
+        if chooses:
+            raise InvalidArgument("nodes=yes does not work with auto, whose choice all ranks share: take the scheme "
+                                  "that stats.chosen reports, with nodes=yes")
+        if options.get("k") is not None:
+            raise InvalidArgument(f"nodes=yes needs a density, got k={options['k']}: a rank selects in a slice")
+        if options.get("clip"):
+            raise InvalidArgument(f"nodes=yes does not work with clip={options['clip']:g}, which needs the norm of a "
+                                  "worker's whole gradient: clip gradients before they are reduced")
+
+
+def check_arguments(workers: int, nonfinite: str, densities: dict[str, float], measures: int, scheme: str,
+                    options: Mapping[str, Any]) -> None:
     """Refuse arguments of a Reducer that are out of range."""
     if workers < 1:
         raise InvalidArgument(f"workers must be at least 1 on every rank, got {workers}")
@@ -100,7 +114,9 @@ def check_arguments(workers: int, nonfinite: str, densities: dict[str, float], m
         raise InvalidArgument(f"nonfinite must be one of {', '.join(NONFINITE)}, got {nonfinite!r}")
     if measures < 0:
         raise InvalidArgument(f"measures must be 0 (never) or a number of steps, got {measures}")
-    if densities and layers != "per-tensor":
+    if measures and options["nodes"] == "yes":
+        raise InvalidArgument(f"measures of whole vectors need nodes=no, got {scheme}")
+    if densities and options["layers"] != "per-tensor":
         raise InvalidArgument(f"densities of single arrays need layers=per-tensor, got {scheme}")
     for name, density in densities.items():
         if not 0 < density <= 1:

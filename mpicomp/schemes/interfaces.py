@@ -53,6 +53,8 @@ class StepContext:
         Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
     left_out : sequence of (int, int)
         Spans of the vector that take no part in the step.
+    all_ranks : StepContext or None
+        That of all ranks and whole vectors, if this one is of a slice of the nodes' means.
     """
 
     comm: Communicator
@@ -80,14 +82,15 @@ class StepContext:
     remembers: bool = True
     target: Array | None = None
     left_out: Sequence[Span] = ()
+    all_ranks: StepContext | None = None
     once: Once = field(default_factory=Once)  # results of this step that elements do not change
 
-    def at_step(self, number: int, measured: bool = False, target: Array | None = None, left_out: Sequence[Span] = ()
-                ) -> StepContext:
+    def at_step(self, number: int, measured: bool = False, target: Array | None = None, left_out: Sequence[Span] = (),
+                all_ranks: StepContext | None = None) -> StepContext:
         """The context of step ``number``; a ``measured`` one reads what was sent."""
         context = object.__new__(StepContext)  # a tenth of the time of dataclasses.replace
         context.__dict__.update(self.__dict__, number=number, remembers=self.remembers or measured, target=target,
-                                left_out=left_out, once=Once())
+                                left_out=left_out, all_ranks=all_ranks, once=Once())
         return context
 
     def using(self, selector: Selector, codec: Codec, remembers: bool, plain: bool) -> StepContext:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 from .codecs import CODECS
-from .compatibility import check_candidate, check_candidates, check_fit, check_threshold, warning_texts
+from .compatibility import check_candidate, check_candidates, check_fit, check_nodes, check_threshold, warning_texts
 from .exchanges import EXCHANGES
 from .interfaces import AnyExchange, Candidate, Codec, DensitySchedule, Memory, Part, Parts, Selector
 from .memories import MEMORIES
@@ -136,6 +136,8 @@ COMMON = (
            choices=("whole", "per-tensor")),
     Option("dense", str, "none", "arrays that go uncompressed: by place, dimension, name (norm, bn, bias)",
            words=DENSE_RULES),
+    Option("nodes", str, "no", "compress slices of the nodes' means instead of every rank's vector",
+           choices=("no", "yes")),
     Option("seed", int, 0, "of the random numbers of stochastic parts", low=0),
 )
 
@@ -172,6 +174,7 @@ class Scheme:
         object.__setattr__(self, "given", {name: self.options[name] for name in self.given})
         check_fit(classes.selector, classes.codec, classes.exchange)
         check_threshold(classes.codec, classes.selector, self.options.get("lam"))
+        check_nodes(self.options, self.chooses)
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows
 
     @classmethod

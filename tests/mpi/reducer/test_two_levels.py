@@ -1,0 +1,161 @@
+"""Schemes with ``nodes=yes`` on nodes made of neighbouring ranks of this one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scheme_sets import each, memory_of, small
+
+import mpicomp
+from mpicomp import Comm, schemes
+from mpicomp.errors import InvalidArgument, NonFiniteGradient
+from mpicomp.reducer.levels import SLICE_SEED
+
+SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
+SHAPES = {"w": (14, 5), "none": (0,), "b": (1,), "kernel": (3, 2, 2, 2), "v": (31,)}
+N = 333
+
+
+def on_nodes(text: str) -> str:
+    return f"{text}{',' if ':' in text else ':'}nodes=yes"
+
+
+ALL = [small(name, SMALL) for name in schemes.names()]
+
+
+@pytest.fixture(params=[2, 3], ids=["two", "three"])
+def nodes(request, world, monkeypatch):
+    """Nodes of two or three ranks; the last may have fewer."""
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", str(request.param))
+    monkeypatch.setenv("MPICOMP_CHECK", "1")
+    comm = Comm(world)
+    yield comm
+    comm.Free()
+
+
+def per_node(comm: Comm) -> int:
+    return comm._engine.link.settings.node_limit
+
+
+def vector(seed, rank, step, n=N, dtype=np.float32):
+    """Multiples of 1/64: sums of a node's ranks are exact."""
+    return (np.random.default_rng([seed, rank, step]).integers(-640, 641, n) / 64).astype(dtype)
+
+
+def gradients(seed, rank, step, workers=1, dtype=np.float32):
+    rows = (workers,) if workers > 1 else ()
+    rng = np.random.default_rng([seed, rank, step])
+    return {name: rng.standard_normal(rows + shape).astype(dtype) for name, shape in SHAPES.items()}
+
+
+def node_sums(comm, seed, step):
+    """The share of each node in the mean: its sum, times nodes over ranks."""
+    each_node = [range(first, min(first + per_node(comm), comm.size)) for first in range(0, comm.size, per_node(comm))]
+    factor = len(each_node) / comm.size
+    sums = [sum(vector(seed, rank, step) for rank in ranks) for ranks in each_node]
+    return [total * np.float32(factor) if factor != 1 else total for total in sums]
+
+
+@pytest.mark.parametrize("text", each(ALL))
+def test_nodes_are_the_workers(nodes, world, seed, text):
+    """Slice by slice the same bits as the scheme with one rank per node, on the nodes' means."""
+    levels, reducer = nodes.levels, mpicomp.Reducer(nodes, on_nodes(text))
+    if levels is None:
+        other = mpicomp.Reducer(nodes, text)
+        for step in range(4):
+            own = vector(seed, nodes.rank, step)
+            assert reducer.reduce(own).tobytes() == other.reduce(own).tobytes()
+        return
+    own = levels.slice_of(np.empty(N, np.float32))
+    alone = Comm(world.Split(levels.place, world.rank))
+    scheme = mpicomp.Scheme.parse(text)
+    scheme = scheme.replace(seed=scheme.options["seed"] + SLICE_SEED * levels.place)
+    oracle = mpicomp.Reducer(alone, scheme)
+    for step in range(4):
+        got = reducer.reduce(vector(seed, nodes.rank, step))
+        if levels.place < levels.slices:
+            want = oracle.reduce(node_sums(nodes, seed, step)[levels.across.rank][own])
+            assert got[own].tobytes() == want.tobytes()
+        if not scheme.diverges:
+            assert world.bcast(got.tobytes()) == got.tobytes()
+    alone.Free()
+
+
+def residual_of(nodes, reducer, size):
+    """Sum of all ranks' error memories, each at its place."""
+    kept = np.zeros(size)
+    own = slice(0, size) if nodes.levels is None else nodes.levels.slice_of(np.empty(size, np.float32))
+    kept[own] = reducer.state_dict()["memory/0/residual"]
+    nodes.allreduce_in_place(kept)
+    return kept
+
+
+@pytest.mark.parametrize("text", ["topk:density=0.1", "scalecom:chunk=7", "randomk:density=0.1", "gtopk:density=0.1"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sent_and_kept_is_what_came_in(nodes, seed, text, workers):
+    reducer = mpicomp.Reducer(nodes, on_nodes(text), workers=workers)
+    count = nodes.size * workers if nodes.levels is None else nodes.levels.nodes
+    came_in, sent = np.zeros(N), np.zeros(N)
+    for step in range(5):
+        grad = np.stack([vector(seed, nodes.rank * workers + i, step) for i in range(workers)])
+        sent += reducer.reduce(grad if workers > 1 else grad[0])
+        came_in += grad.sum(0)
+    nodes.allreduce_in_place(came_in)
+    if nodes.levels is not None or workers == 1:
+        kept = residual_of(nodes, reducer, N)
+        np.testing.assert_allclose(sent + kept / count, came_in / nodes.size / workers, atol=1e-4)
+
+
+@pytest.mark.parametrize("text", each(ALL))
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_arrays_of_any_shape(nodes, world, seed, text, dtype):
+    """Dense arrays beside compressed ones, several workers, a state saved and loaded, all ranks with the same bits."""
+    text = on_nodes(text)
+    if not memory_of(text).local_steps:
+        text += ",dense=last"
+    straight, first = (mpicomp.Reducer(nodes, text, workers=2) for _ in range(2))
+    for step in range(4):
+        grads = gradients(seed, nodes.rank, step, 2, dtype)
+        out = {name: np.empty(shape, dtype) for name, shape in SHAPES.items()}
+        means = [straight.reduce(grads), first.reduce(grads, out)]
+        for name, value in means[0].items():
+            assert value.shape == SHAPES[name] and value.dtype == dtype and np.isfinite(value).all()
+            assert value.tobytes() == means[1][name].tobytes()
+            if not straight.scheme.diverges:
+                assert world.bcast(value.tobytes()) == value.tobytes()
+        if step == 1:
+            state, first = first.state_dict(), mpicomp.Reducer(nodes, text, workers=2)
+            first.load_state_dict(state)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 17, 127])
+@pytest.mark.parametrize("text", each(ALL))
+def test_any_length(nodes, seed, text, n):
+    """Also of fewer elements than the nodes have slices."""
+    reducer = mpicomp.Reducer(nodes, on_nodes(text))
+    for step in range(2):
+        assert reducer.reduce(vector(seed, nodes.rank, step, n)).shape == (n,)
+    second = mpicomp.Reducer(nodes, on_nodes(text))
+    second.load_state_dict(reducer.state_dict())
+    own = vector(seed, nodes.rank, 2, n)
+    assert second.reduce(own).tobytes() == reducer.reduce(own).tobytes()
+
+
+@pytest.mark.parametrize("text", ["topk:density=0.1", "half", "dense", "powersgd"])
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_nan_of_one_rank_is_that_ranks_error(nodes, seed, text, policy):
+    last, reducer = nodes.size - 1, mpicomp.Reducer(nodes, on_nodes(text), nonfinite=policy)
+    reducer.reduce(vector(seed, nodes.rank, 0))
+    before = reducer.state_dict()
+    for place in (0, N // 2, N - 1):
+        bad = vector(seed, nodes.rank, 1)
+        if nodes.rank == last:
+            bad[place] = np.nan
+        if policy == "raise":
+            with pytest.raises(NonFiniteGradient, match=rf"^rank {last}: gradient\[{place}\] is nan"):
+                reducer.reduce(bad)
+        else:
+            assert not reducer.reduce(bad).any() and reducer.stats.skipped
+        after = reducer.state_dict()
+        assert all(np.array_equal(after[name], before[name]) for name in before if name.startswith("memory/"))
+    reducer.reduce(vector(seed, nodes.rank, 2))
