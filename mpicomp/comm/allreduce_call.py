@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import allreduce
-from ..allreduce.choice import schedule
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.device import Device, device_of, ready
 from ..types import Array, dtype_name
@@ -16,7 +15,7 @@ from .transport import MPI_OPS, is_in_place, numpy_dtype, op_name, raw_bytes
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ..allreduce.interfaces import Link
+    from .reduction import Reduction
 
 AVG: Final = "avg"  # op: the sum divided by the number of ranks
 
@@ -29,11 +28,11 @@ class Call(NamedTuple):
     op: str  # name of MPI's operation, or AVG
     algorithm: str  # as requested
 
-    def schedule(self, default: str, link: Link) -> str:
-        """Return the name of the schedule that runs."""
+    def schedule(self, default: str, reduction: Reduction) -> str:
+        """Return the name of the schedule that runs; the first use of a device is collective."""
         if self.target is None:
             return "native"
-        return schedule(self.target, self.op, default if self.algorithm == "auto" else self.algorithm, link)
+        return reduction.schedule(self.target, self.op, default if self.algorithm == "auto" else self.algorithm)
 
     def key(self) -> tuple[object, ...]:
         """Return the facts of ``signature``, for less time."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import numpy as np
 
 from .. import allreduce
-from ..allreduce.choice import schedule
 from ..errors import BufferRefused, InvalidArgument
 from ..ops import ops_for
-from ..ops.device import Device, device_of
+from ..ops.device import Device, at_home, device_of
 from ..ops.node_shared import plain_nbytes
 from ..types import Array
 from . import nccl
@@ -83,7 +83,7 @@ class Verbs(HasEngine):
         engine.checks.verify(lambda: ", ".join([
             f"all-reduce of {target.array.size} elements {target.name}, op={op}, algorithm={algorithm}",
             *place(target.device)]))
-        chosen = schedule(target, op, engine.default if algorithm == "auto" else algorithm, engine.link)
+        chosen = engine.reduction.schedule(target, op, engine.default if algorithm == "auto" else algorithm)
         engine.reduction.run(source, target, op, chosen, factor)
 
     def wait_for(self, request: Request) -> None:
@@ -123,8 +123,12 @@ class Verbs(HasEngine):
         device = device_of(x)
         engine.checks.verify(lambda: ", ".join([f"broadcast of {x.size} elements {x.dtype} from rank {root}",
                                                 *place(device)]))
+        library = None if device is None or not flat.size else engine.reduction.nccl.of_auto(flat)
         with link.break_on_error:
-            if device is None or link.takes_devices or link.size == 1:
+            if library is not None:
+                sent = library.broadcast(flat, root)
+                link.count_modelled(sent, 0 if link.rank == root else flat.nbytes)
+            elif device is None or link.takes_devices or link.size == 1:
                 broadcast(link, flat, root)
             else:
                 here = link.rank == root
@@ -144,14 +148,22 @@ class Verbs(HasEngine):
         """
         engine = self._engine
         link, flat, device = engine.link, check_flat(x, "x"), device_of(x)
-        engine.checks.verify(lambda: f"gather_to_all of elements {x.dtype}, counts={counts}")
+        engine.checks.verify(lambda: ", ".join([f"gather_to_all of elements {x.dtype}, counts={counts}",
+                                                *place(device)]))
         counts = counts or link.gather_lengths(flat.size)
-        stage = staging_of(engine, device)
-        mine = flat if stage is None else stage.to_host(flat)
-        gathered = ops_for(mine).empty(sum(counts), mine.dtype)
-        with link.break_on_error:
-            gather_to_all(link, mine.view(np.uint8), gathered.view(np.uint8), [n * mine.itemsize for n in counts])
-        return gathered if stage is None else stage.on_device(gathered, flat), counts
+        nbytes = [n * flat.itemsize for n in counts]
+        library = None if device is None or not sum(counts) else engine.reduction.nccl.of_auto(flat)
+        with link.break_on_error, at_home(flat):
+            stage = None if library is not None else staging_of(engine, device)
+            if stage is not None:
+                return stage.gathered(flat, counts, link.rank, partial(all_gather, link, nbytes)), counts
+            gathered = ops_for(flat).empty(sum(counts), flat.dtype)
+            if library is None:
+                gather_to_all(link, flat.view(np.uint8), gathered.view(np.uint8), nbytes)
+            else:
+                sent = library.gather(flat.view(np.uint8), gathered.view(np.uint8), nbytes)
+                link.count_modelled(sent, sum(nbytes) - flat.nbytes)
+        return gathered, counts
 
     @logged
     def lengths_of_all(self, length: int) -> list[int]:
@@ -180,10 +192,7 @@ class Verbs(HasEngine):
         like : array
             What is received is on its device.
         """
-        engine = self._engine
-        if engine.log is not None:
-            engine.log.may_be_uneven()
-        return Messages(engine.link, staging_of(engine, device_of(like)), outgoing, incoming, like)
+        return self._start_messages(outgoing, incoming, like)
 
     @logged
     def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
@@ -194,29 +203,40 @@ class Verbs(HasEngine):
         -------
         dict of rank -> uint8 array
         """
-        engine = self._engine
-        if engine.log is not None:
-            engine.log.may_be_uneven()
-        messages = Messages(engine.link, staging_of(engine, device_of(like)), outgoing, incoming, like)
+        messages = self._start_messages(outgoing, incoming, like)
         messages.Wait()
         return messages.received
 
+    def _start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> Messages:
+        engine = self._engine
+        link, device = engine.link, device_of(like)
+        if engine.log is not None:
+            engine.log.may_be_uneven()
+        outward = {rank: check_flat(x, "x").view(np.uint8) for rank, x in outgoing.items() if x.size}
+        library = None if device is None else engine.reduction.nccl.of_auto(like, known=True)
+        stage = None if library is not None else staging_of(engine, device)
+        with link.break_on_error, at_home(like):
+            if stage is not None:
+                return Messages(link, stage.exchanged(outward, incoming, like, partial(send_all, link)))
+            received = {rank: ops_for(like).empty(nbytes, np.uint8) for rank, nbytes in incoming.items()}
+            if library is None:
+                return Messages(link, received, start_all(link, outward, received))
+            library.exchange(outward, received)
+            link.count_modelled(sum(x.nbytes for x in outward.values()), sum(incoming.values()))
+        return Messages(link, received)
+
 
 class Messages:
-    """Messages to and from some ranks, which start with the object; see `Verbs.start_messages`."""
+    """Messages to and from some ranks that were started: see `Verbs.start_messages`.
 
-    def __init__(self, link: MpiLink, stage: Stage | None, outgoing: Mapping[int, Array],
-                 incoming: Mapping[int, int], like: Array) -> None:
-        self._link, self._stage, self._like = link, stage, like
-        outward = {rank: check_flat(x, "x").view(np.uint8) for rank, x in outgoing.items() if x.size}
-        if stage is not None:
-            outward = {rank: stage.to_host(x) for rank, x in outward.items()}
-        empty = np.empty if stage is not None else ops_for(like).empty
-        self._incoming = {rank: empty(nbytes, np.uint8) for rank, nbytes in incoming.items()}
-        with link.break_on_error:
-            started = [link.irecv(x, rank) for rank, x in self._incoming.items()]
-            started += [link.isend(x, rank) for rank, x in outward.items()]
-        self._requests = [one for request in started for one in requests_of(request)]
+    Attributes
+    ----------
+    received : dict of rank -> uint8 array
+        Valid once all messages are complete.
+    """
+
+    def __init__(self, link: MpiLink, received: dict[int, Array], requests: Sequence[Request] = ()) -> None:
+        self._link, self.received, self._requests = link, received, requests
 
     def Wait(self) -> bool:
         """Wait until all messages are complete."""
@@ -229,13 +249,23 @@ class Messages:
         """Return True if all messages are complete."""
         return all(request.Test() for request in self._requests)
 
-    @property
-    def received(self) -> dict[int, Array]:
-        """What was received, by rank, on the device of ``like``."""
-        stage = self._stage
-        if stage is None:
-            return self._incoming
-        return {rank: stage.on_device(x, self._like.view(np.uint8)) for rank, x in self._incoming.items()}
+
+def all_gather(link: MpiLink, counts: list[int], mine: Array, whole: Array) -> None:
+    """Gather bytes in host memory."""
+    gather_to_all(link, mine, whole, counts)
+
+
+def start_all(link: MpiLink, outgoing: Mapping[int, Array], incoming: Mapping[int, Array]) -> list[Request]:
+    """Start to send arrays to ranks and to receive from ranks, all at once."""
+    started = [link.irecv(x, rank) for rank, x in incoming.items() if x.size]
+    started += [link.isend(x, rank) for rank, x in outgoing.items()]
+    return [one for request in started for one in requests_of(request)]
+
+
+def send_all(link: MpiLink, outgoing: Mapping[int, Array], incoming: Mapping[int, Array]) -> None:
+    """Send arrays to ranks and receive from ranks, all at once."""
+    for request in start_all(link, outgoing, incoming):
+        link.wait(request)
 
 
 def staging_of(engine: Engine, device: Device | None) -> Stage | None:

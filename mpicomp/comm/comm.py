@@ -219,7 +219,7 @@ class Comm(BoundedCollectives):
 
     def _run(self, engine: Engine, call: Call, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str) -> None:
         source, target, link = call.source, call.target, engine.link
-        schedule = call.schedule(engine.default, link)
+        schedule = call.schedule(engine.default, engine.reduction)
         if schedule == "native":
             link.check()
         if target is None:
@@ -236,7 +236,7 @@ class Comm(BoundedCollectives):
     def _record(self, engine: Engine, recorder: Recorder, call: Call, start: int, used: Traffic) -> None:
         array, dtype = (call.target.array, call.target.name) if call.target else (np.empty(0), "")
         recorder.event(
-            "collective", start, algo=call.schedule(engine.default, engine.link), op=call.op, dtype=dtype,
+            "collective", start, algo=call.schedule(engine.default, engine.reduction), op=call.op, dtype=dtype,
             nelem=array.size, nbytes_dense=array.nbytes,
             nbytes_sent=used.bytes_sent, nbytes_recv=used.bytes_received,
         )  # fmt: skip

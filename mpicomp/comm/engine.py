@@ -89,7 +89,11 @@ class Engine:
         return self.link.traffic(self.plain.bytes_sent)
 
     def add_helper(self, twin: Twin, engine: Engine) -> Helper:
-        """Begin to run all-reduces in flight on ``twin``, whose private side is ``engine``; collective."""
+        """Begin to run all-reduces in flight on ``twin``, whose private side is ``engine``; collective.
+
+        They leave NCCL out: its calls on two communicators at once, in another order on another rank, may block a GPU.
+        """
+        engine.reduction.nccl.preferred = False
         self.helper = Helper(twin, engine.settings, engine.link.count_native, threads_allowed(self.link.comm))
         return self.helper
 

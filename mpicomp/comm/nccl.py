@@ -1,8 +1,10 @@
-"""NVIDIA's NCCL as a dense schedule for arrays in CUDA memory, through CuPy; with a communicator of its own.
+"""NVIDIA's NCCL for arrays in CUDA memory, through CuPy: all-reduce, broadcast, all-gather and messages.
 
-Schedule      NCCL's own choice (rings, trees, NVLink SHARP); queued on CuPy's current stream, then waits for it.
-Cost          Counted as 2(p-1)/p n bytes per rank, the least that any schedule can send.
-Restrictions  Every rank has CuPy with NCCL and a GPU of its own; sums, products, minima and maxima of the types below.
+Schedule      NCCL's own choice (rings, trees, NVLink SHARP); queued on CuPy's current stream, without a wait.
+Cost          Counted as 2(p-1)/p n bytes per rank for an all-reduce, the least that any schedule can send; the other
+              calls as a chain and a ring send.
+Restrictions  Every rank has CuPy with NCCL and a GPU of its own, and all change to another GPU in the same call; sums,
+              products, minima and maxima of the types below.
 Reference     NVIDIA Collective Communications Library, user guide, ``ncclAllReduce``.
 """
 
@@ -10,10 +12,15 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BufferRefused, InvalidArgument, MissingExtra
+from ..errors import BufferRefused, InvalidArgument
+from ..ops.device import at_home
 from ..ops.gpu.cuda_runtime import addresses, nccl, xp
+from ..types import Array
 from .buffers import Vector
 
 if TYPE_CHECKING:
@@ -25,6 +32,8 @@ TYPES = {
     name: f"NCCL_{name.upper()}"
     for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
 }
+# Those that `auto` leaves to NCCL. It adds half precision in float32, and the overflow of short integers is MPI's.
+BY_ITSELF = ("int32", "uint32", "int64", "uint64", "float32", "float64")
 
 
 def check_vector(target: Vector | None, op: str) -> None:
@@ -38,12 +47,14 @@ def check_vector(target: Vector | None, op: str) -> None:
 
 
 class Nccl:
-    """NCCL's communicator of the ranks of ``comm`` (collective).
+    """NCCL's communicator of the ranks of ``comm``, for the current device (collective).
+
+    Calls are queued on CuPy's current stream: later work there sees the results. All ranks make them in one order.
 
     Raises
     ------
     InvalidArgument
-        On every rank: CuPy or NCCL is missing on one, or two ranks have the same GPU.
+        On every rank: CuPy or NCCL is missing on one, two ranks have the same GPU, or NCCL fails on one.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -51,15 +62,128 @@ class Nccl:
         problem = why_not(comm.allgather(mine))
         if problem is not None:
             raise InvalidArgument(problem)
-        unique = comm.bcast(library.get_unique_id() if comm.Get_rank() == 0 else None)
-        self._library, self._communicator = library, library.NcclCommunicator(comm.Get_size(), unique, comm.Get_rank())
+        self.rank, self.size, self._library = comm.Get_rank(), comm.Get_size(), library
+        unique = agreed(comm, lambda: library.get_unique_id() if self.rank == 0 else None)
+        unique = comm.bcast(unique)
+        self._communicator = agreed(comm, lambda: library.NcclCommunicator(self.size, unique, self.rank))
 
-    def allreduce(self, vector: Vector, op: str) -> None:
-        """Reduce a vector in place and wait for the result."""
-        stream, (address,) = xp().cuda.get_current_stream(), addresses([vector.array])
-        kind, how = getattr(self._library, TYPES[vector.name]), getattr(self._library, OPS[op])
-        self._communicator.allReduce(address, address, vector.array.size, kind, how, stream.ptr)
-        stream.synchronize()
+    def allreduce(self, source: Array, target: Vector, op: str) -> None:
+        """Reduce the array ``source``, which may be that of the ``target``, into the target."""
+        begin, end = addresses([source, target.array])
+        kind, how = getattr(self._library, TYPES[target.name]), getattr(self._library, OPS[op])
+        self._communicator.allReduce(begin, end, target.array.size, kind, how, _stream())
+
+    def broadcast(self, x: Array, root: int) -> int:
+        """Copy the bytes ``x`` of rank ``root`` to all; return the bytes that this rank of a chain sends."""
+        (address,) = addresses([x])
+        self._communicator.broadcast(address, address, x.size, self._library.NCCL_UINT8, root, _stream())
+        return 0 if (self.rank + 1) % self.size == root else x.nbytes
+
+    def gather(self, x: Array, flat: Array, counts: list[int]) -> int:
+        """Concatenate the bytes ``x`` of all ranks in ``flat``; return the bytes that this rank of a ring sends."""
+        stream, kind = _stream(), self._library.NCCL_UINT8
+        begin, end = addresses([x, flat])
+        if len(set(counts)) == 1:
+            self._communicator.allGather(begin, end, counts[0], kind, stream)
+        else:
+            with self._group():
+                for rank, (count, displ) in enumerate(zip(counts, [0, *accumulate(counts)], strict=False)):
+                    if count:
+                        source = begin if rank == self.rank else end + displ
+                        self._communicator.broadcast(source, end + displ, count, kind, rank, stream)
+        return sum(counts) - counts[(self.rank + 1) % self.size]
+
+    def exchange(self, outgoing: Mapping[int, Array], incoming: Mapping[int, Array]) -> None:
+        """Send bytes to ranks and receive from ranks, all at once."""
+        stream, kind = _stream(), self._library.NCCL_UINT8
+        with self._group():
+            for call, arrays in ((self._communicator.recv, incoming), (self._communicator.send, outgoing)):
+                for rank, array in arrays.items():
+                    if array.size:
+                        call(addresses([array])[0], array.size, kind, rank, stream)
+
+    @contextmanager
+    def _group(self) -> Iterator[None]:
+        """Within the block, queue calls that NCCL runs at once."""
+        self._library.groupStart()
+        try:
+            yield
+        finally:
+            self._library.groupEnd()
+
+
+class Communicators:
+    """NCCL's communicators of a link, one per device of this rank.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    preferred : bool
+        ``auto`` takes NCCL if all ranks can; the same on all ranks.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, preferred: bool) -> None:
+        self.preferred = preferred and comm.Get_size() > 1
+        self._comm = comm
+        self._made: dict[int, Nccl] = {}
+
+    def of(self, array: Array) -> Nccl:
+        """Return the communicator for the device of ``array``; the first use of a device is collective."""
+        with at_home(array):
+            found = self._made.get(_device())
+            if found is None:
+                found = Nccl(self._comm)
+                self._made[_device()] = found
+        return found
+
+    def of_auto(self, array: Array, known: bool = False) -> Nccl | None:
+        """Return the communicator that ``auto`` uses for ``array``, None if there is none; collective as ``of``.
+
+        ``known`` returns one that an earlier call has made, and is not collective.
+        """
+        if not self.preferred:
+            return None
+        if known:
+            with at_home(array):
+                return self._made.get(_device())
+        try:
+            return self.of(array)
+        except InvalidArgument:  # on every rank, so that none asks again
+            self.preferred = False
+            return None
+
+    def takes(self, target: Vector, op: str) -> bool:
+        """Return True if ``auto`` reduces ``target`` by NCCL; collective as ``of`` for device arrays."""
+        covered = target.device is not None and not target.kind and target.name in BY_ITSELF and op in OPS
+        return covered and target.array.size > 0 and self.of_auto(target.array) is not None
+
+
+def agreed(comm: MPI.Intracomm, work: Callable[[], Any]) -> Any:
+    """Return the result of this rank's ``work``; if a rank fails, raise InvalidArgument on all (collective)."""
+    result, problem = None, None
+    try:
+        result = work()
+    except Exception as error:  # NCCL's own class; the other ranks wait for the verdict below
+        problem = f"{type(error).__name__}: {error}"
+    for rank, one in enumerate(comm.allgather(problem)):
+        if one is not None:
+            raise InvalidArgument(f"algorithm='nccl' is not possible: rank {rank}: {one}")
+    return result
+
+
+def _stream() -> int:
+    """Return the current device's current stream, as CUDA numbers it."""
+    number: int = xp().cuda.get_current_stream().ptr
+    return number
+
+
+def _device() -> int:
+    """Return the number of the current device; -1 without CuPy or a GPU, of which `Nccl` informs all ranks."""
+    try:
+        number: int = xp().cuda.runtime.getDevice()
+    except Exception:
+        return -1
+    return number
 
 
 def _library() -> tuple[Any, dict[str, str]]:
@@ -69,7 +193,7 @@ def _library() -> tuple[Any, dict[str, str]]:
         if not getattr(library, "available", False):
             return None, {"missing": "CuPy here finds no NCCL (pip install nvidia-nccl-cu12, or -cu13)"}
         own = cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.runtime.getDevice())
-    except MissingExtra as error:
+    except Exception as error:  # no CuPy, no GPU, an NCCL that does not load: the other ranks wait for the reason
         return None, {"missing": str(error)}
     return library, {"gpu": f"{socket.gethostname()} {own}"}
 

@@ -7,6 +7,7 @@ from functools import partial
 import numpy.typing as npt
 
 from .. import allreduce
+from ..allreduce.choice import schedule
 from ..allreduce.interfaces import Scratch
 from ..errors import BufferRefused
 from ..ops import ops_for
@@ -15,7 +16,7 @@ from ..ops.protocol import Ops
 from ..types import Array
 from . import nccl
 from .buffers import Vector
-from .staging import Stage
+from .staging import Stage, piece_bytes
 from .transport import MpiLink
 
 
@@ -24,9 +25,16 @@ class Reduction:
 
     def __init__(self, link: MpiLink) -> None:
         self._link = link
-        self._nccl: nccl.Nccl | None = None
+        self.nccl = nccl.Communicators(link.comm, link.settings.prefers_nccl)
         self._stages: dict[int, Stage] = {}
         self.scratch: dict[tuple[object, str, str], Array] = {}  # by operations, dtype and slot
+
+    def schedule(self, target: Vector, op: str, algorithm: str) -> str:
+        """Return the schedule that runs for the requested ``algorithm``; the first use of a device is collective."""
+        link = self._link
+        if algorithm == "auto" and not link.reproducible and self.nccl.takes(target, op):
+            return nccl.NAME
+        return schedule(target, op, algorithm, link)
 
     def run(self, source: Vector | None, target: Vector, op: str, algorithm: str, factor: float = 1.0) -> None:
         """Reduce ``source`` into ``target``, or ``target`` in place, times ``factor``."""
@@ -37,13 +45,14 @@ class Reduction:
         device = target.device
         staged = device is not None and (not self._link.takes_devices or algorithm in allreduce.ON_HOSTS)
         alone = self._link.size == 1 or target.array.size == 0
-        if source is not None and (alone or staged or algorithm == nccl.NAME):
+        if algorithm == nccl.NAME and not alone:
+            self._run_nccl(target if source is None else source, target, op, factor)
+            return
+        if source is not None and (alone or staged):
             target.array[...] = source.array
             source = None
         if alone:
             _scale(target.array, factor)
-        elif algorithm == nccl.NAME:
-            self._run_nccl(target, op, factor)
         elif device is not None and staged:
             stage = self.stage(device)
             with self._link.break_on_error:
@@ -66,10 +75,10 @@ class Reduction:
         with self._link.break_on_error:
             run(self._link, work, op, ops, scratch, factor, source, **options)
 
-    def _run_nccl(self, target: Vector, op: str, factor: float) -> None:
-        """Run NCCL, whose communicator is made at first use."""
-        self._nccl = self._nccl or nccl.Nccl(self._link.comm)
-        self._nccl.allreduce(target, op)
+    def _run_nccl(self, source: Vector, target: Vector, op: str, factor: float) -> None:
+        """Queue NCCL's all-reduce on the current stream."""
+        with self._link.break_on_error:
+            self.nccl.of(target.array).allreduce(source.array, target, op)
         _scale(target.array, factor)
         self._link.count_native(target.array.nbytes)
 
@@ -92,7 +101,8 @@ class Reduction:
         path, reason = self._link.settings.gpu_path
         if path == "none":
             raise BufferRefused(reason)
-        return self._stages.setdefault(id(device), Stage(device, self._link.settings.stage_bytes))
+        length = piece_bytes(self._link.settings.stage_bytes, self._link.size)
+        return self._stages.setdefault(id(device), Stage(device, length))
 
 
 def _scale(x: Array, factor: float) -> None:

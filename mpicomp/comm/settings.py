@@ -44,6 +44,7 @@ class Settings(NamedTuple):
     reproducible: bool
     stage_bytes: int  # per piece of a device array on its way through the host
     gpu_path: tuple[str, str]  # path of device arrays to MPI, and the reason
+    prefers_nccl: bool  # ``auto`` takes NCCL for device arrays if all ranks can: no path is requested
 
     def rows(self, ranks_per_node: int, nodes: int) -> dict[str, Row]:
         """Return the row of the table that fits the job, by device."""
@@ -85,6 +86,7 @@ def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None, wrong: s
         reproducible=texts[REPRODUCIBLE_VARIABLE] == "1" if reproducible is None else bool(reproducible),
         stage_bytes=number(texts, STAGE_VARIABLE, "bytes"),
         gpu_path=gpu_path(texts[GPU_VARIABLE]),
+        prefers_nccl=texts[GPU_VARIABLE] == "auto",
     )
     operations = os.environ.get(OPERATIONS_VARIABLE, "")
     if operations not in ("", "reference"):

@@ -1,8 +1,11 @@
-"""Device arrays through pinned host memory, in pieces: copies both ways overlap MPI's messages."""
+"""Device arrays through pinned host memory.
+
+Vectors go in pieces, so that copies both ways overlap MPI's messages. Gathered and exchanged messages go as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -11,15 +14,26 @@ from ..ops.device import Device, ready
 from ..types import Array
 
 PIECE_BYTES = 4 << 20  # default of MPICOMP_STAGE_BYTES
+PIECE_RANKS = 8  # ranks for which a piece has that length: a rank's part of a piece is a message
+MOST_BYTES = 32 << 20
 DEPTH = 3  # buffers: one is filled, one is used by MPI, one is emptied
 
 
+def piece_bytes(wanted: int, ranks: int) -> int:
+    """Return the bytes per piece for so many ranks; ``wanted`` bytes are for PIECE_RANKS or fewer."""
+    return max(wanted, min(MOST_BYTES, wanted * -(-ranks // PIECE_RANKS)))
+
+
 class Stage:
-    """Pinned buffers of one device. Pieces have the same length on all ranks, since each is a message of its own."""
+    """Pinned buffers of one device, which are kept.
+
+    Pieces have the same length on all ranks, since each is a message of its own.
+    """
 
     def __init__(self, device: Device, piece_bytes: int = PIECE_BYTES):
         self.device, self.piece_bytes = device, piece_bytes
         self._pinned: list[np.ndarray] = []
+        self._messages = np.empty(0, np.uint8)  # pinned, too: messages that travel as a whole
 
     def run(
         self, flat: Array, work: Callable[[np.ndarray, int], None], outward: bool = True, back: bool = True
@@ -86,8 +100,46 @@ class Stage:
 
         self.run(flat, fill, outward=False)
 
-    def on_device(self, host: np.ndarray, like: Array) -> Array:
-        """Return a copy of ``host`` on the device of ``like``, in its dtype."""
-        result = self.device.empty(host.size, like)
-        self.to_device(result, host)
+    def gathered(self, flat: Array, counts: list[int], rank: int, gather: Callable[[np.ndarray, np.ndarray], None]
+                 ) -> Array:
+        """Return the concatenated arrays of all ranks on the device of ``flat``.
+
+        ``gather(mine, whole)`` gathers bytes in pinned memory; ``mine`` is this rank's place in ``whole``.
+        """
+        begin, nbytes = sum(counts[:rank]) * flat.itemsize, sum(counts) * flat.itemsize
+        whole, result = self._room(nbytes), self.device.empty(sum(counts), flat)
+        mine = whole[begin : begin + flat.nbytes]
+        ready(flat)
+        self._copy_all([(mine, flat.view(np.uint8))], self.device.start_to_host)
+        gather(mine, whole)
+        self._copy_all([(result.view(np.uint8), whole)], self.device.start_to_device)
         return result
+
+    def exchanged(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array,
+                  send: Callable[[dict[int, np.ndarray], dict[int, np.ndarray]], None]) -> dict[int, Array]:
+        """Return the bytes received by rank, on the device of ``like``; ``incoming`` are their lengths.
+
+        ``send(outgoing, incoming)`` exchanges bytes in pinned memory. Copies of one direction are queued together.
+        """
+        lengths = [*(x.nbytes for x in outgoing.values()), *incoming.values()]
+        # before the wait: work that is queued may still use this memory
+        results = {rank: self.device.empty(nbytes, like.view(np.uint8)) for rank, nbytes in incoming.items()}
+        rooms = iter(np.split(self._room(sum(lengths)), np.cumsum(lengths)[:-1]))
+        out = {rank: next(rooms) for rank in outgoing}
+        into = {rank: next(rooms) for rank in incoming}
+        ready(like)
+        self._copy_all([(out[rank], x) for rank, x in outgoing.items()], self.device.start_to_host)
+        send(out, into)
+        self._copy_all([(results[rank], into[rank]) for rank in incoming], self.device.start_to_device)
+        return results
+
+    def _copy_all(self, pairs: list[tuple[Array, Array]], start: Callable[[Array, Array], object]) -> None:
+        """Queue copies of (target, origin), then wait for them."""
+        for copy in [start(target, origin) for target, origin in pairs if target.size]:
+            self.device.wait(copy)
+
+    def _room(self, nbytes: int) -> np.ndarray:
+        """Return so many bytes of pinned memory; valid until the next call."""
+        if self._messages.size < nbytes:
+            self._messages = self.device.pinned(1 << (nbytes - 1).bit_length())
+        return self._messages[:nbytes]

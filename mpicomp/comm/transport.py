@@ -481,10 +481,10 @@ class MpiLink:
         """Count an all-reduce of MPI, or another library, of a vector of ``nbytes``."""
         self.count_modelled(least_bytes(nbytes, self.size))
 
-    def count_modelled(self, nbytes: int) -> None:
-        """Count bytes that a collective of MPI sends and receives by its formula."""
+    def count_modelled(self, nbytes: int, received: int | None = None) -> None:
+        """Count bytes that a collective of MPI or NCCL sends and receives (None: as many) by its formula."""
         self.bytes_sent += nbytes
-        self.bytes_received += nbytes
+        self.bytes_received += nbytes if received is None else received
         self.modelled += nbytes
 
     def traffic(self, modelled: int = 0) -> Traffic:

@@ -51,6 +51,7 @@ class CuPy:
 
     def __init__(self) -> None:
         self._streams: dict[int, tuple[Any, Any]] = {}
+        self._events: dict[int, list[Any]] = {}  # free ones, by device
         self._beside: dict[int, Any] = {}
 
     def matches(self, array: Any) -> bool:
@@ -103,7 +104,9 @@ class CuPy:
         return self._start(array, array.data.ptr, host.ctypes.data, array.nbytes, outward=False)
 
     def wait(self, copy: Any) -> None:
-        copy.synchronize()
+        number, event = copy
+        event.synchronize()
+        self._events[number].append(event)
 
     def empty(self, n: int, like: Any) -> Any:
         with like.device:
@@ -130,7 +133,12 @@ class CuPy:
                 self._streams[device.id] = tuple(cupy.cuda.Stream(non_blocking=True) for _ in range(2))
             stream = self._streams[device.id][0 if outward else 1]
             cupy.cuda.runtime.memcpyAsync(dst, src, nbytes, kind, stream.ptr)
-            return stream.record()
+            free = self._events.setdefault(device.id, [])
+            try:  # another thread may take the last one
+                event = free.pop()
+            except IndexError:
+                event = cupy.cuda.Event(disable_timing=True)
+            return device.id, stream.record(event)
 
 
 def _is_cupys(kind: type) -> bool:

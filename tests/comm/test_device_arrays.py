@@ -151,6 +151,30 @@ def test_the_stream_of_version_3_is_waited_for(cupy, stream):
     assert cupy.log == ["on 1", "asarray", f"stream {stream}"]
 
 
+def test_events_of_copies_are_kept(cupy):
+    """One is made per copy in flight, not per copy."""
+    made = []
+
+    class Event:
+        def __init__(self, disable_timing):
+            assert disable_timing
+            made.append(self)
+
+        def synchronize(self):
+            cupy.log.append("event")
+
+    cupy.cuda.Event = Event
+    cupy.cuda.Stream = lambda non_blocking: SimpleNamespace(ptr=5, record=lambda event: event)
+    cupy.cuda.runtime.memcpyAsync = lambda *arguments: None
+    cupy.cuda.runtime.memcpyDeviceToHost = cupy.cuda.runtime.memcpyHostToDevice = 0
+    device, array, host = CuPy(), Ours(cupy.noted), np.zeros(4, np.float32)
+    array.data, array.nbytes = SimpleNamespace(ptr=256), 16
+    for _ in range(3):
+        for copy in (device.start_to_host(host, array), device.start_to_device(array, host)):
+            device.wait(copy)
+    assert len(made) == 2 and cupy.log == ["event"] * 6
+
+
 def test_a_helper_thread_chooses_the_callers_gpu_before_anything_else(cupy, monkeypatch):
     """A new thread's is GPU 0, on which every rank of the node would make a context."""
     monkeypatch.setattr(nonblocking, "atexit", SimpleNamespace(register=id, unregister=id))

@@ -45,8 +45,8 @@ def binary(name: str, compile_it: Callable[[], Compiled]) -> Loadable:
                 found = load(path) or store(path, compile_it())
         return found
     except OSError as error:
-        warn_once(f"compiled kernels cannot be kept in {path.parent} ({error.strerror}), and each process compiles "
-                  "them: set CUPY_CACHE_DIR to a writable folder, or CUPY_CACHE_IN_MEMORY=1")  # fmt: skip
+        warn_once(f"compiled kernels cannot be kept in {path.parent} ({error.strerror}): each process compiles them: "
+                  "set CUPY_CACHE_DIR to a writable folder, or CUPY_CACHE_IN_MEMORY=1")  # fmt: skip
         return in_memory(name, compile_it())
 
 

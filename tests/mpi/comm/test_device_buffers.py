@@ -109,6 +109,41 @@ def test_no_copy_is_left_where_the_work_fails(device):
     assert device.pending == 0
 
 
+def test_gathered_messages_are_copied_once_each_way(own, device):
+    """Through pinned memory that is kept: no copy in pieces, none to pageable memory."""
+    if own.size == 1:
+        return
+    for n in (1000, 1000, 10, 900):
+        device.log.clear()
+        flat, counts = own.gather_to_all(FakeArray(np.full(n + own.rank, own.rank, np.int32)))
+        np.testing.assert_array_equal(flat.memory, np.repeat(np.arange(own.size), counts))
+        copies = [one for one in device.log if one != "pinned"]
+        assert copies == ["synchronize", "to_host", "to_device"]
+    assert "pinned" not in device.log
+
+
+def test_exchanged_messages_are_copied_together(own, device):
+    """All copies of one direction are queued before the first is waited for."""
+    size, rank = own.size, own.rank
+    others = [one for one in range(size) if one != rank]
+    for _ in range(2):
+        device.log.clear()
+        device.most_pending = 0
+        outgoing = {one: FakeArray(np.full(100 + one, rank, np.uint8)) for one in others}
+        got = own.send_and_receive(outgoing, dict.fromkeys(others, 100 + rank), FakeArray(np.zeros(1, np.float32)))
+        assert all((got[one].memory == one).all() and got[one].size == 100 + rank for one in others)
+    assert device.log == ["synchronize", *["to_host"] * len(others), *["to_device"] * len(others)]
+    assert device.most_pending == len(others)
+
+
+@pytest.mark.parametrize(("ranks", "wanted", "expected"), [
+    (1, 4 << 20, 4 << 20), (8, 4 << 20, 4 << 20), (9, 4 << 20, 8 << 20), (64, 4 << 20, 32 << 20),
+    (1000, 4 << 20, 32 << 20), (1000, 64 << 20, 64 << 20), (16, 400, 800)])  # fmt: skip
+def test_pieces_grow_with_the_ranks(ranks, wanted, expected):
+    """A message is one rank's part of a piece."""
+    assert staging.piece_bytes(wanted, ranks) == expected
+
+
 def test_half_precision_on_the_device(own, device):
     x = FakeArray(np.full(100, 2048 if own.rank == 0 else 1, np.float16))
     own.Allreduce(MPI.IN_PLACE, x)

@@ -1,4 +1,4 @@
-"""The schedule ``nccl``: refused on every rank where it cannot be, else what NCCL is asked, for which MPI stands in."""
+"""NCCL: refused on every rank where it cannot be, else what NCCL is asked, for which MPI stands in."""
 
 from __future__ import annotations
 
@@ -18,26 +18,68 @@ from mpicomp.ops import device as device_module
 from mpicomp.ops import gpu
 from mpicomp.ops.gpu import cuda_runtime
 
-TYPES = {"NCCL_FLOAT32": np.float32, "NCCL_FLOAT64": np.float64, "NCCL_INT32": np.int32, "NCCL_UINT8": np.uint8}
+TYPES = {code: np.dtype(name) for name, code in nccl.TYPES.items() if name != "bfloat16"}
 OPS = {"NCCL_SUM": MPI.SUM, "NCCL_PROD": MPI.PROD, "NCCL_MIN": MPI.MIN, "NCCL_MAX": MPI.MAX}
 
 
 class Communicator:
-    """NcclCommunicator: the same call, by MPI on the memory behind the pointers."""
+    """NcclCommunicator: the same calls, by MPI on the memory behind the pointers. Those of a group run at its end."""
 
-    made = 0
+    made, calls, fails = 0, [], False
+    group = None  # the calls of the open group
 
     def __init__(self, size, unique, rank):
         assert (size, rank) == (MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank)
         assert unique == ("unique", 0)  # rank 0's
+        if Communicator.fails:
+            raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR")
         Communicator.made += 1
 
-    def allReduce(self, send, receive, count, kind, op, stream):
+    def _run(self, name, stream, call):
         assert stream == 77
-        nbytes = count * np.dtype(TYPES[kind]).itemsize
-        memory = np.frombuffer((ctypes.c_char * nbytes).from_address(receive), TYPES[kind])
-        MPI.COMM_WORLD.Allreduce(np.frombuffer((ctypes.c_char * nbytes).from_address(send), TYPES[kind]).copy(),
-                                 memory, OPS[op])
+        Communicator.calls.append(name)
+        if Communicator.group is None:
+            call()
+        else:
+            Communicator.group.append(call)
+
+    def allReduce(self, send, receive, count, kind, op, stream):
+        self._run("allReduce", stream, lambda: MPI.COMM_WORLD.Allreduce(
+            memory(send, count, TYPES[kind]).copy(), memory(receive, count, TYPES[kind]), OPS[op]))
+
+    def broadcast(self, send, receive, count, kind, root, stream):
+        def call():
+            if MPI.COMM_WORLD.rank == root:
+                memory(receive, count, TYPES[kind])[...] = memory(send, count, TYPES[kind]).copy()
+            MPI.COMM_WORLD.Bcast(memory(receive, count, TYPES[kind]), root)
+
+        self._run("broadcast", stream, call)
+
+    def allGather(self, send, receive, count, kind, stream):
+        self._run("allGather", stream, lambda: MPI.COMM_WORLD.Allgather(
+            memory(send, count, TYPES[kind]).copy(), memory(receive, count * MPI.COMM_WORLD.size, TYPES[kind])))
+
+    def send(self, send, count, kind, peer, stream):
+        self._run("send", stream, lambda: MPI.COMM_WORLD.Isend(memory(send, count, TYPES[kind]), peer))
+
+    def recv(self, receive, count, kind, peer, stream):
+        self._run("recv", stream, lambda: MPI.COMM_WORLD.Irecv(memory(receive, count, TYPES[kind]), peer))
+
+    @staticmethod
+    def start():
+        assert Communicator.group is None
+        Communicator.group = []
+
+    @staticmethod
+    def end():
+        calls, Communicator.group = Communicator.group, None
+        for request in [call() for call in calls]:
+            if request is not None:
+                request.Wait()
+
+
+def memory(address, count, dtype):
+    return np.frombuffer((ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address), dtype)
 
 
 class Library:
@@ -46,10 +88,13 @@ class Library:
     def __init__(self, log):
         self.nccl = SimpleNamespace(
             available=True, get_unique_id=lambda: ("unique", MPI.COMM_WORLD.rank), NcclCommunicator=Communicator,
+            groupStart=Communicator.start, groupEnd=Communicator.end,
             **{name: name for name in (*nccl.TYPES.values(), *nccl.OPS.values())},
         )
         self.own = MPI.COMM_WORLD.rank  # whose GPU
-        self.runtime = SimpleNamespace(getDevice=lambda: 0, deviceGetPCIBusId=lambda _: f"0000:{self.own:02x}:00.0")
+        self.device = 0
+        self.runtime = SimpleNamespace(getDevice=lambda: self.device,
+                                       deviceGetPCIBusId=lambda number: f"0000:{self.own:02x}:0{number}.0")
         stream = SimpleNamespace(ptr=77, synchronize=lambda: log.append("waited"))
         self.get_current_stream = lambda: stream
 
@@ -64,7 +109,10 @@ def cuda(monkeypatch):
     monkeypatch.setattr(ops, "_HOMES", {**ops._HOMES, "emulatedgpu": gpu})
     previous, fake = cuda_runtime.use(runtime), EmulatedGPU()
     device_module.register(fake)
-    library.log = log
+    library.log, library.gpu = log, fake
+    monkeypatch.delenv("MPICOMP_GPU_PATH", raising=False)
+    monkeypatch.setattr(Communicator, "fails", False)
+    Communicator.calls.clear()
     yield library
     device_module.unregister(fake)
     cuda_runtime.use(previous)
@@ -90,7 +138,8 @@ def test_every_rank_with_a_gpu_of_its_own(own, cuda):
             np.testing.assert_array_equal(on_host(y), wanted)
             np.testing.assert_array_equal(on_host(x), wanted)
     assert Communicator.made - before == (own.size > 1)  # kept from call to call
-    assert len(cuda.log) == (12 if own.size > 1 else 0)
+    assert cuda.log == []  # queued: the one wait of an Allreduce is for readers on other streams
+    assert cuda.gpu.log == ["synchronize"] * 12
     assert own.traffic.bytes_sent >= 2 * (own.size - 1) * 50 * 4 // own.size
 
 
@@ -122,6 +171,130 @@ def test_nccl_missing_on_one_rank_is_told_to_all(own, cuda):
     cuda.nccl.available = own.rank != own.size - 1
     with pytest.raises(InvalidArgument, match=f"not possible: rank {own.size - 1}: CuPy here finds no NCCL"):
         own.Allreduce(MPI.IN_PLACE, on_device(np.ones(3, np.float32)), algorithm="nccl")
+
+
+def test_an_nccl_that_fails_on_one_rank_is_told_to_all(own, cuda, monkeypatch):
+    if own.size == 1:
+        pytest.skip("needs two ranks")
+    monkeypatch.setattr(Communicator, "fails", own.rank == own.size - 1)
+    with pytest.raises(InvalidArgument, match=f"rank {own.size - 1}: RuntimeError: NCCL_ERROR_SYSTEM_ERROR"):
+        own.Allreduce(MPI.IN_PLACE, on_device(np.ones(3, np.float32)), algorithm="nccl")
+    x = on_device(np.ones(3, np.float32))
+    own.Allreduce(MPI.IN_PLACE, x)  # `auto` goes on without it
+    np.testing.assert_array_equal(on_host(x), own.size)
+
+
+def several(own):
+    """Skip a test of what ranks send each other if there is one rank."""
+    if own.size == 1:
+        pytest.skip("needs two ranks")
+
+
+def summed(own, dtype=np.float32, op="sum"):
+    """Reduce an array in place by ``auto``; its result is looked at."""
+    x = on_device(np.full(20, own.rank + 1, dtype))
+    own.allreduce_in_place(x, op=op)
+    expected = own.size * (own.size + 1) // 2 if op == "sum" else own.size
+    np.testing.assert_array_equal(on_host(x), np.full(20, expected, dtype))
+
+
+def test_auto_takes_it_and_the_host_does_not_wait(own, cuda):
+    several(own)
+    for dtype in map(np.dtype, nccl.BY_ITSELF):
+        summed(own, dtype)
+        summed(own, dtype, "max")
+    assert Communicator.calls == ["allReduce"] * 2 * len(nccl.BY_ITSELF)
+    assert cuda.log == cuda.gpu.log == []  # no wait, no copy
+
+
+def test_auto_leaves_out_what_nccl_adds_in_another_way(own, cuda):
+    """Half precision is added in float32; short integers overflow as in MPI; the host's arrays are MPI's."""
+    for dtype in (np.float16, np.int8, np.uint8):
+        summed(own, dtype)
+    x = np.ones(20, np.float32)
+    own.allreduce_in_place(x)
+    assert x[0] == own.size and not Communicator.calls
+
+
+@pytest.mark.parametrize("environment", [{"MPICOMP_GPU_PATH": "staged"}, {"MPICOMP_REPRODUCIBLE": "1"},
+                                         {"MPICOMP_ALGORITHM": "ring"}])
+def test_a_path_a_mode_or_a_schedule_that_is_requested_leaves_it_out(world, cuda, monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    own = mpicomp.Comm(world)
+    summed(own)
+    assert not Communicator.calls
+    own.Free()
+
+
+@pytest.mark.parametrize("lacking", ["a GPU each", "NCCL"])
+def test_auto_stages_if_one_rank_cannot_take_part(own, cuda, monkeypatch, lacking):
+    """All ranks ask once."""
+    several(own)
+    if lacking == "NCCL":
+        cuda.nccl.available = own.rank != own.size - 1
+    else:
+        cuda.own = 0
+    asked = []
+    monkeypatch.setattr(nccl, "why_not", lambda reports, ask=nccl.why_not: asked.append(1) or ask(reports))
+    for _ in range(3):
+        summed(own)
+    assert len(asked) == 1 and not Communicator.calls and "to_host" in cuda.gpu.log
+
+
+def test_each_device_has_a_communicator_of_its_own(own, cuda):
+    several(own)
+    before = Communicator.made
+    for cuda.device in (0, 1, 0, 1):
+        summed(own)
+    assert Communicator.made - before == 2
+
+
+def test_all_reduces_in_flight_leave_it_to_the_callers_thread(own, cuda):
+    """Two communicators at once may block a GPU."""
+    x = on_device(np.ones(20, np.float32))
+    own.Iallreduce(MPI.IN_PLACE, x).Wait()
+    np.testing.assert_array_equal(on_host(x), own.size)
+    assert not Communicator.calls
+
+
+def test_verbs_queue_their_messages(own, cuda):
+    """The same results and bytes as arrays in host memory; no wait, no copy."""
+    several(own)
+    summed(own)  # messages between two ranks need a communicator that all have made
+    size, rank = own.size, own.rank
+    right, left = (rank + 1) % size, (rank - 1) % size
+    Communicator.calls.clear()
+    for place, back in ((on_device, on_host), (np.array, np.array)):
+        before = own.traffic
+        x = place(np.full(40_000, rank, np.float32))
+        own.broadcast(x, size - 1)
+        assert (back(x) == size - 1).all()
+        for lengths in ([20_000] * size, [10_000 * one for one in range(size)]):
+            flat, counts = own.gather_to_all(place(np.full(lengths[rank], rank, np.int32)))
+            np.testing.assert_array_equal(back(flat), np.repeat(np.arange(size), lengths))
+            assert counts == lengths
+        got = own.send_and_receive({right: place(np.full(9, rank, np.uint8))}, {left: 9}, place(np.ones(1, np.float32)))
+        assert list(got) == [left] and (back(got[left]) == left).all()
+        used = own.traffic - before
+        if place is on_device:
+            queued = used
+    assert Communicator.calls == ["broadcast", "allGather", *["broadcast"] * (size - 1), "recv", "send"]
+    assert cuda.log == cuda.gpu.log == []
+    assert own.allreduce(queued.bytes_received) == own.allreduce(used.bytes_received)
+    assert own.allreduce(queued.bytes_sent) == own.allreduce(used.bytes_sent)
+
+
+@pytest.mark.parametrize("scheme", ["dense", "topk:k=20", "scalecom:chunk=10", "oktopk:k=20", "gtopk:k=20", "onebit"])
+def test_schemes_give_the_same_means_by_nccl(own, cuda, scheme):
+    several(own)
+    rng = np.random.default_rng(own.rank)
+    gradients = [rng.integers(-48, 49, 1000).astype(np.float32) for _ in range(2)]
+    here, there = mpicomp.Reducer(own, scheme), mpicomp.Reducer(own, scheme)
+    for gradient in gradients:
+        mean = there.reduce(on_device(gradient))
+        np.testing.assert_allclose(on_host(mean), here.reduce(gradient), rtol=1e-6, atol=1e-6)
+    assert Communicator.calls
 
 
 def test_host_arrays_and_other_operations_are_refused(own, cuda):

@@ -78,6 +78,7 @@ def streams(monkeypatch):
     device, made = GPU(), [Stream(), Stream()]
     current = [made[0]]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda of=None: current[0])
+    monkeypatch.setattr(torch.cuda, "set_device", lambda of: None)
     device_module.register(device)
     yield made, current
     device_module.unregister(device)
