@@ -12,7 +12,7 @@ class Collective(NamedTuple):
     """The properties of one collective that options and bandwidths depend on."""
 
     summary: str
-    algorithms: Callable[[], tuple[str, ...]]  # all, by default; the first is the baseline
+    algorithms: Callable[[], tuple[str, ...]]  # all exact ones, the default; the first is the baseline
     bus_factor: Callable[[int], float]  # busbw / algbw over p ranks, as in nccl-tests' PERFORMANCE.md
     agg_iters: int = 1  # default number of steps per barrier
     least_ranks: int = 1
@@ -21,6 +21,7 @@ class Collective(NamedTuple):
     rooted: bool = False
     in_place: bool = False
     schemes: bool = False
+    lossy: tuple[str, ...] = ()  # further algorithms
     sizes: tuple[str, str] = ("1K", "64M")  # default range
 
 
@@ -44,7 +45,7 @@ def _share_of_others(p: int) -> float:
 COLLECTIVES = {
     "allreduce": Collective(
         "all-reduce, dense and compressed", _allreduce, lambda p: 2 * _share_of_others(p),
-        reduces=True, in_place=True, schemes=True,
+        reduces=True, in_place=True, schemes=True, lossy=allreduce.LOSSY,
     ),
     "reduce_scatter": Collective(
         "MPI_Reduce_scatter_block; the size is that of all blocks", _native, _share_of_others,

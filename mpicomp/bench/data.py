@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .._util.partition import pieces
+from ..ops.block_codes import largest_error
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ class Periods:
             np.divide(result, self._divisor, out=result)
         return result
 
+    def rounding(self, format: str) -> float:
+        """Largest error of an element of the result if the ranks' vectors and their reduction become block codes."""
+        dtype = self.dtype if self.dtype.itemsize > 2 else np.dtype(np.float32)
+        share, largest = self._size / self._divisor, float(np.abs(self.reduced().astype(np.float64)).max())
+        first = share * float(largest_error(self._amplitude, format, dtype))
+        largest += first + share * self._size * self._amplitude * float(np.finfo(self.dtype).eps)
+        return first + float(largest_error(largest, format, dtype)) + largest * float(np.finfo(self.dtype).eps)
+
     def _integers(self, rank: int) -> np.ndarray:
         if self._op == "sum" and rank >= self._limit:  # sums of so many ranks would not be exact
             return np.zeros(PERIOD, np.int64)
@@ -90,12 +99,16 @@ def shifted(one: np.ndarray, offset: int) -> np.ndarray:
     return np.roll(one, -(offset % one.size))
 
 
-def count_wrong(result: np.ndarray, expected: Iterator[Expected]) -> int:
-    """Number of elements of ``result`` that differ from the expected ones."""
+def count_wrong(result: np.ndarray, expected: Iterator[Expected], tolerance: float = 0.0) -> int:
+    """Number of elements of ``result`` that differ from the expected ones by more than ``tolerance``."""
     wrong = 0
     for part in expected:
         for begin, end in pieces(part.begin, part.end, PERIOD):
-            wrong += int(np.count_nonzero(result[begin:end] != part.period[: end - begin]))
+            found, wanted = result[begin:end], part.period[: end - begin]
+            if tolerance:
+                wrong += int(np.count_nonzero(~(np.abs(found.astype(np.float64) - wanted) <= tolerance)))
+            else:
+                wrong += int(np.count_nonzero(found != wanted))
     return wrong
 
 

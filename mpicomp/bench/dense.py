@@ -9,7 +9,9 @@ from operator import itruediv
 
 import numpy as np
 
+from ..allreduce import LOSSY
 from ..allreduce.cost import least_bytes
+from ..comm.allreduce_call import AVG
 from ..comm.comm import Comm
 from ..comm.transport import MAX_COUNT, MPI_OPS, specification
 from ..errors import BufferRefused
@@ -96,9 +98,13 @@ class Vectors(ABC):
         """``call``, and for an average a division of ``result``, as in programs: MPI has no such operation."""
         return then(call, partial(itruediv, result, self.comm.size)) if self.plan.op == "avg" else call
 
-    def wrong(self, place: str = "out") -> int:
-        """Number of elements of ``result`` that differ from the expected ones."""
-        return count_wrong(ops_for(self.result).to_host(self.result), self.expected(place))
+    def tolerance(self, algorithm: str) -> float:
+        """Largest difference from the expected ``result`` that is no error."""
+        return 0.0
+
+    def wrong(self, place: str = "out", tolerance: float = 0.0) -> int:
+        """Number of elements of ``result`` that differ from the expected ones by more than ``tolerance``."""
+        return count_wrong(ops_for(self.result).to_host(self.result), self.expected(place), tolerance)
 
 
 class AllReduce(Vectors):
@@ -113,7 +119,13 @@ class AllReduce(Vectors):
         """Comm stages device memory that MPI does not take."""
 
     def call(self, algorithm: str, place: str) -> Call:
+        if algorithm in LOSSY:
+            op = AVG if self.plan.op == "avg" else self._op
+            return partial(self.comm.Allreduce, None if place == "in" else self.send, self.receive, op, algorithm)
         return self.averaged(self._call(algorithm, place), self.receive)
+
+    def tolerance(self, algorithm: str) -> float:
+        return self.periods.rounding(algorithm) if algorithm in LOSSY else 0.0
 
     def _call(self, algorithm: str, place: str) -> Call:
         if algorithm == "native" and self._direct:
@@ -290,7 +302,7 @@ class Dense:
         self.vectors.receive[:] = NEVER  # the result of another algorithm must not pass for this one's
         self.begin()
         self.step()
-        return self.vectors.wrong(self.place)
+        return self.vectors.wrong(self.place, self.vectors.tolerance(self.name))
 
     def facts(self, rounds: int) -> Facts:
         return Facts(algorithm=self.name, place=self.place)

@@ -74,9 +74,13 @@ class Plan:
 
     def _check_collective(self) -> None:
         what = self.what
+        known = (*what.algorithms(), *what.lossy)
         for name in self.algorithms:
-            if name not in what.algorithms():
-                raise allreduce.unknown_algorithm(name, what.algorithms(), f" for {self.collective}")
+            if name not in known:
+                raise allreduce.unknown_algorithm(name, known, f" for {self.collective}")
+        if self.lossy and (not self.dtype.startswith(("float", ALL)) or self.op not in ("sum", "avg")):
+            raise InvalidArgument(f"{', '.join(self.lossy)} add or average floating-point numbers, got dtype "
+                                  f"{self.dtype} and op {self.op}: choose other algorithms")
         if self.schemes and not what.schemes:
             takers = [name for name, one in COLLECTIVES.items() if one.schemes]
             raise InvalidArgument(f"only {' and '.join(takers)} take --scheme, got it for {self.collective}")
@@ -123,6 +127,11 @@ class Plan:
         return COLLECTIVES[self.collective]
 
     @property
+    def lossy(self) -> tuple[str, ...]:
+        """The algorithms that round."""
+        return tuple(name for name in self.algorithms if name in self.what.lossy)
+
+    @property
     def places(self) -> tuple[str, ...]:
         """The places to measure, one after the other."""
         return ("out", "in") if self.place == "both" else (self.place,)
@@ -134,10 +143,10 @@ class Plan:
 
     @property
     def parts(self) -> tuple[Plan, ...]:
-        """The plan of each dtype; only floating-point ones if values must be divided or compressed."""
+        """The plan of each dtype; only floating-point ones if values must be divided, rounded or compressed."""
         if self.dtype != ALL:
             return (self,)
-        floats_only = bool(self.schemes) or self.op == "avg"
+        floats_only = bool(self.schemes) or bool(self.lossy) or self.op == "avg"
         return tuple(replace(self, dtype=name) for name in DTYPES if name.startswith("float") or not floats_only)
 
     @property

@@ -84,7 +84,7 @@ def tune(
     """
     names = tuple(dict.fromkeys(("native", *(plan.split_names(algorithm) or ALGORITHMS))))
     for name in names:
-        allreduce.get(name)
+        allreduce.get(allreduce.check_requested(name))
     sizes = plan.size_range(plan.parse_size(min_bytes), plan.parse_size(max_bytes), step_factor)
     chosen = Plan(sizes=sizes, algorithms=names, **options)
     if not 0 <= margin < float("inf"):  # refuses NaN too

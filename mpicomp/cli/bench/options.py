@@ -24,9 +24,13 @@ class CollectiveName(Choice):
         return [CompletionItem(name, help=text) for name, text in names if name.startswith(incomplete)]
 
 
+def _names() -> list[str]:
+    return [*allreduce.names(), *allreduce.LOSSY]
+
+
 def dense_algorithms(text: str) -> Callable[..., Decorator]:
     """The option ``--algorithm`` with the given help."""
-    return option("-a", "--algorithm", multiple=True, metavar="NAME,...", type=CommaList(allreduce.names), help=text)
+    return option("-a", "--algorithm", multiple=True, metavar="NAME,...", type=CommaList(_names), help=text)
 
 
 def range_of_sizes(least: str | None, most: str | None) -> list[Callable[..., Decorator]]:
@@ -44,7 +48,8 @@ what_to_measure = all_of(
     click.argument("collective", type=CollectiveName(list(COLLECTIVES)), default="allreduce", metavar="COLLECTIVE"),
     section(
         "Implementations",
-        dense_algorithms("Dense algorithms; the first is the baseline of the ratio.  [default: all]"),
+        dense_algorithms("Dense algorithms; the first is the baseline of the ratio.  int8, int4 and fp8 are lossy.  "
+                         "[default: all exact ones]"),
         option("-s", "--scheme", multiple=True, metavar="SCHEME,...", type=CommaList(scheme_names),
                help="Schemes, such as scalecom:chunk=112,topk:density=0.01 or all; see mpicomp schemes."),
         option("--bound", multiple=True, metavar="E,...",

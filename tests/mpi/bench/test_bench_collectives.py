@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mpicomp import bench
+from mpicomp.allreduce import LOSSY
 from mpicomp.bench import Plan
 from mpicomp.bench.data import PERIOD, Periods
 from mpicomp.bench.dense import VECTORS, Dense
@@ -45,6 +46,23 @@ def test_every_collective_is_right(comm, collective, dtype, seed):
     assert rows and all(row["ok"] is True and row["n_wrong"] == 0 for row in rows)
     assert {row["place"] for row in rows} == ({"out", "in"} if place == "both" else {"out"})
     assert all(list(row) == list(FIELDS) and row["collective"] == collective for row in rows)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["sum", "avg"])
+def test_lossy_algorithms_are_as_exact_as_documented(comm, op, dtype, seed):
+    given = {"algorithms": LOSSY, "dtype": dtype, "op": op, "place": "both", "seed": seed, "sizes": (1, 4000, 600_000)}
+    rows = rows_of(comm, "allreduce", **given)
+    assert {row["algorithm"] for row in rows} == set(LOSSY)
+    assert all(row["ok"] is True and row["n_wrong"] == 0 for row in rows)
+
+
+def test_lossy_algorithms_take_sums_of_real_numbers():
+    for given in ({"dtype": "int32"}, {"op": "max"}):
+        with pytest.raises(InvalidArgument, match="int8 add or average floating-point numbers, got"):
+            plan("allreduce", algorithms=("int8",), **given)
+    with pytest.raises(InvalidArgument, match="unknown algorithm 'int8'"):
+        plan("bcast", algorithms=("int8",))
 
 
 @pytest.mark.parametrize("op", ["prod", "min", "max", "avg"])

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import Comm
+from mpicomp.allreduce import LOSSY
 from mpicomp.allreduce.choice import schedule
 from mpicomp.comm import gpu_probe, inherited, job, nonblocking, staging
 from mpicomp.comm.buffers import Vector
@@ -186,6 +187,17 @@ def test_bounded_collectives_on_the_device(own):
         own.Allreduce(MPI.IN_PLACE, here, mpicomp.AVG, relative=True, **options)
         own.Allreduce(MPI.IN_PLACE, there, mpicomp.AVG, relative=True, **options)
         np.testing.assert_array_equal(there.memory, here)
+
+
+@pytest.mark.parametrize("format", LOSSY)
+def test_block_codes_on_the_device(own, format):
+    """The same bits as in host memory."""
+    x = np.sin(np.arange(1000) / 40 + own.rank).astype(np.float32)
+    for op in (MPI.SUM, mpicomp.AVG):
+        out, there = np.zeros_like(x), FakeArray(np.zeros_like(x))
+        own.Allreduce(x, out, op, format)
+        own.Allreduce(FakeArray(x.copy()), there, op, format)
+        np.testing.assert_array_equal(there.memory, out)
 
 
 def test_bounded_collectives_refuse_devices_without_a_path(make, monkeypatch):
