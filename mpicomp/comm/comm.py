@@ -340,10 +340,10 @@ class Comm(BoundedCollectives):
         """
         engine = self._engine
         if not self._asked_levels:
-            engine.levels, self._asked_levels = levels_of(self, engine.link), True
+            engine.levels, self._asked_levels = levels_of(engine.link, self._beside), True
         return engine.levels
 
-    def beside(self, place: int) -> Comm:
+    def _beside(self, place: int) -> Comm:
         """Return a communicator of the ranks that give the same ``place``, each taken for a node (collective)."""
         child = cast(Comm, self.Split(place, self.rank))
         assert child._settings is not None, "that of its parent"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
@@ -13,6 +12,7 @@ from .. import allreduce
 from ..ops.node_shared import PlainCalls
 from .allgather import gather_to_all
 from .interfaces import Traffic
+from .levels import NodeLevels
 from .nonblocking import Helper, Twin, threads_allowed
 from .reduction import Reduction
 from .safety.agreement import Agreement
@@ -22,9 +22,6 @@ from .safety.revocation import announce
 from .safety.watchdog import log_for, log_wanted
 from .settings import Settings
 from .transport import MpiLink
-
-if TYPE_CHECKING:
-    from .levels import NodeLevels
 
 native_allreduce: Callable[..., None] = MPI.Intracomm.Allreduce
 NO_PLAIN_CALLS = PlainCalls(native_allreduce, MPI.IN_PLACE)  # before there is an engine: lets no call pass

@@ -86,7 +86,7 @@ class Recorder(Protocol):
 class Levels(Protocol):
     """The ranks of each node, which share memory, and the ranks at one place on all nodes, which share a slice.
 
-    Verbs are collective over this rank's node and take arrays in host memory.
+    Verbs are collective over this rank's node.
 
     Attributes
     ----------
@@ -123,8 +123,8 @@ class Levels(Protocol):
     def all_gather(self, x: Array) -> None:
         """Copy the slices of ``x`` of all ranks of the node to each of them."""
 
-    def gather(self, mine: Array, longest: int) -> list[Array]:
-        """Return the bytes ``mine`` of the ranks with a slice, each padded; the longest has ``longest`` bytes."""
+    def gather(self, x: Array, longest: int) -> Array:
+        """Return the arrays ``x`` of the ranks with a slice, concatenated; the longest has ``longest`` elements."""
 
 
 class Communicator(Protocol):

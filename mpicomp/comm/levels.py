@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from ..allreduce.node_shared import STREAM_BYTES
+from ..ops import ops_for
+from ..types import Array
+from .interfaces import Communicator
 from .node_memory import round_up
 from .transport import MpiLink
 
-if TYPE_CHECKING:
-    from .comm import Comm
-
 LINE = 64  # bytes, the unit of slices
+HEAD = 8  # bytes of the length in front of a gathered array
+
+
+class Across(Communicator, Protocol):
+    """A ``Comm`` of the ranks at one place on their nodes."""
+
+    def wait_patiently(self) -> None: ...
+
+    def Free(self) -> None: ...
 
 
 class NodeLevels:
@@ -23,15 +33,15 @@ class NodeLevels:
     ----------
     link : MpiLink
         Of all ranks.
-    across : Comm
+    across : Across
         The ranks at this rank's place on their nodes; freed by ``free``.
     """
 
-    def __init__(self, link: MpiLink, across: Comm) -> None:
+    def __init__(self, link: MpiLink, across: Across) -> None:
         self._link, self.across = link, across
         self.nodes, self.slices, self.place = link.nodes, link.owners, link.node.rank
 
-    def slice_of(self, vector: np.ndarray) -> slice:
+    def slice_of(self, vector: Array) -> slice:
         """Return this rank's slice of a vector: whole cache lines; empty if some node has no rank at this place."""
         return self._link.node.slice(vector)
 
@@ -41,24 +51,41 @@ class NodeLevels:
         self._run("allreduce", every, every, "max")
         return every.tolist()
 
-    def reduce_scatter(self, x: np.ndarray, total: np.ndarray, factor: float) -> None:
+    def reduce_scatter(self, x: Array, total: Array, factor: float) -> None:
         """Write this rank's slice of the node's sum of ``x``, times ``factor``, into the same slice of ``total``."""
-        self._run("reduce_scatter", x, total, "sum", factor)
-        if self._link.node.size == 1 and factor != 1.0:  # the node's memory copies then
-            total *= total.dtype.type(factor)
+        own = self.slice_of(total)
+        if isinstance(x, np.ndarray):
+            self._run("reduce_scatter", x, total, "sum", factor)
+        else:
+            host = ops_for(x).to_host(x)
+            self._run("reduce_scatter", host, host, "sum", factor)
+            total[own] = ops_for(x).from_host(host[own])
+        if self._link.node.size == 1 and factor != 1.0:  # the node's memory only copies then
+            ops_for(total).scale(total[own], factor)
 
-    def all_gather(self, x: np.ndarray) -> None:
+    def all_gather(self, x: Array) -> None:
         """Copy the slices of ``x`` of all ranks of the node to each of them."""
-        self._run("all_gather", x, x, "sum")
+        if isinstance(x, np.ndarray):
+            self._run("all_gather", x, x, "sum")
+            return
+        host = ops_for(x).to_host(x)
+        self._run("all_gather", host, host, "sum")
+        x[:] = ops_for(x).from_host(host)
 
-    def gather(self, mine: np.ndarray, longest: int) -> list[np.ndarray]:
-        """Return the bytes ``mine`` of the ranks with a slice, each padded; the longest has ``longest`` bytes."""
-        each = round_up(max(1, longest), LINE)
+    def gather(self, x: Array, longest: int) -> Array:
+        """Return the arrays ``x`` of the ranks with a slice, concatenated; the longest has ``longest`` elements."""
+        host = x if isinstance(x, np.ndarray) else ops_for(x).to_host(x)
+        each = round_up(HEAD + longest * host.itemsize, LINE)
         room = np.empty(each * self.slices, np.uint8)
         own = room[self.slice_of(room)]
-        own[: mine.size] = mine[: own.size]
-        self.all_gather(room)
-        return list(room.reshape(self.slices, each))
+        if own.size:
+            own[:HEAD].view(np.int64)[0] = host.size
+            own[HEAD : HEAD + host.nbytes] = host.view(np.uint8)
+        self._run("all_gather", room, room, "sum")
+        rows = room.reshape(self.slices, each)
+        sizes = (int(row[:HEAD].view(np.int64)[0]) * host.itemsize for row in rows)
+        joint = np.concatenate([row[HEAD : HEAD + size] for row, size in zip(rows, sizes, strict=True)])
+        return joint.view(host.dtype) if host is x else ops_for(x).from_host(joint.view(host.dtype))
 
     def free(self) -> None:
         """Free the communicator; collective over all ranks."""
@@ -69,11 +96,14 @@ class NodeLevels:
             self._link.node.run(verb, send, receive, op, receive.dtype.name, receive.nbytes >= STREAM_BYTES, factor)
 
 
-def levels_of(comm: Comm, link: MpiLink) -> NodeLevels | None:
-    """Return the levels of ``comm``, whose private link is ``link``; None if there is one level (collective)."""
+def levels_of(link: MpiLink, beside: Callable[[int], Across]) -> NodeLevels | None:
+    """Return the levels of the ranks of ``link``; None if there is one level (collective).
+
+    ``beside`` returns a communicator of the ranks that give it the same number.
+    """
     if link.one_node or link.ranks_per_node == 1 or link.node.problem is not None:
         return None
-    across = comm.beside(link.node.rank)
+    across = beside(link.node.rank)
     if link.patient:
         across.wait_patiently()
     return NodeLevels(link, across)

@@ -7,8 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-import numpy as np
-
 from ..comm.interfaces import Communicator, Levels
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import RankLeft
@@ -19,7 +17,6 @@ from ..schemes.workers import Workers
 from ..types import Array
 
 SLICE_SEED = 15_485_863  # between the random numbers of two slices
-COUNT = np.dtype(np.int64)  # of a list of indices and values, in front of it
 
 Result = TypeVar("Result")
 
@@ -100,8 +97,7 @@ class TwoLevels(OneLevel):
         self._comm, self._levels = comm, levels
         self.place = {"node": levels.across.rank, "nodes": levels.nodes, "slice": levels.place,
                       "slices": levels.slices}
-        self._room = np.empty(0)  # the node's sum and the mean of all nodes, of which a rank may use its slice alone
-        self._own = slice(0, 0)
+        self._own = slice(0, 0)  # this rank's
 
     def memories(self, workers: int) -> int:
         return 1
@@ -110,7 +106,8 @@ class TwoLevels(OneLevel):
         return Workers.equal(1, self._levels.nodes)
 
     def context(self, ctx: StepContext) -> StepContext:
-        self._room = np.empty(ctx.n, ctx.dtype)
+        # For the node's sum and the mean of all nodes; most steps write this rank's slice alone.
+        self._room = ctx.ops.empty(ctx.n, ctx.dtype)
         self._own = own = self._levels.slice_of(self._room)
         start, stop, across = own.start, own.stop, self._levels.across
         cut = [(span, density) for span, density in zip(ctx.spans, ctx.densities, strict=True) if _clipped(span, own)]
@@ -142,11 +139,8 @@ class TwoLevels(OneLevel):
             total[:] = first
             for other in others:
                 ops.add(total, other)
-        on_host = isinstance(total, np.ndarray)
-        self._levels.reduce_scatter(total if on_host else ops.to_host(total), self._room,
-                                    self._levels.nodes / whole.workers.total)
-        mine = self._room[self._own]
-        return [mine if on_host else ops.from_host(mine)]
+        self._levels.reduce_scatter(total, self._room, self._levels.nodes / whole.workers.total)
+        return [self._room[self._own]]
 
     def spans(self, spans: list[Span], ctx: StepContext) -> list[Span]:
         clipped = (_clipped(span, self._own) for span in spans)
@@ -177,45 +171,20 @@ class TwoLevels(OneLevel):
         return result
 
     def joined(self, mean: Mean, local: Array | None, ctx: StepContext) -> tuple[Mean, None]:
-        whole, ops = _whole(ctx), ctx.ops
-        index = np.dtype(ops.index_dtype(whole.n))
+        levels, n, whole, ops = self._levels, _whole(ctx).n, _whole(ctx), ctx.ops
         k = 0 if mean.indices is None else mean.indices.size
-        nbytes = COUNT.itemsize + k * (index.itemsize + ctx.dtype.itemsize)
-        dense, longest = self._levels.largest([int(mean.indices is None or local is not None), nbytes])
-        if not dense and mean.indices is not None:
-            return self._lists(mean.indices, mean.values, index, longest, whole), None
-        if local is not None:
-            ops.add(local, mean.dense(ops))
-            mean = Mean(None, local, ctx.n)
-        return Mean(None, self._dense(mean, whole), whole.n), None
-
-    def _dense(self, mean: Mean, whole: StepContext) -> Array:
-        """The mean of the whole vector from every rank's slice, in the caller's memory if it may be."""
-        target, ops = whole.target, whole.ops
-        room = target if isinstance(target, np.ndarray) else self._room
+        dense, longest = levels.largest([int(mean.indices is None or local is not None), k])
+        if mean.indices is not None and not dense:
+            indices = mean.indices.astype(ops.index_dtype(n)) + self._own.start
+            indices, values = levels.gather(indices, longest), levels.gather(mean.values, longest)
+            return Mean(ops.vouch(indices, n), values, n), None
+        room = self._room if whole.target is None else whole.target
         own = room[self._own]
-        if isinstance(mean.values, np.ndarray):
-            mean.dense(ops, own)
-        else:
-            own[:] = ops.to_host(mean.dense(ops))
-        self._levels.all_gather(room)
-        return room if isinstance(mean.values, np.ndarray) else ops.from_host(room)
-
-    def _lists(self, indices: Array, values: Array, index: np.dtype, longest: int, whole: StepContext) -> Mean:
-        """The selected elements of all slices."""
-        ops, on_host = whole.ops, isinstance(values, np.ndarray)
-        here, numbers = np.asarray(ops.to_host(indices)).astype(index), np.ascontiguousarray(ops.to_host(values))
-        here += index.type(self._own.start)
-        message = [np.array([here.size], COUNT), here, numbers]
-        every = self._levels.gather(np.concatenate([part.view(np.uint8) for part in message]), longest)
-        counts = [int(one[: COUNT.itemsize].view(COUNT)[0]) for one in every]
-        ends = [COUNT.itemsize + count * index.itemsize for count in counts]
-        lists = np.concatenate([one[COUNT.itemsize : end].view(index) for one, end in zip(every, ends, strict=True)])
-        found = [one[end : end + count * numbers.itemsize] for one, end, count in zip(every, ends, counts, strict=True)]
-        joint = np.concatenate(found).view(numbers.dtype)
-        if on_host:
-            return Mean(lists, joint, whole.n)
-        return Mean(ops.vouch(ops.from_host(lists), whole.n), ops.from_host(joint), whole.n)
+        mean.dense(ops, own)
+        if local is not None:
+            ops.add(own, local)
+        levels.all_gather(room)
+        return Mean(None, room, n), None
 
 
 def levels_of(comm: Communicator, scheme: Scheme) -> OneLevel:

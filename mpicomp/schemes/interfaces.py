@@ -54,7 +54,7 @@ class StepContext:
     left_out : sequence of (int, int)
         Spans of the vector that take no part in the step.
     all_ranks : StepContext or None
-        That of all ranks and whole vectors, if this one is of a slice of the nodes' means.
+        If this is of a slice of the nodes' means: the context of all ranks and whole vectors.
     """
 
     comm: Communicator
