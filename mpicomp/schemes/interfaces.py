@@ -53,8 +53,6 @@ class StepContext:
         Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
     left_out : sequence of (int, int)
         Spans of the vector that take no part in the step.
-    all_ranks : StepContext or None
-        If this is of a slice of the nodes' means: the context of all ranks and whole vectors.
     """
 
     comm: Communicator
@@ -82,7 +80,7 @@ class StepContext:
     remembers: bool = True
     target: Array | None = None
     left_out: Sequence[Span] = ()
-    all_ranks: StepContext | None = None
+    all_ranks: StepContext | None = None  # of whole vectors, if this is of a slice of the nodes' means
     once: Once = field(default_factory=Once)  # results of this step that elements do not change
 
     def at_step(self, number: int, measured: bool = False, target: Array | None = None, left_out: Sequence[Span] = (),
