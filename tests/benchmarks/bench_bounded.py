@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_bounded.py [--quick] [--output FILE]
 
 ``mpicomp bench --bound --relative`` on fields of 256^3 float32 (``--quick``: 64^3). ``--output`` writes the rows to a
-JSON file, from which `plot_bounded.py` draws the picture of docs/bounded.md.
+JSON file, from which `plot_cluster.py` draws the picture of docs/bounded.md.
 """
 
 from __future__ import annotations
