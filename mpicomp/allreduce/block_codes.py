@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._util.partition import chunk_count
 from ..ops.block_codes import BLOCK, block_codes_nbytes
 from ..ops.protocol import Ops
 from ..types import Array
 from .interfaces import Scratch
-from .two_hops import Pieces, StreamLink, TwoHops, block_partition
+from .two_hops import Pieces, StreamLink, TwoHops, alone, block_partition
 
 
 def allreduce(
@@ -32,7 +33,7 @@ def allreduce(
     assert op == "sum", "checked in Comm.Allreduce"
     counts, begins = block_partition(work.size, link.size, BLOCK)
     own = work if source is None else source
-    pieces = Pieces(counts, [range(link.size)] * link.size, own, begins, work, begins, shared=True)
+    pieces = Pieces(counts, [range(link.size)] * link.size, own, begins, work, begins, True, alone(link.size))
     dtype = np.dtype(np.float32) if kind else work.dtype
     TwoHops(link, pieces, BlockCodes(ops, format, dtype, kind, factor, scratch), scratch).run()
 
@@ -74,6 +75,9 @@ class BlockCodes:
             self.ops.narrow(out, wide, self.kind)
         else:
             self.ops.decode_blocks(stream, self.format, out)
+
+    def in_order(self, stream: Array, n: int) -> int:
+        return chunk_count(n, BLOCK)
 
     def _values(self, n: int) -> Array:
         return self.scratch(n, self.dtype, slot="values")[:n]

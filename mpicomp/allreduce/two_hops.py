@@ -4,10 +4,15 @@ Schedule      Every piece of the result has an owner. First hop: the ranks that 
               the stream to the owner, which adds the streams of all of them in rank order. Second hop: the owner sends
               the stream of the sum to all ranks, which decode it. Pieces travel in segments; a segment is in its second
               hop while the next one is in its first.
+              Between nodes of several ranks one stream per node travels: the owner's place on its node has a rank on
+              each other node, the relay, which adds the streams of its neighbours and passes the sum on, and
+              passes the total on to its neighbours. Values of escaped blocks must be added in rank order, so relays
+              whose neighbours have one in a segment say so, and all relays of that place send its streams unadded.
 Cost          2 steps of p-1 messages per segment; an all-reduce of n bytes at compression ratio c sends 2(p-1)/p n/c
-              per rank, encodes n, adds n and decodes n.
+              per rank, encodes n, adds n and decodes n. Between m nodes a node sends and receives 2(m-1)/m n/c.
 Restrictions  p-1 messages at a time, so for tens of ranks. Segments are whole blocks of the code, so that the bits do
-              not depend on their length; nor on the schedule, since the owner adds in rank order.
+              not depend on their length; nor on the schedule or on nodes, since the owner adds in rank order what
+              must be added in order.
 Reference     Huang et al., "hZCCL: Accelerating collective communication with co-designed homomorphic compression",
               SC 2024 (sums of streams); EQuARX (the two hops).
 """
@@ -28,8 +33,8 @@ SEGMENT_BYTES = 256 << 10  # of values, for one thread: a few eager messages' wo
 BUFFERED_BYTES = 2 << 20  # of values, for one thread, in the segments of all pieces
 LONGEST = 8  # times as long for several threads, twice for each: shorter segments gain little from them
 LEAST_SEGMENTS = 4  # per piece, so that its hops overlap
-IN_FLIGHT = 3  # segments: one in each hop, one that is decoded
 HEAD = 8  # bytes before a stream: its length
+UNADDED = -1  # as a length: the streams of the node follow one by one
 
 
 class StreamLink(Link, Protocol):
@@ -60,18 +65,22 @@ class Codes(Protocol):
     def decode(self, stream: Array, out: Array) -> None:
         """Write the result that a stream of a sum stands for to ``out``."""
 
+    def in_order(self, stream: Array, n: int) -> int:
+        """Return the number of blocks in a stream of ``n`` elements whose values must be added in rank order."""
+
 
 @dataclass
 class Pieces:
     """The pieces of a vector, one per owner, where they begin and which ranks contribute to them."""
 
     counts: list[int]
-    senders: list[Sequence[int]]  # by owner, ascending
+    senders: Sequence[Sequence[int]]  # by owner, ascending
     source: Array | None  # what this rank encodes; None if it contributes to no piece
     source_at: list[int]  # where pieces begin in ``source``
     target: Array
     target_at: list[int]  # where pieces begin in ``target``
     shared: bool  # all ranks get all pieces; else the owner its own
+    nodes: list[list[int]]  # ascending ranks of every node; unless each is alone, all contribute and get all pieces
 
 
 @dataclass
@@ -89,119 +98,248 @@ def block_partition(n: int, size: int, block: int) -> tuple[list[int], list[int]
     return [end - begin for begin, end in zip(begins, [*begins[1:], n], strict=True)], begins
 
 
+def alone(size: int) -> list[list[int]]:
+    """Return the nodes of ranks none of which has neighbours."""
+    return [[rank] for rank in range(size)]
+
+
+def owned_by_places(n: int, nodes: list[list[int]], block: int) -> tuple[list[int], list[int]]:
+    """Cut ``n`` elements into pieces of whole blocks, one per rank whose place every node has.
+
+    Returns counts and displacements by rank.
+    """
+    places = min(map(len, nodes))
+    owners = sorted(rank for node in nodes for rank in node[:places])
+    counts, begins = [0] * sum(map(len, nodes)), [n] * sum(map(len, nodes))
+    for owner, count, begin in zip(owners, *block_partition(n, len(owners), block), strict=True):
+        counts[owner], begins[owner] = count, begin
+    return counts, begins
+
+
 class TwoHops:
-    """One exchange."""
+    """One exchange.
+
+    A message is a stream behind its length; ``waiting`` has receives by use, segment and ranks, ``sent`` sends by
+    segment.
+    """
 
     def __init__(self, link: StreamLink, pieces: Pieces, codes: Codes, scratch: Scratch):
-        self.link, self.pieces, self.codes = link, pieces, codes
-        self.peers = [(link.rank + shift) % link.size for shift in range(1, link.size)]
+        self.link, self.pieces, self.codes, self.rank = link, pieces, codes, link.rank
         self.length = segment_length(max(pieces.counts), pieces.target.itemsize, link.size, codes.block, link.threads)
         self.room = HEAD * chunk_count(HEAD + codes.capacity(self.length), HEAD)  # heads stay aligned
         self.scratch, self.sizes = scratch, Sizes()
-        self.waiting: dict[tuple[str, int, int], object] = {}  # requests by hop, segment and peer
+        self.waiting: dict[tuple[str | int, ...], object] = {}
+        self.sent: dict[int, list[object]] = {}
+        self.unadded: set[int] = set()  # segments whose streams travel one by one
+        nodes, owners = pieces.nodes, min(map(len, pieces.nodes))
+        self.on_nodes = len(nodes) < link.size
+        self.stages = [self._send_first, self._add, self._finish]
+        if self.on_nodes:
+            self.stages = [self._give, self._send_first, self._add, self._pass_on, self._finish]
+        self.node_of = {rank: node for node in nodes for rank in node}
+        self.node = self.node_of[self.rank]
+        self.neighbours = [rank for rank in self.node if rank != self.rank]
+        self.relays = {owner: self.node[place] for node in nodes for place, owner in enumerate(node[:owners])}
+        ring = [(self.rank + shift) % link.size for shift in range(link.size)]  # no owner is everyone's first
+        self.others = [rank for rank in ring[1:] if self.relays.get(rank) == self.rank]  # relays at this rank's place
+        self.owners = [rank for rank in ring if pieces.counts[rank]]
 
     def run(self) -> Sizes:
         segments = chunk_count(max(self.pieces.counts), self.length)
-        for step in range(segments + 2 if segments else 0):
-            if step < segments:
-                self._send_first(step)
-            if 1 <= step <= segments:
-                self._add(step - 1)
-            if step >= 2:
-                self._finish(step - 2)
+        for step in range(segments + len(self.stages) - 1 if segments else 0):
+            for lag, stage in enumerate(self.stages):
+                if 0 <= step - lag < segments:
+                    stage(step - lag)
         return self.sizes
+
+    # -- stages: all ranks run them in this order, and a rank sends to another in the order in which that one receives
+
+    def _give(self, index: int) -> None:
+        """Send the streams of a segment to the relays on this node."""
+        for owner in self._relayed(index):
+            for neighbour in self.neighbours:
+                self._expect(neighbour, "given", index, owner, neighbour)
+        for owner, relay in self.relays.items():
+            if relay != self.rank and self._size(owner, index):
+                self._send(relay, self._encode(owner, index), index)
+
+    def _send_first(self, index: int) -> None:
+        """Start the first hop of a segment of every piece."""
+        for peer in self._senders(index):
+            self._expect(peer, "in", index, peer)
+        if self.on_nodes:
+            self._gather(index)
+        for owner in [*self.others, self.rank]:
+            if self._sends(self.rank, owner, index):
+                message = self._first(owner, index) if self.on_nodes else self._encode(owner, index)
+                if owner != self.rank:
+                    self._send(owner, message, index)
+
+    def _add(self, index: int) -> None:
+        """Add the streams of this rank's piece, and start the second hop of all pieces."""
+        messages = {peer: self._received("in", index, peer) for peer in self._senders(index)}
+        if self._sends(self.rank, self.rank, index):
+            messages[self.rank] = self._message("node" if self.on_nodes else "out", index, self.rank)
+        if index in self.unadded or any(length_of(message) == UNADDED for message in messages.values()):
+            messages = self._swap_unadded(index)
+        shared = self.pieces.shared
+        for peer in self.others if shared else ():
+            if self._size(peer, index):
+                self._expect(peer, "sum in", index, peer)
+        if self._size(self.rank, index):
+            total = self._sum([messages[rank] for rank in sorted(messages)], self.rank, index,
+                              self._buffer("sum", index))
+            for peer in self.others if shared else ():
+                self._send(peer, total, index)
+
+    def _pass_on(self, index: int) -> None:
+        """Send the sums of a segment from the relays to the other ranks of this node."""
+        for owner, relay in self.relays.items():
+            if relay != self.rank and self._size(owner, index):
+                self._expect(relay, "sum in", index, owner)
+        for owner in self._relayed(index):
+            for neighbour in self.neighbours:
+                self._send(neighbour, self._total(owner, index), index)
+
+    def _finish(self, index: int) -> None:
+        """Decode a segment of every piece, and end its sends: the buffers are used again."""
+        for owner in self.owners if self.pieces.shared else [self.rank]:
+            if self._size(owner, index):
+                self._decode(self._total(owner, index), owner, index)
+        for request in self.sent.pop(index, ()):
+            self.link.wait(request)
+        self.unadded.discard(index)
+
+    # -- relays
+
+    def _relayed(self, index: int) -> list[int]:
+        """Return the owners of a segment that this rank relays for, itself among them."""
+        return [owner for owner, relay in self.relays.items() if relay == self.rank and self._size(owner, index)]
+
+    def _gather(self, index: int) -> None:
+        """Complete the streams of this node in a segment; note whether blocks of them have escaped."""
+        for owner in self._relayed(index):
+            given = [self._encode(owner, index)]
+            given += [self._received("given", index, owner, neighbour) for neighbour in self.neighbours]
+            if any(self.codes.in_order(message[HEAD:], self._size(owner, index)) for message in given):
+                self.unadded.add(index)
+
+    def _given(self, owner: int, index: int) -> dict[int, Array]:
+        """Return the messages of this node for an owner."""
+        if not self._size(owner, index):
+            return {}
+        return {rank: self._message("out", index, owner) if rank == self.rank
+                else self._message("given", index, owner, rank) for rank in self.node}
+
+    def _first(self, owner: int, index: int) -> Array:
+        """Return the message of this node to an owner. An empty one, too: relays wait for what it says."""
+        buffer = self._buffer("node", index, owner)
+        if index in self.unadded:
+            return with_head(buffer, UNADDED)
+        given = self._given(owner, index)
+        return self._sum(list(given.values()), owner, index, buffer) if given else with_head(buffer, 0)
+
+    def _swap_unadded(self, index: int) -> dict[int, Array]:
+        """Exchange the streams of a segment with the other relays; return those of all ranks for this rank's piece."""
+        senders = [(peer, rank) for peer in self.others for rank in self.node_of[peer] if self._size(self.rank, index)]
+        for peer, rank in senders:
+            self._expect(peer, "unadded", index, rank)
+        for peer in self.others:
+            for message in self._given(peer, index).values():
+                self._send(peer, message, index)
+        return self._given(self.rank, index) | {rank: self._received("unadded", index, rank) for _, rank in senders}
+
+    # -- messages
 
     def _size(self, owner: int, index: int) -> int:
         """Return the elements of a segment of an owner's piece."""
         return max(0, min(self.length, self.pieces.counts[owner] - index * self.length))
 
-    def _part(self, vector: Array, begins: list[int], owner: int, index: int) -> Array:
-        begin = begins[owner] + index * self.length
-        return vector[begin : begin + self._size(owner, index)]
+    def _sends(self, rank: int, owner: int, index: int) -> bool:
+        """Return True if a rank takes part in the first hop to an owner."""
+        if self.on_nodes:
+            return owner in self.relays and self.relays[owner] == self.rank
+        return rank in self.pieces.senders[owner] and self._size(owner, index) > 0
 
-    def _buffer(self, use: str, index: int, rank: int) -> Array:
-        """Return a message buffer: one per rank and segment in flight."""
-        number = (index % IN_FLIGHT) * self.link.size + rank
-        whole = self.scratch(IN_FLIGHT * self.link.size * self.room, np.uint8, slot=f"stream {use}")
-        return whole[number * self.room : (number + 1) * self.room]
+    def _senders(self, index: int) -> list[int]:
+        """Return the other ranks that send to this one in the first hop."""
+        return [peer for peer in self.others if self._sends(peer, self.rank, index)]
 
-    def _send_first(self, index: int) -> None:
-        """Start the first hop of a segment of every piece."""
-        link, pieces, rank = self.link, self.pieces, self.link.rank
-        if self._size(rank, index):
-            for sender in pieces.senders[rank]:
-                if sender != rank:
-                    self.waiting["in", index, sender] = link.irecv(self._buffer("in", index, sender), sender)
-        for owner in [*self.peers, rank]:
-            if rank not in pieces.senders[owner] or not self._size(owner, index):
-                continue
-            assert pieces.source is not None, "a rank that contributes has a source"
-            values = self._part(pieces.source, pieces.source_at, owner, index)
-            buffer = self._buffer("out", index, owner)
-            nbytes = self.codes.encode(values, buffer[HEAD:])
-            self._count(values.nbytes, nbytes)
-            message = with_head(buffer, nbytes)
-            if owner != rank:
-                self.waiting["out", index, owner] = link.isend(message, owner)
+    def _encode(self, owner: int, index: int) -> Array:
+        """Encode this rank's values of a segment."""
+        pieces, n = self.pieces, self._size(owner, index)
+        assert pieces.source is not None, "a rank that contributes has a source"
+        begin = pieces.source_at[owner] + index * self.length
+        values, buffer = pieces.source[begin : begin + n], self._buffer("out", index, owner)
+        nbytes = self.codes.encode(values, buffer[HEAD:])
+        self._count(values.nbytes, nbytes)
+        return with_head(buffer, nbytes)
 
-    def _add(self, index: int) -> None:
-        """Add the streams of this rank's piece, and start the second hop of all pieces."""
-        link, pieces, rank = self.link, self.pieces, self.link.rank
-        if pieces.shared:
-            for peer in self.peers:
-                if self._size(peer, index):
-                    self.waiting["sum in", index, peer] = link.irecv(self._buffer("sum in", index, peer), peer)
-        n = self._size(rank, index)
-        if not n:
-            return
-        streams = [self._stream("out", index, rank) if sender == rank else self._received("in", index, sender)
-                   for sender in pieces.senders[rank]]
-        total = self._buffer("sum", index, 0)
+    def _sum(self, messages: list[Array], owner: int, index: int, buffer: Array) -> Array:
+        """Add the streams of messages into ``buffer``; return its message."""
+        streams = [message[HEAD:] for message in messages]
         if len(streams) == 1:
             nbytes = streams[0].size
-            total[HEAD : HEAD + nbytes] = streams[0]
+            buffer[HEAD : HEAD + nbytes] = streams[0]
         else:
-            nbytes = self.codes.sum(streams, n, total[HEAD:])
-        message = with_head(total, nbytes)
-        for peer in self.peers if pieces.shared else ():
-            self.waiting["sum", index, peer] = link.isend(message, peer)
+            nbytes = self.codes.sum(streams, self._size(owner, index), buffer[HEAD:])
+        return with_head(buffer, nbytes)
 
-    def _finish(self, index: int) -> None:
-        """Decode a segment of every piece, and end its sends: the buffers are used again."""
-        rank = self.link.rank
-        for owner in [rank, *self.peers] if self.pieces.shared else [rank]:
-            if self._size(owner, index):
-                stream = self._stream("sum", index, 0) if owner == rank else self._received("sum in", index, owner)
-                self._decode(stream, self._part(self.pieces.target, self.pieces.target_at, owner, index))
-        for use in ("out", "sum"):
-            for peer in self.peers:
-                self.link.wait(self.waiting.pop((use, index, peer), None))
+    def _decode(self, message: Array, owner: int, index: int) -> None:
+        n, begin = self._size(owner, index), self.pieces.target_at[owner] + index * self.length
+        out = self.pieces.target[begin : begin + n]
+        self.codes.decode(message[HEAD:], out)
+        self._count(out.nbytes, message.size - HEAD)
 
-    def _received(self, use: str, index: int, peer: int) -> Array:
-        """Wait for a stream of another rank."""
-        self.link.wait(self.waiting.pop((use, index, peer)))
-        stream = self._stream(use, index, peer)
-        self.link.uncount(self.room - HEAD - stream.size)
-        return stream
-
-    def _stream(self, use: str, index: int, rank: int) -> Array:
-        """Return the stream in a message buffer."""
-        buffer = self._buffer(use, index, rank)
-        return buffer[HEAD : HEAD + int(buffer[:HEAD].view(np.int64)[0])]
-
-    def _decode(self, stream: Array, out: Array) -> None:
-        self.codes.decode(stream, out)
-        self._count(out.nbytes, stream.size)
 
     def _count(self, values: int, stream: int) -> None:
         self.sizes.values += values
         self.sizes.streams += stream
 
+    def _total(self, owner: int, index: int) -> Array:
+        """Return the message of the second hop."""
+        if owner == self.rank:
+            return self._message("sum", index)
+        if ("sum in", index, owner) in self.waiting:
+            return self._received("sum in", index, owner)
+        return self._message("sum in", index, owner)
+
+    def _expect(self, source: int, use: str, index: int, *ranks: int) -> None:
+        self.waiting[(use, index, *ranks)] = self.link.irecv(self._buffer(use, index, *ranks), source)
+
+    def _received(self, use: str, index: int, *ranks: int) -> Array:
+        """Wait for a message of another rank."""
+        self.link.wait(self.waiting.pop((use, index, *ranks)))
+        message = self._message(use, index, *ranks)
+        self.link.uncount(self.room - message.size)
+        return message
+
+    def _send(self, dest: int, message: Array, index: int) -> None:
+        self.sent.setdefault(index, []).append(self.link.isend(message, dest))
+
+    def _message(self, use: str, index: int, *ranks: int) -> Array:
+        """Return the message in a buffer."""
+        return message_in(self._buffer(use, index, *ranks))
+
+    def _buffer(self, use: str, index: int, *ranks: int) -> Array:
+        """Return a message buffer: one per use, ranks and segment in flight."""
+        return self.scratch(self.room, np.uint8, slot=f"stream {use} {index % len(self.stages)} {ranks}")[: self.room]
+
+
+def length_of(message: Array) -> int:
+    """Return the length of a stream before it."""
+    return int(message[:HEAD].view(np.int64)[0])
+
+
+def message_in(buffer: Array) -> Array:
+    """Return the head in a buffer and its stream."""
+    return buffer[: HEAD + max(0, length_of(buffer))]
+
 
 def with_head(buffer: Array, nbytes: int) -> Array:
     """Write the length of a stream before it; return the message."""
     buffer[:HEAD].view(np.int64)[0] = nbytes
-    return buffer[: HEAD + nbytes]
+    return message_in(buffer)
 
 
 def segment_length(longest: int, itemsize: int, size: int, block: int, threads: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..allreduce.choice import schedule
-from ..allreduce.two_hops import Pieces, block_partition
+from ..allreduce.two_hops import Pieces, alone, block_partition, owned_by_places
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.error_bound import BLOCK, MOST_TERMS
 from ..types import Array
@@ -40,15 +40,18 @@ class BoundedCollectives(Verbs, Inherited):
             if not is_in_place(sendbuf):
                 source = real_vector(sendbuf, "sendbuf")
                 check_pair(source, target)
-            (counts, begins), size = block_partition(target.array.size, engine.link.size, BLOCK), engine.link.size
+            size = engine.link.size
 
             def exact(_: Array | None, __: Array) -> None:
                 chosen = schedule(target, "sum", engine.default, engine.link)
                 engine.reduction.run(source, target, "sum", chosen, 1 / size if name == AVG else 1.0)
 
             def pieces(source: Array | None, target: Array) -> Pieces:
-                own = target if source is None else source
-                return Pieces(counts, [range(size)] * size, own, begins, target, begins, shared=True)
+                own, nodes = target if source is None else source, alone(size)
+                if not engine.link.one_node and engine.link.ranks_per_node > 1:
+                    nodes = engine.link.ranks_by_node
+                counts, begins = owned_by_places(target.size, nodes, BLOCK)
+                return Pieces(counts, [range(size)] * size, own, begins, target, begins, True, nodes)
 
             name = reduction_name(op)
             return Call("Allreduce", name, target.array.size, source, target, str(given), pieces, exact)
@@ -113,8 +116,7 @@ class BoundedCollectives(Verbs, Inherited):
             begins = [n * owner for owner in range(size)]
 
             def pieces(source: Array | None, target: Array) -> Pieces:
-                return Pieces([n] * size, [[owner] for owner in range(size)], source, [0] * size, target, begins,
-                              shared=True)
+                return Pieces([n] * size, alone(size), source, [0] * size, target, begins, True, alone(size))
 
             def exact(source: Array | None, target: Array) -> None:
                 MPI.Intracomm.Allgather(self, apart(source, target), target)
@@ -142,7 +144,7 @@ class BoundedCollectives(Verbs, Inherited):
             counts, begins = block_partition(target.array.size, size, BLOCK)
 
             def pieces(source: Array | None, target: Array) -> Pieces:
-                return Pieces(counts, [[root]] * size, source, begins, target, begins, shared=True)
+                return Pieces(counts, [[root]] * size, source, begins, target, begins, True, alone(size))
 
             def exact(_: Array | None, target: Array) -> None:
                 MPI.Intracomm.Bcast(self, target, root)
@@ -216,7 +218,8 @@ def scattered(comm: MPI.Intracomm, link: MpiLink, verb: str, sendbuf: Buffer, re
     begins = [0, *accumulate(counts[:-1])]
 
     def pieces(source: Array | None, target: Array) -> Pieces:
-        return Pieces(counts, [range(link.size)] * link.size, source, begins, target, [0] * link.size, shared=False)
+        everyone = [range(link.size)] * link.size
+        return Pieces(counts, everyone, source, begins, target, [0] * link.size, False, alone(link.size))
 
     def exact(source: Array | None, target: Array) -> None:
         MPI.Intracomm.Reduce_scatter(comm, apart(source, target), target, counts, MPI.SUM)

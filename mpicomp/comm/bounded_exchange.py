@@ -80,7 +80,7 @@ class Exchange:
                     return self._exact("the field is constant, or its range has no finite part")
                 bound = LEAST_BOUND
         if not self.forced:
-            ratio, needed = agreed_ratio(self.link, contribution, bound, terms), least_ratio(self.link)
+            ratio, needed = agreed_ratio(self.link, contribution, bound, terms), self._least_ratio()
             if ratio < needed:
                 return self._exact(f"the data compress too little: {ratio:.2f} times, {needed:.2f} times would pay")
         codes = BoundedCodes(ops_for(target), target.dtype, bound, terms, self.link.size if call.op == AVG else 1)
@@ -102,9 +102,19 @@ class Exchange:
             return "the ranks share memory"
         if self.call.verb == "Allreduce" and link.rows["cpu"].pick(array.nbytes) == "native":
             return "the vector is short"
-        if least_ratio(link) == inf:
+        if self._least_ratio() == inf:
             return "the network is as fast as the coder"
         return ""
+
+    def _least_ratio(self) -> float:
+        """Return the compression ratio from which on two hops are faster than the exact collective; collective.
+
+        For bandwidth B and coder rate C, n values take n/C + 2 n / (ratio B) instead of 2 n / B. Only an all-reduce
+        sends one stream per node; the exact collectives are taken to send the values of all ranks of a node once.
+        """
+        left = 1 - self.link.bandwidth / (2 * CODER_BYTES_PER_S)
+        streams = 1 if self.call.verb == "Allreduce" else self.link.ranks_per_node
+        return streams / left if left > 0 else inf
 
     def _hosts(self) -> tuple[Array | None, Array]:
         """Return source and target in host memory."""
@@ -164,7 +174,10 @@ class BoundedCodes:
 
     def decode(self, stream: Array, out: Array) -> None:
         self.ops.decode_bounded(stream, self.bound, self.divisor, out)
-        self.escaped += int(np.count_nonzero(stream[: chunk_count(out.size, BLOCK)] == ESCAPED))
+        self.escaped += self.in_order(stream, out.size)
+
+    def in_order(self, stream: Array, n: int) -> int:
+        return int(np.count_nonzero(stream[: chunk_count(n, BLOCK)] == ESCAPED))
 
 
 def relative_bound(link: MpiLink, x: Array | None, share: float) -> float:
@@ -196,13 +209,3 @@ def agreed_ratio(link: MpiLink, x: Array | None, bound: float, terms: int) -> fl
             coded += ops_for(x).encode_bounded(x[begin : begin + length], bound, terms, codes)[0]
         thousandths = 1000 * SAMPLES * length * x.itemsize // coded
     return link.extremes(thousandths, False)[0] / 1000
-
-
-def least_ratio(link: MpiLink) -> float:
-    """Return the compression ratio from which on two hops are faster than the exact all-reduce; collective.
-
-    For bandwidth B and coder rate C, n values take n/C + 2 n / (ratio B) instead of 2 n / B. The exact all-reduce sends
-    the values of all ranks of a node once.
-    """
-    left = 1 - link.bandwidth / (2 * CODER_BYTES_PER_S)
-    return link.ranks_per_node / left if left > 0 else inf

@@ -219,6 +219,7 @@ class MpiLink:
         self._log, self._on_leave, self.patient = log, on_leave, patient
         self._naps = Naps(self.check)
         self._bandwidth: float | None = None  # None: not measured yet
+        self._ranks_by_node: list[list[int]] = []  # not known yet
         self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self._pair = specification(self._mine), specification(self._theirs)
         self.started: list[tuple[Started, bool]] = []
@@ -294,6 +295,19 @@ class MpiLink:
                 settings = self.settings._replace(reproducible=False)
                 self.known_across = MpiLink(announce(comm), settings, self._log, patient=self.patient)
         return self.known_across
+
+    @property
+    def ranks_by_node(self) -> list[list[int]]:
+        """Ascending ranks of every node; the first use is collective."""
+        if not self._ranks_by_node:
+            node = split_node(self.comm, self.settings.node_limit)
+            first = node.bcast(self.rank)
+            node.Free()
+            found: dict[int, list[int]] = {}
+            for rank, leader in enumerate(self.comm.allgather(first)):
+                found.setdefault(leader, []).append(rank)
+            self._ranks_by_node = list(found.values())
+        return self._ranks_by_node
 
     @property
     def slow(self) -> bool:

@@ -131,6 +131,60 @@ def test_bits_do_not_depend_on_threads(comm, rng):
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("together", ["neighbours", "round robin", "first and last"])
+def test_nodes_do_not_change_the_bits(comm, world, rng, monkeypatch, together):
+    """Nodes of several ranks, also of unequal numbers: integers and escaped values are added as without nodes."""
+    if comm.size < 3:
+        pytest.skip("two nodes, one of several ranks, need three ranks")
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "2")
+    nodes = mpicomp.Comm(world)
+    link, ranks = nodes._engine.link, list(range(comm.size))
+    expected = [ranks[at : at + 2] for at in range(0, comm.size, 2)]
+    assert link.ranks_by_node == expected
+    if together != "neighbours":
+        link._ranks_by_node = {"round robin": [ranks[::2], ranks[1::2]], "first and last": [[0, comm.size - 1],
+                               ranks[1:-1]]}[together]
+    for n in (1, int(rng.integers(2, 9000))):
+        for name, vectors, bound in every_field(rng, n, comm.size):
+            print(name, n, vectors.dtype, bound)
+            mine = vectors[comm.rank]
+            flat = summed(comm, mine, bound)
+            for blocks in (4096, int(rng.integers(1, 9))):
+                monkeypatch.setattr(two_hops, "SEGMENT_BYTES", blocks * BLOCK * mine.itemsize)
+                assert summed(nodes, mine, bound).tobytes() == flat.tobytes()
+            assert nodes.bounded_stats.escaped_blocks == comm.bounded_stats.escaped_blocks
+    nodes.Free()
+
+
+def test_bytes_between_nodes_do_not_grow_with_their_ranks(comm, world, monkeypatch):
+    if comm.size < 4:
+        pytest.skip("two nodes of two ranks need four ranks")
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "2")
+    n = 200_000
+    x, sent = np.sin(np.arange(n) / 300 + comm.rank).astype(np.float32), {}
+    for name, nodes in (("nodes", mpicomp.Comm(world)), ("flat", comm)):
+        link, bytes_across = nodes._engine.link, 0
+        isend = link.isend
+
+        def counted(array, dest, isend=isend):
+            nonlocal bytes_across
+            bytes_across += array.nbytes if dest // 2 != comm.rank // 2 else 0
+            return isend(array, dest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "isend", counted)
+            summed(nodes, x, 1e-4)
+        sent[name] = world.allreduce(bytes_across)
+        received = nodes.traffic
+        assert world.allreduce(received.bytes_sent) == world.allreduce(received.bytes_received)
+        if name == "nodes":
+            stream = x.nbytes / nodes.bounded_stats.ratio
+            nodes.Free()
+    count = -(-comm.size // 2)
+    assert sent["nodes"] == pytest.approx(2 * (count - 1) * stream, rel=0.3)
+    assert sent["nodes"] < 0.7 * sent["flat"]
+
+
 def test_integer_sums_do_not_depend_on_the_order_of_ranks(comm, rng):
     """Without escaped blocks the same vectors on other ranks give the same bits."""
     vectors = np.sin(np.arange(2000) / 30 + rng.uniform(0, 9, (comm.size, 1))).astype(np.float32)
