@@ -5,7 +5,7 @@ import pytest
 
 from mpicomp import bench
 from mpicomp.bench.bounded import Bounded, Fields
-from mpicomp.bench.plan import FIELDS, Plan
+from mpicomp.bench.plan import Plan
 
 
 def plan(**given):
@@ -17,9 +17,11 @@ def rows_of(comm, **given):
     return [row for rows in bench.run(comm, plan(**given)) for row in rows]
 
 
-@pytest.mark.parametrize("data", FIELDS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.parametrize(
+    ("data", "dtype", "op"),
+    [("smooth", "float32", "sum"), ("turbulence", "float64", "avg"), ("noise", "float32", "avg"),
+     ("noise", "float64", "sum")],
+)  # fmt: skip
 def test_rows(comm, data, dtype, op):
     rows = rows_of(comm, data=data, dtype=dtype, op=op, place="both")
     assert all(row["ok"] for row in rows), [row for row in rows if not row["ok"]]

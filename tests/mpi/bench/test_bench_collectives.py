@@ -209,7 +209,8 @@ def pretended_gpus():
 
 def test_ranks_take_the_gpus_in_turn(comm, pretended_gpus):
     assert choose_device(comm) == comm.rank % 2  # all ranks of this test are on one node
-    rows = rows_of(comm, "allreduce", device="gpu", sizes=(4096,))
+    rows = rows_of(comm, "allreduce", device="gpu", sizes=(4096,), bounds=(1e-3,), place="both")
+    assert {row["ran"] for row in rows if row["bound"]} == {"exact", "two_hops"}
     assert pretended_gpus == [comm.rank % 2] * 2
     assert all(row["device"] == "gpu" and row["ok"] is True for row in rows)
 
