@@ -22,6 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import MpicompError
+from ..ops import threads
 from ..ops.extension import AVAILABLE
 from ..ops.node_shared import LINE_BYTES, NodeWindow
 from .safety.revocation import announce
@@ -205,6 +206,32 @@ def split_node(comm: MPI.Intracomm, limit: int) -> MPI.Intracomm:
     part = cast("MPI.Intracomm", announce(node.Split(node.Get_rank() // limit)))
     node.Free()
     return part
+
+
+def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int, int]:
+    """Return the number of nodes, the fewest and most ranks on one, and the fewest threads of a rank.
+
+    Collective; no rank lists all others.
+    """
+    node = split_node(comm, limit)
+    threads.share_cpus(node.allgather(os.sched_getaffinity(0)))
+    first, here = np.array([node.Get_rank() == 0], np.int64), node.Get_size()
+    most = np.array([-here, here, -threads.count()], np.int64)
+    node.Free()
+    comm.Allreduce(MPI.IN_PLACE, first, MPI.SUM)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    return int(first[0]), -int(most[0]), int(most[1]), -int(most[2])
+
+
+def ranks_by_node(comm: MPI.Intracomm, limit: int) -> list[list[int]]:
+    """Return the ascending ranks of every node (collective)."""
+    node = split_node(comm, limit)
+    first = node.bcast(comm.Get_rank())
+    node.Free()
+    found: dict[int, list[int]] = {}
+    for rank, leader in enumerate(comm.allgather(first)):
+        found.setdefault(leader, []).append(rank)
+    return list(found.values())
 
 
 def create(nbytes: int) -> tuple[str, int]:

@@ -18,13 +18,12 @@ from .._util.partition import pieces
 from ..allreduce import segments
 from ..allreduce.cost import least_bytes
 from ..errors import MpicompError, RankLeft
-from ..ops import threads
 from ..ops.device import device_of, ready
 from ..types import Array
 from .buffers import Buffer
 from .interfaces import Request, Traffic
 from .naps import NAP, Naps
-from .node_memory import Node, split_node
+from .node_memory import Node, layout_of, ranks_by_node
 from .safety.call_log import CallLog
 from .safety.revocation import announce
 from .settings import Settings
@@ -94,21 +93,6 @@ def specification(array: Array, count: int | None = None) -> tuple[MPI.buffer, i
     all-gather's output, both arrays of a reduce-scatter of blocks. It is not checked against the array.
     """
     return MPI.buffer(array), array.size if count is None else count, MPI.Datatype.fromcode(array.dtype.char)
-
-
-def layout_of(comm: MPI.Intracomm, limit: int) -> tuple[int, int, int, int]:
-    """Return the number of nodes, the fewest and most ranks on one, and the fewest threads of a rank.
-
-    Collective; no rank lists all others.
-    """
-    node = split_node(comm, limit)
-    threads.share_cpus(node.allgather(os.sched_getaffinity(0)))
-    first, here = np.array([node.Get_rank() == 0], np.int64), node.Get_size()
-    most = np.array([-here, here, -threads.count()], np.int64)
-    node.Free()
-    comm.Allreduce(MPI.IN_PLACE, first, MPI.SUM)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    return int(first[0]), -int(most[0]), int(most[1]), -int(most[2])
 
 
 # By address: the memory of receives that stay posted, these requests, and those of the running schedule. MPI may write
@@ -300,13 +284,7 @@ class MpiLink:
     def ranks_by_node(self) -> list[list[int]]:
         """Ascending ranks of every node; the first use is collective."""
         if not self._ranks_by_node:
-            node = split_node(self.comm, self.settings.node_limit)
-            first = node.bcast(self.rank)
-            node.Free()
-            found: dict[int, list[int]] = {}
-            for rank, leader in enumerate(self.comm.allgather(first)):
-                found.setdefault(leader, []).append(rank)
-            self._ranks_by_node = list(found.values())
+            self._ranks_by_node = ranks_by_node(self.comm, self.settings.node_limit)
         return self._ranks_by_node
 
     @property
