@@ -67,3 +67,22 @@ def test_add_widened(ops, rng, kind):
         oracle.add_widened(expected, src, kind)
         ops.add_widened(dst, src, kind)
         assert_same(dst, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 7, 8, 9, 1027, 6001])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_any_length_at_any_place(ops, rng, kind, n):
+    """Kernels take eight at a time where both arrays begin at a multiple of 16 bytes, else one."""
+    for first in (0, 1, 8):
+        wide, halves = np.zeros(n + 9, np.float32), rng.integers(0, 2**16, n + 9, np.uint16)
+        wide[:] = with_specials(rng, vector(rng, n + 9, np.float32))
+        part = slice(first, first + n)
+        for name, target, origin in (("widen", wide, halves), ("add_widened", wide, halves), ("narrow", halves, wide)):
+            expected, given = target.copy(), target.copy()
+            getattr(oracle, name)(expected[part], origin[part], kind)
+            getattr(ops, name)(given[part], origin[part], kind)
+            if name == "narrow":
+                nan = np.isnan(wide)
+                given[nan] = expected[nan] = 0
+            assert_same(given, expected)

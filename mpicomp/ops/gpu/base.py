@@ -34,6 +34,7 @@ from .cuda_runtime import (
 from .cuda_runtime import PIECE as PIECE_OF_BLOCK
 from .largest import kth_keys, largest_of_spans, largest_of_vector
 
+HALVES = 8  # elements for a thread of half.cu
 PIECE = 1 << 40  # kernels run beside the host anyhow: a pass is one piece
 
 
@@ -71,14 +72,14 @@ def scale(x: Array, factor: float) -> None:
     launch("reduce", f"scale<{t}>", blocks_for(packs(x)), x, np.int64(x.size), x.dtype.type(factor))
 
 
-# ---- half precision, held as uint16 bits: one element a thread
+# ---- half precision, held as uint16 bits: eight elements a thread
 
 def _convert(name: str, dst: Array, src: Array, kind: str, to: str, of: str) -> None:
     if kind not in HALF:
         raise InvalidArgument(f"kind must be float16 or bfloat16, got {kind}")
     check(dst, "dst", to)
     check(src, "src", of, dst.size)
-    launch("half", f"{name}<{HALF[kind]}>", blocks_for(dst.size), dst, src, np.int64(dst.size))
+    launch("half", f"{name}<{HALF[kind]}>", blocks_for(-(-dst.size // HALVES)), dst, src, np.int64(dst.size))
 
 
 @on_device

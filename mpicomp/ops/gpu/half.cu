@@ -37,14 +37,56 @@ struct Float16 {
     }
 };
 
+struct alignas(8) Four {
+    unsigned short at[4];
+};
+
+// put(v, make(v)) for the quarters v of n elements if they are `packed`, two at a time in a thread: both are read before one
+// is written, and the lanes of a warp move whole sectors. one(i) for the other elements.
+template <typename M, typename P, typename O>
+__device__ inline void eight_at_a_time(long long n, bool packed, M make, P put, O one) {
+    const long long fours = packed ? n / 4 : 0, step = grid_size();
+    long long v = grid_index();
+    for (; v + step < fours; v += 2 * step) {
+        const auto first = make(v), second = make(v + step);
+        put(v, first), put(v + step, second);
+    }
+    if (v < fours) put(v, make(v));
+    for (long long i = 4 * fours + grid_index(); i < n; i += step) one(i);
+}
+
 template <typename Half> __global__ void widen(float* dst, const unsigned short* src, long long n) {
-    for (long long i = grid_index(); i < n; i += grid_size()) dst[i] = Half::widen(src[i]);
+    const auto make = [&](long long v) {
+        const Four halves = ((const Four*)src)[v];
+        Pack<float> wide;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) wide.at[j] = Half::widen(halves.at[j]);
+        return wide;
+    };
+    eight_at_a_time(n, aligned(dst, src), make, [&](long long v, Pack<float> wide) { store(dst, v, wide); },
+                    [&](long long i) { dst[i] = Half::widen(src[i]); });
 }
 
 template <typename Half> __global__ void add_widened(float* dst, const unsigned short* src, long long n) {
-    for (long long i = grid_index(); i < n; i += grid_size()) dst[i] += Half::widen(src[i]);
+    const auto make = [&](long long v) {
+        const Four halves = ((const Four*)src)[v];
+        Pack<float> sum = load(dst, v);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum.at[j] += Half::widen(halves.at[j]);
+        return sum;
+    };
+    eight_at_a_time(n, aligned(dst, src), make, [&](long long v, Pack<float> sum) { store(dst, v, sum); },
+                    [&](long long i) { dst[i] += Half::widen(src[i]); });
 }
 
 template <typename Half> __global__ void narrow(unsigned short* dst, const float* src, long long n) {
-    for (long long i = grid_index(); i < n; i += grid_size()) dst[i] = Half::narrow(src[i]);
+    const auto make = [&](long long v) {
+        const Pack<float> wide = load(src, v);
+        Four halves;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) halves.at[j] = Half::narrow(wide.at[j]);
+        return halves;
+    };
+    eight_at_a_time(n, aligned(dst, src), make, [&](long long v, Four halves) { ((Four*)dst)[v] = halves; },
+                    [&](long long i) { dst[i] = Half::narrow(src[i]); });
 }

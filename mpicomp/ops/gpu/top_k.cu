@@ -16,36 +16,34 @@ constexpr int sample = SAMPLE;  // elements of a vector that a guess goes by
 template <typename T> __device__ inline bool is_first(int shift) { return Real<T>::magnitude >> shift < digits; }
 
 // Append the digit of the `wanted`-th largest to `prefix`, and take those above it off `wanted`; the counts become zero. By
-// one block: a thread adds up some digits, from the top; a lane of the first warp some threads; then one lane looks digit
-// by digit.
+// one block: a thread reads `each` digits at once, from the top, and keeps them; the thread whose digits' running sum reaches
+// `wanted` looks through its own.
 __device__ inline void choose_digit(long long prefix, unsigned long long wanted, long long* cut,
                                     volatile unsigned long long* counts) {
-    constexpr int each = digits / threads, of_lane = digits / warp_size;
-    __shared__ unsigned long long sums[threads];
-    const auto from_top = [&](int place) { return counts[digits - 1 - place]; };
-    unsigned long long mine = 0;
-    for (int j = 0; j < each; ++j) mine += from_top(threadIdx.x * each + j);
-    sums[threadIdx.x] = mine;
-    __syncthreads();
-    if (threadIdx.x < warp_size) {
-        unsigned long long own = 0, until = 0;
-        for (int j = 0; j < threads / warp_size; ++j) own += sums[threadIdx.x * (threads / warp_size) + j];
-        until = own;
-        for (int offset = 1; offset < warp_size; offset *= 2) {
-            const unsigned long long below = __shfl_up_sync(all_lanes, until, offset);
-            if (threadIdx.x >= offset) until += below;
-        }
-        const unsigned reached = __ballot_sync(all_lanes, until >= wanted);
-        if (threadIdx.x == __ffs(reached) - 1) {
-            unsigned long long above = until - own;
-            int place = threadIdx.x * of_lane;
-            while (above + from_top(place) < wanted) above += from_top(place++);
-            cut[0] = prefix << digit_bits | (digits - 1 - place);
-            cut[1] = wanted - above;
-        }
+    constexpr int each = digits / threads;
+    __shared__ unsigned long long of_warp[threads / warp_size];
+    const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, highest = digits - 1 - threadIdx.x * each;
+    unsigned long long own[each], mine = 0;
+#pragma unroll
+    for (int j = 0; j < each; ++j) own[j] = counts[highest - j];
+#pragma unroll
+    for (int j = 0; j < each; ++j) mine += own[j], counts[highest - j] = 0;
+    unsigned long long until = mine;
+    for (int offset = 1; offset < warp_size; offset *= 2) {
+        const unsigned long long below = __shfl_up_sync(all_lanes, until, offset);
+        if (lane >= offset) until += below;
     }
+    if (lane == warp_size - 1) of_warp[warp] = until;
     __syncthreads();
-    for (int d = threadIdx.x; d < digits; d += threads) counts[d] = 0;
+    for (int other = 0; other < warp; ++other) until += of_warp[other];
+    unsigned long long above = until - mine;
+    if (above >= wanted || until < wanted) return;
+    int place = 0;
+#pragma unroll
+    for (int j = 0; j < each; ++j)
+        if (place == j && above + own[j] < wanted) above += own[j], ++place;
+    cut[0] = prefix << digit_bits | (highest - place);
+    cut[1] = wanted - above;
 }
 
 // How many over the block, in all threads, which must all call it; `turn` is another than in the call before.
