@@ -16,6 +16,7 @@ from .values import Compensated, Place
 # enough for a ring over hosts to be near its best, short enough that copies hide. They begin at multiples of ALIGNED.
 BUCKET_BYTES = 16 << 20
 ALIGNED = 64
+PART = 64 << 10  # elements of a bucket's codes that are decoded at once
 
 Finish = Callable[[], Array]
 
@@ -109,11 +110,20 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
     if len(buckets) > 1 or beside:
         for begin, end in buckets:
             wire, own = part(begin, end), None if source is None else source[begin:end]
-            started.append((wire, comm.start_allreduce(wire, ctx.algorithm, kind, factor, own)))
-            ctx.in_flight.append(started[-1][1])
+            started.append((begin, wire, comm.start_allreduce(wire, ctx.algorithm, kind, factor, own)))
+            ctx.in_flight.append(started[-1][2])
 
-    def read(wire: Array, begin: int, end: int) -> Array:
-        return wire if place is None or plain else ctx.scale(ctx.codec.decode(wire, place.part(begin, end), ctx))
+    def read(wire: Array, mean: Array, begin: int) -> None:
+        """Write a bucket's mean; codes are decoded and scaled in parts that stay in the cache."""
+        if plain:
+            if not overlap(wire, mean):
+                mean[:] = wire
+            return
+        assert place is not None, "codes have one"
+        for first, last in pieces(0, wire.size, PART if isinstance(wire, np.ndarray) else max(1, wire.size)):
+            here = mean[first:last]
+            ctx.codec.decode_into(here, wire[first:last], place.part(begin + first, begin + last), ctx)
+            ctx.scale(here)
 
     def finish() -> Array:
         if not started and source is not None:
@@ -121,13 +131,14 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
         if not started:
             wire = part(0, like.size)
             comm.allreduce_in_place(wire, ctx.algorithm, kind=kind, factor=factor)
-            return read(wire, 0, like.size)
+            if plain:
+                return wire
         mean = ctx.ops.empty(like.size, ctx.dtype) if target is None else target
-        for (begin, end), (wire, request) in zip(buckets, started, strict=True):
+        if not started:
+            read(wire, mean, 0)
+        for begin, wire, request in started:
             land(request, ctx)
-            values, here = read(wire, begin, end), mean[begin:end]
-            if not overlap(values, here):
-                here[:] = values
+            read(wire, mean[begin : begin + wire.size], begin)
         return mean
 
     return finish

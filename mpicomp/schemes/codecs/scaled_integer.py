@@ -8,14 +8,14 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ...types import Array
-from ..interfaces import Codec, StepContext
+from ..interfaces import StepContext
 from ..options import Option
 from ..values import Place
 from . import _groups
-from ._common import first_number, require_bytes
+from ._common import InPlace, first_number, require_bytes
 
 
-class ScaledInteger(Codec):
+class ScaledInteger(InPlace):
     """Each value becomes a multiple of one unit, as an integer of ``bits`` bits; their sum over workers is exact.
 
     The unit follows from the largest magnitude of all workers, such that the sum of all workers' integers fits:
@@ -63,14 +63,12 @@ class ScaledInteger(Codec):
         ctx.ops.quantise(values, self._unit, first_number(place), key, codes, self._peak)
         return codes
 
-    def decode(self, codes: Array, place: Place, ctx: StepContext) -> Array:
+    def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
         require_bytes(codes, place.size * self.dtype.itemsize)
-        values = ctx.ops.empty(place.size, ctx.dtype)
         if math.isnan(self._unit):
             values[:] = np.nan
         else:
             ctx.ops.dequantise(codes.view(self.dtype), self._unit, values)
-        return values
 
 
 def room_of(workers: int, code: np.dtype) -> int:

@@ -21,9 +21,8 @@ from ..wire import validation
 
 BYTE = np.dtype(np.uint8)
 ALIGNED = 8  # bytes, for codes of any type
-# A segment of codes in few bits is a message that MPI sends at once; with two others in flight it stays in the cache.
-SEGMENT_BYTES = 512 << 10  # of values
-LEAST_BYTES = 64 << 10  # of values: of shorter segments messages take longer than their overlap saves
+SEGMENT_BYTES = 2 << 20  # of values, at most
+LEAST_BYTES = 512 << 10  # of values: of shorter segments messages take longer than their overlap saves
 LEAST_SEGMENTS = 4  # of a piece, so that its hops overlap
 
 
