@@ -136,6 +136,11 @@ class Verbs(HasEngine):
                 stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
 
     @property
+    def one_node(self) -> bool:
+        """True if all ranks share the memory of one node."""
+        return self._engine.link.one_node
+
+    @property
     def own_message(self) -> int:
         """Index of this rank's own message among the gathered messages of all ranks, which it need not read."""
         return self._engine.link.rank

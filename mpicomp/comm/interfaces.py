@@ -142,6 +142,10 @@ class Communicator(Protocol):
         """The number of ranks; local."""
 
     @property
+    def one_node(self) -> bool:
+        """True if all ranks share the memory of one node; local."""
+
+    @property
     def own_message(self) -> int:
         """Index of this rank's own message among the gathered messages of all ranks, which it need not read; local."""
 

@@ -235,9 +235,11 @@ class RecordingComm:
     log = recorder = None
     own_message = 0  # on each, so that the others' messages are treated alike on all
 
-    def __init__(self, script: Script, rank: int, size: int, sums: list[np.ndarray] | None = None) -> None:
+    def __init__(self, script: Script, rank: int, size: int, sums: list[np.ndarray] | None = None,
+                 one_node: bool = True) -> None:
         self._script, self.rank, self.size, self._sums = script, rank, size, sums
         self._to_owners: list[int] | None = None
+        self.one_node = one_node
 
     def call(self, call: Call) -> None:
         """Write down a call, after the work so far."""

@@ -148,7 +148,7 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
         even, notes = evened(scheme, model.n, place.size)
         model, more = even_pieces(scheme, model, place.size)
         notes += more
-    rehearsal = Rehearsal(even, model, place.size, algorithm)
+    rehearsal = Rehearsal(even, model, place.size, algorithm, place.nodes == 1)
     try:
         first, *others = (_of_step(rehearsal, number, share, place, say) for number, share in kinds(scheme))
     except Unknown as error:

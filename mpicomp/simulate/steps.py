@@ -43,8 +43,8 @@ def kinds(scheme: Scheme) -> list[tuple[int, float]]:
 class Rehearsal:
     """Steps of a scheme on a model's gradients, one worker a rank, as many ranks as asked for."""
 
-    def __init__(self, scheme: Scheme, model: Model, size: int, algorithm: str) -> None:
-        self.scheme, self.size = _warmed_up(scheme), size
+    def __init__(self, scheme: Scheme, model: Model, size: int, algorithm: str, one_node: bool) -> None:
+        self.scheme, self.size, self.one_node = _warmed_up(scheme), size, one_node
         self._algorithm = algorithm
         self._scratch: Scratch | None = None  # of the first rank that ran
         arrays = {f"{at} {name}": np.empty(shape, FLOAT) for at, (name, shape, _) in enumerate(model.layers)}
@@ -71,7 +71,8 @@ class Rehearsal:
     def _run(self, parts: Parts, rank: int, number: int, like: Script | None) -> Script:
         """The step as a reducer does it: what a rank does alone, the agreement, what follows."""
         script, layout = Script(), self.layout
-        comm: Communicator = RecordingComm(script, rank, self.size, None if like is None else like.sums)
+        comm: Communicator = RecordingComm(script, rank, self.size, None if like is None else like.sums,
+                                           self.one_node)
         ops = GhostOps(script.tape.work, layout.n, self.passing)
         self._scratch = scratch = Scratch(as_ops(ops), self._scratch)
         gradient, options = [as_array(Ghost(ops, layout.total, FLOAT))], self.scheme.options

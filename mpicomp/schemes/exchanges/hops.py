@@ -41,7 +41,8 @@ class Segments:
         self._counts, self._displs = partition(ctx.n, ctx.comm.size)
         longest, block = self._counts[0], ctx.codec.block
         self.fixed, self.length = block is not None, longest
-        if block is not None and device_of(like) is None:  # a device does one piece faster than its segments
+        # A device does one piece faster than its segments; on a node nothing travels while a rank computes.
+        if block is not None and device_of(like) is None and not ctx.comm.one_node:
             nbytes = max(LEAST_BYTES, min(SEGMENT_BYTES, longest * ctx.dtype.itemsize // LEAST_SEGMENTS))
             self.length = block * max(1, nbytes // (block * ctx.dtype.itemsize))
         self.count = chunk_count(longest, self.length)

@@ -202,6 +202,7 @@ def test_segments_do_not_change_bits(comm, seed, monkeypatch, memory, text, work
         with monkeypatch.context() as patch:
             patch.setattr(hops, "SEGMENT_BYTES", 400 + 200 * step)
             patch.setattr(hops, "LEAST_BYTES", 0)
+            patch.setattr(mpicomp.Comm, "one_node", False)
             out = mine if workers == 1 else None
             np.testing.assert_array_equal(cut.reduce(mine, out=out), expected)
         for (name, value), other in zip(whole.state_dict().items(), cut.state_dict().values(), strict=True):
