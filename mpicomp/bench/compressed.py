@@ -102,6 +102,9 @@ class Compressed:
         eps = [float(np.finfo(self.gradient.dtype).eps)]
         if values != "same":
             eps.append(2.0**-7 if values == "bfloat16" else float(np.finfo(values).eps))
+        candidates = reducer.scheme.parts(1).exchange.candidates
+        if any(one.codec.may_overflow(self.gradient.dtype) for one in candidates):
+            eps.append(2.0**-7)
         return SLACK * max(eps) * float(np.abs(self.gradient).max()) / options.get("beta", 1.0)
 
     @staticmethod

@@ -149,7 +149,7 @@ class Pipeline:
         if dense is not None:
             self.dense.keep()  # what it gave is copied
         self.schedule.observe(result.mean, ctx)
-        self.exchange.observe(ctx)
+        self.exchange.observe(result.mean, ctx)
         mean, local = self.levels.joined(result.mean, local, ctx)
         mean = _joined(mean, local, dense, total, ctx)
         return result if mean is result.mean else result._replace(mean=mean)

@@ -444,8 +444,8 @@ class Exchange(Part, Stateful, Protocol[C, M]):
         """The context in which a step whose codes overflowed is done again; None if it is refused."""
         return None
 
-    def observe(self, ctx: StepContext) -> None:
-        """See the end of a step, after all memories have changed (collective)."""
+    def observe(self, mean: Mean, ctx: StepContext) -> None:
+        """See the end of a step and its mean, after all memories have changed (collective)."""
         return
 
     @abstractmethod

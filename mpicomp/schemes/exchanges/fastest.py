@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from ...ops.device import ready
 from ...ops.protocol import Ops
 from ...types import Array
 from ..interfaces import Candidate, Choice, Exchange, Message, StepContext
 from ..options import Option
 from ..trials import Trials
-from ..values import Compensated, Exchanged, Sent, State
+from ..values import Compensated, Exchanged, Mean, Sent, State
 
 DEFAULT = "dense+half+scalecom/chunk=16+scalecom/chunk=112"
 BILLION = 1e9  # nanoseconds in a second, and parts of an error: what ranks compare are whole numbers
@@ -118,11 +119,12 @@ class Fastest(Exchange[Choice, Observed]):
             self._error = _unsent(message.us, result.sent, ctx)
         return Exchanged(*result[:4], self._now.text, self._told)
 
-    def observe(self, ctx: StepContext) -> None:
+    def observe(self, mean: Mean, ctx: StepContext) -> None:
         """Take the step's seconds and error; where they are due, the largest of all ranks (collective)."""
         if not ctx.n:
             return
         self._blank = self._exact and (self._blank or not ctx.left_out)
+        ready(mean.values)  # a device may still be at work
         trials, seconds = self._trials, ctx.timer.busy_ns() / BILLION
         if not trials.due and self._instead is None:
             trials.note(seconds)

@@ -20,7 +20,7 @@ def on_nodes(text: str) -> str:
     return f"{text}{',' if ':' in text else ':'}nodes=yes"
 
 
-ALL = [small(name, SMALL) for name in schemes.names()]
+ALL = [small(name, SMALL) for name in schemes.names() if not mpicomp.Scheme.parse(name).chooses]
 
 
 @pytest.fixture(params=[2, 3], ids=["two", "three"])

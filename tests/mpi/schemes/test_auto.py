@@ -29,9 +29,9 @@ def clock(monkeypatch):
     monkeypatch.setattr(PhaseTimer, "busy_ns", lambda timer: round(1e9 * seconds.get(running[-1], seconds[None])))
     observe = Fastest.observe
 
-    def observed(self, ctx):
+    def observed(self, mean, ctx):
         running.append(self._now.text)
-        observe(self, ctx)
+        observe(self, mean, ctx)
 
     monkeypatch.setattr(Fastest, "observe", observed)
     return seconds
