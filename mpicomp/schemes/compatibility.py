@@ -140,5 +140,5 @@ def warning_texts(parts: Parts) -> Iterator[str]:
     if exchange.second_memory and error >= 1:
         yield f"{size}, so that the second memory of {exchange.name} lets it grow: take {codec.finer}, or second=no"
     yield from parts.selector.warning_texts()
-    for one in exchange.candidates:
+    for one in (one for one in exchange.candidates if one.keeps):
         yield from warning_texts(parts._replace(selector=one.selector, codec=one.codec, exchange=one.exchange))

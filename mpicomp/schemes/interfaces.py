@@ -465,12 +465,16 @@ AnyExchange = Exchange[Any, Any]
 
 
 class Candidate(NamedTuple):
-    """A scheme that an exchange may choose for a step: its text, and the parts that it does not share with others."""
+    """A scheme that an exchange may choose for a step: its text, and the parts that it does not share with others.
+
+    ``keeps`` is False if it sends all of u and by itself has no memory: what its codes do not hold is lost.
+    """
 
     text: str
     selector: Selector
     codec: Codec
     exchange: AnyExchange
+    keeps: bool
 
 
 class DensitySchedule(Part, Stateful, Protocol):

@@ -237,7 +237,8 @@ class Scheme:
         shared = sorted(set(scheme.given) - free - set(OWN) - {"memory"})
         parts = scheme.parts(1)
         check_candidate(text, parts, own, shared, (scheme.options["layers"], self.options["layers"]))
-        return Candidate(text, parts.selector, parts.codec, parts.exchange)
+        keeps = parts.memories[0].remembers or not parts.selector.selects_all
+        return Candidate(text, parts.selector, parts.codec, parts.exchange, keeps)
 
     def warning_texts(self) -> list[str]:
         """Warnings about rarely wanted behaviour, a sentence each; a new Reducer prints them once."""

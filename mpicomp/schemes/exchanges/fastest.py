@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import NamedTuple
 
 from ...ops.device import ready
@@ -19,14 +20,19 @@ MOST = 1e9  # of a number that is compared
 
 
 class Observed(NamedTuple):
-    """Message of a candidate, and before it a copy of each local worker's u if the error of the step is measured."""
+    """Message of a candidate, each local worker's u, and copies of these if the error of the step is measured.
 
-    us: list[Array]
+    ``empties`` is True if the memories are to hold nothing afterwards: then nothing is known of what counts as sent.
+    """
+
+    copies: list[Array]
+    us: list[Compensated]
     inner: Message
+    empties: bool
 
     @property
     def sent(self) -> list[Sent] | None:
-        return self.inner.sent
+        return None if self.empties else self.inner.sent
 
 
 class Fastest(Exchange[Choice, Observed]):
@@ -38,6 +44,8 @@ class Fastest(Exchange[Choice, Observed]):
     Cost: as the candidate's. In steps of a trial, and once in ``every`` steps, one agreement of 16 bytes or two. A
     step whose error is measured copies u and passes over it four times. Trials without a change of the measured seconds
     take at most 5 % of the time.
+    A candidate that sends all coordinates and by itself has no memory (dense, half) empties the common memory once, and
+    then does not touch it; what its codes do not hold is lost, as without candidates.
     Restrictions: the candidates share memory, schedule, layers, dense arrays and seed, which are options of the scheme
     itself; candidates with a state of their own (low-rank, balanced, pieces) and memories with steps that send nothing
     are refused. Choices follow the clock: two runs have different bits, so a reproducible communicator is refused.
@@ -71,8 +79,9 @@ class Fastest(Exchange[Choice, Observed]):
         self._told = self._trials.told(self._texts)
         self._template: StepContext | None = None  # that of all steps
         self._contexts: dict[tuple[int, bool, bool], StepContext] = {}  # made of it, by candidate
-        self._exact = False  # the candidate of the current step sends all of u as it is
-        self._blank = True  # the memories, if they are plain error feedback: then such a step is a plain average
+        self._measures = False  # the error of the current step
+        self._empties = False  # the candidate of the current step leaves nothing in the memory
+        self._blank = True  # the memories, if they are plain error feedback: such a candidate then needs none
 
     def check(self, ctx: StepContext) -> None:
         """Refuse a number of workers that a candidate cannot serve."""
@@ -81,54 +90,55 @@ class Fastest(Exchange[Choice, Observed]):
             one.exchange.check(ctx)
 
     def context(self, ctx: StepContext) -> StepContext:
-        self._instead = None
+        self._instead, self._error, now = None, 0.0, self._now
         if ctx is not self._template:
             self._template, self._contexts = ctx, {}
-        self._error, now = 0.0, self._now
-        self._exact = now.exchange.name == "dense" and now.codec.sends_unchanged(ctx.dtype)
-        plain = self._exact and self._blank and self.feedback
-        measured = self._trials.measures_error and not self._exact
-        key = self._trials.candidate, measured, plain
+        exact = now.exchange.name == "dense" and now.codec.sends_unchanged(ctx.dtype)
+        # A mean that its dtype cannot hold is kept back by the memory, so that a candidate without one has it, too.
+        self._empties = self.feedback and (exact or (not now.keeps and ctx.result is None))
+        plain, self._measures = self._empties and self._blank, self._trials.measures_error and not exact
+        key = self._trials.candidate, self._measures, plain
         if key not in self._contexts:
-            self._contexts[key] = ctx.using(now.selector, now.codec, (ctx.remembers or measured) and not plain, plain)
+            remembers = self._measures or (ctx.remembers and not plain)
+            self._contexts[key] = ctx.using(now.selector, now.codec, remembers, plain)
         return self._contexts[key]
 
     def instead(self, ctx: StepContext) -> StepContext | None:
         safe = [one for one in self.candidates if not one.codec.may_overflow(ctx.dtype)]
         if not safe or not ctx.codec.may_overflow(ctx.dtype):
             return None
-        self._instead = safe[0]
-        self._exact = False
-        return ctx.using(safe[0].selector, safe[0].codec, ctx.remembers, plain=False)
+        self._instead, self._empties, self._measures = safe[0], False, False
+        return ctx.using(safe[0].selector, safe[0].codec, True, plain=False)
 
     def choose(self, us: list[Compensated], ctx: StepContext) -> Choice:
-        choice: Choice = self._now.exchange.choose(_of_blank(us) if ctx.plain else us, ctx)
+        choice: Choice = self._now.exchange.choose(_without_memory(us) if ctx.plain else us, ctx)
         return choice
 
     def encode(self, us: list[Compensated], choice: Choice, ctx: StepContext) -> Observed:
-        whole = list[Array]()
-        if ctx.plain:
-            us = _of_blank(us)
-        elif self._trials.measures_error and not self._exact:
-            whole = [ctx.whole(u, f"fastest-{worker}") for worker, u in enumerate(us)]
-        return Observed(whole, self._now.exchange.encode(us, choice, ctx))
+        copies = [ctx.whole(u, f"fastest-{worker}") for worker, u in enumerate(us)] if self._measures else []
+        inner = self._now.exchange.encode(_without_memory(us) if ctx.plain else us, choice, ctx)
+        return Observed(copies, us, inner, self._empties and not ctx.plain)
 
     def combine(self, message: Observed, ctx: StepContext) -> Exchanged:
         result: Exchanged = self._now.exchange.combine(message.inner, ctx)
-        if message.us:
-            self._error = _unsent(message.us, result.sent, ctx)
-        return Exchanged(*result[:4], self._now.text, self._told)
+        sent = result.sent
+        if message.copies:
+            self._error = _unsent(message.copies, sent, ctx)
+        if message.empties:
+            sent = [Sent(None, partial(u.at, None, ctx.ops)) for u in message.us]
+        return Exchanged(result.mean, sent, result.payload_bits, result.leader, self._now.text, self._told)
 
     def observe(self, mean: Mean, ctx: StepContext) -> None:
         """Take the step's seconds and error; where they are due, the largest of all ranks (collective)."""
         if not ctx.n:
             return
-        self._blank = self._exact and (self._blank or not ctx.left_out)
-        ready(mean.values)  # a device may still be at work
-        trials, seconds = self._trials, ctx.timer.busy_ns() / BILLION
+        self._blank = self._empties and (self._blank or not ctx.left_out)
+        trials = self._trials
         if not trials.due and self._instead is None:
-            trials.note(seconds)
+            trials.note(ctx.timer.busy_ns() / BILLION)
             return
+        ready(mean.values)  # a device may still be at work
+        seconds = ctx.timer.busy_ns() / BILLION
         before = trials.candidate, trials.reason
         if self._instead is not None:
             trials.refuse()
@@ -156,8 +166,8 @@ class Fastest(Exchange[Choice, Observed]):
         return self._instead or self.candidates[self._trials.candidate]
 
 
-def _of_blank(us: list[Compensated]) -> list[Compensated]:
-    """u of memories that hold zeros alone, without reading these."""
+def _without_memory(us: list[Compensated]) -> list[Compensated]:
+    """u of memories that hold zeros alone."""
     return [Compensated(None, u.gradient) for u in us]
 
 

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 4, reason="four ranks show
 N = 600
 # Every exchange and codec that may take turns, first those that send the least.
 TURNS = ("auto:error=1,candidates=topk-global/density=0.05+randomk/k=20+scalecom/chunk=16+gtopk/k=20+signsgd+"
-         "sketchsgd/density=0.05/columns=64+adacomp/bin=20+arctopk/density=0.05/row=8/width=2+natural+half+dense,"
+         "sketchsgd/density=0.05/columns=64+adacomp/bin=20+arctopk/density=0.05/row=8/width=2+"
+         "natural/memory=residual+half/memory=residual+dense,"
          "layers=per-tensor")
 ALTERNATE = "auto:error=1,every=5,candidates=scalecom/chunk=16+dense"
 
@@ -92,6 +93,39 @@ def test_whole_numbers_are_exact_across_switches_and_dense_sends_what_was_kept(c
         seen.append(reducer.stats.chosen)
     changes = sum(one != other for one, other in itertools.pairwise(seen))
     assert changes >= 3 and {"dense", "scalecom/chunk=16"} == set(seen)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("text", ["dense", "half", "natural", "qsgd/levels=127", "scaled-integer/bits=8"])
+def test_a_scheme_without_memory_empties_the_common_one_and_is_then_what_it_is_alone(comm, seed, clock, text, workers,
+                                                                                     dtype):
+    """To the last bit, in place; a float16 mean that is not exact leaves its error to the memory."""
+    clock.update({text: 0.03})
+    reducer = mpicomp.Reducer(comm, f"auto:error=1,candidates=scalecom/chunk=16+{text}", workers=workers)
+    alone = mpicomp.Reducer(comm, text.replace("/", ":"), workers=workers)
+    for step in range(14):
+        rows = np.stack([gradient(seed, comm.rank * workers + one, step) for one in range(workers)]).astype(dtype)
+        grads = rows if workers > 1 else rows[0]
+        want = alone.reduce(grads.copy())
+        got = reducer.reduce(grads) if workers > 1 else reducer.reduce(grads, out=grads)
+        residual = reducer.state_dict()["memory/0/residual"]
+        if reducer.stats.chosen.startswith("scalecom"):
+            assert residual.any()
+        elif dtype == "float32" or text == "dense":
+            assert not residual.any()
+            assert step == 4 or got.tobytes() == want.tobytes(), step  # step 4 also sends what scalecom has kept
+    assert reducer.stats.chosen == text
+
+
+def test_a_selection_without_memory_does_not_lose_what_others_have_kept(comm, seed):
+    reducer = mpicomp.Reducer(comm, "auto:error=1,candidates=scalecom/chunk=16+topk-global/memory=none")
+    came_in, sent = np.zeros(N), np.zeros(N)
+    for step in range(8):
+        came_in += gradient(seed, comm.rank, step)
+        sent += reducer.reduce(gradient(seed, comm.rank, step))
+    kept = reducer.state_dict()["memory/0/residual"].astype(float)
+    np.testing.assert_allclose(comm.size * sent + total(comm, kept), total(comm, came_in), atol=1e-4 * comm.size)
 
 
 def test_choice_and_reason_are_in_the_statistics(comm, seed, clock):
