@@ -421,8 +421,7 @@ class Exchange(Part, Stateful, Protocol[C, M]):
     second_memory : bool
         The exchange quantises a second time and keeps that error.
     chooses : bool
-        Each step takes selector, codec and exchange of one of several ``candidates``, which the option of that name
-        lists. With ``feedback`` their memory keeps u - sent, and no more.
+        Each step takes selector, codec and exchange of one of the ``candidates``, an option that lists schemes.
     """
 
     takes: str
@@ -430,7 +429,6 @@ class Exchange(Part, Stateful, Protocol[C, M]):
     second_memory: bool = False
     chooses: bool = False
     candidates: Sequence[Candidate] = ()
-    feedback: bool = False
 
     def check(self, ctx: StepContext) -> None:
         """Refuse a loaded state that does not fit the layout."""
@@ -467,7 +465,7 @@ AnyExchange = Exchange[Any, Any]
 class Candidate(NamedTuple):
     """A scheme that an exchange may choose for a step: its text, and the parts that it does not share with others.
 
-    ``keeps`` is False if it sends all of u and by itself has no memory: what its codes do not hold is lost.
+    ``keeps`` is False if it sends all of u and leaves nothing in the memory: what its codes do not hold is lost.
     """
 
     text: str

@@ -225,7 +225,6 @@ class Scheme:
                       make(classes.exchange), make(classes.schedule))
         if self.chooses:
             parts.exchange.candidates = [self._candidate(text, parts) for text in self.options["candidates"].split("+")]
-            parts.exchange.feedback = parts.memories[0].name == "residual" and parts.memories[0].beta == 1
             check_candidates(parts)
         return parts
 
@@ -237,7 +236,8 @@ class Scheme:
         shared = sorted(set(scheme.given) - free - set(OWN) - {"memory"})
         parts = scheme.parts(1)
         check_candidate(text, parts, own, shared, (scheme.options["layers"], self.options["layers"]))
-        keeps = parts.memories[0].remembers or not parts.selector.selects_all
+        plain_feedback = own.memories[0].name == "residual" and own.memories[0].beta == 1
+        keeps = parts.memories[0].remembers or not parts.selector.selects_all or not plain_feedback
         return Candidate(text, parts.selector, parts.codec, parts.exchange, keeps)
 
     def warning_texts(self) -> list[str]:

@@ -95,7 +95,7 @@ class Fastest(Exchange[Choice, Observed]):
             self._template, self._contexts = ctx, {}
         exact = now.exchange.name == "dense" and now.codec.sends_unchanged(ctx.dtype)
         # A mean that its dtype cannot hold is kept back by the memory, so that a candidate without one has it, too.
-        self._empties = self.feedback and (exact or (not now.keeps and ctx.result is None))
+        self._empties = not now.keeps and (exact or ctx.result is None)
         plain, self._measures = self._empties and self._blank, self._trials.measures_error and not exact
         key = self._trials.candidate, self._measures, plain
         if key not in self._contexts:
