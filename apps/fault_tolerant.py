@@ -53,6 +53,9 @@ class Training:
         if Scheme.parse(settings.scheme).diverges:
             raise InvalidArgument(f"--ft needs a model that is the same on all ranks; with {settings.scheme} each rank "
                                   "has its own between two resets")
+        if Scheme.parse(settings.scheme).options["nodes"] == "yes":
+            raise InvalidArgument(f"--ft does not work with {settings.scheme}: a rank that dies takes a slice of its "
+                                  "node's error memory along. Take nodes=no")
         self.step = 0
         self.losses: list[dict[str, Any]] = []
         self._source, self._rows, self._ranks = source, rows, list(range(ranks))

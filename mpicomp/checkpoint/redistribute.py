@@ -51,6 +51,9 @@ def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequenc
         A state cannot be redistributed, or an old rank's lacks a memory.
     """
     scheme = Scheme.parse(old(0)["scheme"])
+    if "slice" in old(0):
+        raise InvalidArgument(f"the error memories of slices, which {scheme} keeps on several nodes, cannot be given "
+                              f"to other ranks: resume on {len(had)} ranks with the nodes and workers that saved them")
 
     def whole(other: int) -> Entries:
         check_whole(state := old(other), scheme, had[other])

@@ -87,7 +87,7 @@ def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, levels: On
 def _check_slice(state: Mapping[str, Any], levels: OneLevel) -> None:
     """Refuse the arrays of another slice, or of whole vectors instead of a slice: nodes and their ranks differ."""
     names = ("node", "nodes", "slice", "slices")
-    saved = {name: state[name] for name in names if name in state}
+    saved = {name: state[name] for name in names} if all(name in state for name in names) else {}
     if saved != levels.place and any("/" in name for name in state):
         raise InvalidArgument(f"with nodes=yes the state must be of {_slice_text(levels.place)}, got that of "
                               f"{_slice_text(saved)}: resume with the nodes and the ranks per node that saved it")
@@ -95,7 +95,7 @@ def _check_slice(state: Mapping[str, Any], levels: OneLevel) -> None:
 
 def _slice_text(place: Mapping[str, int]) -> str:
     """A description of what a rank keeps."""
-    if not place:
+    if "slice" not in place:
         return "whole vectors"
     return "slice {slice} of {slices} on node {node} of {nodes}".format_map(place)
 

@@ -7,8 +7,8 @@ import pytest
 from scheme_sets import each, memory_of, small
 
 import mpicomp
-from mpicomp import Comm, schemes
-from mpicomp.errors import NonFiniteGradient
+from mpicomp import Comm, checkpoint, schemes
+from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.reducer.levels import SLICE_SEED
 
 SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
@@ -159,3 +159,90 @@ def test_nan_of_one_rank_is_that_ranks_error(nodes, seed, text, policy):
         after = reducer.state_dict()
         assert all(np.array_equal(after[name], before[name]) for name in before if name.startswith("memory/"))
     reducer.reduce(vector(seed, nodes.rank, 2))
+
+
+def test_a_state_is_for_the_nodes_that_saved_it(nodes, seed):
+    text = on_nodes("topk:density=0.1")
+    reducer = mpicomp.Reducer(nodes, text)
+    reducer.reduce(vector(seed, nodes.rank, 0))
+    state = reducer.state_dict()
+    if nodes.levels is None:
+        assert "slice" not in state
+        return
+    kept = nodes.levels.slice_of(np.empty(N, np.float32))
+    assert state["memory/0/residual"].size == kept.stop - kept.start
+    for other in ({**state, "slices": 7}, {name: state[name] for name in state if name not in ("node", "slice")}):
+        with pytest.raises(InvalidArgument, match=r"with nodes=yes the state must be of slice \d of \d on node"):
+            mpicomp.Reducer(nodes, text).load_state_dict(other)
+
+
+def test_a_checkpoint_is_resumed_on_the_same_nodes_alone(nodes, world, seed, folder):
+    text = on_nodes("topk:density=0.1")
+    reducer = mpicomp.Reducer(nodes, text)
+    reducer.reduce(vector(seed, nodes.rank, 0))
+    checkpoint.save(nodes, folder, 1, common={}, reducers={"reducer": reducer})
+    again = mpicomp.Reducer(nodes, text)
+    checkpoint.load(nodes, folder).restore(again)
+    own = vector(seed, nodes.rank, 1)
+    assert again.reduce(own).tobytes() == reducer.reduce(own).tobytes()
+    if nodes.levels is not None:
+        more = mpicomp.Reducer(nodes, text, workers=2)
+        with pytest.raises(InvalidArgument, match="cannot be given to other ranks: resume on"):
+            checkpoint.load(nodes, folder).restore(more)
+
+
+def test_only_messages_between_nodes_count_as_sent(nodes, world, seed):
+    """A host sends what one rank per host does; a rank leaves its vector in shared memory once, and the result."""
+    text = "scalecom:chunk=16,layers=whole"
+    reducer = mpicomp.Reducer(nodes, on_nodes(text))
+    if nodes.levels is None or nodes.size % per_node(nodes):
+        return
+    alone = Comm(world.Split(nodes.levels.place, world.rank))
+    n = 64 * per_node(nodes) * 100
+    oracle = mpicomp.Reducer(alone, text)
+    sent = np.zeros(2)
+    for step in range(2 * nodes.levels.nodes):
+        own = vector(seed, nodes.rank, step, n)
+        reducer.reduce(own)
+        oracle.reduce(own)
+        sent += reducer.stats.bytes_sent, oracle.stats.bytes_sent / per_node(nodes)
+        assert own.nbytes <= reducer.stats.bytes_shared < 1.3 * own.nbytes
+    nodes.allreduce_in_place(sent)
+    assert sent[0] == pytest.approx(sent[1], rel=0.02)
+    alone.Free()
+
+
+def test_arrays_that_are_left_out_keep_their_memory(nodes, seed):
+    reducer = mpicomp.Reducer(nodes, on_nodes("topk:density=0.1"))
+    reducer.reduce(gradients(seed, nodes.rank, 0))
+    before = residual_of(nodes, reducer, sum(int(np.prod(shape)) for shape in SHAPES.values()))
+    grads = gradients(seed, nodes.rank, 1)
+    grads["w"][:] = 0
+    with reducer.leaving_out(["w"]):
+        reducer.reduce(grads)
+    after = residual_of(nodes, reducer, before.size)
+    assert np.array_equal(before[:70], after[:70]) and not np.array_equal(before[70:], after[70:])
+
+
+def test_densities_hold_for_the_parts_of_an_array(nodes, seed):
+    reducer = mpicomp.Reducer(nodes, on_nodes("topk:layers=per-tensor,density=0.01"), densities={"b": 1, "v": 0.99})
+    mean = reducer.reduce(gradients(seed, nodes.rank, 0))
+    assert np.count_nonzero(mean["b"]) == 1 and np.count_nonzero(mean["v"]) >= 29
+
+
+def test_an_error_of_one_rank_is_raised_on_all(nodes, seed):
+    for text in ("topk:density=0.1", "localsgd:period=3"):
+        reducer = mpicomp.Reducer(nodes, on_nodes(text))
+        reducer.reduce(vector(seed, nodes.rank, 0))
+        last = nodes.size - 1
+        with pytest.raises(InvalidArgument, match=rf"^rank {last}: this reducer's error memory is for"):
+            for _ in range(3):
+                reducer.reduce(vector(seed, nodes.rank, 1, N + (nodes.rank == last)))
+
+
+def test_options_about_whole_vectors_are_refused(nodes):
+    for text, words in (("topk:k=3,nodes=yes", "needs a density, got k=3"), ("dgc:clip=1,nodes=yes", "clip=1")):
+        with pytest.raises(InvalidArgument, match=words):
+            mpicomp.Scheme.parse(text)
+    with pytest.raises(InvalidArgument, match="measures of whole vectors need nodes=no"):
+        mpicomp.Reducer(nodes, "topk:nodes=yes", measures=2)
