@@ -21,7 +21,11 @@ from ..ops.block_codes import BLOCK, block_codes_nbytes
 from ..ops.protocol import Ops
 from ..types import Array
 from .interfaces import Scratch
+from .segments import segments
 from .two_hops import Pieces, StreamLink, TwoHops, alone, block_partition
+
+SEGMENT_BYTES = 256 << 10  # of a stream
+BUFFERED_BYTES = 512 << 10  # of the streams of all pieces' segments
 
 
 def allreduce(
@@ -35,7 +39,10 @@ def allreduce(
     own = work if source is None else source
     pieces = Pieces(counts, [range(link.size)] * link.size, own, begins, work, begins, True, alone(link.size))
     dtype = np.dtype(np.float32) if kind else work.dtype
-    TwoHops(link, pieces, BlockCodes(ops, format, dtype, kind, factor, scratch), scratch).run()
+    codes = BlockCodes(ops, format, dtype, kind, factor, scratch)
+    usual = min(SEGMENT_BYTES, BUFFERED_BYTES // link.size), 0
+    nbytes, _ = segments(link, work, codes.capacity(counts[0]), usual)
+    TwoHops(link, pieces, codes, scratch, nbytes // codes.capacity(BLOCK) * BLOCK).run()
 
 
 class BlockCodes:

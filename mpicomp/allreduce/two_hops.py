@@ -117,15 +117,18 @@ def owned_by_places(n: int, nodes: list[list[int]], block: int) -> tuple[list[in
 
 
 class TwoHops:
-    """One exchange.
+    """One exchange, in segments of at most ``most`` elements; by default so many that they fit the caches.
 
     A message is a stream behind its length; ``waiting`` has receives by use, segment and ranks, ``sent`` sends by
     segment.
     """
 
-    def __init__(self, link: StreamLink, pieces: Pieces, codes: Codes, scratch: Scratch):
+    def __init__(self, link: StreamLink, pieces: Pieces, codes: Codes, scratch: Scratch, most: int | None = None):
         self.link, self.pieces, self.codes, self.rank = link, pieces, codes, link.rank
-        self.length = segment_length(max(pieces.counts), pieces.target.itemsize, link.size, codes.block, link.threads)
+        if most is None:
+            times = min(2 * link.threads, LONGEST) if link.threads > 1 else 1
+            most = times * min(SEGMENT_BYTES, BUFFERED_BYTES // link.size) // pieces.target.itemsize
+        self.length = segment_length(max(pieces.counts), most, codes.block)
         self.room = HEAD * chunk_count(HEAD + codes.capacity(self.length), HEAD)  # heads stay aligned
         self.scratch, self.sizes = scratch, Sizes()
         self.waiting: dict[tuple[str | int, ...], object] = {}
@@ -342,9 +345,7 @@ def with_head(buffer: Array, nbytes: int) -> Array:
     return message_in(buffer)
 
 
-def segment_length(longest: int, itemsize: int, size: int, block: int, threads: int) -> int:
-    """Return the elements of a segment of pieces of at most ``longest`` elements: whole blocks."""
-    times = min(2 * threads, LONGEST) if threads > 1 else 1
-    most = times * min(SEGMENT_BYTES, BUFFERED_BYTES // size) // itemsize
+def segment_length(longest: int, most: int, block: int) -> int:
+    """Return the elements of a segment, about ``most``, of pieces of at most ``longest`` elements: whole blocks."""
     blocks = min(most // block, chunk_count(longest, LEAST_SEGMENTS * block))
     return max(1, blocks) * block

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import allreduce
-from mpicomp.allreduce import two_hops
+from mpicomp.allreduce import block_codes, two_hops
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
 from mpicomp.ops import oracle
 from mpicomp.ops.block_codes import BLOCK, FORMATS, block_codes_nbytes, largest_error
@@ -123,7 +123,7 @@ def test_bits_do_not_depend_on_segments(comm, rng, monkeypatch, format):
     monkeypatch.setattr(two_hops, "LEAST_SEGMENTS", 1)
     whole = reduced(comm, mine, format)
     for blocks in (1, int(rng.integers(2, 9))):
-        monkeypatch.setattr(two_hops, "SEGMENT_BYTES", blocks * BLOCK * mine.itemsize)
+        monkeypatch.setattr(block_codes, "SEGMENT_BYTES", block_codes_nbytes(blocks * BLOCK, format))
         assert reduced(comm, mine, format).tobytes() == whole.tobytes()
 
 
