@@ -36,6 +36,7 @@ def main() -> int:
     runs = [
         ([PYTHON, "tests/cupy_on_cpu/planted.py"], {"EMULATED_CUDA_DEVICES": "2"}),
         *((ranks(n, "tests/gpu/calls.py"), {"EMULATED_CUDA_DEVICES": str(n)}) for n in (1, 2)),
+        (ranks(2, "tests/gpu/paths.py"), {"EMULATED_CUDA_DEVICES": "2"}),
         *((ranks(n, "tests/gpu/schemes.py"), {}) for n in (1, 2, 3)),
         (ranks(2, "docs/examples/on_gpu.py"), {}),
         ([PYTHON, *KERNEL_TESTS, "-n", "2"], {}),

@@ -48,6 +48,10 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 
 CUresult cuCtxGetDevice(CUdevice* number) { return *number = device::current(), CUDA_SUCCESS; }
 
+CUresult cuDevicePrimaryCtxGetState(CUdevice number, unsigned* flags, int* active) {
+    return *flags = 0, *active = device::has_context(number), CUDA_SUCCESS;
+}
+
 // The image is the word MODULE, the bytes of a shared object as 16 digits, and that.
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     const char* text = static_cast<const char*>(image);

@@ -48,6 +48,8 @@ std::vector<Device>& devices() {
 
 int current() { return chosen; }
 
+bool has_context(int number) { return devices()[number].context; }
+
 Open::Open() {
     if (opened++ == 0) protect(PROT_READ | PROT_WRITE);
 }

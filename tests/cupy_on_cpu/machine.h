@@ -28,6 +28,7 @@ using Shared = std::shared_ptr<Stream>;
 struct Device {
     char* arena = nullptr;
     std::size_t used = 0;
+    bool context = false;  // some thread has made it its device (CUDA 12 and newer), or used its memory
     std::map<char*, std::size_t> live;        // address, bytes
     std::multimap<std::size_t, char*> spare;  // bytes of a freed block, address
     std::map<Stream*, Shared> streams;        // that were created

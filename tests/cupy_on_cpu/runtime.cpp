@@ -68,6 +68,8 @@ cudaError_t cudaGetDevice(int* number) { return *number = chosen, cudaSuccess; }
 
 cudaError_t cudaSetDevice(int number) {
     if (number < 0 || number >= count()) return result(cudaErrorInvalidDevice);
+    Lock lock(mutex);
+    devices()[number].context = true;
     return chosen = number, cudaSuccess;
 }
 
@@ -114,6 +116,7 @@ cudaError_t cudaMalloc(void** result_, size_t bytes) {
     Lock lock(mutex);
     Open open;
     Device& one = devices()[chosen];
+    one.context = true;
     const std::size_t size = (bytes + granule - 1) / granule * granule;
     char* where;
     if (auto found = one.spare.lower_bound(size); found != one.spare.end() && found->first == size) {
@@ -171,6 +174,7 @@ cudaError_t cudaHostUnregister(void* address) {
 }
 
 cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
+    devices()[chosen].context = true;
     return *total = arena_bytes, *left = arena_bytes - devices()[chosen].used, cudaSuccess;
 }
 

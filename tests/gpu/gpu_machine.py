@@ -129,6 +129,13 @@ def gpu_name() -> str | None:
     return name if found and "no output" not in name else None
 
 
+@cache
+def gpus() -> int:
+    """The number of GPUs; 1 if the driver does not tell it."""
+    found, said = ask(["nvidia-smi", "--query-gpu=count", "--format=csv,noheader"])
+    return int(said) if found and said.isdigit() else 1
+
+
 # ---- probes
 
 def driver() -> Finding:
