@@ -19,7 +19,7 @@ from ..allreduce.choice import schedule
 from ..comm.allgather import gather_to_all
 from ..comm.broadcast import broadcast
 from ..comm.buffers import Vector
-from ..comm.interfaces import Request
+from ..comm.interfaces import Levels, Request
 from ..types import Array
 from .ghost import Ghost, Tiled, Unknown, as_array, as_ghost
 from .link import RecordingLink
@@ -234,6 +234,7 @@ class RecordingComm:
 
     log = recorder = None
     own_message = 0  # on each, so that the others' messages are treated alike on all
+    levels: Levels | None = None  # of schemes with nodes=yes
 
     def __init__(self, script: Script, rank: int, size: int, sums: list[np.ndarray] | None = None,
                  one_node: bool = True) -> None:
@@ -242,10 +243,13 @@ class RecordingComm:
         self.one_node = one_node
 
     def call(self, call: Call) -> None:
-        """Write down a call, after the work so far."""
+        """Add a call to the script."""
         self._script.calls.append((self._script.tape.cut(), call))
 
     def agree(self, signature: str = "", error: Exception | None = None, patient: bool = False) -> None:
+        self.call(Agreement())
+
+    def fail_together(self, error: Exception | None) -> None:
         self.call(Agreement())
 
     def allreduce_in_place(self, x: Array, algorithm: str = "auto", op: str = "sum", kind: str | None = None,

@@ -148,7 +148,7 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
         even, notes = evened(scheme, model.n, place.size)
         model, more = even_pieces(scheme, model, place.size)
         notes += more
-    rehearsal = Rehearsal(even, model, place.size, algorithm, place.nodes == 1)
+    rehearsal = Rehearsal(even, model, place, algorithm)
     try:
         first, *others = (_of_step(rehearsal, number, share, place, say) for number, share in kinds(scheme))
     except Unknown as error:
@@ -174,7 +174,8 @@ def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place, say:
         _refuse_too_many(lambda place, tape: script_of(place.rank).play(_link(place, tape, n)), place, ranks)
 
     leader = number % size  # of schemes with a leader
-    script, how = roles.scripts(script_of, size, {0, leader}, unlike) if size > FEW else (script_of, None)
+    script, how = roles.scripts(script_of, size, {0, leader}, unlike) if size > FEW and not rehearsal.sliced \
+        else (script_of, None)
     notes = [f"own work: recorded on {how}"] if how else []
     if how and all(script(rank) == first for rank in (1, leader, size - 1)):
         longer, stretched = first.stretched(size, MOST_MORE if size <= roles.MANY else ROUGHLY)

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..comm.interfaces import Communicator
 from ..ops import ops_for
 from ..reducer.context import context_of
 from ..reducer.layout import Bucket
+from ..reducer.levels import levels_of as reducer_levels
 from ..reducer.run_step import Pipeline
 from ..schemes.codecs._groups import column_starts
 from ..schemes.interfaces import Parts, StepContext
@@ -20,6 +20,8 @@ from ..schemes.workers import Workers
 from .comm import PAIRWISE, RecordingComm, Script
 from .ghost import Ghost, as_array
 from .ghost_ops import BIN, STEP, GhostOps, as_ops
+from .levels import levels_of
+from .link import Place
 from .models import Model
 
 FLOAT = np.dtype(np.float32)
@@ -43,10 +45,12 @@ def kinds(scheme: Scheme) -> list[tuple[int, float]]:
 class Rehearsal:
     """Steps of a scheme on a model's gradients, one worker a rank, as many ranks as asked for."""
 
-    def __init__(self, scheme: Scheme, model: Model, size: int, algorithm: str, one_node: bool) -> None:
-        self.scheme, self.size, self.one_node = _warmed_up(scheme), size, one_node
+    def __init__(self, scheme: Scheme, model: Model, place: Place, algorithm: str) -> None:
+        self.scheme, self.size, self._per_node = _warmed_up(scheme), place.size, place.ranks_per_node
+        self.one_node = place.nodes == 1
         self._algorithm = algorithm
-        self._scratch: Scratch | None = None  # of the first rank that ran
+        self._scratch: dict[int, Scratch] = {}  # of the first rank that ran, by slice
+        self.sliced = scheme.options["nodes"] == "yes" and 1 < self._per_node < self.size
         arrays = {f"{at} {name}": np.empty(shape, FLOAT) for at, (name, shape, _) in enumerate(model.layers)}
         self.layout = Bucket(arrays, 1, scheme.options["dense"])  # which looks at shapes and names alone
         self.passing = _passing(scheme, max(1, self.layout.n))
@@ -71,15 +75,20 @@ class Rehearsal:
     def _run(self, parts: Parts, rank: int, number: int, like: Script | None) -> Script:
         """The step as a reducer does it: what a rank does alone, the agreement, what follows."""
         script, layout = Script(), self.layout
-        comm: Communicator = RecordingComm(script, rank, self.size, None if like is None else like.sums,
-                                           self.one_node)
+        sums = None if like is None else like.sums
+        comm = RecordingComm(script, rank, self.size, sums, self.one_node)
+        if self.sliced:
+            comm.levels = levels_of(comm, script, self._per_node, sums)
+        levels = reducer_levels(comm, self.scheme)
         ops = GhostOps(script.tape.work, layout.n, self.passing)
-        self._scratch = scratch = Scratch(as_ops(ops), self._scratch)
+        which = rank % self._per_node if self.sliced else 0
+        self._scratch[which] = scratch = Scratch(as_ops(ops), self._scratch.get(which))
         gradient, options = [as_array(Ghost(ops, layout.total, FLOAT))], self.scheme.options
         ctx = context_of(layout, comm, Workers.equal(1, self.size), parts, options["layers"] == "per-tensor",
-                         options["seed"], self._algorithm, scratch=scratch).at_step(number)
+                         options["seed"], self._algorithm, scratch=scratch)
+        ctx = levels.at_step(levels.context(ctx), number, False, None, [])
         _settle(parts, ctx, ops)
-        pipeline = Pipeline(parts, check_finite=True)
+        pipeline = Pipeline(parts, check_finite=True, levels=levels)
         ops.work(STEP, 1)
         prepared = pipeline.prepare(gradient, ctx)
         if not pipeline.local_steps.covers(number):
@@ -163,6 +172,8 @@ def assumed(scheme: Scheme, size: int) -> list[str]:
         notes.append("no array is taken to be in its critical regime")
     if options.get("warmup"):
         notes.append("a step after the warm-up")
+    if options["nodes"] == "yes":
+        notes.append("all slices are taken to be alike")
     if parts["memory"] == "error-reset":
         notes.append(f"the mean of a period of {options['period']} steps")
     return notes

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpicomp import Reducer, schemes
+from mpicomp import Comm, Reducer, schemes
 from mpicomp.schemes import Scheme
 from mpicomp.simulate import Place, program_of
 from mpicomp.simulate.models import Model
@@ -29,21 +29,22 @@ def test_every_scheme_is_compared_or_known_to_settle_late():
     assert {text.partition(":")[0] for text in (*EXACT, *NEARLY)} | UNLIKE | BY_CLOCK == set(schemes.names())
 
 
-def counted(comm, text, periods=1):
+def counted(comm, text, periods=1, model=MODEL):
     """This rank's mean bytes and messages of some periods of steps, the first of which rank 0 leads."""
     reducer, generator = Reducer(comm, text, algorithm="ring"), np.random.default_rng()
     period = Scheme.parse(text).options.get("period", 1)
     for number in range(period * (comm.size + periods)):
         if number == period * comm.size:
             before = comm.traffic
-        reducer.reduce({name: generator.standard_normal(shape, np.float32) for name, shape, _ in MODEL.layers})
+        reducer.reduce({name: generator.standard_normal(shape, np.float32) for name, shape, _ in model.layers})
     used = comm.traffic - before
     return used.bytes_sent / (period * periods), used.messages / (period * periods)
 
 
-def recorded(comm, text):
+def recorded(comm, text, per_node=None, model=MODEL):
     """The same of the simulation, without the agreement before each step that sends, which MPI's counters leave out."""
-    program, agreement = program_of(text, MODEL, Place(0, comm.size, comm.size), "ring"), (comm.size - 1).bit_length()
+    place, agreement = Place(0, comm.size, per_node or comm.size), (comm.size - 1).bit_length()
+    program = program_of(text, model, place, "ring")
     kinds = [one for one in (program, *program.mixed) if one.bytes_sent.any()]
     return (sum(one.share * (one.bytes_sent[comm.rank] - 16 * agreement) for one in kinds),
             sum(one.share * (one.messages[comm.rank] - agreement) for one in kinds))
@@ -61,3 +62,19 @@ def test_steps_send_about_what_the_simulation_says_where_data_decides(comm, text
     """Four periods together are at least seven standard deviations within the limits."""
     real, simulated = comm.allreduce(counted(comm, text, 4)[0]), comm.allreduce(recorded(comm, text)[0])
     assert real == pytest.approx(simulated, rel=NEARLY[text])
+
+
+@pytest.mark.parametrize("text", ["dense", "half", "scalecom:chunk=16", "topk:indices=plain", "powersgd:rank=2",
+                                  "onebit"])  # fmt: skip
+def test_slices_of_nodes_send_what_the_simulation_says(world, monkeypatch, text):
+    if world.size % 2 or world.size == 2:
+        return
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "2")
+    comm, agreements = Comm(world), 1 if text == "half" else 0  # a mean that may overflow takes one more
+    model = Model("even", (("matrix", (600, 50), 0.0), ("norm", (64,), 0.0), ("vector", (9_968,), 0.0)))
+    text += f"{',' if ':' in text else ':'}nodes=yes"
+    real, simulated = counted(comm, text, model=model), recorded(comm, text, 2, model)
+    more = agreements * (comm.size - 1).bit_length()
+    assert real[0] == pytest.approx(simulated[0] - 16 * more, rel=1e-12)
+    assert text.startswith(("topk", "onebit")) or real[1] == pytest.approx(simulated[1] - more, rel=1e-12)
+    comm.Free()

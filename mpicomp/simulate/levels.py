@@ -1,0 +1,85 @@
+"""Two levels of a simulated rank: the memory of its node, and the ranks at its place on the other nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._util.partition import partition
+from ..errors import InvalidArgument
+from ..types import Array
+from .comm import Call, RecordingComm, Script
+from .ghost import Ghost, Tiled, as_array, as_ghost
+from .link import RecordingLink
+
+NUMBERS = np.dtype(np.int64)
+HEAD = 8  # bytes of a length
+
+
+@dataclass(frozen=True)
+class OnNode:
+    """A verb in the memory of the node, on ``n`` elements."""
+
+    verb: str
+    n: int
+    dtype: np.dtype
+
+    def play(self, link: RecordingLink) -> None:
+        vector = as_array(Ghost(link.ops, self.n, self.dtype))
+        link.node.run(self.verb, vector, vector, "sum", self.dtype.name)
+
+
+@dataclass(frozen=True)
+class Between:
+    """A call among the ranks at one place on their nodes."""
+
+    call: Call
+
+    def play(self, link: RecordingLink) -> None:
+        across = link.across
+        assert across is not None, "every node has as many ranks"
+        self.call.play(across)
+
+
+class RecordingAcross(RecordingComm):
+    """The ranks at one place on their nodes."""
+
+    def call(self, call: Call) -> None:
+        super().call(Between(call))
+
+
+class RecordingLevels:
+    """The `mpicomp.comm.interfaces.Levels` of a simulated rank; all slices are taken to be alike."""
+
+    def __init__(self, comm: RecordingComm, script: Script, per_node: int, sums: list[np.ndarray] | None) -> None:
+        node, self.place = divmod(comm.rank, per_node)
+        self._comm, self.nodes, self.slices = comm, comm.size // per_node, per_node
+        self.across = RecordingAcross(script, node, self.nodes, sums)
+
+    def slice_of(self, vector: Array) -> slice:
+        counts, displs = partition(vector.size, self.slices)
+        return slice(displs[self.place], displs[self.place] + counts[self.place])
+
+    def largest(self, numbers: list[int]) -> list[int]:
+        self._comm.call(OnNode("allreduce", len(numbers), NUMBERS))
+        return numbers
+
+    def reduce_scatter(self, x: Array, total: Array, factor: float) -> None:
+        self._comm.call(OnNode("reduce_scatter", x.size, x.dtype))
+
+    def all_gather(self, x: Array) -> None:
+        self._comm.call(OnNode("all_gather", x.size, x.dtype))
+
+    def gather(self, x: Array, longest: int) -> Array:
+        each = longest + HEAD // x.itemsize
+        self._comm.call(OnNode("all_gather", each * self.slices, x.dtype))
+        return np.tile(x, self.slices) if isinstance(x, np.ndarray) else as_array(Tiled(as_ghost(x), self.slices))
+
+
+def levels_of(comm: RecordingComm, script: Script, per_node: int, sums: list[np.ndarray] | None) -> RecordingLevels:
+    """Return the levels of a simulated rank on several nodes of several ranks."""
+    if comm.size % per_node:
+        raise InvalidArgument(f"nodes=yes is simulated on nodes with equally many ranks: expected a multiple of "
+                              f"{per_node} ranks, got {comm.size}")
+    return RecordingLevels(comm, script, per_node, sums)
