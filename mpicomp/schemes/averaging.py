@@ -113,18 +113,6 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
             started.append((begin, wire, comm.start_allreduce(wire, ctx.algorithm, kind, factor, own)))
             ctx.in_flight.append(started[-1][2])
 
-    def read(wire: Array, mean: Array, begin: int) -> None:
-        """Write a bucket's mean; codes are decoded and scaled in parts that stay in the cache."""
-        if plain:
-            if not overlap(wire, mean):
-                mean[:] = wire
-            return
-        assert place is not None, "codes have one"
-        for first, last in pieces(0, wire.size, PART if isinstance(wire, np.ndarray) else max(1, wire.size)):
-            here = mean[first:last]
-            ctx.codec.decode_into(here, wire[first:last], place.part(begin + first, begin + last), ctx)
-            ctx.scale(here)
-
     def finish() -> Array:
         if not started and source is not None:
             return mean_of_values(source, part(0, like.size), ctx)
@@ -135,13 +123,25 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
                 return wire
         mean = ctx.ops.empty(like.size, ctx.dtype) if target is None else target
         if not started:
-            read(wire, mean, 0)
+            _read(wire, mean, 0, place, ctx)
         for begin, wire, request in started:
             land(request, ctx)
-            read(wire, mean[begin : begin + wire.size], begin)
+            _read(wire, mean[begin : begin + wire.size], begin, place, ctx)
         return mean
 
     return finish
+
+
+def _read(wire: Array, mean: Array, begin: int, place: Place | None, ctx: StepContext) -> None:
+    """Write a bucket's mean; codes, of a ``place``, are decoded and scaled in parts that stay in the cache."""
+    if place is None or ctx.codec.sends_unchanged(ctx.dtype):
+        if not overlap(wire, mean):
+            mean[:] = wire
+        return
+    for first, last in pieces(0, wire.size, PART if isinstance(wire, np.ndarray) else max(1, wire.size)):
+        here = mean[first:last]
+        ctx.codec.decode_into(here, wire[first:last], place.part(begin + first, begin + last), ctx)
+        ctx.scale(here)
 
 
 def cuts(like: Array, ctx: StepContext) -> list[tuple[int, int]]:

@@ -51,8 +51,6 @@ class StepContext:
         If the result's dtype is narrower than ``dtype``: its largest number, and the least that becomes infinite.
     target : array or None
         Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
-    left_out : sequence of (int, int)
-        Spans of the vector that take no part in the step.
     """
 
     comm: Communicator
@@ -79,7 +77,7 @@ class StepContext:
     number: int = -1
     remembers: bool = True
     target: Array | None = None
-    left_out: Sequence[Span] = ()
+    left_out: Sequence[Span] = ()  # of the vector, which take no part in the step
     all_ranks: StepContext | None = None  # of whole vectors, if this is of a slice of the nodes' means
     once: Once = field(default_factory=Once)  # results of this step that elements do not change
 
