@@ -28,12 +28,21 @@ def calls(comm):
         "broadcast": lambda: comm.broadcast(x, 0),
         "gather_to_all": lambda: comm.gather_to_all(x),
         "send_and_receive": lambda: comm.send_and_receive(everyone, dict.fromkeys(everyone, x.nbytes), x),
+        "messages": lambda: in_flight(comm, everyone),
         "agree": lambda: comm.agree("the same"),
         "extremes": lambda: comm.extremes(comm.rank),
     }  # fmt: skip
 
 
-NAMES = ["ring", "halving_doubling", "direct", "broadcast", "gather_to_all", "send_and_receive", "agree", "extremes"]
+NAMES = ["ring", "halving_doubling", "direct", "broadcast", "gather_to_all", "send_and_receive", "messages",
+         "agree", "extremes"]
+
+
+def in_flight(comm, everyone):
+    """Two sets of messages at once."""
+    started = [comm.start_messages(everyone, dict.fromkeys(everyone, 8 * N), np.ones(N)) for _ in range(2)]
+    for messages in started:
+        messages.Wait()
 
 
 @pytest.fixture(params=[False, True], ids=["", "patient"])

@@ -11,8 +11,9 @@ from mpicomp.simulate.models import Model
 MODEL = Model("three", (("matrix", (600, 50), 0.0), ("norm", (77,), 0.0), ("vector", (10_000,), 0.0)))
 FIFTH = "lam=1.28155,density=0.2,memory=none,switch=never"  # so many of independent normal deviates pass
 # Of these, every message is counted; of others, not those of MPI's own collectives.
-MESSAGES = ("dense", "half", "scalecom:chunk=16", "scalecom:layers=per-tensor,values=float16", "randomk", "gtopk",
-            "gtopk:layers=per-tensor,values=float16", "arctopk", "powersgd:rank=2", "sketchsgd", "error-reset:period=2",
+MESSAGES = ("dense", "half", "int8", "int4", "fp8", "scalecom:chunk=16",
+            "scalecom:layers=per-tensor,values=float16", "randomk", "gtopk", "gtopk:layers=per-tensor,values=float16",
+            "arctopk", "powersgd:rank=2", "sketchsgd", "error-reset:period=2",
             "randomk:dense=norm+last", "randomk:memory=shifted")  # fmt: skip
 EXACT = (*MESSAGES, "topk:indices=plain", "topk-global:density=0.3", "qsgd", "terngrad", "natural", "signsgd", "onebit",
          "onebit:exchange=gather", "stochastic-rounding", "localsgd:period=3", "gtopk:memory=update")  # fmt: skip

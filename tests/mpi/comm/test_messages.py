@@ -1,0 +1,26 @@
+"""Messages in flight: several sets at once, in the order of their starts, beside other collectives."""
+
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize("n", [3, 50_000])
+def test_sets_in_flight_keep_their_order(comm, n):
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    outgoing = [{rank: np.full(n, 100 * number + 10 * comm.rank + rank, np.float32) for rank in others}
+                for number in range(3)]
+    started = [comm.start_messages(one, dict.fromkeys(others, 4 * n), np.empty(0, np.float32)) for one in outgoing]
+    comm.Allreduce(np.ones(n), np.empty(n), algorithm="ring")
+    for number, messages in enumerate(started):
+        comm.wait_for(messages)
+        assert messages.Test()
+        assert sorted(messages.received) == others
+        for rank, x in messages.received.items():
+            np.testing.assert_array_equal(x.view(np.float32), 100 * number + 10 * rank + comm.rank)
+
+
+def test_empty_messages_are_not_sent(comm):
+    before = comm.traffic
+    messages = comm.start_messages({0: np.empty(0)}, {0: 0}, np.empty(0))
+    assert messages.Wait() and messages.received[0].size == 0
+    assert comm.traffic == before
