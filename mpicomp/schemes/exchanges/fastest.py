@@ -59,7 +59,7 @@ class Fastest(Exchange[Choice, Observed]):
                low=0, high=1, open_low=True),
         Option("candidates", str, DEFAULT, "schemes to choose from, NAME/OPTION=VALUE/..., joined by +"),
         Option("every", int, 20, "steps from one look at error and seconds to the next", low=1),
-        Option("hysteresis", float, 0.1, "share of its time by which the candidate that runs must be beaten",
+        Option("hysteresis", float, 0.05, "share of its time by which the candidate that runs must be beaten",
                low=0, high=1),
         # The candidates have their own; that of the scheme's codec would have no effect.
         Option("values", str, "same", "precision on the wire: an option of the candidates", choices=("same",)),
