@@ -288,6 +288,7 @@ def unpack(messages: dict[int, tuple[Array, int]], ops: Ops) -> dict[int, list[A
         codes[rank] = [validation.aligned(message[begin:end], ALIGNED) for begin, end in pairwise(ends)]
     return codes
 
+
 def split_evenly(messages: dict[int, tuple[Array, int]]) -> dict[int, list[Array]]:
     """The codes in messages of equally long ones by rank, given with the number of their workers."""
     return {rank: [validation.aligned(message[begin:end], ALIGNED) for begin, end in
