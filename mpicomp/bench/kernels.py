@@ -10,6 +10,7 @@ import numpy as np
 from ..ops import ops_for
 from ..ops.arguments import Key
 from ..ops.block_codes import block_codes_nbytes
+from ..ops.error_bound import bounded_capacity
 from ..ops.protocol import Ops
 from ..types import Array
 
@@ -33,7 +34,8 @@ def themes(n: int) -> list[Callable[[], list[Case]]]:
     memory, gradient = generator.standard_normal((2, n), dtype=np.float32)
     ops = ops_for(gradient)
     both = [partial(theme, ops, memory, gradient) for theme in (passes, selections, products, sketches)]
-    return [*both, partial(places, ops, n), partial(lists, ops, n, generator), partial(codes, ops, gradient)]
+    return [*both, partial(places, ops, n), partial(lists, ops, n, generator), partial(codes, ops, gradient),
+            partial(bounded_codes, ops, n)]
 
 
 def passes(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
@@ -131,6 +133,18 @@ def codes(ops: Ops, gradient: Array) -> list[Case]:
         ("dequantise", lambda: ops.dequantise(whole, 0.1, out), n),
         ("encode_blocks", lambda: ops.encode_blocks(gradient, "int8", blocks), n),
         ("decode_blocks", lambda: ops.decode_blocks(blocks, "int8", out), n),
+    ]
+
+
+def bounded_codes(ops: Ops, n: int) -> list[Case]:
+    """Error-bounded codes of a smooth field, about six times shorter than the values."""
+    x, bound = np.sin(np.arange(n) / 20).astype(np.float32), 1e-4
+    codes, total = np.empty((2, bounded_capacity(n, x.dtype)), np.uint8)
+    stream = codes[: ops.encode_bounded(x, bound, 2, codes)[0]]
+    return [
+        ("encode_bounded", lambda: ops.encode_bounded(x, bound, 2, total), n),
+        ("sum_bounded", lambda: ops.sum_bounded([stream] * 2, n, x.dtype, bound, total), 2 * n),
+        ("decode_bounded", lambda: ops.decode_bounded(stream, bound, 1, x), n),
     ]
 
 

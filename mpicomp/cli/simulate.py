@@ -12,7 +12,7 @@ from .. import allreduce
 from ..bench import plan
 from ..bench.plot import check_plot
 from ..errors import InvalidArgument
-from ..simulate import Machine, Model, Prediction, replay, scaling, simulated
+from ..simulate import Machine, Model, Prediction, bounded, replay, scaling, simulated
 from ..simulate import machine as machines
 from ..simulate.machine import DISTRIBUTIONS, Jitter
 from ..simulate.on_simgrid import Platform
@@ -38,6 +38,8 @@ COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
            help=f"Dense all-reduces; the first is the baseline of the speed-up.  [default: {BASELINE}]"),
     option("-s", "--scheme", multiple=True, metavar="SCHEME,...", type=CommaList(scheme_names),
            help="Schemes, such as scalecom:chunk=112."),
+    option("--ratio", "ratios", metavar="R,...", default="",
+           help="Compression ratios of all-reduces with an error bound, such as bounded_stats.ratio reports."),
     option("--adds-by", default="auto", metavar="NAME", help="All-reduce by which schemes add dense values."),
 )  # fmt: skip
 @inputs.model_options
@@ -60,10 +62,10 @@ COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
     quiet,
 )
 def simulate(
-    machine_file: str, model_name: str, ranks: str, algorithm: tuple[str, ...], scheme: tuple[str, ...], adds_by: str,
-    compute_time: float | None, tflops: float | None, batch: int, jitter: str | None, seed: int, steps: int,
-    platform: str | None, simgrid_options: tuple[str, ...], as_json: bool, picture: str | None, force: bool,
-    quiet: bool,
+    machine_file: str, model_name: str, ranks: str, algorithm: tuple[str, ...], scheme: tuple[str, ...], ratios: str,
+    adds_by: str, compute_time: float | None, tflops: float | None, batch: int, jitter: str | None, seed: int,
+    steps: int, platform: str | None, simgrid_options: tuple[str, ...], as_json: bool, picture: str | None,
+    force: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Predict training steps on a machine, from the schedules that the real algorithms execute.
 
@@ -77,7 +79,7 @@ def simulate(
     as good as the description of the machine. See docs/simulate.md.
     """
     allreduce.check_name(adds_by)
-    names = _names(algorithm, scheme)
+    names = [*_names(algorithm, scheme), *_two_hops(ratios)]
     sizes, model, machine = inputs.rank_numbers(ranks), inputs.model(model_name), inputs.machine(machine_file)
     machine = replace(machine, jitter=_jitter(jitter, seed) if jitter else machine.jitter)
     compute = inputs.compute_time(model, compute_time, tflops, batch)
@@ -117,6 +119,13 @@ def _names(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:
     for name in names:
         allreduce.check_name(name)
     return [*names, *(str(simulated(text)) for text in plan.split_schemes(schemes))]
+
+
+def _two_hops(ratios: str) -> list[str]:
+    names = [bounded.PREFIX + word.strip() for word in ratios.split(",")] if ratios else []
+    for name in names:
+        bounded.ratio_in(name)
+    return names
 
 
 def _jitter(text: str, seed: int) -> Jitter:

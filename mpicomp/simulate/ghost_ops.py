@@ -80,7 +80,7 @@ KERNELS = (
     "copy", *IN_PLACE, "chunk_max", "chunk_indices", "sample", "project", "project_back", "low_rank_product",
     "orthogonalise", "count_nonfinite", "squared_norm", "threshold", "top_k", "union", "largest_gap", "random_strata",
     STEP, "gather", "scatter_add", "common", "moments", "bin_select", "count_sketch", "sketch_estimate", "project_rows",
-    "expand_rows", TOP_K_SHORT, TOP_K_LEAST,
+    "expand_rows", TOP_K_SHORT, TOP_K_LEAST, "encode_bounded", "sum_bounded", "decode_bounded",
 )  # fmt: skip
 BIN = 5  # pass of AdaComp's bins in the long run: 4 to 8 of 50 or 500 random gradients, however they were drawn
 

@@ -68,6 +68,7 @@ class RecordingLink:
     """
 
     reproducible = takes_devices = False
+    threads = 1  # the machine's rates are those of a rank's threads
 
     def __init__(self, tape: Tape, place: Place, ops: GhostOps, peers: Callable[[int], int] = lambda rank: rank,
                  size: int | None = None, rank: int | None = None, beside: int = 1) -> None:
@@ -107,6 +108,9 @@ class RecordingLink:
             self.tape.sent(number)
         else:
             self.tape.received(peer, number)
+
+    def uncount(self, nbytes: int) -> None:
+        """Do nothing: the tape counts what is sent."""
 
     def sendrecv(self, outgoing: Array, dest: int, incoming: Array, source: int) -> None:
         received = self.irecv(incoming, source)

@@ -11,7 +11,7 @@ import numpy as np
 from .. import allreduce
 from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
-from . import roles
+from . import bounded, roles
 from .comm import RecordingComm, Script
 from .ghost import Ghost, Unknown, as_array
 from .ghost_ops import GhostOps
@@ -99,11 +99,14 @@ class Linked:
         self.number[waits] = order[places]
 
 def program_of(what: str, model: Model, place: Place, algorithm: str = "auto", say: Say = silent) -> Program:
-    """The program of an algorithm or, where the name is none, of a scheme that adds by ``algorithm``."""
+    """The program of an algorithm, of ``two_hops:ratio=R``, or of a scheme that adds by ``algorithm``."""
     padded = model.padded(place.size, PADDING) if place.size > FEW else model
     named = what in allreduce.names()
-    program = (of_algorithm(what, padded.n, place, say=say) if named
-               else of_scheme(what, padded, place, algorithm, say))
+    if what.startswith(bounded.PREFIX):
+        program = of_two_hops(what, padded.n, place, say=say)
+    else:
+        program = (of_algorithm(what, padded.n, place, say=say) if named
+                   else of_scheme(what, padded, place, algorithm, say))
     if padded is not model:
         program.notes.append(f"{padded.n} elements instead of {model.n}: so all ranks have blocks of one length")
     return program
@@ -131,6 +134,19 @@ def simulated(text: str | Scheme) -> Scheme:
         raise InvalidArgument(f"scheme {scheme} chooses while it runs, by measured seconds, so it cannot be simulated: "
                               "simulate its candidates")
     return scheme
+
+
+def of_two_hops(what: str, n: int, place: Place, dtype: np.dtype = FLOAT, say: Say = silent) -> Program:
+    """The all-reduce of ``n`` elements with an error bound, at the compression ratio in its name."""
+    ratio = bounded.ratio_in(what)
+
+    def run(place: Place, tape: Tape) -> None:
+        ops = GhostOps(tape.work, n)
+        bounded.play(RecordingLink(tape, place, ops), ops, n, dtype, ratio)
+
+    program = record(run, place, say)
+    program.name, program.notes = what, [bounded.ASSUMED]
+    return program
 
 
 def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "auto", say: Say = silent) -> Program:
