@@ -45,8 +45,8 @@ class Comm(BoundedCollectives):
     reproducible : bool, optional
         If True, every all-reduce combines elements in the order of the ranks, ((x0 + x1) + x2) + ..., so that the
         bits depend on the number of ranks alone and not on ``algorithm``, lengths, segments, nodes or arrival. It
-        costs speed if another schedule is faster (docs/allreduce.md). By default the value of ``comm`` if that is a
-        ``Comm``, else that of rank 0's ``MPICOMP_REPRODUCIBLE``.
+        costs speed if another schedule is faster (docs/allreduce.md); lossy algorithms still round. By default the
+        value of ``comm`` if that is a ``Comm``, else that of rank 0's ``MPICOMP_REPRODUCIBLE``.
 
     Attributes
     ----------
