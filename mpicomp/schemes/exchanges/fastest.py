@@ -47,8 +47,9 @@ class Fastest(Exchange[Choice, Observed]):
     A candidate that sends all coordinates and by itself has no memory (dense, half) empties the common memory once, and
     then does not touch it; what its codes do not hold is lost, as without candidates.
     Restrictions: the candidates share memory, schedule, layers, dense arrays and seed, which are options of the scheme
-    itself; candidates with a state of their own (low-rank, balanced, pieces) and memories with steps that send nothing
-    are refused. Choices follow the clock: two runs have different bits, so a reproducible communicator is refused.
+    itself; candidates with a state of their own (low-rank, balanced, pieces with a second memory) and memories with
+    steps that send nothing are refused. Choices follow the clock: two runs have different bits, so a reproducible
+    communicator is refused.
     Reference: Tyagi and Swany, GraVAC, IEEE CLOUD 2023 (compression gain and seconds decide); Chen et al., ScaleCom,
     NeurIPS 2020, section 3 (contraction).
     """
