@@ -223,3 +223,19 @@ def test_a_model_that_lost_a_parameter(comm, seed):
     with pytest.raises(RuntimeError, match=r"square.*are missing: make another hook"):
         other(factors(wrapped.module, comm, seed, 3)).backward()
     hook.close()
+
+
+def test_nodes_are_the_workers_of_the_hook(world, comm, seed, monkeypatch):
+    """On two ranks the same as without; on three, all ranks get the same gradients, dense ones the mean."""
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "2")
+    own = mpicomp.Comm(world)
+    for scheme, exact in (("dense:nodes=yes", True), ("topk:density=0.5,nodes=yes", own.levels is None)):
+        plain, others = scheme.replace("nodes=yes", "nodes=no"), []
+        for text in (scheme, plain):
+            wrapped, hook = hooked(Weighted(), own, text)
+            others.append([step_of(wrapped, factors(wrapped.module, own, seed, step)) for step in range(4)][-1])
+            hook.close()
+        for one, other in zip(*others, strict=True):
+            assert world.bcast(one).equal(one)
+            assert not exact or torch.allclose(one, other)
+    own.Free()
