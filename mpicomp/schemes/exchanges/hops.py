@@ -77,6 +77,7 @@ class Encoder:
     def __init__(self, us: list[Compensated], segments: Segments, ctx: StepContext) -> None:
         self._us, self._segments, self._ctx = us, segments, ctx
         self._made: dict[tuple[int, int, int], tuple[Array, Array | Coded | None]] = {}
+        self._whole: dict[int, Array] = {}  # u by worker, if a piece is one segment
         self.nbytes, self.workers = 0, len(us)
 
     def codes(self, local: int, owner: int, index: int) -> Array:
@@ -85,7 +86,7 @@ class Encoder:
         if key not in self._made:
             place = self._place(*key)
             codes = self._ctx.codec.encode(self.values(place), place, self._ctx)
-            if self._us[local].memory is not None and overlap(codes, self._room(place)):
+            if self._us[local].memory is not None and self._segments.count > 1 and overlap(codes, self._room(place)):
                 codes = codes.copy()
             self.nbytes += codes.nbytes
             self._made[key] = codes, None
@@ -122,8 +123,15 @@ class Encoder:
 
     def values(self, place: Place) -> Array:
         """A worker's values, which are good until the next ones are asked for."""
-        u = self._us[place.worker - self._ctx.first_worker].span(place.start, place.stop)
-        return u.gradient if u.memory is None else u.copy_to(self._room(place), self._ctx.ops)
+        local = place.worker - self._ctx.first_worker
+        u = self._us[local].span(place.start, place.stop)
+        if u.memory is None:
+            return u.gradient
+        if self._segments.count > 1:
+            return u.copy_to(self._room(place), self._ctx.ops)
+        if local not in self._whole:  # one pass for all pieces
+            self._whole[local] = self._ctx.whole(self._us[local], f"pieces-{local}")
+        return self._whole[local][place.start : place.stop]
 
     def _place(self, local: int, owner: int, index: int) -> Place:
         return self._segments.place(self._ctx.first_worker + local, owner, index)
