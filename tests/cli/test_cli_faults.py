@@ -157,7 +157,7 @@ INSIDE = {
     "agreed": ("arctopk:density=0.1,row=8,width=2", 5, 2), "low-rank": ("powersgd:rank=2", 5, 2),
     "pieces": ("onebit:column=16", 5, 2), "sketch": ("sketchsgd:density=0.01,columns=64", 5, 2),
 }  # fmt: skip
-assert set(INSIDE) == set(EXCHANGES)
+assert set(INSIDE) == {name for name, exchange in EXCHANGES.items() if not exchange.chooses}  # others run these
 CHOSEN = INSIDE if os.environ.get("MPICOMP_SOAK") == "1" else ("leader", "balanced", "pieces")  # a launch takes seconds
 
 

@@ -52,7 +52,10 @@ class Passing(Counted):
 
 
 class Done:
-    """A request that is done."""
+    """A request that is done: false, as MPI's null request is."""
+
+    def __bool__(self):
+        return False
 
     def Wait(self):
         return True
