@@ -8,7 +8,6 @@ from itertools import accumulate
 import numpy as np
 from mpi4py import MPI
 
-from ..allreduce.choice import schedule
 from ..allreduce.two_hops import Pieces, alone, block_partition, owned_by_places
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.error_bound import BLOCK, MOST_TERMS
@@ -43,7 +42,7 @@ class BoundedCollectives(Verbs, Inherited):
             size = engine.link.size
 
             def exact(_: Array | None, __: Array) -> None:
-                chosen = schedule(target, "sum", engine.default, engine.link)
+                chosen = engine.reduction.schedule(target, "sum", engine.default)
                 engine.reduction.run(source, target, "sum", chosen, 1 / size if name == AVG else 1.0)
 
             def pieces(source: Array | None, target: Array) -> Pieces:

@@ -185,6 +185,12 @@ class Verbs(HasEngine):
         return engine.link.swap_lengths(lengths)
 
     @logged
+    def open_device(self, like: Array) -> None:
+        """Make what messages on the device of ``like`` need; collective, once before the first of them."""
+        if device_of(like) is not None:
+            self._engine.reduction.nccl.of_auto(like)
+
+    @logged
     def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> Messages:
         """Start to send flat arrays to ranks and to receive from ranks, all at once; not collective.
 

@@ -234,6 +234,9 @@ class Communicator(Protocol):
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         """Send ``lengths[r]`` to each rank r and return the length received from each rank."""
 
+    def open_device(self, like: Array) -> None:
+        """Make what messages on the device of ``like`` need; collective, once before the first of them."""
+
     def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> Messages:
         """Start to send arrays to ranks and to receive so many bytes from ranks; not collective.
 

@@ -314,6 +314,7 @@ class Reducer:
         signature = "invalid" if laid_out is None else laid_out.bucket.signature
         self.comm.agree(f"{what} {self.step} of {self._which} for {signature}", error)
         assert laid_out is not None, "else an error was raised"
+        laid_out.ctx.comm.open_device(laid_out.bucket.ops.empty(0, laid_out.bucket.compute))
         self._laid_out = laid_out
         return laid_out
 

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from mpicomp import Comm
 from mpicomp.allreduce import choice, node_shared
-from mpicomp.comm import allreduce_call, node_memory
+from mpicomp.comm import node_memory, reduction
 
 OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 LOGIC = {
@@ -40,7 +40,7 @@ def test_layout(own, world):
 def schedules(monkeypatch):
     """The schedules that were chosen."""
     chosen, really = [], choice.schedule
-    monkeypatch.setattr(allreduce_call, "schedule", lambda *arguments: chosen.append(really(*arguments)) or chosen[-1])
+    monkeypatch.setattr(reduction, "schedule", lambda *arguments: chosen.append(really(*arguments)) or chosen[-1])
     return chosen
 
 

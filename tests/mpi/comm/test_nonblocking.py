@@ -268,6 +268,7 @@ def test_an_error_in_mid_step_waits_for_what_is_in_flight(own, text, monkeypatch
         patch.setattr(own, "start_allreduce", started)
         patch.setattr(own, "wait_for", waited)
         patch.setattr(CODECS["float"], "decode", refused)
+        patch.setattr(CODECS["float"], "decode_into", refused)
         with pytest.raises(InvalidArgument, match="more than this codec"):
             reducer.reduce(grads)
         assert not waiting
