@@ -184,7 +184,6 @@ class Verbs(HasEngine):
         engine.checks.verify(lambda: "swap_lengths")
         return engine.link.swap_lengths(lengths)
 
-    @logged
     def open_device(self, like: Array) -> None:
         """Make what messages on the device of ``like`` need; collective, once before the first of them."""
         if device_of(like) is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import MissingExtra
 from .. import search
 from ..arguments import MOST_ROWS, NOT_FINITE
-from ..block_codes import BLOCK
+from ..block_codes import BLOCK as BLOCK_CODES
 from ..error_bound import ESCAPED
 from . import kernel_cache
 
@@ -58,7 +58,7 @@ SHARED = {
     "CODE_PIECE": CODE_PIECE, "UNIT": UNIT, "BITS_PIECE": BITS_PIECE, "UNION_PIECE": UNION_PIECE, "PANEL": PANEL,
     "LONGEST": LONGEST, "MOST_ROWS": MOST_ROWS, "NOT_FINITE": NOT_FINITE, "FEW": search.FEW, "MANY": search.MANY,
     "CORRECTIONS": search.CORRECTIONS, "DOWN": search.DOWN, "UP": search.UP, "RATIO": search.RATIO, "LOW": search.LOW,
-    "HIGH": search.HIGH, "ESCAPED": ESCAPED, "BLOCK_CODES": BLOCK,
+    "HIGH": search.HIGH, "ESCAPED": ESCAPED, "BLOCK_CODES": BLOCK_CODES,
 }  # fmt: skip
 DEFINITIONS = tuple(f"-D{name}={value}" for name, value in SHARED.items())
 OPTIONS = ("--std=c++17", "--fmad=false", *DEFINITIONS)  # no contraction: the bits of the NumPy oracle
