@@ -29,7 +29,8 @@ from limits import allreduce_bytes  # noqa: E402
 MODELS = {"ResNet-18": 11_689_512, "ResNet-50": 25_557_032, "LSTM": 66_000_000}  # elements
 RATES = {"100mbit": 1e8, "1gbit": 1e9, "10gbit": 1e10}
 DENSE = ["ring", "halving_doubling", "auto"]
-SCHEMES = ["half", "qsgd", "onebit", "topk:density=0.01", "dgc:density=0.001", "scalecom:chunk=112,beta=0.1"]
+SCHEMES = ["half", "int8", "int4", "fp8", "qsgd", "onebit", "topk:density=0.01", "dgc:density=0.001",
+           "scalecom:chunk=112,beta=0.1"]  # fmt: skip
 
 
 def steps_at(rate, bits):
