@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -83,7 +84,7 @@ class RecordingLink:
         self.node = RecordingNode(self)
         self.in_flight: deque[list[Request | None]] = deque()  # messages that `RecordingComm.start_messages` started
 
-    @property
+    @cached_property
     def across(self) -> RecordingLink | None:
         """The ranks of the other nodes that have this one's place on theirs; None if some node has no such place."""
         per_node = self.place.ranks_per_node
