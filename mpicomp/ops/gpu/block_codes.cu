@@ -120,6 +120,7 @@ template <typename F> __device__ inline void store_codes(Block block, Codes (&co
         for (int j = 0; j < run_length; ++j) codes[0].at[j] = (codes[0].at[j] & 15) | codes[1].at[j] << 4;
         store_run<run_length>(out + block.at(0), block.count(0), codes[0]);
     } else {
+#pragma unroll
         for (int part = 0; part < 2; ++part)
             store_run<run_length>(out + block.at(part), block.count(part), codes[part]);
     }
@@ -133,6 +134,7 @@ __global__ void encode_blocks(const T* x, long long n, int stochastic, unsigned 
         const Block block(number, n);
         Run<T, run_length> values[2];
         Bits<T> largest = 0;
+#pragma unroll
         for (int part = 0; part < 2; ++part) {
             values[part] = load_run<run_length>(x + block.begin + block.at(part), block.count(part));
 #pragma unroll
@@ -147,9 +149,12 @@ __global__ void encode_blocks(const T* x, long long n, int stochastic, unsigned 
         unsigned char* out = codes + block.code_begin<F>();
         store_scale(scale, out);
         Codes made[2] = {};
-        for (int part = 0; part < 2 && finite; ++part)
-            made[part] = codes_of<T, F>(values[part], block.count(part), inverse, stochastic,
-                                        first + block.begin + block.at(part), random);
+        if (finite) {
+#pragma unroll
+            for (int part = 0; part < 2; ++part)
+                made[part] = codes_of<T, F>(values[part], block.count(part), inverse, stochastic,
+                                            first + block.begin + block.at(part), random);
+        }
         store_codes<F>(block, made, out + scale_bytes);
     }
 }
