@@ -25,7 +25,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import checkpoint, errors, ops, optim, schemes, trace
     from . import torch as torch  # not in __all__: it needs PyTorch
-    from .comm.bounded_call import AVG
+    from .comm.allreduce_call import AVG
     from .comm.comm import Comm
     from .comm.job import launcher_mismatch
     from .comm.safety import survivors
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 # Loaded on first use: ``import mpicomp`` must start no MPI and import neither cupy nor h5py.
 _HOME = {
-    "AVG": ".comm.bounded_call", "Comm": ".comm.comm", "launcher_mismatch": ".comm.job", "Reducer": ".reducer.reducer",
+    "AVG": ".comm.allreduce_call", "Comm": ".comm.comm", "launcher_mismatch": ".comm.job",
+    "Reducer": ".reducer.reducer",
     "Scheme": ".schemes.registry", "register_part": ".schemes.registration", "register_scheme": ".schemes.registration",
 }  # fmt: skip
 _MODULES = {

@@ -22,7 +22,7 @@ from ..ops.protocol import Ops
 from ..types import Array
 from .interfaces import Scratch
 from .segments import segments
-from .two_hops import Pieces, StreamLink, TwoHops, alone, block_partition
+from .two_hops import Pieces, StreamLink, TwoHops, block_partition
 
 SEGMENT_BYTES = 256 << 10  # of a stream
 BUFFERED_BYTES = 512 << 10  # of the streams of all pieces' segments
@@ -37,7 +37,7 @@ def allreduce(
     assert op == "sum", "checked in Comm.Allreduce"
     counts, begins = block_partition(work.size, link.size, BLOCK)
     own = work if source is None else source
-    pieces = Pieces(counts, [range(link.size)] * link.size, own, begins, work, begins, True, alone(link.size))
+    pieces = Pieces(counts, [range(link.size)] * link.size, own, begins, work, begins, True)
     dtype = np.dtype(np.float32) if kind else work.dtype
     codes = BlockCodes(ops, format, dtype, kind, factor, scratch)
     usual = min(SEGMENT_BYTES, BUFFERED_BYTES // link.size), 0

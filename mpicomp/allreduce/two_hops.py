@@ -80,7 +80,7 @@ class Pieces:
     target: Array
     target_at: list[int]  # where pieces begin in ``target``
     shared: bool  # all ranks get all pieces; else the owner its own
-    nodes: list[list[int]]  # ascending ranks of every node; unless each is alone, all contribute and get all pieces
+    nodes: Sequence[Sequence[int]] = ()  # ascending ranks of every node, if all contribute to all pieces and get them
 
 
 @dataclass
@@ -103,7 +103,7 @@ def alone(size: int) -> list[list[int]]:
     return [[rank] for rank in range(size)]
 
 
-def owned_by_places(n: int, nodes: list[list[int]], block: int) -> tuple[list[int], list[int]]:
+def owned_by_places(n: int, nodes: Sequence[Sequence[int]], block: int) -> tuple[list[int], list[int]]:
     """Cut ``n`` elements into pieces of whole blocks, one per rank whose place every node has.
 
     Returns counts and displacements by rank.
@@ -134,7 +134,8 @@ class TwoHops:
         self.waiting: dict[tuple[str | int, ...], object] = {}
         self.sent: dict[int, list[object]] = {}
         self.unadded: set[int] = set()  # segments whose streams travel one by one
-        nodes, owners = pieces.nodes, min(map(len, pieces.nodes))
+        nodes = pieces.nodes or alone(link.size)
+        owners = min(map(len, nodes))
         self.on_nodes = len(nodes) < link.size
         self.stages = [self._send_first, self._add, self._finish]
         if self.on_nodes:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._util.partition import pieces
-from ..comm.bounded_call import AVG
+from ..comm.allreduce_call import AVG
 from ..comm.bounded_exchange import BoundedStats
 from ..comm.comm import Comm
 from ..comm.safety.collective_errors import run_collectively

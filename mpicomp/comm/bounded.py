@@ -12,7 +12,8 @@ from ..allreduce.two_hops import Pieces, alone, block_partition, owned_by_places
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.error_bound import BLOCK, MOST_TERMS
 from ..types import Array
-from .bounded_call import AVG, Bound, Call, apart, check_same, given_counts, real_vector, reduction_name
+from .allreduce_call import AVG
+from .bounded_call import Bound, Call, apart, check_same, given_counts, real_vector, reduction_name
 from .bounded_exchange import BoundedStats, Exchange
 from .buffers import Buffer, Vector, check_pair
 from .collectives import Verbs
@@ -115,7 +116,7 @@ class BoundedCollectives(Verbs, Inherited):
             begins = [n * owner for owner in range(size)]
 
             def pieces(source: Array | None, target: Array) -> Pieces:
-                return Pieces([n] * size, alone(size), source, [0] * size, target, begins, True, alone(size))
+                return Pieces([n] * size, alone(size), source, [0] * size, target, begins, True)
 
             def exact(source: Array | None, target: Array) -> None:
                 MPI.Intracomm.Allgather(self, apart(source, target), target)
@@ -143,7 +144,7 @@ class BoundedCollectives(Verbs, Inherited):
             counts, begins = block_partition(target.array.size, size, BLOCK)
 
             def pieces(source: Array | None, target: Array) -> Pieces:
-                return Pieces(counts, [[root]] * size, source, begins, target, begins, True, alone(size))
+                return Pieces(counts, [[root]] * size, source, begins, target, begins, True)
 
             def exact(_: Array | None, target: Array) -> None:
                 MPI.Intracomm.Bcast(self, target, root)
@@ -218,7 +219,7 @@ def scattered(comm: MPI.Intracomm, link: MpiLink, verb: str, sendbuf: Buffer, re
 
     def pieces(source: Array | None, target: Array) -> Pieces:
         everyone = [range(link.size)] * link.size
-        return Pieces(counts, everyone, source, begins, target, [0] * link.size, False, alone(link.size))
+        return Pieces(counts, everyone, source, begins, target, [0] * link.size, False)
 
     def exact(source: Array | None, target: Array) -> None:
         MPI.Intracomm.Reduce_scatter(comm, apart(source, target), target, counts, MPI.SUM)

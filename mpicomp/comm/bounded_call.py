@@ -13,8 +13,7 @@ from mpi4py import MPI
 from ..allreduce.two_hops import Pieces
 from ..errors import BufferRefused, InvalidArgument
 from ..types import Array
-from .allreduce_call import AVG as AVG
-from .allreduce_call import place
+from .allreduce_call import AVG, place
 from .buffers import Buffer, Vector, array_in, vector
 from .transport import numpy_dtype, op_name, raw_bytes
 

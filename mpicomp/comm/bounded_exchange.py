@@ -13,7 +13,8 @@ from ..ops import Ops, ops_for
 from ..ops.device import ready
 from ..ops.error_bound import BLOCK, ESCAPED, bounded_capacity
 from ..types import Array
-from .bounded_call import AVG, TWO_HOPS, Bound, Call
+from .allreduce_call import AVG
+from .bounded_call import TWO_HOPS, Bound, Call
 from .engine import Engine
 from .transport import MpiLink
 

@@ -94,7 +94,7 @@ def check_clock(chooses: bool, reproducible: bool, scheme: str) -> None:
 
 
 def check_nodes(options: Mapping[str, Any], chooses: bool) -> None:
-    """Refuse options that are about a worker's whole vector with nodes=yes, where a rank has a slice of it."""
+    """Refuse options about a worker's whole vector with nodes=yes, which gives a rank a slice of it."""
     if options["nodes"] == "yes":
         if chooses:
             raise InvalidArgument("nodes=yes does not work with auto, whose choice all ranks share: take the scheme "

@@ -58,7 +58,7 @@ def helper_thread() -> None:
 
 
 def probe() -> None:
-    """What MPI says about CUDA memory holds."""
+    """MPI that reports CUDA support takes CUDA memory."""
     os.environ["MPICOMP_GPU_PATH"] = "auto"
     comm = mpicomp.Comm(WORLD)
     path, reason = comm.gpu_path

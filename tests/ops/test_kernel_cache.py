@@ -1,4 +1,4 @@
-"""Files of compiled kernels: compiled once per node, kept in memory where no folder takes them."""
+"""Files of compiled kernels: compiled once per node, kept in memory if no folder takes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mpicomp.ops.gpu import cuda_runtime, kernel_cache
 
 CODE, NAMES = b"code\n\0of a device", {"f<int>": "_Z1fi"}
 PROCESSES = 4
-# A process that compiles for a while, and says so in a file.
+# A process that compiles for a while, and writes that to a file.
 RANK = """
 import sys, time
 from pathlib import Path

@@ -130,7 +130,7 @@ class Fastest(Exchange[Choice, Observed]):
         return Exchanged(result.mean, sent, result.payload_bits, result.leader, self._now.text, self._told)
 
     def observe(self, mean: Mean, ctx: StepContext) -> None:
-        """Take the step's seconds and error; where they are due, the largest of all ranks (collective)."""
+        """Take the step's seconds and error; those of the slowest rank and the worst if they are due (collective)."""
         if not ctx.n:
             return
         self._blank = self._empties and (self._blank or not ctx.left_out)

@@ -40,8 +40,8 @@ class Pieces(Exchange[Everything, PieceCodes]):
     neighbours are coded by blocks has its pieces sent in segments: while one is gathered, the next is averaged and the
     one after that is quantised and on its way to its owner.
     Cost: 2 (p-1)/p C bytes per rank, C those of a code of n values ((w+1) (p-1)/p C with w workers a rank). It does not
-    grow with the number of ranks. Where lengths of codes are not known, 8 bytes a message for its length, 8 for that of
-    each code in it.
+    grow with the number of ranks. Where lengths of codes are not known, 8 bytes per message for its length, 8 for that
+    of each code in it.
     Restrictions: a selector that takes all; any codec. ``second=no`` loses the owner's error: it is for unbiased
     codecs whose error may be larger than the value (QSGD with few levels), which a memory would let grow.
     Reference: Seide et al., 1-bit stochastic gradient descent, Interspeech 2014, section 3.1; Wang et al., ZeRO++, ICLR

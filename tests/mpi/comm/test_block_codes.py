@@ -129,7 +129,7 @@ def test_bits_do_not_depend_on_segments(comm, rng, monkeypatch, format):
 
 @all_formats
 def test_sums_that_overflow_are_nan(comm, format):
-    """As a dense sum, which is infinite: its block has no scale."""
+    """The sum is infinite, as a dense one is, so its block has no scale."""
     x = np.full(300, np.finfo(np.float32).max)
     got = reduced(comm, x, format)
     if comm.size == 1:
@@ -159,7 +159,7 @@ def test_reproducible_communicators_round_alike(comm, rng):
 
 @all_formats
 def test_bytes(comm, format):
-    """Codes of all other pieces, and of the own piece's sum to all others, each with a length of 8 bytes a segment."""
+    """Codes of all other pieces, and of the own sum to all others, each with a length of 8 bytes per segment."""
     n, size = 64 * BLOCK * comm.size, comm.size
     x = np.ones(n, np.float32)
     before = comm.traffic
