@@ -23,6 +23,7 @@ from mpicomp import survivors
 from mpicomp.comm import node_memory
 from mpicomp.comm.node_memory import ORPHANED_S, SEARCH_S, remove_orphans
 from mpicomp.comm.safety.fault_injection import DETECTOR_THREAD, finalize_hangs
+from mpicomp.errors import RankLeft
 from mpicomp.trace import open_trace
 
 RANKS = 3
@@ -146,6 +147,26 @@ def test_without_the_detector_the_watchdog_ends_the_job_of_a_stopped_rank():
                 MPICOMP_FAULT="stop:rank=1,call=60")  # fmt: skip
     assert ended.returncode == 70 and "END" not in ended.stdout, ended.stdout + ended.stderr
     assert "rank 1: no answer: stopped, gone" in ended.stderr
+
+
+def test_news_of_a_failure_may_come_only_while_mpi_progresses():
+    class Base:
+        """As Open MPI: a failure that another rank was told of is not known here until a call has made progress."""
+
+        revoked = False
+
+        def Iprobe(self):
+            self.revoked = True
+            raise survivors.MPI.Exception(survivors.MPI.ERR_OTHER)
+
+        def Is_revoked(self):
+            return self.revoked
+
+        def Get_failed(self):
+            return survivors.MPI.GROUP_EMPTY.Dup()
+
+    left = RankLeft("rank 0 left a collective")
+    assert survivors.Survivors.lost_somebody(SimpleNamespace(_base=Base()), left)
 
 
 def test_only_the_very_process_is_ended():

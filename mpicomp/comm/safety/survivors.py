@@ -152,6 +152,8 @@ class Survivors:
         while not failed(self._base):
             if time.monotonic() > deadline:
                 return False
+            with contextlib.suppress(MPI.Exception):
+                self._base.Iprobe()  # makes progress, without which news of a failure may never arrive
             time.sleep(POLL_S)
         return True
 
