@@ -1,0 +1,91 @@
+"""Both sides of each diff of docs/howto/migrate.md run, and train the same model where the page says so."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import needs_torch  # noqa: F401
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "migrate.md"
+
+torch.set_num_threads(1)
+
+
+def sides(title):
+    """Return the script before and after the diff below a heading of the page."""
+    section = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)[1]
+    lines = re.search(r"^```diff\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[1].splitlines()
+    assert {line[:1] for line in lines} == {" ", "-", "+"}
+    return tuple("\n".join(line[1:] for line in lines if line[0] in (" ", sign)) for sign in "-+")
+
+
+def run(script):
+    names = {}
+    exec(compile(script, str(PAGE), "exec"), names)
+    return names
+
+
+def vector(names):
+    return np.concatenate([value.detach().numpy().ravel() for value in names["model"].parameters()])
+
+
+class HorovodsOptimizer:
+    """What the page's script asks of Horovod's optimizer: means of gradients, once for each step."""
+
+    def __init__(self, optimizer, named_parameters):
+        self.inner, self.named = optimizer, list(named_parameters)
+        self.zero_grad = optimizer.zero_grad
+        self.is_mean = False
+
+    def synchronize(self):
+        for _, parameter in self.named:
+            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, parameter.grad.numpy())
+            parameter.grad /= MPI.COMM_WORLD.size
+        self.is_mean = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        yield
+
+    def step(self):
+        assert self.is_mean
+        self.is_mean = False
+        self.inner.step()
+
+
+@pytest.fixture
+def horovod(monkeypatch):
+    """A stand-in: Horovod itself is not among the test requirements."""
+
+    def broadcast_parameters(state, root_rank):
+        for value in state.values():
+            MPI.COMM_WORLD.Bcast(value.numpy(), root_rank)
+
+    def allreduce(value):
+        return torch.tensor(MPI.COMM_WORLD.allreduce(value.item()) / MPI.COMM_WORLD.size)
+
+    parts = {"init": lambda: None, "rank": MPI.COMM_WORLD.Get_rank, "size": MPI.COMM_WORLD.Get_size,
+             "DistributedOptimizer": HorovodsOptimizer, "broadcast_parameters": broadcast_parameters,
+             "broadcast_optimizer_state": lambda optimizer, root_rank: None, "allreduce": allreduce}  # fmt: skip
+    package, module = ModuleType("horovod"), ModuleType("horovod.torch")
+    package.torch = module
+    for name, part in parts.items():
+        setattr(module, name, part)
+    monkeypatch.setitem(sys.modules, "horovod", package)
+    monkeypatch.setitem(sys.modules, "horovod.torch", module)
+
+
+def test_horovod(horovod):
+    before, after = (run(script) for script in sides("Horovod"))
+    after["optimizer"].close()
+    assert after["loss"] < 0.7
+    np.testing.assert_allclose(vector(after), vector(before), rtol=1e-4, atol=1e-5)
+    assert float(before["loss"]) == pytest.approx(after["loss"], rel=1e-4)
