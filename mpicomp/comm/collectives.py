@@ -141,6 +141,11 @@ class Verbs(HasEngine):
         return self._engine.link.one_node
 
     @property
+    def slow(self) -> bool:
+        """True if the network between nodes is slow enough to cut long messages; the first use is collective."""
+        return not self._engine.link.one_node and self._engine.link.slow
+
+    @property
     def own_message(self) -> int:
         """Index of this rank's own message among the gathered messages of all ranks, which it need not read."""
         return self._engine.link.rank

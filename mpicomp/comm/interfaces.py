@@ -146,6 +146,10 @@ class Communicator(Protocol):
         """True if all ranks share the memory of one node; local."""
 
     @property
+    def slow(self) -> bool:
+        """True if the network between nodes is slow enough to cut long messages; the first use is collective."""
+
+    @property
     def own_message(self) -> int:
         """Index of this rank's own message among the gathered messages of all ranks, which it need not read; local."""
 

@@ -237,10 +237,10 @@ class RecordingComm:
     levels: Levels | None = None  # of schemes with nodes=yes
 
     def __init__(self, script: Script, rank: int, size: int, sums: list[np.ndarray] | None = None,
-                 one_node: bool = True) -> None:
+                 one_node: bool = True, slow: bool = False) -> None:
         self._script, self.rank, self.size, self._sums = script, rank, size, sums
         self._to_owners: list[int] | None = None
-        self.one_node = one_node
+        self.one_node, self.slow = one_node, slow
 
     def call(self, call: Call) -> None:
         """Add a call to the script."""

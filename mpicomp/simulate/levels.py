@@ -55,7 +55,7 @@ class RecordingLevels:
     def __init__(self, comm: RecordingComm, script: Script, per_node: int, sums: list[np.ndarray] | None) -> None:
         node, self.place = divmod(comm.rank, per_node)
         self._comm, self.nodes, self.slices = comm, comm.size // per_node, per_node
-        self.across = RecordingAcross(script, node, self.nodes, sums, one_node=False)
+        self.across = RecordingAcross(script, node, self.nodes, sums, False, comm.slow)
 
     def slice_of(self, vector: Array) -> slice:
         counts, displs = partition(vector.size, self.slices)

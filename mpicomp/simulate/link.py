@@ -55,6 +55,10 @@ class Place:
         node, local = divmod(self.rank, self.ranks_per_node)
         return local, min(self.ranks_per_node, self.size - node * self.ranks_per_node)
 
+    def slow(self, beside: int = 1) -> bool:
+        """Return what a rank finds out about the network by itself, if so many on its node send at once."""
+        return self.nodes > 1 and self.bandwidth / beside < SLOW
+
 
 def doubling_bytes(size: int) -> int:
     """Return the bytes from which on MPI's own all-reduce is taken for halving-doubling."""
@@ -77,7 +81,7 @@ class RecordingLink:
         self.rank = place.rank if rank is None else rank
         self.size = place.size if size is None else size
         self.nodes, self.ranks_per_node = place.nodes, min(place.size, place.ranks_per_node)
-        self.slow = place.bandwidth / beside < SLOW  # as each of so many that send at once finds out for itself
+        self.slow = place.slow(beside)
         self.one_node, self.owners = place.nodes == 1, place.fewest
         table = built_in(self.nodes)
         self.rows = {device: table.row(self.ranks_per_node, self.nodes, device) for device in ("cpu", "gpu")}

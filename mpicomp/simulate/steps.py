@@ -47,10 +47,11 @@ class Rehearsal:
 
     def __init__(self, scheme: Scheme, model: Model, place: Place, algorithm: str) -> None:
         self.scheme, self.size, self._per_node = _warmed_up(scheme), place.size, place.ranks_per_node
-        self.one_node = place.nodes == 1
         self._algorithm = algorithm
         self._scratch: dict[int, Scratch] = {}  # of the first rank that ran, by slice
         self.sliced = scheme.options["nodes"] == "yes" and 1 < self._per_node < self.size
+        self.one_node = place.nodes == 1
+        self.slow = place.slow(place.fewest if self.sliced else 1)
         arrays = {f"{at} {name}": np.empty(shape, FLOAT) for at, (name, shape, _) in enumerate(model.layers)}
         self.layout = Bucket(arrays, 1, scheme.options["dense"])  # which looks at shapes and names alone
         self.passing = _passing(scheme, max(1, self.layout.n))
@@ -76,7 +77,7 @@ class Rehearsal:
         """The step as a reducer does it: what a rank does alone, the agreement, what follows."""
         script, layout = Script(), self.layout
         sums = None if like is None else like.sums
-        comm = RecordingComm(script, rank, self.size, sums, self.one_node)
+        comm = RecordingComm(script, rank, self.size, sums, self.one_node, self.slow)
         if self.sliced:
             comm.levels = levels_of(comm, script, self._per_node, sums)
         levels = reducer_levels(comm, self.scheme)

@@ -12,7 +12,7 @@ from mpicomp.schemes.workers import Workers
 class OneRank:
     """A communicator that is never asked for more than the sum of one rank."""
 
-    rank, size, one_node = 0, 1, True
+    rank, size, one_node, slow = 0, 1, True, False
 
     def allreduce_in_place(self, x: object, *rest: object) -> None:
         """One rank's is the sum."""

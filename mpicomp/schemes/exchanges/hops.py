@@ -8,7 +8,8 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 
 from ..._util.partition import chunk_count, partition
-from ...comm.interfaces import Messages
+from ...allreduce.segments import EAGER_BYTES, on_network
+from ...comm.interfaces import Communicator, Messages
 from ...errors import CorruptMessage
 from ...ops.arguments import Coded
 from ...ops.device import device_of
@@ -21,8 +22,8 @@ from ..wire import validation
 
 BYTE = np.dtype(np.uint8)
 ALIGNED = 8  # bytes, for codes of any type
-SEGMENT_BYTES = 2 << 20  # of values, at most
-LEAST_BYTES = 512 << 10  # of values: of shorter segments messages take longer than their overlap saves
+SEGMENT_BYTES = 512 << 10  # of codes in a message, at most
+LEAST_BYTES = 128 << 10  # of codes: of shorter messages a fast network's take longer than their overlap saves
 LEAST_SEGMENTS = 4  # of a piece, so that its hops overlap
 
 
@@ -41,10 +42,9 @@ class Segments:
         self._counts, self._displs = partition(ctx.n, ctx.comm.size)
         longest, block = self._counts[0], ctx.codec.block
         self.fixed, self.length = block is not None, longest
-        # A device does one piece faster than its segments; on a node nothing travels while a rank computes.
-        if block is not None and device_of(like) is None and not ctx.comm.one_node:
-            nbytes = max(LEAST_BYTES, min(SEGMENT_BYTES, longest * ctx.dtype.itemsize // LEAST_SEGMENTS))
-            self.length = block * max(1, nbytes // (block * ctx.dtype.itemsize))
+        if block is not None and device_of(like) is None:  # a device does one piece faster than its segments
+            each = ctx.workers.most * ctx.codec.code_nbytes(block, ctx.dtype)
+            self.length = block * max(1, segment_bytes(each * chunk_count(longest, block), ctx.comm) // each)
         self.count = chunk_count(longest, self.length)
 
     def place(self, worker: int, owner: int, index: int) -> Place:
@@ -63,6 +63,12 @@ class Segments:
     def owners(self, index: int) -> list[int]:
         """The ranks whose pieces have a segment of this index: longer pieces come first."""
         return [owner for owner, count in enumerate(self._counts) if count > index * self.length]
+
+
+def segment_bytes(message: int, comm: Communicator) -> int:
+    """Bytes of codes per segment, if those of a piece take ``message`` bytes (collective)."""
+    usual = max(LEAST_BYTES, min(SEGMENT_BYTES, message // LEAST_SEGMENTS))
+    return on_network(message > EAGER_BYTES and comm.slow, (usual, 0))[0]
 
 
 class Encoder:
