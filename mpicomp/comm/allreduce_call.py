@@ -32,7 +32,8 @@ class Call(NamedTuple):
         """Return the name of the schedule that runs; the first use of a device is collective."""
         if self.target is None:
             return "native"
-        return reduction.schedule(self.target, self.op, default if self.algorithm == "auto" else self.algorithm)
+        op = "sum" if self.op == AVG else self.op
+        return reduction.schedule(self.target, op, default if self.algorithm == "auto" else self.algorithm)
 
     def key(self) -> tuple[object, ...]:
         """Return the facts of ``signature``, for less time."""

@@ -148,7 +148,7 @@ class Comm(BoundedCollectives):
         algorithm : str
             ``auto`` or a name of `mpicomp.allreduce.names`; for arrays in CUDA memory also ``nccl``. With a ``bound``,
             ``auto``, which takes the exact all-reduce if codes would not be faster, or ``two_hops``. ``int8``, ``int4``
-            and ``fp8`` are lossy: they send 8 or 4 bits per element (docs/allreduce.md has the error).
+            and ``fp8`` are lossy: between nodes they send 8 or 4 bits per element (docs/allreduce.md has the error).
         bound : float, optional
             Largest error e of every rank's contribution: on p ranks, an element of the sum differs from the exact one
             by at most p e, an element of the mean by at most e, plus one rounding to the buffer's type. For float32
@@ -220,11 +220,12 @@ class Comm(BoundedCollectives):
     def _run(self, engine: Engine, call: Call, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str) -> None:
         source, target, link = call.source, call.target, engine.link
         schedule = call.schedule(engine.default, engine.reduction)
-        if schedule == "native":
+        by_mpi = schedule == "native" and call.op != AVG
+        if by_mpi:
             link.check()
         if target is None:
             native_allreduce(self, sendbuf, recvbuf, op)
-        elif schedule == "native" and target.device is None and target.array.size <= link.max_count:
+        elif by_mpi and target.device is None and target.array.size <= link.max_count:
             link.count_native(target.array.nbytes)
             out = MPI.IN_PLACE if source is None else source.plain()
             native_allreduce(self, out, target.plain(), op)

@@ -19,6 +19,17 @@ LENGTHS = (1, 255, 257, 1500)  # below and above a block per rank
 all_formats = pytest.mark.parametrize("format", FORMATS)
 
 
+@pytest.fixture(params=["nodes", "reproducible"])
+def comm(world, monkeypatch, request):
+    """Every rank a node of its own; or one node, in the mode whose bits do not depend on nodes."""
+    monkeypatch.setenv("MPICOMP_CHECK", "1")
+    if request.param == "nodes":
+        monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "1")
+    own = mpicomp.Comm(world, reproducible=request.param == "reproducible")
+    yield own
+    own.Free()
+
+
 @pytest.fixture
 def rng(seed):
     return np.random.default_rng(seed)
@@ -150,11 +161,26 @@ def test_several_dimensions_specifications_and_nothing(comm, format):
     assert x.tobytes() == out.tobytes()
 
 
-def test_reproducible_communicators_round_alike(comm, rng):
-    own = mpicomp.Comm(comm, reproducible=True)
-    x = rng.standard_normal(1000).astype(np.float32)
-    assert reduced(own, x, "int8").tobytes() == reduced(comm, x, "int8").tobytes()
-    own.Free()
+@pytest.mark.parametrize("op", [MPI.SUM, mpicomp.AVG])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_on_one_node_are_exact(world, rng, dtype, op):
+    """Numbers whose sums any order gives; the bytes are those of ``auto``."""
+    near = mpicomp.Comm(world)
+    factor = 1 / near.size if op == mpicomp.AVG else 1
+    for n in (1, 300, 100_000):
+        vectors = rng.integers(-8, 9, (near.size, n))
+        mine = vectors[near.rank].astype(dtype_of(dtype))
+        wide = np.float64 if dtype == "float64" else np.float32
+        expected = (vectors.sum(0).astype(wide) * wide(factor)).astype(mine.dtype)
+        for format in FORMATS:
+            before = near.traffic
+            for in_place in (False, True):
+                np.testing.assert_array_equal(reduced(near, mine, format, in_place, op), expected)
+            used = near.traffic - before
+            for _ in range(2):
+                near.Allreduce(MPI.IN_PLACE, mine.copy())
+            assert near.traffic - before - used == used
+    near.Free()
 
 
 @all_formats
