@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import index
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -51,6 +52,12 @@ class Key(NamedTuple):
     worker: int
 
 
+@lru_cache(64)
+def dtype_name(dtype: np.dtype) -> str:
+    """Name of a dtype, which NumPy works out anew at every use."""
+    return dtype.name
+
+
 def require_memory(memory: Array | None, grad: Array) -> None:
     """Refuse a memory of another length than the gradient's, which their parts would not show."""
     if memory is not None and memory.size != grad.size:
@@ -94,9 +101,8 @@ def require_chunk(chunk: int) -> None:
         raise InvalidArgument(f"chunk must be in [1, 65536], got {chunk}")
 
 
-def require_total(arrays: list[Array], flat: Array) -> None:
+def require_total(total: int, flat: Array) -> None:
     """Refuse a vector that is not as long as all arrays together."""
-    total = sum(array.size for array in arrays)
     if total != flat.size:
         raise InvalidArgument(f"flat must have {total} elements, got {flat.size}")
 

@@ -1,38 +1,89 @@
-"""Comparisons of a step's list of arrays, compiled for NumPy arrays: a Python call per array takes longer."""
+"""Lists of a step's arrays: compared with those of the step before, by compiled code for NumPy's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Sequence
+from operator import is_
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 import numpy as np
 
+from .._util.once import Once
 from .arguments import Array
 from .extension import AVAILABLE
 
 if TYPE_CHECKING or AVAILABLE:
     from . import _cpu
 
+Value = TypeVar("Value")
+
+
+class ArrayList(list[Array]):
+    """Validated arrays of a device; ``once`` keeps results that follow from where they lie."""
+
+    def __init__(self, arrays: Sequence[Array], once: Once) -> None:
+        super().__init__(arrays)
+        self.once = once
+
+    def chosen(self, places: Sequence[int]) -> ArrayList:
+        """The arrays at these places, which are the same in every call."""
+        return ArrayList([self[i] for i in places], self.once("chosen", Once))
+
+
+def derived(arrays: list[Array], key: Hashable, make: Callable[[], Value]) -> Value:
+    """The result of ``make()``, which follows from where the arrays lie: kept as long as they come again."""
+    return arrays.once(key, make) if isinstance(arrays, ArrayList) else make()
+
+
+def total_size(arrays: list[Array]) -> int:
+    """Number of elements of all arrays together."""
+    return derived(arrays, "total", lambda: sum(array.size for array in arrays))
+
 
 class ArrayFacts:
-    """Dtypes, shapes and contiguity of a list of arrays that has been validated."""
+    """Facts of a list of arrays that has been validated; keeps no array alive.
+
+    Of NumPy's: dtypes, shapes and contiguity. Of a device's: which arrays they are, and their shapes. Nothing else of
+    such an array can change.
+    """
 
     def __init__(self, arrays: list[Array]) -> None:
-        plain = AVAILABLE and all(type(array) is np.ndarray for array in arrays)
-        self._facts = _cpu.ArrayFacts(arrays) if plain else None
+        plain = [type(array) is np.ndarray for array in arrays]
+        self._facts = _cpu.ArrayFacts(arrays) if AVAILABLE and all(plain) else None
+        self._refs: list[ref[Array]] = []
+        if self._facts is None and not any(plain):
+            try:
+                self._refs = [ref(array) for array in arrays]
+            except TypeError:  # types that have none, whose lists are validated in every step
+                return
+            self._shapes, self._once = [array.shape for array in arrays], Once()
 
     def hold(self, arrays: list[Array], written: bool = False) -> bool:
         """Return True if ``arrays`` need no validation: they have the same facts (and are writable).
 
-        False says nothing: arrays of other libraries, and equal dtypes that are other objects, never have them.
+        False says nothing: equal dtypes that are other objects, and equal arrays of a device, never have them.
         """
-        return self._facts is not None and self._facts.hold(arrays, written)
+        if self._facts is not None:
+            return self._facts.hold(arrays, written)
+        return (0 < len(self._refs) == len(arrays) and all(map(is_, [one() for one in self._refs], arrays))
+                and [array.shape for array in arrays] == self._shapes)
+
+    def listed(self, arrays: list[Array], written: bool = False) -> list[Array] | None:
+        """``arrays`` if they hold; those of a device as an `ArrayList`."""
+        if not self.hold(arrays, written):
+            return None
+        return ArrayList(arrays, self._once) if self._refs else arrays
 
 
 def adjacent(arrays: list[Array], starts: Sequence[int]) -> bool:
     """Return True if all arrays with elements are views of one base, each ``starts[i]`` elements after the first."""
     if AVAILABLE and type(arrays[0]) is np.ndarray:
         return _cpu.adjacent(arrays, starts)
+    return derived(arrays, "adjacent", lambda: _adjacent(arrays, starts))
+
+
+def _adjacent(arrays: list[Array], starts: Sequence[int]) -> bool:
     filled = [(array, start) for array, start in zip(arrays, starts, strict=True) if array.size]
     bases = [array.base for array, _ in filled]
     origins = {address(array) - start * array.dtype.itemsize for array, start in filled}
@@ -43,7 +94,8 @@ def any_overlap(arrays: list[Array], vector: Array) -> bool:
     """Return True if any of the arrays has memory in common with ``vector``."""
     if AVAILABLE and type(vector) is np.ndarray:
         return _cpu.any_overlap(arrays, vector)
-    return any(overlap(array, vector) for array in arrays)
+    key = "overlap", address(vector), vector.nbytes
+    return derived(arrays, key, lambda: any(overlap(array, vector) for array in arrays))
 
 
 def address(array: object) -> int:

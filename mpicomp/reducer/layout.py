@@ -11,7 +11,7 @@ import numpy as np
 from ..comm.buffers import check_aligned
 from ..errors import BufferRefused, InvalidArgument
 from ..ops import knows, ops_for
-from ..ops.array_lists import ArrayFacts, adjacent, any_overlap
+from ..ops.array_lists import ArrayFacts, ArrayList, adjacent, any_overlap
 from ..ops.device import device_of, finish_others
 from ..ops.host_arrays import host_array
 from ..schemes.scratch import Scratch
@@ -120,8 +120,9 @@ class Bucket:
         Refuses buffers that cannot be read as they are.
         """
         listed = self._listed(grads)
-        if listed is not None and self._read_facts.hold(listed):
-            return listed
+        known = None if listed is None else self._read_facts.listed(listed)
+        if known is not None:
+            return known
         form, named = _form(grads)
         for name, array in named.items():
             _check(name, array, self.workers)
@@ -131,7 +132,10 @@ class Bucket:
             and [self._own(array) for array in arrays] == self.shapes
             and all(array.dtype == self.dtype for array in arrays)
         )
-        return arrays if fits else None
+        if not fits:
+            return None
+        self._read_facts = ArrayFacts(arrays)
+        return self._read_facts.listed(arrays) or arrays
 
     def _listed(self, grads: Arrays) -> list[Array] | None:
         """The arrays of ``grads`` if it is of the layout's form, with its names in their order."""
@@ -198,8 +202,9 @@ class Bucket:
     def read_out(self, out: Arrays) -> Output:
         """Refuse an ``out`` that does not have the layout of one worker's gradients, or cannot be written."""
         listed = self._listed(out)
-        if listed is not None and self._out_facts.hold(listed, written=True):
-            return Output(listed, self.flat_view(listed))
+        known = None if listed is None else self._out_facts.listed(listed, written=True)
+        if known is not None:
+            return Output(known, self.flat_view(known))
         form, arrays = _form(out)
         if (form, list(arrays)) != (self.form, self.names):
             raise BufferRefused(f"out must be given as the gradients are, {self.form} of {', '.join(self.names)} in "
@@ -214,6 +219,7 @@ class Bucket:
             raise BufferRefused(f"out must have the gradients' shapes and dtype {expected}, got {got}")
         listed = list(arrays.values())
         self._out_facts = ArrayFacts(listed)
+        listed = self._out_facts.listed(listed) or listed
         return Output(listed, self.flat_view(listed))
 
     def spans_of(self, names: Iterable[str]) -> tuple[list[Span], list[Span]]:
@@ -260,7 +266,11 @@ class Bucket:
 
     def _in_order(self, arrays: list[Array]) -> list[Array]:
         """Arrays as they follow each other in the vector."""
-        return [arrays[i] for i in self._order] if self.n < self.total else arrays
+        if self.n == self.total:
+            return arrays
+        if isinstance(arrays, ArrayList):
+            return arrays.chosen(self._order)
+        return [arrays[i] for i in self._order]
 
 
 def as_given(parts: list[Array], kind: type) -> Arrays:

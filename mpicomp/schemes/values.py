@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from .._util.once import Once as Once
 from ..ops.arguments import Coded
 from ..ops.protocol import Ops
 from ..types import Array, overlap
@@ -17,19 +18,6 @@ State = dict[str, np.ndarray]  # of a part, by name
 Span = tuple[int, int]  # start, stop
 Tensor = tuple[int, int, tuple[int, ...]]  # start, stop, shape
 Value = TypeVar("Value")
-
-
-class Once:
-    """Results of functions by key, each worked out at its first use."""
-
-    def __init__(self) -> None:
-        self._found: dict[Hashable, object] = {}
-
-    def __call__(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The result of the first ``make()`` under ``key``."""
-        if key not in self._found:
-            self._found[key] = make()
-        return cast(Value, self._found[key])
 
 
 class Compensated(NamedTuple):

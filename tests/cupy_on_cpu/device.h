@@ -9,6 +9,7 @@ namespace device {
 using Work = std::function<void()>;
 
 int current();                                          // the calling thread's device
+bool idle();                                            // kernels do nothing
 bool enqueue(void* stream, Work work);                  // false: no such stream
 bool readable(const void* address, std::size_t bytes);  // inside one allocation, of a device or pinned
 bool has_context(int number);

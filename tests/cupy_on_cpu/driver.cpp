@@ -89,6 +89,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
 
 CUresult cuLaunchKernel(CUfunction handle, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                         unsigned threads_z, unsigned shared, CUstream stream, void** given, void**) {
+    if (device::idle()) return CUDA_SUCCESS;
     const auto& function = *reinterpret_cast<Function*>(handle);
     const std::string of = function.name + ": ";
     if (x == 0 || x > 0x7fffffff || y != 1 || z != 1) return refuse(of + "a grid of no blocks, too many, or not in a row");

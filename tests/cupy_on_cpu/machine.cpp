@@ -1,7 +1,7 @@
 // CUDA's runtime for devices whose memory is the host's, as strict and as late as CUDA may be:
 //
-// - What is queued on a stream runs when somebody waits for it, and not before (EMULATED_CUDA=now: at once). So a
-//   missing wait is a wrong result. Streams wait for each other as CUDA says: those that block and the legacy default
+// - What is queued on a stream runs when somebody waits for it, and not before (EMULATED_CUDA=now: at once; idle: at
+//   once, but kernels do nothing). So a missing wait is a wrong result. Streams wait for each other as CUDA says: those that block and the legacy default
 //   stream for each other, the others by events alone.
 // - Device memory is PROT_NONE but while a copy or a kernel runs: a host that touches it ends with SIGSEGV. Not so
 //   with EMULATED_CUDA_OPEN=1, for an MPI that takes it.
@@ -30,8 +30,18 @@ int count() {
     return n;
 }
 
+static bool mode_is(const char* name) {
+    const char* mode = std::getenv("EMULATED_CUDA");
+    return std::strcmp(mode ? mode : "late", name) == 0;
+}
+
 static bool late() {
-    static const bool is = !std::getenv("EMULATED_CUDA") || std::strcmp(std::getenv("EMULATED_CUDA"), "now") != 0;
+    static const bool is = !mode_is("now") && !mode_is("idle");
+    return is;
+}
+
+bool idle() {
+    static const bool is = mode_is("idle");
     return is;
 }
 

@@ -1,11 +1,13 @@
 """Compiled passes over lists of arrays: the facts they compare, and copies into one vector and back."""
 
+import weakref
+
 import numpy as np
 import pytest
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import cpu, oracle
-from mpicomp.ops.array_lists import ArrayFacts, adjacent, any_overlap
+from mpicomp.ops.array_lists import ArrayFacts, ArrayList, adjacent, any_overlap, derived
 
 rng = np.random.default_rng()
 SHAPES = [(3, 4), (), (0, 2), (70_000,), (5,)]
@@ -49,6 +51,45 @@ def test_facts_notice_read_only_and_resized_arrays():
 
 def test_facts_of_other_libraries_arrays_hold_for_none():
     assert not ArrayFacts([*some(), object()]).hold(some())
+
+
+class OnDevice:
+    """An array of a device, as far as facts look at it."""
+
+    def __init__(self, *shape):
+        self.shape = shape
+
+
+def test_facts_of_a_devices_arrays_hold_for_these_alone():
+    arrays = [OnDevice(3, 4), OnDevice(), OnDevice(5)]
+    facts = ArrayFacts(arrays)
+    assert facts.hold(list(arrays)) and facts.hold(arrays, written=True)
+    assert not facts.hold(arrays[:-1]) and not facts.hold(arrays[::-1])
+    assert not facts.hold([*arrays[:-1], OnDevice(5)]), "another array may lie elsewhere"
+    arrays[0].shape = (4, 3)
+    assert not facts.hold(arrays)
+
+
+def test_results_are_kept_as_long_as_the_same_arrays_come_again():
+    arrays, made = [OnDevice(3), OnDevice(5)], []
+    facts = ArrayFacts(arrays)
+    for _ in range(3):
+        known = facts.listed(list(arrays))
+        assert isinstance(known, ArrayList)
+        assert derived(known, "key", lambda: made.append(0)) is None
+        assert derived(known.chosen([1]), "key", lambda: made.append(1)) is None
+    assert made == [0, 1]
+    derived(list(arrays), "key", lambda: made.append(2))  # a plain list keeps nothing
+    assert made == [0, 1, 2]
+    assert facts.listed([arrays[0], OnDevice(5)]) is None
+
+
+def test_facts_keep_no_array_alive():
+    arrays = [OnDevice(3)]
+    facts = ArrayFacts(arrays)
+    facts.listed(list(arrays))
+    gone = weakref.ref(arrays.pop())
+    assert gone() is None and not facts.hold([OnDevice(3)])
 
 
 @pytest.mark.parametrize("ops", [cpu, oracle], ids=["cpu", "oracle"])

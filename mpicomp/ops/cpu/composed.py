@@ -23,6 +23,7 @@ from .._cpu import (
     unpack_sparse_alike,
 )
 from ..arguments import Bounds, Found, Samples, require_counts, require_total
+from ..array_lists import total_size
 from ..host import concatenate, empty, index_dtype
 from ..protocol import Ops
 from ..search import exponential_in, normal_in, sampled_in
@@ -112,14 +113,14 @@ def unpack(flat: np.ndarray, arrays: list[np.ndarray]) -> None:
 def unpack_sparse(indices: np.ndarray, values: np.ndarray, arrays: list[np.ndarray]) -> None:
     if unpack_sparse_alike(indices, values, arrays):
         return
-    flat = np.zeros(sum(array.size for array in arrays), values.dtype)
+    flat = np.zeros(total_size(arrays), values.dtype)
     scatter(flat, indices, values)
     unpack(flat, arrays)
 
 
 def _parts(arrays: list[np.ndarray], flat: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Each array with its part of the vector."""
-    require_total(arrays, flat)
+    require_total(total_size(arrays), flat)
     at = 0
     for array in arrays:
         yield array, flat[at : at + array.size]

@@ -9,15 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import BufferRefused, InvalidArgument
+from ..arguments import dtype_name
 from .cuda_runtime import INDEX, Array, blocks_for, launch, to_host, xp
 
 
 def kind_of(array: Array, name: str, choices: dict[str, str]) -> str:
     """The CUDA type of ``array``'s elements, which must be one of ``choices``."""
-    if array.dtype.name not in choices:
+    kind = choices.get(dtype_name(array.dtype))
+    if kind is None:
         raise InvalidArgument(f"{name} must be of dtype {', '.join(choices)}, got {array.dtype}")
     check(array, name, array.dtype)
-    return choices[array.dtype.name]
+    return kind
 
 
 def check(array: Array, name: str, dtype: npt.DTypeLike, n: int | None = None) -> None:
@@ -98,7 +100,7 @@ def examined(indices: Array) -> tuple[int, bool]:
     """The largest index, a negative one counting as 2^64 less so much, and whether one is not above the one before it;
     waits for the device.
     """
-    kernel = f"check_indices<{INDEX[indices.dtype.name]}>"
+    kernel = f"check_indices<{INDEX[dtype_name(indices.dtype)]}>"
     last, gaps = told("gather", kernel, 2, indices.size, indices, np.int64(indices.size))
     return int(last.max(initial=0)), not ascended(gaps)
 

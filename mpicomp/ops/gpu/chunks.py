@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..arguments import Bounds, Spans, chunk_counts, position_dtype
+from ..arguments import Bounds, Spans, chunk_counts, dtype_name, position_dtype
 from .arguments import check, kind_of, memory_or_null
 from .base import is_whole, vouched
 from .cuda_runtime import (
@@ -35,7 +35,7 @@ def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array)
     t, m, chunks = kind_of(grad, "grad", REAL), memory_or_null(memory, grad), sum(chunk_counts(spans, grad.size))
     check(positions, "positions", position_dtype(spans), chunks)
     chunk = max((chunk for *_, chunk in spans), default=1)
-    lanes, types = _lanes(chunk, grad), f"{t}, {POSITION[positions.dtype.name]}"
+    lanes, types = _lanes(chunk, grad), f"{t}, {POSITION[dtype_name(positions.dtype)]}"
     scalars: tuple[object, ...]
     if is_whole(_bounds(spans), grad.size):
         name, scalars = f"chunk_max<{types}>", (np.int64(grad.size), np.int32(chunk), np.int32(lanes))
@@ -53,7 +53,7 @@ def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known:
     if n > np.iinfo(indices.dtype).max:
         raise InvalidArgument(f"indices must be int64 for n = {n}")
     invalid = xp().zeros(1, np.int32)
-    types = f"{POSITION[positions.dtype.name]}, {i}"
+    types = f"{POSITION[dtype_name(positions.dtype)]}, {i}"
     scalars: tuple[object, ...]
     if is_whole(_bounds(spans), n):
         name, scalars = f"chunk_indices<{types}>", (np.int64(chunks), np.int32(spans[0][2]), np.int64(n))

@@ -7,6 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from ..arguments import dtype_name
 from ..host import index_dtype
 from .arguments import bits_dtype, remember
 from .cuda_runtime import (
@@ -50,7 +51,7 @@ def _select(m: Array, grad: Array, key: int, room: int) -> tuple[Array, Array]:
 
 def types_of(grad: Array, indices: Array) -> str:
     """Types of elements and indices, in the names of kernels."""
-    return f"{REAL[grad.dtype.name]}, {INDEX[indices.dtype.name]}"
+    return f"{REAL[dtype_name(grad.dtype)]}, {INDEX[dtype_name(indices.dtype)]}"
 
 
 def tiles_of(grad: Array) -> int:

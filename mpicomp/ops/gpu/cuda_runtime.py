@@ -194,6 +194,13 @@ def addresses(arrays: Sequence[Array]) -> tuple[int, ...]:
     return tuple(map(_runtime.address, arrays))
 
 
+def place() -> tuple[int, str]:
+    """The current device and stream, as a key: `PER_THREAD` is another stream in each thread."""
+    stream = _runtime.stream()
+    name = f"{stream} of thread {get_ident()}" if stream == PER_THREAD else str(stream)
+    return _runtime.current_device(), name
+
+
 def kept_on_device(make: Callable[Given, Result]) -> Callable[Given, Result]:
     """Keep the last 64 results of ``make``, which are on the current device; lists as arguments become tuples.
 
@@ -206,10 +213,8 @@ def kept_on_device(make: Callable[Given, Result]) -> Callable[Given, Result]:
 
     @wraps(make)
     def kept(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        stream = _runtime.stream()
-        name = f"{stream} of thread {get_ident()}" if stream == PER_THREAD else str(stream)
         given = (tuple(one) if isinstance(one, list) else one for one in args)
-        return made(xp(), _runtime.current_device(), name, *given, **kwargs)
+        return made(xp(), *place(), *given, **kwargs)
 
     return kept
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..arguments import dtype_name
 from ..host import index_dtype
 from .arguments import bits_dtype, remember
 from .collect import NO_CUT, board_bytes, select_blocks, table_of, tile_table, tiles_of, types_of, zeroed
@@ -56,7 +57,7 @@ def largest_of_vector(m: Array, grad: Array, k: int) -> Array:
     indices = xp().empty(k, index_dtype(grad.size))
     if k == 0:
         return remember(indices, 0)
-    n, tiles, t = np.int64(grad.size), tiles_of(grad), REAL[grad.dtype.name]
+    n, tiles, t = np.int64(grad.size), tiles_of(grad), REAL[dtype_name(grad.dtype)]
     wanted, room = guessed(grad.size, k) if grad.size >= LONG else (0, 0)
     tally, board, *more = zeroed(TALLY_BYTES, board_bytes(tiles), *((board_bytes(tiles), 16) if room else ()))
     kept, none = NOTHING, (NO_CUT, np.int64(0))
@@ -156,7 +157,7 @@ def _write_largest(m: Array, grad: Array, spans: Sequence[tuple[int, int]], coun
     if room:
         kept = _room_for(grad, room, guesses_table[3 * len(spans) :], found, len(spans))
         guesses, scalars = xp().empty(len(spans), np.int64), (np.int64(grad.size), np.int64(0), np.int64(0))
-        name = f"guess<{REAL[grad.dtype.name]}>"
+        name = f"guess<{REAL[dtype_name(grad.dtype)]}>"
         launch("top_k", name, len(spans), m, grad, *scalars, guesses_table, kept.areas, guesses)
         _keep(m, grad, guesses, table, count, more[0], tiles, kept)
     cuts = _radix_select_spans(m, grad, spans, counts, tallies, kept)
@@ -166,7 +167,7 @@ def _write_largest(m: Array, grad: Array, spans: Sequence[tuple[int, int]], coun
 def _radix_select_spans(m: Array, grad: Array, spans: Sequence[tuple[int, int]], counts: Sequence[int],
                         tallies: Array, kept: Kept) -> Array:
     """The ``counts``-th largest magnitude of each span, and how many that equal it belong to the largest."""
-    t, cuts = REAL[grad.dtype.name], xp().empty(2 * len(spans), np.int64)
+    t, cuts = REAL[dtype_name(grad.dtype)], xp().empty(2 * len(spans), np.int64)
     pieces, table = table_of(spans, DIGIT_PIECE, counts)
     candidates = kept.areas, kept.values, kept.found
     for shift in _shifts(bits_dtype(grad)):

@@ -7,7 +7,7 @@ from typing import SupportsInt
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..arguments import require_limit
+from ..arguments import dtype_name, require_limit
 from . import arguments
 from .arguments import (
     ascended,
@@ -85,7 +85,7 @@ def largest_gap(indices: Array) -> int:
     known = known_of(indices)
     if known is not None and known.largest_gap is not None:
         return known.largest_gap
-    kernel = f"measure_gaps<{INDEX[indices.dtype.name]}>"
+    kernel = f"measure_gaps<{INDEX[dtype_name(indices.dtype)]}>"
     gaps = told("lists", kernel, 1, indices.size, indices, np.int64(indices.size))
     keep_gap(indices, gaps)
     return int(gaps.max(initial=0))

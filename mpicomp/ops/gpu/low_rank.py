@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..arguments import Matrices, require_packed
+from ..arguments import Matrices, dtype_name, require_packed
 from ..spans import low_rank_product_each, orthogonalise_each, project_back_each, project_each
 from .arguments import check, kind_of, memory_or_null
 from .cuda_runtime import (
@@ -156,7 +156,7 @@ def _with_parts(plan: Plan, target: Array, run: Callable[[Array], None]) -> None
         return
     parts, count = xp().empty(plan.parts, target.dtype), plan.sums.size // 3
     run(parts)
-    launch("low_rank", f"add_parts<{REAL[target.dtype.name]}>", blocks_for(target.size), parts, plan.sums,
+    launch("low_rank", f"add_parts<{REAL[dtype_name(target.dtype)]}>", blocks_for(target.size), parts, plan.sums,
            np.int64(count), np.int64(target.size), target)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..arguments import require_total
+from ..array_lists import derived, total_size
 from .arguments import check, kind_of, require_indices
 from .base import scatter
-from .cuda_runtime import INDEX, REAL, WORD, Array, addresses, blocks_for, kept_on_device, launch, on_device, xp
+from .cuda_runtime import INDEX, REAL, WORD, Array, addresses, blocks_for, kept_on_device, launch, on_device, place, xp
 from .cuda_runtime import PIECE as PIECE_OF_BLOCK
 
 
@@ -25,7 +26,7 @@ def unpack(flat: Array, arrays: list[Array]) -> None:
 
 @on_device
 def unpack_sparse(indices: Array, values: Array, arrays: list[Array]) -> None:
-    i, n, k = kind_of(indices, "indices", INDEX), sum(array.size for array in arrays), np.int64(indices.size)
+    i, n, k = kind_of(indices, "indices", INDEX), total_size(arrays), np.int64(indices.size)
     kind_of(values, "values", REAL)
     check(values, "values", values.dtype, indices.size)
     require_indices(indices, n, ascending=True)
@@ -40,11 +41,17 @@ def unpack_sparse(indices: Array, values: Array, arrays: list[Array]) -> None:
 
 def _as_they_are(arrays: list[Array], flat: Array) -> bool:
     """Return True if a kernel may copy between these arrays and elements of ``flat``."""
-    return all(array.dtype == flat.dtype and array.flags.c_contiguous for array in arrays)
+    dtype = flat.dtype
+    return derived(arrays, ("as they are", dtype), lambda: all(
+        array.dtype == dtype and array.flags.c_contiguous for array in arrays))
 
 
 def _table_of(arrays: list[Array]) -> tuple[Array, Array]:
     """The arrays' addresses, and the bounds of their places in the vector."""
+    return derived(arrays, ("table", *place()), lambda: _halves(arrays))
+
+
+def _halves(arrays: list[Array]) -> tuple[Array, Array]:
     table = _table(addresses(arrays), [array.size for array in arrays])
     return table[: len(arrays)], table[len(arrays) :]
 
@@ -52,7 +59,7 @@ def _table_of(arrays: list[Array]) -> tuple[Array, Array]:
 def _move(arrays: list[Array], flat: Array, *, into: bool) -> None:
     """One launch where all are of one dtype and contiguous; else CuPy copies them one by one."""
     check(flat, "flat", flat.dtype)
-    require_total(arrays, flat)
+    require_total(total_size(arrays), flat)
     if not _as_they_are(arrays, flat):
         at = 0
         for array in arrays:

@@ -15,6 +15,7 @@ from ...errors import InvalidArgument
 from ..arguments import (
     NOT_FINITE,
     Key,
+    dtype_name,
     require_codes,
     require_levels,
     require_magnitudes,
@@ -126,7 +127,7 @@ def group_means(x: Array, bounds: Array, negative: Array, positive: Array) -> No
 
 def _sum(x: Array, groups: GroupBounds, term: str, kind: str, factor: float, out: Array, other: Array = NULL) -> None:
     """Sums of terms, float64, and what ``kind`` makes of them: one launch, two where groups are long."""
-    t, count, pieces = REAL[x.dtype.name], np.int64(groups.number), np.int64(groups.pieces)
+    t, count, pieces = REAL[dtype_name(x.dtype)], np.int64(groups.number), np.int64(groups.pieces)
     given, sums = (x, groups.array, groups.starts, count), NULL
     if groups.pieces:
         sums = xp().empty((3 if term == "Signs" else 1) * groups.pieces, np.float64)
@@ -142,7 +143,7 @@ def _maxima(x: Array, groups: GroupBounds, out: Array) -> None:
         keys[:] = 0
     blocks = max(_blocks(groups), blocks_for(groups.pieces, 1))
     given = x, groups.array, groups.starts, np.int64(groups.number), np.int32(groups.team)
-    launch("norms", f"group_maxima<{REAL[x.dtype.name]}>", blocks, *given, keys)
+    launch("norms", f"group_maxima<{REAL[dtype_name(x.dtype)]}>", blocks, *given, keys)
 
 
 def _blocks(groups: GroupBounds) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arguments import Key, checked_key, checked_streams, require_counts, require_range
+from ..arguments import Key, checked_key, checked_streams, dtype_name, require_counts, require_range
 from ..host import index_dtype
 from .base import vouched
 from .cuda_runtime import INDEX, Array, blocks_for, kept_on_device, launch, xp
@@ -40,7 +40,7 @@ def random_strata(n: int, spans: list[tuple[int, int]], counts: list[int], key: 
     indices = xp().empty(sum(counts), index_dtype(n))
     if indices.size:
         blocks, table = _table(spans, counts)
-        name, (_, *numbers) = f"random_strata<{INDEX[indices.dtype.name]}>", stream(0, key)
+        name, (_, *numbers) = f"random_strata<{INDEX[dtype_name(indices.dtype)]}>", stream(0, key)
         launch("random", name, blocks_for(blocks), table, np.int64(len(spans)), *numbers, indices)
     return vouched(indices, spans, n)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..arguments import Moments, require_floor, require_samples, require_spans
+from ..arguments import Moments, dtype_name, require_floor, require_samples, require_spans
 from ..host import index_dtype
 from . import base
 from .arguments import bits_dtype, check, kind_of, memory_or_null, remember
@@ -71,7 +71,7 @@ def bin_select(memory: Array | None, grad: Array, spans: list[tuple[int, int]], 
     launch("bin_select", f"bin_peaks<{t}>", blocks_for(bins * WARP), m, grad, *scalars, peaks, counts)
     until = xp().cumsum(counts)
     indices = base.empty(int(until[-1]), dtype)
-    name = f"write_bins<{t}, {INDEX[dtype.name]}>"
+    name = f"write_bins<{t}, {INDEX[dtype_name(dtype)]}>"
     launch("bin_select", name, blocks_for(bins * WARP), m, grad, *scalars, peaks, until, indices)
     return base.vouched(indices, spans, n)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import InvalidArgument
-from ..arguments import require_projection, require_rows, require_sketch, require_spans
+from ..arguments import dtype_name, require_projection, require_rows, require_sketch, require_spans
 from ..host import index_dtype
 from .arguments import check, kind_of, memory_or_null, remember, require_indices
 from .base import empty, vouched
@@ -83,7 +83,7 @@ def expand_rows(rows: Array, row: int, spans: list[tuple[int, int]], n: int) -> 
     launch("sketch", f"row_lengths<{kind}>", blocks_for(k), rows, k, *table, lengths)
     until = xp().cumsum(lengths)
     indices = empty(int(until[-1]), dtype)
-    name = f"write_rows<{kind}, {INDEX[dtype.name]}>"
+    name = f"write_rows<{kind}, {INDEX[dtype_name(dtype)]}>"
     launch("sketch", name, blocks_for(rows.size * WARP), rows, k, *table, until, indices)
     return vouched(indices, spans, n)
 

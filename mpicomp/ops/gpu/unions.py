@@ -8,7 +8,7 @@ import numpy as np
 
 from ..._util.partition import chunk_count
 from ...errors import InvalidArgument
-from ..arguments import refused_lists
+from ..arguments import dtype_name, refused_lists
 from ..host import index_dtype
 from .arguments import MOST_TELLING, check, kind_of, known_of, remember, require_indices
 from .base import empty, zeros
@@ -90,7 +90,7 @@ def restrict(lists: list[Array], values: list[Array], whole: Array,
 def _table_of(lists: list[Array], values: list[Array] | None, dtype: np.dtype, more: list[int] | None = None
               ) -> tuple[str, str, Array]:
     """The types of indices and values, and the table that tells kernels where lists are (see union.cu)."""
-    i, t, kinds = INDEX[dtype.name], REAL["float32"], values or []
+    i, t, kinds = INDEX[dtype_name(dtype)], REAL["float32"], values or []
     for one in lists:
         check(one, "lists", dtype)
     if values is not None and len(values) != len(lists):

@@ -21,6 +21,7 @@ from ..arguments import (
     require_spans,
     require_total,
 )
+from ..array_lists import total_size
 from .base import compensated, magnitude_bits, to_indices
 
 
@@ -146,13 +147,13 @@ def in_whole(found: list[Array], spans: Bounds, n: int) -> Array:
 
 def pack(arrays: list[Array], flat: Array) -> None:
     """``flat`` = the elements of all ``arrays``, of any shapes, one after the other, in ``flat``'s dtype."""
-    require_total(arrays, flat)
+    require_total(total_size(arrays), flat)
     flat[:] = np.concatenate([flat[:0], *(array.astype(flat.dtype).ravel() for array in arrays)])
 
 
 def unpack(flat: Array, arrays: list[Array]) -> None:
     """The other way: every array gets its elements, in its own dtype."""
-    require_total(arrays, flat)
+    require_total(total_size(arrays), flat)
     for array, part in zip(arrays, split(flat, [array.size for array in arrays]), strict=True):
         array[...] = part.reshape(array.shape)
 
