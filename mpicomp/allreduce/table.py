@@ -34,7 +34,10 @@ class Row:
         return self.ranks_per_node, self.nodes, self.device
 
     def pick(self, nbytes: int) -> str:
-        return next(name for limit, name in self.choices if nbytes <= limit)
+        for limit, name in self.choices:
+            if nbytes <= limit:
+                return name
+        raise AssertionError("the last choice has no limit")
 
     def native_limit(self) -> int:
         """Return the length in bytes up to which MPI's own all-reduce is chosen without a gap."""

@@ -132,7 +132,7 @@ class BreakOnError:
             link.leave(f"rank {link.rank}", f"{type(error).__name__}: {error}")
             for requests in running:
                 requests.clear()
-        for requests in running:  # some messages are still in flight where `Messages` were started
+        for requests in filter(None, running):  # some messages are still in flight where `Messages` were started
             requests[:] = [one for one in requests if any(requests_of(one[0]))]
 
 

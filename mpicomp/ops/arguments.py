@@ -122,6 +122,11 @@ def chunk_counts(spans: Spans, n: int) -> list[int]:
     return [chunk_count(stop - start, chunk) for start, stop, chunk in spans]
 
 
+def is_whole(spans: Bounds | Spans, n: int) -> bool:
+    """Return True for one span that is the whole vector of ``n`` elements."""
+    return len(spans) == 1 and tuple(spans[0][:2]) == (0, n)
+
+
 def position_dtype(spans: Spans) -> np.dtype:
     """Type of positions inside chunks: one byte if no chunk is above 256 elements, else two."""
     return np.dtype(np.uint8 if max((chunk for *_, chunk in spans), default=1) <= 256 else np.uint16)

@@ -417,7 +417,7 @@ class Reducer:
             step=self.step,
             bytes_sent=now.bytes_sent - before.bytes_sent, bytes_received=now.bytes_received - before.bytes_received,
             density=sum(counts) / len(counts) / mean.n if mean.n and counts else 0.0,
-            leader=result.leader, payload_bits=share * result.payload_bits, skipped=skipped, seconds=ctx.timer.seconds,
+            leader=result.leader, payload_bits=share * result.payload_bits, skipped=skipped, phases=ctx.timer.phases,
             bytes_shared=now.bytes_shared - before.bytes_shared, chosen=result.chosen, reason=result.reason,
         )
         if self._trace is not None:

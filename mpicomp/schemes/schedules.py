@@ -46,6 +46,9 @@ class WarmUp(DensitySchedule):
         stage = self.stages * number // self.warmup
         return self.first * (target / self.first) ** (stage / self.stages)
 
+    def settled(self, number: int) -> bool:
+        return number >= self.warmup and type(self).density is WarmUp.density  # a subclass may change it later
+
     def observe(self, mean: Mean, ctx: StepContext) -> None:
         """The density depends on the step's number alone."""
 

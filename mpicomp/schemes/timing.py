@@ -9,13 +9,15 @@ from typing import Protocol
 
 from ..comm.interfaces import Recorder
 
+PhaseTime = tuple[str, int, int]  # name, start, stop in ns of the monotonic clock
+
 
 class Trace(Recorder, Protocol):
     """The interface of a trace recorder (``mpicomp.trace.Recorder``) that a step uses."""
 
     enabled: bool
 
-    def spans(self, step: int, spans: list[tuple[str, int, int]]) -> None:
+    def spans(self, step: int, spans: list[PhaseTime]) -> None:
         """Record phases of a step: kind, start, stop in ns of the monotonic clock."""
 
 
@@ -26,31 +28,25 @@ class PhaseTimer:
     ----------
     number : int
         The current step.
+    phases : list of (str, int, int)
+        Its phases so far; each step has a list of its own.
     """
 
     def __init__(self, trace: Trace | None) -> None:
         self.trace = trace
         self.number = -1
-        self._phases: list[tuple[str, int, int]] = []  # name, start, stop in ns
+        self.phases: list[PhaseTime] = []
         self._blocks: dict[str, Phase] = {}
 
     def begin_step(self, number: int) -> None:
-        self.number, self._phases = number, []
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds of each phase of the current step so far; of ``update`` also if nothing was to be updated."""
-        total = {"update": 0.0}
-        for name, start, stop in self._phases:
-            total[name] = total.get(name, 0.0) + (stop - start) * 1e-9
-        return total
+        self.number, self.phases = number, []
 
     def busy_ns(self) -> int:
         """Nanoseconds since the first phase of the current step began, without those spent waiting in ``agree``."""
-        if not self._phases:
+        if not self.phases:
             return 0
-        waited = sum(stop - start for name, start, stop in self._phases if name == "agree")
-        return time.monotonic_ns() - min(start for _, start, _ in self._phases) - waited
+        waited = sum(stop - start for name, start, stop in self.phases if name == "agree")
+        return time.monotonic_ns() - min(start for _, start, _ in self.phases) - waited
 
     def phase(self, name: str) -> Phase:
         """Return a context manager that notes its block as a part of a phase; no block holds another of its phase."""
@@ -67,11 +63,11 @@ class PhaseTimer:
     def record(self) -> None:
         """Hand the step's phases to the trace, all at once: that costs less than one by one."""
         if self.trace is not None:
-            self.trace.spans(self.number, self._phases)
+            self.trace.spans(self.number, self.phases)
 
     def spent(self, name: str, start: int) -> None:
         """Note the time since ``start`` as a part of a phase."""
-        self._phases.append((name, start, time.monotonic_ns()))
+        self.phases.append((name, start, time.monotonic_ns()))
 
 
 class Phase:
@@ -95,4 +91,4 @@ class Phase:
         timer = self._timer
         if timer.trace is not None:
             timer.trace.doing = self._around
-        timer.spent(self._name, self._start)
+        timer.phases.append((self._name, self._start, time.monotonic_ns()))

@@ -206,11 +206,19 @@ class StepStats:
     leader: int | None = None
     payload_bits: float = 0.0
     skipped: bool = False
-    seconds: dict[str, float] = field(default_factory=dict)  # phase -> seconds
+    phases: Sequence[tuple[str, int, int]] = ()  # name, start and stop in ns
     measures: dict[str, float] = field(default_factory=dict)  # in measured steps: see mpicomp/reducer/measures.py
     bytes_shared: int = 0
     chosen: str = ""  # with the scheme auto: the candidate that ran the step
     reason: str = ""  # with the scheme auto: why that candidate was chosen
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each phase; of ``update`` also if nothing was to be updated."""
+        total = {"update": 0.0} if self.phases else {}
+        for name, start, stop in self.phases:
+            total[name] = total.get(name, 0.0) + (stop - start) * 1e-9
+        return total
 
 
 class Everything(NamedTuple):

@@ -159,7 +159,10 @@ def described(argument: object) -> object:
     """Return (size, dtype) of an array, the value of a number or text, else the name of the type."""
     if isinstance(argument, (int, str)):
         return argument
-    if hasattr(argument, "dtype"):
-        size = getattr(argument, "size", None)
-        return size if isinstance(size, int) else "some", argument.dtype
-    return type(argument).__name__
+    if isinstance(argument, float):
+        return "float"
+    dtype = getattr(argument, "dtype", None)
+    if dtype is None:
+        return type(argument).__name__
+    size = getattr(argument, "size", None)
+    return size if isinstance(size, int) else "some", dtype

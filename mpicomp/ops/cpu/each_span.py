@@ -17,7 +17,7 @@ from .._cpu import (
     threshold_in_span,
     top_k_in_spans,
 )
-from ..arguments import Array, Bounds, Key, Matrices, Moments, Samples, Spans, require_rows_of_spans
+from ..arguments import Array, Bounds, Key, Matrices, Moments, Samples, Spans, is_whole, require_rows_of_spans
 from ..host import concatenate, positions_of
 from ..spans import (
     chunk_indices_in,
@@ -36,11 +36,17 @@ from ..spans import (
 
 
 def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:
-    chunk_max_in(chunk_max_in_span, memory, grad, spans, positions)
+    if is_whole(spans, grad.size):
+        chunk_max_in_span(memory, grad, spans[0][2], positions)
+    else:
+        chunk_max_in(chunk_max_in_span, memory, grad, spans, positions)
 
 
 def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known: bool = False) -> None:
-    chunk_indices_in(chunk_indices_in_span, positions, spans, n, indices)
+    if is_whole(spans, n):
+        chunk_indices_in_span(positions, spans[0][2], n, indices)
+    else:
+        chunk_indices_in(chunk_indices_in_span, positions, spans, n, indices)
 
 
 def top_k(memory: Array | None, grad: Array, spans: Bounds, counts: list[int]) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import InvalidArgument
-from ..arguments import Bounds, require_counts, require_lams, require_limit
+from ..arguments import Bounds, is_whole, require_counts, require_lams, require_limit
 from ..host import index_dtype
 from ..host import sorted_magnitudes as sorted_on_host
 from .arguments import bits_dtype, check, kind_of, known_of, memory_or_null, remember, require_indices
@@ -125,11 +125,6 @@ def threshold(memory: Array | None, grad: Array, spans: Bounds,
         return indices, [indices.size]
     indices, counts = collect_spans(m, grad, spans, keys)
     return vouched(indices, spans, grad.size), counts
-
-
-def is_whole(spans: Bounds, n: int) -> bool:
-    """Return True for one span that is the whole vector of ``n`` elements, which kernels need no table for."""
-    return len(spans) == 1 and tuple(spans[0]) == (0, n)
 
 
 def vouched(indices: Array, spans: Bounds, n: int) -> Array:

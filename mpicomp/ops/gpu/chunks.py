@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..arguments import Bounds, Spans, chunk_counts, dtype_name, position_dtype
+from ..arguments import Bounds, Spans, chunk_counts, dtype_name, is_whole, position_dtype
 from .arguments import check, kind_of, memory_or_null
-from .base import is_whole, vouched
+from .base import vouched
 from .cuda_runtime import (
     INDEX,
     PACK_BYTES,
@@ -37,7 +37,7 @@ def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array)
     chunk = max((chunk for *_, chunk in spans), default=1)
     lanes, types = _lanes(chunk, grad), f"{t}, {POSITION[dtype_name(positions.dtype)]}"
     scalars: tuple[object, ...]
-    if is_whole(_bounds(spans), grad.size):
+    if is_whole(spans, grad.size):
         name, scalars = f"chunk_max<{types}>", (np.int64(grad.size), np.int32(chunk), np.int32(lanes))
     else:
         name = f"chunk_max_spans<{types}>"
@@ -55,7 +55,7 @@ def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known:
     invalid = xp().zeros(1, np.int32)
     types = f"{POSITION[dtype_name(positions.dtype)]}, {i}"
     scalars: tuple[object, ...]
-    if is_whole(_bounds(spans), n):
+    if is_whole(spans, n):
         name, scalars = f"chunk_indices<{types}>", (np.int64(chunks), np.int32(spans[0][2]), np.int64(n))
         wrong = f"positions must lie inside their chunks of {spans[0][2]} elements and below n = {n}"
     else:

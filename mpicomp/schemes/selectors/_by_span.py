@@ -24,7 +24,7 @@ class Targeted:
 
     def targets(self, ctx: StepContext) -> list[int]:
         """The counts of all spans."""
-        return ctx.once(self, lambda: [self.count(ctx, span) for span in range(len(ctx.spans))])
+        return ctx.by_densities(self, lambda: [self.count(ctx, span) for span in range(len(ctx.spans))])
 
 
 class Listed(Selector):

@@ -65,7 +65,7 @@ class ChunkMax(Selector):
 
     def _layout(self, ctx: StepContext) -> Layout:
         """The step's chunks."""
-        return ctx.once(self, lambda: self._chunks(ctx))
+        return ctx.by_densities(self, lambda: self._chunks(ctx))
 
     def _chunks(self, ctx: StepContext) -> Layout:
         densities = (ctx.density(1 / self.chunk, span) for span in range(len(ctx.spans)))
