@@ -17,7 +17,7 @@ from ..ops import ops_for
 from ..ops.device import at_home
 from ..ops.protocol import Ops
 from ..schemes import compatibility
-from ..schemes.interfaces import DensitySchedule, StepContext
+from ..schemes.interfaces import DensitySchedule, Parts, StepContext
 from ..schemes.registry import Scheme
 from ..schemes.stateful import Stateful
 from ..schemes.timing import Trace
@@ -27,7 +27,7 @@ from ..types import Array
 from . import saved_state
 from .context import context_of
 from .layout import Arrays, Bucket, Output
-from .levels import levels_of
+from .levels import OneLevel, levels_of
 from .local_steps import nothing_sent
 from .measures import Measures
 from .run_step import Pipeline, Prepared
@@ -123,7 +123,7 @@ class Reducer:
         self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
         compatibility.warn(self._text, self.scheme.warning_texts(), comm.rank)
         self._workers, self._algorithm, self._trace = Workers.of_all(comm, workers), algorithm, trace
-        self._measure_interval, self._levels = measures, levels_of(comm, self.scheme)
+        self._measure_interval, self._levels = measures, self._made_levels()
         self._place = {"rank": comm.rank, "ranks": comm.size, **self._levels.place}
         self._start_anew()
         self._parts.codec.check_workers(self._levels.workers(self._workers).total)  # the same on all ranks
@@ -132,12 +132,20 @@ class Reducer:
 
     def _start_anew(self, schedule: DensitySchedule | None = None) -> None:
         """Make the parts, which know no arrays yet; but for a ``schedule``, which no refused step changes."""
-        parts = self.scheme.parts(self._levels.memories(self.workers))
+        parts = self._made_parts(self._levels.memories(self.workers))
         self._parts = parts if schedule is None else parts._replace(schedule=schedule)
         self._pipeline = Pipeline(self._parts, self.nonfinite != "allow", self._levels)
         self._measures = Measures(self._measure_interval, self._parts.memories)
         self._laid_out: LaidOut | None = None
         self._blank = True  # no step is done, and no state was loaded
+
+    def _made_levels(self) -> OneLevel:
+        """The levels of this reducer's ranks (collective)."""
+        return levels_of(self.comm, self.scheme)
+
+    def _made_parts(self, memories: int) -> Parts:
+        """Fresh parts with so many memories."""
+        return self.scheme.parts(memories)
 
     def reduce(self, grads: Arrays, out: Arrays | None = None) -> Arrays:
         """The mean over all workers of all ranks, dense (collective).

@@ -183,6 +183,15 @@ class TwoHops:
                 messages, averaged = second.pop(turn - 2)
                 self._decode(turn - 2, {**self._landed(messages), self._ctx.comm.rank: averaged})
 
+    def run_first(self) -> None:
+        """The first hop alone, after which ``total`` has the mean of this rank's piece."""
+        coming = self._send(0)
+        for index in range(self._segments.count):
+            following = self._send(index + 1) if index + 1 < self._segments.count else coming
+            self._add(index, self._landed(coming))
+            self._encoder.forget(index)
+            coming = following
+
     def _send(self, index: int) -> Messages:
         """Start the first hop: the codes of every owner's segment."""
         ctx, me, segments = self._ctx, self._ctx.comm.rank, self._segments
@@ -206,7 +215,13 @@ class TwoHops:
         return self._start_messages(messages, theirs, like)
 
     def _average(self, index: int, messages: dict[int, Array]) -> Array:
-        """The codes of the mean of this rank's segment over all workers, added in their order; none if it has none."""
+        """The codes of the mean of this rank's segment; none if it has none."""
+        place, totals = self._add(index, messages)
+        codes = averaging.encode_all(totals, [place] * len(totals), self._ctx)
+        return codes[0].view(BYTE) if codes else self._ctx.ops.empty(0, BYTE)
+
+    def _add(self, index: int, messages: dict[int, Array]) -> tuple[Place, list[Array]]:
+        """The mean of this rank's segment over all workers, added in their order; none if it has no segment."""
         ctx, rank = self._ctx, self._ctx.comm.rank
         place = self._segments.place(ctx.workers.total + rank, rank, index)
         totals = []
@@ -217,8 +232,7 @@ class TwoHops:
             ctx.ops.coded_mean(self._everyone(index, messages), 1.0 / ctx.workers.total, kept, totals[0])
             for part in left_out_of(place.start, place.stop, ctx):
                 totals[0][part] = 0
-        codes = averaging.encode_all(totals, [place] * len(totals), ctx)
-        return codes[0].view(BYTE) if codes else ctx.ops.empty(0, BYTE)
+        return place, totals
 
     def _everyone(self, index: int, messages: dict[int, Array]) -> Iterable[Array | Coded]:
         """The values that all workers sent of this rank's segment."""

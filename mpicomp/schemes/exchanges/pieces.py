@@ -80,7 +80,7 @@ class Pieces(Exchange[Everything, PieceCodes]):
                                for local in range(len(us)) for owner in segments.owners(0)), ctx)
         sent = [_sent(local, encoder, ctx) if ctx.remembers else Sent(None, u.gradient)  # else not read
                 for local, u in enumerate(us)]
-        return PieceCodes(segments, encoder, sent, _room_for_mean(us, ctx))
+        return PieceCodes(segments, encoder, sent, self._room(us, ctx))
 
     def combine(self, message: PieceCodes, ctx: StepContext) -> Exchanged:
         start, stop = message.segments.piece(ctx.comm.rank)
@@ -99,6 +99,10 @@ class Pieces(Exchange[Everything, PieceCodes]):
                 residual[part] = values
         bits = 8.0 * message.encoder.nbytes / len(message.sent)
         return Exchanged(Mean(None, mean, ctx.n), message.sent, bits)
+
+    def _room(self, us: list[Compensated], ctx: StepContext) -> Array:
+        """An array for the mean."""
+        return _room_for_mean(us, ctx)
 
     # -- the second memory
 
@@ -133,6 +137,34 @@ class Pieces(Exchange[Everything, PieceCodes]):
                 self._residual[:] = ctx.ops.from_host(self._loaded["residual"])
             self._loaded = None
         return self._residual
+
+
+class FirstHop(Pieces):
+    """The first of the two hops: a reduce-scatter.
+
+    The values of the mean are those of this rank's piece, in the dtype of computation: nothing is quantised again, and
+    no second memory is kept. For a reducer that wants no more; no scheme names it.
+
+    Schedule: that of ``pieces`` up to the owner's mean.
+    Cost: (p-1)/p C bytes per rank, C those of a code of n values.
+    Restrictions: those of ``pieces``.
+    Reference: Wang et al., ZeRO++, ICLR 2024 (qgZ).
+    """
+
+    name = "first-hop"
+    options = ()
+
+    def __init__(self) -> None:
+        super().__init__("no")
+
+    def combine(self, message: PieceCodes, ctx: StepContext) -> Exchanged:
+        hops = TwoHops(message.segments, message.encoder, message.room, None, ctx)
+        hops.run_first()
+        bits = 8.0 * message.encoder.nbytes / len(message.sent)
+        return Exchanged(Mean(None, hops.total, ctx.n), message.sent, bits)
+
+    def _room(self, us: list[Compensated], ctx: StepContext) -> Array:
+        return ctx.ops.empty(0, ctx.dtype)
 
 
 def _piece(ctx: StepContext) -> tuple[int, int]:
