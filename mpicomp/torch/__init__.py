@@ -1,7 +1,7 @@
 """PyTorch: compressed averaging of a model's gradients while the backward pass goes on.
 
-``DistributedOptimizer`` wraps any optimizer; ``ddp_hook`` brings a scheme to DistributedDataParallel. Nothing else in
-this library imports torch.
+``DistributedOptimizer`` wraps any optimizer; ``ddp_hook`` brings a scheme to DistributedDataParallel; ``DiLoCo``
+averages models every so many steps. Nothing else in this library imports torch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ except ImportError as error:
 
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
 from .ddp import ddp_hook
+from .diloco import DiLoCo
 from .optim import LAMB, LARS, SAM
 from .optimizer import DistributedOptimizer
 
 __all__ = [
-    "LAMB", "LARS", "SAM", "DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters", "ddp_hook",
+    "LAMB", "LARS", "SAM", "DiLoCo", "DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters",
+    "ddp_hook",
 ]

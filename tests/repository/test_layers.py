@@ -24,7 +24,8 @@ LAYERS = (
     ({"comm"},),
     ({"schemes"},),
     ({"reducer"},),
-    ({"bench"}, {"checkpoint"}, {"optim"}, {"simulate"}, {"torch"}, {"trace"}),
+    ({"optim"},),
+    ({"bench"}, {"checkpoint"}, {"simulate"}, {"torch"}, {"trace"}),
     ({"apps"},),
     ({"cli"},),
 )

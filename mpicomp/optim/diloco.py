@@ -1,0 +1,499 @@
+"""DiLoCo: workers train alone; an outer optimizer steps by the mean of how far they went.
+
+    theta_i  <- inner steps of worker i, from theta                       nothing is sent
+    Delta    =  mean over i of C(theta - theta_i)                          every ``every`` inner steps, by a ``Reducer``
+    m        <- mu m + Delta;  theta <- theta - alpha (Delta + mu m)       SGD with Nesterov's momentum
+    theta_i  <- theta_i + a (theta - theta_i)                              a = 1: the worker takes theta
+
+Fragments of the model take turns within a period. With a delay the exchange runs beside the next inner steps.
+
+Reference: Douillard et al., DiLoCo, 2023, algorithm 1; Douillard et al., Streaming DiLoCo, 2025, algorithm 2.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol, cast
+
+import numpy as np
+
+from ..comm.comm import Comm
+from ..comm.job import Intracomm
+from ..comm.nonblocking import Pending, Worker, done_at_once, finish_all, threads_allowed
+from ..comm.safety import survivors
+from ..comm.safety.collective_errors import run_collectively
+from ..errors import InvalidArgument
+from ..ops import ops_for
+from ..reducer.reducer import Reducer
+from ..schemes.compatibility import NONFINITE
+from ..schemes.exchanges.pieces import UNUSED
+from ..schemes.options import Option, resolve
+from ..schemes.registry import Scheme
+from .optimizers import SGD, Arrays
+
+HostArrays = dict[str, np.ndarray]
+State = dict[str, object]
+
+OPTIONS = (
+    Option("every", int, 30, "inner steps between two exchanges of a fragment", low=1),
+    Option("fragments", int, 1, "parts of the model, which are exchanged in turn", low=1),
+    Option("delay", int, 0, "inner steps between the beginning of an exchange and its outer step", low=0),
+    Option("outer_lr", float, 0.7, "learning rate of the outer steps", low=0, open_low=True),
+    Option("outer_momentum", float, 0.9, "Nesterov's momentum of the outer steps", low=0, high=0.999999),
+    Option("merge", float, None, "how far a worker goes towards the common parameters; 1 takes them", low=0, high=1,
+           open_low=True),
+)
+SAVED = ("every", "fragments", "delay")  # settings that a resumed run must share
+HALF = ("float16", "bfloat16")  # whose outer parameters are float32
+SEED_STEP = 1_000_003  # between the random numbers of two fragments
+DELAYED_MERGE = 0.5  # Streaming DiLoCo's: the inner steps beside the exchange count half
+
+
+class Parameters(Protocol):
+    """A worker's named parameters, wherever they are."""
+
+    names: list[str]
+
+    def read(self, name: str) -> np.ndarray:
+        """The values on the host, in the dtype of the outer steps; perhaps the parameter's own memory."""
+
+    def write(self, name: str, values: np.ndarray) -> None:
+        """Overwrite a parameter."""
+
+
+class InMemory:
+    """Parameters that are arrays of NumPy or CuPy."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._arrays, self.names = dict(arrays), list(arrays)
+
+    def read(self, name: str) -> np.ndarray:
+        array = self._arrays[name]
+        values: np.ndarray = ops_for(array).to_host(array)
+        return values.astype(np.float32) if values.dtype.name in HALF else values
+
+    def write(self, name: str, values: np.ndarray) -> None:
+        array = self._arrays[name]
+        array[...] = values if isinstance(array, np.ndarray) else ops_for(array).from_host(values)
+
+
+class Fragment:
+    """Some of the parameters, exchanged together.
+
+    Attributes
+    ----------
+    theta : dict of str to numpy.ndarray
+        The common parameters, after the last outer step.
+    delta : dict of str to numpy.ndarray
+        This worker's difference to them; the mean of all workers' after an exchange.
+    rounds : int
+        Outer steps done.
+    started : int
+        The inner step in which the exchange in flight began.
+    pending : Pending or None
+        The exchange in flight.
+    """
+
+    def __init__(self, names: list[str], phase: int, worker: Parameters, momentum: float) -> None:
+        self.phase, self.rounds, self.started = phase, 0, 0
+        self.theta = {name: np.array(worker.read(name)) for name in names}
+        self.delta = {name: np.empty_like(value) for name, value in self.theta.items()}
+        self.size = sum(value.size for value in self.theta.values())
+        self.optimizer = SGD(self.theta, momentum=momentum, nesterov="yes")
+        self.pending: Pending | None = None
+        self.skipped = False
+        self.before: State | None = None  # of the reducer, before an exchange that ranks may not survive
+
+    def is_due(self, step: int, every: int) -> bool:
+        """True if the exchange begins after inner step ``step``, counted from 1."""
+        return self.pending is None and step >= self.phase and (step - self.phase) % every == 0
+
+
+class DiLoCo:
+    """Average how far workers went, instead of their gradients, every so many inner steps.
+
+    Call ``step`` after each step of the inner optimizer, equally often on every rank. The outer parameters, their
+    momentum and the differences are kept in host memory. Construction, ``step`` if an exchange begins or ends in it,
+    ``synchronize``, ``load_state_dict``, ``replace_comm`` and ``close`` are collective.
+
+    Parameters
+    ----------
+    parameters : mapping of str to array
+        This worker's, floating point; overwritten by rank 0's at first, and in place by outer steps.
+    comm : Comm or MPI.Intracomm
+        Of the workers, one per rank; duplicated.
+    every : int
+        Inner steps between two exchanges of a fragment.
+    scheme : str or Scheme
+        Sends the differences, with an error memory per fragment. ``topk:density=0.02,codec=sign`` comes closest to
+        SparseLoCo.
+    fragments : int
+        Parts of the model, of about equal size, exchanged in turn and spread evenly over ``every`` steps.
+    delay : int
+        Inner steps done beside an exchange, fewer than ``every``; it runs in a thread if MPI allows threads.
+    outer_lr, outer_momentum : float
+        Of the outer steps: SGD with Nesterov's momentum.
+    merge : float, optional
+        How far a worker goes towards the common parameters after an outer step, in (0, 1]. Default 1, which takes
+        them; 0.5 with a delay.
+    nonfinite : {"raise", "skip", "allow"}
+        What NaN or infinity in any worker's difference does, as in ``Reducer``. With ``skip`` the outer step is left
+        out, and every worker takes the common parameters.
+
+    Attributes
+    ----------
+    steps : int
+        Inner steps counted.
+    payload_bits, density : float
+        Bits that this worker sent in the exchanges that the last ``step`` completed; elements sent over those of the
+        model.
+    skipped : bool
+        True if the last outer step was left out.
+
+    Raises
+    ------
+    InvalidArgument, Disagreement
+        On every rank: settings out of range, or parameters or settings that differ between ranks.
+
+    Examples
+    --------
+    One worker. The outer momentum moves the parameters farther than the inner steps did:
+
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> weights = {"w": np.zeros(2)}
+    >>> diloco = mpicomp.optim.DiLoCo(weights, mpicomp.Comm(MPI.COMM_SELF), every=2, outer_lr=0.5)
+    >>> for _ in range(4):
+    ...     weights["w"] -= 1.0  # an inner step
+    ...     diloco.step()
+    >>> print(weights["w"])  # -0.5 (2 + 0.9 * 2), and then -0.5 (2 + 0.9 * 3.8)
+    [-4.61 -4.61]
+    """
+
+    def __init__(self, parameters: Arrays | Parameters, comm: Intracomm, every: int = 30,
+                 scheme: str | Scheme = "dense", *, fragments: int = 1, delay: int = 0, outer_lr: float = 0.7,
+                 outer_momentum: float = 0.9, merge: float | None = None, nonfinite: str = "raise") -> None:
+        given: State = {"every": every, "fragments": fragments, "delay": delay, "outer_lr": outer_lr,
+                 "outer_momentum": outer_momentum, **({} if merge is None else {"merge": merge})}
+        self.comm, self._nonfinite, self.steps = Comm(comm), nonfinite, 0
+        self._worker: Worker | None = None
+        try:
+            run_collectively(self.comm, lambda: self._settle(parameters, given, scheme))
+            settings = " ".join(f"{name}={value}" for name, value in self.settings.items())
+            self.comm.agree(f"DiLoCo of {self._forms()} scheme={self._scheme} {settings} nonfinite={nonfinite}")
+        except Exception:  # on all ranks
+            self.comm.Free()
+            raise
+        self.payload_bits, self.density, self.skipped = 0.0, 0.0, False
+        self._share()
+        self._open()
+
+    def _settle(self, parameters: Arrays | Parameters, given: dict[str, object], scheme: str | Scheme) -> None:
+        """Check this rank's arguments; lay out the fragments."""
+        own = InMemory(parameters) if isinstance(parameters, Mapping) else parameters
+        self._own: Parameters = own
+        self.settings = resolve(OPTIONS, given, "DiLoCo")
+        self._scheme, settings = Scheme.parse(scheme), self.settings
+        if self._nonfinite not in NONFINITE:
+            raise InvalidArgument(f"nonfinite must be one of {', '.join(NONFINITE)}, got {self._nonfinite!r}")
+        if settings["merge"] is None:
+            settings["merge"] = DELAYED_MERGE if settings["delay"] else 1.0
+        every, fragments = settings["every"], settings["fragments"]
+        if settings["delay"] >= every:
+            raise InvalidArgument(f"delay must be less than every={every} inner steps, got {settings['delay']}")
+        if self._scheme.diverges:
+            raise InvalidArgument(f"DiLoCo needs a scheme whose mean is the same on all ranks, got {self._scheme}")
+        if self._scheme.takes_momentum and settings["outer_momentum"]:
+            raise InvalidArgument(f"scheme {self._scheme} holds the momentum: outer_momentum must be 0, got "
+                                  f"{settings['outer_momentum']:g}. Give it 0, or take memory=residual")
+        groups = divided({name: own.read(name).size for name in own.names}, fragments)
+        for name in own.names:
+            if own.read(name).dtype.kind != "f":
+                raise InvalidArgument(f"parameter {name} must be floating point, got {own.read(name).dtype}")
+        self._fragments = [Fragment(names, max(1, (number + 1) * every // fragments), own, settings["outer_momentum"])
+                           for number, names in enumerate(groups)]
+
+    def _forms(self) -> str:
+        """Names, shapes and dtypes, for comparison with other ranks'."""
+        return ", ".join(f"{name} {list(value.shape)} {value.dtype}"
+                         for one in self._fragments for name, value in one.theta.items())
+
+    def _share(self) -> None:
+        """Begin with rank 0's parameters (collective)."""
+        for fragment in self._fragments:
+            for name, value in fragment.theta.items():
+                self.comm.broadcast(value.reshape(-1), 0)
+                self._own.write(name, value)
+
+    def _open(self) -> None:
+        """Make the reducers, on a communicator of their own if they run in a thread (collective)."""
+        self._lane = self.comm
+        if self.settings["delay"] and threads_allowed(self.comm):
+            self._lane, self._worker = Comm(self.comm), self._worker or Worker()
+            for one in (self.comm, self._lane):
+                one.wait_patiently()
+            atexit.unregister(finish_all)
+            atexit.register(finish_all)  # again, to run before the exit handlers of the communicator's watchdog
+        seed = self._scheme.options["seed"]
+        self._reducers = [Reducer(self._lane, self._scheme.replace(seed=seed + SEED_STEP * i) if i else self._scheme,
+                                  nonfinite=self._nonfinite) for i in range(len(self._fragments))]
+        self._may_lose_ranks = survivors.problem() is None
+
+    # -- steps
+
+    def step(self) -> None:
+        """Count an inner step; begin and end the exchanges that are due (collective if there are any).
+
+        Raises
+        ------
+        NonFiniteGradient
+            On every rank, with ``nonfinite="raise"``: a worker's difference holds NaN or infinity. The step does not
+            count, and the common parameters stay as they are.
+        """
+        now, every, delay = self.steps + 1, self.settings["every"], self.settings["delay"]
+        self.payload_bits = self.density = 0.0
+        for number, fragment in enumerate(self._fragments):
+            if fragment.is_due(now, every):
+                self._begin(number, now)
+        for number, fragment in enumerate(self._fragments):
+            if fragment.pending is not None and now >= fragment.started + delay:
+                self._end(number, self.settings["merge"])
+        self.steps = now
+
+    def synchronize(self) -> None:
+        """Exchange every fragment now and take the common parameters: the same model on all ranks (collective)."""
+        self.payload_bits = self.density = 0.0
+        for number, fragment in enumerate(self._fragments):
+            if fragment.pending is not None:
+                self._end(number, self.settings["merge"])
+        for number in range(len(self._fragments)):
+            self._begin(number, self.steps)
+        for number in range(len(self._fragments)):
+            self._end(number, 1.0)
+
+    @contextmanager
+    def outer_parameters(self) -> Iterator[None]:
+        """Within the block the worker's parameters are the common ones, to evaluate or save them."""
+        own = {name: np.array(self._own.read(name)) for name in self._own.names}
+        for fragment in self._fragments:
+            for name, value in fragment.theta.items():
+                self._own.write(name, value)
+        try:
+            yield
+        finally:
+            for name, value in own.items():
+                self._own.write(name, value)
+
+    def memory_norm(self) -> float:
+        """Euclidean norm of this worker's error memories; waits for the exchanges in flight."""
+        self._wait()
+        return float(sum(reducer.memory_norm() ** 2 for reducer in self._reducers) ** 0.5)
+
+    def _begin(self, number: int, now: int) -> None:
+        """Start the exchange of a fragment's difference."""
+        fragment, error = self._fragments[number], None
+        try:
+            for name, theta in fragment.theta.items():
+                np.subtract(theta, self._own.read(name), out=fragment.delta[name])
+        except Exception as caught:  # of any class: the other ranks wait for the verdict in the exchange
+            error = caught
+        start = self._worker.start if self._worker is not None else done_at_once
+        fragment.started, fragment.pending = now, start(self._exchange, number, error)
+
+    def _exchange(self, number: int, error: Exception | None) -> None:
+        """Replace a fragment's difference by the mean of all workers' (collective; in the thread if there is one)."""
+        fragment, reducer = self._fragments[number], self._reducers[number]
+        self._lane.fail_together(error)
+        fragment.before = reducer.state_dict() if self._may_lose_ranks else None
+        reducer.reduce(fragment.delta, out=fragment.delta)
+        fragment.skipped, fragment.before = reducer.stats.skipped, None
+
+    def _end(self, number: int, merge: float) -> None:
+        """Wait for the mean; do the outer step, and move the worker towards its result."""
+        fragment, stats = self._fragments[number], None
+        pending, fragment.pending = cast("Pending", fragment.pending), None
+        pending.Wait()
+        self.skipped = fragment.skipped
+        if not fragment.skipped:
+            fragment.optimizer.step(fragment.delta, self.settings["outer_lr"])
+        stats = self._reducers[number].stats
+        self.payload_bits += stats.payload_bits
+        self.density += stats.density * fragment.size / max(1, sum(one.size for one in self._fragments))
+        fragment.rounds += 1
+        for name, theta in fragment.theta.items():
+            if merge == 1 or fragment.skipped:
+                self._own.write(name, theta)
+            else:
+                own = self._own.read(name)
+                self._own.write(name, own + own.dtype.type(merge) * (theta - own))
+
+    def _wait(self) -> None:
+        """Wait for the exchanges in flight, whose outer steps are still to come."""
+        for fragment in self._fragments:
+            if fragment.pending is not None:
+                fragment.pending.Wait()
+
+    # -- state
+
+    def state_dict(self) -> State:
+        """The outer state: plain values and arrays; copies. Waits for the exchanges in flight and saves their means.
+
+        Every rank saves its own, with its parameters and its inner optimizer.
+        """
+        self._wait()
+        state: State = {name: self.settings[name] for name in SAVED}
+        state["steps"] = self.steps
+        for number, (fragment, reducer) in enumerate(zip(self._fragments, self._reducers, strict=True)):
+            flying = fragment.pending is not None
+            state |= {f"fragment {number}/{name}": value for name, value in (
+                ("rounds", fragment.rounds), ("started", fragment.started), ("in flight", flying),
+                ("skipped", fragment.skipped))}
+            state |= {f"theta/{name}": value.copy() for name, value in fragment.theta.items()}
+            state |= {name: value for name, value in fragment.optimizer.state_dict().items() if "/" in name}
+            if flying:
+                state |= {f"mean/{name}": value.copy() for name, value in fragment.delta.items()}
+            state |= {f"reducer {number}/{name}": value for name, value in reducer.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on, bit for bit, where ``state_dict`` was taken, with the worker's parameters of then (collective).
+
+        Raises
+        ------
+        InvalidArgument
+            On every rank: the state is of other settings, of another model, rank or number of ranks.
+        Disagreement
+            On every rank: the ranks' states are of different steps.
+        """
+        run_collectively(self.comm, lambda: self._check(state))
+        self.comm.agree(f"a state of DiLoCo at step {state['steps']}")
+        for number, reducer in enumerate(self._reducers):
+            reducer.load_state_dict(_under(f"reducer {number}/", state))
+        self.steps = cast("int", state["steps"])
+        for number, fragment in enumerate(self._fragments):
+            own = _under(f"fragment {number}/", state)
+            fragment.rounds, fragment.started = cast("int", own["rounds"]), cast("int", own["started"])
+            fragment.skipped = bool(own["skipped"])
+            fragment.pending = done_at_once(lambda: None) if own["in flight"] else None
+            velocity = fragment.optimizer.slots[0]
+            fragment.optimizer.load_state_dict({"name": fragment.optimizer.name, "steps": fragment.rounds, **{
+                f"{velocity}/{name}": state[f"{velocity}/{name}"] for name in fragment.theta}})
+            for name, theta in fragment.theta.items():
+                theta[...] = cast("np.ndarray", state[f"theta/{name}"])
+                if own["in flight"]:
+                    fragment.delta[name][...] = cast("np.ndarray", state[f"mean/{name}"])
+
+    def _check(self, state: Mapping[str, object]) -> None:
+        """Refuse a state of other settings or parameters."""
+        self._wait()
+        if absent := [name for name in (*SAVED, "steps") if name not in state]:
+            raise InvalidArgument(f"the state must be that of DiLoCo.state_dict(), it lacks {', '.join(absent)}")
+        saved, mine = ({name: source[name] for name in SAVED} for source in (state, self.settings))
+        if saved != mine:
+            raise InvalidArgument(f"the state must be of {_text(mine)}, got {_text(saved)}: resume with the settings "
+                                  "that saved it, or begin anew from the saved parameters")
+        expected = {f"{kind}/{name}": value.shape for one in self._fragments for name, value in one.theta.items()
+                    for kind in ("theta", "velocity")}
+        got = {name: np.shape(cast("np.ndarray", value)) for name, value in state.items()
+               if name.startswith(("theta/", "velocity/"))}
+        if odd := sorted(name for name in {*expected, *got} if expected.get(name) != got.get(name)):
+            raise InvalidArgument(f"the state must have {odd[0]} of shape {expected.get(odd[0], 'none')}, got "
+                                  f"{got.get(odd[0], 'none')}: resume with the model that was saved")
+
+    # -- ranks that died
+
+    def replace_comm(self, comm: Intracomm) -> None:
+        """Go on over other ranks, those that survived (collective over ``comm``).
+
+        An exchange in flight is dropped: the next one of its fragment covers its inner steps, too, since differences
+        are taken to the common parameters. If some survivors have done an outer step that others have not, these get
+        its result. Each worker keeps its own parameters, and the error memory from before the dropped exchange.
+        ``steps`` becomes the largest of all ranks'.
+
+        Parameters
+        ----------
+        comm : Comm or MPI.Intracomm
+            For example that of ``mpicomp.survivors``; duplicated. The former communicator is not used any more.
+        """
+        states = [self._dropped(number) for number in range(len(self._fragments))]
+        self.comm = Comm(comm)
+        self.comm.fail_together(InvalidArgument(
+            f"ranks cannot be left out with {self._scheme}: a rank that dies takes a slice of its node's error memory "
+            "along. Take nodes=no") if self._scheme.options["nodes"] == "yes" else None)
+        rounds = [fragment.rounds for fragment in self._fragments]
+        mine = np.array([self.steps, *rounds, *(cast("int", state["step"]) for state in states)], np.int64)
+        everyone = self.comm.gather_to_all(mine)[0].reshape(self.comm.size, -1)
+        self._open()
+        self.steps, count = int(everyone[:, 0].max()), len(rounds)
+        for number, fragment in enumerate(self._fragments):
+            self._catch_up(fragment, everyone[:, 1 + number])
+            exchanges = everyone[:, 1 + count + number]
+            if exchanges.min() > 0:  # else a rank has no memory yet
+                place = {"step": int(exchanges.max()), "rank": self.comm.rank, "ranks": self.comm.size}
+                self._reducers[number].load_state_dict({**states[number], **place})
+
+    def _dropped(self, number: int) -> State:
+        """The state of a fragment's reducer without its exchange in flight, and without what other ranks share."""
+        fragment = self._fragments[number]
+        pending, fragment.pending = fragment.pending, None
+        if pending is not None:
+            done_at_once(pending.Wait)  # whose error, if any, is why ranks are left out
+        state = self._reducers[number].state_dict() if fragment.before is None else fragment.before
+        fragment.before = None
+        anew: State = {f"exchange/{name}": value for name, value in UNUSED.items() if f"exchange/{name}" in state}
+        return {**{name: value for name, value in state.items() if not name.startswith("exchange/")}, **anew}
+
+    def _catch_up(self, fragment: Fragment, rounds: np.ndarray) -> None:
+        """Take the common parameters of a rank that has done the most outer steps."""
+        if rounds.min() == rounds.max():
+            return
+        root, fragment.rounds = int(rounds.argmax()), int(rounds.max())
+        velocities = fragment.optimizer.state_dict()
+        for name, theta in fragment.theta.items():
+            velocity = cast("np.ndarray", velocities[f"velocity/{name}"])
+            for value in (theta, velocity):
+                self.comm.broadcast(value.reshape(-1), root)
+        fragment.optimizer.load_state_dict(velocities)
+
+    def close(self) -> None:
+        """Complete what is in flight, without its outer step; end the thread, free the communicators (collective)."""
+        if self._worker is not None:
+            self._worker.stop()
+        if self._lane is not self.comm:
+            self._lane.Free()
+        self.comm.Free()
+
+
+def divided(sizes: Mapping[str, int], fragments: int) -> list[list[str]]:
+    """Names of arrays in ``fragments`` groups of neighbours, of about equal size.
+
+    Raises
+    ------
+    InvalidArgument
+        There are fewer arrays than fragments.
+
+    >>> divided({"a": 3, "b": 3, "c": 1, "d": 5}, 2)
+    [['a', 'b'], ['c', 'd']]
+    """
+    if not sizes or fragments > len(sizes):
+        raise InvalidArgument(f"fragments must be at most the number of parameters, {len(sizes)}, got {fragments}")
+    groups: list[list[str]] = [[]]
+    total, done = sum(sizes.values()), 0
+    for place, (name, size) in enumerate(sizes.items()):
+        missing, full = fragments - len(groups), done + size / 2 > total * len(groups) / fragments
+        if groups[-1] and missing and (full or len(sizes) - place == missing):
+            groups.append([])
+        groups[-1].append(name)
+        done += size
+    return groups
+
+
+def _under(prefix: str, state: Mapping[str, object]) -> dict[str, object]:
+    return {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _text(settings: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
