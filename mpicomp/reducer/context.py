@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from ..comm.interfaces import Communicator
-from ..schemes.interfaces import Parts, StepContext
+from ..schemes.interfaces import StepContext
+from ..schemes.parts import Parts
 from ..schemes.scratch import Scratch
 from ..schemes.timing import PhaseTimer, Trace
 from ..schemes.workers import Workers

@@ -17,7 +17,8 @@ from ..ops import ops_for
 from ..ops.device import at_home
 from ..ops.protocol import Ops
 from ..schemes import compatibility
-from ..schemes.interfaces import DensitySchedule, Parts, StepContext
+from ..schemes.interfaces import DensitySchedule, StepContext
+from ..schemes.parts import Parts
 from ..schemes.registry import Scheme
 from ..schemes.stateful import Stateful
 from ..schemes.timing import Trace

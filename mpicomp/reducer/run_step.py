@@ -10,7 +10,8 @@ import numpy as np
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import NonFiniteGradient
 from ..schemes import averaging
-from ..schemes.interfaces import Choice, Parts, StepContext
+from ..schemes.interfaces import Choice, StepContext
+from ..schemes.parts import Parts
 from ..schemes.stateful import Stateful
 from ..schemes.values import Compensated, Exchanged, Mean, Sent, Span
 from ..types import Array

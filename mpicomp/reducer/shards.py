@@ -9,7 +9,7 @@ from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..ops.device import at_home
 from ..schemes.exchanges.pieces import FirstHop
-from ..schemes.interfaces import Parts
+from ..schemes.parts import Parts
 from ..schemes.registry import Scheme
 from ..schemes.timing import Trace
 from ..types import Array

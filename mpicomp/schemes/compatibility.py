@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import InvalidArgument, SchemeWarning
-from .interfaces import AnyExchange, Codec, Parts, Selector
+from .interfaces import AnyExchange, Codec, Selector
+from .parts import Parts
 
 NONFINITE = ("raise", "skip", "allow")
 

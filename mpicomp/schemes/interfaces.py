@@ -496,13 +496,3 @@ class DensitySchedule(Part, Stateful, Protocol):
     @abstractmethod
     def learning_rate_dropped(self) -> None:
         """Hear that training has come to another phase."""
-
-
-class Parts(NamedTuple):
-    """The parts of a scheme, made for one reducer; the memory once for each of its workers."""
-
-    memories: list[Memory]
-    selector: Selector
-    codec: Codec
-    exchange: AnyExchange
-    schedule: DensitySchedule

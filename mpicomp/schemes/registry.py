@@ -15,9 +15,10 @@ from ..errors import InvalidArgument
 from .codecs import CODECS
 from .compatibility import check_candidate, check_candidates, check_fit, check_nodes, check_threshold, warning_texts
 from .exchanges import EXCHANGES
-from .interfaces import AnyExchange, Candidate, Codec, DensitySchedule, Memory, Part, Parts, Selector
+from .interfaces import AnyExchange, Candidate, Codec, DensitySchedule, Memory, Part, Selector
 from .memories import MEMORIES
 from .options import DENSE_RULES, Option, resolve, written
+from .parts import Parts
 from .schedules import SCHEDULES
 from .selectors import SELECTORS
 

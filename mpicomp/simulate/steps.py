@@ -13,7 +13,8 @@ from ..reducer.layout import Bucket
 from ..reducer.levels import levels_of as reducer_levels
 from ..reducer.run_step import Pipeline
 from ..schemes.codecs._groups import column_starts
-from ..schemes.interfaces import Parts, StepContext
+from ..schemes.interfaces import StepContext
+from ..schemes.parts import Parts
 from ..schemes.registry import Scheme
 from ..schemes.scratch import Scratch
 from ..schemes.workers import Workers

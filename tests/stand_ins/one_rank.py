@@ -5,7 +5,8 @@ from __future__ import annotations
 from mpicomp.reducer.context import context_of
 from mpicomp.reducer.layout import Bucket
 from mpicomp.schemes import Scheme
-from mpicomp.schemes.interfaces import Parts, StepContext
+from mpicomp.schemes.interfaces import StepContext
+from mpicomp.schemes.parts import Parts
 from mpicomp.schemes.workers import Workers
 
 

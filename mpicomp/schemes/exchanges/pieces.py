@@ -152,7 +152,6 @@ class FirstHop(Pieces):
     """
 
     name = "first-hop"
-    options = ()
 
     def __init__(self) -> None:
         super().__init__("no")
