@@ -178,17 +178,17 @@ def to_accuracy():
 def accuracy():
     """Accuracy cost of every scheme that was trained, smallest cost first; then those that diverge."""
     found = results("fidelity")
-    schemes, characters = found["goals"] | found["schemes"], found["characters"]
+    schemes, codes, characters = found["goals"] | found["schemes"], found["block_codes"], found["characters"]
     perplexities = {runs[0]["scheme"]: runs for runs in characters.values()}
     rows = []
-    for label, runs in schemes.items():
-        cost = below(schemes, runs)
+    for label, runs in (schemes | codes).items():
+        cost = below(codes if label in codes else schemes, runs)
         bits = schemes["dense"][0]["curve"]["bits"][-1] / runs[0]["curve"]["bits"][-1]
         perplexity = characters.get(label) or (perplexities.get(runs[0]["scheme"]) if "rate" not in label else None)
         rows.append((cost, {
             "setting": label, "scheme": f"`{runs[0]['scheme']}`",
             "ratio": f"{bits:.3g}x" if cost is not None else "-",
-            "points below dense": "diverges" if cost is None else f"{cost:.1f}",
+            "points below dense": "diverges" if cost is None else f"{round(cost, 1) + 0.0:.1f}",
             "perplexity, LSTM": against(characters["dense"], perplexity)}))  # fmt: skip
     rows.sort(key=lambda row: (row[0] is None, row[0]))
     return [row for cost, row in rows if row["setting"] != "dense"]
