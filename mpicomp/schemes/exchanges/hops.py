@@ -146,8 +146,10 @@ class Encoder:
         return self._ctx.scratch.array("pieces-u", self._segments.length, self._ctx.dtype)[: place.size]
 
 
-class TwoHops:
-    """One step's exchange of all segments.
+class PieceAverager:
+    """One step's two hops of all segments, with the codes of several workers, memories and any codec.
+
+    `mpicomp.allreduce.two_hops` adds streams of one rank each, without a step.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from .. import averaging
 from ..interfaces import Exchange, StepContext
 from ..options import Option
 from ..values import Compensated, Everything, Exchanged, Mean, Sent, State
-from .hops import Encoder, Segments, TwoHops, left_out_of
+from .hops import Encoder, PieceAverager, Segments, left_out_of
 
 NOTHING = -1
 # The second memory before anything was sent.
@@ -85,7 +85,7 @@ class Pieces(Exchange[Everything, PieceCodes]):
     def combine(self, message: PieceCodes, ctx: StepContext) -> Exchanged:
         start, stop = message.segments.piece(ctx.comm.rank)
         residual, mean = self._open(ctx), message.room
-        hops = TwoHops(message.segments, message.encoder, mean, residual if self.second_memory else None, ctx)
+        hops = PieceAverager(message.segments, message.encoder, mean, residual if self.second_memory else None, ctx)
         hops.run()
         # A narrow wire may have overflowed: then the step is refused, and this memory stays as it was, too.
         if self.second_memory and not (ctx.codec.may_overflow(ctx.dtype) and ctx.ops.count_nonfinite(mean)[0]):
