@@ -94,12 +94,9 @@ def check_clock(chooses: bool, reproducible: bool, scheme: str) -> None:
                               "reports, or a communicator without")
 
 
-def check_nodes(options: Mapping[str, Any], chooses: bool) -> None:
+def check_nodes(options: Mapping[str, Any]) -> None:
     """Refuse options about a worker's whole vector with nodes=yes, which gives a rank a slice of it."""
     if options["nodes"] == "yes":
-        if chooses:
-            raise InvalidArgument("nodes=yes does not work with auto, whose choice all ranks share: take the scheme "
-                                  "that stats.chosen reports, with nodes=yes")
         if options.get("k") is not None:
             raise InvalidArgument(f"nodes=yes needs a density, got k={options['k']}: a rank selects in a slice")
         if options.get("clip"):

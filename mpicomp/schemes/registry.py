@@ -175,7 +175,7 @@ class Scheme:
         object.__setattr__(self, "given", {name: self.options[name] for name in self.given})
         check_fit(classes.selector, classes.codec, classes.exchange)
         check_threshold(classes.codec, classes.selector, self.options.get("lam"))
-        check_nodes(self.options, self.chooses)
+        check_nodes(self.options)
         self.parts(workers=1)  # a part may refuse a combination that each option alone allows
 
     @classmethod

@@ -14,7 +14,7 @@ from ..options import Option
 from ..trials import Trials
 from ..values import Compensated, Exchanged, Mean, Sent, State
 
-DEFAULT = "dense+half+scalecom/chunk=16+scalecom/chunk=112"
+DEFAULT = "dense+half+int8+scalecom/chunk=16+scalecom/chunk=112"
 BILLION = 1e9  # nanoseconds in a second, and parts of an error: what ranks compare are whole numbers
 MOST = 1e9  # of a number that is compared
 
@@ -131,9 +131,10 @@ class Fastest(Exchange[Choice, Observed]):
 
     def observe(self, mean: Mean, ctx: StepContext) -> None:
         """Take the step's seconds and error; those of the slowest rank and the worst if they are due (collective)."""
-        if not ctx.n:
+        whole = ctx.all_ranks or ctx  # all slices make the same choice
+        if not whole.n:
             return
-        self._blank = self._empties and (self._blank or not ctx.left_out)
+        self._blank = self._empties and (self._blank or not whole.left_out)
         trials = self._trials
         if not trials.due and self._instead is None:
             trials.note(ctx.timer.busy_ns() / BILLION)
@@ -144,8 +145,8 @@ class Fastest(Exchange[Choice, Observed]):
         if self._instead is not None:
             trials.refuse()
         else:
-            error = _largest(self._error, ctx) if trials.measures_error else 0.0
-            trials.take(_largest(trials.mine(seconds), ctx) if trials.times else 0.0, error)
+            error = _largest(self._error, whole) if trials.measures_error else 0.0
+            trials.take(_largest(trials.mine(seconds), whole) if trials.times else 0.0, error)
         self._told = trials.told(self._texts)
         if ctx.trace is not None:
             ctx.trace.metric(f"seconds of {self._texts[before[0]]}", ctx.number, seconds)

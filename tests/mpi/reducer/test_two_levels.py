@@ -10,6 +10,7 @@ import mpicomp
 from mpicomp import Comm, checkpoint, schemes
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.reducer.levels import SLICE_SEED
+from mpicomp.schemes.timing import PhaseTimer
 
 SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
 SHAPES = {"w": (14, 5), "none": (0,), "b": (1,), "kernel": (3, 2, 2, 2), "v": (31,)}
@@ -127,6 +128,40 @@ def test_arrays_of_any_shape(nodes, world, seed, text, dtype):
         if step == 1:
             state, first = first.state_dict(), mpicomp.Reducer(nodes, text, workers=2)
             first.load_state_dict(state)
+
+
+@pytest.mark.parametrize("n", [0, 1, 17, N])
+def test_slices_choose_alike(nodes, world, seed, monkeypatch, n):
+    """By the clock of all ranks, and after an overflow in one slice; the mean is that of the chosen candidates."""
+    rng = np.random.default_rng([seed, nodes.rank])
+    monkeypatch.setattr(PhaseTimer, "busy_ns", lambda timer: int(rng.integers(1, 10**8)))
+    text = "auto:error=1,every=3,candidates=topk-global/density=0.1+scalecom/chunk=7+half/memory=residual+int8+dense"
+    reducer, ran = mpicomp.Reducer(nodes, on_nodes(text)), []
+    for step in range(50):
+        mine = vector(seed, nodes.rank, step, n)
+        if step in (9, 40) and n and nodes.rank == nodes.size - 1:
+            mine[n // 2] = 1e6  # more than float16 holds
+        got = reducer.reduce(mine)
+        assert np.isfinite(got).all() and world.bcast(got.tobytes()) == got.tobytes()
+        ran.append(reducer.stats.chosen)
+    levels = nodes.levels
+    idle = n == 0 or (levels is not None and not np.empty(n)[levels.slice_of(np.empty(n, np.float32))].size)
+    everyone = [one for one, without in nodes.allgather((ran, idle)) if not without]
+    assert all(one == everyone[0] for one in everyone) and (n == 0 or len(set(everyone[0])) == 5)
+
+
+def test_nothing_is_lost_whichever_candidate_runs(nodes, seed):
+    candidates = "topk-global/density=0.1+scalecom/chunk=7+signsgd+randomk/density=0.1+dense"
+    reducer = mpicomp.Reducer(nodes, f"auto:error=1,every=3,candidates={candidates},nodes=yes")
+    count = nodes.size if nodes.levels is None else nodes.levels.nodes
+    came_in, sent = np.zeros(N), np.zeros(N)
+    for step in range(25):
+        mine = vector(seed, nodes.rank, step)
+        sent += reducer.reduce(mine)
+        came_in += mine
+        total = came_in.copy()
+        nodes.allreduce_in_place(total)
+        np.testing.assert_allclose(sent + residual_of(nodes, reducer, N) / count, total / nodes.size, atol=1e-3)
 
 
 @pytest.mark.parametrize("n", [0, 1, 17])

@@ -97,7 +97,7 @@ def test_whole_numbers_are_exact_across_switches_and_dense_sends_what_was_kept(c
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("text", ["dense", "half", "natural", "qsgd/levels=127", "scaled-integer/bits=8",
+@pytest.mark.parametrize("text", ["dense", "half", "int8", "natural", "qsgd/levels=127", "scaled-integer/bits=8",
                                   "qsgd/levels=127/exchange=pieces/second=no"])
 def test_a_scheme_without_memory_empties_the_common_one_and_is_then_what_it_is_alone(comm, seed, clock, text, workers,
                                                                                      dtype):
@@ -331,4 +331,4 @@ def test_ranks_with_unequal_clocks_choose_alike(comm, seed):
             time.sleep(0.002)  # it arrives late at the next step
         ran.append(reducer.stats.chosen)
     assert comm.allgather(ran) == [ran] * comm.size
-    assert set(ran) <= {"dense", "half", "scalecom/chunk=16", "scalecom/chunk=112"}
+    assert set(ran) <= {"dense", "half", "int8", "scalecom/chunk=16", "scalecom/chunk=112"}
