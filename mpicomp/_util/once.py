@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
@@ -12,12 +12,12 @@ class Once:
     """Results of functions by key, each worked out at its first use."""
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, object] = {}
+        self._found: dict[Hashable, Any] = {}
 
     def __call__(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The result of the first ``make()`` under ``key``."""
         try:
-            return cast("Value", self._found[key])
+            found: Value = self._found[key]
         except KeyError:
             found = self._found[key] = make()
-            return found
+        return found

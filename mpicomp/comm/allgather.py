@@ -1,8 +1,8 @@
 """All-gather of vectors of different lengths.
 
-Schedule      With the lengths known: Bruck's all-gather for short vectors, else around a ring: a rank sends its own
-              block to the right, and then the blocks from the left, in the order of arrival, all but the
-              last block, which is the right neighbour's own. Blocks travel in segments, several in flight.
+Schedule      With the lengths known: Bruck's all-gather for short vectors, which two ranks swap; else around a ring: a
+              rank sends its own block to the right, and then the blocks from the left, in the order of arrival, all
+              but the last block, which is the right neighbour's own. Blocks travel in segments, several in flight.
 Cost          Ring: p-1 steps; a rank sends all blocks but its right neighbour's. Bruck: ceil(log2(p)) steps, the
               same bytes up to the rotation.
 Restrictions  None.
@@ -30,7 +30,10 @@ def gather_to_all(link: Link, x: Array, flat: Array, counts: list[int]) -> None:
     blocks = [flat[displ : displ + count] for displ, count in zip(displs, counts, strict=True)]
     if flat.nbytes > BRUCK_BYTES or link.size <= 2:
         blocks[link.rank][...] = x
-        ring(link, blocks)
+        if link.size == 2 and flat.nbytes <= BRUCK_BYTES:
+            link.sendrecv(blocks[link.rank], 1 - link.rank, blocks[1 - link.rank], 1 - link.rank)
+        else:
+            ring(link, blocks)
         return
     rotated = flat.copy()
     rotated[: x.size] = x

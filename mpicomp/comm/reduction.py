@@ -11,7 +11,7 @@ from ..allreduce.choice import schedule
 from ..allreduce.interfaces import Scratch
 from ..errors import BufferRefused
 from ..ops import ops_for
-from ..ops.device import Device, at_home
+from ..ops.device import ON_HOST, Device, at_home
 from ..ops.protocol import Ops
 from ..types import Array
 from . import nccl
@@ -40,7 +40,7 @@ class Reduction:
 
     def run(self, source: Vector | None, target: Vector, op: str, algorithm: str, factor: float = 1.0) -> None:
         """Reduce ``source`` into ``target``, or ``target`` in place, times ``factor``."""
-        with at_home(target.array):
+        with at_home(target.array) if target.device is not None else ON_HOST:
             self._run(source, target, op, algorithm, factor)
 
     def _run(self, source: Vector | None, target: Vector, op: str, algorithm: str, factor: float) -> None:

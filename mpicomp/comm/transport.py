@@ -126,6 +126,8 @@ class BreakOnError:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
         link, across = self._link, self._link.known_across
+        if error is None and across is None and not link.started:
+            return
         running = [link.started] if across is None else [link.started, across.started]
         refused = isinstance(error, MpicompError) and not isinstance(error, RankLeft) and not any(running)
         if error is not None and not refused:

@@ -59,7 +59,7 @@ class OneLevel:
 
     def vectors(self, flat: list[Array], ctx: StepContext) -> list[Array]:
         """The vectors that this rank compresses, of its workers' whole ones."""
-        return [g[: ctx.n] for g in flat]
+        return flat if flat[0].size == ctx.n else [g[: ctx.n] for g in flat]
 
     def spans(self, spans: list[Span], ctx: StepContext) -> list[Span]:
         """Spans of whole vectors as they lie in those that this rank compresses."""

@@ -21,12 +21,12 @@ class LocalSteps:
     """
 
     def __init__(self, memories: list[Memory], check_finite: bool) -> None:
-        self._memories, self._check_finite = memories, check_finite
+        self._memories, self._check_finite, self._some = memories, check_finite, memories[0].local_steps
         self._deferred: Exception | None = None  # raised by the next agreement
 
     def covers(self, number: int) -> bool:
         """True for a step that sends nothing."""
-        return self._memories[0].is_local(number)
+        return self._some and self._memories[0].is_local(number)
 
     def check(self, dense: int) -> None:
         """Refuse a layout with ``dense`` elements that are averaged in every step."""

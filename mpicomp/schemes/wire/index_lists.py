@@ -76,7 +76,7 @@ def add(lists: list[Pairs], ctx: StepContext, filled: bool = False) -> Pairs:
     if len(lists) == 1:
         return lists[0]
     indices, values = zip(*lists, strict=True)
-    with validation.received():
+    with validation.RECEIVED:
         return Pairs(*ctx.ops.add_lists(list(indices), list(values), ctx.n, filled))
 
 

@@ -96,7 +96,7 @@ def unpack(message: Array, headers: list[list[int]], ctx: StepContext) -> Iterat
         written = message[at : at + index_bytes]
         codes = validation.aligned(message[at + index_bytes : at + index_bytes + code_bytes], ALIGNED)
         at += index_bytes + code_bytes
-        with validation.received():
+        with validation.RECEIVED:
             indices = _indices(FORMS[kind & 255], kind >> 8, count, written, ctx)
         yield indices, codes
 

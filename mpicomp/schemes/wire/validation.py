@@ -6,9 +6,9 @@ what its sender meant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import islice
+from types import TracebackType
 
 import numpy as np
 
@@ -44,18 +44,19 @@ def longest(ctx: StepContext) -> int:
     return BYTES_A_VALUE * (ctx.n + len(ctx.tensors) + 64)
 
 
-@contextmanager
-def received() -> Iterator[None]:
-    """Within the block, index lists that an operation refuses are another rank's.
+class Received:
+    """Context in which index lists that an operation refuses are another rank's: it raises CorruptMessage."""
 
-    Raises
-    ------
-    CorruptMessage
-    """
-    try:
-        yield
-    except InvalidArgument as error:
-        raise CorruptMessage(f"{error}: another rank's message is damaged") from error
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+                 ) -> None:
+        if isinstance(error, InvalidArgument):
+            raise CorruptMessage(f"{error}: another rank's message is damaged") from error
+
+
+RECEIVED = Received()
 
 
 def aligned(part: Array, nbytes: int) -> Array:
