@@ -1,7 +1,8 @@
 """PyTorch: compressed averaging of a model's gradients while the backward pass goes on.
 
-``DistributedOptimizer`` wraps any optimizer; ``ddp_hook`` brings a scheme to DistributedDataParallel; ``DiLoCo``
-averages models every so many steps. Nothing else in this library imports torch.
+``DistributedOptimizer`` wraps any optimizer; ``ddp_hook`` brings a scheme to DistributedDataParallel, ``compress`` to
+models that ``fully_shard`` has sharded; ``DiLoCo`` averages models every so many steps. Nothing else in this library
+imports torch.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ except ImportError as error:
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
 from .ddp import ddp_hook
 from .diloco import DiLoCo
+from .fsdp import compress
 from .optim import LAMB, LARS, SAM
 from .optimizer import DistributedOptimizer
 
 __all__ = [
     "LAMB", "LARS", "SAM", "DiLoCo", "DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters",
-    "ddp_hook",
+    "compress", "ddp_hook",
 ]
