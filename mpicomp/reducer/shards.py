@@ -13,6 +13,7 @@ from ..schemes.parts import Parts
 from ..schemes.registry import Scheme
 from ..schemes.timing import Trace
 from ..types import Array
+from .layout import Arrays
 from .levels import OneLevel, Result
 from .reducer import Reducer
 
@@ -57,12 +58,12 @@ class ShardReducer(ReplicaReducer):
     def _made_parts(self, memories: int) -> Parts:
         return super()._made_parts(memories)._replace(exchange=FirstHop())
 
-    def reduce_scatter(self, vector: Array, out: Array) -> None:
+    def reduce_scatter(self, vector: Arrays, out: Array) -> None:
         """Write this rank's piece of the mean of ``vector`` into ``out`` (collective).
 
         Parameters
         ----------
-        vector : array, 1-D
+        vector : array, 1-D, or dict of one
             Not modified. Rank r owns the r-th of equal pieces; if the length is not a multiple of the number of ranks,
             the first ones have one element more.
         out : array, 1-D

@@ -267,8 +267,8 @@ class FSDPCompression:
                                   f"{', '.join(sorted(state_dict)) or 'nothing'}")
         saved = torch.load(io.BytesIO(own), weights_only=True)
         if (got := saved["mesh"]) != list(self._mesh.shape):
-            raise InvalidArgument(f"the state must be of {self._mesh.shape[0]} replicas of {self._mesh.shape[1]} "
-                                  f"shards, got {got[0]} of {got[1]}: resume on the mesh that saved it, or without its state")
+            raise InvalidArgument("the state must be of {} replicas of {} shards, got {} of {}: resume on the mesh that "
+                                  "saved it, or without its state".format(*self._mesh.shape, *got))
         if (layout := [unit.names for unit in self._units]) != saved["layout"]:
             raise InvalidArgument(f"the state must be of parameters sharded as {layout}, got {saved['layout']}: call "
                                   "fully_shard on the same modules of the same model")

@@ -1,21 +1,22 @@
 """FSDP2 and HSDP with compressed collectives, over a Gloo mesh of the same ranks."""
 
-import copy
 import os
 
-import needs_torch  # noqa: F401
+import needs_torch_mesh  # noqa: F401
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import mpicomp
-from mpicomp._util.partition import partition
-from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient
+from mpicomp.errors import InvalidArgument
+from mpicomp.ops import ops_for
+from mpicomp.ops.block_codes import block_codes_nbytes
+from mpicomp.reducer.shards import ShardReducer
 from mpicomp.torch import compress
 
 torch.set_num_threads(1)
@@ -120,3 +121,204 @@ def test_dense_has_the_bits_of_plain_fsdp(comm, seed, replicas, options):
     compression.close()
     own = factors(comm, seed, 3, most=2)
     assert equal(step_of(plain, own), step_of(compressed, own))
+
+
+@pytest.mark.parametrize("scheme", ["topk:density=0.3", "scalecom:chunk=4,beta=0.5", "int8", "onebit",
+                                    "powersgd:rank=1", "randomk:density=0.3", "dgc:density=0.1,dense=1d"])
+def test_replicas_average_by_any_scheme(comm, seed, scheme):
+    """Expected: a Reducer of each unit's named shards, over the ranks that hold the same."""
+    replicas = 2 if comm.size == 4 else comm.size
+    shards = comm.size // replicas
+    model, plain = sharded(comm, replicas), sharded(comm, mesh=mesh_of(comm, replicas)["shards"])
+    compression = compress(model, scheme)
+    across = mpicomp.Comm(comm.Split(comm.rank % shards, comm.rank // shards))
+    reducers = {unit: mpicomp.Reducer(across, reducer.scheme) for unit, reducer in compression.reducers.items()}
+    assert list(reducers) == ["model", "first", "second"]
+    for step in range(3):
+        own = factors(comm, seed, step)
+        got, local = (by_unit(one, step_of(one, own)) for one in (model, plain))
+        for unit, reducer in reducers.items():
+            mean = reducer.reduce({name: padded(one, shape, shards) for name, (one, shape) in local[unit].items()})
+            for name, (one, _) in got[unit].items():
+                assert np.array_equal(one.numpy(), mean[name][: len(one)]), (step, name)
+    assert compression.traffic.bytes_sent > 0
+    compression.close()
+
+
+def by_unit(model, gradients):
+    """Gradients and whole shapes by name, by the unit that has them."""
+    units = {"model": {}, "first": {}, "second": {}}
+    for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
+        units[name.partition(".")[0] if "." in name else "model"][name] = gradient, parameter.shape
+    return units
+
+
+def padded(shard, shape, shards):
+    """A shard as FSDP lays it out: as many rows on all ranks."""
+    out = np.zeros((-(-shape[0] // shards), *shape[1:]), np.float32)
+    out[: len(shard)] = shard.numpy()
+    return out
+
+
+def laid_out(named, shards):
+    """A unit's whole gradients as FSDP reduce-scatters them: rank by rank, each with its padded shards."""
+    rows = [torch.nn.functional.pad(one, (0, 0) * (one.dim() - 1) + (0, -len(one) % shards)).reshape(shards, -1)
+            for one in named.values()]
+    return torch.cat(rows, dim=1).reshape(-1).numpy()
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4:memory=residual", "onebit", "half:values=bfloat16"])
+@pytest.mark.parametrize("policy", [None, torch.bfloat16, torch.float16], ids=str)
+def test_shards_take_the_mean_of_codes(comm, seed, scheme, policy):
+    """Expected: a ShardReducer of each unit's gradients."""
+    model = sharded(comm, mp_policy=MixedPrecisionPolicy(reduce_dtype=policy))
+    compression = compress(model, scheme)
+    reducers = {unit: ShardReducer(comm, reducer.scheme) for unit, reducer in compression.reducers.items()}
+    names = [name for name, _ in Model().named_parameters()]
+    for step in range(2):
+        own = factors(comm, seed, step, most=4)
+        got = by_unit(model, step_of(model, own))
+        given = by_unit(Model(), [dict(zip(ORDER, own, strict=True))[name] for name in names])
+        for unit, reducer in reducers.items():
+            vector = laid_out({name: one for name, (one, _) in given[unit].items()}, comm.size)
+            mean, at = np.empty(len(vector) // comm.size, np.float32), 0
+            reducer.reduce_scatter(before(vector, policy, comm.size), mean)
+            mean = after(mean, policy, comm.size)
+            for name, (one, shape) in got[unit].items():
+                assert torch.equal(one.flatten(), mean[at : at + one.numel()]), (step, name)
+                at += -(-shape[0] // comm.size) * shape[1:].numel()
+    compression.close()
+
+
+ORDER = [*(f"first.weights.{i}" for i in range(4)), *(f"second.weights.{i}" for i in range(4)), "scale"]
+
+
+def before(vector, dtype, ranks):
+    """Of float16 PyTorch divides before and after the sum: by 2 and the rest."""
+    return (torch.from_numpy(vector).to(dtype or torch.float32) / (2 if dtype == torch.float16 else 1)).float().numpy()
+
+
+def after(mean, dtype, ranks):
+    mean = torch.from_numpy(mean)
+    if dtype != torch.float16:
+        return mean.to(dtype or torch.float32).float()
+    return (mean.mul(ranks).to(dtype) / (ranks / 2)).float()
+
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.bias = nn.Linear(96, 200), nn.Linear(200, 96), nn.Parameter(torch.zeros(96))
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x))) + self.bias
+
+
+def wide(comm, seed, replicas=0, **options):
+    torch.manual_seed(seed)
+    return sharded(comm, replicas, Wide(), **options)
+
+
+def trained(comm, model, optimizer, seed, steps, factor=1.0):
+    for step in steps:
+        x = torch.randn(4, 96, generator=torch.Generator().manual_seed(seed + 100 * step + comm.rank))
+        optimizer.zero_grad()
+        (model(x).square().mean() * factor).backward()
+        optimizer.step()
+    return [parameter.to_local().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize(("format", "share"), [("int8", 0.26), ("int4", 0.135)])
+def test_bytes_on_the_wire(comm, seed, format, share):
+    """Of gradients, once per step, and of parameters, of the layers twice: forward and backward."""
+    model, sizes = wide(comm, seed), [96 * 200 + 200, 96 * 200 + 96, 96]
+    optimizer, padding = torch.optim.SGD(model.parameters(), lr=0.1), 8 * comm.size
+    for gather, times in (("dense", (1, 1, 1)), (format, (3, 3, 2))):
+        compression = compress(model, format, gather=gather)
+        trained(comm, model, optimizer, seed, range(1))
+        before = compression.traffic
+        trained(comm, model, optimizer, seed, range(1))
+        sent = (compression.traffic - before).bytes_sent
+        plain = 4 * sum(n * count for n, count in zip(sizes, times, strict=True)) * (comm.size - 1) / comm.size
+        assert 0.5 * share * plain < sent <= share * plain + padding, (sent, plain)
+        compression.close()
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+def test_gathered_parameters_are_the_rounded_ones_on_all_ranks(comm, seed, replicas, dtype):
+    """The optimizer's own stay as they are."""
+    model = wide(comm, seed, replicas, mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
+    kept = [parameter.to_local().clone() for parameter in model.parameters()]
+    shards = comm.size // (replicas or 1)
+    compression = compress(model, "int8", gather="int8")
+    torch.manual_seed(seed)
+    first = Wide().first
+    named = {name: one.detach().to(dtype or torch.float32).float() for name, one in first.named_parameters()}
+    values = laid_out(named, shards)
+    read, n = values.copy(), len(values) // shards
+    for start in range(0, len(values) if shards > 1 else 0, n):
+        codes = np.empty(block_codes_nbytes(n, "int8"), np.uint8)
+        ops_for(values).encode_blocks(values[start : start + n], "int8", codes)
+        ops_for(values).decode_blocks(codes, "int8", read[start : start + n])
+    model.first.unshard()
+    rows = torch.from_numpy(read).reshape(shards, -1).split([-(-len(one) // shards) * one[0].numel()
+                                                             for one in named.values()], dim=1)
+    for (name, one), row in zip(named.items(), rows, strict=True):
+        expected = row.reshape(-1, *one.shape[1:])[: len(one)].to(dtype or torch.float32)
+        assert torch.equal(model.first.get_parameter(name).detach(), expected)
+    model.first.reshard()
+    assert equal(kept, [parameter.to_local() for parameter in model.parameters()])
+    compression.close()
+
+
+@pytest.mark.parametrize("scheme", ["int4:memory=residual", "topk:density=0.05", "powersgd:rank=1"])
+def test_resumes_bit_for_bit_from_a_distributed_checkpoint(comm, seed, replicas, scheme, tmp_path_factory):
+    if not replicas and not scheme.startswith("int4"):
+        pytest.skip("needs replicas")
+
+    def made():
+        model = wide(comm, seed, replicas)
+        return model, torch.optim.Adam(model.parameters(), lr=0.01), compress(model, scheme)
+
+    def state(model, optimizer, compression):
+        own, of_optimizer = get_state_dict(model, optimizer)
+        return {"model": own, "optimizer": of_optimizer, "compression": compression}
+
+    folder = comm.bcast(str(tmp_path_factory.mktemp("saved")) if comm.rank == 0 else None)
+    model, optimizer, compression = made()
+    trained(comm, model, optimizer, seed, range(3))
+    dcp.save(state(model, optimizer, compression), checkpoint_id=folder)
+    expected = trained(comm, model, optimizer, seed, range(3, 6))
+    resumed, fresh, other = made()
+    trained(comm, resumed, fresh, seed + 1, range(1))  # elsewhere; makes the optimizer's state
+    loaded = state(resumed, fresh, other)
+    dcp.load(loaded, checkpoint_id=folder)
+    set_state_dict(resumed, fresh, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    assert equal(trained(comm, resumed, fresh, seed, range(3, 6)), expected)
+    assert [one.step for one in other.reducers.values()] == [6, 6, 6]
+    for one in (compression, other):
+        one.close()
+
+
+def test_states_of_another_rank_model_or_scheme(comm, seed):
+    """One rank's is; all refuse."""
+    compression, last = compress(wide(comm, seed), "int8:memory=residual"), comm.rank == comm.size - 1
+    other, more = compress(wide(comm, seed), "int4:memory=residual"), compress(sharded(comm), "int8:memory=residual")
+    own, (key,) = compression.state_dict(), compression.state_dict()
+    assert key == f"replica 0 shard {comm.rank}"
+    for state, said in (({}, "must have 'replica 0 shard"), (other.state_dict(), "must have scheme=int8"),
+                        (more.state_dict(), "of parameters sharded as")):
+        with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: .*{said}"):
+            compression.load_state_dict(state if last else own)
+    compression.load_state_dict(own)
+    for one in (compression, other, more):
+        one.close()
+
+
+def test_a_state_of_another_mesh(comm, seed):
+    some = compress(wide(comm, seed, replicas=comm.size), "topk")
+    others = compress(wide(comm, seed, replicas=1), "topk")
+    with pytest.raises(InvalidArgument, match=rf"of 1 replicas of {comm.size} shards, got {comm.size} of 1: resume"):
+        others.load_state_dict({next(iter(others.state_dict())): next(iter(some.state_dict().values()))})
+    for one in (some, others):
+        one.close()
