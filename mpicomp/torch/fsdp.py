@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -29,7 +29,7 @@ from .flat import COMPUTE, Named, as_array, finished, named_arrays
 from .mesh import Mesh, Place, Unit, place_of, units_of
 from .optimizer import State, loaded_states, saved_states
 from .refusals import check_nonfinite
-from .settings import HookOptions, options_text
+from .settings import HookOptions, enabled_scaler, options_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,7 +40,8 @@ OF_SHARDS = ("nonfinite", "trace")  # options that reducers of shards without re
 
 
 def compress(model: torch.nn.Module, scheme: str | Scheme = DENSE, *, gather: str = DENSE,
-             comm: Intracomm | None = None, **options: Unpack[HookOptions]) -> FSDPCompression:
+             comm: Intracomm | None = None, grad_scaler: torch.amp.GradScaler | None = None,
+             **options: Unpack[HookOptions]) -> FSDPCompression:
     """Compress the communication of a model that ``torch.distributed.fsdp.fully_shard`` has sharded (collective).
 
     On a mesh of replicas and shards PyTorch reduces over the shards, and the scheme averages each shard over its
@@ -57,6 +58,10 @@ def compress(model: torch.nn.Module, scheme: str | Scheme = DENSE, *, gather: st
         With others, all ranks compute with the same rounded parameters; the optimizer keeps the exact ones.
     comm : Comm or MPI.Intracomm, optional
         The processes of the model's mesh, in any order; by default all of the job. Duplicated.
+    grad_scaler : torch.amp.GradScaler, optional
+        The one in use. Schemes then see unscaled gradients; a group of parameters whose gradients overflow on any rank
+        is infinite on all ranks, so that the scaler leaves out the step, and its error memory stays as it was. Implies
+        ``nonfinite="skip"``.
     options
         Further ones of ``Reducer``: ``nonfinite`` and ``trace``, with replicas also ``algorithm``, ``densities`` and
         ``measures``.
@@ -74,7 +79,7 @@ def compress(model: torch.nn.Module, scheme: str | Scheme = DENSE, *, gather: st
     """
     everyone = Comm(world() if comm is None else comm)
     try:
-        settings = run_collectively(everyone, lambda: settle_sharded(model, scheme, gather, options))
+        settings = run_collectively(everyone, lambda: settle_sharded(model, scheme, gather, grad_scaler, options))
         mesh = Mesh(everyone, settings.place)
     finally:
         everyone.Free()
@@ -91,6 +96,7 @@ class Settings(NamedTuple):
     place: Place
     scheme: Scheme
     gather: str
+    scaler: torch.amp.GradScaler | None
     options: HookOptions
     named: Named  # all trained parameters, in the model's order
     text: str  # that must be the same on all ranks
@@ -102,7 +108,8 @@ class Settings(NamedTuple):
                 for (name, one), shape in zip(unit.named, unit.shapes, strict=True)]
 
 
-def settle_sharded(model: torch.nn.Module, scheme: str | Scheme, gather: str, options: HookOptions) -> Settings:
+def settle_sharded(model: torch.nn.Module, scheme: str | Scheme, gather: str,
+                   grad_scaler: torch.amp.GradScaler | None, options: HookOptions) -> Settings:
     """Check the arguments of this rank."""
     units = units_of(model)
     for unit in units:
@@ -116,14 +123,17 @@ def settle_sharded(model: torch.nn.Module, scheme: str | Scheme, gather: str, op
             raise InvalidArgument(f"shards without replicas take the options {', '.join(OF_SHARDS)}, got "
                                   f"{', '.join(extra)}")
     check_gather(gather, units)
-    check_nonfinite(options.get("nonfinite", "raise"))
+    nonfinite, scaler = options.get("nonfinite", "raise"), enabled_scaler(grad_scaler)
+    check_nonfinite(nonfinite)
     text = (f"compress scheme={parsed} gather={gather} mesh={len(place.replicas)}x{len(place.shards)} "
-            f"{options_text(options)}")
+            f"grad_scaler={scaler is not None} {options_text(options)}")
+    if scaler is not None and nonfinite == "raise":
+        options = {**options, "nonfinite": "skip"}
     order = {name: at for at, (name, _) in enumerate(model.named_parameters())}
     named = sorted((one for unit in units for one in unit.named), key=lambda one: order.get(one[0], len(order)))
     if unknown := sorted(set(options.get("densities") or {}) - {name for name, _ in named}):
         raise InvalidArgument(f"densities must name parameters of the model, got {', '.join(unknown)}")
-    return Settings(units, place, parsed, gather, options, named, text)
+    return Settings(units, place, parsed, gather, scaler, options, named, text)
 
 
 def check_gather(gather: str, units: list[Unit]) -> None:
@@ -185,7 +195,7 @@ class FSDPCompression:
         work = computed(shard)
         arrays: Mapping[str, Array] = named_arrays(work, unit.names, unit.shapes) if work.numel() == unit.numel else {}
         error = self._refusal(unit, shard.numel())
-        with beside(work):
+        with self._unscaled(unit, work, work):
             self.reducers[unit.name].reduce(Refused(error) if error else arrays, out=None if error else arrays)
         if unit.group.gradient_divide_factor is not None:  # counts the replicas in, which are averaged
             work.mul_(self._mesh.shape[0])
@@ -200,13 +210,27 @@ class FSDPCompression:
         if op not in (torch.distributed.ReduceOp.AVG, torch.distributed.ReduceOp.SUM):
             error = error or InvalidArgument(f"{unit.name} must be reduced by AVG or SUM, got {op}: with "
                                              "set_gradient_divide_factor call set_force_sum_reduction_for_comms(True)")
-        with beside(work):
+        with self._unscaled(unit, work, mean):
             vector = {unit.name: as_array(work)}
             reducer.reduce_scatter(Refused(error) if error else vector, as_array(mean))
         if op == torch.distributed.ReduceOp.SUM:
             mean.mul_(size)
         if mean is not out:
             out.copy_(mean)
+
+    @contextmanager
+    def _unscaled(self, unit: Unit, gradients: torch.Tensor, mean: torch.Tensor) -> Iterator[None]:
+        """For a block that averages ``gradients`` into ``mean``: they are unscaled, and the mean is scaled again."""
+        scaler = self._settings.scaler
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        if scale != 1.0:
+            gradients.mul_(1.0 / scale)
+        with beside(gradients):
+            yield
+        if scaler is not None and self.reducers[unit.name].stats.skipped:
+            mean.fill_(torch.inf)  # which every rank's scaler finds
+        elif scale != 1.0:
+            mean.mul_(scale)
 
     def _refusal(self, unit: Unit, numel: int) -> Exception | None:
         """The reason why this rank's gradients cannot be averaged."""
@@ -267,8 +291,8 @@ class FSDPCompression:
                                   f"{', '.join(sorted(state_dict)) or 'nothing'}")
         saved = torch.load(io.BytesIO(own), weights_only=True)
         if (got := saved["mesh"]) != list(self._mesh.shape):
-            raise InvalidArgument("the state must be of {} replicas of {} shards, got {} of {}: resume on the mesh that "
-                                  "saved it, or without its state".format(*self._mesh.shape, *got))
+            raise InvalidArgument("the state must be of {} replicas of {} shards, got {} of {}: resume on the mesh "
+                                  "that saved it, or without its state".format(*self._mesh.shape, *got))
         if (layout := [unit.names for unit in self._units]) != saved["layout"]:
             raise InvalidArgument(f"the state must be of parameters sharded as {layout}, got {saved['layout']}: call "
                                   "fully_shard on the same modules of the same model")

@@ -66,9 +66,7 @@ def settle(optimizer: torch.optim.Optimizer, parameters: object, scheme: str | S
     check_nonfinite(nonfinite)
     if unknown := sorted(set(options.get("densities") or {}) - {name for name, _ in named}):
         raise InvalidArgument(f"densities must name parameters of the model, got {', '.join(unknown)}")
-    if grad_scaler is not None and not hasattr(grad_scaler, "is_enabled"):
-        raise InvalidArgument(f"grad_scaler must be a GradScaler, got {type(grad_scaler).__name__}")
-    scaler = grad_scaler if grad_scaler and grad_scaler.is_enabled() else None
+    scaler = enabled_scaler(grad_scaler)
     nbytes = bucket_size(named, bucket_bytes)
     groups = [len(group["params"]) for group in optimizer.param_groups]
     devices = sorted({parameter.device.type for _, parameter in named})
@@ -78,6 +76,13 @@ def settle(optimizer: torch.optim.Optimizer, parameters: object, scheme: str | S
             f"{options_text({**options, 'nonfinite': nonfinite})}")
     policy = "skip" if scaler is not None and nonfinite == "raise" else nonfinite
     return Settings(given, named, parsed, nbytes, scaler, policy, text)
+
+
+def enabled_scaler(grad_scaler: torch.amp.GradScaler | None) -> torch.amp.GradScaler | None:
+    """The scaler, if it scales; refuse what is none."""
+    if grad_scaler is not None and not hasattr(grad_scaler, "is_enabled"):
+        raise InvalidArgument(f"grad_scaler must be a GradScaler, got {type(grad_scaler).__name__}")
+    return grad_scaler if grad_scaler and grad_scaler.is_enabled() else None
 
 
 def settle_hook(scheme: str | Scheme, parameters: object, options: HookOptions) -> tuple[Scheme, Named, str]:

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import mpicomp
-from mpicomp.errors import InvalidArgument
+from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient
 from mpicomp.ops import ops_for
 from mpicomp.ops.block_codes import block_codes_nbytes
 from mpicomp.reducer.shards import ShardReducer
@@ -47,7 +47,8 @@ class Layer(nn.Module):
         self.weights = nn.ParameterList(nn.Parameter(torch.ones(shape)) for shape in self.SHAPES)
 
     def forward(self, factors):
-        return sum((weight * factor).sum() for weight, factor in zip(self.weights, factors, strict=True))
+        return sum((weight * factor).sum() for weight, factor in zip(self.weights, factors, strict=True)
+                   if factor is not None)
 
 
 class Model(nn.Module):
@@ -322,3 +323,211 @@ def test_a_state_of_another_mesh(comm, seed):
         others.load_state_dict({next(iter(others.state_dict())): next(iter(some.state_dict().values()))})
     for one in (some, others):
         one.close()
+
+
+# -- what is left to the user, and what is refused
+
+
+def test_ranks_of_mpi_in_another_order_than_pytorchs(comm, seed):
+    """Communicators follow the coordinates of the mesh."""
+    turned = mpicomp.Comm(comm.Split(0, -comm.rank))
+    for replicas in (0, comm.size):
+        plain, model = sharded(comm, replicas), sharded(comm, replicas)
+        compression, own = compress(model, "dense", comm=turned), factors(comm, seed, 0)
+        assert equal(step_of(plain, own), step_of(model, own))
+        compression.close()
+    turned.Free()
+
+
+def test_processes_that_are_not_the_meshs(comm, world):
+    alone, model = mpicomp.Comm(world.Split(comm.rank, 0)), sharded(comm)
+    with pytest.raises(InvalidArgument, match=r"comm must have all processes of the model's mesh.* it lacks"):
+        compress(model, "int8", comm=alone)
+    alone.Free()
+    single = DeviceMesh("cpu", [comm.rank])
+    model = sharded(comm, mesh=single)  # a mesh for each rank: communicators of one rank
+    compression, own = compress(model, "int8"), factors(comm, 0, 0)
+    assert all(torch.equal(gradient, dict(zip(ORDER, own, strict=True))[name]) for (name, _), gradient in
+               zip(model.named_parameters(), step_of(model, own), strict=True))
+    compression.close()
+
+
+def refused(comm, said, model, *arguments, **options):
+    """All ranks raise the error."""
+    with pytest.raises((InvalidArgument, Disagreement), match=said):
+        compress(model, *arguments, **options)
+
+
+def test_models_that_are_not_sharded(comm):
+    refused(comm, "must be sharded by torch.distributed.fsdp.fully_shard before compress, got Model", Model(), "int8")
+    refused(comm, "got Model: call fully_shard first", Model() if comm.rank == comm.size - 1 else sharded(comm), "int8")
+    frozen = sharded(comm, model=Model().requires_grad_(False))
+    refused(comm, "must have a parameter that requires gradients", frozen, "int8")
+
+
+def test_a_second_compression(comm, seed):
+    for replicas in (0, comm.size):
+        model = sharded(comm, replicas)
+        first = compress(model, "int8")
+        refused(comm, "compress a model once, and close", model, "int8")
+        first.close()
+        compress(model, "int8").close()
+    model.set_all_reduce_hook(print)
+    refused(comm, "model has an all-reduce hook", model, "int8")
+
+
+@pytest.mark.parametrize(("replicas", "scheme", "options", "said"), [
+    (0, "topk", {}, "by exchange=pieces .*, got topk"), (0, "int8", {"measures": 1}, "the options nonfinite, trace"),
+    (0, "int8", {"gather": "int9"}, "gather must be one of dense, int8"), (1, "auto", {}, "need one scheme, got auto"),
+    (0, "int8", {"nonfinite": "hide"}, "nonfinite must be one of"), (1, "topk:nodes=yes", {}, "need nodes=no"),
+    (0, "int8", {"grad_scaler": 2.0}, "grad_scaler must be a GradScaler, got float"),
+    (1, "topk", {"densities": {"third": 0.5}}, "must name parameters of the model, got third"),
+    (1, "topk", {"size": 3}, "no option size"),
+])  # fmt: skip
+def test_arguments_out_of_range_on_one_rank(comm, replicas, scheme, options, said):
+    here = comm.rank == comm.size - 1
+    refused(comm, f"rank {comm.size - 1}: .*{said}", sharded(comm, replicas), scheme if here else "int8",
+            **options if here else {})
+
+
+def test_arguments_that_differ(comm):
+    last = comm.rank == comm.size - 1
+    refused(comm, "scheme=int", sharded(comm), "int8" if last else "int4")
+    refused(comm, "gather=", sharded(comm), "int8", gather="int8" if last else "dense")
+    model = Model()
+    model.scale = nn.Parameter(torch.ones(60 if last else 6, 3))
+    refused(comm, r"scale \[", sharded(comm, model=model), "int8")
+
+
+def test_dtypes_and_meshes_that_cannot(comm):
+    complex_ = Model()
+    complex_.scale = nn.Parameter(torch.ones(6, 3, dtype=torch.complex64))
+    refused(comm, "gradients of model must be reduced in one of .*, got torch.complex64", sharded(comm, model=complex_))
+    mixed = Model()
+    mixed.first.weights[0] = nn.Parameter(torch.ones(5, 4, dtype=torch.float64))
+    refused(comm, "gather=int8 needs parameters of one floating-point dtype", sharded(comm, model=mixed), gather="int8")
+    model = Model()
+    fully_shard(model.first, mesh=mesh_of(comm, comm.size))
+    refused(comm, "must be sharded over one mesh", fully_shard(model, mesh=mesh_of(comm, 0)))
+
+
+def test_a_model_sharded_after_compress(comm, seed):
+    for replicas in (0, comm.size):
+        model = Model()
+        fully_shard(model.first, mesh=mesh_of(comm, replicas))
+        compression = compress(model, "int8")
+        fully_shard(model, mesh=mesh_of(comm, replicas))
+        with pytest.raises(InvalidArgument, match="model of first has modules that were sharded after compress"):
+            model(factors(comm, seed, 0)).backward()
+        compression.close()
+
+
+def test_nonfinite_gradients(comm, seed):
+    """One element of one rank's gradient: all ranks refuse the unit's step, those of other shards as well."""
+    for replicas, scheme in ((0, "int8:memory=residual"), (comm.size if comm.size < 4 else 2, "topk:density=0.5")):
+        own, bad = factors(comm, seed, 0), factors(comm, seed, 1)
+        if comm.rank == comm.size - 1:
+            bad[-1][0, 0] = np.inf
+        for nonfinite in ("raise", "skip"):
+            model = sharded(comm, replicas)
+            compression = compress(model, scheme, nonfinite=nonfinite)
+            step_of(model, own)
+            before = compression.reducers["model"].memory_norm()
+            if nonfinite == "raise":
+                with pytest.raises(NonFiniteGradient, match="error memory is untouched"):
+                    step_of(model, bad)
+            else:
+                units = by_unit(model, step_of(model, bad))
+                assert not units["model"]["scale"][0].any()
+                assert any(one.any() for one, _ in units["first"].values())
+                assert compression.reducers["model"].stats.skipped
+            assert compression.reducers["model"].memory_norm() == before
+            compression.close()
+
+
+@pytest.mark.parametrize("scheme", ["int8:memory=residual", "onebit"])
+def test_a_scaler_leaves_out_a_step(comm, seed, replicas, scheme):
+    """One rank's gradients overflow: every rank's scaler finds it, parameters and error memory stay as they are."""
+    model = wide(comm, seed, replicas)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+    optimizer, compression = torch.optim.SGD(model.parameters(), lr=0.1), compress(model, scheme, grad_scaler=scaler)
+
+    def step(factor):
+        x = torch.full((4, 96), factor)
+        optimizer.zero_grad()
+        scaler.scale(model(x).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return [parameter.to_local().clone() for parameter in model.parameters()]
+
+    kept = step(1.0)
+    norms = [reducer.memory_norm() for reducer in compression.reducers.values()]
+    assert equal(step(1e19 if comm.rank == comm.size - 1 else 1.0), kept)
+    assert scaler.get_scale() == 2.0**19
+    skipped = [reducer.stats.skipped for reducer in compression.reducers.values()]
+    assert any(skipped)
+    for reducer, norm, left_out in zip(compression.reducers.values(), norms, skipped, strict=True):
+        assert reducer.memory_norm() == norm or not left_out
+    assert not equal(step(1.0), kept)
+    compression.close()
+
+
+def test_scales_do_not_change_what_schemes_see(comm, seed, replicas):
+    """Powers of two: the same bits as without a scaler."""
+    results = []
+    for init in (1.0, 2.0**15):
+        model, scaler = wide(comm, seed, replicas), torch.amp.GradScaler("cpu", init_scale=init, growth_interval=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        compression = compress(model, "int4:memory=residual", grad_scaler=scaler)
+        for step in range(3):
+            x = torch.randn(4, 96, generator=torch.Generator().manual_seed(seed + 100 * step + comm.rank))
+            optimizer.zero_grad()
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        results.append([parameter.to_local().clone() for parameter in model.parameters()])
+        compression.close()
+    assert equal(*results)
+
+
+def test_accumulated_gradients(comm, seed, replicas):
+    plain, model = sharded(comm, replicas), sharded(comm, replicas)
+    compression = compress(model, "dense")
+    for one in (plain, model):
+        one.set_requires_gradient_sync(False)
+        one(factors(comm, seed, 0)).backward()
+        one.set_requires_gradient_sync(True)
+        one(factors(comm, seed, 1)).backward()
+        one(factors(comm, seed, 2)).backward()
+    assert equal(*([parameter.grad.to_local() for parameter in one.parameters()] for one in (plain, model)))
+    model.set_requires_all_reduce(False)
+    with pytest.raises(InvalidArgument, match=r"set_requires_all_reduce\(False\) has no effect with compress"):
+        model(factors(comm, seed, 3)).backward()
+    compression.close()
+
+
+def test_a_divisor_of_ones_own(comm, seed, replicas):
+    plain, model = sharded(comm, replicas), sharded(comm, replicas)
+    compression, own = compress(model, "dense"), factors(comm, seed, 0)
+    for one in (plain, model):
+        for module in (one, one.first, one.second):
+            module.set_gradient_divide_factor(2.0 * comm.size)
+            module.set_force_sum_reduction_for_comms(True)
+    assert equal(step_of(plain, own), step_of(model, own))
+    compression.close()
+
+
+def test_unused_parameters(comm, seed, replicas):
+    some = factors(comm, seed, 0)
+    some[1] = None
+    for zeros in (False, True):
+        plain, model = sharded(comm, replicas), sharded(comm, replicas)
+        compression = compress(model, "dense")
+        for one in (plain, model):
+            one.set_reduce_scatter_unused_params(zeros)
+        if zeros:
+            assert equal(step_of(plain, some), step_of(model, some))
+        else:
+            with pytest.raises(InvalidArgument, match=r"of all 4 parameters of first, .*unused_params\(True\)"):
+                model(some).backward()
+        compression.close()
