@@ -19,7 +19,8 @@ score(mean)            the metric for the mean of its sums; default the mean its
 further                names of more metrics, whose sums follow the count that ``evaluate`` gives
 =====================  ==================================================================================
 
-With error reset and local SGD the ranks' models differ, by the scheme's design; each evaluates its own.
+With error reset and local SGD the ranks' models differ, by the scheme's design; each evaluates its own. With outer
+steps all evaluate the common model.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpicomp import Reducer, optim
-from mpicomp.checkpoint import common_result
+from mpicomp import optim
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import ops_for
 from mpicomp.optim import rates
 from mpicomp.trace import NullRecorder
 
+from .averaging import averaging
 from .batches import Batches
-from .checkpoints import Keeper, Snapshot, check_ranks
-from .loop_settings import LoopSettings, Point, Report
+from .checkpoints import Keeper, Snapshot
+from .loop_settings import OUTER_SETTINGS, LoopSettings, Point, Report
 from .settings import known
 
 Array = Any
@@ -123,7 +124,8 @@ def _descend(run: LoopRun, watch: Watcher, keeper: Keeper) -> None:
         if run.steps % every == 0 or run.steps == steps:
             better = run.evaluate()
             if better:
-                keeper.best(run.steps, run.task.parameters)
+                with run.averaging.model():
+                    keeper.best(run.steps, run.task.parameters)
             watch(report.series[-1], steps)
         over = run.steps == steps or report.early
         if not over and keeper.after_step(run):
@@ -147,7 +149,7 @@ class LoopRun:
         self.batches: Batches = getattr(task, "batches", Batches)(*dealt)
         self.total_steps = max(1, round(settings.epochs * self.batches.steps_per_epoch))
         self._count = len(self.batches.own)
-        self._reducer = Reducer(comm, settings.scheme, workers=self._count, algorithm=settings.algorithm, trace=trace)
+        self.averaging = averaging(comm, settings, task.parameters, self._count, trace)
         self._optimizer = optim.make(known(settings.optimizer), task.parameters)
         self._rate = _rate(settings, self.batches.steps_per_epoch)
         self._sam = optim.SAM(task.parameters, settings.sam) if settings.sam else None
@@ -157,6 +159,7 @@ class LoopRun:
         self.seconds = {"steps": 0.0, "evaluations": 0.0}
         self.report = Report(task.name, task.metric, settings, {**task.fixed, "ranks": comm.size})
         fixed = (*_FIXED, "epochs") if settings.schedule.startswith("cosine") else _FIXED
+        fixed = (*fixed, *OUTER_SETTINGS) if settings.outer is not None else (*fixed, "outer")
         self.fixed = {"app": task.name, **task.fixed, **{name: getattr(settings, name) for name in fixed}}
 
     def step(self) -> None:
@@ -165,12 +168,13 @@ class LoopRun:
         with self.trace.step(self.steps):
             with self.trace.region("compute"):
                 losses, gradients = self._gradients(self.batches.of(self.steps))
-            mean = self._reducer.reduce(gradients)
+            averaging = self.averaging
+            mean = averaging.mean(gradients)
             with self.trace.region("optimizer"):
                 self._optimizer.step(mean, self._rate(self.steps))
-        stats = self._reducer.stats
-        self._bits += stats.payload_bits * self._count
-        self._since += losses, stats.density * self._count, self._count
+            averaging.stepped(self.steps + 1 == self.total_steps)
+        self._bits += averaging.payload_bits * self._count
+        self._since += losses, averaging.density * self._count, self._count
         self.steps += 1
         self.seconds["steps"] += time.perf_counter() - start
 
@@ -189,14 +193,15 @@ class LoopRun:
             _, gradients = self.task.gradients(rows)
             self._sam.descend()
         if self.settings.clip:
-            _clip(gradients, self.settings.clip * known(self.settings.workers)**-0.5)
+            averaged = known(self.settings.workers) if self.settings.outer is None else 1
+            _clip(gradients, self.settings.clip * averaged**-0.5)
         return loss, gradients
 
     def evaluate(self) -> bool:
         """Measure here and now (collective); whether the metric is the best so far."""
         start = time.perf_counter()
-        with self.trace.region("evaluate"):
-            norm = self._reducer.memory_norm() ** 2
+        with self.trace.region("evaluate"), self.averaging.model():
+            norm = self.averaging.memory_norm() ** 2
             sums = self._over_ranks(np.array([self._bits, norm, *self._since, *self.task.evaluate()]))
         bits, norm, losses, density, gradients, loss, metric, count, *further = sums.tolist()
         workers, score = self.settings.workers, getattr(self.task, "score", float)
@@ -233,7 +238,7 @@ class LoopRun:
     def snapshot(self) -> Snapshot:
         """Everything that the next step depends on, and what is reported at the end."""
         training = {"model": self.task.parameters, "optimizer": self._optimizer.state_dict()}
-        shared, sums = common_result(self._reducer), np.array([self._bits, *self._since])
+        shared, sums = self.averaging.common, np.array([self._bits, *self._since])
         report = self.report
         progress = {
             "steps": self.steps, "sums": self._over_ranks(sums), "series": [list(point) for point in report.series],
@@ -241,14 +246,14 @@ class LoopRun:
         }  # fmt: skip
         carried = self.comm.gather_to_all(self.batches.carried.reshape(-1))[0].reshape(self.settings.workers, -1)
         common = {"progress": progress, "batches": {"carried": carried}, **(training if shared else {})}
-        return Snapshot(common, {"sums": {"sums": sums}, **({} if shared else training)}, {"reducer": self._reducer})
+        own = {"sums": {"sums": sums}, **({} if shared else training), **self.averaging.saved()}
+        return Snapshot(common, own, self.averaging.reducers)
 
     def restore(self, saved: Any) -> None:
         """Go on where a checkpoint was written (collective)."""
         saved.check_settings(**self.fixed)
-        shared, progress, report = common_result(self._reducer), saved.common["progress"], self.report
-        check_ranks(self.comm, saved, self._reducer)
-        saved.restore(self._reducer)
+        shared, progress, report = self.averaging.common, saved.common["progress"], self.report
+        self.averaging.restore(saved)
         saved.fill("model", self.task.parameters, own=not shared)
         self._optimizer.load_state_dict((saved.common if shared else saved.own)["optimizer"])
         # Over other ranks only the sum is known, and only the sum is ever looked at.

@@ -13,6 +13,9 @@ from mpicomp.schemes.options import resolve, written
 
 from .settings import at_least, check_workers
 
+OUTER = ("diloco",)  # optimizers of outer steps
+OUTER_SETTINGS = ("outer", "every", "fragments", "delay", "outer_lr", "outer_momentum", "merge")
+
 
 @dataclass(frozen=True)
 class LoopSettings:
@@ -33,6 +36,13 @@ class LoopSettings:
     clip: float = 0.0  # each worker's gradient is cut to a norm of clip * workers^(-1/2); 0 is off
     eval_every: int | None = None  # steps between evaluations; default one epoch
     patience: int | None = None  # stop after so many evaluations without a better metric
+    outer: str | None = None  # "diloco": steps by own gradients, and outer steps by the workers' mean difference
+    every: int = 30  # with outer steps, see mpicomp.optim.DiLoCo: this one and all below
+    fragments: int = 1
+    delay: int = 0
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.9
+    merge: float | None = None
 
     def check(self, ranks: int, rows: int) -> None:
         """Refuse what cannot be run on so many ranks and rows of data, with InvalidArgument."""
@@ -48,13 +58,17 @@ class LoopSettings:
         if workers * self.batch > rows:
             raise InvalidArgument(f"{workers} workers with {self.batch} rows each need {workers * self.batch} rows, "
                                   f"got {rows}: use fewer workers or a smaller batch")
+        if self.outer is not None and (self.outer not in OUTER or workers != ranks):
+            raise InvalidArgument(f"outer must be {' or '.join(OUTER)}, with one worker per rank, got {self.outer} and "
+                                  f"{workers} workers on {ranks} ranks")
         self._check_momentum()
 
     def resolved(self, workers: int, steps_per_epoch: int) -> LoopSettings:
         """The same with workers, optimizer and the density's warm-up written out."""
         scheme, optimizer = Scheme.parse(self.scheme), self.optimizer
         if self.compress_warmup:
-            scheme = scheme.replace(warmup=round(self.compress_warmup * steps_per_epoch))
+            period = 1 if self.outer is None else self.every
+            scheme = scheme.replace(warmup=round(self.compress_warmup * steps_per_epoch / period))
         if optimizer is None:
             optimizer = "sgd" if scheme.takes_momentum else "sgd:momentum=0.9"
         return replace(self, workers=workers, optimizer=optimizer, scheme=str(scheme))

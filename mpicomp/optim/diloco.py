@@ -15,7 +15,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 
@@ -25,16 +25,13 @@ from ..comm.nonblocking import Pending, Worker, done_at_once, finish_all, thread
 from ..comm.safety import survivors
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
-from ..ops import ops_for
 from ..reducer.reducer import Reducer
 from ..schemes.compatibility import NONFINITE
 from ..schemes.exchanges.pieces import UNUSED
 from ..schemes.options import Option, resolve
 from ..schemes.registry import Scheme
-from .optimizers import SGD, Arrays
-
-HostArrays = dict[str, np.ndarray]
-State = dict[str, object]
+from .fragments import Fragment, InMemory, Parameters, State, divided
+from .optimizers import Arrays
 
 OPTIONS = (
     Option("every", int, 30, "inner steps between two exchanges of a fragment", low=1),
@@ -46,69 +43,8 @@ OPTIONS = (
            open_low=True),
 )
 SAVED = ("every", "fragments", "delay")  # settings that a resumed run must share
-HALF = ("float16", "bfloat16")  # whose outer parameters are float32
 SEED_STEP = 1_000_003  # between the random numbers of two fragments
 DELAYED_MERGE = 0.5  # Streaming DiLoCo's: the inner steps beside the exchange count half
-
-
-class Parameters(Protocol):
-    """A worker's named parameters, wherever they are."""
-
-    names: list[str]
-
-    def read(self, name: str) -> np.ndarray:
-        """The values on the host, in the dtype of the outer steps; perhaps the parameter's own memory."""
-
-    def write(self, name: str, values: np.ndarray) -> None:
-        """Overwrite a parameter."""
-
-
-class InMemory:
-    """Parameters that are arrays of NumPy or CuPy."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        self._arrays, self.names = dict(arrays), list(arrays)
-
-    def read(self, name: str) -> np.ndarray:
-        array = self._arrays[name]
-        values: np.ndarray = ops_for(array).to_host(array)
-        return values.astype(np.float32) if values.dtype.name in HALF else values
-
-    def write(self, name: str, values: np.ndarray) -> None:
-        array = self._arrays[name]
-        array[...] = values if isinstance(array, np.ndarray) else ops_for(array).from_host(values)
-
-
-class Fragment:
-    """Some of the parameters, exchanged together.
-
-    Attributes
-    ----------
-    theta : dict of str to numpy.ndarray
-        The common parameters, after the last outer step.
-    delta : dict of str to numpy.ndarray
-        This worker's difference to them; the mean of all workers' after an exchange.
-    rounds : int
-        Outer steps done.
-    started : int
-        The inner step in which the exchange in flight began.
-    pending : Pending or None
-        The exchange in flight.
-    """
-
-    def __init__(self, names: list[str], phase: int, worker: Parameters, momentum: float) -> None:
-        self.phase, self.rounds, self.started = phase, 0, 0
-        self.theta = {name: np.array(worker.read(name)) for name in names}
-        self.delta = {name: np.empty_like(value) for name, value in self.theta.items()}
-        self.size = sum(value.size for value in self.theta.values())
-        self.optimizer = SGD(self.theta, momentum=momentum, nesterov="yes")
-        self.pending: Pending | None = None
-        self.skipped = False
-        self.before: State | None = None  # of the reducer, before an exchange that ranks may not survive
-
-    def is_due(self, step: int, every: int) -> bool:
-        """True if the exchange begins after inner step ``step``, counted from 1."""
-        return self.pending is None and step >= self.phase and (step - self.phase) % every == 0
 
 
 class DiLoCo:
@@ -309,22 +245,23 @@ class DiLoCo:
         self._lane.fail_together(error)
         fragment.before = reducer.state_dict() if self._may_lose_ranks else None
         reducer.reduce(fragment.delta, out=fragment.delta)
-        fragment.skipped, fragment.before = reducer.stats.skipped, None
+        stats, fragment.before = reducer.stats, None
+        fragment.outcome = {"skipped": stats.skipped, "payload_bits": stats.payload_bits, "density": stats.density}
 
     def _end(self, number: int, merge: float) -> None:
         """Wait for the mean; do the outer step, and move the worker towards its result."""
-        fragment, stats = self._fragments[number], None
+        fragment = self._fragments[number]
         pending, fragment.pending = cast("Pending", fragment.pending), None
         pending.Wait()
-        self.skipped = fragment.skipped
-        if not fragment.skipped:
+        self.skipped = bool(fragment.outcome["skipped"])
+        if not self.skipped:
             fragment.optimizer.step(fragment.delta, self.settings["outer_lr"])
-        stats = self._reducers[number].stats
-        self.payload_bits += stats.payload_bits
-        self.density += stats.density * fragment.size / max(1, sum(one.size for one in self._fragments))
+        self.payload_bits += fragment.outcome["payload_bits"]
+        share = fragment.size / max(1, sum(one.size for one in self._fragments))
+        self.density += fragment.outcome["density"] * share
         fragment.rounds += 1
         for name, theta in fragment.theta.items():
-            if merge == 1 or fragment.skipped:
+            if merge == 1 or self.skipped:
                 self._own.write(name, theta)
             else:
                 own = self._own.read(name)
@@ -348,9 +285,8 @@ class DiLoCo:
         state["steps"] = self.steps
         for number, (fragment, reducer) in enumerate(zip(self._fragments, self._reducers, strict=True)):
             flying = fragment.pending is not None
-            state |= {f"fragment {number}/{name}": value for name, value in (
-                ("rounds", fragment.rounds), ("started", fragment.started), ("in flight", flying),
-                ("skipped", fragment.skipped))}
+            own = {"rounds": fragment.rounds, "started": fragment.started, "in flight": flying, **fragment.outcome}
+            state |= {f"fragment {number}/{name}": value for name, value in own.items()}
             state |= {f"theta/{name}": value.copy() for name, value in fragment.theta.items()}
             state |= {name: value for name, value in fragment.optimizer.state_dict().items() if "/" in name}
             if flying:
@@ -376,7 +312,7 @@ class DiLoCo:
         for number, fragment in enumerate(self._fragments):
             own = _under(f"fragment {number}/", state)
             fragment.rounds, fragment.started = cast("int", own["rounds"]), cast("int", own["started"])
-            fragment.skipped = bool(own["skipped"])
+            fragment.outcome = {name: cast("float", own[name]) for name in fragment.outcome}
             fragment.pending = done_at_once(lambda: None) if own["in flight"] else None
             velocity = fragment.optimizer.slots[0]
             fragment.optimizer.load_state_dict({"name": fragment.optimizer.name, "steps": fragment.rounds, **{
@@ -465,30 +401,6 @@ class DiLoCo:
         if self._lane is not self.comm:
             self._lane.Free()
         self.comm.Free()
-
-
-def divided(sizes: Mapping[str, int], fragments: int) -> list[list[str]]:
-    """Names of arrays in ``fragments`` groups of neighbours, of about equal size.
-
-    Raises
-    ------
-    InvalidArgument
-        There are fewer arrays than fragments.
-
-    >>> divided({"a": 3, "b": 3, "c": 1, "d": 5}, 2)
-    [['a', 'b'], ['c', 'd']]
-    """
-    if not sizes or fragments > len(sizes):
-        raise InvalidArgument(f"fragments must be at most the number of parameters, {len(sizes)}, got {fragments}")
-    groups: list[list[str]] = [[]]
-    total, done = sum(sizes.values()), 0
-    for place, (name, size) in enumerate(sizes.items()):
-        missing, full = fragments - len(groups), done + size / 2 > total * len(groups) / fragments
-        if groups[-1] and missing and (full or len(sizes) - place == missing):
-            groups.append([])
-        groups[-1].append(name)
-        done += size
-    return groups
 
 
 def _under(prefix: str, state: Mapping[str, object]) -> dict[str, object]:

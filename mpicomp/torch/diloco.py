@@ -12,7 +12,7 @@ from ..comm.job import Intracomm
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..optim import diloco
-from ..optim.diloco import State
+from ..optim.fragments import State
 from ..schemes.registry import Scheme
 from .broadcast import broadcast_parameters, check_alike, describe
 from .flat import COMPUTE, Named

@@ -115,6 +115,22 @@ def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer
                         "compression; 0 is off."),
         ),
         section(
+            "Outer steps",
+            option("--outer", type=click.Choice(["diloco"]),
+                   help="Let each rank step by its own gradients, and average how far the ranks went every --every "
+                        "steps by the scheme.  [default: average the gradients in every step]"),
+            option("--every", type=int, default=30, metavar="STEPS", help="Steps between two exchanges of a fragment."),
+            option("--fragments", type=int, default=1, metavar="N",
+                   help="Parts of the model that are exchanged in turn."),
+            option("--delay", type=int, default=0, metavar="STEPS", help="Steps done beside an exchange."),
+            option("--outer-lr", type=float, default=0.7, metavar="RATE", help="Learning rate of the outer steps."),
+            option("--outer-momentum", type=float, default=0.9, metavar="MU",
+                   help="Nesterov's momentum of the outer steps."),
+            option("--merge", type=float, metavar="A",
+                   help="How far a rank goes towards the common model after an outer step; 1 takes it.  [default: 1; "
+                        "0.5 with --delay]"),
+        ),
+        section(
             "Evaluation",
             option("--eval-every", type=int, metavar="STEPS", help="Steps between evaluations.  [default: one epoch]"),
             option("--patience", type=int, metavar="N", help="Stop after N evaluations without a better metric."),

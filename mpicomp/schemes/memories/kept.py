@@ -31,8 +31,8 @@ class Kept:
         return self._arrays
 
     def get(self, name: str) -> Array | None:
-        """A vector, or None before the first step."""
-        return self._arrays.get(name)
+        """A vector, on the host if it was loaded and not used yet; None before the first step."""
+        return self._arrays.get(name, self._loaded.get(name))
 
     def put(self, name: str, array: Array) -> None:
         """Keep another array under a name."""

@@ -36,6 +36,13 @@ def train_mlp(comm, keeper=None, scheme="topk:density=0.05"):
     return loop.train(comm, task, settings, keeper=keeper)
 
 
+def train_outer(comm, keeper=None, scheme="topk:density=0.3", **changes):
+    task = MLP(images.share(comm, "synthetic:train=120,test=40"), 0, comm.rank, comm.size, hidden=(9,))
+    changes = {"outer": "diloco", "every": 4, "fragments": 2, "delay": 2, "outer_momentum": 0.5, **changes}
+    settings = LoopSettings(scheme, batch=3, epochs=2, lr=0.01, optimizer="adam", eval_every=3, **changes)
+    return loop.train(comm, task, settings, keeper=keeper)
+
+
 def plain(result):
     return {**result.to_dict(), "seconds": None}
 
@@ -43,7 +50,7 @@ def plain(result):
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="nothing here is new on more than 3 ranks")
 
 LONG = pytest.mark.long("three trainings each")
-CASES = [(train_logreg, "topk:k=3"), *(pytest.param(*case, marks=LONG) for case in (
+CASES = [(train_logreg, "topk:k=3"), (train_outer, "topk:density=0.3"), *(pytest.param(*case, marks=LONG) for case in (
     (train_logreg, "error-reset:density=0.2,period=3"), (train_mlp, "topk:density=0.05"),
     (train_mlp, "dgc:density=0.1"), (train_mlp, "powersgd:rank=2")))]  # fmt: skip
 
@@ -71,6 +78,24 @@ def test_a_resumed_run_must_be_the_same_app_and_data(comm, folder):
     other = data.share(comm, "synthetic:n=103,d=21,seed=8")
     with pytest.raises(InvalidArgument, match=r"saved with data=.*crc32"):
         logreg.train(comm, other, Settings("topk:k=3", epochs=2, shift=1e-3), keeper=Keeper(comm, folder, resume=True))
+
+
+def test_outer_steps_are_one_worker_per_rank_and_resume_with_the_same_settings(comm, folder):
+    with pytest.raises(InvalidArgument, match=f"one worker per rank, got diloco and {comm.size + 1} workers"):
+        train_outer(comm, workers=comm.size + 1)
+    with pytest.raises(InvalidArgument, match="outer must be diloco"):
+        train_outer(comm, outer="adam")
+    with pytest.raises(InvalidArgument, match="fragments must be at most the number of parameters, 4, got 5"):
+        train_outer(comm, fragments=5)
+    train_outer(comm, Keeper(comm, folder, asked=Asked(comm, 5)))
+    for changes, text in (({"every": 5}, "every=4, got 5"), ({"outer": None}, "outer=diloco, got None")):
+        with pytest.raises(InvalidArgument, match=text):
+            train_outer(comm, Keeper(comm, folder, resume=True), **changes)
+    if comm.size > 1:
+        alone = mpicomp.Comm(MPI.COMM_SELF)
+        with pytest.raises(InvalidArgument, match=f"with workers={comm.size}|on {comm.size} ranks"):
+            train_outer(alone, Keeper(alone, folder, resume=True), workers=1)
+    comm.Barrier()
 
 
 def test_on_fewer_ranks_the_workers_go_with_their_memories(comm, folder):

@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient  # noqa: E402
 from mpicomp.optim import DiLoCo as ArrayDiLoCo  # noqa: E402
-from mpicomp.optim.diloco import divided  # noqa: E402
+from mpicomp.optim.fragments import divided  # noqa: E402
 from mpicomp.torch import DiLoCo, DistributedOptimizer  # noqa: E402
 
 torch.set_num_threads(1)
