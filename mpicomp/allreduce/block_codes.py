@@ -22,7 +22,7 @@ from ..ops.protocol import Ops
 from ..types import Array
 from .interfaces import Scratch
 from .segments import segments
-from .two_hops import Pieces, StreamLink, TwoHops, block_partition
+from .two_hops import StreamLink, TwoHops, all_reduce_pieces
 
 SEGMENT_BYTES = 256 << 10  # of a stream
 BUFFERED_BYTES = 512 << 10  # of the streams of all pieces' segments
@@ -35,13 +35,11 @@ def allreduce(
     if link.size == 1 or work.size == 0:
         return
     assert op == "sum", "checked in Comm.Allreduce"
-    counts, begins = block_partition(work.size, link.size, BLOCK)
-    own = work if source is None else source
-    pieces = Pieces(counts, [range(link.size)] * link.size, own, begins, work, begins, True)
+    pieces = all_reduce_pieces(link, work if source is None else source, work, BLOCK, by_nodes=False)
     dtype = np.dtype(np.float32) if kind else work.dtype
     codes = BlockCodes(ops, format, dtype, kind, factor, scratch)
     usual = min(SEGMENT_BYTES, BUFFERED_BYTES // link.size), 0
-    nbytes, _ = segments(link, work, codes.capacity(counts[0]), usual)
+    nbytes, _ = segments(link, work, codes.capacity(pieces.counts[0]), usual)
     TwoHops(link, pieces, codes, scratch, nbytes // codes.capacity(BLOCK) * BLOCK).run()
 
 

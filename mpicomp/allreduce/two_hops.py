@@ -42,6 +42,10 @@ class StreamLink(Link, Protocol):
 
     threads: int  # that every rank has
 
+    @property
+    def ranks_by_node(self) -> list[list[int]]:
+        """Ascending ranks of every node; the first use is collective."""
+
     def uncount(self, nbytes: int) -> None:
         """Subtract bytes of receive buffers that messages did not fill."""
 
@@ -116,11 +120,19 @@ def owned_by_places(n: int, nodes: Sequence[Sequence[int]], block: int) -> tuple
     return counts, begins
 
 
-class TwoHops:
-    """One exchange, in segments of at most ``most`` elements; by default so many that they fit the caches.
+def all_reduce_pieces(link: StreamLink, source: Array, target: Array, block: int, by_nodes: bool = True) -> Pieces:
+    """Return the pieces of an all-reduce; ``by_nodes`` such that one stream per node travels between nodes."""
+    nodes, everyone = alone(link.size), range(link.size)
+    if by_nodes and not link.one_node and link.ranks_per_node > 1:
+        nodes = link.ranks_by_node
+    counts, begins = owned_by_places(target.size, nodes, block)
+    return Pieces(counts, [everyone] * link.size, source, begins, target, begins, True, nodes)
 
-    A message is a stream behind its length; ``waiting`` has receives by use, segment and ranks, ``sent`` sends by
-    segment.
+
+class Streams:
+    """Streams of one exchange in segments of at most ``most`` elements; by default so many that they fit the caches.
+
+    A message is a stream behind its length.
     """
 
     def __init__(self, link: StreamLink, pieces: Pieces, codes: Codes, scratch: Scratch, most: int | None = None):
@@ -129,8 +141,57 @@ class TwoHops:
             times = min(2 * link.threads, LONGEST) if link.threads > 1 else 1
             most = times * min(SEGMENT_BYTES, BUFFERED_BYTES // link.size) // pieces.target.itemsize
         self.length = segment_length(max(pieces.counts), most, codes.block)
+        self.segments = chunk_count(max(pieces.counts), self.length)
         self.room = HEAD * chunk_count(HEAD + codes.capacity(self.length), HEAD)  # heads stay aligned
         self.scratch, self.sizes = scratch, Sizes()
+
+    def run(self) -> Sizes:
+        """Run the exchange (collective)."""
+        raise NotImplementedError
+
+    def _size(self, owner: int, index: int) -> int:
+        """Return the elements of a segment of an owner's piece."""
+        return max(0, min(self.length, self.pieces.counts[owner] - index * self.length))
+
+    def _encoded(self, owner: int, index: int, buffer: Array) -> Array:
+        """Encode this rank's values of a segment into ``buffer``; return its message."""
+        pieces, n = self.pieces, self._size(owner, index)
+        assert pieces.source is not None, "a rank that contributes has a source"
+        begin = pieces.source_at[owner] + index * self.length
+        values = pieces.source[begin : begin + n]
+        nbytes = self.codes.encode(values, buffer[HEAD:])
+        self._count(values.nbytes, nbytes)
+        return with_head(buffer, nbytes)
+
+    def _sum(self, messages: list[Array], owner: int, index: int, buffer: Array) -> Array:
+        """Add the streams of messages into ``buffer``; return its message."""
+        streams = [message[HEAD:] for message in messages]
+        if len(streams) == 1:
+            nbytes = streams[0].size
+            buffer[HEAD : HEAD + nbytes] = streams[0]
+        else:
+            nbytes = self.codes.sum(streams, self._size(owner, index), buffer[HEAD:])
+        return with_head(buffer, nbytes)
+
+    def _decode(self, message: Array, owner: int, index: int) -> None:
+        n, begin = self._size(owner, index), self.pieces.target_at[owner] + index * self.length
+        out = self.pieces.target[begin : begin + n]
+        self.codes.decode(message[HEAD:], out)
+        self._count(out.nbytes, message.size - HEAD)
+
+    def _count(self, values: int, stream: int) -> None:
+        self.sizes.values += values
+        self.sizes.streams += stream
+
+
+class TwoHops(Streams):
+    """One exchange by two hops.
+
+    ``waiting`` has receives by use, segment and ranks, ``sent`` sends by segment.
+    """
+
+    def __init__(self, link: StreamLink, pieces: Pieces, codes: Codes, scratch: Scratch, most: int | None = None):
+        super().__init__(link, pieces, codes, scratch, most)
         self.waiting: dict[tuple[str | int, ...], object] = {}
         self.sent: dict[int, list[object]] = {}
         self.unadded: set[int] = set()  # segments whose streams travel one by one
@@ -149,10 +210,9 @@ class TwoHops:
         self.owners = [rank for rank in ring if pieces.counts[rank]]
 
     def run(self) -> Sizes:
-        segments = chunk_count(max(self.pieces.counts), self.length)
-        for step in range(segments + len(self.stages) - 1 if segments else 0):
+        for step in range(self.segments + len(self.stages) - 1 if self.segments else 0):
             for lag, stage in enumerate(self.stages):
-                if 0 <= step - lag < segments:
+                if 0 <= step - lag < self.segments:
                     stage(step - lag)
         return self.sizes
 
@@ -255,10 +315,6 @@ class TwoHops:
 
     # -- messages
 
-    def _size(self, owner: int, index: int) -> int:
-        """Return the elements of a segment of an owner's piece."""
-        return max(0, min(self.length, self.pieces.counts[owner] - index * self.length))
-
     def _sends(self, rank: int, owner: int, index: int) -> bool:
         """Return True if a rank takes part in the first hop to an owner."""
         if self.on_nodes:
@@ -271,34 +327,7 @@ class TwoHops:
 
     def _encode(self, owner: int, index: int) -> Array:
         """Encode this rank's values of a segment."""
-        pieces, n = self.pieces, self._size(owner, index)
-        assert pieces.source is not None, "a rank that contributes has a source"
-        begin = pieces.source_at[owner] + index * self.length
-        values, buffer = pieces.source[begin : begin + n], self._buffer("out", index, owner)
-        nbytes = self.codes.encode(values, buffer[HEAD:])
-        self._count(values.nbytes, nbytes)
-        return with_head(buffer, nbytes)
-
-    def _sum(self, messages: list[Array], owner: int, index: int, buffer: Array) -> Array:
-        """Add the streams of messages into ``buffer``; return its message."""
-        streams = [message[HEAD:] for message in messages]
-        if len(streams) == 1:
-            nbytes = streams[0].size
-            buffer[HEAD : HEAD + nbytes] = streams[0]
-        else:
-            nbytes = self.codes.sum(streams, self._size(owner, index), buffer[HEAD:])
-        return with_head(buffer, nbytes)
-
-    def _decode(self, message: Array, owner: int, index: int) -> None:
-        n, begin = self._size(owner, index), self.pieces.target_at[owner] + index * self.length
-        out = self.pieces.target[begin : begin + n]
-        self.codes.decode(message[HEAD:], out)
-        self._count(out.nbytes, message.size - HEAD)
-
-
-    def _count(self, values: int, stream: int) -> None:
-        self.sizes.values += values
-        self.sizes.streams += stream
+        return self._encoded(owner, index, self._buffer("out", index, owner))
 
     def _total(self, owner: int, index: int) -> Array:
         """Return the message of the second hop."""

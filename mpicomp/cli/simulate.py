@@ -39,7 +39,8 @@ COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
     option("-s", "--scheme", multiple=True, metavar="SCHEME,...", type=CommaList(scheme_names),
            help="Schemes, such as scalecom:chunk=112."),
     option("--ratio", "ratios", metavar="R,...", default="",
-           help="Compression ratios of all-reduces with an error bound, such as bounded_stats.ratio reports."),
+           help="Compression ratios of all-reduces with an error bound, such as bounded_stats.ratio reports; ring:R "
+                "for the ring instead of two hops."),
     option("--adds-by", default="auto", metavar="NAME", help="All-reduce by which schemes add dense values."),
 )  # fmt: skip
 @inputs.model_options
@@ -79,7 +80,7 @@ def simulate(
     as good as the description of the machine. See docs/simulate.md.
     """
     allreduce.check_name(adds_by)
-    names = [*_names(algorithm, scheme), *_two_hops(ratios)]
+    names = [*_names(algorithm, scheme), *_bounded(ratios)]
     sizes, model, machine = inputs.rank_numbers(ranks), inputs.model(model_name), inputs.machine(machine_file)
     machine = replace(machine, jitter=_jitter(jitter, seed) if jitter else machine.jitter)
     compute = inputs.compute_time(model, compute_time, tflops, batch)
@@ -121,11 +122,8 @@ def _names(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:
     return [*names, *(str(simulated(text)) for text in plan.split_schemes(schemes))]
 
 
-def _two_hops(ratios: str) -> list[str]:
-    names = [bounded.PREFIX + word.strip() for word in ratios.split(",")] if ratios else []
-    for name in names:
-        bounded.ratio_in(name)
-    return names
+def _bounded(ratios: str) -> list[str]:
+    return [bounded.name_of(word.strip()) for word in ratios.split(",")] if ratios else []
 
 
 def _jitter(text: str, seed: int) -> Jitter:

@@ -8,12 +8,12 @@ from itertools import accumulate
 import numpy as np
 from mpi4py import MPI
 
-from ..allreduce.two_hops import Pieces, alone, block_partition, owned_by_places
+from ..allreduce.two_hops import Pieces, all_reduce_pieces, alone, block_partition
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.error_bound import BLOCK, MOST_TERMS
 from ..types import Array
 from .allreduce_call import AVG
-from .bounded_call import Bound, Call, apart, check_same, given_counts, real_vector, reduction_name
+from .bounded_call import RING, Bound, Call, apart, check_same, given_counts, real_vector, reduction_name
 from .bounded_exchange import BoundedStats, Exchange
 from .buffers import Buffer, Vector, check_pair
 from .collectives import Verbs
@@ -47,11 +47,8 @@ class BoundedCollectives(Verbs, Inherited):
                 engine.reduction.run(source, target, "sum", chosen, 1 / size if name == AVG else 1.0)
 
             def pieces(source: Array | None, target: Array) -> Pieces:
-                own, nodes = target if source is None else source, alone(size)
-                if not engine.link.one_node and engine.link.ranks_per_node > 1:
-                    nodes = engine.link.ranks_by_node
-                counts, begins = owned_by_places(target.size, nodes, BLOCK)
-                return Pieces(counts, [range(size)] * size, own, begins, target, begins, True, nodes)
+                own = target if source is None else source
+                return all_reduce_pieces(engine.link, own, target, BLOCK, by_nodes=given.algorithm != RING)
 
             name = reduction_name(op)
             return Call("Allreduce", name, target.array.size, source, target, str(given), pieces, exact)
@@ -185,7 +182,7 @@ def agreed(engine: Engine, verb: str, prepare: Callable[[Engine], Call], given: 
     call: Call | None = None
     error: Exception | None = None
     try:
-        given.check()
+        given.check(verb)
         if engine.link.size > MOST_TERMS:
             raise InvalidArgument(f"an error bound needs at most {MOST_TERMS} ranks, got {engine.link.size}")
         call = prepare(engine)
@@ -219,6 +216,8 @@ def scattered(comm: MPI.Intracomm, link: MpiLink, verb: str, sendbuf: Buffer, re
 
     def pieces(source: Array | None, target: Array) -> Pieces:
         everyone = [range(link.size)] * link.size
+        if given.algorithm == RING:  # which encodes values late, when elements of the result may be there
+            source = apart(source, target)
         return Pieces(counts, everyone, source, begins, target, [0] * link.size, False)
 
     def exact(source: Array | None, target: Array) -> None:

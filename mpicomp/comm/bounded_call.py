@@ -10,14 +10,17 @@ from numbers import Real
 import numpy as np
 from mpi4py import MPI
 
-from ..allreduce.two_hops import Pieces
+from ..allreduce.ring_of_streams import Ring
+from ..allreduce.two_hops import Pieces, TwoHops
 from ..errors import BufferRefused, InvalidArgument
 from ..types import Array
 from .allreduce_call import AVG, place
 from .buffers import Buffer, Vector, array_in, vector
 from .transport import numpy_dtype, op_name, raw_bytes
 
-TWO_HOPS = "two_hops"
+TWO_HOPS, RING = "two_hops", "ring"
+SCHEDULES = {TWO_HOPS: TwoHops, RING: Ring}  # of streams, by ``algorithm``
+ON_RING = ("Allreduce", "Reduce_scatter", "Reduce_scatter_block")
 
 
 @dataclass
@@ -47,17 +50,18 @@ class Bound:
     relative: object
     algorithm: str
 
-    def check(self) -> None:
-        """Refuse values that have no meaning."""
+    def check(self, verb: str) -> None:
+        """Refuse values that have no meaning for ``verb``."""
         if self.bound is None:
             raise InvalidArgument("op=AVG and relative=True need an error bound: pass bound=, or use MPI.SUM")
         if not isinstance(self.bound, Real) or isinstance(self.bound, bool) or not 0 < float(self.bound) < inf:
             raise InvalidArgument(f"bound must be a positive finite number, got {self.bound!r}")
         if not isinstance(self.relative, (bool, np.bool_)):
             raise InvalidArgument(f"relative must be True or False, got {self.relative!r}")
-        if self.algorithm not in ("auto", TWO_HOPS):
-            raise InvalidArgument(f"algorithm={self.algorithm!r} has no error bound: choose auto or {TWO_HOPS}, or "
-                                  "leave out bound")
+        known = ["auto", TWO_HOPS, *([RING] if verb in ON_RING else [])]
+        if self.algorithm not in known:
+            raise InvalidArgument(f"algorithm={self.algorithm!r} has no error bound in {verb}: choose "
+                                  f"{' or '.join(known)}, or leave out bound")
 
     def __str__(self) -> str:
         return f"bound={self.bound!r}, relative={self.relative}, algorithm={self.algorithm}"

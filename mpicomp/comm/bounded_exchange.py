@@ -8,13 +8,13 @@ from math import inf, isfinite
 import numpy as np
 
 from .._util.partition import chunk_count
-from ..allreduce.two_hops import Sizes, TwoHops
+from ..allreduce.two_hops import Sizes
 from ..ops import Ops, ops_for
 from ..ops.device import ready
 from ..ops.error_bound import BLOCK, ESCAPED, bounded_capacity
 from ..types import Array
 from .allreduce_call import AVG
-from .bounded_call import TWO_HOPS, Bound, Call
+from .bounded_call import SCHEDULES, TWO_HOPS, Bound, Call
 from .engine import Engine
 from .transport import MpiLink
 
@@ -31,9 +31,9 @@ class BoundedStats:
     Attributes
     ----------
     algorithm : str
-        ``two_hops`` if error-bounded codes were exchanged, ``exact`` if the ordinary collective ran.
+        ``two_hops`` or ``ring`` if error-bounded codes were exchanged, ``exact`` if the ordinary collective ran.
     reason : str
-        Reason for ``exact``; empty for ``two_hops``.
+        Reason for ``exact``; else empty.
     bound : float
         Absolute bound e per contribution; 0 if nothing was rounded to the grid.
     largest_error : float
@@ -63,7 +63,8 @@ class Exchange:
 
     def __init__(self, engine: Engine, call: Call, given: Bound) -> None:
         self.engine, self.link, self.call, self.given = engine, engine.link, call, given
-        self.forced = given.algorithm == TWO_HOPS or engine.link.reproducible  # then bits depend on the data alone
+        self.algorithm = TWO_HOPS if given.algorithm == "auto" else given.algorithm
+        self.forced = given.algorithm != "auto" or engine.link.reproducible  # then bits depend on the data alone
 
     def run(self) -> BoundedStats:
         call = self.call
@@ -85,10 +86,10 @@ class Exchange:
             if ratio < needed:
                 return self._exact(f"the data compress too little: {ratio:.2f} times, {needed:.2f} times would pay")
         codes = BoundedCodes(ops_for(target), target.dtype, bound, terms, self.link.size if call.op == AVG else 1)
-        sizes = self._two_hops(source, target, codes)
+        sizes = self._exchange_codes(source, target, codes)
         self._return(target)
         ratio = sizes.values / max(1, sizes.streams)
-        return BoundedStats(TWO_HOPS, "", bound, bound * (terms if call.op == "sum" else 1), ratio, codes.escaped)
+        return BoundedStats(self.algorithm, "", bound, bound * (terms if call.op == "sum" else 1), ratio, codes.escaped)
 
     def _reason_before(self) -> str:
         """Return the reason for the exact collective if it does not depend on values; empty if there is none."""
@@ -148,9 +149,9 @@ class Exchange:
             self._return(target)
         return BoundedStats(EXACT, reason)
 
-    def _two_hops(self, source: Array | None, target: Array, codes: BoundedCodes) -> Sizes:
+    def _exchange_codes(self, source: Array | None, target: Array, codes: BoundedCodes) -> Sizes:
         scratch = self.engine.reduction.scratch_for(codes.ops, np.uint8)
-        exchange = TwoHops(self.link, self.call.pieces(source, target), codes, scratch)
+        exchange = SCHEDULES[self.algorithm](self.link, self.call.pieces(source, target), codes, scratch)
         with self.link.break_on_error:
             return exchange.run()
 

@@ -147,8 +147,9 @@ class Comm(BoundedCollectives):
             ``bound`` or a lossy algorithm, ``MPI.SUM`` or `mpicomp.AVG`.
         algorithm : str
             ``auto`` or a name of `mpicomp.allreduce.names`; for arrays in CUDA memory also ``nccl``. With a ``bound``,
-            ``auto``, which takes the exact all-reduce if codes would not be faster, or ``two_hops``. ``int8``, ``int4``
-            and ``fp8`` are lossy: between nodes they send 8 or 4 bits per element (docs/allreduce.md has the error).
+            ``auto``, which takes the exact all-reduce if codes would not be faster, ``two_hops`` or ``ring``.
+            ``int8``, ``int4`` and ``fp8`` are lossy: between nodes they send 8 or 4 bits per element (error:
+            docs/allreduce.md).
         bound : float, optional
             Largest error e of every rank's contribution: on p ranks, an element of the sum differs from the exact one
             by at most p e, an element of the mean by at most e, plus one rounding to the buffer's type. For float32

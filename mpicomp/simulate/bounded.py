@@ -1,4 +1,4 @@
-"""All-reduce with an error bound on arrays without elements: the real two hops, on streams of one compression ratio."""
+"""All-reduce with an error bound on arrays without elements: real schedules, streams of one compression ratio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from math import ceil, isfinite
 import numpy as np
 import numpy.typing as npt
 
-from ..allreduce.two_hops import HEAD, Pieces, TwoHops, alone, owned_by_places
+from ..allreduce.ring_of_streams import Ring
+from ..allreduce.two_hops import HEAD, Streams, TwoHops, all_reduce_pieces
 from ..errors import InvalidArgument
 from ..ops.error_bound import BLOCK, bounded_capacity
 from ..types import Array
@@ -16,21 +17,36 @@ from .ghost import Ghost, as_array
 from .ghost_ops import GhostOps
 from .link import RecordingLink
 
-PREFIX = "two_hops:ratio="
+SCHEDULES: dict[str, type[Streams]] = {"two_hops:ratio=": TwoHops, "ring:ratio=": Ring}  # by the prefix of a name
 ASSUMED = ("codes of sums are taken to be as short as those of the ranks, and no block escapes; auto would run the "
            "exact all-reduce if it were faster")
 
 
-def ratio_in(what: str) -> float:
-    """Return the compression ratio in a name such as ``two_hops:ratio=6``."""
+def is_name(what: str) -> bool:
+    """Return True for a name such as ``two_hops:ratio=6``."""
+    return what.startswith(tuple(SCHEDULES))
+
+
+def name_of(given: str) -> str:
+    """Return the name of a word of ``--ratio``: a ratio, or ``ring:`` and a ratio."""
+    prefix = "ring:ratio=" if given.startswith("ring:") else "two_hops:ratio="
+    name = prefix + given.removeprefix("ring:")
+    parts_of(name)
+    return name
+
+
+def parts_of(what: str) -> tuple[type[Streams], float]:
+    """Return schedule and compression ratio of a name."""
+    prefix = next(prefix for prefix in SCHEDULES if what.startswith(prefix))
+    given = what.removeprefix(prefix)
     try:
-        ratio = float(what.removeprefix(PREFIX))
+        ratio = float(given)
     except ValueError:
         ratio = 0.0
     if not (isfinite(ratio) and ratio >= 1):
         raise InvalidArgument(f"the compression ratio of an all-reduce with an error bound must be a number from 1, "
-                              f"got {what.removeprefix(PREFIX)!r}")
-    return ratio
+                              f"got {given!r}")
+    return SCHEDULES[prefix], ratio
 
 
 class GhostCodes:
@@ -62,22 +78,19 @@ class GhostCodes:
         return ceil(n * self.dtype.itemsize / self.ratio)
 
 
-def play(link: RecordingLink, ops: GhostOps, n: int, dtype: np.dtype, ratio: float) -> None:
-    """Run the all-reduce of ``n`` elements as the rank of ``link``."""
-    size, per_node = link.size, link.ranks_per_node
-    nodes = alone(size)
-    if not link.one_node and per_node > 1:
-        nodes = [list(range(first, min(size, first + per_node))) for first in range(0, size, per_node)]
-    counts, begins = owned_by_places(n, nodes, BLOCK)
+def play(link: RecordingLink, ops: GhostOps, n: int, dtype: np.dtype, what: str) -> None:
+    """Run the all-reduce of ``n`` elements called ``what`` as the rank of ``link``."""
+    schedule, ratio = parts_of(what)
     vector = as_array(Ghost(ops, n, dtype))
-    pieces = Pieces(counts, [range(size)] * size, vector, begins, vector, begins, True, nodes)
+    pieces = all_reduce_pieces(link, vector, vector, BLOCK, by_nodes=schedule is TwoHops)
     buffers: dict[str, Ghost] = {}
 
     def scratch(n: int, dtype: npt.DTypeLike = np.uint8, slot: str = "") -> Array:
         if slot not in buffers:  # with the length of a stream, which a received message brings
-            head = np.array([n / ratio], np.int64).view(np.uint8)
+            nbytes = n // bounded_capacity(BLOCK, vector.dtype) * BLOCK * vector.dtype.itemsize
+            head = np.array([nbytes / ratio], np.int64).view(np.uint8)
             buffers[slot] = Ghost(ops, n, dtype, head)
         return as_array(buffers[slot])
 
     assert np.dtype(np.int64).itemsize == HEAD, "a head is what scratch gives"
-    TwoHops(link, pieces, GhostCodes(ops.work, dtype, ratio), scratch).run()
+    schedule(link, pieces, GhostCodes(ops.work, dtype, ratio), scratch).run()

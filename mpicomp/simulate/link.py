@@ -98,6 +98,11 @@ class RecordingLink:
         return RecordingLink(self.tape, self.place, self.ops, lambda node: node * per_node + local,
                              self.place.nodes, self.rank // per_node, beside=self.owners)
 
+    @property
+    def ranks_by_node(self) -> list[list[int]]:
+        per_node = self.ranks_per_node
+        return [list(range(first, min(self.size, first + per_node))) for first in range(0, self.size, per_node)]
+
     def isend(self, array: Array, dest: int) -> Request | None:
         return (True, self.tape.send(self._peers(dest), array.nbytes), 0) if array.size else None
 

@@ -99,11 +99,11 @@ class Linked:
         self.number[waits] = order[places]
 
 def program_of(what: str, model: Model, place: Place, algorithm: str = "auto", say: Say = silent) -> Program:
-    """The program of an algorithm, of ``two_hops:ratio=R``, or of a scheme that adds by ``algorithm``."""
+    """The program of an algorithm, of ``ring:ratio=R`` and the like, or of a scheme that adds by ``algorithm``."""
     padded = model.padded(place.size, PADDING) if place.size > FEW else model
     named = what in allreduce.names()
-    if what.startswith(bounded.PREFIX):
-        program = of_two_hops(what, padded.n, place, say=say)
+    if bounded.is_name(what):
+        program = of_bounded(what, padded.n, place, say=say)
     else:
         program = (of_algorithm(what, padded.n, place, say=say) if named
                    else of_scheme(what, padded, place, algorithm, say))
@@ -136,13 +136,13 @@ def simulated(text: str | Scheme) -> Scheme:
     return scheme
 
 
-def of_two_hops(what: str, n: int, place: Place, dtype: np.dtype = FLOAT, say: Say = silent) -> Program:
+def of_bounded(what: str, n: int, place: Place, dtype: np.dtype = FLOAT, say: Say = silent) -> Program:
     """The all-reduce of ``n`` elements with an error bound, at the compression ratio in its name."""
-    ratio = bounded.ratio_in(what)
+    bounded.parts_of(what)
 
     def run(place: Place, tape: Tape) -> None:
         ops = GhostOps(tape.work, n)
-        bounded.play(RecordingLink(tape, place, ops), ops, n, dtype, ratio)
+        bounded.play(RecordingLink(tape, place, ops), ops, n, dtype, what)
 
     program = record(run, place, say)
     program.name, program.notes = what, [bounded.ASSUMED]

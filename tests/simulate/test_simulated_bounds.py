@@ -42,6 +42,16 @@ def test_bytes_are_those_of_two_hops(size, ratio):
     assert seconds(one, bandwidth=1.0) == pytest.approx(dense + heads, rel=1e-3)
 
 
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_the_ring_sends_as_much(size):
+    ring = program_of("ring:ratio=5", named(str(N)), Place(0, size, 1))
+    hops = program(5, size)
+    assert ring.bytes_sent.tolist() == pytest.approx(hops.bytes_sent.tolist(), rel=1e-3)
+    assert ring.messages.tolist() == hops.messages.tolist()
+    assert seconds(ring, bandwidth=1.0) == pytest.approx(seconds(hops, bandwidth=1.0), rel=0.05)
+    assert seconds(ring, sum_bounded=1.0) == 2 * (size - 1) * N // size  # two streams at a time
+
+
 def test_the_coder_encodes_adds_and_decodes_all_values():
     one = program(4, 4)
     assert seconds(one, encode_bounded=1.0) == N
@@ -78,12 +88,12 @@ def test_command(tmp_path):
     file = tmp_path / "machine.json"
     file.write_text(json.dumps(dump(Machine(Wire(1e-5, 1e8), Wire(1e-6, 1e10), 1, {"copy": 1e-10}))))
     words = ["simulate", "-m", str(file), "--model", str(N), "-a", "ring", "--ranks", "4", "--json"]
-    done = CliRunner().invoke(root, [*words, "--ratio", "2,8"])
+    done = CliRunner().invoke(root, [*words, "--ratio", "2,8,ring:8"])
     assert done.exit_code == 0, done.output
     rows = json.loads(done.output)["rows"]
-    assert [row["what"] for row in rows] == ["ring", "two_hops:ratio=2", "two_hops:ratio=8"]
+    assert [row["what"] for row in rows] == ["ring", "two_hops:ratio=2", "two_hops:ratio=8", "ring:ratio=8"]
     dense, *coded = (row["exchange"] for row in rows)
-    assert np.array(coded) * [2, 8] == pytest.approx([dense, dense], rel=0.1)
+    assert np.array(coded) * [2, 8, 8] == pytest.approx([dense] * 3, rel=0.1)
     refused = CliRunner().invoke(root, [*words, "--ratio", "2,many"])
     assert refused.exit_code
     assert "must be a number from 1, got 'many'" in str(refused.exception) + refused.output

@@ -113,6 +113,28 @@ def test_bits_do_not_depend_on_segments_or_place(comm, rng, monkeypatch):
         assert in_place.tobytes() == whole.tobytes()
 
 
+def test_the_ring_has_the_bits_of_two_hops(comm, rng, monkeypatch):
+    """Sums, and pieces of them, also in place and if values escape."""
+    for n in (*SIZES, int(rng.integers(3000, 9000))):
+        monkeypatch.setattr(two_hops, "SEGMENT_BYTES", int(rng.integers(1, 9)) * BLOCK * 8)
+        counts = np.bincount(rng.integers(0, comm.size, n), minlength=comm.size).tolist()
+        for name, vectors, bound in every_field(rng, n, comm.size):
+            print(name, n)
+            mine, part = vectors[comm.rank], np.empty((2, counts[comm.rank]), vectors.dtype)
+            expected = summed(comm, mine, bound)
+            escaped = comm.bounded_stats.escaped_blocks
+            in_place, whole, out = mine.copy(), mine.copy(), np.empty_like(mine)
+            comm.Allreduce(mine, out, bound=bound, algorithm="ring")
+            assert out.tobytes() == expected.tobytes()
+            assert (comm.bounded_stats.algorithm, comm.bounded_stats.escaped_blocks) == ("ring", escaped)
+            comm.Allreduce(MPI.IN_PLACE, in_place, bound=bound, algorithm="ring")
+            assert in_place.tobytes() == expected.tobytes()
+            for row, algorithm in zip(part, ("two_hops", "ring"), strict=True):
+                comm.Reduce_scatter(mine, row, counts, mpicomp.AVG, bound=bound, algorithm=algorithm)
+            comm.Reduce_scatter(MPI.IN_PLACE, whole, counts, mpicomp.AVG, bound=bound, algorithm="ring")
+            assert part[0].tobytes() == part[1].tobytes() == whole[: counts[comm.rank]].tobytes()
+
+
 def test_bits_do_not_depend_on_threads(comm, rng):
     """Several threads take longer segments, in parts."""
     n = comm.size * 200_000 + int(rng.integers(0, 1000))
@@ -388,7 +410,7 @@ def bad_calls():
     yield x, {"bound": None, "relative": True}, InvalidArgument, "pass bound="
     yield x, {"op": mpicomp.AVG}, InvalidArgument, "pass bound="
     yield x, {"bound": 1e-3, "relative": "yes"}, InvalidArgument, "relative must be True or False"
-    yield x, {"bound": 1e-3, "algorithm": "ring"}, InvalidArgument, "algorithm='ring' has no error bound"
+    yield x, {"bound": 1e-3, "algorithm": "direct"}, InvalidArgument, "algorithm='direct' has no error bound"
     yield x, {"bound": 1e-3, "op": MPI.MAX}, InvalidArgument, f"{sums}max"
     yield x, {"bound": 1e-3, "op": "mean"}, InvalidArgument, f"{sums}'mean'"
     yield x.astype(int), {"bound": 1e-3}, BufferRefused, "must hold float32 or float64 .*, got int64"
@@ -417,6 +439,8 @@ def test_bad_arguments_fail_on_every_rank(comm, everywhere):
     ):
         with pytest.raises((InvalidArgument, BufferRefused), match="rank 0" if comm.size > 1 else "got"):
             call()
+    with pytest.raises(InvalidArgument, match="algorithm='ring' has no error bound in Bcast: choose auto or two_hops,"):
+        comm.Bcast(np.ones(3), bound=1e-3, algorithm="ring")
 
 
 def test_different_arguments_fail_on_every_rank(comm):
