@@ -35,6 +35,12 @@ def allreduce(
     blocks.share_own()
 
 
+def reduce_scatter(link: Link, source: Array, out: Array, op: str, ops: Arithmetic, scratch: Scratch,
+                   kind: str | None = None) -> None:
+    """Write this rank's block of the reduction of ``source`` into ``out``; all blocks have one length."""
+    Blocks(link, source).reduce_own(Summation(op, ops, scratch, kind, 1.0), scratch, source, out)
+
+
 class Blocks:
     """The block of a vector that each rank sums, and its way there and back."""
 
@@ -57,7 +63,8 @@ class Blocks:
         vector = self.work if vector is None else vector
         return vector[begin : max(begin, min(begin + length, self.displs[block] + self.counts[block]))]
 
-    def reduce_own(self, summation: Summation, scratch: Scratch, source: Array) -> None:
+    def reduce_own(self, summation: Summation, scratch: Scratch, source: Array, out: Array | None = None) -> None:
+        """Combine the pieces of this rank's block of ``source`` into the block of ``work``, or into ``out``."""
         link, rank, size = self.link, self.link.rank, self.link.size
         length, indices, window = self._cut(SEGMENT_BYTES, WINDOW)
         slots = scratch(window * size * length)
@@ -79,7 +86,8 @@ class Blocks:
                 link.wait(request)
             own = self._segment(rank, index, length, source)
             pieces = [own if other == rank else slot(other, index) for other in range(size)]
-            summation.run(pieces, self._segment(rank, index, length))
+            place = self._segment(rank, index, length) if out is None else out[index * length :][: own.size]
+            summation.run(pieces, place)
             for request in sent:
                 link.wait(request)
 

@@ -45,6 +45,28 @@ class Verbs(HasEngine):
         """
         self._engine.checks.compare(signature, error, patient)
 
+    def compare_call(self, call: str, error: Exception | None = None) -> bool:
+        """Compare a caller's own collective as `Comm.Allreduce` compares; return True if it was compared.
+
+        The first 64 calls are compared, then one in 64 and the first of each kind; ``MPICOMP_CHECK=1`` compares all,
+        ``MPICOMP_CHECK=0`` none. Not for calls of ``Allreduce``, which compares itself.
+
+        Parameters
+        ----------
+        call : str
+            The facts that must be the same on all ranks.
+        error : Exception, optional
+            The reason why this rank cannot take part. It is raised here, and on all ranks if the call is compared.
+        """
+        checks = self._engine.checks
+        if not (checks.next_call() or checks.is_new((call,))):
+            if error is not None:
+                raise error
+            return False
+        checks.compare(call, error)
+        checks.learn((call,))
+        return True
+
     def fail_together(self, error: Exception | None) -> None:
         """Raise on every rank the ``error`` of any rank."""
         self._engine.checks.compare("", error)
@@ -93,15 +115,16 @@ class Verbs(HasEngine):
         else:
             self._engine.link.wait(request)
 
-    def wait_patiently(self) -> None:
-        """From now on, yield the core to other threads in the waits of our verbs (collective).
+    def wait_patiently(self, patient: bool = True) -> None:
+        """From now on, yield the core to other threads in the waits of our verbs, or no longer (collective).
 
-        Each wait may then end a millisecond late. For a communicator that a thread of its own uses.
+        Each wait may then end a millisecond late. For a communicator that a thread of its own uses. After the first
+        call this is local.
         """
         engine = self._engine
-        engine.link.wait_patiently()
+        engine.link.wait_patiently(patient)
         if engine.levels is not None:
-            engine.levels.across.wait_patiently()
+            engine.levels.across.wait_patiently(patient)
 
     def meanwhile(self, work: Iterator[None]) -> AbstractContextManager[None]:
         """Within the block, advance ``work`` piece by piece while our verbs wait; complete it at the end of the block.
@@ -135,6 +158,21 @@ class Verbs(HasEngine):
                 stage = engine.reduction.stage(device)
                 stage.run(flat, lambda host, _: broadcast(link, host, root), outward=here, back=not here)
 
+    @logged
+    def reduce_scatter(self, x: Array, out: Array, op: str = "sum", kind: str | None = None) -> None:
+        """Reduce the flat array ``x`` over all ranks; rank r writes block r of equal ones into ``out``.
+
+        For host arrays. Elements are combined in the order of the ranks; ``kind="float16"`` or ``"bfloat16"`` names the
+        type of uint16 bits, which are combined in float32.
+        """
+        engine = self._engine
+        source, target = flat_vector(x, "x", kind), flat_vector(out, "out", kind)
+        if source.array.size != engine.link.size * target.array.size:
+            raise BufferRefused(f"x must hold a block of out's length per rank, got {source.array.size} elements, and "
+                                f"{target.array.size} on {engine.link.size} ranks")
+        engine.checks.verify(lambda: f"reduce-scatter of {source.array.size} elements {source.name}, op={op}")
+        engine.reduction.scatter(source, target, op)
+
     @property
     def one_node(self) -> bool:
         """True if all ranks share the memory of one node."""
@@ -151,10 +189,12 @@ class Verbs(HasEngine):
         return self._engine.link.rank
 
     @logged
-    def gather_to_all(self, x: Array, counts: list[int] | None = None) -> tuple[Array, list[int]]:
+    def gather_to_all(self, x: Array, counts: list[int] | None = None, out: Array | None = None
+                      ) -> tuple[Array, list[int]]:  # fmt: skip
         """Return the flat arrays ``x`` of all ranks, concatenated in rank order, and the number of elements of each.
 
-        Without ``counts``, the ranks exchange their lengths first.
+        Without ``counts``, the ranks exchange their lengths first. A flat ``out`` of the right length is filled and
+        returned, if nothing goes through staging buffers.
         """
         engine = self._engine
         link, flat, device = engine.link, check_flat(x, "x"), device_of(x)
@@ -167,7 +207,7 @@ class Verbs(HasEngine):
             stage = None if library is not None else staging_of(engine, device)
             if stage is not None:
                 return stage.gathered(flat, counts, link.rank, partial(all_gather, link, nbytes)), counts
-            gathered = ops_for(flat).empty(sum(counts), flat.dtype)
+            gathered = ops_for(flat).empty(sum(counts), flat.dtype) if out is None else check_flat(out, "out")
             if library is None:
                 gather_to_all(link, flat.view(np.uint8), gathered.view(np.uint8), nbytes)
             else:

@@ -175,8 +175,7 @@ class Helper:
         self.comm, self.threaded = comm, threaded
         self._settings, self._count_native = settings, count_native
         self._worker = Worker() if threaded else None
-        atexit.unregister(finish_all)
-        atexit.register(finish_all)  # again, to run before the exit handlers of the communicator's watchdog
+        finish_at_exit()
 
     def start(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str, algorithm: str) -> Pending:
         """Begin ``comm.Allreduce`` with the same arguments."""
@@ -228,6 +227,7 @@ def process(calls: queue.SimpleQueue[tuple[Callable[[], object], Pending] | None
     """Run the queued calls until there is None in the queue."""
     for function, pending in iter(calls.get, None):
         run(function, pending)
+        del function, pending  # a daemon thread that ends with the interpreter must not free PyTorch's tensors
 
 
 def done_at_once(function: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> Pending:
@@ -245,6 +245,12 @@ def run(function: Callable[[], object], pending: Pending) -> None:
         pending.complete(error)
     else:
         pending.complete()
+
+
+def finish_at_exit() -> None:
+    """Let ``finish_all`` run before the exit handlers of communicators that exist, such as those of watchdogs."""
+    atexit.unregister(finish_all)
+    atexit.register(finish_all)
 
 
 def finish_all() -> None:

@@ -7,6 +7,7 @@ from functools import partial
 import numpy.typing as npt
 
 from .. import allreduce
+from ..allreduce import direct
 from ..allreduce.choice import schedule
 from ..allreduce.interfaces import Scratch
 from ..errors import BufferRefused
@@ -76,6 +77,17 @@ class Reduction:
         run, scratch = allreduce.get(algorithm), self.scratch_for(ops, work.dtype)
         with self._link.break_on_error:
             run(self._link, work, op, ops, scratch, factor, source, **options)
+
+    def scatter(self, source: Vector, target: Vector, op: str) -> None:
+        """Reduce the host vector ``source``; write this rank's block of it into ``target``."""
+        link, work = self._link, source.array
+        if link.size == 1 or work.size == 0:
+            target.array[...] = work
+            return
+        ops = ops_for(work)
+        scratch = self.scratch_for(ops, work.dtype)
+        with link.break_on_error:
+            direct.reduce_scatter(link, work, target.array, op, ops, scratch, source.kind)
 
     def _run_nccl(self, source: Vector, target: Vector, op: str, factor: float) -> None:
         """Queue NCCL's all-reduce on the current stream."""

@@ -44,6 +44,7 @@ MPI_OPS = {
     "sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX,
     "land": MPI.LAND, "lor": MPI.LOR, "lxor": MPI.LXOR, "band": MPI.BAND, "bor": MPI.BOR, "bxor": MPI.BXOR,
 }  # fmt: skip
+IN_PLACE = MPI.IN_PLACE
 OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP")
 # Numbers in memory that MPI rejects in a sum, or gives another meaning
 NOT_NUMBERS = (MPI.BYTE, MPI.PACKED, MPI.LOGICAL)
@@ -305,16 +306,16 @@ class MpiLink:
                 self.patient = patient
         return self._bandwidth
 
-    def wait_patiently(self) -> None:
-        """From now on, sleep between tests in waits that are not short; collective.
+    def wait_patiently(self, patient: bool = True) -> None:
+        """From now on, sleep between tests in waits that are not short, or no longer; collective.
 
-        Between nodes this measures the network first, while no other thread computes.
+        Between nodes the first call measures the network, while no other thread computes; the others are local.
         """
         if self.nodes > 1:
             self.bandwidth  # noqa: B018  # measured at its first use
-        self.patient = True
+        self.patient = patient
         if self.known_across is not None:
-            self.known_across.wait_patiently()
+            self.known_across.wait_patiently(patient)
 
     def free(self) -> None:
         """Free the communicators; collective."""

@@ -1,0 +1,104 @@
+"""Tagged messages between two ranks, on a communicator of their own: they meet no collective's."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import Disagreement
+from ..ops.device import ready
+from ..types import Array
+from .comm import Comm
+from .job import Intracomm
+from .naps import Naps
+from .transport import MAX_COUNT
+
+
+class Message:
+    """A started message. Its memory must not be used until it is complete.
+
+    Parameters
+    ----------
+    comm : Comm
+        Logs the wait, for the watchdog.
+    name : str
+        Name of the call in the log.
+    expected : int or None
+        Bytes to receive; None for a message that is sent.
+    """
+
+    def __init__(self, comm: Comm, request: MPI.Request, name: str, array: Array, expected: int | None) -> None:
+        self._comm, self._request, self._name, self._expected = comm, request, name, expected
+        self._array: Array | None = array  # mpi4py does not keep it
+        self._status = MPI.Status()
+
+    @property
+    def source(self) -> int:
+        """The rank that sent the message."""
+        return self._status.source
+
+    def Test(self) -> bool:
+        """Return True if the message is complete.
+
+        Raises
+        ------
+        Disagreement
+            It is shorter than the memory to receive into. (MPI's own error reports a longer one.)
+        """
+        if self._array is not None:
+            if not self._request.Test(self._status):
+                return False
+            self._array = None
+            if self._expected is not None and self._status.count != self._expected:
+                raise Disagreement(f"{self._name}: expected {self._expected} bytes, rank {self._status.source} sent "
+                                   f"{self._status.count}: give tensors of one shape and dtype on both sides")
+        return True
+
+    def Wait(self) -> bool:
+        """Wait until the message is complete."""
+        log = self._comm.log
+        if log is None or self.Test():
+            Naps(nothing).until_done(self)
+            return True
+        log.begin(self._name)
+        log.may_be_uneven()
+        try:
+            Naps(nothing).until_done(self)
+        finally:
+            log.end()
+        return True
+
+
+class PointToPoint:
+    """Messages between two ranks of ``comm``, which is duplicated; making and freeing it is collective."""
+
+    def __init__(self, comm: Intracomm) -> None:
+        self._comm = Comm(comm)
+
+    def send(self, array: Array, rank: int, tag: int) -> Message:
+        """Start to send a flat uint8 array to a rank."""
+        ready(array)
+        request = self._comm.Isend(countable(array), rank, tag)
+        return Message(self._comm, request, f"send to rank {rank}", array, None)
+
+    def recv(self, array: Array, rank: int | None, tag: int) -> Message:
+        """Start to receive into a flat uint8 array from a rank, or from any."""
+        ready(array)
+        request = self._comm.Irecv(countable(array), MPI.ANY_SOURCE if rank is None else rank, tag)
+        name = "receive from any rank" if rank is None else f"receive from rank {rank}"
+        return Message(self._comm, request, name, array, array.nbytes)
+
+    def free(self) -> None:
+        """Free the communicator."""
+        self._comm.Free()
+
+
+def countable(array: Array) -> Array:
+    """Return bytes as longer elements if there are more than MPI can count."""
+    return cast(Array, array.view(np.int64)) if array.size > MAX_COUNT and array.size % 8 == 0 else array
+
+
+def nothing() -> None:
+    """Listen to nobody between the tests of a wait."""

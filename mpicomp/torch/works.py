@@ -1,0 +1,280 @@
+"""Started collectives and messages as PyTorch's ``Work``, and the order in which a process group runs them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..comm.comm import Comm
+from ..comm.nonblocking import Worker, finish_at_exit
+from ..comm.point_to_point import Message
+from ..ops.device import stay_on
+from .flat import as_array, finished
+
+Tensors = Sequence[torch.Tensor]
+Future = torch.futures.Future[list[torch.Tensor]]
+NO_TIMEOUT = timedelta(milliseconds=-1)
+
+
+class Work(dist.Work):
+    """A started call: ``wait`` raises its error, and its future holds the list of its output tensors.
+
+    Parameters
+    ----------
+    outputs : sequence of tensors
+        The tensors that the call writes.
+    """
+
+    def __init__(self, outputs: Tensors) -> None:
+        super().__init__()
+        self._outputs = list(outputs)
+        self._lock = threading.Lock()
+        self._done: threading.Event | None = None  # None: complete, or not known that anyone waits
+        self._complete = False
+        self._error: BaseException | None = None
+        self._source: int | None = None
+        self._base: Any = None
+        self._future: Any = None
+
+    # -- the side of the call
+
+    def run(self, function: Callable[[], object]) -> None:
+        """Run the call and complete this work."""
+        try:
+            function()
+        except BaseException as error:
+            self.finish(error)
+        else:
+            self.finish()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Complete this work, with its future, by a result or by an error."""
+        with self._lock:
+            self._error, self._complete = error, True
+            if self._done is not None:
+                self._done.set()
+            base = self._base
+        if base is not None:
+            base.set_result(None)
+
+    # -- the side of PyTorch
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Wait for the result; raise the error of the call. The library's watchdog limits the time."""
+        if not self._complete:
+            with self._lock:
+                if self._done is None:
+                    self._done = threading.Event()
+                    if self._complete:
+                        self._done.set()
+            self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True if the call has ended, also by an error."""
+        return self._complete
+
+    def is_success(self) -> bool:
+        """Return True if the call has ended without an error."""
+        return self._complete and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return the error of a call that has ended; None if there is none."""
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """Wait for the output tensors and return them."""
+        self.wait()
+        return self._outputs
+
+    def synchronize(self) -> None:
+        """Wait for the result."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """Return the rank that sent a received message."""
+        if self._source is None:
+            raise RuntimeError("source_rank needs a complete receive: call wait() first")
+        return self._source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future:
+        """Return a future of the output tensors.
+
+        Callbacks of a future run in the thread that completes the call. Its error is a ``RuntimeError`` with the name
+        and text of the call's: PyTorch's own code reads it in C++.
+        """
+        with self._lock:
+            if self._future is None:
+                devices = sorted({str(one.device) for one in self._outputs if one.is_cuda})
+                self._base = torch.futures.Future(devices=[*devices] or None)
+                self._future = self._base.then(self._value)
+                complete = self._complete
+            else:
+                complete = False
+        if complete:
+            self._base.set_result(None)
+        return self._future
+
+    def _value(self, _: object) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._outputs
+
+
+class MessageWork(Work):
+    """A message between two ranks, which MPI moves while any thread waits.
+
+    Parameters
+    ----------
+    message : Message
+    outputs : sequence of tensors
+        The tensor that is received.
+    land : callable, optional
+        Copies what was received into the tensor.
+    """
+
+    def __init__(self, message: Message, outputs: Tensors, land: Callable[[], object] | None = None) -> None:
+        super().__init__(outputs)
+        self._message = message
+        self._land = land
+        self._turn = threading.Lock()
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Wait for the message; raise its error."""
+        self._end(self._message.Wait)
+        return super().wait()
+
+    def is_completed(self) -> bool:
+        """Return True if the message has ended, also by an error."""
+        self._end(self._message.Test)
+        return self._complete
+
+    def is_success(self) -> bool:
+        """Return True if the message has ended without an error."""
+        return self.is_completed() and self._error is None
+
+    def get_future(self) -> Future:
+        """Return a future of the received tensor; a thread waits for it."""
+        future = super().get_future()
+        if not self.is_completed():
+            threading.Thread(target=self._end, args=(self._message.Wait,), name="mpicomp", daemon=True).start()
+        return future
+
+    def _end(self, ended: Callable[[], bool]) -> None:
+        with self._turn:
+            if self._complete:
+                return
+            try:
+                if not ended():
+                    return
+                self._source = self._message.source
+                if self._land is not None:
+                    self._land()
+            except BaseException as error:
+                self.finish(error)
+            else:
+                self.finish()
+
+
+class Joined(Work):
+    """Several works as one."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        super().__init__([one for work in works for one in work._outputs])
+        self._works = list(works)
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Wait for all; raise the first error."""
+        for work in self._works:
+            work.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True if all have ended."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Return True if all have ended without an error."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        """Return the first error of those that have ended."""
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def get_future(self) -> Future:
+        """Return a future of all output tensors."""
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(
+            lambda done: [one for future in done.value() for one in future.value()])
+
+
+class Turns:
+    """The calls on one communicator, in the order in which they were started.
+
+    A call that its caller waits for at once runs in the caller's thread if nothing else is under way; the others run in
+    a thread of their own. Both are in the same order, so ranks need not choose alike.
+
+    Parameters
+    ----------
+    threaded : bool
+        MPI allows threads; else every call is complete when it is started.
+    """
+
+    def __init__(self, comm: Comm, threaded: bool) -> None:
+        self._comm, self._threaded = comm, threaded
+        self._lock = threading.RLock()
+        self._queued = 0
+        self._worker: Worker | None = None
+        self._own: int | None = None  # identity of the worker's thread
+
+    def start(self, function: Callable[[], object], outputs: Tensors, waits: bool) -> Work:
+        """Start a call; ``waits`` is True if its caller waits for it at once."""
+        work = Work(outputs)
+        with self._lock:
+            here = not self._threaded or (waits and not self._queued) or threading.get_ident() == self._own
+            if here:
+                work.run(function)
+            else:
+                self._queued += 1
+                home = next((one for one in outputs if one.is_cuda), None)
+                if home is not None:
+                    finished(home)  # the thread has streams of its own, which do not wait for the caller's
+                self._started_worker().start(self._take, work, function, home)
+        return work
+
+    def _started_worker(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker()
+            finish_at_exit()
+        return self._worker
+
+    def _take(self, work: Work, function: Callable[[], object], home: torch.Tensor | None) -> None:
+        """Run a call in the thread."""
+        self._own = threading.get_ident()
+        error = None
+        try:
+            if home is not None:
+                torch.cuda.set_device(home.device)
+                stay_on(as_array(home.view(-1)))
+            self._comm.wait_patiently()
+            function()
+        except BaseException as caught:
+            error = caught
+        with self._lock:
+            self._queued -= 1
+            self._comm.wait_patiently(False)
+        work.finish(error)
+
+    def stop(self) -> None:
+        """End the thread after all started calls."""
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
