@@ -256,9 +256,10 @@ class Options:
     def op(self) -> str:
         """Name of the ``ReduceOp``."""
         for one in self._given:
-            op: Any = getattr(one, "reduceOp", one)
+            op = getattr(one, "reduceOp", one)
             if isinstance(op, OPERATIONS):
-                return str(getattr(op, "op", op).name)
+                kind: Any = getattr(op, "op", op)
+                return str(kind.name)
         return "SUM"
 
     @property

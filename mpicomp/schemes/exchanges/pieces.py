@@ -157,7 +157,7 @@ class FirstHop(Pieces):
         super().__init__("no")
 
     def combine(self, message: PieceCodes, ctx: StepContext) -> Exchanged:
-        hops = TwoHops(message.segments, message.encoder, message.room, None, ctx)
+        hops = PieceAverager(message.segments, message.encoder, message.room, None, ctx)
         hops.run_first()
         bits = 8.0 * message.encoder.nbytes / len(message.sent)
         return Exchanged(Mean(None, hops.total, ctx.n), message.sent, bits)
