@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..ops.arguments import Array, Bounds, Coded, Moments, Samples
 from ..ops.arguments import Key as RandomKey
-from ..ops.coded import Needed, Reading, coded_mean_by, coded_update_by
+from ..ops.coded import Reading
 from ..ops.host import PIECE, index_dtype, vouch
 from ..ops.protocol import Ops
 from ..ops.search import exponential_in, normal_in, sampled_in
@@ -267,10 +267,21 @@ class GhostOps:
         return Reading(getattr(self, operation), arguments, n, dtype)
 
     def coded_mean(self, coded: Iterable[Array | Coded], factor: float, plus: Array | None, out: Array) -> None:
-        coded_mean_by(cast(Needed, self), coded, factor, plus, out)
+        """Count a pass over each code: values are added to a sum in the cache where they are decoded."""
+        for one in coded:
+            self._read(one, out.size)
 
     def coded_update(self, memory: Array, grad: Array, sent: Array | Coded, first: int, beta: float) -> None:
-        coded_update_by(cast(Needed, self), memory, grad, sent, first, beta)
+        self.work("dense_update", grad.size)
+        if isinstance(sent, Reading):
+            self._read(sent, grad.size)
+
+    def _read(self, one: Array | Coded, count: int) -> None:
+        """Count the decoding of so many values where they are used, or the addition of plain ones."""
+        if isinstance(one, Reading):
+            one.read(**one.arguments, out=self.empty(count, one.dtype))
+        else:
+            self.work("add", count)
 
     # -- sketches: a pass over the vector for each of their rows, or columns of random signs
 

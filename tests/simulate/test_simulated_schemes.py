@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from mpicomp import schemes
+from mpicomp.allreduce.segments import EAGER_BYTES
 from mpicomp.errors import InvalidArgument
+from mpicomp.ops.block_codes import BLOCK, block_codes_nbytes
 from mpicomp.schemes import Scheme
 from mpicomp.schemes.exchanges import EXCHANGES
 from mpicomp.schemes.memories import MEMORIES
@@ -18,6 +20,7 @@ from mpicomp.simulate.ghost import Ghost, Unknown
 from mpicomp.simulate.ghost_ops import KERNELS, SAMPLED, GhostOps
 from mpicomp.simulate.index_spacing import Spread, joined, union
 from mpicomp.simulate.models import Model, named
+from mpicomp.simulate.tape import POOL, WORK
 
 MODEL = Model("three", (("matrix", (60, 50), 1.0), ("norm", (77,), 0.0), ("matrix", (40, 20), 1.0)))
 VARIANTS = ("scalecom:beta=0.1,values=float16", "scalecom:layers=per-tensor", "topk-global:density=0.05",
@@ -259,6 +262,31 @@ def test_top_k_of_few_elements_takes_another_way_than_of_many():
                     ("top_k", 2 * SAMPLED)]
     seconds = dict(zip(KERNELS, Machine(Wire(0, 1), Wire(0, 1), 1, {"copy": 1.0, "top_k": 2.0}).rates(), strict=True))
     assert (seconds["top_k_short"], seconds["top_k_least"], seconds["step"], seconds["add"]) == (2, 2 * SAMPLED, 0, 1)
+
+
+def passes(text, n, bandwidth):
+    """Elements of every kernel over those of the vector, and the messages of a rank among four hosts."""
+    found = program_of(text, named(str(n)), Place(0, 4, 1, bandwidth))
+    table = found.tables[0]
+    work = table[np.isin(table[:, 0], (WORK, POOL))]
+    return {KERNELS[kernel]: work[work[:, 1] == kernel, 3].sum() / n for kernel in set(work[:, 1])
+            if KERNELS[kernel] != "step"}, found.messages[0]  # fmt: skip
+
+
+def test_codes_are_added_where_they_are_decoded():
+    """Two hops of codes: each vector encoded and the mean, each piece of four decoded and the mean; no other pass."""
+    n = 1 << 20
+    expected = {"count_nonfinite": 1.0, "encode_blocks": 1.25, "decode_blocks": 2.0}
+    assert passes("int8", n, 1e10)[0] == expected
+    assert passes("int8:memory=residual", 64 * n, 1e10)[0].keys() == {*expected, "axpby", "dense_update"}
+
+
+def test_codes_for_a_slow_network_are_cut_into_messages_without_an_answer():
+    n = 1 << 20
+    work, slow = passes("int8", n, 1e8)
+    assert work == passes("int8", n, 1e10)[0]
+    length = EAGER_BYTES // block_codes_nbytes(BLOCK, "int8") * BLOCK
+    assert slow == 2 * 3 * -(-n // 4 // length) + 2  # and the agreement's
 
 
 @pytest.mark.parametrize("codec", ["one-bit", "levels"])
