@@ -7,15 +7,17 @@ from pathlib import Path
 import needs_torch  # noqa: F401
 import pytest
 import torch
+from torch.distributed.checkpoint import FileSystemReader
 
 from mpicomp.errors import InvalidArgument
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def names_of(number):
-    """Return the names that an example of the page defines."""
-    example = re.findall(r"```python\n(.*?)```", (DOCS / "pytorch.md").read_text(), re.DOTALL)[number]
+def names_of(number, word=""):
+    """Return the names that an example of the page defines: of those with a word the one of this number."""
+    examples = re.findall(r"```python\n(.*?)```", (DOCS / "pytorch.md").read_text(), re.DOTALL)
+    example = [one for one in examples if word in one][number]
     names = {}
     exec(compile(example, "docs/pytorch.md", "exec"), names)
     return names
@@ -48,6 +50,21 @@ def test_the_example_of_a_gan_keeps_the_discriminators_memory():
     discriminator(torch.ones(1, 2)).sum().backward()
     with pytest.raises(InvalidArgument, match="no_sync"):
         other.zero_grad()
+
+
+def test_the_example_with_fsdp_saves_its_error_memory(monkeypatch, tmp_path):
+    with socket.create_server(("", 0)) as free:
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "")
+    monkeypatch.chdir(tmp_path)
+    try:
+        names = names_of(0, "fully_shard")
+        assert names["loss"].item() < 1.0
+        assert {reducer.scheme.name for reducer in names["compression"].reducers.values()} == {"topk"}
+        metadata = FileSystemReader("saved").read_metadata().state_dict_metadata
+        assert "compression.replica 0 shard 0" in metadata and "model.0.weight" in metadata
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_the_file_among_the_examples_learns():
