@@ -48,12 +48,12 @@ class ShardReducer(ReplicaReducer):
     Parameters
     ----------
     comm, scheme, nonfinite, trace
-        As in ``Reducer``; a scheme of ``scattered``.
+        As in ``Reducer``; a scheme of ``for_shards``.
     """
 
     def __init__(self, comm: Communicator, scheme: str | Scheme, *, nonfinite: str = "raise",
                  trace: Trace | None = None) -> None:
-        super().__init__(comm, run_collectively(comm, lambda: scattered(scheme)), nonfinite=nonfinite, trace=trace)
+        super().__init__(comm, run_collectively(comm, lambda: for_shards(scheme)), nonfinite=nonfinite, trace=trace)
 
     def _made_parts(self, memories: int) -> Parts:
         return super()._made_parts(memories)._replace(exchange=FirstHop())
@@ -74,7 +74,7 @@ class ShardReducer(ReplicaReducer):
             out[...] = 0 if self.stats.skipped else mean.values
 
 
-def scattered(scheme: str | Scheme) -> Scheme:
+def for_shards(scheme: str | Scheme) -> Scheme:
     """The scheme as a reduce-scatter runs it; refuse one that cannot.
 
     Raises

@@ -20,13 +20,13 @@ from ..ops import ops_for
 from ..ops.block_codes import FORMATS, block_codes_nbytes
 from ..ops.device import device_of
 from ..reducer.reducer import Reducer
-from ..reducer.shards import ReplicaReducer, ShardReducer, check_one_level, scattered
+from ..reducer.shards import ReplicaReducer, ShardReducer, check_one_level, for_shards
 from ..schemes.registry import Scheme
 from ..types import Array
 from .broadcast import check_alike
 from .exchange import Refused, scheme_for
 from .flat import COMPUTE, Named, as_array, finished, named_arrays
-from .mesh import Mesh, Place, Unit, place_of, units_of
+from .mesh import Mesh, Position, Unit, position_of, units_of
 from .optimizer import State, loaded_states, saved_states
 from .refusals import check_nonfinite
 from .settings import HookOptions, enabled_scaler, options_text
@@ -80,7 +80,7 @@ def compress(model: torch.nn.Module, scheme: str | Scheme = DENSE, *, gather: st
     everyone = Comm(world() if comm is None else comm)
     try:
         settings = run_collectively(everyone, lambda: settle_sharded(model, scheme, gather, grad_scaler, options))
-        mesh = Mesh(everyone, settings.place)
+        mesh = Mesh(everyone, settings.position)
     finally:
         everyone.Free()
     with mesh.closed_if_refused() as whole:
@@ -93,7 +93,7 @@ class Settings(NamedTuple):
     """Checked arguments of ``compress``."""
 
     units: list[Unit]
-    place: Place
+    position: Position
     scheme: Scheme
     gather: str
     scaler: torch.amp.GradScaler | None
@@ -114,18 +114,18 @@ def settle_sharded(model: torch.nn.Module, scheme: str | Scheme, gather: str,
     units = units_of(model)
     for unit in units:
         unit.check()
-    place, parsed = place_of(units), Scheme.parse(scheme)
-    if place.replicated:
+    position, parsed = position_of(units), Scheme.parse(scheme)
+    if position.replicated:
         check_one_level(parsed)
     else:
-        parsed = scattered(parsed)
+        parsed = for_shards(parsed)
         if extra := sorted(set(options) - set(OF_SHARDS)):
             raise InvalidArgument(f"shards without replicas take the options {', '.join(OF_SHARDS)}, got "
                                   f"{', '.join(extra)}")
     check_gather(gather, units)
     nonfinite, scaler = options.get("nonfinite", "raise"), enabled_scaler(grad_scaler)
     check_nonfinite(nonfinite)
-    text = (f"compress scheme={parsed} gather={gather} mesh={len(place.replicas)}x{len(place.shards)} "
+    text = (f"compress scheme={parsed} gather={gather} mesh={len(position.replicas)}x{len(position.shards)} "
             f"grad_scaler={scaler is not None} {options_text(options)}")
     if scaler is not None and nonfinite == "raise":
         options = {**options, "nonfinite": "skip"}
@@ -133,7 +133,7 @@ def settle_sharded(model: torch.nn.Module, scheme: str | Scheme, gather: str,
     named = sorted((one for unit in units for one in unit.named), key=lambda one: order.get(one[0], len(order)))
     if unknown := sorted(set(options.get("densities") or {}) - {name for name, _ in named}):
         raise InvalidArgument(f"densities must name parameters of the model, got {', '.join(unknown)}")
-    return Settings(units, place, parsed, gather, scaler, options, named, text)
+    return Settings(units, position, parsed, gather, scaler, options, named, text)
 
 
 def check_gather(gather: str, units: list[Unit]) -> None:

@@ -132,7 +132,7 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
     return list(units.values())
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """This process in a mesh: its rank of PyTorch, and those along the two dimensions."""
 
     rank: int
@@ -141,24 +141,24 @@ class Place(NamedTuple):
     replicated: bool
 
 
-def place_of(units: list[Unit]) -> Place:
-    """The place in the mesh that all units share; refuse others."""
-    places = [_place_in(unit) for unit in units]
-    for unit, place in zip(units, places, strict=True):
-        if place != places[0]:
-            raise InvalidArgument(f"all modules must be sharded over one mesh, got {places[0]} for {units[0].name} and "
-                                  f"{place} for {unit.name}: compress them one by one, by compress(model.{unit.name})")
-    return places[0]
+def position_of(units: list[Unit]) -> Position:
+    """The position in the mesh that all units share; refuse others."""
+    positions = [_position_in(unit) for unit in units]
+    for unit, position in zip(units, positions, strict=True):
+        if position != positions[0]:
+            raise InvalidArgument(f"all modules must be sharded over one mesh, got shards on ranks {positions[0].shards} "
+                                  f"for {units[0].name} and {position.shards} for {unit.name}: give fully_shard one mesh")
+    return positions[0]
 
 
-def _place_in(unit: Unit) -> Place:
+def _position_in(unit: Unit) -> Position:
     info, rank = unit.group.mesh_info, torch.distributed.get_rank()
     if info.shard_mesh_dim is None:
         raise InvalidArgument(f"{unit.name} is replicated, expected shards: take DistributedDataParallel with ddp_hook")
     ranks = torch.distributed.get_process_group_ranks
     replicated = info.replicate_mesh_dim is not None
     replicas = ranks(info.mesh.get_group(info.replicate_mesh_dim)) if replicated else [rank]
-    return Place(rank, ranks(info.mesh.get_group(info.shard_mesh_dim)), replicas, replicated)
+    return Position(rank, ranks(info.mesh.get_group(info.shard_mesh_dim)), replicas, replicated)
 
 
 class Replicas(Comm):
@@ -187,13 +187,13 @@ class Mesh:
     replica, shard : int
     """
 
-    def __init__(self, comm: Comm, place: Place) -> None:
-        everyone = comm.allgather(place)
-        color, self.replica, self.shard = run_collectively(comm, lambda: coordinates(place, everyone))
-        self.shape = len(place.replicas), len(place.shards)
-        self.whole = _split(comm, color, self.replica * len(place.shards) + self.shard)
+    def __init__(self, comm: Comm, position: Position) -> None:
+        everyone = comm.allgather(position)
+        color, self.replica, self.shard = run_collectively(comm, lambda: coordinates(position, everyone))
+        self.shape = len(position.replicas), len(position.shards)
+        self.whole = _split(comm, color, self.replica * len(position.shards) + self.shard)
         self.shards, self.replicas = self.whole, None
-        if place.replicated:
+        if position.replicated:
             self.shards = _split(self.whole, self.replica, self.shard)
             beside = _split(self.whole, self.shard, self.replica)
             self.replicas = Replicas(beside)
@@ -225,18 +225,19 @@ class Mesh:
             comm.Free()
 
 
-def coordinates(place: Place, everyone: list[Place]) -> tuple[int, int, int]:
+def coordinates(position: Position, everyone: list[Position]) -> tuple[int, int, int]:
     """The first rank of this process's mesh, its replica and its shard; refuse processes that are not the mesh's."""
     by_rank = {one.rank: one for one in everyone}
     if len(by_rank) < len(everyone):
         raise InvalidArgument(f"the {len(everyone)} processes of comm must be one process group of PyTorch, got ranks "
                               f"{sorted(one.rank for one in everyone)}: give init_process_group rank=comm.rank and "
                               "world_size=comm.size, or pass comm= of the mesh's processes")
-    wanted = {rank for one in place.replicas if one in by_rank for rank in by_rank[one].shards} | set(place.replicas)
+    beside = [by_rank[rank] for rank in position.replicas if rank in by_rank]
+    wanted = {rank for one in beside for rank in one.shards} | set(position.replicas)
     if missing := sorted(wanted - set(by_rank)):
         raise InvalidArgument(f"comm must have all processes of the model's mesh, PyTorch's ranks {sorted(wanted)}, it "
                               f"lacks {missing}: pass comm= with all of them")
-    return min(wanted), place.replicas.index(place.rank), place.shards.index(place.rank)
+    return min(wanted), position.replicas.index(position.rank), position.shards.index(position.rank)
 
 
 def _split(comm: Comm, color: int, key: int) -> Comm:

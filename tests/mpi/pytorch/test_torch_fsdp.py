@@ -1,5 +1,6 @@
 """FSDP2 and HSDP with compressed collectives, over a Gloo mesh of the same ranks."""
 
+import importlib.util
 import os
 
 import needs_torch_mesh  # noqa: F401
@@ -11,11 +12,13 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 import mpicomp
-from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient
+from mpicomp.errors import Disagreement, InvalidArgument, MissingExtra, NonFiniteGradient
 from mpicomp.ops import ops_for
 from mpicomp.ops.block_codes import block_codes_nbytes
+from mpicomp.ops.device import CuPy
 from mpicomp.reducer.shards import ShardReducer
 from mpicomp.torch import compress
 
@@ -113,8 +116,10 @@ def replicas(request, comm):
 @pytest.mark.parametrize("options", [{}, {"mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)},
                                      {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16,
                                                                         reduce_dtype=torch.float32)},
-                                     {"reshard_after_forward": False}, {"offload_policy": CPUOffloadPolicy(False)}],
-                         ids=["float32", "bfloat16 gradients", "bfloat16 parameters", "unsharded", "offloaded"])
+                                     {"reshard_after_forward": False}, {"offload_policy": CPUOffloadPolicy(False)},
+                                     {"shard_placement_fn": lambda one: last_dimension(one)}],
+                         ids=["float32", "bfloat16 gradients", "bfloat16 parameters", "unsharded", "offloaded",
+                              "by columns"])
 def test_dense_has_the_bits_of_plain_fsdp(comm, seed, replicas, options):
     plain, compressed = sharded(comm, replicas, **options), sharded(comm, replicas, **options)
     compression = compress(compressed, "dense")
@@ -124,6 +129,28 @@ def test_dense_has_the_bits_of_plain_fsdp(comm, seed, replicas, options):
     compression.close()
     own = factors(comm, seed, 3, most=2)
     assert equal(step_of(plain, own), step_of(compressed, own))
+
+
+def last_dimension(parameter):
+    """Shards of the last dimension, if they can be equal."""
+    at = parameter.dim() - 1
+    return Shard(at if parameter.shape[at] % torch.distributed.get_world_size() == 0 else 0)
+
+
+def test_frozen_modules(comm, seed, replicas):
+    """Their parameters are gathered as the others', and they have no reducer."""
+    frozen = Model()
+    frozen.first.requires_grad_(False)
+    model, own = sharded(comm, replicas, frozen), factors(comm, seed, 0)
+    compression = compress(model, "dense", gather="int8")
+    assert list(compression.reducers) == ["model", "second"]
+    expected = by_unit(model, step_of(sharded(comm, replicas), own))
+    model(own).backward()
+    for name, parameter in model.named_parameters():
+        unit = name.partition(".")[0] if "." in name else "model"
+        assert parameter.grad is None if unit == "first" else torch.equal(parameter.grad.to_local(),
+                                                                          expected[unit][name][0])
+    compression.close()
 
 
 @pytest.mark.parametrize("scheme", ["topk:density=0.3", "scalecom:chunk=4,beta=0.5", "int8", "onebit",
@@ -413,6 +440,13 @@ def test_dtypes_and_meshes_that_cannot(comm):
     refused(comm, "must be sharded over one mesh", fully_shard(model, mesh=mesh_of(comm, 0)))
 
 
+def test_parameters_from_another_mesh(comm):
+    if comm.size < 4:
+        pytest.skip("no such mesh")
+    refused(comm, "gather=int8 needs reshard_after_forward=True or False, got a number",
+            sharded(comm, reshard_after_forward=2), gather="int8")
+
+
 def test_a_model_sharded_after_compress(comm, seed):
     for replicas in (0, comm.size):
         model = Model()
@@ -445,6 +479,17 @@ def test_nonfinite_gradients(comm, seed):
                 assert compression.reducers["model"].stats.skipped
             assert compression.reducers["model"].memory_norm() == before
             compression.close()
+
+
+def test_a_shard_that_overflows_on_the_wire(comm, seed):
+    """All ranks refuse the step, those of other shards as well."""
+    model, own = sharded(comm, 2 if comm.size == 4 else comm.size), factors(comm, seed, 0)
+    own[-1][-1, 0] = 1e6
+    compression = compress(model, "half:memory=residual")
+    with pytest.raises(NonFiniteGradient, match="values=float16 overflowed"):
+        step_of(model, own)
+    assert compression.reducers["model"].memory_norm() == 0
+    compression.close()
 
 
 @pytest.mark.parametrize("scheme", ["int8:memory=residual", "onebit"])
@@ -534,3 +579,16 @@ def test_unused_parameters(comm, seed, replicas):
             with pytest.raises(InvalidArgument, match=r"of all 4 parameters of first, .*unused_params\(True\)"):
                 model(some).backward()
         compression.close()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is there")
+def test_cuda_without_cupy(comm, monkeypatch):
+    """One rank's parameters are on a GPU, as far as it can be pretended."""
+    model, real = sharded(comm), torch.empty
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(model._get_fsdp_state()._fsdp_param_group, "device", torch.device("cuda"))
+        monkeypatch.setattr(torch, "empty", lambda *size, device=None, **options: real(*size, **options))
+        for module in ("flat", "mesh"):
+            monkeypatch.setattr(f"mpicomp.torch.{module}.device_of", lambda array: CuPy())
+    with pytest.raises(MissingExtra, match=rf"rank {comm.size - 1}: arrays in CUDA memory need CuPy: pip install"):
+        compress(model, "int8")
