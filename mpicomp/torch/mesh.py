@@ -146,8 +146,8 @@ def position_of(units: list[Unit]) -> Position:
     positions = [_position_in(unit) for unit in units]
     for unit, position in zip(units, positions, strict=True):
         if position != positions[0]:
-            raise InvalidArgument(f"all modules must be sharded over one mesh, got shards on ranks {positions[0].shards} "
-                                  f"for {units[0].name} and {position.shards} for {unit.name}: give fully_shard one mesh")
+            raise InvalidArgument(f"all modules must be sharded over one mesh, got {units[0].name} over ranks "
+                                  f"{positions[0].shards}, {unit.name} over {position.shards}: give fully_shard one mesh")
     return positions[0]
 
 
