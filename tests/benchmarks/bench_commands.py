@@ -12,7 +12,7 @@ PYTHON = HERE.parents[1] / ".venv" / "openmpi" / "bin" / "python"
 ANYWHERE = {
     "figures.py": ["kernel", "ring-node", "shared", "bytes"],
     "bench_allreduce.py": ["node", "small", "step", "buckets"],
-    "bench_torch.py": ["overhead"],
+    "bench_torch.py": ["overhead"], "bench_diloco.py": ["accuracy"],
     "bench_outside.py": ["native", "recorder"],
     "bench_ops.py": [""], "bench_parts.py": [""], "bench_low_rank.py": [""], "bench_trace.py": [""],
     "bench_checked.py": [""], "bench_steps.py": [""], "../scale/scale.py": [""],
@@ -20,7 +20,7 @@ ANYWHERE = {
 ON_HOSTS = {
     "figures.py": ["ring-hosts", "scalecom-hosts"],
     "bench_allreduce.py": ["hosts", "step-hosts", "buckets-hosts", "segments"],
-    "bench_torch.py": ["hosts"],
+    "bench_torch.py": ["hosts"], "bench_diloco.py": ["speed"],
     "bench_cluster.py": ["steps-10gbit", "change", "accuracy-1gbit"],  # other rates run the same code, more slowly
     "bench_peers.py": ["ddp-10gbit-hosts"], "bench_bounded.py": [""],
 }  # fmt: skip

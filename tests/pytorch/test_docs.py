@@ -14,17 +14,22 @@ from mpicomp.errors import InvalidArgument
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def names_of(number, word=""):
-    """Return the names that an example of the page defines: of those with a word the one of this number."""
-    examples = re.findall(r"```python\n(.*?)```", (DOCS / "pytorch.md").read_text(), re.DOTALL)
+def names_of(number, word="", page="pytorch.md"):
+    """Return the names that an example of a page defines: of those with a word the one of this number."""
+    examples = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     example = [one for one in examples if word in one][number]
     names = {}
-    exec(compile(example, "docs/pytorch.md", "exec"), names)
+    exec(compile(example, f"docs/{page}", "exec"), names)
     return names
 
 
 def test_the_example_runs():
     assert names_of(0)["loss"].item() < 0.9  # ln 3 = 1.0986 at the beginning
+
+
+def test_the_example_of_diloco_runs():
+    names = names_of(0, "diloco.md")
+    assert names["diloco"].steps == 90
 
 
 def test_the_example_with_ddp_sends_its_buckets_through_mpi(monkeypatch):
