@@ -81,6 +81,9 @@ class Ops(Protocol):
     def axpby(self, out: Array, a: float, x: Array, b: float, y: Array) -> None:
         """``out = a * x + b * y``; ``out`` may be ``x`` or ``y``."""
 
+    def divide_by_root(self, x: Array, y: Array, eps: float) -> None:
+        """``x /= sqrt(y) + eps``."""
+
     def widen(self, dst: Array, src: Array, kind: str) -> None:
         """``dst`` (float32) ``= src`` (uint16 bits of ``kind``: float16 or bfloat16)."""
 

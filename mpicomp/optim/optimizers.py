@@ -21,17 +21,12 @@ import numpy as np
 from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 from ..ops import ops_for
-from ..schemes.options import Option, resolve, written
+from ..schemes.options import BETAS, Option, resolve, written
 from ..types import Array
 
 Arrays = Mapping[str, Array]
 
 WEIGHT_DECAY = Option("weight_decay", float, 0.0, "times the parameter, added to its gradient", low=0)
-BETAS = (
-    Option("beta1", float, 0.9, "decay of the first moment", low=0, high=0.999999),
-    Option("beta2", float, 0.999, "decay of the second moment", low=0, high=0.999999),
-    Option("eps", float, 1e-8, "added to the root of the second moment", low=0, open_low=True),
-)
 SKIP_1D = Option("skip", str, "1d", "arrays that are neither decayed nor scaled by norms: biases and norms, or none",
                  choices=("1d", "none"))  # fmt: skip
 

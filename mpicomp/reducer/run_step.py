@@ -10,10 +10,10 @@ import numpy as np
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import NonFiniteGradient
 from ..schemes import averaging
-from ..schemes.interfaces import Choice, StepContext
+from ..schemes.interfaces import StepContext
 from ..schemes.parts import Parts
 from ..schemes.stateful import Stateful
-from ..schemes.values import Compensated, Exchanged, Mean, Sent, Span
+from ..schemes.values import Choice, Compensated, Exchanged, Mean, Sent, Span
 from ..types import Array
 from .layout import Bucket
 from .levels import OneLevel
@@ -149,6 +149,8 @@ class Pipeline:
         _finish(update)
         if dense is not None:
             self.dense.keep()  # what it gave is copied
+        for memory in self.memories:
+            memory.observe(result.mean, ctx)
         self.schedule.observe(result.mean, ctx)
         self.exchange.observe(result.mean, ctx)
         mean, local = self.levels.joined(result.mean, local, ctx)

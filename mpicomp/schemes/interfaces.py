@@ -21,7 +21,20 @@ from .options import Option
 from .scratch import Scratch
 from .stateful import Stateful
 from .timing import PhaseTimer, Trace
-from .values import Compensated, Exchanged, Mean, Misfits, Once, Place, Sent, Span, Tensor, Value
+from .values import (
+    Choice,
+    Compensated,
+    Exchanged,
+    Mean,
+    Message,
+    Misfits,
+    Once,
+    Place,
+    Sent,
+    Span,
+    Tensor,
+    Value,
+)
 from .workers import Workers
 
 
@@ -171,6 +184,8 @@ class Memory(Part, Stateful, Protocol):
         Workers take the momentum before they hold back, so the optimizer must have none.
     diverges : bool
         Ranks do not get the same result, so they do not have the same model.
+    estimates : bool
+        The result estimates the whole gradient in every step, also where nothing was sent.
     takes_shift : bool
         ``set_shift`` is supported.
     local_steps : bool
@@ -181,6 +196,7 @@ class Memory(Part, Stateful, Protocol):
     beta: float = 1.0
     takes_momentum: bool = False
     diverges: bool = False
+    estimates: bool = False
     takes_shift: bool = False
     local_steps: bool = False
 
@@ -195,6 +211,10 @@ class Memory(Part, Stateful, Protocol):
     def local(self, u: Compensated, sent: Sent, ctx: StepContext) -> Array | None:
         """Fresh array that this worker adds to the common mean for its own rank; None for nothing."""
         return None
+
+    def observe(self, mean: Mean, ctx: StepContext) -> None:
+        """See the mean of a step, which all ranks hold alike, after ``update``."""
+        return
 
     def is_local(self, number: int) -> bool:
         """True for a step that sends nothing at all (local SGD)."""
@@ -392,20 +412,6 @@ class Codec(Part, Protocol):
     def check_workers(self, total: int) -> None:
         """Refuse a number of workers that the codec cannot serve."""
         return
-
-
-class Choice(Protocol):
-    """Choice of this rank by itself: an exchange's own value, with the number of elements to refuse, by worker."""
-
-    @property
-    def nonfinite(self) -> list[int]: ...
-
-
-class Message(Protocol):
-    """Value that travels, an exchange's own. ``sent`` has one per local worker; None if only ``combine`` knows it."""
-
-    @property
-    def sent(self) -> list[Sent] | None: ...
 
 
 C = TypeVar("C", bound=Choice)

@@ -83,6 +83,13 @@ class Option:
         return self.high is None or value <= self.high
 
 
+# Of Adam: declared by optimizers and by the memory adam-update.
+BETAS = (
+    Option("beta1", float, 0.9, "decay of the first moment", low=0, high=0.999999),
+    Option("beta2", float, 0.999, "decay of the second moment", low=0, high=0.999999),
+    Option("eps", float, 1e-8, "added to the root of the second moment", low=0, open_low=True),
+)
+
 # Declared by selectors and by codecs, which do not know each other.
 DENSITY = Option("density", float, 0.01, "fraction of the elements sent", low=0, high=1, open_low=True)
 K = Option("k", int, None, "elements sent, instead of a density", low=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -146,6 +146,20 @@ class Place(NamedTuple):
         if self.indices is not None:
             return self._replace(indices=self.indices[begin:end], derived=None)
         return self._replace(start=self.start + begin, stop=self.start + end)
+
+
+class Choice(Protocol):
+    """Choice of this rank by itself: an exchange's own value, with the number of elements to refuse, by worker."""
+
+    @property
+    def nonfinite(self) -> list[int]: ...
+
+
+class Message(Protocol):
+    """Value that travels, an exchange's own. ``sent`` has one per local worker; None if only ``combine`` knows it."""
+
+    @property
+    def sent(self) -> list[Sent] | None: ...
 
 
 class Mean(NamedTuple):

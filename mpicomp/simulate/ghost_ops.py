@@ -43,8 +43,8 @@ Operation = Callable[..., object]
 IN_PLACE = {
     "add": None, "multiply": None, "minimum": None, "maximum": None, "scale": None, "widen": None, "narrow": None,
     "add_widened": None, "scatter": 1, "clear": 1,
-    "masked_update": None, "dense_update": None, "axpby": None, "group_norms": 0, "group_means": 0,
-    "pack_signs": None, "unpack_signs": 4, "pack_levels": 0, "unpack_levels": 5, "quantise": 0,
+    "masked_update": None, "dense_update": None, "axpby": None, "divide_by_root": None, "group_norms": 0,
+    "group_means": 0, "pack_signs": None, "unpack_signs": 4, "pack_levels": 0, "unpack_levels": 5, "quantise": 0,
     "dequantise": None, "pack_gaps": 0, "unpack_gaps": 3, "pack_bitmap": 0, "unpack_bitmap": 2, "pack_natural": None,
     "unpack_natural": None, "encode_blocks": 0, "decode_blocks": 2,
 }  # fmt: skip

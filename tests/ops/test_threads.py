@@ -167,6 +167,7 @@ def test_updates(team, rng, vectors, dtype):
         yield changed("masked_update", memory, grad, at, values, 0.3)
         yield changed("dense_update", memory, grad, grad, 0.3)
         yield changed("axpby", memory, 0.5, grad, 2.0, memory)
+        yield changed("divide_by_root", memory, np.abs(grad), 0.5)
         yield changed("scale", memory, 0.3)
 
     same_for_every_team(team, lambda: list(call()))

@@ -32,6 +32,18 @@ def test_axpby_in_place(ops, rng, dtype):
             assert_same(out, expected)
 
 
+@pytest.mark.parametrize("eps", [1e-8, 0.5])
+@pytest.mark.parametrize("dtype", REALS)
+def test_divide_by_root(ops, rng, dtype, eps):
+    for n in SIZES:
+        x, y = (with_specials(rng, vector(rng, n, dtype)) for _ in range(2))
+        y = np.abs(y) if n % 2 else y  # negative: NaN
+        expected = x.copy()
+        oracle.divide_by_root(expected, y, eps)
+        ops.divide_by_root(x, y, eps)
+        assert_same(x, expected)
+
+
 @pytest.mark.parametrize("beta", [0.1, 1.0, 0.0])
 @pytest.mark.parametrize("dtype", REALS)
 def test_dense_update(ops, rng, dtype, beta):
@@ -58,6 +70,7 @@ def test_arguments(ops):
     refuse(lambda o, x, y: ops.axpby(o, 1, x, 1, y), x, x, short, match="y must have 10 elements, got 9")
     refuse(lambda o, x, y: ops.axpby(o, 1, x, 1, y), wide, x, x, match="out must be of dtype float32, got float64")
     refuse(lambda o, x, y: ops.axpby(o, 1, x, 1, y), x, np.int32([1]), x, match="x must be of dtype float32, float64")
+    refuse(lambda x, y: ops.divide_by_root(x, y, 1), x, wide, match="must be of dtype float")
     refuse(lambda m, g, s: ops.dense_update(m, g, s, 1), short, x, x, match="memory must have 10 elements, got 9")
     refuse(lambda m, g, s: ops.dense_update(m, g, s, 1), x, x.copy(), wide, match="sent must be of dtype float32")
 
@@ -67,6 +80,8 @@ def test_overlaps(cpu_ops):
     for left, right, name in ((x[:-1], y, "x"), (y, x[:-1], "y")):
         with pytest.raises(BufferRefused, match=f"out and {name}, unless they are one array, must not overlap"):
             cpu_ops.axpby(x[1:], 1, left, 1, right)
+    with pytest.raises(BufferRefused, match="x and y must not overlap"):
+        cpu_ops.divide_by_root(x[1:], x[:-1], 1)
     for grad, sent, name in ((x[:-1], y, "grad"), (y, x[:-1], "sent")):
         with pytest.raises(BufferRefused, match=f"memory and {name} must not overlap"):
             cpu_ops.dense_update(x[1:], grad, sent, 1)

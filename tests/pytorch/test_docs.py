@@ -28,7 +28,7 @@ def test_the_example_runs():
 
 
 def test_the_example_of_diloco_runs():
-    names = names_of(0, "diloco.md")
+    names = names_of(0, page="diloco.md")
     assert names["diloco"].steps == 90
 
 

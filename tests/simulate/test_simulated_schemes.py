@@ -25,6 +25,7 @@ from mpicomp.simulate.tape import POOL, WORK
 MODEL = Model("three", (("matrix", (60, 50), 1.0), ("norm", (77,), 0.0), ("matrix", (40, 20), 1.0)))
 VARIANTS = ("scalecom:beta=0.1,values=float16", "scalecom:layers=per-tensor", "topk-global:density=0.05",
             "topk:codec=sign", "topk:warmup=10", "topk:memory=shifted", "topk:memory=update", "onebit:exchange=gather",
+            "topk:memory=adam-update,dense=norm", "topk:memory=ef21,dense=norm",
             "oktopk:layers=per-tensor", "oktopk:period=1", "oktopk:memory=error-reset", "gtopk:values=float16",
             "gtopk:layers=per-tensor,memory=none", "sketchsgd:columns=16", "onebit:codec=levels", "dgc:dense=norm+last",
             "scalecom:memory=error-reset", "localsgd:period=1", "localsgd:period=2")  # fmt: skip

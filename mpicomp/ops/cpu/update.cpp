@@ -1,5 +1,6 @@
 // Updates of memories: one pass over what is read, in place.
 #include <algorithm>
+#include <cmath>
 
 #include "arrays.h"
 #include "bind.h"
@@ -63,6 +64,11 @@ KERNEL void axpby(T* out, T a, const T* x, T b, const T* y, std::size_t n) {
         for (std::size_t lane = 0; lane < line; ++lane) out[i + lane] = sum[lane];
     }
     for (; i < n; ++i) out[i] = a * x[i] + b * y[i];
+}
+
+template <class T>
+KERNEL void divide_by_root(T* x, const T* y, std::size_t n, T eps) {
+    for (std::size_t i = 0; i < n; ++i) x[i] = x[i] / (std::sqrt(y[i]) + eps);
 }
 
 template <class T>
@@ -138,4 +144,17 @@ void bind_update(py::module_& m) {
         });
     }, py::arg("out"), py::arg("a"), py::arg("x"), py::arg("b"), py::arg("y"),
        "out = a * x + b * y; out may be x or y.");
+
+    m.def("divide_by_root", [](py::array x, const py::array& y, double eps) {
+        visit_real(y, "y", [&](auto zero) {
+            using T = decltype(zero);
+            const auto squares = input<T>(y, "y");
+            const auto to = output<T>(x, "x", squares.n);
+            refuse_overlap(to, squares, "x and y");
+            py::gil_scoped_release release;
+            parallel_parts(squares.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
+                dispatch<divide_by_root<T>>(to.data + begin, squares.data + begin, end - begin, static_cast<T>(eps));
+            });
+        });
+    }, py::arg("x"), py::arg("y"), py::arg("eps"), "x /= sqrt(y) + eps.");
 }

@@ -86,6 +86,13 @@ def axpby(out: Array, a: float, x: Array, b: float, y: Array) -> None:
 
 
 @on_device
+def divide_by_root(x: Array, y: Array, eps: float) -> None:
+    t, n = kind_of(x, "x", REAL), x.size
+    check(y, "y", x.dtype, n)
+    launch("update", f"divide_by_root<{t}>", blocks_for(packs(x)), x, y, np.int64(n), x.dtype.type(eps))
+
+
+@on_device
 def dense_update(memory: Array, grad: Array, sent: Array, beta: float) -> None:
     t, n = kind_of(grad, "grad", REAL), grad.size
     check(memory, "memory", grad.dtype, n)

@@ -1,6 +1,6 @@
 // The memory's update. Contraction to fused multiply-add is off (cuda_runtime.py), as on the CPU.
 // Instances: masked_update<REAL, INDEX>
-// Instances: dense_update axpby<REAL>
+// Instances: dense_update axpby divide_by_root<REAL>
 #include "common.cuh"
 #include "indices.cuh"
 
@@ -51,4 +51,10 @@ __global__ void dense_update(T* memory, const T* grad, const T* sent, long long 
 template <typename T> __global__ void axpby(T* out, T a, const T* x, T b, const T* y, long long n) {
     const auto sum = [a, b](T left, T right) { return a * left + b * right; };
     transform(grid_index(), grid_size(), n, sum, out, x, y);
+}
+
+// x /= sqrt(y) + eps over n elements.
+template <typename T> __global__ void divide_by_root(T* x, const T* y, long long n, T eps) {
+    const auto quotient = [eps](T left, T right) { return left / (sqrt(right) + eps); };
+    transform(grid_index(), grid_size(), n, quotient, x, x, y);
 }

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from ...ops.device import ready
 from ...ops.protocol import Ops
 from ...types import Array
-from ..interfaces import Candidate, Choice, Exchange, Message, StepContext
+from ..interfaces import Candidate, Exchange, StepContext
 from ..options import Option
 from ..trials import Trials
-from ..values import Compensated, Exchanged, Mean, Sent, State
+from ..values import Choice, Compensated, Exchanged, Mean, Message, Sent, State
 
 DEFAULT = "dense+half+int8+scalecom/chunk=16+scalecom/chunk=112"
 BILLION = 1e9  # nanoseconds in a second, and parts of an error: what ranks compare are whole numbers

@@ -17,7 +17,9 @@ factor of 0.1 lets it grow slowly:
 """
 
 from ..interfaces import DenseMean
+from .adam_update import AdamUpdate
 from .dense import DenseMomentum
+from .ef21 import EF21
 from .error_reset import ErrorReset
 from .kept import ErrorMemory
 from .momentum_corrected import MomentumCorrected
@@ -26,7 +28,8 @@ from .residual import Residual
 from .shifted import Shifted
 from .update import Update
 
-MEMORIES = {part.name: part for part in (NoMemory, Residual, MomentumCorrected, Update, ErrorReset, Shifted)}
+MEMORIES = {part.name: part for part in (NoMemory, Residual, MomentumCorrected, Update, AdamUpdate, EF21, ErrorReset,
+                                         Shifted)}  # fmt: skip
 
 # What parts of users' own can be made from, beside the registry.
 __all__ = ["MEMORIES", "DenseMean", "DenseMomentum", "ErrorMemory"]

@@ -16,8 +16,8 @@ from .kept import Keeping
 class DenseMomentum(Keeping, DenseMean):
     """The momentum of dense arrays, for memories whose workers take that of the others before they send.
 
-    Schedule: velocity <- mu velocity + mean, which is the result; Nesterov: velocity <- mu (velocity + mean), and the
-    result is mean + velocity: with everything sent and no masking the same as the workers' own, which is linear.
+    Schedule: velocity <- mu velocity + weight mean, which is the result; Nesterov: velocity <- mu (velocity + mean),
+    and the result is mean + velocity: with everything sent and no masking the workers' own, which is linear.
     Cost: no messages; two vectors a rank (velocity, its successor), of the dense arrays alone, whatever the number of
     workers; one pass over all of them together (Nesterov: two).
     All ranks start from zero and add the same means, so velocities agree to the last bit.
@@ -26,8 +26,8 @@ class DenseMomentum(Keeping, DenseMean):
     compensated after its all-reduce. The paper compresses everything.
     """
 
-    def __init__(self, momentum: float, nesterov: bool) -> None:
-        self.momentum, self.nesterov = momentum, nesterov
+    def __init__(self, momentum: float, nesterov: bool, weight: float = 1.0) -> None:
+        self.momentum, self.nesterov, self.weight = momentum, nesterov, weight
         super().__init__("velocity")
         self._successor: Array | None = None  # the velocity after this step
 
@@ -39,7 +39,7 @@ class DenseMomentum(Keeping, DenseMean):
             velocity, mu = self._kept.open(mean, ctx.ops)["velocity"], self.momentum
             if self._successor is None:
                 self._successor = ctx.ops.empty(mean.size, mean.dtype)
-            ctx.ops.axpby(self._successor, mu, velocity, mu if self.nesterov else 1.0, mean)
+            ctx.ops.axpby(self._successor, mu, velocity, mu if self.nesterov else self.weight, mean)
             if not self.nesterov:
                 return self._successor
             ctx.ops.add(mean, self._successor)
