@@ -33,10 +33,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpicomp import optim
+from mpicomp import Scheme, optim
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import ops_for
 from mpicomp.optim import rates
+from mpicomp.schemes.compatibility import warn
 from mpicomp.trace import NullRecorder
 
 from .averaging import averaging
@@ -136,8 +137,8 @@ def _descend(run: LoopRun, watch: Watcher, keeper: Keeper) -> None:
 
 
 def _rate(settings: LoopSettings, steps_per_epoch: int) -> rates.Rate:
-    return rates.make(settings.schedule, settings.lr, steps_per_epoch, settings.epochs, settings.warmup,
-                      settings.lr / known(settings.workers))  # fmt: skip
+    return rates.make(settings.schedule, settings.rate, steps_per_epoch, settings.epochs, settings.warmup,
+                      settings.rate / known(settings.workers))  # fmt: skip
 
 
 class LoopRun:
@@ -160,7 +161,10 @@ class LoopRun:
         self.report = Report(task.name, task.metric, settings, {**task.fixed, "ranks": comm.size})
         fixed = (*_FIXED, "epochs") if settings.schedule.startswith("cosine") else _FIXED
         fixed = (*fixed, *OUTER_SETTINGS) if settings.outer is not None else (*fixed, "outer")
-        self.fixed = {"app": task.name, **task.fixed, **{name: getattr(settings, name) for name in fixed}}
+        self.fixed = {"app": task.name, **task.fixed, **{name: getattr(settings, name) for name in fixed},
+                      "lr": settings.rate}
+        if settings.adaptive and not settings.rate_factor:
+            warn(settings.scheme, Scheme.parse(settings.scheme).adam_warning_texts(), comm.rank)
 
     def step(self) -> None:
         """compute -> compensate, compress, exchange, update (in the reducer) -> descend."""

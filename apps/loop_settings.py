@@ -15,6 +15,7 @@ from .settings import at_least, check_workers
 
 OUTER = ("diloco",)  # optimizers of outer steps
 OUTER_SETTINGS = ("outer", "every", "fragments", "delay", "outer_lr", "outer_momentum", "merge")
+ADAPTIVE = ("adam", "lamb")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class LoopSettings:
     warmup: float = 0.0  # epochs in which the learning rate rises to lr, from lr over the number of workers
     compress_warmup: float = 0.0  # epochs in which the density falls to the scheme's own
     sam: float = 0.0  # rho of sharpness-aware minimisation; 0 is off
+    rate_factor: bool = False  # multiply lr by what the scheme proposes under Adam
     clip: float = 0.0  # each worker's gradient is cut to a norm of clip * workers^(-1/2); 0 is off
     eval_every: int | None = None  # steps between evaluations; default one epoch
     patience: int | None = None  # stop after so many evaluations without a better metric
@@ -61,7 +63,21 @@ class LoopSettings:
         if self.outer is not None and (self.outer not in OUTER or workers != ranks):
             raise InvalidArgument(f"outer must be {' or '.join(OUTER)}, with one worker per rank, got {self.outer} and "
                                   f"{workers} workers on {ranks} ranks")
+        if self.rate_factor and not self.adaptive:
+            given = self.optimizer or "sgd" if self.outer is None else f"outer={self.outer}"
+            raise InvalidArgument(f"rate_factor is for gradients averaged under {' or '.join(ADAPTIVE)}, got {given}: "
+                                  "leave it out, or take one of these optimizers")
         self._check_momentum()
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, times the scheme's proposal if that is wanted."""
+        return self.lr * (Scheme.parse(self.scheme).rate_factor if self.rate_factor else 1.0)
+
+    @property
+    def adaptive(self) -> bool:
+        """True if averaged gradients go to an optimizer that divides by the root of a second moment."""
+        return self.outer is None and written(self.optimizer or "sgd")[0] in ADAPTIVE
 
     def resolved(self, workers: int, steps_per_epoch: int) -> LoopSettings:
         """The same with workers, optimizer and the density's warm-up written out."""

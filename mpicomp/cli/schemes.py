@@ -94,12 +94,18 @@ def _print_scheme(row: Row, own: Iterable[Row]) -> None:
     schedule = "" if row["schedule"] == "warm-up" else f", schedule {row['schedule']}"
     click.echo(f"{click.style(row['name'], bold=True)}  {' + '.join(parts)}{schedule}")
     facts = [("sends", row["wire"]), ("example", row.get("example")),
+             ("under Adam", _proposal(row.get("rate_factor", 1.0))),
              ("options", " ".join(_assignment(option) for option in own) or "-"), ("reference", row["reference"]),
              *(("restriction", text) for text in row.get("restrictions", ()))]  # fmt: skip
     for name, text in facts:
         if text is not None:
             say(text, f"    {name:<12}")
     click.echo()
+
+
+def _proposal(factor: float) -> str | None:
+    """The learning rate proposed for Adam; None for the usual one."""
+    return None if factor == 1.0 else f"{factor:.3g} times the learning rate, or memory=adam-update with plain SGD"
 
 
 def _print_options(title: str, options: Iterable[Row]) -> None:

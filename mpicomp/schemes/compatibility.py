@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from .interfaces import AnyExchange, Codec, Selector
 from .parts import Parts
 
 NONFINITE = ("raise", "skip", "allow")
+RATE_LIMIT = 3.0  # of rate_factor
 
 
 SELECTORS = {  # by what an exchange takes: the kind of selector
@@ -141,3 +143,28 @@ def warning_texts(parts: Parts) -> Iterator[str]:
     yield from parts.selector.warning_texts()
     for one in (one for one in exchange.candidates if one.keeps):
         yield from warning_texts(parts._replace(selector=one.selector, codec=one.codec, exchange=one.exchange))
+
+
+def rate_factor(parts: Parts) -> float:
+    """Factor of Adam's learning rate at which training keeps its pace; 1 if nothing waits.
+
+    What waited for about 1 / density steps arrives at once. Adam divides it by the root of its mean square, so that
+    the sum of its steps shrinks by sqrt(density). The limit is measured, see docs/training.md.
+    """
+    memory, density = parts.memories[0], parts.selector.nominal_density
+    if memory.takes_momentum or memory.diverges or memory.estimates:
+        return 1.0
+    return 1 / max(math.sqrt(density), 1 / RATE_LIMIT)
+
+
+def adam_warning_texts(parts: Parts, layers: str) -> Iterator[str]:
+    """Sentences on what is known to lose under Adam, and what to take instead."""
+    factor = rate_factor(parts)
+    if factor == 1.0:
+        return
+    yield (f"under Adam values that wait arrive as rare, large ones, which Adam makes small: multiply the learning "
+           f"rate by {factor:.3g} (Scheme.rate_factor), or take memory=adam-update and plain SGD with Adam's learning "
+           "rate")
+    if parts.selector.by_magnitude and layers == "whole":
+        yield (f"selector {parts.selector.name} compares all arrays of a model, and under Adam those of small "
+               "gradients, such as embeddings, learn hardly anything: take layers=per-tensor")

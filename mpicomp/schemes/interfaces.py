@@ -274,6 +274,10 @@ class Selector(Part, Protocol):
         All ranks select the same, by ``sketch`` and ``pick`` instead of ``select`` and ``expand``.
     has_threshold : bool
         All elements of at least ``threshold(ctx)`` are selected, and no others.
+    by_magnitude : bool
+        Elements of a whole span compete, so that an array of small gradients may have none selected.
+    nominal_density : float
+        Density that the options name; 0 for a number of elements, 1 if they do not tell.
     """
 
     finds_nonfinite: bool = False
@@ -282,6 +286,8 @@ class Selector(Part, Protocol):
     broadcasts: bool = False
     agreed: bool = False
     has_threshold: bool = False
+    by_magnitude: bool = False
+    nominal_density: float = 1.0
 
     def warning_texts(self) -> Iterator[str]:
         """Sentences on options that are rarely useful."""

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple, TypeVar, cast
 from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 from .codecs import CODECS
-from .compatibility import check_candidate, check_candidates, check_fit, check_nodes, check_threshold, warning_texts
+from .compatibility import (
+    adam_warning_texts,
+    check_candidate,
+    check_candidates,
+    check_fit,
+    check_nodes,
+    check_threshold,
+    rate_factor,
+    warning_texts,
+)
 from .exchanges import EXCHANGES
 from .interfaces import AnyExchange, Candidate, Codec, DensitySchedule, Memory, Part, Selector
 from .memories import MEMORIES
@@ -245,6 +254,22 @@ class Scheme:
         """Warnings about rarely wanted behaviour, a sentence each; a new Reducer prints them once."""
         return list(warning_texts(self.parts(1)))
 
+    def adam_warning_texts(self) -> list[str]:
+        """Warnings about the scheme under Adam, a sentence each, with what to take instead."""
+        return list(adam_warning_texts(self.parts(1), self.options["layers"]))
+
+    @property
+    def rate_factor(self) -> float:
+        """Factor that the scheme proposes for the learning rate of Adam: 1 / sqrt(density), at most 3.
+
+        It is 1 for schemes that send all coordinates, and with memories that make the difference themselves. It is
+        never applied on its own.
+
+        >>> Scheme.parse("topk:density=0.25").rate_factor
+        2.0
+        """
+        return rate_factor(self.parts(1))
+
     @property
     def part_names(self) -> dict[str, str]:
         """The declared name of each part: memory, selector, codec, exchange, schedule."""
@@ -266,7 +291,7 @@ class Scheme:
         options = [{**_described(option, self._composition.defaults), "value": self.options[option.name]}
                    for option in _declared(_classes(self._composition, self.options))]
         return {**row, "name": str(self), **self.part_names, "options": options, "wire": row["wire"] if own else None,
-                "reference": "; ".join([row["reference"], *replaced])}
+                "rate_factor": self.rate_factor, "reference": "; ".join([row["reference"], *replaced])}
 
     @property
     def takes_momentum(self) -> bool:

@@ -15,6 +15,7 @@ from ..comm.job import Intracomm
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..reducer.reducer import Reducer
+from ..schemes.compatibility import warn
 from ..schemes.registry import Scheme
 from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe
 from .closures import Kept, LeftOut
@@ -136,6 +137,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 broadcast_parameters(settings.given, own)
                 broadcast_optimizer_state(optimizer, own)
             self._exchange = self._made(settings, overlap, options)
+        if "betas" in optimizer.defaults:
+            warn(str(settings.scheme), settings.scheme.adam_warning_texts(), own.rank)
         self.comm, self._lock, self._phase, self._accumulating = own, threading.Lock(), FRESH, False
         self._scaler, self._skips, self._steps = settings.scaler, settings.nonfinite == "skip", 0
         self._scheme = settings.scheme

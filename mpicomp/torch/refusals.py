@@ -44,8 +44,9 @@ def check_momentum(optimizer: torch.optim.Optimizer, scheme: Scheme) -> None:
     """Refuse to apply momentum twice."""
     momentum = max(map(momentum_of, optimizer.param_groups), default=0.0)
     if momentum and scheme.takes_momentum:
+        option = "momentum" if "momentum" in scheme.options else "beta1"
         raise InvalidArgument(f"scheme {scheme} holds the momentum: the optimizer's must be 0, got {momentum:g}. Write "
-                              f"{scheme.name}:momentum={momentum:g} and give the optimizer none (momentum=0, or 0 as "
+                              f"{scheme.name}:{option}={momentum:g} and give the optimizer none (momentum=0, or 0 as "
                               "the first of betas), or take memory=residual")
 
 

@@ -88,7 +88,7 @@ def _print(report: Report, trace: str | None, plot: str | None) -> None:
     click.echo(
         f"{facts.get('data', {}).get('name', report.app)}: {settings.workers} workers with {settings.batch} rows on "
         f"{facts['ranks']} rank{'s' * (facts['ranks'] > 1)}\nscheme {settings.scheme}, optimizer {settings.optimizer}, "
-        f"lr {settings.lr:g}, seed {settings.seed}\n"
+        f"lr {settings.rate:g}, seed {settings.seed}\n"
     )
     titles = ("step", "epoch", "train loss", "test loss", report.metric, "density", "bits", "memory norm")
     stride = -(-len(report.series) // TABLE_ROWS) or 1

@@ -102,6 +102,8 @@ def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer
             option("--optimizer", metavar="NAME:OPTION=VALUE,...", default=optimizer, show_default=False,
                    help=f"sgd, adam, lars or lamb.  [default: {optimizer or SGD_HELP}]"),
             option("--lr", type=float, default=lr, help="Learning rate."),
+            option("--rate-factor", is_flag=True,
+                   help="Multiply it by the factor that the scheme proposes under Adam (see mpicomp schemes NAME)."),
             option("--schedule", default="constant", metavar="NAME:OPTION=VALUE,...",
                    help="Schedule of the learning rate: constant, step:at=2+4,factor=0.1 (epochs), cosine."),
             option("--warmup", type=float, default=0.0, metavar="EPOCHS",

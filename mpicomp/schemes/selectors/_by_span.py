@@ -12,8 +12,11 @@ __all__ = ["DENSITY", "Counted", "K", "Listed", "Targeted"]
 class Targeted:
     """A target: ``k`` elements of each span, or ``density`` of them as the schedule changes it."""
 
+    by_magnitude = True
+
     def __init__(self, density: float, k: int | None) -> None:
         self.density, self.k = density, k
+        self.nominal_density = density if k is None else 0.0
 
     def count(self, ctx: StepContext, span: int) -> int:
         """Number of a span's elements to send: at least one unless the span is empty."""

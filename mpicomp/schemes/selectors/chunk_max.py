@@ -40,6 +40,7 @@ class ChunkMax(Selector):
 
     def __init__(self, chunk: int) -> None:
         self.chunk = chunk
+        self.nominal_density = 1 / chunk
 
     def select(self, u: Compensated, ctx: StepContext) -> Array:
         """Positions inside the chunks, all spans one after the other."""

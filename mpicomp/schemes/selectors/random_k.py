@@ -22,6 +22,7 @@ class RandomK(Targeted, AgreedSelector):
     name = "random-k"
     options = (DENSITY, K)
     reference = "Stich et al. 2018"
+    by_magnitude = False
 
     def sketch(self, u: Compensated, ctx: StepContext) -> Array:
         """Nothing about u is needed."""

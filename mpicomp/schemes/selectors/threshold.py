@@ -21,10 +21,12 @@ class Threshold(Listed):
     name = "threshold"
     options = (LAM, DENSITY, K)
     reference = "Sahu et al. 2021"
-    has_threshold = True
+    has_threshold = by_magnitude = True
 
     def __init__(self, lam: float | None, density: float, k: int | None) -> None:
         self.lam, self.density, self.k = lam, density, k
+        if lam is None:
+            self.nominal_density = density if k is None else 0.0
 
     def threshold(self, ctx: StepContext) -> float:
         """The smallest magnitude sent."""
