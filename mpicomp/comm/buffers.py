@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BufferRefused, InvalidArgument
-from ..ops.device import Device, device_of, finish_others
+from ..ops.device import Device, device_of, finish_others, is_cupys
 from ..ops.host_arrays import Exported, Plain, check_named, host_array
 from ..ops.node_shared import plain_nbytes
 from ..types import Array, dtype_name
@@ -264,6 +264,8 @@ def check_flat(x: Array, name: str) -> Array:
         return x
     device = device_of(x)
     if device is not None:
+        if is_cupys(type(x)) and x.ndim == 1 and x.flags.c_contiguous:
+            return x
         check_device(x, name)
         return flat_on(device, x)
     found = host_array(x, name) if isinstance(x, np.ndarray) else None

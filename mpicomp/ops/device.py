@@ -57,7 +57,7 @@ class CuPy:
     def matches(self, array: Any) -> bool:
         kind = type(array)
         known = hasattr(kind, "__cuda_array_interface__")
-        if known and _is_cupys(kind):
+        if known and is_cupys(kind):
             return True
         if hasattr(kind, "__dlpack_device__"):  # PyTorch's and JAX' types have the interface wherever an array is
             return int(array.__dlpack_device__()[0]) in CUDA
@@ -141,7 +141,7 @@ class CuPy:
             return device.id, stream.record(event)
 
 
-def _is_cupys(kind: type) -> bool:
+def is_cupys(kind: type) -> bool:
     """Return True for a type of CuPy, which need not be installed."""
     return kind.__module__.partition(".")[0] == "cupy"
 
@@ -197,7 +197,7 @@ def at_home(arrays: object) -> AbstractContextManager[object]:
                 arrays = next(iter(arrays.values() if isinstance(arrays, Mapping) else arrays), None)
             except Exception:
                 return nullcontext()
-    return arrays.device if _is_cupys(type(arrays)) and hasattr(arrays, "device") else nullcontext()
+    return arrays.device if is_cupys(type(arrays)) and hasattr(arrays, "device") else nullcontext()
 
 
 def stay_on(array: Any) -> None:
@@ -206,7 +206,7 @@ def stay_on(array: Any) -> None:
     A new thread begins on GPU 0. Whatever it does there, and a block like that of `at_home` when it ends, would make a
     context, half a gigabyte of each process, on that GPU.
     """
-    if _is_cupys(type(array)):
+    if is_cupys(type(array)):
         array.device.use()
 
 
@@ -215,7 +215,7 @@ def finish_others(array: object, device: Device) -> None:
     what CuPy makes of it waits for CuPy's own work alone.
     """
     kind = type(array)
-    named = _is_cupys(kind) or _stream_of(array) is not None
+    named = is_cupys(kind) or _stream_of(array) is not None
     if hasattr(kind, "__cuda_array_interface__") and not named:
         device.synchronize(array)
 

@@ -42,6 +42,7 @@ def memory_or_null(memory: Array | None, grad: Array) -> Array:
 
 
 MOST_TELLING = 1024  # blocks that tell the host something each
+DESCENDS = 2**63  # as a gap, from here on: an index is not above the one before it
 
 
 class Known(NamedTuple):
@@ -115,14 +116,15 @@ def told(family: str, name: str, count: int, size: int, *args: object) -> np.nda
 
 def ascended(gaps: np.ndarray) -> bool:
     """Return True if a list with these largest gaps, one per block, ascends from 0 on."""
-    return int(gaps.max(initial=0)) < 2**63
+    return int(gaps.max(initial=0)) < DESCENDS
 
 
 def keep_gap(indices: Array, gaps: np.ndarray) -> None:
     """Record the largest gap of a list that ascends: the next operation packs it."""
-    if ascended(gaps):
+    largest = int(gaps.max(initial=0))
+    if largest < DESCENDS:
         known = known_of(indices)
-        remember(indices, known.below if known else 2**64, int(gaps.max(initial=0)))
+        remember(indices, known.below if known else 2**64, largest)
 
 
 def bits_dtype(grad: Array) -> np.dtype:
