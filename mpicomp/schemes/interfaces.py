@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from .._util.once import Value
 from ..comm.interfaces import Communicator, Request
 from ..ops.arguments import Coded, Key
 from ..ops.protocol import Ops
@@ -21,20 +22,7 @@ from .options import Option
 from .scratch import Scratch
 from .stateful import Stateful
 from .timing import PhaseTimer, Trace
-from .values import (
-    Choice,
-    Compensated,
-    Exchanged,
-    Mean,
-    Message,
-    Misfits,
-    Once,
-    Place,
-    Sent,
-    Span,
-    Tensor,
-    Value,
-)
+from .values import Choice, Compensated, Exchanged, Mean, Message, Misfits, Once, Place, Sent, Span, Tensor
 from .workers import Workers
 
 
