@@ -147,8 +147,8 @@ def position_of(units: list[Unit]) -> Position:
     for unit, position in zip(units, positions, strict=True):
         if position != positions[0]:
             raise InvalidArgument(f"all modules must be sharded over one mesh, got {units[0].name} over ranks "
-                                  f"{positions[0].shards}, {unit.name} over {position.shards}: give fully_shard one of "
-                                  "them")
+                                  f"{positions[0].shards}, {unit.name} over {position.shards}: give fully_shard "
+                                  "one mesh")
     return positions[0]
 
 
