@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -89,3 +90,19 @@ def test_horovod(horovod):
     assert after["loss"] < 0.7
     np.testing.assert_allclose(vector(after), vector(before), rtol=1e-4, atol=1e-5)
     assert float(before["loss"]) == pytest.approx(after["loss"], rel=1e-4)
+
+
+@pytest.fixture
+def rendezvous(comm, monkeypatch):
+    """What torchrun tells its processes."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = comm.bcast(free.getsockname()[1])
+    for name, value in {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "RANK": comm.rank, "WORLD_SIZE": comm.size,
+                        "GLOO_SOCKET_IFNAME": "lo"}.items():  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+
+
+def test_ddp_with_powersgd(rendezvous):
+    """Their PowerSGD differ in their random first factors, so both learn, and no more can be asked."""
+    before, after = (run(script) for script in sides("DDP communication hooks"))
+    assert max(before["loss"].item(), after["loss"].item()) < 0.2
