@@ -9,7 +9,9 @@ from mpi4py import MPI
 import mpicomp
 from mpicomp import checkpoint
 from mpicomp._util.partition import partition
+from mpicomp.allreduce import segments
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
+from mpicomp.ops.block_codes import BLOCK, block_codes_nbytes
 from mpicomp.schemes.codecs import _groups
 from mpicomp.schemes.exchanges import hops
 
@@ -206,6 +208,23 @@ def test_segments_do_not_change_bits(comm, seed, monkeypatch, memory, text, work
             np.testing.assert_array_equal(cut.reduce(mine, out=out), expected)
         for (name, value), other in zip(whole.state_dict().items(), cut.state_dict().values(), strict=True):
             np.testing.assert_array_equal(value, other, name)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_segments_for_a_slow_network_need_no_answer(comm, world, seed, monkeypatch, workers):
+    """Codes of a piece go in messages of at most EAGER_BYTES; the bits are those of one node."""
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "1")
+    monkeypatch.setattr(segments, "SLOW", np.inf)
+    far = mpicomp.Comm(world)
+    n = 100_000 * comm.size
+    mine = np.squeeze(gradient(seed, comm.rank, 0, workers * n).reshape(workers, n))
+    near, cut = (mpicomp.Reducer(one, "int8", workers=workers) for one in (comm, far))
+    np.testing.assert_array_equal(cut.reduce(mine), near.reduce(mine))
+    before = far.traffic.messages
+    cut.reduce(mine)
+    count = -(-100_000 // (segments.EAGER_BYTES // workers // block_codes_nbytes(BLOCK, "int8") * BLOCK))
+    assert count > 1 and far.traffic.messages - before == 2 * (comm.size - 1) * count
+    far.Free()
 
 
 # ---- the wire
