@@ -156,7 +156,7 @@ class FSDPCompression:
     Attributes
     ----------
     reducers : dict of str -> Reducer
-        By module; for ``stats``.
+        By module, the root's as ``"the model"``; for ``stats``.
     """
 
     def __init__(self, mesh: Mesh, settings: Settings) -> None:
@@ -235,8 +235,8 @@ class FSDPCompression:
     def _refusal(self, unit: Unit, numel: int) -> Exception | None:
         """The reason why this rank's gradients cannot be averaged."""
         if any(id(group) not in self._groups for group in unit.known_to_root):
-            return InvalidArgument(f"the model of {unit.name} has modules that were sharded after compress: shard the "
-                                   "whole model first, then pass it to compress")
+            return InvalidArgument(f"modules around {unit.name} were sharded after compress: shard the whole model "
+                                   "first, then pass it to compress")
         if not unit.group.all_reduce_grads:
             return InvalidArgument("set_requires_all_reduce(False) has no effect with compress: accumulate gradients "
                                    "with set_requires_gradient_sync(False)")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-NO_SUCH_PYTORCH = "compress needs PyTorch's fully_shard with set_custom_reduce_scatter (2.9 or newer), got PyTorch {}"
+NEWEST_NEEDED = "set_separate_reduce_scatter_group"  # a method that the first fitting PyTorch has
+ROOT = "the model"  # name of the root's unit; modules may be named "model"
 DEVICES = ("cpu", "cuda", "meta")  # meta: parameters that are still to be materialized
 
 
@@ -41,7 +42,7 @@ class Unit:
 
     def __init__(self, module: FSDPModule, group: FSDPParamGroup, prefixes: dict[torch.nn.Module, str]) -> None:
         self.module, self.group, self._mesh_info = module, group, group.mesh_info
-        self.name = prefixes[cast(torch.nn.Module, module)] or "model"
+        self.name = prefixes[cast(torch.nn.Module, module)] or ROOT
         trained = [one for one in group.fsdp_params if one.sharded_param.requires_grad]
         infos = [one._module_info for one in trained]
         names = [".".join(filter(None, (prefixes[info.module], info.param_name))) for info in infos]
@@ -107,19 +108,18 @@ def customized(group: FSDPParamGroup) -> bool:
 
 def units_of(model: torch.nn.Module) -> list[Unit]:
     """The groups of a model that FSDP2 has sharded, in the order of its modules; refuse other models."""
-    try:
-        from torch.distributed.fsdp import FSDPModule
-    except ImportError as error:
-        raise InvalidArgument(NO_SUCH_PYTORCH.format(torch.__version__)) from error
-    if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
-        raise InvalidArgument(NO_SUCH_PYTORCH.format(torch.__version__))
+    import torch.distributed.fsdp as fsdp
+
+    if not hasattr(fsdp, "FSDPModule") or not hasattr(fsdp.FSDPModule, NEWEST_NEEDED):
+        raise InvalidArgument(f"compress needs PyTorch 2.13 or newer, got {torch.__version__}: upgrade it, or take "
+                              "DistributedDataParallel with ddp_hook")
     modules = dict(model.named_modules()) if isinstance(model, torch.nn.Module) else {}
     prefixes = {module: name for name, module in reversed(modules.items())}
     units: dict[int, Unit] = {}
     for name, module in modules.items():
-        groups = module._get_fsdp_state()._fsdp_param_groups if isinstance(module, FSDPModule) else []
+        groups = module._get_fsdp_state()._fsdp_param_groups if isinstance(module, fsdp.FSDPModule) else []
         if len(groups) > 1:
-            raise InvalidArgument(f"{name or 'model'} has {len(groups)} groups of parameters on meshes of their own, "
+            raise InvalidArgument(f"{name or ROOT} has {len(groups)} groups of parameters on meshes of their own, "
                                   "expected one: compress needs fully_shard without meshes in shard_placement_fn")
         for group in groups:  # modules that were sharded together share one
             units.setdefault(id(group), Unit(cast("FSDPModule", module), group, prefixes))
@@ -147,8 +147,8 @@ def position_of(units: list[Unit]) -> Position:
     for unit, position in zip(units, positions, strict=True):
         if position != positions[0]:
             raise InvalidArgument(f"all modules must be sharded over one mesh, got {units[0].name} over ranks "
-                                  f"{positions[0].shards}, {unit.name} over {position.shards}: give fully_shard "
-                                  "one mesh")
+                                  f"{positions[0].shards} and {unit.name} over {position.shards}: give fully_shard the "
+                                  "same mesh")
     return positions[0]
 
 

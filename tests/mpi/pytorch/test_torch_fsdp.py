@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 import mpicomp
@@ -21,6 +21,7 @@ from mpicomp.ops.block_codes import block_codes_nbytes
 from mpicomp.ops.device import CuPy
 from mpicomp.reducer.shards import ShardReducer
 from mpicomp.torch import compress
+from mpicomp.torch.mesh import NEWEST_NEEDED, ROOT
 
 torch.set_num_threads(1)
 
@@ -143,11 +144,11 @@ def test_frozen_modules(comm, seed, replicas):
     frozen.first.requires_grad_(False)
     model, own = sharded(comm, replicas, frozen), factors(comm, seed, 0)
     compression = compress(model, "dense", gather="int8")
-    assert list(compression.reducers) == ["model", "second"]
+    assert list(compression.reducers) == [ROOT, "second"]
     expected = by_unit(model, step_of(sharded(comm, replicas), own))
     model(own).backward()
     for name, parameter in model.named_parameters():
-        unit = name.partition(".")[0] if "." in name else "model"
+        unit = name.partition(".")[0] if "." in name else ROOT
         assert parameter.grad is None if unit == "first" else torch.equal(parameter.grad.to_local(),
                                                                           expected[unit][name][0])
     compression.close()
@@ -163,7 +164,7 @@ def test_replicas_average_by_any_scheme(comm, seed, scheme):
     compression = compress(model, scheme)
     across = mpicomp.Comm(comm.Split(comm.rank % shards, comm.rank // shards))
     reducers = {unit: mpicomp.Reducer(across, reducer.scheme) for unit, reducer in compression.reducers.items()}
-    assert list(reducers) == ["model", "first", "second"]
+    assert list(reducers) == [ROOT, "first", "second"]
     for step in range(3):
         own = factors(comm, seed, step)
         got, local = (by_unit(one, step_of(one, own)) for one in (model, plain))
@@ -177,9 +178,9 @@ def test_replicas_average_by_any_scheme(comm, seed, scheme):
 
 def by_unit(model, gradients):
     """Gradients and whole shapes by name, by the unit that has them."""
-    units = {"model": {}, "first": {}, "second": {}}
+    units = {ROOT: {}, "first": {}, "second": {}}
     for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
-        units[name.partition(".")[0] if "." in name else "model"][name] = gradient, parameter.shape
+        units[name.partition(".")[0] if "." in name else ROOT][name] = gradient, parameter.shape
     return units
 
 
@@ -402,7 +403,7 @@ def test_a_second_compression(comm, seed):
         first.close()
         compress(model, "int8").close()
     model.set_all_reduce_hook(print)
-    refused(comm, "model has an all-reduce hook", model, "int8")
+    refused(comm, "the model has an all-reduce hook", model, "int8")
 
 
 @pytest.mark.parametrize(("replicas", "scheme", "options", "said"), [
@@ -431,7 +432,7 @@ def test_arguments_that_differ(comm):
 def test_dtypes_and_meshes_that_cannot(comm):
     complex_ = Model()
     complex_.scale = nn.Parameter(torch.ones(6, 3, dtype=torch.complex64))
-    refused(comm, "gradients of model must be reduced in one of .*, got torch.complex64", sharded(comm, model=complex_))
+    refused(comm, "gradients of the model must be reduced in one of .*, got torch.complex64", sharded(comm, model=complex_))
     mixed = Model()
     mixed.first.weights[0] = nn.Parameter(torch.ones(5, 4, dtype=torch.float64))
     refused(comm, "gather=int8 needs parameters of one floating-point dtype", sharded(comm, model=mixed), gather="int8")
@@ -453,7 +454,7 @@ def test_a_model_sharded_after_compress(comm, seed):
         fully_shard(model.first, mesh=mesh_of(comm, replicas))
         compression = compress(model, "int8")
         fully_shard(model, mesh=mesh_of(comm, replicas))
-        with pytest.raises(InvalidArgument, match="model of first has modules that were sharded after compress"):
+        with pytest.raises(InvalidArgument, match="modules around first were sharded after compress"):
             model(factors(comm, seed, 0)).backward()
         compression.close()
 
@@ -468,16 +469,16 @@ def test_nonfinite_gradients(comm, seed):
             model = sharded(comm, replicas)
             compression = compress(model, scheme, nonfinite=nonfinite)
             step_of(model, own)
-            before = compression.reducers["model"].memory_norm()
+            before = compression.reducers[ROOT].memory_norm()
             if nonfinite == "raise":
                 with pytest.raises(NonFiniteGradient, match="error memory is untouched"):
                     step_of(model, bad)
             else:
                 units = by_unit(model, step_of(model, bad))
-                assert not units["model"]["scale"][0].any()
+                assert not units[ROOT]["scale"][0].any()
                 assert any(one.any() for one, _ in units["first"].values())
-                assert compression.reducers["model"].stats.skipped
-            assert compression.reducers["model"].memory_norm() == before
+                assert compression.reducers[ROOT].stats.skipped
+            assert compression.reducers[ROOT].memory_norm() == before
             compression.close()
 
 
@@ -488,7 +489,7 @@ def test_a_shard_that_overflows_on_the_wire(comm, seed):
     compression = compress(model, "half:memory=residual")
     with pytest.raises(NonFiniteGradient, match="values=float16 overflowed"):
         step_of(model, own)
-    assert compression.reducers["model"].memory_norm() == 0
+    assert compression.reducers[ROOT].memory_norm() == 0
     compression.close()
 
 
@@ -579,6 +580,22 @@ def test_unused_parameters(comm, seed, replicas):
             with pytest.raises(InvalidArgument, match=r"of all 4 parameters of first, .*unused_params\(True\)"):
                 model(some).backward()
         compression.close()
+
+
+def test_a_module_named_model(comm, seed):
+    model = Model()
+    model.model = nn.Linear(3, 4)
+    fully_shard(model.model, mesh=mesh_of(comm, 0))
+    compression = compress(sharded(comm, model=model), "int8")
+    assert list(compression.reducers) == [ROOT, "first", "second", "model"]
+    compression.close()
+
+
+def test_an_older_pytorch_on_one_rank(comm, monkeypatch):
+    model = sharded(comm)
+    if comm.rank == comm.size - 1:
+        monkeypatch.delattr(FSDPModule, NEWEST_NEEDED)
+    refused(comm, f"rank {comm.size - 1}: compress needs PyTorch 2.13 or newer, got", model, "int8")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is there")
