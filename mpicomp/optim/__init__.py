@@ -1,4 +1,4 @@
-"""Optimizers (`optimizers`) and learning rates (`rates`) for NumPy and CuPy arrays; no framework needed.
+"""Optimizers (`optimizers`, `communicating`) and learning rates (`rates`) for NumPy and CuPy arrays; no framework.
 
 `DiLoCo` averages how far workers went, every so many steps of their own optimizers.
 """
@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 from .optimizers import LAMB, LARS, OPTIMIZERS, SAM, SGD, Adam, Optimizer, make, norm
 
 if TYPE_CHECKING:
+    from .communicating import COMMUNICATING, OneBitAdam, ZeroOneAdam
     from .diloco import DiLoCo
 
-__all__ = ["LAMB", "LARS", "OPTIMIZERS", "SAM", "SGD", "Adam", "DiLoCo", "Optimizer", "make", "norm"]
+__all__ = ["COMMUNICATING", "LAMB", "LARS", "OPTIMIZERS", "SAM", "SGD", "Adam", "DiLoCo", "OneBitAdam", "Optimizer",
+           "ZeroOneAdam", "make", "norm"]  # fmt: skip
 
-if not TYPE_CHECKING:  # the other optimizers start no MPI
+if not TYPE_CHECKING:  # those that communicate start MPI
 
     def __getattr__(name: str) -> Any:
-        if name == "DiLoCo":
-            from .diloco import DiLoCo
+        from . import communicating, diloco
 
-            return DiLoCo
+        for module in (communicating, diloco):
+            if name in __all__ and hasattr(module, name):
+                return getattr(module, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,341 @@
+"""Adam that exchanges its momentum: 1-bit Adam and 0/1 Adam, which take each rank's own gradients and own reducers.
+
+    optimizer = mpicomp.optim.OneBitAdam(comm, parameters, warmup=1000)
+    optimizer.step(gradients, lr=schedule(step))        # collective
+
+m and s are Adam's moments, g_i the gradient of worker i, C the scheme: by default one bit per element, with an error
+memory on each worker and one for each piece on its owner. Where s is zero, no gradient was ever seen; such elements
+are masked: they are neither sent nor changed, or the noise of C would be divided by eps.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, SupportsFloat, SupportsInt, cast
+
+from ..comm.interfaces import Communicator
+from ..comm.safety.collective_errors import run_collectively
+from ..errors import InvalidArgument, NonFiniteGradient
+from ..ops import ops_for
+from ..reducer.reducer import Reducer
+from ..schemes.options import BETAS, Option
+from ..schemes.registry import Scheme
+from ..types import Array
+from .optimizers import WEIGHT_DECAY, Arrays, Optimizer
+
+Rates = dict[str, float]  # by parameter
+
+
+class CommunicatingAdam(Optimizer):
+    """Base: two reducers, masked updates, and errors that all ranks raise.
+
+    Parameters
+    ----------
+    comm : Comm
+    parameters : mapping of str to array
+        Floating point, the same on all ranks; changed in place by ``step``.
+    scheme : str or Scheme
+        What the momentum is sent by. Its error memory should keep what it loses.
+    workers : int
+        Virtual workers on this rank; with more than one, each gradient has a leading dimension of this size.
+    algorithm, nonfinite
+        As in ``Reducer``. ``nonfinite="skip"`` leaves out the whole step on all ranks.
+    **options
+        Those that the class declares.
+
+    Attributes
+    ----------
+    reducers : dict of str to Reducer
+        ``gradients``, which sends exact ones, and ``momentum``; for ``stats`` and ``mpicomp.checkpoint``.
+    """
+
+    per_worker: ClassVar[tuple[str, ...]] = ()  # slots with one array per worker
+
+    def __init__(self, comm: Communicator, parameters: Arrays, *, scheme: str | Scheme = "onebit", workers: int = 1,
+                 algorithm: str = "auto", nonfinite: str = "raise", **options: object) -> None:
+        self.comm, self.workers = comm, workers
+        run_collectively(comm, lambda: self._prepare(parameters, options))
+        comm.agree(f"{self.name} of {list(self.parameters)} with {self.settings}")
+        self.reducers = {name: Reducer(comm, one, workers=workers, algorithm=algorithm, nonfinite=nonfinite)
+                         for name, one in (("gradients", "dense"), ("momentum", scheme))}
+
+    def _prepare(self, parameters: Arrays, options: Mapping[str, object]) -> None:
+        super().__init__(parameters, **options)
+        for slot in self.per_worker:
+            self._kept[slot] = {name: _rows(w, self.workers) for name, w in self.parameters.items()}
+
+    def step(self, gradients: Arrays, lr: float | Mapping[str, float]) -> None:
+        """One update with this rank's own gradients and a learning rate, or one per parameter (collective).
+
+        Raises
+        ------
+        InvalidArgument, NonFiniteGradient, Disagreement
+            On every rank, and nothing is changed: gradients that do not fit the parameters or are not finite, a rate
+            that is negative, not finite or not the same on all ranks.
+        """
+        rates: Rates = {}
+        error: Exception | None = None
+        try:
+            rates = self._rates(gradients, lr)
+        except InvalidArgument as caught:
+            error = caught
+        self._step(gradients, rates, error)
+
+    @abstractmethod
+    def _step(self, gradients: Arrays, rates: Rates, error: Exception | None) -> None:
+        """Update the parameters; an ``error`` of this rank is raised on all ranks."""
+
+    def _update(self, w: Array, g: Array, lr: float, *slots: Array) -> None:
+        raise TypeError(f"{self.name} updates all parameters at once")
+
+    def _rates(self, gradients: Arrays, lr: float | Mapping[str, float]) -> Rates:
+        """The learning rate of each parameter; refuse gradients and rates that are not as expected."""
+        rates = {name: lr[name] if isinstance(lr, Mapping) else lr for name in self.parameters}
+        firsts = gradients
+        if self.workers > 1:
+            wrong = [name for name, g in gradients.items() if g.shape[:1] != (self.workers,)]
+            if wrong:
+                raise InvalidArgument(f"gradients of {self.workers} workers must have a leading dimension of "
+                                      f"{self.workers}, got {gradients[wrong[0]].shape} of {wrong[0]}")
+            firsts = {name: g[0] for name, g in gradients.items()}
+        for rate in set(rates.values()):
+            self._check(firsts, rate)
+        return rates
+
+    def _agree(self, rates: Rates, error: Exception | None) -> None:
+        """Compare the step on all ranks, and raise an error of any rank on all."""
+        self.comm.agree(f"step {self.steps} of {self.name} with learning rates {sorted(set(rates.values()))}", error)
+
+    def _reduced(self, which: str, arrays: Arrays) -> dict[str, Array] | None:
+        """The mean of arrays over all workers; None if the step is left out."""
+        reducer = self.reducers[which]
+        mean = reducer.reduce(dict(arrays))
+        return None if reducer.stats.skipped else cast("dict[str, Array]", mean)
+
+    def _direction(self, m: Array, s: Array, updates: int) -> Array:
+        """Adam's direction, masked; ``updates`` of s so far."""
+        b1, b2, eps = self.settings["beta1"], self.settings["beta2"], self.settings["eps"]
+        return (s > 0) * m / (1 - b1 ** (self.steps + 1)) / ((s / (1 - b2**updates)) ** 0.5 + eps)
+
+    def _decayed(self, name: str, rates: Rates) -> float:
+        """The factor of decoupled weight decay in a step."""
+        return 1 - rates[name] * float(self.settings["weight_decay"])
+
+    def state_dict(self) -> dict[str, object]:
+        """This rank's state, without the parameters; ``reducers`` has those of the reducers by name."""
+        return {**super().state_dict(), "reducers": {name: one.state_dict() for name, one in self.reducers.items()}}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on, bit for bit, where ``state_dict`` was taken (collective).
+
+        Raises
+        ------
+        InvalidArgument
+            On every rank: the state is of another optimizer, other parameters, schemes or workers.
+        """
+        reducers = state.get("reducers")
+
+        def load() -> None:
+            if not isinstance(reducers, Mapping) or set(reducers) != set(self.reducers):
+                raise InvalidArgument(f"the state must have those of the reducers {', '.join(self.reducers)} under "
+                                      f"'reducers', got {type(reducers).__name__}: pass a whole state_dict()")
+            self._load({name: value for name, value in state.items() if name != "reducers"})
+
+        run_collectively(self.comm, load)
+        for name, reducer in self.reducers.items():
+            reducer.load_state_dict(cast("Mapping[str, dict[str, object]]", reducers)[name])
+
+    def _load(self, state: Mapping[str, object]) -> None:
+        super().load_state_dict(state)
+
+
+class OneBitAdam(CommunicatingAdam):
+    """Adam with exact gradients for ``warmup`` steps; then s is frozen, and workers exchange compressed momenta.
+
+    Schedule: in the warm-up g = mean of g_i, and a step is Adam's. Then m = C(b1 m + (1-b1) g_i), averaged, and
+    w <- w - lr m / (1-b1^t) / (sqrt(s / (1-b2^warmup)) + eps). Weight decay is decoupled, as in AdamW.
+    Cost: a dense step's bytes in the warm-up, then those of the scheme; two moments, and its memories.
+    Restrictions: s must have settled: the paper's warm-up is 15 to 20 % of the training. Elements without a gradient
+    in the warm-up are never changed afterwards: with embeddings of rare symbols take memory=adam-update instead.
+
+    Reference: Tang et al., 1-bit Adam, ICML 2021, algorithm 1. Differs: moments have bias corrections.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> import mpicomp
+    >>> weights = {"w": np.array([1.0, 2.0])}
+    >>> optimizer = mpicomp.optim.OneBitAdam(mpicomp.Comm(MPI.COMM_SELF), weights, warmup=1)
+    >>> for _ in range(2):
+    ...     optimizer.step({"w": np.array([1.0, 0.0])}, lr=0.1)
+    >>> weights["w"].round(3).tolist()
+    [0.8, 2.0]
+    """
+
+    name = "onebit-adam"
+    options = (*BETAS, WEIGHT_DECAY,
+               Option("warmup", int, 1000, "steps with exact gradients, in which the second moment is learned", low=1))
+    slots = ("first", "second")
+    reference = "Tang et al. 2021"
+
+    def _step(self, gradients: Arrays, rates: Rates, error: Exception | None) -> None:
+        self._agree(rates, error)
+        b1, b2, warmup = (self.settings[name] for name in ("beta1", "beta2", "warmup"))
+        first, second = self._kept["first"], self._kept["second"]
+        if self.steps < warmup:
+            mean = self._reduced("gradients", gradients)
+        else:
+            mean = self._reduced("momentum", {name: (second[name] > 0) * (b1 * first[name] + (1 - b1) * g)
+                                              for name, g in gradients.items()})
+        if mean is None:
+            return
+        for name, w in self.parameters.items():
+            m, s = first[name], second[name]
+            if self.steps < warmup:
+                m *= b1
+                m += (1 - b1) * mean[name]
+                s *= b2
+                s += (1 - b2) * mean[name] * mean[name]
+            else:
+                m[...] = mean[name]
+            w *= self._decayed(name, rates)
+            w -= rates[name] * self._direction(m, s, min(self.steps + 1, warmup))
+        self.steps += 1
+
+
+class ZeroOneAdam(CommunicatingAdam):
+    """1-bit Adam without a dense phase: s follows exact gradients ever more rarely, and later ranks step alone.
+
+    Schedule: for ``warmup`` steps s follows the mean of g_i in steps whose distance doubles after every ``kappa`` of
+    them; then it is frozen. In each step m_i <- b1 m_i + (1-b1) g_i, and the sum of lr m_i since the last exchange
+    gathers. In an exchange m = C(sum of lr m_i / sum of lr), averaged, takes the place of all m_i, and
+    w <- (w at the last exchange) - (sum of lr) m / (sqrt(s) + eps). Each of the first ``warmup`` steps has an exchange;
+    then the distance between them doubles every ``doubling`` steps, up to ``longest``. In between each rank's w moves
+    by its own m_i.
+    Cost: at most a dense exchange's bytes in the exact steps, the scheme's in an exchange, none in a local step;
+    vectors s and w at the last exchange, and m_i and the sum of each worker.
+    Restrictions: between exchanges the ranks' parameters differ. A gradient that is refused in a local step is left
+    out, and the next exchange raises its error on all ranks. See `OneBitAdam` for elements without a gradient.
+
+    Reference: Lu et al., 0/1 Adam, ICLR 2023, algorithm 1. Differs: s follows g before w moves; bias corrections.
+    """
+
+    name = "zero-one-adam"
+    options = (
+        *OneBitAdam.options[:-1],
+        Option("warmup", int, 1000, "steps in which the second moment is learned; each has an exchange", low=1),
+        Option("kappa", int, 16, "exact steps until their distance doubles", low=1),
+        Option("doubling", int, 1000, "steps after the warm-up until the distance of exchanges doubles", low=1),
+        Option("longest", int, 16, "largest distance of exchanges, in steps", low=1),
+    )
+    slots = ("second", "start", "own", "gathered")
+    per_worker = ("own", "gathered")
+    reference = "Lu et al. 2023"
+
+    def _prepare(self, parameters: Arrays, options: Mapping[str, object]) -> None:
+        super()._prepare(parameters, options)
+        self._alone = 0  # local steps since the last exchange
+        self._moved = dict.fromkeys(self.parameters, 0.0)  # sums of learning rates since then
+        self._exact = 0  # updates of s
+        self._deferred: Exception | None = None  # of a local step, raised in the next exchange
+
+    @property
+    def exchanges(self) -> bool:
+        """True if the next step has an exchange."""
+        after = self.steps - int(self.settings["warmup"])
+        if after < 0:
+            return True
+        doublings = min(after // int(self.settings["doubling"]), 62)
+        return self._alone + 1 >= min(int(self.settings["longest"]), 1 << doublings)
+
+    def _learns(self) -> bool:
+        """True if the second moment follows the gradient of this step."""
+        level = (self.steps // int(self.settings["kappa"]) + 1).bit_length() - 1
+        since = self.steps - int(self.settings["kappa"]) * ((1 << level) - 1)
+        return self.steps < self.settings["warmup"] and since % (1 << level) == 0
+
+    def _step(self, gradients: Arrays, rates: Rates, error: Exception | None) -> None:
+        if not self.exchanges:
+            self._step_alone(gradients, rates, error)
+            return
+        error, self._deferred = error or self._deferred, None
+        self._agree(rates, error)
+        mean = self._reduced("gradients", gradients) if self._learns() else {}
+        if mean is None:
+            return
+        own, gathered, moved = self._gathered(gradients, rates)
+        masked = {name: (self._second(name, mean)[0] > 0) * (gathered[name] / moved[name] if moved[name] else own[name])
+                  for name in self.parameters}
+        common = self._reduced("momentum", masked)
+        if common is None:
+            return
+        for name, w in self.parameters.items():
+            s, updates = self._second(name, mean)
+            start = self._kept["start"][name] if self._alone else w
+            w[...] = self._decayed(name, rates) * start - moved[name] * self._direction(common[name], s, updates)
+            self._kept["second"][name][...] = s
+            self._kept["own"][name][...] = common[name]
+            self._kept["gathered"][name][...] = 0
+        self._exact += bool(mean)
+        self._alone, self._moved = 0, dict.fromkeys(self.parameters, 0.0)
+        self.steps += 1
+
+    def _second(self, name: str, mean: Mapping[str, Array]) -> tuple[Array, int]:
+        """The second moment after this step, and how often it was updated."""
+        s, b2 = self._kept["second"][name], self.settings["beta2"]
+        return (b2 * s + (1 - b2) * mean[name] * mean[name], self._exact + 1) if mean else (s, self._exact)
+
+    def _gathered(self, gradients: Arrays, rates: Rates) -> tuple[dict[str, Array], dict[str, Array], Rates]:
+        """The workers' momenta after this step, what has gathered of them, and the sums of rates."""
+        b1 = self.settings["beta1"]
+        own = {name: b1 * self._kept["own"][name] + (1 - b1) * g for name, g in gradients.items()}
+        gathered = {name: self._kept["gathered"][name] + rates[name] * m for name, m in own.items()}
+        return own, gathered, {name: self._moved[name] + rate for name, rate in rates.items()}
+
+    def _step_alone(self, gradients: Arrays, rates: Rates, error: Exception | None) -> None:
+        error = error or self._nonfinite(gradients)
+        if error is None:
+            own, gathered, self._moved = self._gathered(gradients, rates)
+            for name, w in self.parameters.items():
+                if not self._alone:
+                    self._kept["start"][name][...] = w
+                self._kept["start"][name] *= self._decayed(name, rates)
+                m = own[name].mean(axis=0) if self.workers > 1 else own[name]
+                w *= self._decayed(name, rates)
+                w -= rates[name] * self._direction(m, self._kept["second"][name], self._exact)
+                self._kept["own"][name][...], self._kept["gathered"][name][...] = own[name], gathered[name]
+        elif not self._alone:
+            for name, w in self.parameters.items():
+                self._kept["start"][name][...] = w
+        self._deferred = self._deferred or error
+        self._alone += 1
+        self.steps += 1
+
+    def _nonfinite(self, gradients: Arrays) -> Exception | None:
+        for name, g in gradients.items():
+            count, first = ops_for(g).count_nonfinite(g.reshape(-1))
+            if count and self.reducers["momentum"].nonfinite == "raise":
+                return NonFiniteGradient(f"{name}[{first}] is not finite in the local step {self.steps} of "
+                                         f"{self.name}, which is left out on this rank")
+        return None
+
+    def state_dict(self) -> dict[str, object]:
+        return {**super().state_dict(), "alone": self._alone, "exact": self._exact, "moved": dict(self._moved)}
+
+    def _load(self, state: Mapping[str, object]) -> None:
+        plain = {name: state.get(name) for name in ("alone", "exact", "moved")}
+        super()._load({name: value for name, value in state.items() if name not in plain})
+        self._alone, self._exact = (int(cast(SupportsInt, plain[name])) for name in ("alone", "exact"))
+        self._moved = {name: float(rate) for name, rate in cast("Mapping[str, SupportsFloat]", plain["moved"]).items()}
+        self._deferred = None
+
+
+def _rows(w: Array, workers: int) -> Array:
+    """Zeros like a parameter, for several workers with a leading dimension."""
+    shape = (workers, *w.shape) if workers > 1 else w.shape
+    return ops_for(w).zeros(workers * w.size, w.dtype).reshape(shape)
+
+
+COMMUNICATING = {kind.name: kind for kind in (OneBitAdam, ZeroOneAdam)}
