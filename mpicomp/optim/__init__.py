@@ -19,9 +19,12 @@ __all__ = ["COMMUNICATING", "LAMB", "LARS", "OPTIMIZERS", "SAM", "SGD", "Adam", 
 if not TYPE_CHECKING:  # those that communicate start MPI
 
     def __getattr__(name: str) -> Any:
-        from . import communicating, diloco
+        if name == "DiLoCo":
+            from .diloco import DiLoCo
 
-        for module in (communicating, diloco):
-            if name in __all__ and hasattr(module, name):
-                return getattr(module, name)
+            return DiLoCo
+        if name in ("COMMUNICATING", "OneBitAdam", "ZeroOneAdam"):
+            from . import communicating
+
+            return getattr(communicating, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -54,6 +54,7 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
         self._turns = Turns(self.comm, threads_allowed(self.comm))
         self._messages = PointToPoint(self.comm)
         self._joined: list[Work] | None = None  # works since _start_coalescing
+        self._names = "", ""
 
     # -- reductions
 
@@ -207,11 +208,27 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
         works, self._joined = self._joined or [], None
         return Joined(works)
 
-    # -- facts that PyTorch asks for
+    # -- facts that PyTorch asks for, under its names
 
-    def getBackendName(self) -> str:  # PyTorch's name
+    def getBackendName(self) -> str:
         """Return the name of the backend."""
         return NAME
+
+    def getGroupName(self) -> str:
+        """Return PyTorch's name of this group, by which compiled code finds it."""
+        return self._names[0]
+
+    def setGroupName(self, name: str) -> None:
+        """Set PyTorch's name of this group."""
+        self._names = name, self._names[1]
+
+    def getGroupDesc(self) -> str:
+        """Return the description that ``new_group`` was given."""
+        return self._names[1]
+
+    def setGroupDesc(self, description: str) -> None:
+        """Set the description."""
+        self._names = self._names[0], description
 
     name = _get_backend_name = getBackendName
     supports_splitting = supports_coalescing = supports_time_estimate = False
@@ -258,8 +275,7 @@ class Options:
         for one in self._given:
             op = getattr(one, "reduceOp", one)
             if isinstance(op, OPERATIONS):
-                kind: Any = getattr(op, "op", op)
-                return str(kind.name)
+                return operation(op)
         return "SUM"
 
     @property
@@ -273,6 +289,11 @@ class Options:
 
 
 OPERATIONS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
+
+
+def operation(op: Any) -> str:
+    """Return the name of a ``ReduceOp``, or of one of its values."""
+    return str(getattr(op, "op", op).name)
 
 
 def listed(tensors: Any) -> list[torch.Tensor]:
