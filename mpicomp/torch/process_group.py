@@ -16,7 +16,7 @@ from ..comm.point_to_point import PointToPoint
 from ..errors import InvalidArgument
 from . import tensor_collectives as collectives
 from .tensor_collectives import Tensors
-from .works import Joined, MessageWork, Turns, Work
+from .works import Joined, MessageWork, Turns, Work, untraced
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -25,6 +25,7 @@ NAME = "mpicomp"
 ProcessGroup: Any = dist.ProcessGroup  # its methods have overloads, and other names in other versions
 
 
+@untraced
 class MpicompGroup(ProcessGroup):  # type: ignore[misc]
     """The ranks of ``comm`` as a process group (collective).
 

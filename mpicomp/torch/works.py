@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,22 @@ Future = torch.futures.Future[list[torch.Tensor]]
 NO_TIMEOUT = timedelta(milliseconds=-1)
 
 
+T = TypeVar("T")
+
+
+def untraced(kind: type[T]) -> type[T]:
+    """Let ``torch.compile`` run the methods of a class as they are: it would trace those that C++ calls."""
+    try:
+        from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+    except ImportError:  # earlier versions leave out what they cannot trace
+        return kind
+    for method in vars(kind).values():
+        if isinstance(method, FunctionType):
+            set_code_exec_strategy(method.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+    return kind
+
+
+@untraced
 class Work(dist.Work):
     """A started call: ``wait`` raises its error, and its future holds the list of its output tensors.
 
@@ -130,6 +147,7 @@ class Work(dist.Work):
         return self._outputs
 
 
+@untraced
 class MessageWork(Work):
     """A message between two ranks, which MPI moves while any thread waits.
 
@@ -185,6 +203,7 @@ class MessageWork(Work):
                 self.finish()
 
 
+@untraced
 class Joined(Work):
     """Several works as one."""
 

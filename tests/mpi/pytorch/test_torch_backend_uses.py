@@ -94,11 +94,11 @@ def test_ddp_begins_with_rank_0s_parameters_and_trains(comm):
 
 def test_hooks_of_ddp(comm, seed):
     """PyTorch's own, of which PowerSGD starts all-reduces in callbacks; and ours."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
     ours = ddp_hook(dist.group.WORLD.comm, "dense")
-    hooks = {"bf16": (None, bf16_compress_hook), "ours": (None, ours),
+    hooks = {"fp16": (None, fp16_compress_hook), "ours": (None, ours),
              "powersgd": (PowerSGDState(None, 2, start_powerSGD_iter=2, min_compression_rate=0.1), powerSGD_hook)}
     for hook in hooks.values():
         model = DDP(Weighted(), bucket_cap_mb=1e-3)
@@ -150,7 +150,7 @@ def test_compiled_ddp(comm, backend):
     x = torch.randn(8, 12, generator=torch.Generator().manual_seed(comm.rank))
     gradients = []
     for compiled in (False, True):
-        model = DDP(layers(), bucket_cap_mb=1e-3)
+        model = DDP(layers())
         run = torch.compile(model, backend=backend) if compiled else model
         for _ in range(2):
             model.zero_grad()
