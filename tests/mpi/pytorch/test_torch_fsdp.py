@@ -432,7 +432,8 @@ def test_arguments_that_differ(comm):
 def test_dtypes_and_meshes_that_cannot(comm):
     complex_ = Model()
     complex_.scale = nn.Parameter(torch.ones(6, 3, dtype=torch.complex64))
-    refused(comm, "gradients of the model must be reduced in one of .*, got torch.complex64", sharded(comm, model=complex_))
+    refused(comm, "gradients of the model must be reduced in one of .*, got torch.complex64",
+            sharded(comm, model=complex_))
     mixed = Model()
     mixed.first.weights[0] = nn.Parameter(torch.ones(5, 4, dtype=torch.float64))
     refused(comm, "gather=int8 needs parameters of one floating-point dtype", sharded(comm, model=mixed), gather="int8")
