@@ -267,9 +267,10 @@ class GhostOps:
         return Reading(getattr(self, operation), arguments, n, dtype)
 
     def coded_mean(self, coded: Iterable[Array | Coded], factor: float, plus: Array | None, out: Array) -> None:
-        """Count a pass over each code: values are added to a sum in the cache where they are decoded."""
+        """Count a pass over each code, whose values are added where they are decoded, and one over the sum."""
         for one in coded:
             self._read(one, out.size)
+        self.work("scale", out.size)
 
     def coded_update(self, memory: Array, grad: Array, sent: Array | Coded, first: int, beta: float) -> None:
         self.work("dense_update", grad.size)

@@ -27,6 +27,8 @@ CLOSE = 0.15  # how far a prediction may be off
 LENGTHS = {"1 MiB": MIB // 4, "100 MiB": 100 * MIB // 4}
 WHATS = {"ring": "ring", "halving-doubling": "halving_doubling", "leader": "scalecom:chunk=112,beta=0.1",
          "gather": "topk-global:density=0.01"}  # fmt: skip
+PASSES = ["dense", "half", "int8", "int8:memory=residual", "qsgd", "onebit", "scalecom:chunk=112,beta=0.1",
+          "topk-global:density=0.01", "dgc:density=0.001"]  # fmt: skip
 TUNE = ["python", "-m", "mpicomp.cli", "tune", "--quiet", "--force", "--machine"]
 
 
@@ -46,8 +48,8 @@ def described(run):
         return machines.load(json.loads(path.read_text()), "the measured machine")
 
 
-def predicted(machine, what, n):
-    return float(replay(program_of(what, named(str(n)), machine.place(4)), machine).finish.max())
+def predicted(machine, what, n, size=4):
+    return float(replay(program_of(what, named(str(n)), machine.place(size)), machine).finish.max())
 
 
 def calibration(describe, measure, quick):
@@ -95,6 +97,19 @@ def simulate_node(quick):
     return "4 ranks, one node", rows, raw
 
 
+def simulate_alone(quick):
+    """Passes over memory in the model: one rank's own work in a step against its processor time."""
+    n, task = MIB // 4 if quick else 100 * MIB // 4, "own_work"
+    raw = on_node(1, task, {"n": n, "names": PASSES, "calls": 1 if quick else 9}, 600, ("-x", "MPICOMP_NUM_THREADS=1"))
+    alone = machines.Machine(machines.Wire(0, 1), machines.Wire(0, 1), 1, raw["kernels"])
+    rows = []
+    for what, seconds in raw["seconds"].items():
+        guess = predicted(alone, what, n, 1)
+        rows.append({"": f"`{what}`", "predicted ms": ms(guess), "measured ms": ms(seconds),
+                     "off, at most 15 %": verdict(guess, seconds)})
+    return f"1 rank, 1 thread, {4 * n // MIB} MiB of float32; processor time, the least of 9 calls", rows, raw
+
+
 def launch(command):
     """Run a command on four ranks of this machine."""
     full = ["timeout", "--kill-after=10", "300", VENV / "bin/mpirun", "-n", "4", VENV / "bin/python", *command[1:]]
@@ -130,7 +145,7 @@ def document(done):
 
 FIGURES = {
     "100mbit-hosts": hosts_at("100mbit"), "1gbit-hosts": hosts_at("1gbit"), "10gbit-hosts": hosts_at("10gbit"),
-    "node": simulate_node, "advise-hosts": advise_hosts,
+    "node": simulate_node, "alone": simulate_alone, "advise-hosts": advise_hosts,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import mpicomp.schemes.averaging
 from mpicomp.allreduce import node_shared, ring
 from mpicomp.bench import check
 from mpicomp.bench.environment import Noise
+from mpicomp.bench.kernels import themes
 from mpicomp.ops import ops_for
 from mpicomp.simulate.steps import kinds
 
@@ -214,6 +215,25 @@ def steps(n, names):
     return check.steps(mpicomp.Comm(comm), names, [("vector", (n,), 0.0)], kinds)
 
 
+def own_work(n, names, calls):
+    """Processor seconds of a step of each scheme, and of an element of each kernel, on this rank alone: the least."""
+    x, ours = np.random.default_rng(0).standard_normal(n, np.float32), mpicomp.Comm(comm)
+    reducers = {name: mpicomp.Reducer(ours, name) for name in names}
+    rates = {name: busy(call, calls) / elements for theme in themes(n) for name, call, elements in theme()}
+    return {"kernels": rates, "seconds": {name: busy(lambda one=one: one.reduce_sparse(x), calls)
+                                          for name, one in reducers.items()}}
+
+
+def busy(call, calls):
+    """The least processor time of a call."""
+    least = np.inf
+    for _ in range(calls):
+        start = time.thread_time()
+        call()
+        least = min(least, time.thread_time() - start)
+    return least
+
+
 def buckets(n, sizes, seconds):
     """Steps of scheme `half` with buckets of each size, in one piece ("whole"), and the all-reduce alone, in turn."""
     ours = mpicomp.Comm(comm)
@@ -289,7 +309,7 @@ def segments(n, settings, seconds):
 
 
 TASKS = {one.__name__: one for one in (steps, segments, buckets, dense, plain_steps, sweep, scheme, methods, changing,
-                                            traffic)}
+                                            own_work, traffic)}
 
 if __name__ == "__main__":
     answer = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -70,6 +70,8 @@ ROWS = {
         "falls by": "saved"}),
     **{f"simulate-{where}": ("cpu-2-cores", f"simulate-{where}", PREDICTED)
        for where in ("100mbit-hosts", "1gbit-hosts", "10gbit-hosts", "node")},
+    "simulate-alone": ("cpu-2-cores", "simulate-alone", {
+        "": "scheme", **{name: heading for name, heading in PREDICTED.items() if name not in ("", "length")}}),
     "advise": ("cpu-2-cores", "simulate-advise-hosts", {
         "": "network", "exchange of": "exchange of", "predicted ms": "predicted, ms", "measured ms": "measured, ms",
         "off, at most 15 %": "error, at most 15 %"}),

@@ -275,9 +275,9 @@ def passes(text, n, bandwidth):
 
 
 def test_codes_are_added_where_they_are_decoded():
-    """Two hops of codes: each vector encoded and the mean, each piece of four decoded and the mean; no other pass."""
+    """Two hops of codes: vector and mean encoded, four pieces and the mean decoded, the sum scaled; no other pass."""
     n = 1 << 20
-    expected = {"count_nonfinite": 1.0, "encode_blocks": 1.25, "decode_blocks": 2.0}
+    expected = {"count_nonfinite": 1.0, "encode_blocks": 1.25, "decode_blocks": 2.0, "scale": 0.25}
     assert passes("int8", n, 1e10)[0] == expected
     assert passes("int8:memory=residual", 64 * n, 1e10)[0].keys() == {*expected, "axpby", "dense_update"}
 
