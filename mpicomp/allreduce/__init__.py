@@ -9,7 +9,7 @@ every element of the result as it becomes final: for floats in full precision.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,10 @@ def get(name: str) -> Callable[..., None]:
         return partial(import_module("mpicomp.allreduce.block_codes").allreduce, format=name)
     if name not in ALGORITHMS:
         raise unknown_algorithm(name, ALGORITHMS)
-    return import_module(ALGORITHMS[name]).allreduce
+    return _module(ALGORITHMS[name]).allreduce
+
+
+_module = cache(import_module)  # which takes longer for what is imported already
 
 
 def combiner(ops: Arithmetic, op: str, factor: float = 1.0) -> Combine:

@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from .._util.partition import pieces
-from ..types import Array
+from ..types import Array, dtype_name
 from . import direct, ring
 from .interfaces import Arithmetic, Link, NodeMemory, Scratch
 
@@ -45,11 +45,11 @@ def allreduce(
     source = work if source is None else source
     stream = work.nbytes >= STREAM_BYTES
     if link.one_node:
-        link.node.run("allreduce", source, work, op, kind or work.dtype.name, stream, factor)
+        link.node.run("allreduce", source, work, op, kind or dtype_name(work.dtype), stream, factor)
         return
     length = max(1, PART_BYTES // work.itemsize)
     bounds = list(pieces(0, work.size, length))
-    local = InMemory(link.node, source, work, op, kind or work.dtype.name, bounds, stream)
+    local = InMemory(link.node, source, work, op, kind or dtype_name(work.dtype), bounds, stream)
     across, between, half = link.across, direct if kind else ring, {"kind": kind} if kind else {}
     local.reduce(0)
     for part in range(len(bounds)):

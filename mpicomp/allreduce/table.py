@@ -85,7 +85,7 @@ class Table:
 
 
 # Bytes up to which MPI's own schedules are used: on one node, and per rank of a job on several nodes.
-NATIVE_BYTES_ONE_NODE = 512 << 10
+NATIVE_BYTES_ONE_NODE = 256 << 10
 NATIVE_BYTES_PER_RANK = 32 << 10
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..allreduce.node_shared import STREAM_BYTES
 from ..ops import ops_for
-from ..types import Array
+from ..types import Array, dtype_name
 from .interfaces import Communicator
 from .node_memory import round_up
 from .transport import MpiLink
@@ -93,7 +93,8 @@ class NodeLevels:
 
     def _run(self, verb: str, send: np.ndarray, receive: np.ndarray, op: str, factor: float = 1.0) -> None:
         with self._link.break_on_error:
-            self._link.node.run(verb, send, receive, op, receive.dtype.name, receive.nbytes >= STREAM_BYTES, factor)
+            self._link.node.run(verb, send, receive, op, dtype_name(receive.dtype), receive.nbytes >= STREAM_BYTES,
+                                factor)
 
 
 def levels_of(link: MpiLink, beside: Callable[[int], Across]) -> NodeLevels | None:

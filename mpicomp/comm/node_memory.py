@@ -106,8 +106,7 @@ class Node:
             self.bytes_shared += receive.nbytes
         if verb != "reduce_scatter":
             self.bytes_shared += receive[self.slice(receive)].nbytes
-        last = max(self._segments)
-        addresses = [self._segments[i].address if i in self._segments else 0 for i in range(last + 1)]
+        addresses = [self._segments[i].address if i in self._segments else 0 for i in range(self._made)]
         self._window.run(
             verb, op, kind, send, receive, self._place(send), self._place(receive), addresses, stream, factor,
             self.progress,

@@ -16,9 +16,11 @@ constexpr std::size_t kept = 64;  // calls remembered for the watchdog
 
 bool has(const py::array& array, int flags) { return (array.flags() & flags) == flags; }
 
-// Float32, float64 or an integer, in the machine's own byte order.
+// Float32, float64 or an integer of NumPy's own, in the machine's byte order: other packages' dtypes may have the same
+// letters.
 bool covered(const py::dtype& dtype) {
-    return std::strchr("fdbBhHiIlLqQ", dtype.char_()) != nullptr && dtype.byteorder() != '>';
+    constexpr int own_types = 24;  // NPY_NTYPES_LEGACY
+    return dtype.num() < own_types && std::strchr("fdbBhHiIlLqQ", dtype.char_()) != nullptr && dtype.byteorder() != '>';
 }
 
 // Bytes of `receive` if MPI may have both arrays at once (`send` is `in_place`, or an array); -1 where there is something
