@@ -7,7 +7,7 @@ verb; a part keeps in attributes only what its ``state`` saves. A protocol also 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -100,11 +100,6 @@ class StepContext:
         """The density of a span in this step, ``target`` being the scheme's: the caller's or the schedule's."""
         own = self.densities[span]
         return self.schedule.density(target if own is None else own, span, self.number)
-
-    def by_densities(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The result of ``make()``, which follows from layout and densities: kept as long as these stay."""
-        once = self.scratch.once if self.schedule.settled(self.number) else self.once
-        return once(key, make)
 
     def place(self, local: int, indices: Array | None) -> Place:
         """The place of the values of one of this rank's workers."""
@@ -479,15 +474,12 @@ class Candidate(NamedTuple):
 
 
 class DensitySchedule(Part, Stateful, Protocol):
-    """Changes the density from step to step, the same on all ranks."""
+    """Changes the density from step to step, the same on all ranks; from step ``settled_from`` on it stays."""
+    settled_from: float = float("inf")
 
     @abstractmethod
     def density(self, target: float, span: int, number: int) -> float:
         """The density of a span in step ``number``, the scheme's own being ``target``."""
-
-    def settled(self, number: int) -> bool:
-        """True if the densities of step ``number`` are those of all steps after it."""
-        return False
 
     @abstractmethod
     def observe(self, mean: Mean, ctx: StepContext) -> None:

@@ -39,15 +39,14 @@ class WarmUp(DensitySchedule):
 
     def __init__(self, warmup: int, warmup_density: float, stages: int) -> None:
         self.warmup, self.first, self.stages = warmup, warmup_density, stages
+        if type(self).density is WarmUp.density:  # a subclass may change it later
+            self.settled_from = warmup
 
     def density(self, target: float, span: int, number: int) -> float:
         if number >= self.warmup or target >= self.first:
             return target
         stage = self.stages * number // self.warmup
         return self.first * (target / self.first) ** (stage / self.stages)
-
-    def settled(self, number: int) -> bool:
-        return number >= self.warmup and type(self).density is WarmUp.density  # a subclass may change it later
 
     def observe(self, mean: Mean, ctx: StepContext) -> None:
         """The density depends on the step's number alone."""

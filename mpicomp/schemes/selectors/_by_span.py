@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+
 from ...types import Array
 from ..interfaces import Selector, StepContext
 from ..options import DENSITY, K
+from ..values import Value
 
-__all__ = ["DENSITY", "Counted", "K", "Listed", "Targeted"]
+__all__ = ["DENSITY", "Counted", "K", "Listed", "Targeted", "by_densities"]
+
+
+def by_densities(key: Hashable, make: Callable[[], Value], ctx: StepContext) -> Value:
+    """The result of ``make()``, which follows from layout and densities: kept as long as these stay."""
+    once = ctx.scratch.once if ctx.number >= ctx.schedule.settled_from else ctx.once
+    return once(key, make)
 
 
 class Targeted:
@@ -27,7 +36,7 @@ class Targeted:
 
     def targets(self, ctx: StepContext) -> list[int]:
         """The counts of all spans."""
-        return ctx.by_densities(self, lambda: [self.count(ctx, span) for span in range(len(ctx.spans))])
+        return by_densities(self, lambda: [self.count(ctx, span) for span in range(len(ctx.spans))], ctx)
 
 
 class Listed(Selector):

@@ -11,6 +11,7 @@ from ...types import Array
 from ..interfaces import Selector, StepContext
 from ..options import Option
 from ..values import Compensated
+from ._by_span import by_densities
 
 LONGEST = 65536
 
@@ -66,7 +67,7 @@ class ChunkMax(Selector):
 
     def _layout(self, ctx: StepContext) -> Layout:
         """The step's chunks."""
-        return ctx.by_densities(self, lambda: self._chunks(ctx))
+        return by_densities(self, lambda: self._chunks(ctx), ctx)
 
     def _chunks(self, ctx: StepContext) -> Layout:
         densities = (ctx.density(1 / self.chunk, span) for span in range(len(ctx.spans)))
