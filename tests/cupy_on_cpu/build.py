@@ -11,7 +11,8 @@ random_numbers.py.
 Not there: NCCL, CUB (CuPy's own reductions run in its place), memory that is managed or allocated on streams, graphs.
 
 The device is as late as CUDA allows, so that a missing wait shows, and its memory is closed to the host (machine.cpp).
-EMULATED_CUDA=now makes it prompt, EMULATED_CUDA_DEVICES=2 gives two. Times mean nothing.
+EMULATED_CUDA=now makes it prompt, EMULATED_CUDA_DEVICES=2 gives two. Times mean nothing, but for those of the host with
+EMULATED_CUDA=idle, where kernels do nothing (tests/gpu/host_time.py).
 
 The first run fetches CuPy's release and source, Cython and CUDA's headers from the package index and builds, in a
 minute, in .cache/cupy_on_cpu. Exit code 77: it cannot be built here, and why.

@@ -39,6 +39,7 @@ def main() -> int:
         (ranks(2, "tests/gpu/paths.py"), {"EMULATED_CUDA_DEVICES": "2"}),
         *((ranks(n, "tests/gpu/schemes.py"), {}) for n in (1, 2, 3)),
         (ranks(2, "docs/examples/on_gpu.py"), {}),
+        ([PYTHON, "tests/gpu/host_time.py", "--quick"], {"EMULATED_CUDA": "idle"}),
         ([PYTHON, *KERNEL_TESTS, "-n", "2"], {}),
         ([PYTHON, "tests/cupy_on_cpu/rehearse.py"], {}),
     ]
