@@ -11,7 +11,7 @@ are masked: they are neither sent nor changed, or the noise of C would be divide
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, SupportsFloat, SupportsInt, cast
 
 from ..comm.interfaces import Communicator
@@ -65,8 +65,10 @@ class CommunicatingAdam(Optimizer):
         for slot in self.per_worker:
             self._kept[slot] = {name: _rows(w, self.workers) for name, w in self.parameters.items()}
 
-    def step(self, gradients: Arrays, lr: float | Mapping[str, float]) -> None:
+    def step(self, gradients: Arrays | Callable[[], Arrays], lr: float | Mapping[str, float]) -> None:
         """One update with this rank's own gradients and a learning rate, or one per parameter (collective).
+
+        ``gradients`` may be a function that gives them, which may raise as well.
 
         Raises
         ------
@@ -75,12 +77,14 @@ class CommunicatingAdam(Optimizer):
             that is negative, not finite or not the same on all ranks.
         """
         rates: Rates = {}
+        given: Arrays = {}
         error: Exception | None = None
         try:
-            rates = self._rates(gradients, lr)
-        except InvalidArgument as caught:
+            given = gradients() if callable(gradients) else gradients
+            rates = self._rates(given, lr)
+        except Exception as caught:  # of any class: the other ranks wait for the verdict
             error = caught
-        self._step(gradients, rates, error)
+        self._step(given, rates, error)
 
     @abstractmethod
     def _step(self, gradients: Arrays, rates: Rates, error: Exception | None) -> None:
@@ -295,8 +299,9 @@ class ZeroOneAdam(CommunicatingAdam):
         return own, gathered, {name: self._moved[name] + rate for name, rate in rates.items()}
 
     def _step_alone(self, gradients: Arrays, rates: Rates, error: Exception | None) -> None:
-        error = error or self._nonfinite(gradients)
-        if error is None:
+        policy = self.reducers["momentum"].nonfinite
+        bad = None if error is not None or policy == "allow" else self._nonfinite(gradients)
+        if error is None and bad is None:
             own, gathered, self._moved = self._gathered(gradients, rates)
             for name, w in self.parameters.items():
                 if not self._alone:
@@ -309,14 +314,15 @@ class ZeroOneAdam(CommunicatingAdam):
         elif not self._alone:
             for name, w in self.parameters.items():
                 self._kept["start"][name][...] = w
-        self._deferred = self._deferred or error
+        self._deferred = self._deferred or error or (bad if policy == "raise" else None)
         self._alone += 1
         self.steps += 1
 
     def _nonfinite(self, gradients: Arrays) -> Exception | None:
+        """The error about a gradient of this rank that is not finite."""
         for name, g in gradients.items():
             count, first = ops_for(g).count_nonfinite(g.reshape(-1))
-            if count and self.reducers["momentum"].nonfinite == "raise":
+            if count:
                 return NonFiniteGradient(f"{name}[{first}] is not finite in the local step {self.steps} of "
                                          f"{self.name}, which is left out on this rank")
         return None

@@ -25,6 +25,7 @@ def fake_step(n, ops=cpu, number=0, cuts=(), seed=0):
         ops=ops, number=number, n=n, spans=list(pairwise(ends)),
         density=lambda target, span: target, key=lambda worker: ops.Key(seed, number, worker),
         scratch=Scratch(ops), seed=seed, once=lambda key, make: make(),
+        schedule=SimpleNamespace(settled_from=float("inf")),
     )
 
 

@@ -236,6 +236,26 @@ def test_an_error_of_a_local_step_is_raised_by_the_next_exchange(comm, seed):
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
+def test_nonfinite_gradients_may_be_skipped(comm, seed, kind, options):
+    weights, other = start(), start()
+    optimizer, clean = (kind(comm, w, nonfinite="skip", **options) for w in (weights, other))
+    for step in range(STEPS):
+        g = gradient(seed, comm.rank, step)
+        if step % 5 == 2:
+            bad = {**g, "bias": np.full(4, np.nan if comm.rank == 0 else 1)}
+            if getattr(optimizer, "exchanges", True):
+                optimizer.step(bad, LR)  # nothing happens on any rank
+                for name, w in weights.items():
+                    np.testing.assert_array_equal(w, other[name])
+        optimizer.step(g, LR)
+        clean.step(g, LR)
+    while not getattr(optimizer, "exchanges", True):  # a local step leaves it out alone
+        optimizer.step({**g, "bias": np.full(4, np.inf)}, LR)
+    optimizer.step(g, LR)
+    assert all(np.isfinite(w).all() for w in weights.values())
+
+
+@pytest.mark.parametrize(("kind", "options"), CASES)
 def test_bad_arguments_and_states(comm, seed, kind, options):
     with pytest.raises(InvalidArgument, match="has no option 'warm'"):
         kind(comm, start(), warm=3)
