@@ -19,6 +19,10 @@ STEP_BITS = 8  # significant bits of a step: few, so that step * integer is exac
 LARGEST_EXACT = 2**45  # with a step of STEP_BITS: 53 bits
 LARGEST = {4: 2**30 - 1, 8: 2**51 - 1}  # magnitude of a sum's integers, by bytes per element: differences fit, too
 WIDEST = {4: 32, 8: 53}  # bits of a difference of two of them in zigzag form
+ORDERS = (1, 2, 3)  # of a block's differences
+FIELDS = (0, 33, 50, 63)  # first value of a header's low bits for each order, and behind the last
+EXACT = 27  # in bits: first differences of float64 that are wider have one of few widths
+SHORT = 3  # bits of second differences, from which third ones cannot gain much
 
 
 class Grid(NamedTuple):
@@ -55,13 +59,21 @@ def bounded_capacity(n: int, dtype: npt.DTypeLike) -> int:
 def block_sizes(dtype: npt.DTypeLike) -> np.ndarray:
     """Bytes behind the headers per header of a whole block; -1 for headers that no stream has."""
     itemsize = itemsize_of(dtype)
-    header = np.arange(256)
-    first = np.take((0, itemsize // 4, itemsize // 2, itemsize), header >> 6)
-    widest, field = WIDEST[itemsize], header & 63
-    once, twice = first + field * (BLOCK // 8), 2 * first + (field - widest - 1) * (BLOCK // 8)
-    sizes = np.where(field <= widest, once, np.where(field < 63, twice, -1))
+    sizes = np.full(256, -1)
+    for size, bytes_of_first in enumerate((0, itemsize // 4, itemsize // 2, itemsize)):
+        for field in range(FIELDS[-1]):
+            order, width = order_and_width(field, itemsize)
+            sizes[field | size << 6] = order * bytes_of_first + width * (BLOCK // 8)
     sizes[ESCAPED] = BLOCK * itemsize
     return sizes
+
+
+def order_and_width(field: int, itemsize: int) -> tuple[int, int]:
+    """Order of differences and bits of each for a header's low bits below 63."""
+    order = max(order for order in ORDERS if FIELDS[order - 1] <= field)
+    width = field - FIELDS[order - 1]
+    wide = itemsize == 8 and order == 1 and width > EXACT
+    return order, EXACT + (width - EXACT) * (WIDEST[8] - EXACT) // (FIELDS[1] - 1 - EXACT) if wide else width
 
 
 def itemsize_of(dtype: npt.DTypeLike) -> int:

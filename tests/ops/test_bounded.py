@@ -18,6 +18,7 @@ from mpicomp.ops.error_bound import (
     bounded_capacity,
     grid_of,
     largest_integer,
+    order_and_width,
 )
 
 SIZES = (0, 1, 2, 63, 64, 65, 128, 1000, 1025)
@@ -51,6 +52,7 @@ def fields(rng, n, dtype):
     smooth, noise = np.sin(t / 50), rng.standard_normal(n)
     large = np.finfo(dtype).max
     yield smooth.astype(dtype), 1e-3
+    yield smooth.astype(dtype), 1e-6  # third differences
     yield noise.astype(dtype), 10.0 ** rng.integers(-7, 1)
     yield noise.astype(dtype), 1e-12
     yield np.zeros(n, dtype), 1e-3
@@ -163,6 +165,25 @@ def test_the_largest_integers_add_up(ops, dtype):
         codes, escaped = summed(ops, [stream] * terms, 100, dtype, 0.5)
         assert escaped == 0
         assert_same(decoded(ops, codes, 100, dtype, 0.5, terms), x)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_order_of_differences(ops, dtype):
+    """The order that makes blocks short; of a sum the lowest of its streams that are not constant."""
+    t, itemsize = np.arange(10 * BLOCK), np.dtype(dtype).itemsize
+    streams = {}
+    for expected, x in enumerate(((-1.0) ** t * t, t**2 / 50.0, 1e4 * np.sin(t / 50)), start=1):
+        streams[expected], _ = encoded(ops, x.astype(dtype), 0.05, 4)
+        assert orders_of(streams[expected], itemsize) == {expected}
+    streams[0], _ = encoded(ops, np.ones(t.size, dtype), 0.05, 4)  # constant
+    for those, expected in (((3, 0, 3), 3), ((2, 3), 2), ((3, 1, 2), 1), ((0, 0), 1)):
+        total, _ = summed(ops, [streams[order] for order in those], t.size, dtype, 0.05)
+        assert orders_of(total, itemsize) == {expected}
+
+
+def orders_of(stream, itemsize):
+    """Orders of the differences in a stream of ten blocks."""
+    return {order_and_width(header & 63, itemsize)[0] for header in stream[:10]}
 
 
 def test_sizes_of_constant_blocks(ops):

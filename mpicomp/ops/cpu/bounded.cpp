@@ -74,15 +74,14 @@ struct Encode {
     template <int width>
     static KERNEL std::uint8_t* one(const T* values, std::size_t length, const Grid& grid, std::uint8_t* header,
                                     std::uint8_t* out) {
-        alignas(64) Word<T> q[block];
-        if (!quantise(values, grid, q)) {
+        Differences<T> q;
+        q.order = 0;
+        if (!quantise(values, grid, q.of)) {
             *header = escaped;
             std::memcpy(out, values, length * sizeof(T));
             return out + length * sizeof(T);
         }
-        const Word<T> first = q[0];
-        subtract_previous<width>(first, Word<T>{0}, q);
-        return write<width, T>(first, q, header, out);
+        return write_shortest<width>(q, header, out);
     }
 
     template <int width>
@@ -120,38 +119,37 @@ KERNEL void add_values(const std::uint8_t* headers, const std::uint8_t* const* f
     std::memcpy(out, rounded, n * sizeof(T));
 }
 
-// Writes the sum of a block's integers; returns its end, or nullptr if its differences are too wide.
+// Writes the sum of a block's integers; returns its end, or nullptr if its differences are too wide. They have the
+// lowest order of the streams' that are not constant.
 template <int width, class T>
 KERNEL std::uint8_t* add_integers(const std::uint8_t* headers, const std::uint8_t* const* from, std::size_t count,
-                                  bool constant, std::uint8_t* header, std::uint8_t* out) {
-    Word<T> first = 0, second = 0;
-    bool any_twice = false;
-    for (std::size_t s = 0; s < count; ++s) {
-        first += read_first<T>(headers[s], from[s]);
-        any_twice |= is_twice<T>(headers[s]);
-    }
-    if (constant) {
-        *header = static_cast<std::uint8_t>(size_of<T>(zigzag(first)));
-        return write_first<T>(zigzag(first), *header, out);
-    }
-    alignas(64) Word<T> once[block], twice[block], codes[block];  // sums of differences, and of differences of these
-    clear<width>(once);
-    if (any_twice) clear<width>(twice);
+                                  std::uint8_t* header, std::uint8_t* out) {
+    Differences<T> total, more;
+    total.order = 3;
+    bool constant = true;
     for (std::size_t s = 0; s < count; ++s) {
         if (!(headers[s] & 63)) continue;
-        read_codes<width, T>(headers[s], from[s], codes);
-        if (is_twice<T>(headers[s])) {
-            second += read_second<T>(headers[s], from[s]);
-            for (std::size_t i = 0; i < block; ++i) twice[i] += codes[i];
-        } else {
-            for (std::size_t i = 0; i < block; ++i) once[i] += codes[i];
+        constant = false;
+        total.order = std::min(total.order, order_of(headers[s]));
+    }
+    for (Word<T>& first : total.firsts) first = 0;
+    if (constant) {
+        for (std::size_t s = 0; s < count; ++s) total.firsts[0] += read_first<T>(headers[s], from[s]);
+        *header = static_cast<std::uint8_t>(header_of<T>(total.firsts, 1, 0));
+        return write_first<T>(zigzag(total.firsts[0]), *header, out);
+    }
+    clear<width>(total.of);
+    for (std::size_t s = 0; s < count; ++s) {
+        if (!(headers[s] & 63)) {
+            total.firsts[0] += read_first<T>(headers[s], from[s]);
+            continue;
         }
+        read<width>(headers[s], from[s], more);
+        while (more.order > total.order) more.template lower<width>();
+        for (int k = 0; k < total.order; ++k) total.firsts[k] += more.firsts[k];
+        for (std::size_t i = 0; i < block; ++i) total.of[i] += more.of[i];
     }
-    if (any_twice) {
-        add_previous<width>(second, second, twice);
-        for (std::size_t i = 0; i < block; ++i) once[i] += twice[i];
-    }
-    return write<width, T>(first, once, header, out);
+    return write_fitting<width>(total, header, out);
 }
 
 // A stream and the place of the first block of each part.
@@ -176,10 +174,9 @@ struct Sum {
         }
         for (std::size_t b = 0; b < blocks_of(n); ++b) {
             bool plain = false;
-            std::uint8_t any = 0;
             const std::size_t length = std::min(block, n - b * block);
             for (std::size_t s = 0; s < count; ++s) {
-                any |= headers[s] = given[s][b];
+                headers[s] = given[s][b];
                 plain |= headers[s] == escaped;
             }
             if (plain) {
@@ -188,7 +185,7 @@ struct Sum {
                 out += length * sizeof(T);
                 ++written->escaped;
             } else {
-                out = add_integers<width, T>(headers.data(), from.data(), count, !(any & 63), codes + b, out);
+                out = add_integers<width, T>(headers.data(), from.data(), count, codes + b, out);
                 if (!out) {
                     written->fits = false;
                     return;
@@ -209,12 +206,12 @@ struct Decode {
 
     template <int width>
     static KERNEL void scale(std::uint8_t header, const std::uint8_t* in, double step, double divisor, T* out) {
-        alignas(64) Word<T> q[block];
-        read_integers<width, T>(header, in, q);
+        Differences<T> q;
+        read_integers<width>(header, in, q);
         if (divisor == 1)
-            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q[i]) * step);
+            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q.of[i]) * step);
         else
-            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q[i]) * step / divisor);
+            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q.of[i]) * step / divisor);
     }
 
     template <int width>

@@ -18,9 +18,9 @@ constexpr double whole = 6755399441055744;  // 1.5 * 2^52: x + whole has x, roun
 template <class T>
 struct Type;
 template <>
-struct Type<float> { using Word = std::uint32_t; using Signed = std::int32_t; static constexpr int widest = 32; };
+struct Type<float> { using Word = std::uint32_t; using Signed = std::int32_t; };
 template <>
-struct Type<double> { using Word = std::uint64_t; using Signed = std::int64_t; static constexpr int widest = 53; };
+struct Type<double> { using Word = std::uint64_t; using Signed = std::int64_t; };
 template <class T>
 using Word = typename Type<T>::Word;
 template <class T>
@@ -51,21 +51,39 @@ constexpr std::size_t first_bytes(int header) {
     return header >> 6 ? sizeof(T) >> (3 - (header >> 6)) : 0;
 }
 
-// Whether codes are differences of differences.
+constexpr int fields[] = {0, 33, 50, 63};  // first value of a header's low bits for each order of differences
+constexpr int shortest = 3;                // bits of second differences, from which third ones are not tried
+
+constexpr int order_of(int header) {
+    return 1 + ((header & 63) >= fields[1]) + ((header & 63) >= fields[2]);
+}
+
+// Bits of a code for the low bits of a header, counted from its order's first; those of float64 above 27 are steps.
 template <class T>
-constexpr bool is_twice(int header) {
-    return (header & 63) > Type<T>::widest;
+constexpr int bits_of_field(int order, int field) {
+    return sizeof(T) == 8 && order == 1 && field > 27 ? 27 + (field - 27) * 26 / 5 : field;
+}
+
+template <class T>
+constexpr int field_of_bits(int order, int bits) {
+    return sizeof(T) == 8 && order == 1 && bits > 27 ? 27 + ((bits - 27) * 5 + 25) / 26 : bits;
 }
 
 template <class T>
 constexpr int width_of(int header) {
-    return (header & 63) - (is_twice<T>(header) ? Type<T>::widest + 1 : 0);
+    return bits_of_field<T>(order_of(header), (header & 63) - fields[order_of(header) - 1]);
+}
+
+// Largest width of an order of differences.
+template <class T>
+constexpr int widest(int order) {
+    return bits_of_field<T>(order, fields[order] - fields[order - 1] - 1);
 }
 
 // Bytes of a block before its planes.
 template <class T>
 constexpr std::size_t body_offset(int header) {
-    return first_bytes<T>(header) << is_twice<T>(header);
+    return first_bytes<T>(header) * order_of(header);
 }
 
 // Bytes behind the headers for each header of a whole block; 0 for headers that no stream has, but for that of zeros.
@@ -82,7 +100,7 @@ template <class T>
 constexpr Sizes<T> sizes;
 
 template <class T>
-constexpr std::size_t longest_block = std::max(block * sizeof(T), sizeof(T) + Type<T>::widest * block / 8);
+constexpr std::size_t longest_block = std::max(block * sizeof(T), sizeof(T) + widest<T>(1) * block / 8);
 
 // ---- a block's integers
 
@@ -119,23 +137,24 @@ KERNEL void clear(W* x) {
     for (std::size_t i = 0; i < block; i += R::lanes) R::store(typename R::Type{}, x + i);
 }
 
-// Integers become their differences, that of element 0 from `first`; `missing` is added to element 0 before.
-template <int width, class W>
-KERNEL void subtract_previous(W first, W missing, W* q) {
+// Integers become their differences, that of element 0 from `first`. If they are differences themselves, of an order,
+// so many elements are 0, and become what `first` is before.
+template <int width, int order, class W>
+KERNEL void subtract_previous(W first, W* q) {
     using R = Register<W, width>;
     typename R::Type before = typename R::Type{} + first, x, moved;
     for (std::size_t i = 0; i < block; i += R::lanes) {
         R::load(q + i, x);
-        if (i == 0) x += typename R::Type{missing};  // in a register: what is stored late is loaded late
+        if (order && i == 0) x += typename R::Type{first, order > 1 ? first : 0};  // late stores are loaded late
         R::template move_up<1>(before, x, moved);
         before = x;
         R::store(x - moved, q + i);
     }
 }
 
-// Differences become integers, counted from `first` on; element 0 is lowered by `surplus`.
-template <int width, class W>
-KERNEL void add_previous(W first, W surplus, W* q) {
+// Undoes subtract_previous.
+template <int width, int order, class W>
+KERNEL void add_previous(W first, W* q) {
     using R = Register<W, width>;
     typename R::Type last = typename R::Type{} + first, x;
     for (std::size_t i = 0; i < block; i += R::lanes) {
@@ -143,7 +162,7 @@ KERNEL void add_previous(W first, W surplus, W* q) {
         R::sum_up(x);
         x += last;
         last = typename R::Type{} + x[R::lanes - 1];
-        if (i == 0) x -= typename R::Type{surplus};
+        if (order && i == 0) x -= typename R::Type{first, order > 1 ? first : 0};
         R::store(x, q + i);
     }
 }
@@ -279,26 +298,79 @@ KERNEL int encode_zigzag(const W* from, W* to) {
     return all ? 64 - __builtin_clzll(all) : 0;
 }
 
-// Writes a block of these differences; returns its end, or nullptr if they are too wide. Overwrites them.
-template <int width, class T>
-KERNEL std::uint8_t* write(Word<T> first, Word<T>* differences, std::uint8_t* header, std::uint8_t* out) {
-    alignas(64) Word<T> once[block], twice[block];
-    const int bits = encode_zigzag(differences, once);
-    const Word<T> slope = differences[1], second = zigzag(slope);
-    first = zigzag(first);
-    const int head = size_of<T>(first) | (bits & 63);
-    if (bits) {
-        subtract_previous<width>(slope, slope, differences);
-        const int fewer = encode_zigzag(differences, twice), field = Type<T>::widest + 1 + fewer;
-        const int heads = size_of<T>(first | second) | field;
-        if (field < 63 && body_offset<T>(heads) + 8 * fewer < first_bytes<T>(head) + 8 * bits) {
-            *header = static_cast<std::uint8_t>(heads);
-            return pack(twice, fewer, write_first<T>(second, heads, write_first<T>(first, heads, out)));
-        }
+// Differences of an order, with the first integers of all orders up to it.
+template <class T>
+struct Differences {
+    alignas(64) Word<T> of[block];
+    Word<T> firsts[3];
+    int order;
+
+    // To an order higher.
+    template <int width>
+    KERNEL void raise() {
+        const Word<T> first = firsts[order] = of[order];
+        if (order == 0) subtract_previous<width, 0>(first, of);
+        if (order == 1) subtract_previous<width, 1>(first, of);
+        if (order == 2) subtract_previous<width, 2>(first, of);
+        ++order;
     }
-    if (bits > Type<T>::widest) return nullptr;
+
+    // To the one below.
+    template <int width>
+    KERNEL void lower() {
+        --order;
+        if (order == 0) add_previous<width, 0>(firsts[0], of);
+        if (order == 1) add_previous<width, 1>(firsts[1], of);
+        if (order == 2) add_previous<width, 2>(firsts[2], of);
+    }
+};
+
+// The header of a block that has codes of so many bits.
+template <class T>
+KERNEL int header_of(const Word<T>* firsts, int order, int bits) {
+    Word<T> all = 0;
+    for (int k = 0; k < order; ++k) all |= zigzag(firsts[k]);
+    return size_of<T>(all) | (fields[order - 1] + field_of_bits<T>(order, bits));
+}
+
+template <class T>
+KERNEL std::uint8_t* write(const Word<T>* firsts, const Word<T>* codes, int header, std::uint8_t* out) {
+    for (int k = 0; k < order_of(header); ++k) out = write_first<T>(zigzag(firsts[k]), header, out);
+    return pack(codes, width_of<T>(header), out);
+}
+
+// Writes a block of integers as differences of the order that makes it short; overwrites them.
+template <int width, class T>
+KERNEL std::uint8_t* write_shortest(Differences<T>& q, std::uint8_t* header, std::uint8_t* out) {
+    alignas(64) Word<T> codes[2][block];
+    q.template raise<width>();
+    int bits = encode_zigzag(q.of, codes[0]), best = header_of<T>(q.firsts, 1, bits), chosen = 0;
+    for (int order = 2; order <= 3 && bits > (order == 2 ? 0 : shortest); ++order) {
+        q.template raise<width>();
+        bits = encode_zigzag(q.of, codes[!chosen]);
+        if (bits > widest<T>(order)) break;
+        const int other = header_of<T>(q.firsts, order, bits);
+        if (sizes<T>.of[other] >= sizes<T>.of[best]) break;
+        best = other;
+        chosen = !chosen;
+    }
+    *header = static_cast<std::uint8_t>(best);
+    return write<T>(q.firsts, codes[chosen], best, out);
+}
+
+// Writes a block as differences of its order, or of the next lower one that they fit; returns its end, or nullptr if
+// there is none.
+template <int width, class T>
+KERNEL std::uint8_t* write_fitting(Differences<T>& q, std::uint8_t* header, std::uint8_t* out) {
+    alignas(64) Word<T> codes[block];
+    int bits;
+    while ((bits = encode_zigzag(q.of, codes)) > widest<T>(q.order)) {
+        if (q.order == 1) return nullptr;
+        q.template lower<width>();
+    }
+    const int head = header_of<T>(q.firsts, q.order, bits);
     *header = static_cast<std::uint8_t>(head);
-    return pack(once, bits, write_first<T>(first, head, out));
+    return write<T>(q.firsts, codes, head, out);
 }
 
 template <class T>
@@ -313,27 +385,19 @@ KERNEL Word<T> read_first(std::uint8_t header, const std::uint8_t* in) {
     return unzigzag(first);
 }
 
-// Second integer of a block of differences of differences.
-template <class T>
-KERNEL Word<T> read_second(std::uint8_t header, const std::uint8_t* in) {
-    return read_first<T>(header, in + first_bytes<T>(header));
-}
-
 // A block's codes, without their zigzag form.
 template <int width, class T>
-KERNEL void read_codes(std::uint8_t header, const std::uint8_t* in, Word<T>* codes) {
-    unpack<width>(in + body_offset<T>(header), width_of<T>(header), codes);
-    for (std::size_t i = 0; i < block; ++i) codes[i] = unzigzag(codes[i]);
+KERNEL void read(std::uint8_t header, const std::uint8_t* in, Differences<T>& q) {
+    q.order = order_of(header);
+    for (int k = 0; k < q.order; ++k) q.firsts[k] = read_first<T>(header, in + k * first_bytes<T>(header));
+    unpack<width>(in + body_offset<T>(header), width_of<T>(header), q.of);
+    for (std::size_t i = 0; i < block; ++i) q.of[i] = unzigzag(q.of[i]);
 }
 
 template <int width, class T>
-KERNEL void read_integers(std::uint8_t header, const std::uint8_t* in, Word<T>* q) {
-    read_codes<width, T>(header, in, q);
-    if (is_twice<T>(header)) {
-        const Word<T> second = read_second<T>(header, in);
-        add_previous<width>(second, second, q);
-    }
-    add_previous<width>(read_first<T>(header, in), Word<T>{0}, q);
+KERNEL void read_integers(std::uint8_t header, const std::uint8_t* in, Differences<T>& q) {
+    read<width>(header, in, q);
+    while (q.order) q.template lower<width>();
 }
 
 // A block's values in float64.
@@ -345,9 +409,9 @@ KERNEL void read_values(std::uint8_t header, const std::uint8_t* in, std::size_t
         for (std::size_t i = 0; i < block; ++i) values[i] = plain[i];
         return;
     }
-    alignas(64) Word<T> q[block];
-    read_integers<width, T>(header, in, q);
-    for (std::size_t i = 0; i < block; ++i) values[i] = grid_integer<T>(q[i]) * step;
+    Differences<T> q;
+    read_integers<width>(header, in, q);
+    for (std::size_t i = 0; i < block; ++i) values[i] = grid_integer<T>(q.of[i]) * step;
 }
 
 }  // namespace bounded

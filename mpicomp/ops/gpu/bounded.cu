@@ -10,12 +10,10 @@ template <typename T> struct Integer;
 template <> struct Integer<float> {
     using Word = unsigned int;
     using Signed = int;
-    static constexpr int widest = 32;
 };
 template <> struct Integer<double> {
     using Word = unsigned long long;
     using Signed = long long;
-    static constexpr int widest = 53;
 };
 template <typename T> using Word = typename Integer<T>::Word;
 
@@ -26,16 +24,38 @@ template <typename T> __device__ inline int first_bytes(int header) {
     return header >> 6 ? sizeof(T) >> (3 - (header >> 6)) : 0;
 }
 
-// Whether codes are differences of differences.
-template <typename T> __device__ inline bool is_twice(int header) { return (header & 63) > Integer<T>::widest; }
+__device__ constexpr int fields[] = {0, 33, 50, 63};  // first low bits of a header for each order of differences
+constexpr int shortest = 3;  // bits of second differences, from which third ones are not tried
+
+__device__ inline int order_of(int header) {
+    return 1 + ((header & 63) >= fields[1]) + ((header & 63) >= fields[2]);
+}
+
+// Bits of a code for the low bits of a header, counted from its order's first; those of float64 above 27 are steps.
+template <typename T> __device__ inline int bits_of_field(int order, int field) {
+    return sizeof(T) == 8 && order == 1 && field > 27 ? 27 + (field - 27) * 26 / 5 : field;
+}
+
+template <typename T> __device__ inline int field_of_bits(int order, int bits) {
+    return sizeof(T) == 8 && order == 1 && bits > 27 ? 27 + ((bits - 27) * 5 + 25) / 26 : bits;
+}
 
 template <typename T> __device__ inline int width_of(int header) {
-    return (header & 63) - (is_twice<T>(header) ? Integer<T>::widest + 1 : 0);
+    return bits_of_field<T>(order_of(header), (header & 63) - fields[order_of(header) - 1]);
+}
+
+// Largest width of an order of differences.
+template <typename T> __device__ inline int widest(int order) {
+    return bits_of_field<T>(order, fields[order] - fields[order - 1] - 1);
 }
 
 // Bytes of a block before its planes.
 template <typename T> __device__ inline int body_offset(int header) {
-    return first_bytes<T>(header) << is_twice<T>(header);
+    return first_bytes<T>(header) * order_of(header);
+}
+
+template <typename T> __device__ inline int body_bytes(int header) {
+    return body_offset<T>(header) + width_of<T>(header) * (block_size / 8);
 }
 
 // A lane's two of something.
@@ -89,10 +109,17 @@ template <typename T> __device__ inline Two<T> read_plain(const unsigned char* i
     return {Real<T>::value(bits[0]), Real<T>::value(bits[1])};
 }
 
-// A block of integers; its header is 63, which no stream has, if differences are too wide.
+// Differences of an order, with the first integers of all orders up to it.
+template <typename T> struct Differences {
+    Word<T> firsts[3];
+    Two<Word<T>> of;
+    int order;
+};
+
+// A block's header, which is 63, that no stream has, if differences are too wide; its first integers and its codes.
 template <typename T> struct Coded {
     int header;
-    Word<T> first, second;
+    Word<T> firsts[3];
     Two<Word<T>> codes;
 };
 
@@ -117,24 +144,67 @@ template <typename T> __device__ inline int size_of(Word<T> first) {
     return ((bits > 0) + (bits >> quarter > 0) + (bits >> 2 * quarter > 0)) << 6;
 }
 
-template <typename T> __device__ inline Coded<T> coded(Word<T> first, Two<Word<T>> differences) {
-    first = zigzag(first);
-    const Word<T> slope = __shfl_sync(all_lanes, differences.low, 1), second = zigzag(slope);
-    const Two<Word<T>> once = {zigzag(differences.low), zigzag(differences.high)};
-    if (lane_index() == 0) differences.low += slope;
-    Two<Word<T>> twice = differences_of(slope, differences);
-    twice = {zigzag(twice.low), zigzag(twice.high)};
-    const int bits = bits_in_block(once), fewer = bits_in_block(twice), field = Integer<T>::widest + 1 + fewer;
-    const int head = size_of<T>(first) | (bits & 63), heads = size_of<T>(first | second) | (field & 63);
-    if (bits && field < 63 && 2 * first_bytes<T>(heads) + 8 * fewer < first_bytes<T>(head) + 8 * bits)
-        return {heads, first, second, twice};
-    return {bits > Integer<T>::widest ? 63 : head, first, 0, once};
+// The sums of elements up to each, from `first` on.
+template <typename W> __device__ inline Two<W> sums_of(W first, Two<W> x) {
+    const W low = first + sum_up(x.low);
+    return {low, __shfl_sync(all_lanes, low, warp_size - 1) + sum_up(x.high)};
+}
+
+// To an order higher: as many elements as the order are 0, and become what the first of the others is before.
+template <typename T> __device__ inline void raise(Differences<T>& x) {
+    const Word<T> first = __shfl_sync(all_lanes, x.of.low, x.order);
+    if (lane_index() < x.order) x.of.low = first;
+    x.of = differences_of(first, x.of);
+    x.firsts[x.order++] = first;
+}
+
+// To the one below.
+template <typename T> __device__ inline void lower(Differences<T>& x) {
+    const Word<T> first = x.firsts[--x.order];
+    x.of = sums_of(first, x.of);
+    if (lane_index() < x.order) x.of.low -= first;
+}
+
+template <typename T> __device__ inline Coded<T> coded(const Differences<T>& x, int* bits) {
+    Coded<T> block = {0, {}, {zigzag(x.of.low), zigzag(x.of.high)}};
+    *bits = bits_in_block(block.codes);
+    Word<T> all = 0;
+    for (int k = 0; k < x.order; ++k) all |= block.firsts[k] = zigzag(x.firsts[k]);
+    block.header = size_of<T>(all) | (fields[x.order - 1] + field_of_bits<T>(x.order, *bits));
+    return block;
+}
+
+// A block of integers as differences of the order that makes it short.
+template <typename T> __device__ inline Coded<T> coded_shortest(Two<Word<T>> q) {
+    Differences<T> x = {{}, q, 0};
+    raise(x);
+    int bits;
+    Coded<T> best = coded(x, &bits);
+    for (int order = 2; order <= 3 && bits > (order == 2 ? 0 : shortest); ++order) {
+        raise(x);
+        const Coded<T> other = coded(x, &bits);
+        if (bits > widest<T>(order) || body_bytes<T>(other.header) >= body_bytes<T>(best.header)) break;
+        best = other;
+    }
+    return best;
+}
+
+// A block as differences of its order, or of the next lower one that they fit.
+template <typename T> __device__ inline Coded<T> coded_fitting(Differences<T> x) {
+    int bits;
+    Coded<T> block = coded(x, &bits);
+    while (bits > widest<T>(x.order)) {
+        if (x.order == 1) return {63};
+        lower(x);
+        block = coded(x, &bits);
+    }
+    return block;
 }
 
 template <typename T> __device__ inline void write_integers(Coded<T> block, unsigned char* out) {
     const int lane = lane_index(), width = width_of<T>(block.header), bytes = first_bytes<T>(block.header);
-    if (lane < bytes) out[lane] = block.first >> (8 * lane);
-    if (lane < bytes && is_twice<T>(block.header)) out[bytes + lane] = block.second >> (8 * lane);
+    for (int k = 0; k < order_of(block.header); ++k)
+        if (lane < bytes) out[k * bytes + lane] = block.firsts[k] >> (8 * lane);
     out += body_offset<T>(block.header);
     int shift = 0;
     for (; shift + 8 <= width; shift += 8, out += block_size) {
@@ -158,16 +228,10 @@ template <typename T> __device__ inline Word<T> read_first(int header, const uns
     return unzigzag(first);
 }
 
-// The sums of elements up to each, from `first` on.
-template <typename W> __device__ inline Two<W> sums_of(W first, Two<W> x) {
-    const W low = first + sum_up(x.low);
-    return {low, __shfl_sync(all_lanes, low, warp_size - 1) + sum_up(x.high)};
-}
-
-// A block's differences.
-template <typename T> __device__ inline Two<Word<T>> read_differences(int header, const unsigned char* in) {
+template <typename T> __device__ inline Differences<T> read_differences(int header, const unsigned char* in) {
     const int lane = lane_index(), width = width_of<T>(header);
-    const Word<T> second = is_twice<T>(header) ? read_first<T>(header, in + first_bytes<T>(header)) : 0;
+    Differences<T> x = {{}, {}, order_of(header)};
+    for (int k = 0; k < x.order; ++k) x.firsts[k] = read_first<T>(header, in + k * first_bytes<T>(header));
     Two<Word<T>> codes = {};
     in += body_offset<T>(header);
     int shift = 0;
@@ -183,10 +247,8 @@ template <typename T> __device__ inline Two<Word<T>> read_differences(int header
         in += 8 * bits;
         shift += bits;
     }
-    codes = {unzigzag(codes.low), unzigzag(codes.high)};
-    if (!is_twice<T>(header)) return codes;
-    codes = sums_of(second, codes);
-    return {lane ? codes.low : codes.low - second, codes.high};
+    x.of = {unzigzag(codes.low), unzigzag(codes.high)};
+    return x;
 }
 
 // A block's values in float64.
@@ -196,9 +258,10 @@ template <typename T> __device__ inline Two<double> read_values(int header, cons
         const Two<T> values = read_plain<T>(in, begin, n);
         return {values.low, values.high};
     }
-    const Two<Word<T>> q = sums_of(read_first<T>(header, in), read_differences<T>(header, in));
+    Differences<T> x = read_differences<T>(header, in);
+    while (x.order) lower(x);
     using Signed = typename Integer<T>::Signed;
-    return {(double)(Signed)q.low * step, (double)(Signed)q.high * step};
+    return {(double)(Signed)x.of.low * step, (double)(Signed)x.of.high * step};
 }
 
 // ---- kernels; without `starts` only headers are written, else the bytes of blocks, from their starts on
@@ -224,8 +287,7 @@ __global__ void encode_blocks(const T* x, long long n, double bound, double step
             else if (lane_index() == 0) headers[b] = escaped;
             continue;
         }
-        const Word<T> first = __shfl_sync(all_lanes, q.low, 0);
-        const Coded<T> block = coded<T>(first, differences_of(first, q));
+        const Coded<T> block = coded_shortest<T>(q);
         if (starts) write_integers(block, codes + starts[b]);
         else if (lane_index() == 0) headers[b] = block.header;
     }
@@ -239,7 +301,12 @@ __global__ void sum_blocks(const unsigned long long* streams, const long long* s
     for (long long b = first_block(); b < blocks; b += block_step()) {
         const auto stream = [=](long long s) { return (const unsigned char*)streams[s]; };
         bool plain = false;
-        for (long long s = 0; s < count; ++s) plain |= stream(s)[b] == escaped;
+        int order = 3, orders = 0;
+        for (long long s = 0; s < count; ++s) {
+            const int header = stream(s)[b];
+            plain |= header == escaped;
+            if (header & 63) order = min(order, order_of(header)), ++orders;
+        }
         if (plain && !starts) {
             if (lane_index() == 0) headers[b] = escaped;
         } else if (plain) {
@@ -251,15 +318,15 @@ __global__ void sum_blocks(const unsigned long long* streams, const long long* s
             }
             write_plain<T>({(T)total.low, (T)total.high}, b * block_size, n, codes + starts[b]);
         } else {
-            Word<T> first = 0;
-            Two<Word<T>> sums = {};
+            Differences<T> total = {{}, {}, orders ? order : 1};
             for (long long s = 0; s < count; ++s) {
                 const unsigned char* in = stream(s) + starts_of[s * blocks + b];
-                const Two<Word<T>> more = read_differences<T>(stream(s)[b], in);
-                first += read_first<T>(stream(s)[b], in);
-                sums = {sums.low + more.low, sums.high + more.high};
+                Differences<T> more = read_differences<T>(stream(s)[b], in);
+                while (more.order > total.order) lower(more);
+                for (int k = 0; k < more.order; ++k) total.firsts[k] += more.firsts[k];
+                total.of = {total.of.low + more.of.low, total.of.high + more.of.high};
             }
-            const Coded<T> block = coded<T>(first, sums);
+            const Coded<T> block = coded_fitting(total);
             if (starts) write_integers(block, codes + starts[b]);
             else if (lane_index() == 0) headers[b] = block.header;
         }

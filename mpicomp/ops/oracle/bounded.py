@@ -7,12 +7,15 @@ are exact.
 A stream has one header byte per block of 64 elements, then the blocks. A block is a first integer and 64 differences,
 each integer minus the one before it (the first difference is 0), in zigzag form: 0, -1, 1, -2, ... become 0, 1, 2, 3.
 Differences do not cross blocks: a block is decoded and added by itself, and the headers give its place. If that makes
-the block smaller, a second integer follows the first one, the difference of the first two elements, and codes are
-differences of differences (the first two are 0).
+the block smaller, codes are differences of differences (the first two are 0), and a second integer follows the first
+one: the first of the differences. If these codes have more than SHORT bits, and if it makes the block smaller still,
+codes are the differences of those (the first three are 0), and a third integer follows: the first difference of
+differences.
 
-The header's low 6 bits are the width, the bits of the largest code; of differences of differences, WIDEST + 1 more. Its
-high 2 bits are the size of the first integer (and the second) in zigzag form, little-endian: 0, 1, 2 or 4 bytes for
-float32 and 0, 2, 4 or 8 for float64. A block of zeros is its header.
+The header's low 6 bits are the width, the bits of the largest code, counted from 0 for differences, from 33 for second
+and from 50 for third ones, which have at most 16 and 12 bits. Widths above 27 of float64 are rounded up to 32, 37, 42,
+47 or 53, which 28 to 32 stand for. The header's high 2 bits are the size of the first integers in zigzag form,
+little-endian: 0, 1, 2 or 4 bytes for float32 and 0, 2, 4 or 8 for float64. A block of zeros is its header.
 
 The codes follow in planes, from their low bits up: a plane of 64 bytes per 8 bits of the width, then one of 4, 2
 and 1 bits for each of these that the rest of the width contains. Byte j of a plane of b bits has the bits of elements
@@ -33,11 +36,13 @@ from ..arguments import Array
 from ..error_bound import (
     BLOCK,
     ESCAPED,
-    WIDEST,
+    FIELDS,
+    SHORT,
     block_sizes,
     grid_of,
     itemsize_of,
     largest_integer,
+    order_and_width,
     refused_stream,
     refused_sum,
     require_divisor,
@@ -70,14 +75,16 @@ def encode_bounded(x: Array, bound: float, terms: int, codes: Array) -> tuple[in
 def sum_bounded(streams: list[Array], n: int, dtype: npt.DTypeLike, bound: float, codes: Array) -> tuple[int, int]:
     """Write the sum of ``streams`` of n elements to ``codes``; return its bytes and the number of escaped blocks.
 
-    Integers are added exactly. If a block is escaped in any stream, its values are added in float64, in the order of
-    the streams, and rounded once. All streams have the same ``bound``. Refuses bytes that are no stream, and sums that
-    are wider than a difference can be.
+    Integers are added exactly. Codes of their sum are differences of the lowest order in the streams whose block is not
+    constant, or of a lower one if they are too wide. If a block is escaped in any stream, its values are added in
+    float64, in the order of the streams, and rounded once. All streams have the same ``bound``. Refuses bytes that are
+    no stream, and sums that are wider than a difference can be.
     """
     require_streams(streams, n, dtype)
     dtype, grid = np.dtype(dtype), grid_of(bound)
     require_room(codes, n, dtype)
-    headers, bodies = [], []
+    headers: list[int] = []
+    bodies: list[bytes] = []
     for blocks in zip(*(list(_blocks(stream, n, dtype)) for stream in streams), strict=True):
         if any(block.dtype == dtype for block in blocks):
             total = _values(blocks[0], grid.step)
@@ -86,7 +93,7 @@ def sum_bounded(streams: list[Array], n: int, dtype: npt.DTypeLike, bound: float
                     total = total + _values(block, grid.step)
                 header, body = _plain(total.astype(dtype))
         else:
-            header, body = _packed(sum(blocks[1:], blocks[0]), dtype.itemsize)
+            header, body = _packed_sum(sum(blocks[1:], blocks[0]), [int(one[len(headers)]) for one in streams], dtype)
         headers.append(header)
         bodies.append(body)
     return _write(headers, bodies, codes), headers.count(ESCAPED)
@@ -102,29 +109,44 @@ def decode_bounded(codes: Array, bound: float, divisor: int, out: Array) -> None
 
 
 def _packed(q: np.ndarray, itemsize: int) -> tuple[int, bytes]:
-    """Header and body of a block of integers."""
-    q = np.append(q, np.repeat(q[-1:], BLOCK - len(q)))
-    once = np.diff(q, prepend=q[0])
-    twice = np.append(0, np.diff(once[1:], prepend=once[1]))
-    width, size, body = _coded(q[:1], once, itemsize)
-    wide, size_of_two, shorter = _coded(np.array([q[0], once[1]]), twice, itemsize)
-    if (field := WIDEST[itemsize] + 1 + wide) < 63 and len(shorter) < len(body):
-        return field | size_of_two << 6, shorter
-    if width > WIDEST[itemsize]:
-        raise refused_sum()
-    return width | size << 6, body
+    """Header and body of a block of integers, in the order that makes it short."""
+    best = _coded(q, 1, itemsize)
+    assert best is not None, "of integers up to largest_integer"
+    for order, most in ((2, 0), (3, SHORT)):
+        shorter = _coded(q, order, itemsize) if order_and_width(best[0] & 63, itemsize)[1] > most else None
+        if shorter is None or len(shorter[1]) >= len(best[1]):
+            break
+        best = shorter
+    return best
 
 
-def _coded(first: np.ndarray, codes: np.ndarray, itemsize: int) -> tuple[int, int, bytes]:
-    """Width, code of the first integers' size, and body."""
-    first, codes = _zigzag(first, itemsize), _zigzag(codes, itemsize)
-    width, sizes = int(codes.max()).bit_length(), (0, itemsize // 4, itemsize // 2, itemsize)
-    size = next(code for code in range(4) if int(first.max()) < 1 << (8 * sizes[code]))
-    planes = [int(one).to_bytes(sizes[size], "little") for one in first]
-    for shift, bits in _planes(width):
+def _packed_sum(q: np.ndarray, headers: list[int], dtype: np.dtype) -> tuple[int, bytes]:
+    """Header and body of a sum of blocks."""
+    orders = [order_and_width(header & 63, dtype.itemsize)[0] for header in headers if header & 63]
+    for order in range(min(orders, default=1), 0, -1):
+        coded = _coded(q, order, dtype.itemsize)
+        if coded is not None:
+            return coded
+    raise refused_sum()
+
+
+def _coded(q: np.ndarray, order: int, itemsize: int) -> tuple[int, bytes] | None:
+    """Header and body of a block as differences of an order; None if these are too wide."""
+    codes, first = np.append(q, np.repeat(q[-1:], BLOCK - len(q))), []
+    for place in range(order):
+        first.append(codes[place])
+        codes = np.append(np.zeros(place + 1, np.int64), np.diff(codes[place:]))
+    firsts, codes = _zigzag(np.array(first), itemsize), _zigzag(codes, itemsize)
+    bits, sizes = int(codes.max()).bit_length(), (0, itemsize // 4, itemsize // 2, itemsize)
+    fields = [field for field in range(*FIELDS[order - 1 : order + 1]) if order_and_width(field, itemsize)[1] >= bits]
+    if not fields:
+        return None
+    size = next(code for code in range(4) if int(firsts.max()) < 1 << (8 * sizes[code]))
+    planes = [int(one).to_bytes(sizes[size], "little") for one in firsts]
+    for shift, bits in _planes(order_and_width(fields[0], itemsize)[1]):
         plane = ((codes >> np.uint64(shift)) & np.uint64(2**bits - 1)).astype(np.uint8).reshape(8 // bits, 8 * bits)
         planes.append(np.bitwise_or.reduce(plane << (bits * np.arange(8 // bits, dtype=np.uint8))[:, None]).tobytes())
-    return width, size, b"".join(planes)
+    return fields[0] | size << 6, b"".join(planes)
 
 
 def _plain(values: np.ndarray) -> tuple[int, bytes]:
@@ -155,20 +177,19 @@ def _blocks(codes: Array, n: int, dtype: npt.DTypeLike) -> Iterator[np.ndarray]:
 
 def _unpacked(header: int, body: bytes, itemsize: int) -> np.ndarray:
     size, codes = (0, itemsize // 4, itemsize // 2, itemsize)[header >> 6], np.zeros(BLOCK, np.uint64)
-    field, widest = header & 63, WIDEST[itemsize]
-    firsts, width = (1, field) if field <= widest else (2, field - widest - 1)
-    at = firsts * size
+    order, width = order_and_width(header & 63, itemsize)
+    at = order * size
     for shift, bits in _planes(width):
         plane = np.frombuffer(body, np.uint8, 8 * bits, at)
         parts = plane >> (bits * np.arange(8 // bits, dtype=np.uint8))[:, None] & (2**bits - 1)
         codes |= parts.ravel().astype(np.uint64) << np.uint64(shift)
         at += 8 * bits
-    first = _signed(np.array([int.from_bytes(body[k * size :][:size], "little") for k in range(firsts)], np.uint64))
-    differences = _signed(codes)
-    if firsts == 2:
-        differences = first[1] + np.cumsum(differences)
-        differences[0] -= first[1]
-    return _wrapped(first[0] + np.cumsum(differences), itemsize)
+    firsts = _signed(np.array([int.from_bytes(body[k * size :][:size], "little") for k in range(order)], np.uint64))
+    integers = _signed(codes)
+    for place in reversed(range(order)):  # what stands before a difference's order is no part of it
+        integers = firsts[place] + np.cumsum(integers)
+        integers[:place] -= firsts[place]
+    return _wrapped(integers, itemsize)
 
 
 def _planes(width: int) -> Iterator[tuple[int, int]]:
