@@ -94,6 +94,17 @@ def test_it_learns(comm, network, scheme):
     assert report.metric == "perplexity" and report.best < 0.75 * 12
 
 
+def test_it_learns_by_outer_steps(comm):
+    """The loss is that of the common parameters, which the last step has made those of the ranks."""
+    settings = LoopSettings(batch=8, epochs=6, lr=0.01, optimizer="adam:decoupled=yes", clip=1.0, outer="diloco",
+                            every=5, fragments=2, delay=2, outer_momentum=0.5)
+    task = model("transformer")
+    report = loop.train(comm, task, settings)
+    assert report.best < 0.75 * 12
+    loss, _, count = task.evaluate()
+    assert report.series[-1].test_loss == pytest.approx(loss / count, rel=1e-6)
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_resumes_bit_for_bit_in_the_middle_of_the_text(comm, tmp_path, network):
     def run(epochs, folder=None, resume=False):

@@ -31,8 +31,12 @@ class Kept:
         return self._arrays
 
     def get(self, name: str) -> Array | None:
-        """A vector, on the host if it was loaded and not used yet; None before the first step."""
-        return self._arrays.get(name, self._loaded.get(name))
+        """A vector, or None before the first step."""
+        return self._arrays.get(name)
+
+    def loaded(self, name: str) -> np.ndarray | None:
+        """A vector on the host that was loaded and not used yet."""
+        return self._loaded.get(name)
 
     def put(self, name: str, array: Array) -> None:
         """Keep another array under a name."""
@@ -119,8 +123,9 @@ class ErrorMemory(Keeping, Memory):
         super().__init__(*self.required_state)
 
     def squared_norm(self, ops: Ops) -> float:
-        """Squared norm of the residual; 0 before the first step."""
+        """Squared norm of the residual, also of a loaded one; 0 before the first step."""
         residual = self._kept.get("residual")
+        residual = self._kept.loaded("residual") if residual is None else residual
         return 0.0 if residual is None else ops.squared_norm(residual)
 
     def check(self, n: int, dtype: np.dtype) -> None:

@@ -340,7 +340,9 @@ def test_another_communicator_of_fewer_ranks(comm, world, seed):
             value += 1
     memories = [value for name, value in diloco.state_dict().items() if name.endswith("residual")]
     assert len(memories) == 2 and all(value.any() for value in memories)
+    norm = diloco.memory_norm()
     diloco.replace_comm(left)
+    assert diloco.memory_norm() == norm > 0
     state = diloco.state_dict()
     assert all(map(torch.equal, memories, [value for name, value in state.items() if name.endswith("residual")]))
     assert (state["steps"], state["fragment 0/rounds"], state["fragment 1/rounds"]) == (7, 3, 1)
