@@ -27,7 +27,7 @@ TRAINED = {
     "scalecom:chunk=112,beta=0.1": "ScaleCom by chunks of 100, beta 0.1, dense warm-up",
 }  # fmt: skip
 # Files of figures; of these sections pictures show raw numbers, too.
-FIGURES = ("allreduce-2-cores", "cluster-2-cores", "cpu-2-cores")
+FIGURES = ("allreduce-2-cores", "cluster-2-cores", "cpu-2-cores", "diloco-2-cores")
 CURVES = ("cluster-accuracy-100mbit", "cluster-accuracy-1gbit")
 LIMIT, FASTER = {"of the limit": "share of the wire's limit"}, {"native / it": "MPI_Allreduce / it"}
 STEP = {"native ms": "MPI_Allreduce, ms", "step ms": "step, ms", "native / step": "MPI_Allreduce / step",
@@ -64,6 +64,9 @@ ROWS = {
     "torch-overhead": ("cpu-2-cores", "torch-overhead", {
         "model": "model", "parameters": "parameters", "plain ms": "plain step, ms", "wrapped ms": "wrapped step, ms",
         "wrapped adds": "added", "through buckets adds": "added through buckets"}),
+    "diloco-accuracy": ("diloco-2-cores", "diloco-accuracy", {
+        "training": "training", "steps": "inner steps", "test loss": "held-out loss, nats",
+        "bits per worker": "bits per worker", "nats above": "above averaged gradients, nats"}),
     "torch-hosts": ("cpu-2-cores", "torch-hosts", {
         "parameters": "parameters", "buckets": "buckets", "alone ms": "step without exchange, ms",
         "exposed after ms": "exchange after backward, ms", "exposed beside ms": "during backward, ms",
