@@ -1,6 +1,6 @@
 """Job of tests/benchmarks/bench_peers.py: `ddp_step.py SETTINGS`, in JSON; rank 0 prints the answer.
 
-Steps of DistributedDataParallel with hooks of PyTorch's own over Gloo, and with ours over MPI. The model has the arrays
+Steps of DistributedDataParallel with hooks of PyTorch's own over Gloo, over backend mpicomp, and with our hooks over MPI. The model has the arrays
 of a known one but computes next to nothing: its loss is linear, so a step is its exchange, with the copies about it.
 """
 
@@ -30,7 +30,7 @@ from mpicomp.torch import ddp_hook
 torch.set_num_threads(1)
 ONE_BUCKET_MB = 1000
 SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")  # of this host's link, headers included
-DENSE, ALONE, RANK, DENSITY = "DDP, Gloo", "DDP, no exchange", 4, 0.01
+DENSE, BACKEND, ALONE, RANK, DENSITY = "DDP, Gloo", "DDP, backend mpicomp", "DDP, no exchange", 4, 0.01
 
 
 class Linear(nn.Module):
@@ -75,7 +75,7 @@ def hooks(schemes):
     """State and hook of each method; None for DDP's own all-reduce."""
     power = PowerSGDState(None, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
     theirs = {
-        DENSE: None, "fp16_compress_hook, Gloo": (None, fp16_compress_hook),
+        DENSE: None, BACKEND: None, "fp16_compress_hook, Gloo": (None, fp16_compress_hook),
         f"powerSGD_hook, rank {RANK}, Gloo": (power, powerSGD_hook), "gathered top-k, Gloo": ({}, gathered_topk),
         ALONE: (None, no_exchange),
     }  # fmt: skip
@@ -95,11 +95,12 @@ def main(model, schemes, rounds):
     generator = torch.Generator().manual_seed(comm.rank)
     slopes = [torch.randn(shape, generator=generator) for _, shape, _ in named(model).layers]
     methods, models, sent, busy = hooks(schemes), {}, {}, {}
+    ours = dist.new_group(backend="mpicomp")
     for name, hook in methods.items():
         # Over Gloo the all-reduces that its callbacks start mix where several buckets are under way: the job aborts.
         one_bucket = ONE_BUCKET_MB if hook and hook[1] is powerSGD_hook else None
-        models[name] = DistributedDataParallel(Linear(slopes), bucket_cap_mb=one_bucket,
-                                               gradient_as_bucket_view=True)
+        models[name] = DistributedDataParallel(Linear(slopes), bucket_cap_mb=one_bucket, gradient_as_bucket_view=True,
+                                               process_group=ours if name == BACKEND else None)
         if hook:
             models[name].register_comm_hook(*hook)
 
@@ -137,7 +138,7 @@ def step_alone(scheme, slopes):
 def check(models):
     """Stop unless gradients are the same on all ranks, and those of dense methods DDP's own."""
     dense = gradient(models[DENSE])
-    tolerances = {"ddp_hook dense": 1e-6, "fp16_compress_hook, Gloo": 4e-3, "ddp_hook half": 4e-3}
+    tolerances = {BACKEND: 1e-6, "ddp_hook dense": 1e-6, "fp16_compress_hook, Gloo": 4e-3, "ddp_hook half": 4e-3}
     for name, model in models.items():
         mine = gradient(model)
         first = mine.clone()
