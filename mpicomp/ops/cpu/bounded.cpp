@@ -76,7 +76,7 @@ struct Encode {
                                     std::uint8_t* out) {
         Differences<T> q;
         q.order = 0;
-        if (!quantise(values, grid, q.of)) {
+        if (!(grid.is_close() ? quantise<false>(values, grid, q.of) : quantise<true>(values, grid, q.of))) {
             *header = escaped;
             std::memcpy(out, values, length * sizeof(T));
             return out + length * sizeof(T);

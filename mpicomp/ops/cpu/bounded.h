@@ -28,6 +28,9 @@ using Signed = typename Type<T>::Signed;
 
 struct Grid {
     double bound, step, inverse, largest;
+
+    // Whether every integer up to the largest is within the bound of its value: `scaled` has an error of 2^-52 of itself.
+    KERNEL bool is_close() const { return step > 1e-300 && step * (0.5 + largest * 0x1p-50) <= bound; }
 };
 
 KERNEL std::uint64_t word_of(double x) {
@@ -104,16 +107,15 @@ constexpr std::size_t longest_block = std::max(block * sizeof(T), sizeof(T) + wi
 
 // ---- a block's integers
 
-// False if a value is too large, not finite, or too far from its grid point.
-template <class T>
+// False if a value is too large, not finite, or, if `measures`, too far from its grid point.
+template <bool measures, class T>
 KERNEL bool quantise(const T* x, const Grid& grid, Word<T>* q) {
     alignas(64) std::uint64_t moved[block];
     std::uint64_t inside = 1;
     for (std::size_t i = 0; i < block; ++i) {
         const double wide = x[i], scaled = wide * grid.inverse, up = scaled + whole;
-        const double off = wide - (up - whole) * grid.step;
         inside &= (std::fabs(scaled) <= grid.largest ? 1 : 0);
-        inside &= (std::fabs(off) <= grid.bound ? 1 : 0);
+        if constexpr (measures) inside &= (std::fabs(wide - (up - whole) * grid.step) <= grid.bound ? 1 : 0);
         moved[i] = word_of(up);
     }
     for (std::size_t i = 0; i < block; ++i) q[i] = static_cast<Word<T>>(moved[i] - word_of(whole));
