@@ -1,7 +1,8 @@
 """Job of tests/benchmarks/bench_peers.py: `ddp_step.py SETTINGS`, in JSON; rank 0 prints the answer.
 
-Steps of DistributedDataParallel with hooks of PyTorch's own over Gloo, over backend mpicomp, and with our hooks over MPI. The model has the arrays
-of a known one but computes next to nothing: its loss is linear, so a step is its exchange, with the copies about it.
+Steps of DistributedDataParallel over Gloo, with hooks of PyTorch's own, over backend mpicomp, and with our hooks over
+MPI. The model has the arrays of a known one but computes next to nothing: its loss is linear, so a step is its
+exchange, with the copies about it.
 """
 
 import json
