@@ -72,6 +72,12 @@ def test_the_example_with_fsdp_saves_its_error_memory(monkeypatch, tmp_path):
         torch.distributed.destroy_process_group()
 
 
+def test_the_example_of_the_backend_has_a_gradient():
+    names = names_of(0, 'init_process_group("mpicomp")')
+    assert all(one.grad is not None for one in names["model"].parameters())
+    assert not torch.distributed.is_initialized()
+
+
 def test_the_file_among_the_examples_learns():
     names = {}
     exec(compile((DOCS / "examples" / "torch_model.py").read_text(), "torch_model.py", "exec"), names)
