@@ -15,7 +15,6 @@ import torch
 from ..comm.comm import Comm
 from ..comm.transport import IN_PLACE, MPI_OPS
 from ..errors import BufferRefused, Disagreement, InvalidArgument
-from ..ops.device import device_of
 from ..types import Array
 from .flat import as_array
 
@@ -378,7 +377,7 @@ def check_dense(tensor: torch.Tensor) -> None:
         raise BufferRefused(f"backend mpicomp takes tensors in host or CUDA memory, got one on {tensor.device}: copy "
                             "it by cpu()")
     if tensor.is_cuda:
-        device_of(tensor)  # raises without CuPy
+        as_array(tensor.detach().reshape(-1)[:0])  # raises without CuPy
 
 
 def check_list(name: str, tensors: Tensors, size: int) -> None:
