@@ -159,7 +159,8 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
         """Start to send a tensor to a rank; the ``Work`` is complete when the tensor may change."""
         tensor = self._checked(tensors, rank)
         memory = tensor.cpu() if self._staged(tensor) else tensor
-        return self._noted(MessageWork(self._messages.send(collectives.as_bytes(memory), rank, tag), []))
+        message = self._messages.send(collectives.as_bytes(memory), rank, tag)
+        return self._noted(MessageWork(message, [], self._turns.threaded))
 
     def recv(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Start to receive a tensor from a rank."""
@@ -177,7 +178,7 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
                 tensor.copy_(memory)
 
         message = self._messages.recv(collectives.as_bytes(memory), rank, tag)
-        return self._noted(MessageWork(message, [tensor], land))
+        return self._noted(MessageWork(message, [tensor], self._turns.threaded, land))
 
     def _checked(self, tensors: Any, rank: int) -> torch.Tensor:
         tensor = one_of(tensors).detach()

@@ -156,14 +156,16 @@ class MessageWork(Work):
     message : Message
     outputs : sequence of tensors
         The tensor that is received.
+    threaded : bool
+        MPI may be called from any thread; else a future is complete when ``wait`` or ``is_completed`` has found so.
     land : callable, optional
         Copies what was received into the tensor.
     """
 
-    def __init__(self, message: Message, outputs: Tensors, land: Callable[[], object] | None = None) -> None:
+    def __init__(self, message: Message, outputs: Tensors, threaded: bool, land: Callable[[], object] | None = None
+                 ) -> None:  # fmt: skip
         super().__init__(outputs)
-        self._message = message
-        self._land = land
+        self._message, self._threaded, self._land = message, threaded, land
         self._turn = threading.Lock()
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
@@ -181,9 +183,9 @@ class MessageWork(Work):
         return self.is_completed() and self._error is None
 
     def get_future(self) -> Future:
-        """Return a future of the received tensor; a thread waits for it."""
+        """Return a future of the received tensor; a thread waits for it, if MPI allows one."""
         future = super().get_future()
-        if not self.is_completed():
+        if not self.is_completed() and self._threaded:
             threading.Thread(target=self._end, args=(self._message.Wait,), name="mpicomp", daemon=True).start()
         return future
 
@@ -248,7 +250,7 @@ class Turns:
     """
 
     def __init__(self, comm: Comm, threaded: bool) -> None:
-        self._comm, self._threaded = comm, threaded
+        self._comm, self.threaded = comm, threaded
         self._lock = threading.RLock()
         self._queued = 0
         self._worker: Worker | None = None
@@ -258,7 +260,7 @@ class Turns:
         """Start a call; ``waits`` is True if its caller waits for it at once."""
         work = Work(outputs)
         with self._lock:
-            here = not self._threaded or (waits and not self._queued) or threading.get_ident() == self._own
+            here = not self.threaded or (waits and not self._queued) or threading.get_ident() == self._own
             if here:
                 work.run(function)
             else:

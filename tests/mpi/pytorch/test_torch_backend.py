@@ -270,6 +270,8 @@ def test_messages_around_a_ring(comm, seed, dtype):
     work = dist.irecv(strided, left)
     future = work.get_future()
     dist.send(of_rank(comm.rank, (6, 4), seed, dtype).t().contiguous().t(), right)
+    if not threads_allowed(comm):
+        work.wait()
     same(future.wait()[0], of_rank(left, (6, 4), seed, dtype))
     assert work.is_completed() and work.is_success() and work.source_rank() == left
 
