@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from .._util.once import Value
 from ..comm.interfaces import Communicator, Request
 from ..ops.arguments import Coded, Key
 from ..ops.protocol import Ops
