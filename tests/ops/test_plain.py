@@ -21,6 +21,13 @@ def test_other_dtypes(dtype):
     assert plain_nbytes(None, x) == plain_nbytes(x.copy(), x) == -1
 
 
+def test_other_packages_dtypes_with_numpys_letters():
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").float8_e4m3b11fnuz)
+    assert dtype.char == "L"
+    x = np.zeros(8, dtype)
+    assert plain_nbytes(None, x) == plain_nbytes(x.copy(), x) == -1
+
+
 def test_other_memory():
     x = np.ones(8, np.float32)
     readonly = x.copy()
