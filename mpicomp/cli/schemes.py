@@ -105,7 +105,7 @@ def _print_scheme(row: Row, own: Iterable[Row]) -> None:
 
 def _proposal(factor: float) -> str | None:
     """The learning rate proposed for Adam; None for the usual one."""
-    return None if factor == 1.0 else f"{factor:.3g} times the learning rate, or memory=adam-update with plain SGD"
+    return None if factor == 1.0 else f"memory=adam-update with plain SGD, or {factor:.3g} times the learning rate"
 
 
 def _print_options(title: str, options: Iterable[Row]) -> None:

@@ -173,9 +173,9 @@ class OneBitAdam(CommunicatingAdam):
     >>> weights = {"w": np.array([1.0, 2.0])}
     >>> optimizer = mpicomp.optim.OneBitAdam(mpicomp.Comm(MPI.COMM_SELF), weights, warmup=1)
     >>> for _ in range(2):
-    ...     optimizer.step({"w": np.array([1.0, 0.0])}, lr=0.1)
+    ...     optimizer.step({"w": np.array([1.0, 1.0])}, lr=0.1)
     >>> weights["w"].round(3).tolist()
-    [0.8, 2.0]
+    [0.8, 1.8]
     """
 
     name = "onebit-adam"

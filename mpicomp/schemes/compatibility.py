@@ -149,7 +149,7 @@ def rate_factor(parts: Parts) -> float:
     """Factor of Adam's learning rate at which training keeps its pace; 1 if nothing waits.
 
     What waited for about 1 / density steps arrives at once. Adam divides it by the root of its mean square, so that
-    the sum of its steps shrinks by sqrt(density). The limit is measured, see docs/training.md.
+    the sum of its steps shrinks by sqrt(density). The limit is measured (docs/fidelity.md, under Adam).
     """
     memory, density = parts.memories[0], parts.selector.nominal_density
     if memory.takes_momentum or memory.diverges or memory.estimates:
@@ -162,9 +162,8 @@ def adam_warning_texts(parts: Parts, layers: str) -> Iterator[str]:
     factor = rate_factor(parts)
     if factor == 1.0:
         return
-    yield (f"under Adam values that wait arrive as rare, large ones, which Adam makes small: multiply the learning "
-           f"rate by {factor:.3g} (Scheme.rate_factor), or take memory=adam-update and plain SGD with Adam's learning "
-           "rate")
+    yield ("under Adam values that wait arrive as rare, large ones, which Adam makes small: take memory=adam-update "
+           f"and plain SGD with Adam's learning rate, or try {factor:.3g} times the rate (Scheme.rate_factor)")
     if parts.selector.by_magnitude and layers == "whole":
         yield (f"selector {parts.selector.name} compares all arrays of a model, and under Adam those of small "
                "gradients, such as embeddings, learn hardly anything: take layers=per-tensor")

@@ -15,6 +15,7 @@ ANYWHERE = {
     "bench_torch.py": ["overhead"], "bench_diloco.py": ["accuracy"],
     "bench_outside.py": ["native", "recorder"],
     "bench_ops.py": [""], "bench_parts.py": [""], "bench_low_rank.py": [""], "bench_trace.py": [""],
+    "bench_adam.py": ["recommend", "language"],
     "bench_checked.py": [""], "bench_steps.py": [""], "../scale/scale.py": [""],
 }  # fmt: skip
 ON_HOSTS = {
