@@ -242,7 +242,7 @@ def test_nonfinite_gradients_may_be_skipped(comm, seed, kind, options):
     for step in range(STEPS):
         g = gradient(seed, comm.rank, step)
         if step % 5 == 2:
-            bad = {**g, "bias": np.full(4, np.nan if comm.rank == 0 else 1)}
+            bad = {**g, "bias": np.full(4, np.nan if comm.rank == 0 else 1.0)}
             if getattr(optimizer, "exchanges", True):
                 optimizer.step(bad, LR)  # nothing happens on any rank
                 for name, w in weights.items():
