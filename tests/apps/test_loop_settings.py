@@ -1,0 +1,19 @@
+"""Settings of the common training loop."""
+
+import pytest
+
+from mpicomp.apps.loop_settings import LoopSettings
+from mpicomp.errors import InvalidArgument
+
+
+def test_the_rate_factor_is_applied_on_request_only():
+    settings = LoopSettings("topk:density=0.25", optimizer="adam", lr=0.01)
+    assert settings.rate == 0.01
+    assert LoopSettings("topk:density=0.25", optimizer="adam", lr=0.01, rate_factor=True).rate == pytest.approx(0.02)
+    assert LoopSettings("dense", optimizer="lamb", lr=0.01, rate_factor=True).rate == 0.01
+
+
+@pytest.mark.parametrize("optimizer", [None, "sgd:momentum=0.9", "lars"])
+def test_the_rate_factor_is_for_adam(optimizer):
+    with pytest.raises(InvalidArgument, match="rate_factor is for the optimizers adam and lamb, got"):
+        LoopSettings(optimizer=optimizer, rate_factor=True).check(ranks=1, rows=1000)
