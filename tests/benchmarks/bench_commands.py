@@ -21,7 +21,7 @@ ANYWHERE = {
 ON_HOSTS = {
     "figures.py": ["ring-hosts", "scalecom-hosts"],
     "bench_allreduce.py": ["hosts", "step-hosts", "buckets-hosts", "segments"],
-    "bench_torch.py": ["hosts"], "bench_diloco.py": ["speed"],
+    "bench_torch.py": ["hosts", "fsdp"], "bench_diloco.py": ["speed"],
     "bench_cluster.py": ["steps-10gbit", "change", "accuracy-1gbit"],  # other rates run the same code, more slowly
     "bench_peers.py": ["ddp-10gbit-hosts"], "bench_bounded.py": [""],
 }  # fmt: skip

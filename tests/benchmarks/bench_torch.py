@@ -5,6 +5,7 @@
 overhead  a step of one process under DistributedOptimizer against plain PyTorch, for an MLP and a ResNet-8
 hosts     a dense ResNet-8 step over four hosts of 1 Gbit/s (needs root and iproute2): how much longer than a step
           without exchange it takes, when gradients travel after backward and beside it
+fsdp      a step of FSDP2 and of HSDP over four hosts of 1 Gbit/s, over Gloo and compressed (needs the same)
 
 Times are medians of steps that take turns, each as slow as its slowest rank; a quotient is the median over turns.
 """
@@ -22,6 +23,7 @@ from figures import ALONE, VENV, answer, main, ms  # noqa: E402
 from hosts import Hosts  # noqa: E402
 
 STEP = HERE.parent / "cluster" / "torch_step.py"
+FSDP_STEP = STEP.with_name("fsdp_step.py")
 MOST_OVERHEAD, LEAST_SAVED = 0.03, 0.4
 
 
@@ -77,7 +79,22 @@ def hosts_row(width, batch, one):
     }
 
 
-FIGURES = {"overhead": overhead, "hosts": hosts}
+def fsdp(quick):
+    """Exchange of a step of FSDP2, on shards alone, and of HSDP, on replicas alone."""
+    methods = [("shards", None, "dense"), *(("shards", scheme, "dense") for scheme in ("dense", "int8", "int4")),
+               ("shards", "int8", "int8"), ("shards", "int4:memory=residual", "int8"), ("replicas", None, "dense"),
+               *(("replicas", scheme, "dense") for scheme in ("dense", "int8", "scalecom:chunk=112,beta=0.1"))]
+    with Hosts(4, "1gbit") as cluster:
+        settings = {"elements": 40_000 if quick else 8_000_000, "methods": methods, "rounds": 1 if quick else 9}
+        raw = answer(cluster.run(1, ["python", FSDP_STEP, json.dumps(settings)], time_limit=500))
+    names = [" ".join(map(str, method)) for method in methods]
+    return "4 hosts, 1 Gbit/s, 8 000 000 float32; gradients, and parameters gathered twice", [
+        {"mesh": mesh, "gradients": scheme or "PyTorch, Gloo", "parameters": gather if gather != "dense" else "Gloo",
+         "ms": ms(median(raw["seconds"][name])), "MB per host": f"{raw['bytes_per_host'][name] / 1e6:.1f}"}
+        for name, (mesh, scheme, gather) in zip(names, methods, strict=True)], raw
+
+
+FIGURES = {"overhead": overhead, "hosts": hosts, "fsdp": fsdp}
 
 
 if __name__ == "__main__":
