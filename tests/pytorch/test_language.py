@@ -13,8 +13,6 @@ from mpicomp.apps.language import NETWORKS, Language, Transformer
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.errors import InvalidArgument
 
-pytestmark = pytest.mark.filterwarnings("ignore::mpicomp.errors.SchemeWarning")  # Adam on top-k's means
-
 TEXT = texts.load("synthetic:tokens=1500,symbols=12,seed=1")
 SMALL = {"width": 16, "layers": 2, "bptt": 7}
 

@@ -11,8 +11,6 @@ from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.recommend import EVALUATION, NETWORKS, RANKED, Recommend, Unrated, place_of_first
 from mpicomp.errors import InvalidArgument
 
-pytestmark = pytest.mark.filterwarnings("ignore::mpicomp.errors.SchemeWarning")  # Adam on top-k's means
-
 DATA = ratings.load("synthetic:users=60,items=150,each=10,seed=2")
 RATED = {(int(u), int(i)) for u, i in zip(np.append(DATA.train_users, DATA.test_users),
                                           np.append(DATA.train_items, DATA.test_items), strict=True)}  # fmt: skip

@@ -12,8 +12,6 @@ from mpicomp.apps.mlp import MLP
 from mpicomp.apps.settings import Settings
 from mpicomp.errors import InvalidArgument
 
-pytestmark = pytest.mark.filterwarnings("ignore::mpicomp.errors.SchemeWarning")  # Adam on top-k's means
-
 
 class Asked:
     """One rank only is asked to stop, before the end of a step."""
