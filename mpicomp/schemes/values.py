@@ -220,7 +220,7 @@ class StepStats:
     leader: int | None = None
     payload_bits: float = 0.0
     skipped: bool = False
-    phases: Sequence[tuple[str, int, int]] = ()  # name, start and stop in ns
+    phases: Sequence[tuple[str, int, int]] = field(default=(), repr=False)  # name, start and stop in ns
     measures: dict[str, float] = field(default_factory=dict)  # in measured steps: see mpicomp/reducer/measures.py
     bytes_shared: int = 0
     chosen: str = ""  # with the scheme auto: the candidate that ran the step
