@@ -1,4 +1,4 @@
-"""How the workers of a training run agree on a model: averaged gradients in every step, or DiLoCo's outer steps."""
+"""Averaging among the workers of a training run: of gradients in every step, or of models by DiLoCo's outer steps."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ class Verbs(HasEngine):
         incoming : mapping of rank -> int
             Bytes expected from each; 0 expects no message.
         like : array
-            What is received is on its device.
+            On the device of the received arrays.
         """
         return self._start_messages(outgoing, incoming, like)
 

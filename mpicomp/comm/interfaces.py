@@ -244,7 +244,7 @@ class Communicator(Protocol):
     def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> Messages:
         """Start to send arrays to ranks and to receive so many bytes from ranks; not collective.
 
-        Empty messages are not sent. What is received are uint8 arrays on the device of ``like``.
+        Empty messages are not sent. The received arrays are uint8 and on the device of ``like``.
         """
 
     def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array

@@ -101,4 +101,4 @@ def countable(array: Array) -> Array:
 
 
 def nothing() -> None:
-    """Listen to nobody between the tests of a wait."""
+    """Listen to no other message between the tests of a wait."""

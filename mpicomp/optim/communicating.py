@@ -292,7 +292,7 @@ class ZeroOneAdam(CommunicatingAdam):
         return (b2 * s + (1 - b2) * mean[name] * mean[name], self._exact + 1) if mean else (s, self._exact)
 
     def _gathered(self, gradients: Arrays, rates: Rates) -> tuple[dict[str, Array], dict[str, Array], Rates]:
-        """The workers' momenta after this step, what has gathered of them, and the sums of rates."""
+        """The workers' momenta after this step, their gathered sums, and the sums of rates."""
         b1 = self.settings["beta1"]
         own = {name: b1 * self._kept["own"][name] + (1 - b1) * g for name, g in gradients.items()}
         gathered = {name: self._kept["gathered"][name] + rates[name] * m for name, m in own.items()}

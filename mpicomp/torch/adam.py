@@ -108,7 +108,7 @@ class _CommunicatingAdam(torch.optim.Optimizer):
         return {name: _view(parameter) for name, parameter in self._named()}
 
     def _gradients(self) -> dict[str, Array]:
-        """This rank's gradients, zero where there is none; as unscaled."""
+        """This rank's gradients, zero if there is none; unscaled."""
         scale = getattr(self, "grad_scale", None)
         gradients: dict[str, Array] = {}
         for name, parameter in self._named():

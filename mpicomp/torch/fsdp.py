@@ -151,7 +151,7 @@ def check_gather(gather: str, units: list[Unit]) -> None:
 
 
 class FSDPCompression:
-    """What ``compress`` returns: reducers of the model's groups of parameters, which FSDP calls during backward.
+    """Result of ``compress``: reducers of the model's groups of parameters, which FSDP calls during backward.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ BOUND = 1e-2
 
 
 class Ranks:
-    """What the links of threads share."""
+    """Mailboxes that the links of threads share."""
 
     def __init__(self, nodes):
         self.nodes, self.size = nodes, sum(map(len, nodes))

@@ -70,7 +70,7 @@ def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known:
 
 @kept_on_device
 def _unread() -> Array:
-    """Room for a number that nobody reads."""
+    """Room for a number that is not read."""
     return xp().zeros(1, np.int32)
 
 

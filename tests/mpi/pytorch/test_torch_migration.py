@@ -1,4 +1,4 @@
-"""Both sides of each diff of docs/howto/migrate.md run, and train the same model where the page says so."""
+"""Both sides of each diff of docs/howto/migrate.md run, and train the same model if the page says so."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def vector(names):
 
 
 class HorovodsOptimizer:
-    """What the page's script asks of Horovod's optimizer: means of gradients, once for each step."""
+    """Stand-in for Horovod's optimizer, as far as the page's script uses it: means of gradients, once for each step."""
 
     def __init__(self, optimizer, named_parameters):
         self.inner, self.named = optimizer, list(named_parameters)
@@ -93,7 +93,7 @@ def test_horovod(horovod):
 
 
 class DeepSpeedsEngine:
-    """What the page's script asks of DeepSpeed's engine, with Adam on exact means in the place of 1-bit Adam."""
+    """Stand-in for DeepSpeed's engine, with Adam on exact means in the place of 1-bit Adam."""
 
     def __init__(self, model, config):
         self.module, self.parameters = model, model.parameters
@@ -134,7 +134,7 @@ def test_deepspeed(deepspeed):
 
 @pytest.fixture
 def rendezvous(comm, monkeypatch):
-    """What torchrun tells its processes."""
+    """Environment variables that torchrun would set."""
     with socket.create_server(("localhost", 0)) as free:
         port = comm.bcast(free.getsockname()[1])
     for name, value in {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "RANK": comm.rank, "WORLD_SIZE": comm.size,
