@@ -129,8 +129,8 @@ def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer
             option("--outer-momentum", type=float, default=0.9, metavar="MU",
                    help="Nesterov's momentum of the outer steps."),
             option("--merge", type=float, metavar="A",
-                   help="Share of the way to the common model that a rank goes after an outer step; 1 takes it.  [default: "
-                        "1; 0.5 with --delay]"),
+                   help="Share of the way to the common model that a rank goes after an outer step; 1 takes it.  "
+                        "[default: 1; 0.5 with --delay]"),
         ),
         section(
             "Evaluation",
