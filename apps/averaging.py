@@ -57,11 +57,10 @@ class Averaging(Protocol):
 class EveryStep:
     """The mean of all workers' gradients, by a Reducer."""
 
-    def __init__(self, comm: Any, settings: LoopSettings, workers: int, trace: Any) -> None:
-        self._comm = comm
-        self._reducer = Reducer(comm, settings.scheme, workers=workers, algorithm=settings.algorithm, trace=trace)
-        self.common, self.reducers = common_result(self._reducer), {"reducer": self._reducer}
-        self.memory_norm = self._reducer.memory_norm
+    def __init__(self, comm: Any, reducer: Reducer) -> None:
+        self._comm, self._reducer = comm, reducer
+        self.common, self.reducers = common_result(reducer), {"reducer": reducer}
+        self.memory_norm = reducer.memory_norm
         self.payload_bits = self.density = 0.0
 
     def mean(self, gradients: dict[str, Array]) -> dict[str, Array]:
@@ -122,5 +121,6 @@ class OuterSteps:
 def averaging(comm: Any, settings: LoopSettings, parameters: dict[str, Array], workers: int, trace: Any) -> Averaging:
     """The one that the settings ask for, for this rank's ``workers`` (collective)."""
     if settings.outer is None:
-        return EveryStep(comm, settings, workers, trace)
+        reducer = Reducer(comm, settings.scheme, workers=workers, algorithm=settings.algorithm, trace=trace)
+        return EveryStep(comm, reducer)
     return OuterSteps(comm, settings, parameters)

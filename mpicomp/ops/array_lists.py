@@ -109,6 +109,7 @@ def address(array: object) -> int:
 def overlap(a: Array, b: Array) -> bool:
     """Return True if two arrays have memory in common."""
     if type(a) is type(b) is np.ndarray:
-        return any_overlap([a], b) if a.flags.c_contiguous and b.flags.c_contiguous else np.may_share_memory(a, b)
+        compiled = AVAILABLE and a.flags.c_contiguous and b.flags.c_contiguous
+        return _cpu.any_overlap([a], b) if compiled else np.may_share_memory(a, b)
     begin, other = address(a), address(b)
     return begin < other + b.nbytes and other < begin + a.nbytes and begin != 0 != other

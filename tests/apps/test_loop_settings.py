@@ -15,5 +15,5 @@ def test_the_rate_factor_is_applied_on_request_only():
 
 @pytest.mark.parametrize("optimizer", [None, "sgd:momentum=0.9", "lars"])
 def test_the_rate_factor_is_for_adam(optimizer):
-    with pytest.raises(InvalidArgument, match="rate_factor is for the optimizers adam and lamb, got"):
+    with pytest.raises(InvalidArgument, match="rate_factor is for gradients averaged under adam or lamb, got"):
         LoopSettings(optimizer=optimizer, rate_factor=True).check(ranks=1, rows=1000)

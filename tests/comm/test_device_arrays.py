@@ -57,7 +57,7 @@ class Ours:
     def __init__(self, noted, interface=None):
         self.device, self.interface = Card(noted), interface
 
-    dtype = np.dtype(np.float32)
+    dtype, ndim, flags = np.dtype(np.float32), 1, SimpleNamespace(c_contiguous=True)
     __cuda_array_interface__ = property(lambda self: self.interface)
 
     def reshape(self, n):

@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp.apps import data, images, logreg, logreg_result, loop, ratings, texts
+from mpicomp.apps.averaging import EveryStep
 from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.data import fingerprint
 from mpicomp.apps.loop_settings import LoopSettings
@@ -104,9 +105,10 @@ class Training(loop.LoopRun):
         settings = loop.check(everyone(), task, settings, Keeper(everyone()))
         super().__init__(everyone(), task, settings, NullRecorder())
         # The app's own reducer, but for measures and densities, which the command has no options for.
-        self.reducer = self._reducer = mpicomp.Reducer(
+        self.reducer = mpicomp.Reducer(
             everyone(), settings.scheme, workers=self._count, measures=measures, densities=densities
         )  # fmt: skip
+        self.averaging = EveryStep(everyone(), self.reducer)
         self.sent = self.total_error = 0.0  # of this rank's workers
 
     def step(self):
