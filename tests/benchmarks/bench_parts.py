@@ -50,7 +50,7 @@ def step_of(shape: tuple[int, int]) -> Any:
         ops=cpu, number=0, n=n, spans=[(0, n)], tensors=[(0, n, shape)], dtype=np.dtype(np.float32),
         workers=Workers.equal(1, 1),
         density=lambda target, span: target, key=lambda worker: cpu.Key(1, 0, worker), scratch=Scratch(cpu),
-        once=lambda key, make: make(),
+        once=lambda key, make: make(), schedule=SimpleNamespace(settled_from=float("inf")),
     )
 
 

@@ -109,9 +109,12 @@ template <typename T> __device__ inline Two<T> read_plain(const unsigned char* i
     return {Real<T>::value(bits[0]), Real<T>::value(bits[1])};
 }
 
-// Differences of an order, with the first integers of all orders up to it.
+constexpr int orders = 3;
+
+// Differences of an order, with the first integers of all orders up to it. Loops over these are unrolled, and single
+// ones are picked by comparison: an index known at run time alone would keep the array in local memory.
 template <typename T> struct Differences {
-    Word<T> firsts[3];
+    Word<T> firsts[orders];
     Two<Word<T>> of;
     int order;
 };
@@ -119,7 +122,7 @@ template <typename T> struct Differences {
 // A block's header, which is 63, that no stream has, if differences are too wide; its first integers and its codes.
 template <typename T> struct Coded {
     int header;
-    Word<T> firsts[3];
+    Word<T> firsts[orders];
     Two<Word<T>> codes;
 };
 
@@ -155,12 +158,16 @@ template <typename T> __device__ inline void raise(Differences<T>& x) {
     const Word<T> first = __shfl_sync(all_lanes, x.of.low, x.order);
     if (lane_index() < x.order) x.of.low = first;
     x.of = differences_of(first, x.of);
-    x.firsts[x.order++] = first;
+#pragma unroll
+    for (int k = 0; k < orders; ++k)
+        if (k == x.order) x.firsts[k] = first;
+    ++x.order;
 }
 
 // To the one below.
 template <typename T> __device__ inline void lower(Differences<T>& x) {
-    const Word<T> first = x.firsts[--x.order];
+    --x.order;
+    const Word<T> first = x.order == 0 ? x.firsts[0] : x.order == 1 ? x.firsts[1] : x.firsts[2];
     x.of = sums_of(first, x.of);
     if (lane_index() < x.order) x.of.low -= first;
 }
@@ -169,7 +176,9 @@ template <typename T> __device__ inline Coded<T> coded(const Differences<T>& x, 
     Coded<T> block = {0, {}, {zigzag(x.of.low), zigzag(x.of.high)}};
     *bits = bits_in_block(block.codes);
     Word<T> all = 0;
-    for (int k = 0; k < x.order; ++k) all |= block.firsts[k] = zigzag(x.firsts[k]);
+#pragma unroll
+    for (int k = 0; k < orders; ++k)
+        if (k < x.order) all |= block.firsts[k] = zigzag(x.firsts[k]);
     block.header = size_of<T>(all) | (fields[x.order - 1] + field_of_bits<T>(x.order, *bits));
     return block;
 }
@@ -180,7 +189,7 @@ template <typename T> __device__ inline Coded<T> coded_shortest(Two<Word<T>> q) 
     raise(x);
     int bits;
     Coded<T> best = coded(x, &bits);
-    for (int order = 2; order <= 3 && bits > (order == 2 ? 0 : shortest); ++order) {
+    for (int order = 2; order <= orders && bits > (order == 2 ? 0 : shortest); ++order) {
         raise(x);
         const Coded<T> other = coded(x, &bits);
         if (bits > widest<T>(order) || body_bytes<T>(other.header) >= body_bytes<T>(best.header)) break;
@@ -203,8 +212,9 @@ template <typename T> __device__ inline Coded<T> coded_fitting(Differences<T> x)
 
 template <typename T> __device__ inline void write_integers(Coded<T> block, unsigned char* out) {
     const int lane = lane_index(), width = width_of<T>(block.header), bytes = first_bytes<T>(block.header);
-    for (int k = 0; k < order_of(block.header); ++k)
-        if (lane < bytes) out[k * bytes + lane] = block.firsts[k] >> (8 * lane);
+#pragma unroll
+    for (int k = 0; k < orders; ++k)
+        if (k < order_of(block.header) && lane < bytes) out[k * bytes + lane] = block.firsts[k] >> (8 * lane);
     out += body_offset<T>(block.header);
     int shift = 0;
     for (; shift + 8 <= width; shift += 8, out += block_size) {
@@ -231,7 +241,9 @@ template <typename T> __device__ inline Word<T> read_first(int header, const uns
 template <typename T> __device__ inline Differences<T> read_differences(int header, const unsigned char* in) {
     const int lane = lane_index(), width = width_of<T>(header);
     Differences<T> x = {{}, {}, order_of(header)};
-    for (int k = 0; k < x.order; ++k) x.firsts[k] = read_first<T>(header, in + k * first_bytes<T>(header));
+#pragma unroll
+    for (int k = 0; k < orders; ++k)
+        if (k < x.order) x.firsts[k] = read_first<T>(header, in + k * first_bytes<T>(header));
     Two<Word<T>> codes = {};
     in += body_offset<T>(header);
     int shift = 0;
@@ -301,11 +313,11 @@ __global__ void sum_blocks(const unsigned long long* streams, const long long* s
     for (long long b = first_block(); b < blocks; b += block_step()) {
         const auto stream = [=](long long s) { return (const unsigned char*)streams[s]; };
         bool plain = false;
-        int order = 3, orders = 0;
+        int order = orders, varying = 0;
         for (long long s = 0; s < count; ++s) {
             const int header = stream(s)[b];
             plain |= header == escaped;
-            if (header & 63) order = min(order, order_of(header)), ++orders;
+            if (header & 63) order = min(order, order_of(header)), ++varying;
         }
         if (plain && !starts) {
             if (lane_index() == 0) headers[b] = escaped;
@@ -318,12 +330,14 @@ __global__ void sum_blocks(const unsigned long long* streams, const long long* s
             }
             write_plain<T>({(T)total.low, (T)total.high}, b * block_size, n, codes + starts[b]);
         } else {
-            Differences<T> total = {{}, {}, orders ? order : 1};
+            Differences<T> total = {{}, {}, varying ? order : 1};
             for (long long s = 0; s < count; ++s) {
                 const unsigned char* in = stream(s) + starts_of[s * blocks + b];
                 Differences<T> more = read_differences<T>(stream(s)[b], in);
                 while (more.order > total.order) lower(more);
-                for (int k = 0; k < more.order; ++k) total.firsts[k] += more.firsts[k];
+#pragma unroll
+                for (int k = 0; k < orders; ++k)
+                    if (k < more.order) total.firsts[k] += more.firsts[k];
                 total.of = {total.of.low + more.of.low, total.of.high + more.of.high};
             }
             const Coded<T> block = coded_fitting(total);
