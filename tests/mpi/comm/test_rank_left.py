@@ -1,4 +1,4 @@
-"""A rank that leaves a schedule in the middle, by any exception: every rank raises, in that call or once it has the news."""
+"""A rank that leaves a schedule in the middle, by any exception: every rank raises, at once or with the news."""
 
 from __future__ import annotations
 
