@@ -19,6 +19,7 @@ Reference     Huang et al., "hZCCL: Accelerating collective communication with c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -129,7 +130,7 @@ def all_reduce_pieces(link: StreamLink, source: Array, target: Array, block: int
     return Pieces(counts, [everyone] * link.size, source, begins, target, begins, True, nodes)
 
 
-class Streams:
+class Streams(ABC):
     """Streams of one exchange in segments of at most ``most`` elements; by default so many that they fit the caches.
 
     A message is a stream behind its length.
@@ -145,9 +146,9 @@ class Streams:
         self.room = HEAD * chunk_count(HEAD + codes.capacity(self.length), HEAD)  # heads stay aligned
         self.scratch, self.sizes = scratch, Sizes()
 
+    @abstractmethod
     def run(self) -> Sizes:
         """Run the exchange (collective)."""
-        raise NotImplementedError
 
     def _size(self, owner: int, index: int) -> int:
         """Return the elements of a segment of an owner's piece."""

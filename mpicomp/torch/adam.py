@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-import numpy as np
 import torch
 
 from ..comm.comm import Comm
@@ -18,6 +17,7 @@ from ..schemes.registry import Scheme
 from ..types import Array
 from .broadcast import broadcast_parameters
 from .flat import as_array, finished
+from .tensor_states import with_arrays, with_tensors
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
@@ -123,7 +123,7 @@ class _CommunicatingAdam(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Learning rates, and under ``exchange`` this rank's moments and error memories: every rank saves its own."""
-        return {**super().state_dict(), "exchange": _with_tensors(self.exchange.state_dict())}
+        return {**super().state_dict(), "exchange": with_tensors(self.exchange.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken (collective).
@@ -146,7 +146,7 @@ class _CommunicatingAdam(torch.optim.Optimizer):
                 raise InvalidArgument(f"the optimizer does not take the saved state: {error}") from error
 
         run_collectively(self.comm, load)
-        self.exchange.load_state_dict(cast("dict[str, object]", _with_arrays(saved)))
+        self.exchange.load_state_dict(with_arrays(cast("dict[str, object]", saved)))
 
     def close(self) -> None:
         """Free the communicator (collective)."""
@@ -173,16 +173,3 @@ def _view(tensor: torch.Tensor) -> Array:
     """A contiguous tensor's memory as an array of its shape."""
     finished(tensor)
     return as_array(tensor.detach().view(-1)).reshape(tuple(tensor.shape))
-
-
-def _with_tensors(value: object) -> object:
-    """A state with tensors in the place of arrays, as ``torch.load`` reads them without unpickling."""
-    if isinstance(value, dict):
-        return {name: _with_tensors(one) for name, one in value.items()}
-    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
-
-
-def _with_arrays(value: object) -> object:
-    if isinstance(value, dict):
-        return {name: _with_arrays(one) for name, one in value.items()}
-    return value.cpu().numpy() if isinstance(value, torch.Tensor) else value

@@ -17,6 +17,7 @@ from ..schemes.registry import Scheme
 from .broadcast import broadcast_parameters, check_alike, describe
 from .flat import COMPUTE, Named
 from .refusals import check_parameters, trainable
+from .tensor_states import with_arrays, with_tensors
 
 
 class TorchParameters:
@@ -110,8 +111,7 @@ class DiLoCo(diloco.DiLoCo):
         Every rank saves its own, with those of its model and its inner optimizer. Waits for the exchanges in flight
         and saves their means.
         """
-        return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-                for name, value in super().state_dict().items()}
+        return with_tensors(super().state_dict())
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on, bit for bit, where ``state_dict`` was taken (collective); load model and inner optimizer, too.
@@ -123,8 +123,7 @@ class DiLoCo(diloco.DiLoCo):
         Disagreement
             On every rank: the ranks' states are of different steps.
         """
-        super().load_state_dict({name: value.cpu().numpy() if isinstance(value, torch.Tensor) else value
-                                 for name, value in state.items()})
+        super().load_state_dict(with_arrays(state))
 
 
 def _checked(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Named:

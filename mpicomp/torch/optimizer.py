@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-import numpy as np
 import torch
 
 from ..comm.job import Intracomm
@@ -24,6 +23,7 @@ from .exchange import Alone, Exchange, sends_all
 from .lanes import Lanes
 from .refusals import check_graph, check_momentum
 from .settings import Options, Settings, settle
+from .tensor_states import with_arrays, with_tensors
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -367,9 +367,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
 
 def saved_states(reducers: Iterable[Reducer]) -> list[dict[str, object]]:
-    """States of reducers; tensors take the place of arrays, as ``torch.load`` reads them without unpickling."""
-    return [{name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-             for name, value in reducer.state_dict().items()} for reducer in reducers]
+    """States of reducers, with tensors."""
+    return [with_tensors(reducer.state_dict()) for reducer in reducers]
 
 
 def loaded_states(saved: State) -> list[dict[str, object]]:
@@ -377,5 +376,4 @@ def loaded_states(saved: State) -> list[dict[str, object]]:
     if len(saved["states"]) != len(saved["layout"]):
         raise InvalidArgument(f"the state must be of {len(saved['layout'])} reducers, one a bucket, got "
                               f"{len(saved['states'])}")
-    return [{name: value.cpu().numpy() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
-            for state in saved["states"]]
+    return [with_arrays(state) for state in saved["states"]]

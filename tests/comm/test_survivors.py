@@ -151,7 +151,7 @@ def test_without_the_detector_the_watchdog_ends_the_job_of_a_stopped_rank():
 
 def test_news_of_a_failure_may_come_only_while_mpi_progresses():
     class Base:
-        """As Open MPI: a failure that another rank was told of is not known here until a call has made progress."""
+        """Stand-in for Open MPI, which learns only by calls that progress what another rank was told."""
 
         revoked = False
 

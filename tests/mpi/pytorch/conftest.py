@@ -1,4 +1,4 @@
-"""Fixture of the tests of backend mpicomp: the default process group of all ranks."""
+"""Default process groups of all ranks: backend mpicomp, and PyTorch's Gloo."""
 
 from __future__ import annotations
 
@@ -22,4 +22,17 @@ def group():
     sys.excepthook = hook
     del os.environ["MPICOMP_CHECK"]
     yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def gloo(comm, tmp_path_factory):
+    """PyTorch's own process group over the same ranks."""
+    import torch.distributed as dist
+
+    path = comm.bcast(str(tmp_path_factory.mktemp("gloo") / "store") if comm.rank == 0 else None)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", store=dist.FileStore(path, comm.size), rank=comm.rank, world_size=comm.size)
+    yield
+    dist.barrier()
     dist.destroy_process_group()

@@ -3,7 +3,6 @@
 import copy
 import io
 import itertools
-import os
 
 import needs_torch  # noqa: F401
 import numpy as np
@@ -336,18 +335,6 @@ def test_sam_steps_from_every_ranks_own_worst_point(comm, seed):
         optimizer.step(closure)
     assert_equal_on_all_ranks(comm, model)
     optimizer.close()
-
-
-@pytest.fixture(scope="module")
-def gloo(comm, tmp_path_factory):
-    """PyTorch's own process group over the same ranks."""
-    path = comm.bcast(str(tmp_path_factory.mktemp("gloo") / "store") if comm.rank == 0 else None)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = torch.distributed.FileStore(path, comm.size)
-    torch.distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
-    yield
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
 
 
 class TorchBucket:

@@ -1,7 +1,6 @@
 """The DDP hook: error memory belongs to parameters, in whatever buckets, order and memory layout DDP has them."""
 
 import io
-import os
 
 import needs_torch  # noqa: F401
 import pytest
@@ -14,6 +13,7 @@ from mpicomp.errors import Disagreement, InvalidArgument
 from mpicomp.torch import ddp_hook
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("gloo")
 CAP = 200e-6  # MB: two or three of the layers below
 # What DDP is made with -> how many steps go dense
 WAYS = {
@@ -23,18 +23,6 @@ WAYS = {
     "gradients are views": ({"gradient_as_bucket_view": True}, 1),
     "static views": ({"static_graph": True, "gradient_as_bucket_view": True}, 2),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def gloo(comm, tmp_path_factory):
-    """PyTorch's own process group over the same ranks."""
-    path = comm.bcast(str(tmp_path_factory.mktemp("gloo") / "store") if comm.rank == 0 else None)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = torch.distributed.FileStore(path, comm.size)
-    torch.distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
-    yield
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
 
 
 class Weighted(nn.Module):

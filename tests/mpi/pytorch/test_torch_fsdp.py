@@ -1,7 +1,6 @@
 """FSDP2 and HSDP with compressed collectives, over a Gloo mesh of the same ranks."""
 
 import importlib.util
-import os
 
 import needs_torch_mesh  # noqa: F401
 import numpy as np
@@ -24,18 +23,7 @@ from mpicomp.torch import compress
 from mpicomp.torch.mesh import NEWEST_NEEDED, ROOT
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def gloo(comm, tmp_path_factory):
-    """PyTorch's own process group over the same ranks."""
-    path = comm.bcast(str(tmp_path_factory.mktemp("gloo") / "store") if comm.rank == 0 else None)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = torch.distributed.FileStore(path, comm.size)
-    torch.distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
-    yield
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("gloo")
 
 
 class Layer(nn.Module):
