@@ -7,11 +7,10 @@ from math import inf, isfinite
 
 import numpy as np
 
-from .._util.partition import chunk_count
 from ..allreduce.two_hops import Sizes
 from ..ops import Ops, ops_for
 from ..ops.device import ready
-from ..ops.error_bound import BLOCK, ESCAPED, bounded_capacity
+from ..ops.error_bound import BLOCK, ESCAPED, bounded_capacity, headers_of
 from ..types import Array
 from .allreduce_call import AVG
 from .bounded_call import SCHEDULES, TWO_HOPS, Bound, Call
@@ -41,7 +40,7 @@ class BoundedStats:
     ratio : float
         Compression ratio of the streams that this rank encoded and decoded; 1 for ``exact``.
     escaped_blocks : int
-        Blocks of 64 elements of this rank's result that travelled as plain values: NaN, infinity, or too large for
+        Blocks of 128 elements of this rank's result that travelled as plain values: NaN, infinity, or too large for
         the bound.
     """
 
@@ -179,7 +178,7 @@ class BoundedCodes:
         self.escaped += self.in_order(stream, out.size)
 
     def in_order(self, stream: Array, n: int) -> int:
-        return int(np.count_nonzero(stream[: chunk_count(n, BLOCK)] == ESCAPED))
+        return int(np.count_nonzero(headers_of(stream, n) == ESCAPED))
 
 
 def relative_bound(link: MpiLink, x: Array | None, share: float) -> float:

@@ -12,17 +12,40 @@ import numpy.typing as npt
 from ..errors import InvalidArgument
 from .arguments import Array
 
-BLOCK = 64  # elements that share a bit width
-ESCAPED = 0xFF  # header of a block of plain values
+GROUP = 32  # elements that share a bit width
+GROUPS = 4
+BLOCK = GROUPS * GROUP  # elements that share a header
+BYTES_OF_HEADER = 4
+ESCAPED = 0xFFFFFFFF  # header of a block of plain values
 MOST_TERMS = 1 << 16  # streams in one sum
 STEP_BITS = 8  # significant bits of a step: few, so that step * integer is exact in float64
 LARGEST_EXACT = 2**45  # with a step of STEP_BITS: 53 bits
-LARGEST = {4: 2**30 - 1, 8: 2**51 - 1}  # magnitude of a sum's integers, by bytes per element: differences fit, too
-WIDEST = {4: 32, 8: 53}  # bits of a difference of two of them in zigzag form
+LARGEST = {4: 2**30 - 1, 8: 2**51 - 1}  # magnitude of a sum's integers, by bytes per element
 ORDERS = (1, 2, 3)  # of a block's differences
-FIELDS = (0, 33, 50, 63)  # first value of a header's low bits for each order, and behind the last
-EXACT = 27  # in bits: first differences of float64 that are wider have one of few widths
-SHORT = 3  # bits of second differences, from which third ones cannot gain much
+WIDEST = {4: 32, 8: 55}  # bits of a code: third differences of those of float64, and modulo 2^32 of those of float32
+WIDTH_BITS, FIRST_WIDTH = 6, 7  # of a width in a header, and its place
+
+
+class Header(NamedTuple):
+    """Contents of a header that is not ESCAPED."""
+
+    order: int
+    size: int  # bytes of a first number
+    begun: list[bool]  # groups that begin anew
+    widths: list[int]
+
+    @classmethod
+    def read(cls, value: int, itemsize: int) -> Header:
+        size = (0, itemsize // 4, itemsize // 2, itemsize)[value >> 2 & 3]
+        begun = [True, *(bool(value >> (3 + number) & 1) for number in range(1, GROUPS))]
+        widths = [value >> (FIRST_WIDTH + WIDTH_BITS * number) & 63 for number in range(GROUPS)]
+        return cls((value & 3) + 1, size, begun, widths)
+
+    def value(self, itemsize: int) -> int:
+        size = (0, itemsize // 4, itemsize // 2, itemsize).index(self.size)
+        begun = sum(1 << (3 + number) for number in range(1, GROUPS) if self.begun[number])
+        widths = sum(width << (FIRST_WIDTH + WIDTH_BITS * number) for number, width in enumerate(self.widths))
+        return self.order - 1 | size << 2 | begun | widths
 
 
 class Grid(NamedTuple):
@@ -53,27 +76,30 @@ def largest_integer(dtype: npt.DTypeLike, terms: int) -> int:
 def bounded_capacity(n: int, dtype: npt.DTypeLike) -> int:
     """Largest number of bytes of a stream of ``n`` elements."""
     itemsize = itemsize_of(dtype)
-    return -(-n // BLOCK) * (1 + max(BLOCK * itemsize, itemsize + WIDEST[itemsize] * BLOCK // 8))
+    coded = WIDEST[itemsize] * BLOCK // 8 + GROUPS * ORDERS[-1] * itemsize
+    return -(-n // BLOCK) * (BYTES_OF_HEADER + max(BLOCK * itemsize, coded))
 
 
-def block_sizes(dtype: npt.DTypeLike) -> np.ndarray:
-    """Bytes behind the headers per header of a whole block; -1 for headers that no stream has."""
+def headers_of(stream: Array, n: int) -> Array:
+    """The headers of a stream of ``n`` elements, as int64; those that are there."""
+    whole = min(-(-n // BLOCK), stream.size // BYTES_OF_HEADER)
+    each = stream[: whole * BYTES_OF_HEADER].reshape(whole, BYTES_OF_HEADER).astype(np.int64)
+    return each[:, 0] | each[:, 1] << 8 | each[:, 2] << 16 | each[:, 3] << 24
+
+
+def block_sizes(headers: Array, n: int, dtype: npt.DTypeLike) -> Array:
+    """Bytes of each block of a stream of ``n`` elements; -1 for headers that no stream has."""
     itemsize = itemsize_of(dtype)
-    sizes = np.full(256, -1)
-    for size, bytes_of_first in enumerate((0, itemsize // 4, itemsize // 2, itemsize)):
-        for field in range(FIELDS[-1]):
-            order, width = order_and_width(field, itemsize)
-            sizes[field | size << 6] = order * bytes_of_first + width * (BLOCK // 8)
-    sizes[ESCAPED] = BLOCK * itemsize
+    size = headers >> 2 & 3
+    begun = sum((headers >> (3 + number) & 1 for number in range(1, GROUPS)), start=1)
+    widths = [headers >> (FIRST_WIDTH + WIDTH_BITS * number) & 63 for number in range(GROUPS)]
+    known = (headers & 3 < len(ORDERS)) & (headers >> 31 == 0)
+    for width in widths:
+        known &= width <= WIDEST[itemsize]
+    sizes = ((headers & 3) + 1) * begun * (itemsize >> (3 - size)) * (size > 0) + sum(widths) * (GROUP // 8)
+    sizes = sizes * known + known - 1 + (headers == ESCAPED) * (BLOCK * itemsize + 1)
+    sizes[-1:] -= (headers[-1:] == ESCAPED) * (-n % BLOCK * itemsize)
     return sizes
-
-
-def order_and_width(field: int, itemsize: int) -> tuple[int, int]:
-    """Order of differences and bits of each for a header's low bits below 63."""
-    order = max(order for order in ORDERS if FIELDS[order - 1] <= field)
-    width = field - FIELDS[order - 1]
-    wide = itemsize == 8 and order == 1 and width > EXACT
-    return order, EXACT + (width - EXACT) * (WIDEST[8] - EXACT) // (FIELDS[1] - 1 - EXACT) if wide else width
 
 
 def itemsize_of(dtype: npt.DTypeLike) -> int:

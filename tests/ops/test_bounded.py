@@ -12,16 +12,20 @@ from mpicomp.errors import BufferRefused, InvalidArgument
 from mpicomp.ops import oracle
 from mpicomp.ops.error_bound import (
     BLOCK,
+    BYTES_OF_HEADER,
     ESCAPED,
+    GROUP,
     LARGEST,
+    WIDEST,
+    Header,
     block_sizes,
     bounded_capacity,
     grid_of,
+    headers_of,
     largest_integer,
-    order_and_width,
 )
 
-SIZES = (0, 1, 2, 63, 64, 65, 128, 1000, 1025)
+SIZES = (0, 1, 2, 63, 127, 128, 129, 1000, 1025)
 LONG = 20_000  # several blocks of threads
 HYPOTHESIS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -53,11 +57,13 @@ def fields(rng, n, dtype):
     large = np.finfo(dtype).max
     yield smooth.astype(dtype), 1e-3
     yield smooth.astype(dtype), 1e-6  # third differences
+    yield (t / 8).astype(dtype), 0.05  # second differences of 0
     yield noise.astype(dtype), 10.0 ** rng.integers(-7, 1)
     yield noise.astype(dtype), 1e-12
     yield np.zeros(n, dtype), 1e-3
     yield np.full(n, -12.345, dtype), 1e-2
     yield (1e4 * (-1.0) ** t).astype(dtype), 2e-5
+    yield (smooth + np.repeat(noise, GROUP)[:n]).astype(dtype), 1e-6  # groups begin anew
     yield (10.0 ** rng.integers(-30, 30, n) * noise).astype(dtype), 1e-6
     yield np.full(n, np.finfo(dtype).smallest_subnormal), 5e-324
     yield (large * np.sign(noise)).astype(dtype), 1e300
@@ -183,14 +189,38 @@ def test_order_of_differences(ops, dtype):
 
 def orders_of(stream, itemsize):
     """Orders of the differences in a stream of ten blocks."""
-    return {order_and_width(header & 63, itemsize)[0] for header in stream[:10]}
+    return {header.order for header in read_headers(stream, 10 * BLOCK, itemsize)}
+
+
+def read_headers(stream, n, itemsize):
+    return [Header.read(int(header), itemsize) for header in headers_of(stream, n)]
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_groups_behind_a_jump_begin_anew(ops, dtype):
+    """Rows of 64 and 96 smooth elements; of a sum, groups begin anew if one of its streams' do."""
+    t, itemsize, bound = np.arange(12 * BLOCK), np.dtype(dtype).itemsize, 0.05
+    begun = {}
+    for row in (64, 96):
+        x = 1e4 * np.sin(t % row / 50)
+        begun[row], _ = encoded(ops, x.astype(dtype), bound, 2)
+        headers = read_headers(begun[row], t.size, itemsize)
+        assert [first for header in headers for first in header.begun] == [
+            begin % row == 0 or begin % BLOCK == 0 for begin in range(0, t.size, GROUP)]
+        assert max(width for header in headers for width in header.widths) < 6
+    total, _ = summed(ops, list(begun.values()), t.size, dtype, bound)
+    for one, *others in zip(*(read_headers(made, t.size, itemsize) for made in (total, *begun.values())), strict=True):
+        assert one.begun == [any(choices) for choices in zip(*(other.begun for other in others), strict=True)]
+    constant, _ = encoded(ops, np.ones(t.size, dtype), bound, 2)
+    total, _ = summed(ops, [begun[64], constant], t.size, dtype, bound)
+    assert read_headers(total, t.size, itemsize)[0].widths == read_headers(begun[64], t.size, itemsize)[0].widths
 
 
 def test_sizes_of_constant_blocks(ops):
     for dtype, largest in ((np.float32, 4), (np.float64, 8)):
         for value, size in ((0.0, 0), (-0.0, 0), (1.0, largest // 4), (10.0 ** (1.5 * largest), largest)):
             codes, escaped = encoded(ops, np.full(10 * BLOCK, value, dtype), 0.5)
-            assert (codes.size, escaped) == (10 * (1 + size), 0)
+            assert (codes.size, escaped) == (10 * (BYTES_OF_HEADER + size), 0)
     assert encoded(ops, np.full(BLOCK + 3, np.inf, np.float32), 0.5)[1] == 2
 
 
@@ -201,10 +231,13 @@ def test_bytes_that_are_no_stream_are_refused(ops, rng, dtype):
     x[n - 1] = np.nan
     stream, _ = encoded(ops, x, bound)
     longer = np.append(stream, np.uint8(0))
-    unknown = stream.copy()
-    unknown[1] = 63
+    unknown = []
+    for order, top, width in ((3, 0, 0), (0, 1, 0), (0, 0, WIDEST[np.dtype(dtype).itemsize] + 1)):
+        bad = stream.copy()
+        bad[: 2 * BYTES_OF_HEADER].view("<u4")[1] = order | top << 31 | width << 25
+        unknown.append(bad)
     match = f"codes must hold one whole stream of {n} elements of {np.dtype(dtype)}"
-    for bad in (stream[:-1], stream[:3], stream[:0], longer, unknown):
+    for bad in (stream[:-1], stream[:3], stream[:0], longer, *unknown):
         for implementation in (ops, oracle):
             with pytest.raises(InvalidArgument, match=match):
                 decoded(implementation, bad, n, dtype, bound)
@@ -212,19 +245,39 @@ def test_bytes_that_are_no_stream_are_refused(ops, rng, dtype):
                 summed(implementation, [stream, bad], n, dtype, bound)
 
 
+@pytest.mark.parametrize("dtype", REALS)
+def test_bent_streams_are_read_alike_or_refused(ops, rng, dtype):
+    """Each byte of a stream bent."""
+    n, bound = 150, 0.5
+    x = (np.sin(np.arange(n) / 9) * 100).astype(dtype)
+    x[n - 1] = np.nan
+    stream, _ = encoded(ops, x, bound)
+    for at in range(stream.size):
+        bent = stream.copy()
+        bent[at] ^= rng.integers(1, 256)
+        compare_read_and_added(ops, bent, n, dtype)
+
+
 @HYPOTHESIS
 @given(data=st.data())
 def test_any_bytes_are_read_alike_or_refused(ops, data):
     dtype, n = data.draw(st.sampled_from(REALS)), data.draw(st.integers(0, 200))
-    known = [*range(0, 64, 5), 0x81, 0xC2, ESCAPED]
-    count = -(-n // BLOCK)
-    headers = data.draw(st.lists(st.sampled_from(known) | st.integers(0, 255), min_size=count, max_size=count))
+    itemsize, count = np.dtype(dtype).itemsize, -(-n // BLOCK)
+    sizes = st.sampled_from([0, itemsize // 4, itemsize // 2, itemsize])
+    widths, flags = st.integers(0, WIDEST[itemsize]), st.booleans()
+    header = st.builds(lambda *given: Header(*given).value(itemsize), st.integers(1, 3), sizes,
+                       st.tuples(st.just(True), flags, flags, flags), st.tuples(widths, widths, widths, widths))
+    header |= st.sampled_from([0, ESCAPED]) | st.integers(0, ESCAPED)
+    headers = np.array(data.draw(st.lists(header, min_size=count, max_size=count)), "<u4")
     seed = data.draw(st.integers(0, 2**32 - 1))
     body = np.random.default_rng(seed).integers(0, 256, 3000, np.uint8)
-    sizes = block_sizes(dtype)[headers].astype(int) if count else np.zeros(0, int)
-    if count and headers[-1] == ESCAPED:
-        sizes[-1] = (n - (count - 1) * BLOCK) * np.dtype(dtype).itemsize
-    stream = np.append(np.array(headers, np.uint8), body[: max(0, int(sizes.sum()))])
+    length = int(block_sizes(headers.astype(np.int64), n, dtype).sum())
+    stream = np.append(headers.view(np.uint8), body[: max(0, length)])
+    compare_read_and_added(ops, stream, n, dtype)
+
+
+def compare_read_and_added(ops, stream, n, dtype):
+    """The values or the refusals are the oracle's."""
     outcomes = [read_and_added(implementation, stream, n, dtype) for implementation in (ops, oracle)]
     assert [isinstance(out, str) for out, _ in outcomes] in ([True, True], [False, False])
     for got, expected in zip(*outcomes, strict=True):
@@ -260,9 +313,9 @@ def test_arguments(ops):
     for call, match in (
         (lambda o: o.encode_bounded(x, 0.5, 0, room), r"terms must be in \[1, 65536\], got 0"),
         (lambda o: o.encode_bounded(x, 0.5, 2**17, room), r"terms must be in \[1, 65536\], got 131072"),
-        (lambda o: o.encode_bounded(x, 0.5, 1, room[1:].copy()), "codes must have at least 522 elements for 100 of"),
+        (lambda o: o.encode_bounded(x, 0.5, 1, room[1:].copy()), "codes must have at least 564 elements for 100 of"),
         (lambda o: o.encode_bounded(np.int32([1]), 0.5, 1, room), "float32"),
-        (lambda o: o.sum_bounded([stream], 100, np.float32, 0.5, room[1:].copy()), "codes must have at least 522"),
+        (lambda o: o.sum_bounded([stream], 100, np.float32, 0.5, room[1:].copy()), "codes must have at least 564"),
         (lambda o: o.sum_bounded([], 100, np.float32, 0.5, room), "streams must be at least one"),
         (lambda o: o.sum_bounded([stream], -1, np.float32, 0.5, room), "n at least 0, got 1 and -1"),
         (lambda o: o.sum_bounded([stream], 100, np.int8, 0.5, room), "dtype must be float32 or float64, got int8"),

@@ -69,7 +69,7 @@ def test_pieces_of_nodes():
     counts, begins = owned_by_places(1000, [[0, 2], [1], [3, 4, 5]], BLOCK)
     assert [count > 0 for count in counts] == [True, True, False, True, False, False]
     assert sum(counts) == 1000
-    assert [begin for begin, count in zip(begins, counts, strict=True) if count] == [0, 384, 704]
+    assert [begin for begin, count in zip(begins, counts, strict=True) if count] == [0, 384, 768]
 
 
 @pytest.mark.parametrize("ratio", ["0.5", "nan", "inf", "-3", "six", ""])

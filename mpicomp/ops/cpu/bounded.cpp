@@ -13,7 +13,7 @@ namespace {
 
 using namespace bounded;
 
-constexpr std::size_t blocks_in_part = 256;  // 64 KiB of float32
+constexpr std::size_t blocks_in_part = 128;  // 64 KiB of float32
 
 struct Written {
     std::size_t bytes = 0, escaped = 0;  // bytes behind the headers
@@ -33,17 +33,18 @@ template <class T>
 KERNEL bool is_stream(const std::uint8_t* codes, std::size_t nbytes, std::size_t n, std::size_t grain,
                       std::size_t* starts) {
     const std::size_t count = blocks_of(n);
-    if (nbytes < count) return false;
-    std::size_t total = count;
+    if (nbytes < count * sizeof(Header)) return false;
+    std::size_t total = count * sizeof(Header);
     bool known = true;
     for (std::size_t begin = 0; begin < count; begin += grain) {
         *starts++ = total;
         for (std::size_t b = begin; b < std::min(count, begin + grain); ++b) {
-            total += sizes<T>.of[codes[b]];
-            known &= (codes[b] & 63) < 63 || codes[b] == escaped;
+            const Header header = header_at(codes, b);
+            total += body_bytes<T>(header);
+            known &= is_header<T>(header);
         }
     }
-    if (count && codes[count - 1] == escaped) total -= (count * block - n) * sizeof(T);
+    if (count && header_at(codes, count - 1) == escaped) total -= (count * block - n) * sizeof(T);
     return known && total == nbytes;
 }
 
@@ -51,7 +52,7 @@ KERNEL bool is_stream(const std::uint8_t* codes, std::size_t nbytes, std::size_t
 // has room for its longest blocks; behind one another they are moved in order.
 template <class T, class F>
 Written write_in_parts(std::size_t n, std::size_t grain, std::uint8_t* codes, F&& write) {
-    std::uint8_t* const bodies = codes + blocks_of(n);
+    std::uint8_t* const bodies = codes + blocks_of(n) * sizeof(Header);
     const std::size_t room = grain * longest_block<T>;
     std::vector<Written> parts(part_count(blocks_of(n), grain));
     parallel_parts(blocks_of(n), grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
@@ -64,7 +65,7 @@ Written write_in_parts(std::size_t n, std::size_t grain, std::uint8_t* codes, F&
         all.escaped += parts[part].escaped;
         all.fits &= parts[part].fits;
     }
-    all.bytes += blocks_of(n);
+    all.bytes += blocks_of(n) * sizeof(Header);
     return all;
 }
 
@@ -72,41 +73,41 @@ template <class T>
 struct Encode {
     // A block of values; returns the end of its bytes.
     template <int width>
-    static KERNEL std::uint8_t* one(const T* values, std::size_t length, const Grid& grid, std::uint8_t* header,
-                                    std::uint8_t* out) {
-        Differences<T> q;
-        q.order = 0;
-        if (!(grid.is_close() ? quantise<false>(values, grid, q.of) : quantise<true>(values, grid, q.of))) {
-            *header = escaped;
+    static KERNEL std::uint8_t* one(const T* values, std::size_t length, const Grid& grid, std::uint8_t* headers,
+                                    std::size_t number, std::uint8_t* out) {
+        alignas(64) Word<T> q[block];
+        if (!(grid.is_close() ? quantise<false>(values, grid, q) : quantise<true>(values, grid, q))) {
+            put_header(escaped, headers, number);
             std::memcpy(out, values, length * sizeof(T));
             return out + length * sizeof(T);
         }
-        return write_shortest<width>(q, header, out);
+        return write_shortest<width, T>(q, headers, number, out);
     }
 
     template <int width>
     static KERNEL void run(const T* x, std::size_t n, const Grid* grid, std::uint8_t* headers, std::uint8_t* bodies,
                            Written* written) {
-        std::uint8_t* out = bodies;
+        std::uint8_t *out = bodies, body[longest_block<T> + beyond];
         alignas(64) T last[block];
         for (std::size_t begin = 0; begin < n; begin += block) {
-            const std::size_t length = std::min(block, n - begin);
+            const std::size_t length = std::min(block, n - begin), number = begin / block;
             const T* values = x + begin;
             if (length < block) {
                 std::memcpy(last, values, length * sizeof(T));
                 std::fill(last + length, last + block, last[length - 1]);
                 values = last;
             }
-            std::uint8_t* header = headers + begin / block;
-            out = one<width>(values, length, *grid, header, out);
-            written->escaped += *header == escaped;
+            const std::size_t nbytes = one<width>(values, length, *grid, headers, number, body) - body;
+            std::memcpy(out, body, nbytes);  // planes are written with bytes behind them
+            out += nbytes;
+            written->escaped += header_at(headers, number) == escaped;
         }
         written->bytes = out - bodies;
     }
 };
 
 template <int width, class T>
-KERNEL void add_values(const std::uint8_t* headers, const std::uint8_t* const* from, std::size_t count, std::size_t n,
+KERNEL void add_values(const Header* headers, const Body* from, std::size_t count, std::size_t n,
                        double step, std::uint8_t* out) {
     alignas(64) double total[block], more[block];
     alignas(64) T rounded[block];
@@ -119,42 +120,48 @@ KERNEL void add_values(const std::uint8_t* headers, const std::uint8_t* const* f
     std::memcpy(out, rounded, n * sizeof(T));
 }
 
-// Writes the sum of a block's integers; returns its end, or nullptr if its differences are too wide. They have the
-// lowest order of the streams' that are not constant.
+// Writes the sum of a block's integers; returns its end, or nullptr if its codes are too wide. It has the lowest order
+// of the streams' that are not constant, and begins anew where one of them does.
 template <int width, class T>
-KERNEL std::uint8_t* add_integers(const std::uint8_t* headers, const std::uint8_t* const* from, std::size_t count,
-                                  std::uint8_t* header, std::uint8_t* out) {
-    Differences<T> total, more;
-    total.order = 3;
-    bool constant = true;
+KERNEL std::uint8_t* add_integers(const Header* headers, const Body* from, std::size_t count,
+                                  std::uint8_t* written, std::size_t number, std::uint8_t* out) {
+    int order = orders;
+    unsigned begun = 1;
+    bool constant = true, alike = true;
     for (std::size_t s = 0; s < count; ++s) {
-        if (!(headers[s] & 63)) continue;
+        if (is_constant(headers[s])) continue;
+        alike &= constant || (order == order_of(headers[s]) && begun == begun_in(headers[s]));
+        order = std::min(order, order_of(headers[s]));
+        begun |= begun_in(headers[s]);
         constant = false;
-        total.order = std::min(total.order, order_of(headers[s]));
     }
-    for (Word<T>& first : total.firsts) first = 0;
-    if (constant) {
-        for (std::size_t s = 0; s < count; ++s) total.firsts[0] += read_first<T>(headers[s], from[s]);
-        *header = static_cast<std::uint8_t>(header_of<T>(total.firsts, 1, 0));
-        return write_first<T>(zigzag(total.firsts[0]), *header, out);
-    }
-    clear<width>(total.of);
-    for (std::size_t s = 0; s < count; ++s) {
-        if (!(headers[s] & 63)) {
-            total.firsts[0] += read_first<T>(headers[s], from[s]);
-            continue;
+    if (constant) order = 1;
+    alignas(64) Word<T> total[block];
+    clear<width>(total);
+    Firsts<T> firsts;
+    if (alike) {
+        Firsts<T> constants;
+        for (std::size_t s = 0; s < count; ++s) {
+            add_firsts(headers[s], from[s], is_constant(headers[s]) ? constants : firsts);
+            add_codes<T>(headers[s], from[s], total);
         }
-        read<width>(headers[s], from[s], more);
-        while (more.order > total.order) more.template lower<width>();
-        for (int k = 0; k < total.order; ++k) total.firsts[k] += more.firsts[k];
-        for (std::size_t i = 0; i < block; ++i) total.of[i] += more.of[i];
+        for (int g = 0; g < groups; ++g) firsts.of[g][0] += constants.of[0][0];
+        return write_fitting<width, T>(order, begun, firsts, total, written, number, out);
     }
-    return write_fitting<width>(total, header, out);
+    for (std::size_t s = 0; s < count; ++s) {
+        alignas(64) Word<T> more[block];
+        read_integers<width, T>(headers[s], from[s], more);
+        for (std::size_t i = 0; i < block; ++i) total[i] += more[i];
+    }
+    Differences<T> differences;
+    differences.template take<width>(total);
+    firsts.take(total);
+    return write_fitting<width, T>(order, begun, firsts, begin_anew(differences, order, begun), written, number, out);
 }
 
 // A stream and the place of the first block of each part.
 struct Stream {
-    const std::uint8_t* codes;
+    const std::uint8_t *codes, *end;
     std::vector<std::size_t> starts;
 };
 
@@ -166,32 +173,37 @@ struct Sum {
                            double step, std::uint8_t* codes, std::uint8_t* bodies, Written* written) {
         const std::size_t count = streams->size();
         std::uint8_t* out = bodies;
-        std::vector<const std::uint8_t*> from(count), given(count);
-        std::vector<std::uint8_t> headers(count);
+        std::vector<const std::uint8_t*> given(count);
+        std::vector<Body> from(count);
+        std::vector<Header> headers(count);
+        std::uint8_t body[longest_block<T> + beyond];
         for (std::size_t s = 0; s < count; ++s) {
-            given[s] = (*streams)[s].codes + first;
-            from[s] = (*streams)[s].codes + (*streams)[s].starts[part];
+            given[s] = (*streams)[s].codes + first * sizeof(Header);
+            from[s] = {(*streams)[s].codes + (*streams)[s].starts[part], (*streams)[s].end};
         }
         for (std::size_t b = 0; b < blocks_of(n); ++b) {
             bool plain = false;
             const std::size_t length = std::min(block, n - b * block);
             for (std::size_t s = 0; s < count; ++s) {
-                headers[s] = given[s][b];
+                headers[s] = header_at(given[s], b);
                 plain |= headers[s] == escaped;
             }
             if (plain) {
-                codes[b] = escaped;
+                put_header(escaped, codes, b);
                 add_values<width, T>(headers.data(), from.data(), count, length, step, out);
                 out += length * sizeof(T);
                 ++written->escaped;
             } else {
-                out = add_integers<width, T>(headers.data(), from.data(), count, codes + b, out);
-                if (!out) {
+                const std::uint8_t* const end =
+                    add_integers<width, T>(headers.data(), from.data(), count, codes, b, body);
+                if (!end) {
                     written->fits = false;
                     return;
                 }
+                std::memcpy(out, body, end - body);
+                out += end - body;
             }
-            for (std::size_t s = 0; s < count; ++s) from[s] += sizes<T>.of[headers[s]];
+            for (std::size_t s = 0; s < count; ++s) from[s].at += body_bytes<T>(headers[s]);
         }
         written->bytes = out - bodies;
     }
@@ -205,31 +217,34 @@ struct Decode {
     }
 
     template <int width>
-    static KERNEL void scale(std::uint8_t header, const std::uint8_t* in, double step, double divisor, T* out) {
-        Differences<T> q;
-        read_integers<width>(header, in, q);
+    static KERNEL void scale(Header header, Body body, double step, double divisor, T* out) {
+        alignas(64) Word<T> q[block];
+        read_integers<width, T>(header, body, q);
         if (divisor == 1)
-            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q.of[i]) * step);
+            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q[i]) * step);
         else
-            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q.of[i]) * step / divisor);
+            for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<T>(grid_integer<T>(q[i]) * step / divisor);
     }
 
     template <int width>
-    static KERNEL void run(const std::uint8_t* headers, const std::uint8_t* in, std::size_t n, double step,
+    static KERNEL void run(const std::uint8_t* headers, Body body, std::size_t n, double step,
                            double divisor, T* out) {
         alignas(64) T last[block];
         for (std::size_t begin = 0; begin < n; begin += block) {
             const std::size_t length = std::min(block, n - begin);
-            const std::uint8_t header = headers[begin / block];
+            const Header header = header_at(headers, begin / block);
             T* to = length == block ? out + begin : last;
-            if (header == escaped)
-                divide(in, length, divisor, to);
-            else if (header & 63)
-                scale<width>(header, in, step, divisor, to);
-            else
-                std::fill(to, to + block, static_cast<T>(grid_integer<T>(read_first<T>(header, in)) * step / divisor));
+            if (header == escaped) {
+                divide(body.at, length, divisor, to);
+            } else if (is_constant(header)) {
+                Firsts<T> firsts;
+                add_firsts(header, body, firsts);
+                std::fill(to, to + block, static_cast<T>(grid_integer<T>(firsts.of[0][0]) * step / divisor));
+            } else {
+                scale<width>(header, body, step, divisor, to);
+            }
             if (length < block) std::memcpy(out + begin, last, length * sizeof(T));
-            in += sizes<T>.of[header];
+            body.at += body_bytes<T>(header);
         }
     }
 };
@@ -249,7 +264,8 @@ void bind_bounded(py::module_& m) {
             written = write_in_parts<T>(from.n, grain_of(from.n), to.data,
                                         [&](std::size_t, std::size_t first, std::size_t n, std::uint8_t* bodies) {
                 Written part;
-                dispatch_by_width<Encode<T>>(from.data + first * block, n, &grid, to.data + first, bodies, &part);
+                std::uint8_t* const headers = to.data + first * sizeof(Header);
+                dispatch_by_width<Encode<T>>(from.data + first * block, n, &grid, headers, bodies, &part);
                 return part;
             });
         });
@@ -267,7 +283,8 @@ void bind_bounded(py::module_& m) {
             bool valid = true;
             for (const auto& stream : streams) {
                 const auto view = input<std::uint8_t>(stream, "streams");
-                from.push_back({view.data, std::vector<std::size_t>(part_count(blocks_of(size), grain))});
+                std::vector<std::size_t> starts(part_count(blocks_of(size), grain));
+                from.push_back({view.data, view.data + view.n, std::move(starts)});
                 valid &= dispatch<is_stream<T>>(view.data, view.n, size, grain, from.back().starts.data());
             }
             const auto to = output<std::uint8_t>(codes, "codes");
@@ -276,7 +293,8 @@ void bind_bounded(py::module_& m) {
                 written = write_in_parts<T>(size, grain, to.data, [&](std::size_t number, std::size_t first,
                                                                       std::size_t n, std::uint8_t* bodies) {
                     Written part;
-                    dispatch_by_width<Sum<T>>(&from, number, first, n, step, to.data + first, bodies, &part);
+                    std::uint8_t* const headers = to.data + first * sizeof(Header);
+                    dispatch_by_width<Sum<T>>(&from, number, first, n, step, headers, bodies, &part);
                     return part;
                 });
             return valid;
@@ -299,7 +317,8 @@ void bind_bounded(py::module_& m) {
             valid = dispatch<is_stream<T>>(from.data, from.n, to.n, grain, starts.data());
             if (!valid) return;
             parallel_parts(blocks, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
-                dispatch_by_width<Decode<T>>(from.data + begin, from.data + starts[part],
+                const Body body{from.data + starts[part], from.data + from.n};
+                dispatch_by_width<Decode<T>>(from.data + begin * sizeof(Header), body,
                                              std::min(to.n, end * block) - begin * block, step, divisor,
                                              to.data + begin * block);
             });

@@ -1,4 +1,4 @@
-// Blocks of error-bounded codes: 64 integers on a grid, their differences in bit planes; see oracle/bounded.py.
+// Blocks of error-bounded codes: 128 integers on a grid, their differences in bit planes; see oracle/bounded.py.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,10 @@
 
 namespace bounded {
 
-constexpr std::size_t block = 64;
-constexpr std::uint8_t escaped = 0xFF;
+constexpr int group = 32, groups = 4, orders = 3;
+constexpr std::size_t block = group * groups;
+using Header = std::uint32_t;
+constexpr Header escaped = 0xFFFFFFFF;
 constexpr double whole = 6755399441055744;  // 1.5 * 2^52: x + whole has x, rounded, in its low bits
 
 template <class T>
@@ -49,61 +51,58 @@ KERNEL double grid_integer(Word<T> q) {
     }
 }
 
+// ---- headers
+
+constexpr int order_of(Header header) { return 1 + (header & 3); }
+constexpr unsigned begun_in(Header header) { return (header >> 4 & 7) << 1 | 1; }  // a bit per group
+constexpr int width_of(Header header, int number) { return header >> (7 + 6 * number) & 63; }
+constexpr bool is_constant(Header header) { return (header & ~12u) == 0; }
+
 template <class T>
-constexpr std::size_t first_bytes(int header) {
-    return header >> 6 ? sizeof(T) >> (3 - (header >> 6)) : 0;
+constexpr std::size_t first_bytes(Header header) {
+    const int size = header >> 2 & 3;
+    return size ? sizeof(T) >> (3 - size) : 0;
 }
 
-constexpr int fields[] = {0, 33, 50, 63};  // first value of a header's low bits for each order of differences
-constexpr int shortest = 3;                // bits of second differences, from which third ones are not tried
-
-constexpr int order_of(int header) {
-    return 1 + ((header & 63) >= fields[1]) + ((header & 63) >= fields[2]);
+// Bytes of a block before its codes.
+template <class T>
+constexpr std::size_t body_offset(Header header) {
+    const Header begun = header >> 4;
+    return first_bytes<T>(header) * order_of(header) * (1 + (begun & 1) + (begun >> 1 & 1) + (begun >> 2 & 1));
 }
 
-// Bits of a code for the low bits of a header, counted from its order's first; those of float64 above 27 are steps.
+// Bytes of a whole block.
 template <class T>
-constexpr int bits_of_field(int order, int field) {
-    return sizeof(T) == 8 && order == 1 && field > 27 ? 27 + (field - 27) * 26 / 5 : field;
+constexpr std::size_t body_bytes(Header header) {
+    if (header == escaped) return block * sizeof(T);
+    std::size_t bits = 0;
+    for (int number = 0; number < groups; ++number) bits += width_of(header, number);
+    return body_offset<T>(header) + bits * (group / 8);
 }
 
 template <class T>
-constexpr int field_of_bits(int order, int bits) {
-    return sizeof(T) == 8 && order == 1 && bits > 27 ? 27 + ((bits - 27) * 5 + 25) / 26 : bits;
+constexpr int widest = sizeof(T) == 4 ? 32 : 55;
+
+template <class T>
+constexpr std::size_t longest_block = std::max(block * sizeof(T), widest<T> * block / 8 + groups * orders * sizeof(T));
+
+// Whether a stream may have the header.
+template <class T>
+KERNEL bool is_header(Header header) {
+    bool known = (header & 3) < orders && header >> 31 == 0;
+    for (int number = 0; number < groups; ++number) known &= width_of(header, number) <= widest<T>;
+    return known || header == escaped;
 }
 
-template <class T>
-constexpr int width_of(int header) {
-    return bits_of_field<T>(order_of(header), (header & 63) - fields[order_of(header) - 1]);
+KERNEL Header header_at(const std::uint8_t* codes, std::size_t number) {
+    Header header;
+    std::memcpy(&header, codes + number * sizeof header, sizeof header);
+    return header;
 }
 
-// Largest width of an order of differences.
-template <class T>
-constexpr int widest(int order) {
-    return bits_of_field<T>(order, fields[order] - fields[order - 1] - 1);
+KERNEL void put_header(Header header, std::uint8_t* codes, std::size_t number) {
+    std::memcpy(codes + number * sizeof header, &header, sizeof header);
 }
-
-// Bytes of a block before its planes.
-template <class T>
-constexpr std::size_t body_offset(int header) {
-    return first_bytes<T>(header) * order_of(header);
-}
-
-// Bytes behind the headers for each header of a whole block; 0 for headers that no stream has, but for that of zeros.
-template <class T>
-struct Sizes {
-    std::array<std::uint16_t, 256> of{};
-    constexpr Sizes() {
-        for (int header = 0; header < 256; ++header)
-            of[header] = (header & 63) < 63 ? body_offset<T>(header) + width_of<T>(header) * block / 8 : 0;
-        of[escaped] = block * sizeof(T);
-    }
-};
-template <class T>
-constexpr Sizes<T> sizes;
-
-template <class T>
-constexpr std::size_t longest_block = std::max(block * sizeof(T), sizeof(T) + widest<T>(1) * block / 8);
 
 // ---- a block's integers
 
@@ -139,281 +138,357 @@ KERNEL void clear(W* x) {
     for (std::size_t i = 0; i < block; i += R::lanes) R::store(typename R::Type{}, x + i);
 }
 
-// Integers become their differences, that of element 0 from `first`. If they are differences themselves, of an order,
-// so many elements are 0, and become what `first` is before.
-template <int width, int order, class W>
-KERNEL void subtract_previous(W first, W* q) {
-    using R = Register<W, width>;
-    typename R::Type before = typename R::Type{} + first, x, moved;
-    for (std::size_t i = 0; i < block; i += R::lanes) {
-        R::load(q + i, x);
-        if (order && i == 0) x += typename R::Type{first, order > 1 ? first : 0};  // late stores are loaded late
-        R::template move_up<1>(before, x, moved);
-        before = x;
-        R::store(x - moved, q + i);
+// ---- differences
+
+// Four lanes at least, so that the first codes of a group are in one register.
+template <class W, int width>
+using Lanes = Register<W, std::max<int>(width, 4 * sizeof(W))>;
+
+// All ones in the lanes from `first` on.
+template <class W, int width>
+KERNEL void lanes_from(int first, typename Lanes<W, width>::Type& to) {
+    using R = Lanes<W, width>;
+    alignas(64) W lanes[R::lanes];
+    for (int i = 0; i < static_cast<int>(R::lanes); ++i) lanes[i] = i < first ? 0 : ~W{0};
+    R::load(lanes, to);
+}
+
+template <class W, int width, std::size_t by = Lanes<W, width>::lanes / 2>
+KERNEL W any_lane(typename Lanes<W, width>::Type& x) {
+    if constexpr (by > 0) {
+        typename Lanes<W, width>::Type moved;
+        Lanes<W, width>::template move_up<by>(x, x, moved);
+        x |= moved;
+        return any_lane<W, width, by / 2>(x);
+    } else {
+        return x[0];
     }
 }
 
-// Undoes subtract_previous.
-template <int width, int order, class W>
-KERNEL void add_previous(W first, W* q) {
-    using R = Register<W, width>;
-    typename R::Type last = typename R::Type{} + first, x;
-    for (std::size_t i = 0; i < block; i += R::lanes) {
-        R::load(q + i, x);
-        R::sum_up(x);
-        x += last;
-        last = typename R::Type{} + x[R::lanes - 1];
-        if (order && i == 0) x -= typename R::Type{first, order > 1 ? first : 0};
-        R::store(x, q + i);
-    }
+KERNEL int bits_of_word(std::uint64_t x) {
+    return x ? 64 - __builtin_clzll(x) : 0;
 }
 
-// ---- bit planes: byte j of one of b bits has the bits of elements j, j + 8 b, ...
+// A block's differences of each order, of which the first are 0; the bits of groups without the first codes of each.
+template <class T>
+struct Differences {
+    alignas(64) Word<T> of[orders][block];
+    int narrow[orders][groups];
 
-template <int bits, int shift>
-KERNEL std::uint8_t* pack_plane(const std::uint64_t* bytes, std::uint8_t* out) {
-    constexpr std::uint64_t mask = 0x0101010101010101 * ((1 << bits) - 1);
-    std::uint64_t plane[bits] = {};
-    for (int part = 0; part < 8 / bits; ++part)
-        for (int j = 0; j < bits; ++j) plane[j] |= (bytes[part * bits + j] >> shift & mask) << (part * bits);
-    std::memcpy(out, plane, sizeof plane);
-    return out + sizeof plane;
-}
-
-// Which of a plane's words each of a block's eight words of bytes is taken from, and how far down its bits go.
-template <int bits>
-struct Plane {
-    std::uint64_t select[bits][8], down[8];
-    constexpr Plane() : select{}, down{} {
-        for (int word = 0; word < 8; ++word) {
-            select[word % bits][word] = ~std::uint64_t{0};
-            down[word] = word / bits * bits;
+    template <int width>
+    KERNEL void take(const Word<T>* q) {
+        using W = Word<T>;
+        using R = Lanes<W, width>;
+        typename R::Type before[orders] = {}, behind[orders], all[orders], x, moved;
+        for (int k = 0; k < orders; ++k) lanes_from<W, width>(k + 1, behind[k]);
+        for (int number = 0; number < groups; ++number) {
+            for (int k = 0; k < orders; ++k) all[k] = typename R::Type{};
+            for (std::size_t i = 0; i < group; i += R::lanes) {
+                R::load(q + number * group + i, x);
+                for (int k = 0; k < orders; ++k) {
+                    R::template move_up<1>(before[k], x, moved);
+                    before[k] = x;
+                    x -= moved;
+                    typename R::Type codes = x;
+                    if (i == 0) codes &= behind[k];
+                    R::store(number ? x : codes, of[k] + number * group + i);
+                    all[k] |= (codes << 1) ^ typename R::Type((typename R::Mask)codes >> (8 * sizeof(W) - 1));
+                }
+            }
+            for (int k = 0; k < orders; ++k) narrow[k][number] = bits_of_word(any_lane<W, width>(all[k]));
         }
     }
 };
-template <int bits>
-alignas(64) constexpr Plane<bits> plane_words;
 
-// Adds a plane to a register of words from `word` on. In registers: bytes stored one by one are loaded together late.
-template <int width, int bits, int shift>
-KERNEL const std::uint8_t* unpack_plane(const std::uint8_t* in, int word,
-                                        typename Register<std::uint64_t, width>::Type& to) {
-    using R = Register<std::uint64_t, width>;
-    constexpr std::uint64_t mask = 0x0101010101010101 * ((1 << bits) - 1);
-    typename R::Type words{}, select, down;
-    for (int j = 0; j < bits; ++j) {
-        std::uint64_t one;
-        std::memcpy(&one, in + 8 * j, 8);
-        R::load(plane_words<bits>.select[j] + word, select);
-        words |= (typename R::Type{} + one) & select;
+// The first numbers of groups that begin anew.
+template <class T>
+struct Firsts {
+    Word<T> of[groups][orders] = {};
+
+    KERNEL void take(const Word<T>* q) {
+        for (int number = 0; number < groups; ++number) {
+            const Word<T>* x = q + number * group;
+            of[number][0] = x[0];
+            of[number][1] = x[1] - x[0];
+            of[number][2] = x[2] - 2 * x[1] + x[0];
+        }
     }
-    R::load(plane_words<bits>.down + word, down);
-    to |= ((words >> down) & mask) << shift;
-    return in + 8 * bits;
+};
+
+// All lanes become the last one.
+template <class R, int... lane>
+KERNEL void spread_last(const typename R::Type& x, typename R::Type& to, std::integer_sequence<int, lane...>) {
+#if defined(__clang__)
+    to = __builtin_shufflevector(x, x, (lane * 0 + static_cast<int>(R::lanes) - 1)...);
+#else
+    to = __builtin_shuffle(x, typename R::Mask{(lane * 0 + static_cast<int>(R::lanes) - 1)...});
+#endif
+}
+template <class R>
+KERNEL void spread_last(const typename R::Type& x, typename R::Type& to) {
+    spread_last<R>(x, to, std::make_integer_sequence<int, static_cast<int>(R::lanes)>{});
 }
 
-// One jump for the bits behind the whole bytes: f(integral_constant of their number), 1 to 7.
-template <class F>
-KERNEL void with_rest(int rest, F&& f) {
-    switch (rest) {
-        case 1: return f(std::integral_constant<int, 1>());
-        case 2: return f(std::integral_constant<int, 2>());
-        case 3: return f(std::integral_constant<int, 3>());
-        case 4: return f(std::integral_constant<int, 4>());
-        case 5: return f(std::integral_constant<int, 5>());
-        case 6: return f(std::integral_constant<int, 6>());
-        case 7: return f(std::integral_constant<int, 7>());
+// Codes become the integers that they are differences of.
+template <int width, int order, class T>
+KERNEL void sum_up(unsigned begun, const Firsts<T>& firsts, Word<T>* q) {
+    using R = Lanes<Word<T>, width>;
+    typename R::Type last[order] = {}, x, end;
+    for (int number = 0; number < groups; ++number) {
+        const bool anew = begun >> number & 1;
+        if (anew)
+            for (int k = 0; k < order; ++k) last[k] = typename R::Type{} + firsts.of[number][k];
+        for (std::size_t i = 0; i < group; i += R::lanes) {
+            R::load(q + number * group + i, x);
+            for (int k = order; k-- > 0;) {
+                R::sum_up(x);
+                spread_last<R>(x, end);
+                x += last[k];
+                last[k] += end;  // the next register waits for this sum alone
+                const Word<T> first = firsts.of[number][k];
+                if (k && i == 0 && anew) x -= typename R::Type{first, k > 1 ? first : 0};
+            }
+            R::store(x, q + number * group + i);
+        }
     }
+}
+
+// ---- bit planes: a word for each bit of a group, element i's in bit i
+
+using Words = Register<std::uint32_t, 32>;
+constexpr std::size_t beyond = sizeof(Words::Type) - 4;  // bytes behind planes that are read or written with them
+
+// Swaps a bit of each lane's number with that of the numbers of the bits in a byte.
+template <int by, int... lane>
+KERNEL void swap_bits(Words::Type& x, std::integer_sequence<int, lane...>) {
+    constexpr std::uint32_t low = by == 1 ? 0x55555555 : by == 2 ? 0x33333333 : 0x0F0F0F0F;
+    const Words::Type up = {(lane & by ? 0 : ~low)...}, down = {(lane & by ? low : 0)...};
+#if defined(__clang__)
+    const Words::Type other = __builtin_shufflevector(x, x, (lane ^ by)...);
+#else
+    const Words::Type other = __builtin_shuffle(x, Words::Mask{(lane ^ by)...});
+#endif
+    x = (x & ~(up | down)) | (other << by & up) | (other >> by & down);
+}
+
+// Bit b of byte k of lane l becomes bit l of byte k of lane b.
+KERNEL void transpose(Words::Type& x) {
+    constexpr std::make_integer_sequence<int, 8> lanes;
+    swap_bits<1>(x, lanes);
+    swap_bits<2>(x, lanes);
+    swap_bits<4>(x, lanes);
 }
 
 template <class W>
-KERNEL std::uint8_t* pack(const W* codes, int width, std::uint8_t* out) {
-    int shift = 0;
-    for (; shift + 8 <= width; shift += 8, out += block)
-        for (std::size_t i = 0; i < block; ++i) out[i] = static_cast<std::uint8_t>(codes[i] >> shift);
-    with_rest(width - shift, [&](auto rest) KERNEL_LAMBDA {
-        alignas(64) std::uint8_t high[block];
-        std::uint64_t bytes[block / 8];
-        for (std::size_t i = 0; i < block; ++i) high[i] = static_cast<std::uint8_t>(codes[i] >> shift);
-        std::memcpy(bytes, high, block);
-        if constexpr (rest & 4) out = pack_plane<4, 0>(bytes, out);
-        if constexpr (rest & 2) out = pack_plane<2, rest & 4>(bytes, out);
-        if constexpr (rest & 1) out = pack_plane<1, rest & 6>(bytes, out);
-    });
+KERNEL std::uint8_t* pack(const W* codes, int bits, std::uint8_t* out) {
+    using R = Register<W, 8 * sizeof(W)>;
+    for (int shift = 0; shift < bits; shift += 8) {
+        Words::Type planes{};
+        for (int byte = 0; byte < 4; ++byte) {
+            typename R::Type x;
+            R::load(codes + 8 * byte, x);
+            planes |= __builtin_convertvector(x >> shift & 0xFF, Words::Type) << (8 * byte);
+        }
+        transpose(planes);
+        std::memcpy(out, &planes, sizeof planes);
+        out += 4 * std::min(8, bits - shift);
+    }
     return out;
 }
 
-template <int width, class W>
+// Adds a group's codes.
+template <class W>
 KERNEL void unpack(const std::uint8_t* in, int bits, W* codes) {
-    using R = Register<std::uint64_t, width>;
-    const int shift = bits & ~7;
-    if (bits == shift) clear<width>(codes);
-    with_rest(bits - shift, [&](auto rest) KERNEL_LAMBDA {
-        alignas(64) std::uint64_t words[block / 8];
-        alignas(64) std::uint8_t bytes[block];
-        for (int word = 0; word < 8; word += R::lanes) {
-            const std::uint8_t* plane = in + shift * (block / 8);
-            typename R::Type all{};
-            if constexpr (rest & 4) plane = unpack_plane<width, 4, 0>(plane, word, all);
-            if constexpr (rest & 2) plane = unpack_plane<width, 2, rest & 4>(plane, word, all);
-            if constexpr (rest & 1) plane = unpack_plane<width, 1, rest & 6>(plane, word, all);
-            R::store(all, words + word);
+    using R = Register<W, 8 * sizeof(W)>;
+    for (int shift = 0; shift < bits; shift += 8) {
+        const int count = std::min(8, bits - shift);
+        Words::Type planes;
+        std::memcpy(&planes, in, sizeof planes);
+        transpose(planes);
+        for (int byte = 0; byte < 4; ++byte) {
+            typename R::Type x;
+            R::load(codes + 8 * byte, x);
+            if (shift + 8 < bits) {
+                x += __builtin_convertvector(planes >> (8 * byte) & 0xFF, typename R::Type) << shift;
+            } else {  // with the sign
+                const Words::Mask high = (Words::Mask)(planes << (32 - 8 * byte - count)) >> (32 - count);
+                x += (typename R::Type)__builtin_convertvector(high, typename R::Mask) << shift;
+            }
+            R::store(x, codes + 8 * byte);
         }
-        std::memcpy(bytes, words, block);
-        for (std::size_t i = 0; i < block; ++i) codes[i] = static_cast<W>(bytes[i]) << shift;
-    });
-    for (int byte = 0; byte < shift; byte += 8, in += block)
-        for (std::size_t i = 0; i < block; ++i) codes[i] |= static_cast<W>(in[i]) << byte;
+        in += 4 * count;
+    }
 }
 
 // ---- a block's header and bytes
 
-// f(integral_constant of the first integer's bytes), unless there are none.
+// f(integral_constant of the bytes of first numbers), unless there are none.
 template <class T, class F>
-KERNEL void with_first(int header, F&& f) {
-    switch (header >> 6) {
+KERNEL void with_first(Header header, F&& f) {
+    switch (header >> 2 & 3) {
         case 1: return f(std::integral_constant<std::size_t, sizeof(T) / 4>());
         case 2: return f(std::integral_constant<std::size_t, sizeof(T) / 2>());
         case 3: return f(std::integral_constant<std::size_t, sizeof(T)>());
     }
 }
 
-// Bits of the size of first integers, high bits of a header.
-template <class T>
-KERNEL int size_of(Word<T> first) {
-    const int bits = first ? 64 - __builtin_clzll(first) : 0, quarter = 2 * sizeof(T);
-    return ((bits > 0) + (bits > quarter) + (bits > 2 * quarter)) << 6;
-}
-
-template <class T>
-KERNEL std::uint8_t* write_first(Word<T> first, int header, std::uint8_t* out) {
-    with_first<T>(header, [&](auto bytes) KERNEL_LAMBDA { std::memcpy(out, &first, bytes); });
-    return out + first_bytes<T>(header);
-}
-
-// Integers become their zigzag codes; returns the bits of the largest.
-template <class W>
-KERNEL int encode_zigzag(const W* from, W* to) {
-    W all = 0;
-    for (std::size_t i = 0; i < block; ++i) all |= to[i] = zigzag(from[i]);
-    return all ? 64 - __builtin_clzll(all) : 0;
-}
-
-// Differences of an order, with the first integers of all orders up to it.
-template <class T>
-struct Differences {
-    alignas(64) Word<T> of[block];
-    Word<T> firsts[3];
-    int order;
-
-    // To an order higher.
-    template <int width>
-    KERNEL void raise() {
-        const Word<T> first = firsts[order] = of[order];
-        if (order == 0) subtract_previous<width, 0>(first, of);
-        if (order == 1) subtract_previous<width, 1>(first, of);
-        if (order == 2) subtract_previous<width, 2>(first, of);
-        ++order;
+// Calls f(group, order) for the first numbers in the order of the stream.
+template <class F>
+KERNEL void each_first(unsigned begun, int order, F&& f) {
+    for (int number = 0; number < groups; ++number) {
+        if (!(begun >> number & 1)) continue;
+        for (int k = 0; k < orders; ++k)
+            if (k < order) f(number, k);
     }
+}
 
-    // To the one below.
-    template <int width>
-    KERNEL void lower() {
-        --order;
-        if (order == 0) add_previous<width, 0>(firsts[0], of);
-        if (order == 1) add_previous<width, 1>(firsts[1], of);
-        if (order == 2) add_previous<width, 2>(firsts[2], of);
+// Writes a block of codes that begin with zeros where they begin anew; returns its end.
+template <class T>
+KERNEL std::uint8_t* write(int order, unsigned begun, const Firsts<T>& firsts, const int* widths, const Word<T>* codes,
+                           std::uint8_t* headers, std::size_t number, std::uint8_t* out) {
+    Word<T> all = 0;
+    each_first(begun, order, [&](int g, int k) KERNEL_LAMBDA { all |= zigzag(firsts.of[g][k]); });
+    const int bits = bits_of_word(all), quarter = 2 * sizeof(T);
+    const Header size = (bits > 0) + (bits > quarter) + (bits > 2 * quarter);
+    Header header = (order - 1) | size << 2 | (begun >> 1) << 4;
+    for (int g = 0; g < groups; ++g) header |= static_cast<Header>(widths[g]) << (7 + 6 * g);
+    put_header(header, headers, number);
+    with_first<T>(header, [&](auto bytes) KERNEL_LAMBDA {
+        each_first(begun, order, [&](int g, int k) KERNEL_LAMBDA {
+            const Word<T> first = zigzag(firsts.of[g][k]);
+            std::memcpy(out, &first, bytes);
+            out += bytes;
+        });
+    });
+    for (int g = 0; g < groups; ++g) out = pack(codes + g * group, widths[g], out);
+    return out;
+}
+
+// Codes of an order, that begin anew where `begun` says so, of the differences of a block.
+template <class T>
+KERNEL Word<T>* begin_anew(Differences<T>& differences, int order, unsigned begun) {
+    Word<T>* codes = differences.of[order - 1];
+    for (int g = 1; g < groups; ++g)
+        if (begun >> g & 1)
+            for (int k = 0; k < order; ++k) codes[g * group + k] = 0;
+    return codes;
+}
+
+// Bits of the first codes of a group.
+template <class T>
+KERNEL int bits_of_head(const Word<T>* codes, int order) {
+    Word<T> all = 0;
+    for (int k = 0; k < orders; ++k) all |= k < order ? zigzag(codes[k]) : 0;
+    return bits_of_word(all);
+}
+
+// Writes a block of integers as differences of the order that makes it short.
+template <int width, class T>
+KERNEL std::uint8_t* write_shortest(const Word<T>* q, std::uint8_t* headers, std::size_t number, std::uint8_t* out) {
+    constexpr int cost = sizeof(T) / 2;
+    Differences<T> differences;
+    differences.template take<width>(q);
+    int order = 0, least = 0;
+    for (int k = 1; k <= orders; ++k) {
+        int total = k * cost;
+        for (int g = 0; g < groups; ++g) total += 4 * differences.narrow[k - 1][g];
+        if (k == 1 || total < least) {
+            least = total;
+            order = k;
+        }
     }
+    unsigned begun = 1;
+    int* widths = differences.narrow[order - 1];
+    for (int g = 1; g < groups; ++g) {
+        const int all = std::max(widths[g], bits_of_head<T>(differences.of[order - 1] + g * group, order));
+        if (4 * (all - widths[g]) > order * cost)
+            begun |= 1u << g;
+        else
+            widths[g] = all;
+    }
+    Firsts<T> firsts;
+    firsts.take(q);
+    return write<T>(order, begun, firsts, widths, begin_anew(differences, order, begun), headers, number, out);
+}
+
+// Writes codes; returns their end, or nullptr if they are too wide.
+template <int width, class T>
+KERNEL std::uint8_t* write_fitting(int order, unsigned begun, const Firsts<T>& firsts, const Word<T>* codes,
+                                   std::uint8_t* headers, std::size_t number, std::uint8_t* out) {
+    using R = Lanes<Word<T>, width>;
+    int widths[groups], most = 0;
+    for (int g = 0; g < groups; ++g) {
+        typename R::Type all{}, x;
+        for (std::size_t i = 0; i < group; i += R::lanes) {
+            R::load(codes + g * group + i, x);
+            all |= (x << 1) ^ typename R::Type((typename R::Mask)x >> (8 * sizeof(T) - 1));
+        }
+        widths[g] = bits_of_word(any_lane<Word<T>, width>(all));
+        most = std::max(most, widths[g]);
+    }
+    return most > widest<T> ? nullptr : write<T>(order, begun, firsts, widths, codes, headers, number, out);
+}
+
+// A block's bytes in a stream, and the end of that.
+struct Body {
+    const std::uint8_t *at, *end;
 };
 
-// The header of a block that has codes of so many bits.
+// Adds a block's first numbers.
 template <class T>
-KERNEL int header_of(const Word<T>* firsts, int order, int bits) {
-    Word<T> all = 0;
-    for (int k = 0; k < order; ++k) all |= zigzag(firsts[k]);
-    return size_of<T>(all) | (fields[order - 1] + field_of_bits<T>(order, bits));
-}
-
-template <class T>
-KERNEL std::uint8_t* write(const Word<T>* firsts, const Word<T>* codes, int header, std::uint8_t* out) {
-    for (int k = 0; k < order_of(header); ++k) out = write_first<T>(zigzag(firsts[k]), header, out);
-    return pack(codes, width_of<T>(header), out);
-}
-
-// Writes a block of integers as differences of the order that makes it short; overwrites them.
-template <int width, class T>
-KERNEL std::uint8_t* write_shortest(Differences<T>& q, std::uint8_t* header, std::uint8_t* out) {
-    alignas(64) Word<T> codes[2][block];
-    q.template raise<width>();
-    int bits = encode_zigzag(q.of, codes[0]), best = header_of<T>(q.firsts, 1, bits), chosen = 0;
-    for (int order = 2; order <= 3 && bits > (order == 2 ? 0 : shortest); ++order) {
-        q.template raise<width>();
-        bits = encode_zigzag(q.of, codes[!chosen]);
-        if (bits > widest<T>(order)) break;
-        const int other = header_of<T>(q.firsts, order, bits);
-        if (sizes<T>.of[other] >= sizes<T>.of[best]) break;
-        best = other;
-        chosen = !chosen;
-    }
-    *header = static_cast<std::uint8_t>(best);
-    return write<T>(q.firsts, codes[chosen], best, out);
-}
-
-// Writes a block as differences of its order, or of the next lower one that they fit; returns its end, or nullptr if
-// there is none.
-template <int width, class T>
-KERNEL std::uint8_t* write_fitting(Differences<T>& q, std::uint8_t* header, std::uint8_t* out) {
-    alignas(64) Word<T> codes[block];
-    int bits;
-    while ((bits = encode_zigzag(q.of, codes)) > widest<T>(q.order)) {
-        if (q.order == 1) return nullptr;
-        q.template lower<width>();
-    }
-    const int head = header_of<T>(q.firsts, q.order, bits);
-    *header = static_cast<std::uint8_t>(head);
-    return write<T>(q.firsts, codes, head, out);
-}
-
-template <class T>
-KERNEL Word<T> read_first(std::uint8_t header, const std::uint8_t* in) {
-    Word<T> first = 0;
+KERNEL void add_firsts(Header header, Body body, Firsts<T>& firsts) {
     with_first<T>(header, [&](auto bytes) KERNEL_LAMBDA {
-        std::conditional_t<bytes == 1, std::uint8_t, std::conditional_t<bytes == 2, std::uint16_t,
-                           std::conditional_t<bytes == 4, std::uint32_t, std::uint64_t>>> stored;
-        std::memcpy(&stored, in, bytes);
-        first = static_cast<Word<T>>(stored);
+        each_first(begun_in(header), order_of(header), [&](int g, int k) KERNEL_LAMBDA {
+            std::conditional_t<bytes == 1, std::uint8_t, std::conditional_t<bytes == 2, std::uint16_t,
+                               std::conditional_t<bytes == 4, std::uint32_t, std::uint64_t>>> stored;
+            std::memcpy(&stored, body.at, bytes);
+            firsts.of[g][k] += unzigzag(static_cast<Word<T>>(stored));
+            body.at += bytes;
+        });
     });
-    return unzigzag(first);
 }
 
-// A block's codes, without their zigzag form.
-template <int width, class T>
-KERNEL void read(std::uint8_t header, const std::uint8_t* in, Differences<T>& q) {
-    q.order = order_of(header);
-    for (int k = 0; k < q.order; ++k) q.firsts[k] = read_first<T>(header, in + k * first_bytes<T>(header));
-    unpack<width>(in + body_offset<T>(header), width_of<T>(header), q.of);
-    for (std::size_t i = 0; i < block; ++i) q.of[i] = unzigzag(q.of[i]);
+// Adds a block's codes.
+template <class T>
+KERNEL void add_codes(Header header, Body body, Word<T>* codes) {
+    std::uint8_t copy[longest_block<T> + beyond];
+    const std::uint8_t* in = body.at + body_offset<T>(header);
+    if (body.end - body.at < static_cast<std::ptrdiff_t>(body_bytes<T>(header) + beyond)) {
+        std::memcpy(copy, body.at, body_bytes<T>(header));
+        in = copy + body_offset<T>(header);
+    }
+    for (int g = 0; g < groups; ++g) {
+        const int bits = width_of(header, g);
+        unpack(in, bits, codes + g * group);
+        in += bits * (group / 8);
+    }
 }
 
 template <int width, class T>
-KERNEL void read_integers(std::uint8_t header, const std::uint8_t* in, Differences<T>& q) {
-    read<width>(header, in, q);
-    while (q.order) q.template lower<width>();
+KERNEL void read_integers(Header header, Body body, Word<T>* q) {
+    Firsts<T> firsts;
+    clear<width>(q);
+    add_firsts(header, body, firsts);
+    add_codes<T>(header, body, q);
+    switch (order_of(header)) {
+        case 1: return sum_up<width, 1>(begun_in(header), firsts, q);
+        case 2: return sum_up<width, 2>(begun_in(header), firsts, q);
+        case 3: return sum_up<width, 3>(begun_in(header), firsts, q);
+    }
 }
 
 // A block's values in float64.
 template <int width, class T>
-KERNEL void read_values(std::uint8_t header, const std::uint8_t* in, std::size_t n, double step, double* values) {
+KERNEL void read_values(Header header, Body body, std::size_t n, double step, double* values) {
     if (header == escaped) {
         alignas(64) T plain[block] = {};
-        std::memcpy(plain, in, n * sizeof(T));
+        std::memcpy(plain, body.at, n * sizeof(T));
         for (std::size_t i = 0; i < block; ++i) values[i] = plain[i];
         return;
     }
-    Differences<T> q;
-    read_integers<width>(header, in, q);
-    for (std::size_t i = 0; i < block; ++i) values[i] = grid_integer<T>(q.of[i]) * step;
+    alignas(64) Word<T> q[block];
+    read_integers<width, T>(header, body, q);
+    for (std::size_t i = 0; i < block; ++i) values[i] = grid_integer<T>(q[i]) * step;
 }
 
 }  // namespace bounded

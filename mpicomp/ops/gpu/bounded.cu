@@ -1,9 +1,10 @@
-// Error-bounded codes: integers on a grid in blocks of 64, their differences in bit planes; see oracle/bounded.py.
-// A warp takes a block; lane l has its elements l and l + 32.
+// Error-bounded codes: integers on a grid in blocks of 128, their differences in bit planes; see oracle/bounded.py.
+// A warp takes a block; a lane has an element of each group of 32.
 // Instances: encode_blocks sum_blocks decode_blocks<REAL>
 #include "common.cuh"
 
-constexpr int block_size = 64, escaped = ESCAPED;
+constexpr int group_size = 32, groups = 4, block_size = groups * group_size, orders = 3;
+constexpr unsigned escaped = ESCAPED, too_wide = 0x7FFFFFFF;  // the latter is of no stream
 constexpr double whole = 6755399441055744;  // 1.5 * 2^52: x + whole has x, rounded, in its low bits
 
 template <typename T> struct Integer;
@@ -20,47 +21,27 @@ template <typename T> using Word = typename Integer<T>::Word;
 template <typename W> __device__ inline W zigzag(W x) { return (x << 1) ^ (0 - (x >> (8 * sizeof(W) - 1))); }
 template <typename W> __device__ inline W unzigzag(W x) { return (x >> 1) ^ (0 - (x & 1)); }
 
-template <typename T> __device__ inline int first_bytes(int header) {
-    return header >> 6 ? sizeof(T) >> (3 - (header >> 6)) : 0;
+__device__ inline int order_of(unsigned header) { return 1 + (header & 3); }
+__device__ inline unsigned begun_in(unsigned header) { return (header >> 4 & 7) << 1 | 1; }  // a bit per group
+__device__ inline int width_of(unsigned header, int number) { return header >> (7 + 6 * number) & 63; }
+
+template <typename T> __device__ inline int first_bytes(unsigned header) {
+    const int size = header >> 2 & 3;
+    return size ? sizeof(T) >> (3 - size) : 0;
 }
 
-__device__ constexpr int fields[] = {0, 33, 50, 63};  // first low bits of a header for each order of differences
-constexpr int shortest = 3;  // bits of second differences, from which third ones are not tried
-
-__device__ inline int order_of(int header) {
-    return 1 + ((header & 63) >= fields[1]) + ((header & 63) >= fields[2]);
+__device__ inline unsigned header_at(const unsigned char* codes, long long b) {
+    codes += 4 * b;
+    return codes[0] | codes[1] << 8 | codes[2] << 16 | (unsigned)codes[3] << 24;
 }
 
-// Bits of a code for the low bits of a header, counted from its order's first; those of float64 above 27 are steps.
-template <typename T> __device__ inline int bits_of_field(int order, int field) {
-    return sizeof(T) == 8 && order == 1 && field > 27 ? 27 + (field - 27) * 26 / 5 : field;
+__device__ inline void put_header(unsigned header, unsigned char* codes, long long b) {
+    if (threadIdx.x % warp_size < 4) codes[4 * b + threadIdx.x % warp_size] = header >> (8 * (threadIdx.x % warp_size));
 }
 
-template <typename T> __device__ inline int field_of_bits(int order, int bits) {
-    return sizeof(T) == 8 && order == 1 && bits > 27 ? 27 + ((bits - 27) * 5 + 25) / 26 : bits;
-}
-
-template <typename T> __device__ inline int width_of(int header) {
-    return bits_of_field<T>(order_of(header), (header & 63) - fields[order_of(header) - 1]);
-}
-
-// Largest width of an order of differences.
-template <typename T> __device__ inline int widest(int order) {
-    return bits_of_field<T>(order, fields[order] - fields[order - 1] - 1);
-}
-
-// Bytes of a block before its planes.
-template <typename T> __device__ inline int body_offset(int header) {
-    return first_bytes<T>(header) * order_of(header);
-}
-
-template <typename T> __device__ inline int body_bytes(int header) {
-    return body_offset<T>(header) + width_of<T>(header) * (block_size / 8);
-}
-
-// A lane's two of something.
-template <typename W> struct Two {
-    W low, high;
+// A lane's elements. Loops over them are unrolled: an index known at run time alone would keep them in local memory.
+template <typename W> struct Lane {
+    W of[groups];
 };
 
 __device__ inline long long first_block() { return grid_index() / warp_size; }
@@ -80,200 +61,184 @@ template <typename W> __device__ inline W sum_up(W value) {
     return value;
 }
 
-// The values of elements l and l + 32 of a block; those behind the last one are as it is.
-template <typename T> __device__ inline Two<T> values_of(const T* x, long long begin, long long n) {
-    const long long at = begin + lane_index();
-    return {x[min(at, n - 1)], x[min(at + warp_size, n - 1)]};
+// The values of a block; those behind the last one are as it is.
+template <typename T> __device__ inline Lane<T> values_of(const T* x, long long begin, long long n) {
+    Lane<T> values;
+#pragma unroll
+    for (int g = 0; g < groups; ++g) values.of[g] = x[min(begin + g * group_size + lane_index(), n - 1)];
+    return values;
 }
 
 // ---- bytes of a block
 
-template <typename T> __device__ inline void write_plain(Two<T> values, long long begin, long long n,
+template <typename T> __device__ inline void write_plain(const Lane<T>& values, long long begin, long long n,
                                                          unsigned char* out) {
-    for (int half = 0; half < 2; ++half) {
-        const int i = lane_index() + half * warp_size;
-        const Word<T> bits = (Word<T>)Real<T>::bits(half ? values.high : values.low);
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+        const int i = lane_index() + g * group_size;
+        const Word<T> bits = (Word<T>)Real<T>::bits(values.of[g]);
         if (begin + i < n)
             for (int byte = 0; byte < (int)sizeof(T); ++byte) out[i * sizeof(T) + byte] = bits >> (8 * byte);
     }
 }
 
-template <typename T> __device__ inline Two<T> read_plain(const unsigned char* in, long long begin, long long n) {
-    Word<T> bits[2] = {};
-    for (int half = 0; half < 2; ++half) {
-        const int i = lane_index() + half * warp_size;
+template <typename T> __device__ inline Lane<T> read_plain(const unsigned char* in, long long begin, long long n) {
+    Lane<T> values;
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+        const int i = lane_index() + g * group_size;
+        Word<T> bits = 0;
         if (begin + i < n)
-            for (int byte = 0; byte < (int)sizeof(T); ++byte)
-                bits[half] |= (Word<T>)in[i * sizeof(T) + byte] << (8 * byte);
+            for (int byte = 0; byte < (int)sizeof(T); ++byte) bits |= (Word<T>)in[i * sizeof(T) + byte] << (8 * byte);
+        values.of[g] = Real<T>::value(bits);
     }
-    return {Real<T>::value(bits[0]), Real<T>::value(bits[1])};
+    return values;
 }
 
-constexpr int orders = 3;
-
-// Differences of an order, with the first integers of all orders up to it. Loops over these are unrolled, and single
-// ones are picked by comparison: an index known at run time alone would keep the array in local memory.
-template <typename T> struct Differences {
-    Word<T> firsts[orders];
-    Two<Word<T>> of;
-    int order;
-};
-
-// A block's header, which is 63, that no stream has, if differences are too wide; its first integers and its codes.
-template <typename T> struct Coded {
-    int header;
-    Word<T> firsts[orders];
-    Two<Word<T>> codes;
-};
-
-// Each element of a block minus the one before it, the first one minus `first`.
-template <typename W> __device__ inline Two<W> differences_of(W first, Two<W> x) {
-    const W middle = __shfl_sync(all_lanes, x.low, warp_size - 1);
-    const W below = __shfl_up_sync(all_lanes, x.low, 1), above = __shfl_up_sync(all_lanes, x.high, 1);
-    return {x.low - (lane_index() ? below : first), x.high - (lane_index() ? above : middle)};
-}
-
-template <typename W> __device__ inline int bits_in_block(Two<W> codes) {
-    const unsigned long long all = any_lane<W>(codes.low | codes.high);
+__device__ inline int bits_of_word(unsigned long long word) {
     int bits = 0;
-    while (bits < 64 && all >> bits) ++bits;
+    while (bits < 64 && word >> bits) ++bits;
     return bits;
 }
 
-// The high bits of a header.
-template <typename T> __device__ inline int size_of(Word<T> first) {
-    constexpr int quarter = 2 * sizeof(T);
-    const unsigned long long bits = first;
-    return ((bits > 0) + (bits >> quarter > 0) + (bits >> 2 * quarter > 0)) << 6;
-}
+template <typename W> __device__ inline int bits_in_group(W code) { return bits_of_word(any_lane<W>(zigzag(code))); }
 
-// The sums of elements up to each, from `first` on.
-template <typename W> __device__ inline Two<W> sums_of(W first, Two<W> x) {
-    const W low = first + sum_up(x.low);
-    return {low, __shfl_sync(all_lanes, low, warp_size - 1) + sum_up(x.high)};
-}
-
-// To an order higher: as many elements as the order are 0, and become what the first of the others is before.
-template <typename T> __device__ inline void raise(Differences<T>& x) {
-    const Word<T> first = __shfl_sync(all_lanes, x.of.low, x.order);
-    if (lane_index() < x.order) x.of.low = first;
-    x.of = differences_of(first, x.of);
+// To an order higher; the first difference is 0.
+template <typename W> __device__ inline void raise(Lane<W>& x) {
+    W last = __shfl_sync(all_lanes, x.of[0], 0);
 #pragma unroll
-    for (int k = 0; k < orders; ++k)
-        if (k == x.order) x.firsts[k] = first;
-    ++x.order;
+    for (int g = 0; g < groups; ++g) {
+        const W below = __shfl_up_sync(all_lanes, x.of[g], 1), end = __shfl_sync(all_lanes, x.of[g], group_size - 1);
+        x.of[g] -= lane_index() ? below : last;
+        last = end;
+    }
 }
 
-// To the one below.
-template <typename T> __device__ inline void lower(Differences<T>& x) {
-    --x.order;
-    const Word<T> first = x.order == 0 ? x.firsts[0] : x.order == 1 ? x.firsts[1] : x.firsts[2];
-    x.of = sums_of(first, x.of);
-    if (lane_index() < x.order) x.of.low -= first;
+// Differences of an order; as many elements as the order are 0.
+template <typename W> __device__ inline Lane<W> differences_of(Lane<W> x, int order) {
+    for (int k = 0; k < order; ++k) raise(x);
+    if (lane_index() < order) x.of[0] = 0;
+    return x;
 }
 
-template <typename T> __device__ inline Coded<T> coded(const Differences<T>& x, int* bits) {
-    Coded<T> block = {0, {}, {zigzag(x.of.low), zigzag(x.of.high)}};
-    *bits = bits_in_block(block.codes);
-    Word<T> all = 0;
+// A block's integers as differences of an order, in which the groups of `begun` begin anew; without `out`, its header.
+template <typename T>
+__device__ inline unsigned write_integers(const Lane<Word<T>>& q, int order, unsigned begun, unsigned char* out) {
+    using W = Word<T>;
+    Lane<W> codes = differences_of(q, order);
+    // A lane k below the order has the first numbers of order k.
+    Lane<W> firsts;
+    W all = 0;
+    unsigned header = order - 1 | (begun >> 1) << 4;
 #pragma unroll
-    for (int k = 0; k < orders; ++k)
-        if (k < x.order) all |= block.firsts[k] = zigzag(x.firsts[k]);
-    block.header = size_of<T>(all) | (fields[x.order - 1] + field_of_bits<T>(x.order, *bits));
-    return block;
+    for (int g = 0; g < groups; ++g) {
+        const W at_0 = __shfl_sync(all_lanes, q.of[g], 0), at_1 = __shfl_sync(all_lanes, q.of[g], 1);
+        const W at_2 = __shfl_sync(all_lanes, q.of[g], 2);
+        const int lane = lane_index();
+        firsts.of[g] = zigzag(lane == 0 ? at_0 : lane == 1 ? at_1 - at_0 : at_2 - 2 * at_1 + at_0);
+        if (begun >> g & 1 && lane < order) {
+            codes.of[g] = 0;
+            all |= firsts.of[g];
+        }
+        const int bits = bits_in_group(codes.of[g]);
+        header |= (unsigned)bits << (7 + 6 * g);
+        if (bits > (sizeof(T) == 4 ? 32 : 55)) return too_wide;
+    }
+    const int most = bits_of_word(any_lane<W>(all)), quarter = 2 * sizeof(T);
+    header |= (unsigned)((most > 0) + (most > quarter) + (most > 2 * quarter)) << 2;
+    if (!out) return header;
+    const int bytes = first_bytes<T>(header);
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+        if (!(begun >> g & 1)) continue;
+        if (lane_index() < order)
+            for (int byte = 0; byte < bytes; ++byte) out[lane_index() * bytes + byte] = firsts.of[g] >> (8 * byte);
+        out += order * bytes;
+    }
+#pragma unroll
+    for (int g = 0; g < groups; ++g)
+        for (int bit = 0; bit < width_of(header, g); ++bit, out += 4) {
+            const unsigned plane = __ballot_sync(all_lanes, (unsigned)(codes.of[g] >> bit) & 1);
+            if (lane_index() < 4) out[lane_index()] = plane >> (8 * lane_index());
+        }
+    return header;
 }
 
-// A block of integers as differences of the order that makes it short.
-template <typename T> __device__ inline Coded<T> coded_shortest(Two<Word<T>> q) {
-    Differences<T> x = {{}, q, 0};
-    raise(x);
-    int bits;
-    Coded<T> best = coded(x, &bits);
-    for (int order = 2; order <= orders && bits > (order == 2 ? 0 : shortest); ++order) {
+// Writes a block of integers in the order that makes it short; without `out`, its header.
+template <typename T> __device__ inline unsigned write_shortest(const Lane<Word<T>>& q, unsigned char* out) {
+    constexpr int cost = sizeof(T) / 2;
+    Lane<Word<T>> x = q;
+    int least = 0, best = 0;
+    unsigned begun = 1;
+    for (int order = 1; order <= orders; ++order) {
         raise(x);
-        const Coded<T> other = coded(x, &bits);
-        if (bits > widest<T>(order) || body_bytes<T>(other.header) >= body_bytes<T>(best.header)) break;
-        best = other;
-    }
-    return best;
-}
-
-// A block as differences of its order, or of the next lower one that they fit.
-template <typename T> __device__ inline Coded<T> coded_fitting(Differences<T> x) {
-    int bits;
-    Coded<T> block = coded(x, &bits);
-    while (bits > widest<T>(x.order)) {
-        if (x.order == 1) return {63};
-        lower(x);
-        block = coded(x, &bits);
-    }
-    return block;
-}
-
-template <typename T> __device__ inline void write_integers(Coded<T> block, unsigned char* out) {
-    const int lane = lane_index(), width = width_of<T>(block.header), bytes = first_bytes<T>(block.header);
+        int total = order * cost;
+        unsigned anew = 1;
 #pragma unroll
-    for (int k = 0; k < orders; ++k)
-        if (k < order_of(block.header) && lane < bytes) out[k * bytes + lane] = block.firsts[k] >> (8 * lane);
-    out += body_offset<T>(block.header);
-    int shift = 0;
-    for (; shift + 8 <= width; shift += 8, out += block_size) {
-        out[lane] = block.codes.low >> shift;
-        out[lane + warp_size] = block.codes.high >> shift;
+        for (int g = 0; g < groups; ++g) {
+            const int narrow = bits_in_group(lane_index() < order ? 0 : x.of[g]), all = bits_in_group(x.of[g]);
+            total += 4 * narrow;
+            if (4 * (all - narrow) > order * cost) anew |= 1u << g;
+        }
+        if (best && total >= least) continue;
+        least = total;
+        best = order;
+        begun = anew;
     }
-    for (int bits = 4; bits; bits /= 2) {
-        if (!(width & bits)) continue;
-        const unsigned mask = (1u << bits) - 1, part = lane / (8 * bits);
-        const unsigned low = (unsigned)(block.codes.low >> shift), high = (unsigned)(block.codes.high >> shift);
-        const unsigned plane = any_lane(((low & mask) | (high & mask) << 4) << (bits * part), 8 * bits);
-        if (lane < 8 * bits) out[lane] = plane;
-        out += 8 * bits;
-        shift += bits;
-    }
+    return write_integers<T>(q, best, begun, out);
 }
 
-template <typename T> __device__ inline Word<T> read_first(int header, const unsigned char* in) {
+template <typename T> __device__ inline Word<T> read_first(int bytes, const unsigned char* in) {
     Word<T> first = 0;
-    for (int byte = 0; byte < first_bytes<T>(header); ++byte) first |= (Word<T>)in[byte] << (8 * byte);
+    for (int byte = 0; byte < bytes; ++byte) first |= (Word<T>)in[byte] << (8 * byte);
     return unzigzag(first);
 }
 
-template <typename T> __device__ inline Differences<T> read_differences(int header, const unsigned char* in) {
-    const int lane = lane_index(), width = width_of<T>(header);
-    Differences<T> x = {{}, {}, order_of(header)};
+template <typename T> __device__ inline Lane<Word<T>> read_integers(unsigned header, const unsigned char* in) {
+    const int lane = lane_index(), order = order_of(header), bytes = first_bytes<T>(header);
+    const unsigned begun = begun_in(header);
+    Lane<Word<T>> x = {};
+    const unsigned char* planes = in + __popc(begun) * order * bytes;
 #pragma unroll
-    for (int k = 0; k < orders; ++k)
-        if (k < x.order) x.firsts[k] = read_first<T>(header, in + k * first_bytes<T>(header));
-    Two<Word<T>> codes = {};
-    in += body_offset<T>(header);
-    int shift = 0;
-    for (; shift + 8 <= width; shift += 8, in += block_size) {
-        codes.low |= (Word<T>)in[lane] << shift;
-        codes.high |= (Word<T>)in[lane + warp_size] << shift;
+    for (int g = 0; g < groups; ++g) {
+        const int width = width_of(header, g);
+        for (int bit = 0; bit < width; ++bit, planes += 4) {
+            const Word<T> one = planes[lane / 8] >> (lane % 8) & 1;
+            x.of[g] |= (bit < width - 1 ? one : 0 - one) << bit;
+        }
     }
-    for (int bits = 4; bits; bits /= 2) {
-        if (!(width & bits)) continue;
-        const unsigned mask = (1u << bits) - 1, plane = in[lane % (8 * bits)] >> (bits * (lane / (8 * bits)));
-        codes.low |= (Word<T>)(plane & mask) << shift;
-        codes.high |= (Word<T>)(plane >> 4 & mask) << shift;
-        in += 8 * bits;
-        shift += bits;
+    for (int k = order; k-- > 0;) {
+        const unsigned char* first = in + k * bytes;
+        Word<T> start = 0, last = 0;
+#pragma unroll
+        for (int g = 0; g < groups; ++g) {
+            const bool anew = begun >> g & 1;
+            if (anew) {
+                last = start = read_first<T>(bytes, first);
+                first += order * bytes;
+            }
+            x.of[g] = last + sum_up(x.of[g]);
+            last = __shfl_sync(all_lanes, x.of[g], group_size - 1);
+            if (anew && lane < k) x.of[g] -= start;
+        }
     }
-    x.of = {unzigzag(codes.low), unzigzag(codes.high)};
     return x;
 }
 
 // A block's values in float64.
-template <typename T> __device__ inline Two<double> read_values(int header, const unsigned char* in, long long begin,
-                                                                long long n, double step) {
+template <typename T> __device__ inline Lane<double> read_values(unsigned header, const unsigned char* in,
+                                                                 long long begin, long long n, double step) {
+    Lane<double> values;
     if (header == escaped) {
-        const Two<T> values = read_plain<T>(in, begin, n);
-        return {values.low, values.high};
+        const Lane<T> plain = read_plain<T>(in, begin, n);
+#pragma unroll
+        for (int g = 0; g < groups; ++g) values.of[g] = plain.of[g];
+        return values;
     }
-    Differences<T> x = read_differences<T>(header, in);
-    while (x.order) lower(x);
-    using Signed = typename Integer<T>::Signed;
-    return {(double)(Signed)x.of.low * step, (double)(Signed)x.of.high * step};
+    const Lane<Word<T>> q = read_integers<T>(header, in);
+#pragma unroll
+    for (int g = 0; g < groups; ++g) values.of[g] = (double)(typename Integer<T>::Signed)q.of[g] * step;
+    return values;
 }
 
 // ---- kernels; without `starts` only headers are written, else the bytes of blocks, from their starts on
@@ -290,18 +255,18 @@ template <typename T>
 __global__ void encode_blocks(const T* x, long long n, double bound, double step, double inverse, double largest,
                               unsigned char* headers, const long long* starts, unsigned char* codes) {
     for (long long b = first_block(); b * block_size < n; b += block_step()) {
-        const Two<T> values = values_of(x, b * block_size, n);
-        Two<Word<T>> q;
-        const bool low = quantise(values.low, bound, step, inverse, largest, &q.low);
-        const bool high = quantise(values.high, bound, step, inverse, largest, &q.high);
-        if (any_lane<unsigned>(!(low && high))) {
+        const Lane<T> values = values_of(x, b * block_size, n);
+        Lane<Word<T>> q;
+        bool close = true;
+#pragma unroll
+        for (int g = 0; g < groups; ++g) close &= quantise(values.of[g], bound, step, inverse, largest, &q.of[g]);
+        if (any_lane<unsigned>(!close)) {
             if (starts) write_plain(values, b * block_size, n, codes + starts[b]);
-            else if (lane_index() == 0) headers[b] = escaped;
+            else put_header(escaped, headers, b);
             continue;
         }
-        const Coded<T> block = coded_shortest<T>(q);
-        if (starts) write_integers(block, codes + starts[b]);
-        else if (lane_index() == 0) headers[b] = block.header;
+        const unsigned header = write_shortest<T>(q, starts ? codes + starts[b] : nullptr);
+        if (!starts) put_header(header, headers, b);
     }
 }
 
@@ -312,37 +277,42 @@ __global__ void sum_blocks(const unsigned long long* streams, const long long* s
     const long long blocks = (n + block_size - 1) / block_size;
     for (long long b = first_block(); b < blocks; b += block_step()) {
         const auto stream = [=](long long s) { return (const unsigned char*)streams[s]; };
-        bool plain = false;
-        int order = orders, varying = 0;
+        bool plain = false, varying = false;
+        int order = orders;
+        unsigned begun = 1;
         for (long long s = 0; s < count; ++s) {
-            const int header = stream(s)[b];
+            const unsigned header = header_at(stream(s), b);
             plain |= header == escaped;
-            if (header & 63) order = min(order, order_of(header)), ++varying;
+            if ((header & ~12u) == 0) continue;  // constant
+            order = min(order, order_of(header));
+            begun |= begun_in(header);
+            varying = true;
         }
         if (plain && !starts) {
-            if (lane_index() == 0) headers[b] = escaped;
+            put_header(escaped, headers, b);
         } else if (plain) {
-            Two<double> total = {};
+            Lane<double> total = {};
             for (long long s = 0; s < count; ++s) {
                 const unsigned char* in = stream(s) + starts_of[s * blocks + b];
-                const Two<double> more = read_values<T>(stream(s)[b], in, b * block_size, n, step);
-                total = s ? Two<double>{total.low + more.low, total.high + more.high} : more;
-            }
-            write_plain<T>({(T)total.low, (T)total.high}, b * block_size, n, codes + starts[b]);
-        } else {
-            Differences<T> total = {{}, {}, varying ? order : 1};
-            for (long long s = 0; s < count; ++s) {
-                const unsigned char* in = stream(s) + starts_of[s * blocks + b];
-                Differences<T> more = read_differences<T>(stream(s)[b], in);
-                while (more.order > total.order) lower(more);
+                const Lane<double> more = read_values<T>(header_at(stream(s), b), in, b * block_size, n, step);
 #pragma unroll
-                for (int k = 0; k < orders; ++k)
-                    if (k < more.order) total.firsts[k] += more.firsts[k];
-                total.of = {total.of.low + more.of.low, total.of.high + more.of.high};
+                for (int g = 0; g < groups; ++g) total.of[g] = s ? total.of[g] + more.of[g] : more.of[g];
             }
-            const Coded<T> block = coded_fitting(total);
-            if (starts) write_integers(block, codes + starts[b]);
-            else if (lane_index() == 0) headers[b] = block.header;
+            Lane<T> rounded;
+#pragma unroll
+            for (int g = 0; g < groups; ++g) rounded.of[g] = (T)total.of[g];
+            write_plain<T>(rounded, b * block_size, n, codes + starts[b]);
+        } else {
+            Lane<Word<T>> total = {};
+            for (long long s = 0; s < count; ++s) {
+                const unsigned char* in = stream(s) + starts_of[s * blocks + b];
+                const Lane<Word<T>> more = read_integers<T>(header_at(stream(s), b), in);
+#pragma unroll
+                for (int g = 0; g < groups; ++g) total.of[g] += more.of[g];
+            }
+            unsigned char* const out = starts ? codes + starts[b] : nullptr;
+            const unsigned header = write_integers<T>(total, varying ? order : 1, begun, out);
+            if (!starts) put_header(header, headers, b);
         }
     }
 }
@@ -351,9 +321,11 @@ template <typename T>
 __global__ void decode_blocks(const unsigned char* codes, const long long* starts, long long n, double step,
                               double divisor, T* out) {
     for (long long b = first_block(); b * block_size < n; b += block_step()) {
-        const long long at = b * block_size + lane_index();
-        const Two<double> values = read_values<T>(codes[b], codes + starts[b], b * block_size, n, step);
-        if (at < n) out[at] = (T)(values.low / divisor);
-        if (at + warp_size < n) out[at + warp_size] = (T)(values.high / divisor);
+        const Lane<double> values = read_values<T>(header_at(codes, b), codes + starts[b], b * block_size, n, step);
+#pragma unroll
+        for (int g = 0; g < groups; ++g) {
+            const long long at = b * block_size + g * group_size + lane_index();
+            if (at < n) out[at] = (T)(values.of[g] / divisor);
+        }
     }
 }

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from ..error_bound import (
     BLOCK,
+    BYTES_OF_HEADER,
     ESCAPED,
     block_sizes,
     grid_of,
+    headers_of,
     largest_integer,
     refused_stream,
     refused_sum,
@@ -30,7 +32,6 @@ from .cuda_runtime import (
     Array,
     addresses,
     blocks_for,
-    kept_on_device,
     launch,
     on_device,
     to_host,
@@ -72,7 +73,7 @@ def _write(kernel: str, given: tuple[object, ...], n: int, dtype: npt.DTypeLike,
     require_room(codes, n, dtype)
     if n == 0:
         return 0, 0
-    name, headers = f"{kernel}<{REAL[np.dtype(dtype).name]}>", codes[: -(-n // BLOCK)]
+    name, headers = f"{kernel}<{REAL[np.dtype(dtype).name]}>", codes[: -(-n // BLOCK) * BYTES_OF_HEADER]
     launch("bounded", name, _grid(n), *given, headers, NULL, NULL)
     starts, nbytes, escaped, valid = _located(headers, n, dtype)
     if not valid:
@@ -87,27 +88,21 @@ def _starts_of(stream: Array, name: str, n: int, dtype: npt.DTypeLike) -> Array:
     count = -(-n // BLOCK)
     if count == stream.size == 0:
         return empty(0, np.int64)
-    if 0 < count <= stream.size:
-        starts, nbytes, _, valid = _located(stream[:count], n, dtype)
+    if 0 < count * BYTES_OF_HEADER <= stream.size:
+        starts, nbytes, _, valid = _located(stream, n, dtype)
         if valid and nbytes == stream.size:
             return starts
     raise refused_stream(n, dtype)
 
 
-def _located(headers: Array, n: int, dtype: npt.DTypeLike) -> tuple[Array, int, int, bool]:
+def _located(stream: Array, n: int, dtype: npt.DTypeLike) -> tuple[Array, int, int, bool]:
     """Begins of the blocks, bytes of the stream, number of escaped blocks, and whether all headers are valid."""
-    plain, rest = headers == ESCAPED, (n - (headers.size - 1) * BLOCK) * np.dtype(dtype).itemsize
-    sizes = xp().take(_sizes(np.dtype(dtype).name), headers)
-    sizes[-1:] = xp().where(plain[-1:], rest, sizes[-1:])
-    ends = xp().cumsum(sizes) + headers.size
-    known = xp().stack([ends[-1], plain.sum(), sizes.min()])
+    headers = headers_of(stream, n)
+    sizes = block_sizes(headers, n, dtype)
+    ends = xp().cumsum(sizes) + headers.size * BYTES_OF_HEADER
+    known = xp().stack([ends[-1], (headers == ESCAPED).sum(), sizes.min()])
     nbytes, escaped, least = (int(value) for value in to_host(known))
     return ends - sizes, nbytes, escaped, least >= 0
-
-
-@kept_on_device
-def _sizes(dtype: str) -> Array:
-    return xp().asarray(block_sizes(dtype))
 
 
 def _grid(n: int) -> int:

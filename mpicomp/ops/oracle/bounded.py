@@ -4,25 +4,26 @@ A value x becomes the integer q = rint(x / step), where step is the largest numb
 ``2 * bound``, so that ``|x - step * q| <= bound``. x / step is computed in float64 as x * (1 / step); products step * q
 are exact.
 
-A stream has one header byte per block of 64 elements, then the blocks. A block is a first integer and 64 differences,
-each integer minus the one before it (the first difference is 0), in zigzag form: 0, -1, 1, -2, ... become 0, 1, 2, 3.
-Differences do not cross blocks: a block is decoded and added by itself, and the headers give its place. If that makes
-the block smaller, codes are differences of differences (the first two are 0), and a second integer follows the first
-one: the first of the differences. If these codes have more than SHORT bits, and if it makes the block smaller still,
-codes are the differences of those (the first three are 0), and a third integer follows: the first difference of
-differences.
+A stream has a header of four bytes per block of 128 elements, then the blocks. Blocks do not depend on one another:
+each is decoded and added by itself, and the headers give its place. The last one is filled up with its last integer.
 
-The header's low 6 bits are the width, the bits of the largest code, counted from 0 for differences, from 33 for second
-and from 50 for third ones, which have at most 16 and 12 bits. Widths above 27 of float64 are rounded up to 32, 37, 42,
-47 or 53, which 28 to 32 stand for. The header's high 2 bits are the size of the first integers in zigzag form,
-little-endian: 0, 1, 2 or 4 bytes for float32 and 0, 2, 4 or 8 for float64. A block of zeros is its header.
+A block has an order k of differences, 1 to 3: codes are the k-th differences of its integers, and its first k codes are
+0. Its integers up to there follow from k first numbers: an integer, the first difference behind it, and the first
+difference of differences. Four groups of 32 codes have a bit width each. A group that follows a jump, at the end of a
+field's row for example, may begin anew, as the block does: its first k codes are 0, and it has k first numbers.
 
-The codes follow in planes, from their low bits up: a plane of 64 bytes per 8 bits of the width, then one of 4, 2
-and 1 bits for each of these that the rest of the width contains. Byte j of a plane of b bits has the bits of elements
-j, j + 8 b, j + 16 b, ..., the first in its lowest bits. The last block is filled up with its last integer.
+The order is that of the smallest 4 w + k s, where w is the sum of the widths of the groups if all of them began anew,
+and s half the bytes of an element; the lowest of several. With it, a group begins anew if that makes it narrower by
+more than k s / 4 bits.
 
-A block escapes to its plain values, under the header 0xFF, if one of them is not finite, is further than ``bound`` from
-its grid point, or has an integer above ``largest_integer``; the last one is not filled up.
+A header is a little-endian integer. From its low bits up: k - 1 (two bits); the size of first numbers (two bits): 0, 1,
+2 or 4 bytes for float32 and 0, 2, 4 or 8 for float64; the groups behind the first that begin anew (a bit each); the
+widths (six bits each); and 0. A block of zeros has the header 0. First numbers are in zigzag form (0, -1, 1, -2, ...
+become 0, 1, 2, 3), little-endian, those of a group together. Codes follow by groups, in two's complement: a word of 32
+bits for each bit of the width, from the lowest up; element i has bit i of each.
+
+A block escapes to its plain values, under the header 0xFFFFFFFF, if one of them is not finite, is further than
+``bound`` from its grid point, or has an integer above ``largest_integer``; the last one is not filled up.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ import numpy.typing as npt
 from ..arguments import Array
 from ..error_bound import (
     BLOCK,
+    BYTES_OF_HEADER,
     ESCAPED,
-    FIELDS,
-    SHORT,
+    GROUP,
+    GROUPS,
+    ORDERS,
+    WIDEST,
+    Header,
     block_sizes,
     grid_of,
+    headers_of,
     itemsize_of,
     largest_integer,
-    order_and_width,
     refused_stream,
     refused_sum,
     require_divisor,
@@ -75,10 +80,10 @@ def encode_bounded(x: Array, bound: float, terms: int, codes: Array) -> tuple[in
 def sum_bounded(streams: list[Array], n: int, dtype: npt.DTypeLike, bound: float, codes: Array) -> tuple[int, int]:
     """Write the sum of ``streams`` of n elements to ``codes``; return its bytes and the number of escaped blocks.
 
-    Integers are added exactly. Codes of their sum are differences of the lowest order in the streams whose block is not
-    constant, or of a lower one if they are too wide. If a block is escaped in any stream, its values are added in
-    float64, in the order of the streams, and rounded once. All streams have the same ``bound``. Refuses bytes that are
-    no stream, and sums that are wider than a difference can be.
+    Integers are added exactly. Of the streams whose block is not constant, the sum has the lowest order, and its groups
+    begin anew if those of one do. If a block is escaped in any stream, its values are added in float64, in the order of
+    the streams, and rounded once. All streams have the same ``bound``. Refuses bytes that are no stream, and sums that
+    are wider than a code can be.
     """
     require_streams(streams, n, dtype)
     dtype, grid = np.dtype(dtype), grid_of(bound)
@@ -93,7 +98,8 @@ def sum_bounded(streams: list[Array], n: int, dtype: npt.DTypeLike, bound: float
                     total = total + _values(block, grid.step)
                 header, body = _plain(total.astype(dtype))
         else:
-            header, body = _packed_sum(sum(blocks[1:], blocks[0]), [int(one[len(headers)]) for one in streams], dtype)
+            given = [Header.read(int(headers_of(one, n)[len(headers)]), dtype.itemsize) for one in streams]
+            header, body = _packed_sum(sum(blocks[1:], blocks[0]), given, dtype.itemsize)
         headers.append(header)
         bodies.append(body)
     return _write(headers, bodies, codes), headers.count(ESCAPED)
@@ -109,44 +115,49 @@ def decode_bounded(codes: Array, bound: float, divisor: int, out: Array) -> None
 
 
 def _packed(q: np.ndarray, itemsize: int) -> tuple[int, bytes]:
-    """Header and body of a block of integers, in the order that makes it short."""
-    best = _coded(q, 1, itemsize)
-    assert best is not None, "of integers up to largest_integer"
-    for order, most in ((2, 0), (3, SHORT)):
-        shorter = _coded(q, order, itemsize) if order_and_width(best[0] & 63, itemsize)[1] > most else None
-        if shorter is None or len(shorter[1]) >= len(best[1]):
-            break
-        best = shorter
-    return best
+    """Header and body of a block of integers."""
+    cost = itemsize // 2
+    codes = {order: _differences(q, order, itemsize).reshape(GROUPS, GROUP) for order in ORDERS}
+    narrow = {order: [_bits(group[order:]) for group in codes[order]] for order in ORDERS}
+    order = min(ORDERS, key=lambda order: 4 * sum(narrow[order]) + order * cost)
+    begun = [number == 0 or 4 * (_bits(group) - bits) > order * cost
+             for number, (group, bits) in enumerate(zip(codes[order], narrow[order], strict=True))]
+    return _coded(q, order, begun, itemsize)
 
 
-def _packed_sum(q: np.ndarray, headers: list[int], dtype: np.dtype) -> tuple[int, bytes]:
+def _packed_sum(q: np.ndarray, headers: list[Header], itemsize: int) -> tuple[int, bytes]:
     """Header and body of a sum of blocks."""
-    orders = [order_and_width(header & 63, dtype.itemsize)[0] for header in headers if header & 63]
-    for order in range(min(orders, default=1), 0, -1):
-        coded = _coded(q, order, dtype.itemsize)
-        if coded is not None:
-            return coded
-    raise refused_sum()
+    varying = [header for header in headers if header.order > 1 or any(header.widths) or any(header.begun[1:])]
+    begun = [number == 0 or any(header.begun[number] for header in varying) for number in range(GROUPS)]
+    return _coded(q, min((header.order for header in varying), default=1), begun, itemsize)
 
 
-def _coded(q: np.ndarray, order: int, itemsize: int) -> tuple[int, bytes] | None:
-    """Header and body of a block as differences of an order; None if these are too wide."""
-    codes, first = np.append(q, np.repeat(q[-1:], BLOCK - len(q))), []
-    for place in range(order):
-        first.append(codes[place])
-        codes = np.append(np.zeros(place + 1, np.int64), np.diff(codes[place:]))
-    firsts, codes = _zigzag(np.array(first), itemsize), _zigzag(codes, itemsize)
-    bits, sizes = int(codes.max()).bit_length(), (0, itemsize // 4, itemsize // 2, itemsize)
-    fields = [field for field in range(*FIELDS[order - 1 : order + 1]) if order_and_width(field, itemsize)[1] >= bits]
-    if not fields:
-        return None
-    size = next(code for code in range(4) if int(firsts.max()) < 1 << (8 * sizes[code]))
-    planes = [int(one).to_bytes(sizes[size], "little") for one in firsts]
-    for shift, bits in _planes(order_and_width(fields[0], itemsize)[1]):
-        plane = ((codes >> np.uint64(shift)) & np.uint64(2**bits - 1)).astype(np.uint8).reshape(8 // bits, 8 * bits)
-        planes.append(np.bitwise_or.reduce(plane << (bits * np.arange(8 // bits, dtype=np.uint8))[:, None]).tobytes())
-    return fields[0] | size << 6, b"".join(planes)
+def _coded(q: np.ndarray, order: int, begun: list[bool], itemsize: int) -> tuple[int, bytes]:
+    """Header and body of a block as differences of an order, with the groups that begin anew."""
+    lower = [_differences(q, k, itemsize) for k in range(order)]
+    firsts = [_zigzag(int(lower[k][number * GROUP + k])) for number in range(GROUPS) if begun[number]
+              for k in range(order)]
+    codes = _differences(q, order, itemsize).reshape(GROUPS, GROUP)
+    codes[begun, :order] = 0
+    widths = [_bits(group) for group in codes]
+    if max(widths) > WIDEST[itemsize]:
+        raise refused_sum()
+    size = next(size for size in (0, itemsize // 4, itemsize // 2, itemsize) if max(firsts) < 1 << (8 * size))
+    body = [first.to_bytes(size, "little") for first in firsts]
+    body += [np.packbits((group >> bit & 1).astype(np.uint8), bitorder="little").tobytes()
+             for group, width in zip(codes, widths, strict=True) for bit in range(width)]
+    return Header(order, size, begun, widths).value(itemsize), b"".join(body)
+
+
+def _differences(q: np.ndarray, order: int, itemsize: int) -> np.ndarray:
+    """Differences of a block that is filled up; as many as the order are 0."""
+    whole = np.append(q, np.repeat(q[-1:], BLOCK - len(q)))
+    return _wrapped(np.append(np.zeros(order, np.int64), np.diff(whole, order)), itemsize)
+
+
+def _bits(codes: np.ndarray) -> int:
+    """Bits of the widest code in two's complement; 0 for zeros."""
+    return int((codes ^ (codes >> 63)).max() * 2 + bool(codes.any())).bit_length()
 
 
 def _plain(values: np.ndarray) -> tuple[int, bytes]:
@@ -155,49 +166,47 @@ def _plain(values: np.ndarray) -> tuple[int, bytes]:
 
 
 def _write(headers: list[int], bodies: list[bytes], codes: Array) -> int:
-    stream = bytes(headers) + b"".join(bodies)
+    stream = np.array(headers, "<u4").tobytes() + b"".join(bodies)
     codes[: len(stream)] = np.frombuffer(stream, np.uint8)
     return len(stream)
 
 
 def _blocks(codes: Array, n: int, dtype: npt.DTypeLike) -> Iterator[np.ndarray]:
     """The blocks of a stream: integers, or the values of escaped ones; refuses bytes that are no stream."""
-    itemsize, count = itemsize_of(dtype), -(-n // BLOCK)
-    sizes = block_sizes(dtype)[codes[:count]]
-    if len(codes) >= count > 0 and codes[count - 1] == ESCAPED:
-        sizes[-1] = (n - (count - 1) * BLOCK) * itemsize
-    if len(codes) < count or (sizes < 0).any() or len(codes) != count + sizes.sum():
+    itemsize, begin = itemsize_of(dtype), -(-n // BLOCK) * BYTES_OF_HEADER
+    if len(codes) < begin:
         raise refused_stream(n, dtype)
-    starts = count + np.cumsum(sizes) - sizes
-    for number in range(count):
+    headers = headers_of(codes, n)
+    sizes = block_sizes(headers, n, dtype)
+    if (sizes < 0).any() or len(codes) != begin + sizes.sum():
+        raise refused_stream(n, dtype)
+    starts = begin + np.cumsum(sizes) - sizes
+    for number, header in enumerate(headers.tolist()):
         body = bytes(codes[starts[number] :][: sizes[number]])
-        header, length = int(codes[number]), min(BLOCK, n - number * BLOCK)
+        length = min(BLOCK, n - number * BLOCK)
         yield np.frombuffer(body, dtype) if header == ESCAPED else _unpacked(header, body, itemsize)[:length]
 
 
-def _unpacked(header: int, body: bytes, itemsize: int) -> np.ndarray:
-    size, codes = (0, itemsize // 4, itemsize // 2, itemsize)[header >> 6], np.zeros(BLOCK, np.uint64)
-    order, width = order_and_width(header & 63, itemsize)
-    at = order * size
-    for shift, bits in _planes(width):
-        plane = np.frombuffer(body, np.uint8, 8 * bits, at)
-        parts = plane >> (bits * np.arange(8 // bits, dtype=np.uint8))[:, None] & (2**bits - 1)
-        codes |= parts.ravel().astype(np.uint64) << np.uint64(shift)
-        at += 8 * bits
-    firsts = _signed(np.array([int.from_bytes(body[k * size :][:size], "little") for k in range(order)], np.uint64))
-    integers = _signed(codes)
-    for place in reversed(range(order)):  # what stands before a difference's order is no part of it
-        integers = firsts[place] + np.cumsum(integers)
-        integers[:place] -= firsts[place]
-    return _wrapped(integers, itemsize)
-
-
-def _planes(width: int) -> Iterator[tuple[int, int]]:
-    """Lowest bit and number of bits of each plane."""
-    shift = 0
-    for bits in (*[8] * (width // 8), *(bits for bits in (4, 2, 1) if width & bits)):
-        yield shift, bits
-        shift += bits
+def _unpacked(value: int, body: bytes, itemsize: int) -> np.ndarray:
+    header, at = Header.read(value, itemsize), 0
+    firsts = np.zeros((GROUPS, header.order), np.int64)
+    for number in (number for number in range(GROUPS) if header.begun[number]):
+        for k in range(header.order):
+            firsts[number, k] = _unzigzag(int.from_bytes(body[at : at + header.size], "little"))
+            at += header.size
+    x = np.zeros((GROUPS, GROUP), np.int64)
+    for number, width in enumerate(header.widths):
+        for bit in range(width):
+            plane = np.unpackbits(np.frombuffer(body, np.uint8, GROUP // 8, at), bitorder="little").astype(np.int64)
+            x[number] += plane << bit if bit < width - 1 else -(plane << bit)
+            at += GROUP // 8
+    for k in reversed(range(header.order)):
+        for number in range(GROUPS):
+            before = firsts[number, k] if header.begun[number] else x[number - 1, -1]
+            x[number] = before + np.cumsum(x[number])
+            if header.begun[number]:
+                x[number, :k] -= firsts[number, k]
+    return _wrapped(x.reshape(-1), itemsize)
 
 
 def _wrapped(x: np.ndarray, itemsize: int) -> np.ndarray:
@@ -205,13 +214,12 @@ def _wrapped(x: np.ndarray, itemsize: int) -> np.ndarray:
     return x.astype(f"i{itemsize}").astype(np.int64)
 
 
-def _zigzag(x: np.ndarray, itemsize: int) -> np.ndarray:
-    x = _wrapped(x, itemsize)
-    return ((x << 1) ^ (x >> 63)).astype(f"u{itemsize}").astype(np.uint64)
+def _zigzag(x: int) -> int:
+    return 2 * x if x >= 0 else -2 * x - 1
 
 
-def _signed(x: np.ndarray) -> np.ndarray:
-    return (x >> np.uint64(1)).view(np.int64) ^ -(x & np.uint64(1)).view(np.int64)
+def _unzigzag(x: int) -> int:
+    return x >> 1 if x % 2 == 0 else -(x >> 1) - 1
 
 
 def _values(block: np.ndarray, step: float) -> np.ndarray:
