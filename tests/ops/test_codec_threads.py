@@ -8,7 +8,7 @@ from test_threads import LENGTHS, PART, same_for_every_team, team  # noqa: F401
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops import cpu
-from mpicomp.ops.arguments import Key
+from mpicomp.ops.arguments import HEAD, Key
 from mpicomp.ops.block_codes import FORMATS, block_codes_nbytes
 
 KEY = Key(2**40 + 1, 2, 3)
@@ -49,7 +49,7 @@ def test_codes(team, rng, x):  # noqa: F811
 
         def call(bounds=bounds, scales=scales):
             coded, out = [], np.empty_like(x)
-            signs, message, natural = (np.empty(size, np.uint8) for size in ((n + 7) // 8, n + 2, n))
+            signs, message, natural = (np.empty(size, np.uint8) for size in ((n + 7) // 8, n + HEAD.itemsize, n))
             cpu.pack_signs(x, signs)
             coded.append(("unpack_signs", {"packed": signs, "bounds": bounds, "negative": None, "positive": scales}))
             for width, levels in WIDTHS:

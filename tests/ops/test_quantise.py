@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mpicomp.errors import BufferRefused, InvalidArgument
 from mpicomp.ops import _cpu, cpu, oracle
-from mpicomp.ops.arguments import NORMS, Key
+from mpicomp.ops.arguments import HEAD, NORMS, Key
 from mpicomp.ops.gpu import cuda_runtime
 
 KEY = Key(2**40 + 1, 2, 3)
@@ -180,7 +180,7 @@ def test_bounds_that_are_known_are_not_asked_for(emulated_cuda, rng, monkeypatch
     bounds = emulated_cuda.group_bounds(host)
     assert_same(bounds.array, host)
     scales, expected, packed = of_groups(host, x.dtype), of_groups(host, x.dtype), np.zeros(125, np.uint8)
-    out, codes, natural = np.empty_like(x), np.zeros(1000, np.int8), np.zeros(1002, np.uint8)
+    out, codes, natural = np.empty_like(x), np.zeros(1000, np.int8), np.zeros(1000 + HEAD.itemsize, np.uint8)
     emulated_cuda.group_norms(x, host.copy(), "mean", expected)
 
     def refuse(runtime, array):
@@ -452,7 +452,7 @@ def test_messages_of_powers(ops, rng, dtype):
     for x in (some[:0], some[:1], *(np.array([*some / 8 * size, -size], dtype) for size in largest[:8]),
               *(np.array([1.5, size, -1], dtype) for size in largest)):
         first, bounds = int(rng.integers(2**40)), np.int64([0, len(x)])
-        message, expected = np.full((2, len(x) + 2), 0xAA, np.uint8)
+        message, expected = np.full((2, len(x) + HEAD.itemsize), 0xAA, np.uint8)
         ops.encode_natural(x, bounds, first, KEY, message)
         oracle.encode_natural(x, bounds, first, KEY, expected)
         assert_same(message, expected)
@@ -464,11 +464,16 @@ def test_messages_of_powers(ops, rng, dtype):
             assert np.isnan(out).all() == (not np.isfinite(x).all()) or not len(x)
 
 
+def test_codes_behind_a_head_are_aligned_to_their_runs():
+    """A thread of the CUDA kernels reads and writes a run in one access."""
+    assert HEAD.itemsize % cuda_runtime.UNIT == 0
+
+
 @pytest.mark.parametrize("dtype", REALS)
 def test_heads_that_no_message_has_are_refused(ops, dtype):
     lowest, highest = min(TOPS[dtype]), max(TOPS[dtype])
-    for top in (lowest - 1, highest + 1, -(2**15), 2**15 - 2):
-        message = np.append(np.int16([top]).view(np.uint8), np.zeros(3, np.uint8))
+    for top in (lowest - 1, highest + 1, -(2**31), 2**31 - 2):
+        message = np.append(np.int32([top]).view(np.uint8), np.zeros(3, np.uint8))
         for implementation in (ops, oracle):
             with pytest.raises(InvalidArgument, match=rf"top must be in \[{lowest}, {highest}\] for float"):
                 implementation.decode_natural(message, np.zeros(3, dtype))
@@ -548,7 +553,7 @@ def coded_values(ops, n, dtype):
     rng = np.random.default_rng(n)
     bounds = ops.group_bounds(np.unique(np.int64([0, *rng.integers(n + 1, size=7), n])) if n else np.int64([0, 0]))
     low, high = rng.random((2, bounds.size - 1)).astype(dtype)
-    bits, message = rng.integers(256, size=(n + 7) // 8).astype(np.uint8), np.zeros(n + 2, np.uint8)
+    bits, message = rng.integers(256, size=(n + 7) // 8).astype(np.uint8), np.zeros(n + HEAD.itemsize, np.uint8)
     packed, x = np.zeros((n + 1) // 2, np.uint8), rng.standard_normal(n).astype(dtype)
     oracle.pack_levels(x, np.int64([0, n]), np.ones(1, dtype), 7, 4, 0, KEY, packed)
     oracle.encode_natural(x, np.int64([0, n]), 0, KEY, message)
@@ -557,7 +562,7 @@ def coded_values(ops, n, dtype):
         ("unpack_signs", {"packed": bits, "bounds": bounds, "negative": None, "positive": high}),
         ("unpack_levels", {"packed": packed, "bounds": bounds, "scales": high, "levels": 7, "width": 4}),
         ("decode_natural", {"message": message, "known": True}),
-        ("unpack_natural", {"packed": message[2:], "top": 3}),
+        ("unpack_natural", {"packed": message[HEAD.itemsize :], "top": 3}),
         ("dequantise", {"codes": rng.integers(-99, 99, n).astype(np.int16), "unit": 0.3}),
     ):
         yield ops.coded(operation, arguments, n, np.dtype(dtype))

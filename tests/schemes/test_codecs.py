@@ -132,7 +132,7 @@ SIZES = {
     "levels": 150 + 4, "levels,bucket=100": 150 + 12, "levels,levels=1": 75 + 4, "levels,levels=8": 300 + 4,
     "levels,levels=127": 300 + 4, "levels,levels=128": 600 + 4,
     "ternary": 75 + 16,
-    "natural": 302,
+    "natural": 304,
     "stochastic,unit=0.1": 300, "stochastic,unit=0.001": 600, "stochastic,unit=1e-6": 1200,
     "scaled-integer,bits=8": 300, "scaled-integer": 600, "scaled-integer,bits=32": 1200,
     "fixed": 38,

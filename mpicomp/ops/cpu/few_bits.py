@@ -29,9 +29,9 @@ def limit_norms(x: np.ndarray, bounds: np.ndarray, factor: float, out: np.ndarra
 
 def encode_natural(x: np.ndarray, bounds: np.ndarray, first: int, key: Key, message: np.ndarray) -> None:
     """A ``message`` of bytes: the exponent of the largest power of two, then a byte per value."""
-    largest, codes = np.empty(1, x.dtype), message[2:]
+    largest, codes = np.empty(1, x.dtype), message[HEAD.itemsize :]
     _cpu.group_norms_of(x, bounds, "max", largest)
-    message[:2].view(HEAD)[0] = top = _top_of(float(largest[0]), x.dtype)
+    message[: HEAD.itemsize].view(HEAD)[0] = top = _top_of(float(largest[0]), x.dtype)
     if top == NOT_FINITE:
         codes[:] = 0
     else:

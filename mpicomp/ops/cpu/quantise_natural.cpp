@@ -8,8 +8,8 @@
 
 namespace {
 
-constexpr std::size_t head_bytes = sizeof(std::int16_t);  // of a message: the exponent of the largest power
-constexpr int not_finite = std::numeric_limits<std::int16_t>::max();  // as a head: there was NaN or infinity
+constexpr std::size_t head_bytes = sizeof(std::int32_t);  // of a message: the exponent of the largest power
+constexpr int not_finite = std::numeric_limits<std::int32_t>::max();  // as a head: there was NaN or infinity
 
 template <class T>
 struct Format {
@@ -99,7 +99,7 @@ Source<T> values_of_powers(std::size_t n, const py::array& packed, std::int64_t 
 template <class T>
 Source<T> values_of_message(std::size_t n, const py::array& message) {
     const auto bytes = input<std::uint8_t>(message, "message", head_bytes + n);
-    std::int16_t top;
+    std::int32_t top;
     std::memcpy(&top, bytes.data, head_bytes);
     if (top != not_finite) require_top<T>(top);
     return std::make_unique<Powers<T>>(View<const std::uint8_t>{bytes.data + head_bytes, n}, top);

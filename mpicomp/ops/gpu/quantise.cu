@@ -241,7 +241,7 @@ template <typename T> __device__ inline Bits<T> power(int exponent) {
     return (Bits<T>)(exponent + Format<T>::bias) << Format<T>::fraction_bits;
 }
 
-constexpr short not_finite = NOT_FINITE;  // as the head of a message
+constexpr int not_finite = NOT_FINITE;  // as the head of a message
 
 // The least power of two that is not below `largest`, as far as 2^(top - 126) .. 2^top are normal numbers.
 template <typename T> __device__ inline int top_of(T largest) {
@@ -256,12 +256,12 @@ template <typename T> __device__ inline int top_of(T largest) {
 // magnitude is above 2^top or NaN. With the exponent bits of 1 a fraction is 1 + the share of the way from one power of two
 // to the next.
 template <typename T>
-__global__ void pack_natural(const T* x, long long n, int top, const T* largest, short* head, unsigned long long first,
+__global__ void pack_natural(const T* x, long long n, int top, const T* largest, int* head, unsigned long long first,
                              unsigned long long seed, unsigned step, unsigned worker, unsigned char* out, int* invalid) {
     const bool finite = !largest || !is_nonfinite(*largest);
     if (largest) {
         top = finite ? top_of(*largest) : 0;
-        if (grid_index() == 0) *head = finite ? (short)top : not_finite;
+        if (grid_index() == 0) *head = finite ? top : not_finite;
     }
     using B = Bits<T>;
     constexpr int shift = Format<T>::fraction_bits;
@@ -292,7 +292,7 @@ __global__ void pack_natural(const T* x, long long n, int top, const T* largest,
 
 // The power is *head, if that is given.
 template <typename T>
-__global__ void unpack_natural(const unsigned char* packed, int top, const short* head, long long n, T* out) {
+__global__ void unpack_natural(const unsigned char* packed, int top, const int* head, long long n, T* out) {
     using B = Bits<T>;
     const bool finite = !head || *head != not_finite;
     constexpr B nan = Real<T>::infinity | (B)1 << (Format<T>::fraction_bits - 1);

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ..arguments import (
+    HEAD,
     NOT_FINITE,
     Key,
     dtype_name,
@@ -265,8 +266,8 @@ def decode_natural(message: Array, out: Array, known: bool = False) -> None:
 
 
 def _head_and_codes(message: Array, n: int) -> tuple[Array, Array]:
-    check(message, "message", np.dtype(np.uint8), 2 + n)
-    return message[:2].view(np.int16), message[2:]
+    check(message, "message", np.dtype(np.uint8), HEAD.itemsize + n)
+    return message[: HEAD.itemsize].view(HEAD), message[HEAD.itemsize :]
 
 
 def _pack_natural(x: Array, top: int, largest: Array, head: Array, first: int, key: Key, out: Array, invalid: Array

@@ -155,22 +155,22 @@ def unpack_natural(packed: Array, top: int, out: Array) -> None:
 
 
 def encode_natural(x: Array, bounds: Array, first: int, key: Key, message: Array) -> None:
-    """A ``message`` of bytes: the exponent ``top`` as int16, then `pack_natural`'s codes; ``bounds`` are of one group.
+    """A ``message`` of bytes: the exponent ``top`` as int32, then `pack_natural`'s codes; ``bounds`` are of one group.
 
     2^top is the least power that is not below any magnitude, within what `pack_natural` takes, or 1 if all are zero;
     magnitudes above the largest power are cut off there. If one is not finite, the head is NOT_FINITE and the codes
     are zero.
     """
-    largest = np.empty(1, x.dtype)
+    largest, head, codes = np.empty(1, x.dtype), message[: HEAD.itemsize].view(HEAD), message[HEAD.itemsize :]
     group_norms(x, bounds, "max", largest)
     if not np.isfinite(largest[0]):
-        message[:2].view(HEAD)[0], message[2:] = NOT_FINITE, 0
+        head[0], codes[:] = NOT_FINITE, 0
         return
     highest = int(np.finfo(x.dtype).maxexp) - 1
     lowest = 127 - highest if largest[0] else 0
     top = next((power for power in range(lowest, highest) if 2.0**power >= largest[0]), highest)
-    message[:2].view(HEAD)[0] = top
-    pack_natural(np.clip(x, x.dtype.type(-(2.0**top)), x.dtype.type(2.0**top)), top, first, key, message[2:])
+    head[0] = top
+    pack_natural(np.clip(x, x.dtype.type(-(2.0**top)), x.dtype.type(2.0**top)), top, first, key, codes)
 
 
 def decode_natural(message: Array, out: Array, known: bool = False) -> None:
@@ -178,11 +178,11 @@ def decode_natural(message: Array, out: Array, known: bool = False) -> None:
 
     A message ``known`` to come from ``encode_natural`` needs no look at its head, for which a device would be asked.
     """
-    top = int(message[:2].view(HEAD)[0])
+    top = int(message[: HEAD.itemsize].view(HEAD)[0])
     if top == NOT_FINITE:
         out[:] = np.nan
     else:
-        unpack_natural(message[2:], top, out)
+        unpack_natural(message[HEAD.itemsize :], top, out)
 
 
 class CodedValues(NamedTuple):

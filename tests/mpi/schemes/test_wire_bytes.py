@@ -78,7 +78,7 @@ EXPECTED = {
     "qsgd": (PLAIN, gathered(lambda k: N // 2 + 8 * 4)),
     "terngrad": (PLAIN, gathered(lambda k: N // 4 + 2 * 4)),
     "stochastic-rounding": (f"unit=0.1,{PLAIN}", gathered(lambda k: N)),
-    "natural": (PLAIN, gathered(lambda k: N + 2)),
+    "natural": (PLAIN, gathered(lambda k: N + 4)),
     "int8": ("", blocks(8)),
     "int4": ("", blocks(4)),
     "fp8": ("", blocks(8)),
