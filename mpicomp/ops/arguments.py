@@ -23,7 +23,7 @@ Moments = tuple[int, float, float, float]  # how many; sums of u, of |u|, of u s
 
 NORMS = ("l2", "max", "mean", "capped")
 WIDTHS = (2, 4, 8, 16)  # bits of a level
-HEAD = np.dtype(np.int16)  # of a message of powers of two
+HEAD = np.dtype(np.int32)  # of a message of powers of two; its four bytes keep runs of four codes aligned
 MOST_ROWS = 15  # of a count sketch
 NOT_FINITE = int(np.iinfo(HEAD).max)  # as a head: there was NaN or infinity
 

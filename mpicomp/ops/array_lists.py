@@ -41,6 +41,14 @@ def total_size(arrays: list[Array]) -> int:
     return derived(arrays, "total", lambda: sum(array.size for array in arrays))
 
 
+def same_arrays(refs: list[ref[Array]], shapes: list[tuple[int, ...]], arrays: list[Array]) -> bool:
+    """Return True if the arrays are those of weak references, and still have their shapes."""
+    if AVAILABLE:
+        return _cpu.same_arrays(refs, shapes, arrays)
+    return (len(refs) == len(arrays) and all(map(is_, [one() for one in refs], arrays))
+            and [array.shape for array in arrays] == shapes)
+
+
 class ArrayFacts:
     """Facts of a list of arrays that has been validated; keeps no array alive.
 
@@ -66,8 +74,7 @@ class ArrayFacts:
         """
         if self._facts is not None:
             return self._facts.hold(arrays, written)
-        return (0 < len(self._refs) == len(arrays) and all(map(is_, [one() for one in self._refs], arrays))
-                and [array.shape for array in arrays] == self._shapes)
+        return bool(self._refs) and same_arrays(self._refs, self._shapes, arrays)
 
     def listed(self, arrays: list[Array], written: bool = False) -> list[Array] | None:
         """``arrays`` if they hold; those of a device as an `ArrayList`."""

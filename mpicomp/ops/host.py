@@ -60,7 +60,8 @@ def group_bounds(bounds: Array) -> Array:
 
 def positions_of(indices: Array, bounds: list[int]) -> list[int]:
     """Number of ``indices`` (ascending) below each of ``bounds``."""
-    return np.searchsorted(indices, bounds).tolist()
+    # Bounds of the same type: NumPy would otherwise convert all indices.
+    return np.searchsorted(indices, np.asarray(bounds, indices.dtype)).tolist()
 
 
 def ascends(indices: Array, n: int) -> bool:

@@ -265,7 +265,7 @@ class Ops(Protocol):
         """Read ``pack_natural``."""
 
     def encode_natural(self, x: Array, bounds: Array, first: int, key: Key, message: Array) -> None:
-        """Write the exponent of the largest power of two as int16, then the codes of ``pack_natural``."""
+        """Write the exponent of the largest power of two as int32, then the codes of ``pack_natural``."""
 
     def decode_natural(self, message: Array, out: Array, known: bool = False) -> None:
         """Read ``encode_natural``; refuses invalid heads, unless the message is ``known`` to come from it."""

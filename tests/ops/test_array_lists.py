@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import cpu, oracle
+from mpicomp.ops import array_lists, cpu, oracle
 from mpicomp.ops.array_lists import ArrayFacts, ArrayList, adjacent, any_overlap, derived
 
 rng = np.random.default_rng()
@@ -60,7 +60,9 @@ class OnDevice:
         self.shape = shape
 
 
-def test_facts_of_a_devices_arrays_hold_for_these_alone():
+@pytest.mark.parametrize("compiled", [True, False])
+def test_facts_of_a_devices_arrays_hold_for_these_alone(compiled, monkeypatch):
+    monkeypatch.setattr(array_lists, "AVAILABLE", compiled and array_lists.AVAILABLE)
     arrays = [OnDevice(3, 4), OnDevice(), OnDevice(5)]
     facts = ArrayFacts(arrays)
     assert facts.hold(list(arrays)) and facts.hold(arrays, written=True)

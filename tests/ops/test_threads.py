@@ -64,6 +64,51 @@ def test_reductions(team, rng, name, n):
     same_for_every_team(team, lambda: [changed(name, x, y)])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("long", [False, True], ids=["in caches", "past caches"])
+def test_lists_of_arrays(team, rng, dtype, long):
+    lengths = [0, 1, 0, 17, PART // 2, PART - 1, 3, 2 * PART + 1, 0, 18 * PART, *rng.integers(0, 3000, 40)]
+    lengths = rng.permutation(lengths + long * [40 * PART, 1, 0]).tolist()
+    n = sum(lengths)
+    flat = rng.standard_normal(n).astype(dtype)
+    indices = some_indices(rng, n, 0.01)
+    sparse = np.zeros(n, dtype)
+    sparse[indices] = flat[indices]
+    starts = np.cumsum([0, *lengths[:-1]])
+
+    def arrays(values: np.ndarray) -> list[np.ndarray]:
+        """The parts of ``values``, none beginning at a cache line's first element but by chance."""
+        room = np.empty(n + len(lengths), dtype)
+        found = []
+        for start, length in zip(starts, lengths, strict=True):
+            one = room[start + len(found) : start + len(found) + length]
+            one[:] = values[start : start + length]
+            found.append(one)
+        return found
+
+    given = arrays(flat)
+    for threads in TEAMS:
+        team(threads)
+        packed, back, expanded = np.empty(n, dtype), arrays(np.ones(n)), arrays(np.ones(n))
+        cpu.pack(given, packed)
+        cpu.unpack(flat, back)
+        cpu.unpack_sparse(indices, flat[indices], expanded)
+        assert packed.tobytes() == flat.tobytes()
+        assert np.concatenate(back).tobytes() == flat.tobytes()
+        assert np.concatenate(expanded).tobytes() == sparse.tobytes()
+
+
+def test_arrays_with_common_memory_keep_the_last_values(team, rng):
+    flat, room = rng.standard_normal(12 * PART).astype(np.float32), np.empty(8 * PART, np.float32)
+
+    def call():
+        cpu.unpack(flat, [room[: 6 * PART], room[2 * PART :]])
+        yield room
+
+    same_for_every_team(team, call)
+    assert room[2 * PART :].tobytes() == flat[6 * PART :].tobytes()
+
+
 @pytest.mark.parametrize("has_memory", [True, False])
 def test_selections(team, rng, vectors, has_memory):
     memory, grad = vectors if has_memory else (None, vectors[1])

@@ -12,11 +12,13 @@
 #include "bind.h"
 #include "indices.h"
 #include "multi_reduce.h"
+#include "pool.h"
 
 namespace {
 
 constexpr std::size_t long_copy = 8 << 20;  // bytes from which copies go past the caches, which could not keep them
 constexpr std::size_t cleared_bytes = 32 << 10;  // cleared and filled while in the L1 cache
+constexpr std::size_t copied_bytes_in_part = part_elements * sizeof(float);
 
 const py::detail::PyArray_Proxy* facts_of(const py::handle& array) { return py::detail::array_proxy(array.ptr()); }
 
@@ -60,6 +62,18 @@ private:
     };
     std::vector<Known> known_;
 };
+
+// Whether each array, of any library, is the one that its weak reference is to, and still has its shape.
+bool same_arrays(const py::list& refs, const py::list& shapes, const py::list& arrays) {
+    static const py::handle name = PyUnicode_InternFromString("shape");
+    if (arrays.size() != refs.size() || arrays.size() != shapes.size()) return false;
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+        const py::object array = arrays[i];
+        if (!refs[i]().is(array)) return false;
+        if (!py::getattr(array, name).equal(shapes[i])) return false;
+    }
+    return true;
+}
 
 // Whether all arrays with elements are views of one base, array i beginning starts[i] elements after array 0.
 bool adjacent(const py::list& arrays, const std::vector<py::ssize_t>& starts) {
@@ -113,13 +127,40 @@ std::vector<Piece> pieces_of(const py::list& arrays, const py::array& flat, std:
     return at == n ? pieces : std::vector<Piece>{};
 }
 
+// Whether no two pieces have memory in common.
+bool are_apart(std::vector<Piece> pieces) {
+    std::sort(pieces.begin(), pieces.end(), [](const Piece& one, const Piece& other) { return one.data < other.data; });
+    const char* end = nullptr;
+    for (const auto& [data, begin, nbytes] : pieces) {
+        if (nbytes != 0 && data < end) return false;
+        if (nbytes != 0) end = data + nbytes;
+    }
+    return true;
+}
+
+// f(memory, first, nbytes) for what each piece has of the vector's bytes [begin, end); it begins at byte `first`.
+template <class F>
+void each_piece(const std::vector<Piece>& pieces, std::size_t begin, std::size_t end, F&& f) {
+    auto piece = std::upper_bound(pieces.begin(), pieces.end(), begin, [](std::size_t byte, const Piece& one) {
+        return byte < one.begin + one.nbytes;
+    });
+    for (; piece != pieces.end() && piece->begin < end; ++piece) {
+        const std::size_t first = std::max(begin, piece->begin), last = std::min(end, piece->begin + piece->nbytes);
+        if (first < last) f(piece->data + (first - piece->begin), first, last - first);
+    }
+}
+
 bool pack_alike(const py::list& arrays, py::array flat) {
     const std::vector<Piece> pieces = pieces_of(arrays, flat, flat.size(), readable);
     if (pieces.empty() || !flat.writeable()) return false;
     char* to = static_cast<char*>(flat.mutable_data());
-    const bool stream = static_cast<std::size_t>(flat.nbytes()) >= long_copy;
+    const std::size_t total = flat.nbytes();
     py::gil_scoped_release release;
-    for (const auto& [data, begin, nbytes] : pieces) copy_bytes(to + begin, data, nbytes, stream);
+    parallel_parts(total, copied_bytes_in_part, [&](std::size_t, std::size_t begin, std::size_t end) {
+        each_piece(pieces, begin, end, [&](const char* from, std::size_t first, std::size_t nbytes) {
+            copy_bytes(to + first, from, nbytes, total >= long_copy);
+        });
+    });
     return true;
 }
 
@@ -127,9 +168,16 @@ bool unpack_alike(const py::array& flat, const py::list& arrays) {
     const std::vector<Piece> pieces = pieces_of(arrays, flat, flat.size(), writable);
     if (pieces.empty()) return false;
     const char* from = static_cast<const char*>(flat.data());
-    const bool stream = static_cast<std::size_t>(flat.nbytes()) >= long_copy;
+    const std::size_t total = flat.nbytes();
     py::gil_scoped_release release;
-    for (const auto& [data, begin, nbytes] : pieces) copy_bytes(data, from + begin, nbytes, stream);
+    // Of memory that comes twice the last values are to stay.
+    const bool apart = is_shared(total, copied_bytes_in_part) && are_apart(pieces);
+    parallel_parts(total, apart ? copied_bytes_in_part : std::max<std::size_t>(1, total),
+                   [&](std::size_t, std::size_t begin, std::size_t end) {
+        each_piece(pieces, begin, end, [&](char* to, std::size_t first, std::size_t nbytes) {
+            copy_bytes(to, from + first, nbytes, total >= long_copy);
+        });
+    });
     return true;
 }
 
@@ -170,6 +218,8 @@ void bind_array_lists(py::module_& m) {
         .def(py::init<const py::list&>(), py::arg("arrays"))
         .def("hold", &ArrayFacts::hold, py::arg("arrays"), py::arg("written") = false,
              "Whether other arrays have the same dtype objects and shapes, and are contiguous (and writable).");
+    m.def("same_arrays", &same_arrays, py::arg("refs"), py::arg("shapes"), py::arg("arrays"),
+          "Whether arrays are those of weak references, of the same shapes.");
     m.def("adjacent", &adjacent, py::arg("arrays"), py::arg("starts"),
           "Whether arrays are views of one base, each starts[i] elements after the first.");
     m.def("any_overlap", &any_overlap, py::arg("arrays"), py::arg("vector"),
