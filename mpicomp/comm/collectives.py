@@ -105,8 +105,12 @@ class Verbs(HasEngine):
         engine.checks.verify(lambda: ", ".join([
             f"all-reduce of {target.array.size} elements {target.name}, op={op}, algorithm={algorithm}",
             *place(target.device)]))
-        chosen = engine.reduction.schedule(target, op, engine.default if algorithm == "auto" else algorithm)
-        engine.reduction.run(source, target, op, chosen, factor)
+        engine.reduction.run(source, target, op, self._schedule(target, op, algorithm), factor)
+
+    def _schedule(self, target: Vector, op: str, algorithm: str) -> str:
+        """Return the name of the schedule that runs for a requested one; the first use of a device is collective."""
+        engine = self._engine
+        return engine.reduction.schedule(target, op, engine.default if algorithm == "auto" else algorithm)
 
     def wait_for(self, request: Request) -> None:
         """Wait for what is in flight and raise its error; meanwhile advance the work of `meanwhile`."""

@@ -12,17 +12,19 @@ from mpi4py import MPI
 
 from ..allreduce import LOSSY
 from ..errors import InvalidArgument, MpicompError
-from ..ops.device import ready
+from ..ops.device import device_of, ready
 from ..types import Array
+from . import nccl
 from .allreduce_call import AVG, Call, check_covered, plain_signature, resolve
 from .bounded import BoundedCollectives
 from .bounded_call import Bound
 from .buffers import Buffer, bytes_of
+from .collectives import flat_vector
 from .engine import NO_PLAIN_CALLS, Engine, native_allreduce
 from .interfaces import Recorder, Traffic
 from .job import gpu_path, install_abort, launcher_mismatch
 from .levels import NodeLevels, levels_of
-from .nonblocking import Helper, Pending
+from .nonblocking import Helper, Pending, Queued
 from .safety.call_log import CallLog, logged
 from .safety.revocation import announce
 from .safety.watchdog import wrong_variable
@@ -258,11 +260,17 @@ class Comm(BoundedCollectives):
 
     def start_allreduce(self, x: Array, algorithm: str = "auto", kind: str | None = None, factor: float = 1.0,
                         source: Array | None = None) -> Pending:
-        """Start a sum into the host array ``x`` as `allreduce_in_place` does, or `allreduce_from` a ``source``.
+        """Start a sum into the array ``x`` as `allreduce_in_place` does, or `allreduce_from` a ``source``.
 
-        A ``source`` has no ``kind``. For ``wait_for``; otherwise as `Iallreduce`.
+        A ``source`` has no ``kind``. For ``wait_for``; otherwise as `Iallreduce`, but for device arrays that go by
+        NCCL: those are queued on a stream of their own.
         """
-        return self._in_flight.start_sum(x, algorithm, kind, factor, source)
+        device = device_of(x)
+        if device is None or self._schedule(flat_vector(x, "x", kind), "sum", algorithm) != nccl.NAME:
+            return self._in_flight.start_sum(x, algorithm, kind, factor, source)
+        if source is None:
+            return Queued(device, x, lambda: self.allreduce_in_place(x, algorithm, "sum", kind, factor))
+        return Queued(device, x, lambda: self.allreduce_from(source, x, algorithm, factor))
 
     @property
     def flies(self) -> bool:

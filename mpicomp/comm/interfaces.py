@@ -209,7 +209,7 @@ class Communicator(Protocol):
                         source: Array | None = None) -> Request:
         """Start a sum over all ranks into ``x``: of ``x`` itself, or of ``source``, which has no ``kind``.
 
-        Host arrays only. All-reduces run in the order in which they were started.
+        All-reduces run in the order in which they were started.
         """
 
     def wait_for(self, request: Request) -> None:

@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 from ..allreduce import LOSSY
 from ..ops import ops_for
-from ..ops.device import device_of, ready, stay_on
+from ..ops.device import Device, device_of, ready, stay_on
 from ..types import Array
 from .allreduce_call import resolve
 from .buffers import Buffer, array_in
@@ -122,6 +122,35 @@ class Scaled(Pending):
         return True
 
 
+class Queued(Pending):
+    """An all-reduce of a device array, queued by ``call`` on a stream beside the caller's.
+
+    It begins when what the caller has queued so far is done. Waiting for it lets the caller's later work come after it;
+    the host does not wait.
+    """
+
+    def __init__(self, device: Device, x: Array, call: Callable[[], object]) -> None:
+        before = device.record(x)
+        with device.beside(x):
+            device.follow(before)
+            try:
+                call()
+            except BaseException:
+                device.synchronize(x)  # the caller may use its array again
+                raise
+            self._device, self._event = device, device.record(x)
+        super().__init__()
+
+    def Wait(self, status: object = None) -> bool:
+        if not self._done.is_set():
+            self._device.follow(self._event)
+            self.complete()
+        return True
+
+    def Test(self, status: object = None) -> bool:
+        return self.Wait()
+
+
 class Worker:
     """A thread that runs calls one after the other, in the order in which they were started."""
 
@@ -204,10 +233,12 @@ class Helper:
 
     def start_sum(self, x: Array, algorithm: str, kind: str | None, factor: float, source: Array | None) -> Pending:
         """Begin ``comm.allreduce_in_place`` with the sum, or ``allreduce_from`` if there is a ``source``."""
-        if self._worker is not None and source is not None:
-            return self._worker.start(self.comm.allreduce_from, source, x, algorithm, factor)
         if self._worker is not None:
-            return self._worker.start(self.comm.allreduce_in_place, x, algorithm, "sum", kind, factor)
+            device = device_of(x)
+            call = (partial(self.comm.allreduce_in_place, x, algorithm, "sum", kind, factor) if source is None
+                    else partial(self.comm.allreduce_from, source, x, algorithm, factor))
+            return self._worker.start(call) if device is None else self._worker.start(run_behind, device, x,
+                                                                                     device.record(x), call)
         if kind is None:
             pending = self.start(MPI.IN_PLACE if source is None else source, x, MPI.SUM, algorithm)
             return pending if factor == 1.0 else Scaled(pending, x, factor)
@@ -221,6 +252,14 @@ class Helper:
             if isinstance(pending, Native) and pending.comm is self.comm:
                 pending.Wait()
         self.comm.Free()
+
+
+def run_behind(device: Device, x: Array, event: object, call: Callable[[], None]) -> None:
+    """Run a call on the device array ``x`` in a thread, after an event of the caller's; all it queues is done then."""
+    stay_on(x)
+    device.wait(event)
+    with device.side_stream(x):
+        call()
 
 
 def process(calls: queue.SimpleQueue[tuple[Callable[[], object], Pending] | None]) -> None:

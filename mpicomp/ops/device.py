@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import get_ident
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,9 +39,19 @@ class Device(Protocol):
 
     def start_to_device(self, array: Any, host: np.ndarray) -> Any: ...
 
-    def wait(self, copy: Any) -> None: ...
+    def wait(self, event: Any) -> None:
+        """Let the host wait for a copy, or for an event of ``record``."""
 
     def empty(self, n: int, like: Any) -> Any: ...
+
+    def record(self, array: Any) -> Any:
+        """An event behind the work that is queued beside the array so far: for one ``wait`` or ``follow``."""
+
+    def follow(self, event: Any) -> None:
+        """Let work that is queued from now on come after an event; the host does not wait."""
+
+    def beside(self, array: Any) -> AbstractContextManager[None]:
+        """Within the block, work on the array is queued beside other work, in no order with it."""
 
     def side_stream(self, array: Any) -> AbstractContextManager[None]:
         """Within the block, work on the array is queued beside other work; at its end it is done."""
@@ -52,7 +63,7 @@ class CuPy:
     def __init__(self) -> None:
         self._streams: dict[int, tuple[Any, Any]] = {}
         self._events: dict[int, list[Any]] = {}  # free ones, by device
-        self._beside: dict[int, Any] = {}
+        self._beside: dict[tuple[int, int], Any] = {}  # by device and thread: what kernels keep is a stream's own
 
     def matches(self, array: Any) -> bool:
         kind = type(array)
@@ -103,27 +114,42 @@ class CuPy:
     def start_to_device(self, array: Any, host: np.ndarray) -> Any:
         return self._start(array, array.data.ptr, host.ctypes.data, array.nbytes, outward=False)
 
-    def wait(self, copy: Any) -> None:
-        number, event = copy
-        event.synchronize()
-        self._events[number].append(event)
+    def wait(self, event: Any) -> None:
+        number, one = event
+        one.synchronize()
+        self._events[number].append(one)
 
     def empty(self, n: int, like: Any) -> Any:
         with like.device:
             return _cupy().empty(n, like.dtype)
 
+    def record(self, array: Any) -> Any:
+        with array.device as device:
+            return self._recorded(device.id, _cupy().cuda.get_current_stream())
+
+    def follow(self, event: Any) -> None:
+        number, one = event
+        with _cupy().cuda.Device(number):
+            _cupy().cuda.get_current_stream().wait_event(one)
+        self._events[number].append(one)  # the stream waits for what was recorded, whatever is recorded next
+
+    @contextmanager
+    def beside(self, array: Any) -> Iterator[None]:
+        with array.device as device:
+            key = device.id, get_ident()
+            if key not in self._beside:
+                self._beside[key] = _cupy().cuda.Stream(non_blocking=True)
+            with self._beside[key]:
+                yield
+
     @contextmanager
     def side_stream(self, array: Any) -> Iterator[None]:
         """Within the block, work on CuPy arrays is queued beside that of other streams; at its end it is done."""
-        with array.device as device:
-            if device.id not in self._beside:
-                self._beside[device.id] = _cupy().cuda.Stream(non_blocking=True)
-            stream = self._beside[device.id]
+        with self.beside(array):
             try:
-                with stream:
-                    yield
+                yield
             finally:  # also after an error: other streams may use the array again
-                stream.synchronize()
+                self.synchronize(array)
 
     def _start(self, array: Any, dst: int, src: int, nbytes: int, *, outward: bool) -> Any:
         cupy = _cupy()
@@ -133,12 +159,16 @@ class CuPy:
                 self._streams[device.id] = tuple(cupy.cuda.Stream(non_blocking=True) for _ in range(2))
             stream = self._streams[device.id][0 if outward else 1]
             cupy.cuda.runtime.memcpyAsync(dst, src, nbytes, kind, stream.ptr)
-            free = self._events.setdefault(device.id, [])
-            try:  # another thread may take the last one
-                event = free.pop()
-            except IndexError:
-                event = cupy.cuda.Event(disable_timing=True)
-            return device.id, stream.record(event)
+            return self._recorded(device.id, stream)
+
+    def _recorded(self, number: int, stream: Any) -> Any:
+        """An event behind what is queued on a stream of the current device, and the device's number."""
+        free = self._events.setdefault(number, [])
+        try:  # another thread may take the last one
+            event = free.pop()
+        except IndexError:
+            event = _cupy().cuda.Event(disable_timing=True)
+        return number, stream.record(event)
 
 
 def is_cupys(kind: type) -> bool:

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 from models import resnet50
 from timing import Busy, seconds, wall
 
 CACHES = 4  # times the cache that the copies of a case's arrays take
 CHUNK, DENSITY, BETA = 112, 0.001, 0.1
+BOUND = 0.01
 LAM, SCALE, LEVELS = 4.65, 4.0, 7  # |N(0, 2)| is above LAM with probability 0.001
 TENSORS, ROW, WIDTH = 161, 64, 4
 STAGED = 100_000_000  # bytes
@@ -64,7 +66,11 @@ def sets(xp: Any, n: int) -> list[dict[str, Any]]:
 def cases(xp: Any, n: int) -> list[Case]:
     """The figures of the kernels, float32; ``s`` is one set of arrays."""
     from mpicomp.ops import gpu
+    from mpicomp.ops.block_codes import block_codes_nbytes
+    from mpicomp.ops.error_bound import bounded_capacity
 
+    message, blocks = xp.empty(n + 4, xp.uint8), xp.empty(block_codes_nbytes(n, "int8"), xp.uint8)
+    stream = xp.empty(bounded_capacity(n, "float32"), xp.uint8)
     k, groups = max(1, int(n * DENSITY)), xp.asarray([*range(0, n, 512), n], dtype=xp.int64)
     scales, levels = xp.full(groups.size - 1, SCALE, xp.float32), xp.empty(-(-n * 4 // 8), xp.uint8)
     key, below, above = gpu.Key(1, 2, 3), xp.empty_like(scales), xp.empty_like(scales)
@@ -81,6 +87,20 @@ def cases(xp: Any, n: int) -> list[Case]:
     def with_means(s: Any) -> None:
         gpu.group_means(s["grad"], groups, below, above)
         gpu.pack_signs(s["grad"], s["bits"])
+
+    whole = gpu.group_bounds(np.array([0, n]))
+
+    def in_blocks(s: Any, _: Any) -> bool:
+        gpu.decode_blocks(blocks, "int8", s["out"])
+        return bool((xp.abs(s["out"] - s["grad"]) <= float(xp.abs(s["grad"]).max()) / 253).all())
+
+    def in_bounds(s: Any, found: tuple[int, int]) -> bool:
+        gpu.decode_bounded(stream[: found[0]], BOUND, 1, s["out"])
+        return bool((xp.abs(s["out"] - s["grad"]) <= 1.0001 * BOUND).all())
+
+    def in_powers(s: Any, _: Any) -> bool:
+        gpu.decode_natural(message, s["out"], True)
+        return bool((xp.abs(s["out"] - s["grad"]) <= xp.abs(s["grad"])).all())
 
     def update(s: Any) -> None:
         gpu.masked_update(s["memory"], s["grad"], s["indices"], s["values"], BETA)
@@ -114,6 +134,14 @@ def cases(xp: Any, n: int) -> list[Case]:
         Case("QSGD encode, 4 bits, with norms of groups of 512", 8 * n + n // 2, with_norms),
         Case("QSGD decode, 4 bits", 4 * n + n // 2,
              lambda s: gpu.unpack_levels(levels, groups, scales, LEVELS, 4, s["out"])),
+        Case("natural encode, with the largest magnitude", 9 * n,
+             lambda s: gpu.encode_natural(s["grad"], whole, 0, key, message), None, in_powers, ("out",)),
+        Case("natural decode", 5 * n, lambda s: gpu.decode_natural(message, s["out"], True)),
+        Case("block codes encode, int8", 5 * n + n // 64,
+             lambda s: gpu.encode_blocks(s["grad"], "int8", blocks), None, in_blocks, ("out",)),
+        Case("block codes decode, int8", 5 * n + n // 64, lambda s: gpu.decode_blocks(blocks, "int8", s["out"])),
+        Case(f"error-bounded encode, bound {BOUND}", 8 * n,
+             lambda s: gpu.encode_bounded(s["grad"], BOUND, 1, stream), None, in_bounds, ("out",)),
         Case("count non-finite", 4 * n, lambda s: gpu.count_nonfinite(s["grad"]), None,
              lambda _, found: found == (0, -1)),
         Case(f"moments of {TENSORS} tensors", 8 * n, lambda s: gpu.moments(s["memory"], s["grad"], tensors, 0.0)),

@@ -144,6 +144,17 @@ class Calls:
                 continue
             raise AssertionError("an argument that is refused on the host was accepted")
 
+    def coded(self, algorithm: str, bound: float | None) -> None:
+        """Lossy all-reduces of float32 and float64 give the bits of host arrays."""
+        comm = mpicomp.Comm(MPI.COMM_WORLD, reproducible=bound is None)  # which uses codes on one node, too
+        for dtype in ("float32", "float64"):
+            mine = np.sin(np.arange(N) / 50 + comm.rank).astype(dtype)
+            x, expected = cupy.asarray(mine), mine.copy()
+            comm.Allreduce(MPI.IN_PLACE, expected, algorithm=algorithm, bound=bound)
+            comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm, bound=bound)
+            np.testing.assert_array_equal(x.get(), expected)
+        comm.Free()
+
     def state(self, scheme: str) -> None:
         """A reducer goes on bit for bit from its state, on a GPU that need not be the current one, into ``out``."""
         rng, reducers = np.random.default_rng(self.comm.rank), [mpicomp.Reducer(self.comm, scheme) for _ in range(2)]
@@ -171,6 +182,8 @@ def main() -> int:
         ("streams", calls.streams, ()),
         *((f"work pending {how}", calls.pending, (how,)) for how in ("with its stream", "without")),
         ("parts of arrays", calls.parts, ()),
+        *((f"codes {name}", calls.coded, (name, None)) for name in allreduce.LOSSY),
+        *((f"bounded, {name}", calls.coded, (name, 1e-3)) for name in ("two_hops", "ring")),
         ("in flight", Calls(mpicomp.Comm(MPI.COMM_WORLD)).in_flight, ()),
         *((f"state of {scheme}", calls.state, (scheme,))
           for scheme in ("scalecom", "topk", "powersgd:rank=20", "onebit", "gtopk", "signsgd")),

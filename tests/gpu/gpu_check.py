@@ -71,6 +71,7 @@ def parts(elements: list[int] | None = None) -> list[Part]:
         Part("benchmarks", [python, "tests/gpu/bench.py", *map(str, elements or [])], 120, ("cupy", "nvrtc")),
         Part("calls, 2 ranks", ranks(2, "calls"), 60, ("cupy", "nvrtc", "mpi")),
         Part("paths to other ranks", ranks(max(2, min(4, machine.gpus())), "paths"), 60, ("cupy", "nvrtc", "mpi")),
+        Part("host time of a step", [python, "tests/gpu/host_time.py", "--steps", "200"], 30, ("cupy", "nvrtc", "mpi")),
         *(Part(f"schemes, {n} ranks", ranks(n, "schemes"), 60, ("cupy", "nvrtc", "mpi")) for n in (1, 2, 3, 4)),
         Part("PowerSGD beside PyTorch's", [python, "tests/gpu/powersgd.py"], 60, ("cupy", "nvrtc", "mpi", "torch")),
         Part("PyTorch, 2 ranks", ranks(2, "torch_steps"), 60, ("cupy", "nvrtc", "mpi", "torch")),

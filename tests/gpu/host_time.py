@@ -10,6 +10,7 @@ command is ``python tests/gpu/host_time.py``: then the time includes waiting for
 from __future__ import annotations
 
 import argparse
+import json
 import time
 
 import cupy
@@ -49,6 +50,7 @@ def main() -> None:
         found = [host_seconds(comm, scheme, shapes, BATCH if options.quick else options.steps)
                  for shapes in ([(10_000,)], resnet50(DIVISOR))]
         print(f"{scheme:37} " + " ".join(f"{1e3 * one:10.3f}" for one in found), flush=True)
+        print(json.dumps({"case": f"host time of a step, {scheme}", "seconds": found[-1]}), flush=True)
 
 
 if __name__ == "__main__":

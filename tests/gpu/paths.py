@@ -22,6 +22,7 @@ from mpicomp.comm import gpu_probe, nccl
 from mpicomp.comm.buffers import Vector
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops.device import device_of
+from mpicomp.schemes import averaging
 
 N = 100_003
 NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
@@ -114,12 +115,30 @@ def verbs(path: str) -> None:
     comm.Free()
 
 
+def buckets(path: str) -> None:
+    """A dense mean in buckets that are in flight at once has the bits of that of host arrays."""
+    os.environ["MPICOMP_GPU_PATH"] = path
+    comm, whole = mpicomp.Comm(WORLD), averaging.BUCKET_BYTES
+    if path == "auto":
+        made(comm)
+    averaging.BUCKET_BYTES = N  # eight, of the values in float64
+    gradient = ((np.arange(N) + RANK) % 9).astype("float32")
+    reducers = [mpicomp.Reducer(comm, "dense:values=float64") for _ in range(2)]
+    for _ in range(3):
+        expected, found = reducers[0].reduce(gradient), reducers[1].reduce(cupy.asarray(gradient))
+        np.testing.assert_array_equal(found.get(), expected)
+    averaging.BUCKET_BYTES = whole
+    comm.Free()
+
+
 CASES: tuple[tuple[str, Callable[[], None]], ...] = (
     ("helper thread on its GPU", helper_thread),
     ("what MPI says about CUDA memory", probe),
     ("NCCL of one rank", one_rank),
     ("verbs, staged", lambda: verbs("staged")),
     ("verbs by NCCL", lambda: verbs("auto")),
+    ("buckets in flight, staged", lambda: buckets("staged")),
+    ("buckets in flight, by NCCL", lambda: buckets("auto")),
 )
 
 

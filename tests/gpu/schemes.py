@@ -22,6 +22,10 @@ STEPS = 3
 # Selection in each array by itself, which is not the default of these: as many launches for all arrays as for one.
 BY_STEP = [name for name in names() if name != "auto"]  # whose choices differ, as the clocks of two reducers do
 PER_TENSOR = tuple(f"{name}:layers=per-tensor" for name in ("scalecom", "gaussiank", "sidco", "arctopk", "randomk"))
+# Memories, exchanges and codecs that no scheme of its own name has.
+FURTHER = ("topk:memory=ef21,eta=0.1", "topk:memory=adam-update,density=0.035", "randomk:memory=shifted",
+           "threshold:memory=update", "qsgd:exchange=pieces", "natural:exchange=pieces", "int8:exchange=pieces",
+           "int4:memory=residual,rounding=stochastic", "topk:codec=natural")
 SHAPES = ((64, 3, 7, 7), (64,), (256, 64), (1000, 33), (1000,), (7,))
 TOLERANCE = 1e-4  # sums may be added up in another order, and what is sent differ in its last bits
 
@@ -75,7 +79,7 @@ def main() -> int:
     words = sys.argv[1:]
     place = (lambda array: array) if "cpu" in words else emulated() if "emulated" in words else on_gpu
     comm, failed = mpicomp.Comm(MPI.COMM_WORLD), 0
-    for name in [word for word in words if word not in ("cpu", "emulated")] or [*BY_STEP, *PER_TENSOR]:
+    for name in [word for word in words if word not in ("cpu", "emulated")] or [*BY_STEP, *PER_TENSOR, *FURTHER]:
         try:
             worst = difference(comm, name, place)
             result = {"difference": worst, "passed": worst <= TOLERANCE}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
+
+RECORDED = object()  # an event behind queued work
 
 
 class FakeArray:
@@ -70,10 +74,33 @@ class FakeDevice:
         self.most_pending = max(self.most_pending, self.pending)
         return target, origin
 
-    def wait(self, copy):
-        target, origin = copy
+    def wait(self, event):
+        if event is RECORDED:
+            self.log.append("wait")
+            return
+        target, origin = event
         target[...] = origin
         self.pending -= 1
+
+    def record(self, array):
+        self.log.append("record")
+        return RECORDED
+
+    def follow(self, event):
+        assert event is RECORDED
+        self.log.append("follow")
+
+    @contextmanager
+    def beside(self, array):
+        self.log.append("beside")
+        yield
+        self.log.append("back")
+
+    @contextmanager
+    def side_stream(self, array):
+        with self.beside(array):
+            yield
+            self.synchronize(array)
 
     def empty(self, n, like):
         return FakeArray(np.zeros(n, like.dtype))

@@ -224,7 +224,7 @@ def on_device(op: Callable[Given, Result]) -> Callable[Given, Result]:
 
     @wraps(op)
     def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        array = next(_arrays(args, kwargs))
+        array = args[0] if args and _is_array(args[0]) else next(_arrays(args, kwargs))
         with _runtime.device(array):
             return op(*args, **kwargs)
 

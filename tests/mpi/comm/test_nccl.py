@@ -17,6 +17,7 @@ from mpicomp.errors import BufferRefused, InvalidArgument
 from mpicomp.ops import device as device_module
 from mpicomp.ops import gpu
 from mpicomp.ops.gpu import cuda_runtime
+from mpicomp.schemes import averaging
 
 TYPES = {code: np.dtype(name) for name, code in nccl.TYPES.items() if name != "bfloat16"}
 OPS = {"NCCL_SUM": MPI.SUM, "NCCL_PROD": MPI.PROD, "NCCL_MIN": MPI.MIN, "NCCL_MAX": MPI.MAX}
@@ -256,6 +257,32 @@ def test_all_reduces_in_flight_leave_it_to_the_callers_thread(own, cuda):
     own.Iallreduce(MPI.IN_PLACE, x).Wait()
     np.testing.assert_array_equal(on_host(x), own.size)
     assert not Communicator.calls
+
+
+def test_a_reducers_buckets_are_queued_beside_its_stream(own, cuda, monkeypatch):
+    """No wait of the host: each bucket follows the work before it, and what reads its mean follows the bucket."""
+    several(own)
+    monkeypatch.setattr(averaging, "BUCKET_BYTES", 4096)
+    gradient = np.arange(5003, dtype=np.float64) % 9 + own.rank
+    means = [mpicomp.Reducer(own, "dense:values=float32").reduce(place(gradient)) for place in (np.array, on_device)]
+    np.testing.assert_array_equal(on_host(means[1]), means[0])
+    buckets = Communicator.calls.count("allReduce")
+    assert buckets >= 9
+    assert cuda.gpu.log == [*["record", "beside", "follow", "record", "back"] * buckets, *["follow"] * buckets]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_error_of_a_queued_all_reduce_leaves_nothing_queued(own, cuda, in_place, monkeypatch):
+    several(own)
+    x, y = (on_device(np.full(20, own.rank, np.float32)) for _ in range(2))
+
+    def failing(*arguments):
+        raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR")
+
+    monkeypatch.setattr(nccl.Nccl, "allreduce", failing)
+    with pytest.raises(RuntimeError, match="NCCL_ERROR"):
+        own.start_allreduce(x, source=None if in_place else y)
+    assert cuda.gpu.log == ["record", "beside", "follow", "synchronize"]
 
 
 def test_verbs_queue_their_messages(own, cuda):

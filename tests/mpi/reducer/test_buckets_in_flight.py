@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from emulated_gpu import emulate, on_device, on_host
 from mpi4py import MPI
 
 from mpicomp import Comm, Reducer
@@ -67,6 +68,27 @@ def test_same_as_in_one_piece(own, started, text, workers, monkeypatch, seed):
     assert len(started) == in_flight
     assert (in_flight >= 9) == (THREADS and own.size > 1)
     assert sent == pytest.approx(sent_whole, rel=0.01, abs=64)  # a bucket's blocks differ by an element
+
+
+@pytest.mark.emulation
+@pytest.mark.parametrize("text", ["dense:values=float64", "dense:values=float16", "scaled-integer:bits=32",
+                                  "topk:k=40,dense=1d"])
+def test_device_arrays(own, started, text, monkeypatch, seed):
+    """The bits of host arrays, and of one piece; the helper thread waits for the caller's stream."""
+    vectors = drawn(own, seed)
+    monkeypatch.setattr(run_step, "IN_FLIGHT_BYTES", 1)
+    expected, _ = reduced(own, text, 4096, monkeypatch, vectors)
+    on_the_host = len(started)
+    with emulate() as device:
+        given = [[on_device(one) for one in pair] for pair in vectors]
+        buckets, _ = reduced(own, text, 4096, monkeypatch, given)
+        assert len(started) == 2 * on_the_host
+        assert device.log.count("record") == device.log.count("wait") == device.log.count("beside") == on_the_host
+        whole, _ = reduced(own, text, WHOLE, monkeypatch, given)
+    for host, one, other in zip(expected, buckets, whole, strict=True):
+        for name in host:
+            np.testing.assert_array_equal(on_host(one[name]), host[name])
+            np.testing.assert_array_equal(on_host(other[name]), host[name])
 
 
 @pytest.mark.parametrize("reproducible", [False, True])
