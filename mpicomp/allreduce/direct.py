@@ -2,7 +2,8 @@
 
 Schedule      Each rank sends piece b of its vector to rank b, which adds the p pieces of its own block in the order of
               the ranks (a half-precision piece is widened to float32, and the sum is rounded once at the end).
-              Then every rank sends its finished block to all others. Pieces travel in segments.
+              Every rank sends its finished block to all others. Blocks travel in segments, and a finished one goes
+              out while pieces of the next ones come in.
 Cost          2 steps of p-1 messages per segment; 2(p-1)/p n bytes sent per rank; (p-1)/p n additions.
 Restrictions  p-1 messages at a time, so for tens of ranks, not thousands; scratch of 2 p segments, on a slow
               network of up to 32 short ones if these are more.
@@ -20,7 +21,7 @@ from . import combiner
 from .interfaces import Arithmetic, Link, Scratch
 from .segments import segments
 
-SEGMENT_BYTES = 1 << 18
+SEGMENT_BYTES = 1 << 19
 WINDOW = 2  # segments of each rank in flight: one is received while the other is added
 
 
@@ -30,15 +31,14 @@ def allreduce(
 ) -> None:
     if link.size == 1 or work.size == 0:
         return
-    blocks = Blocks(link, work)
-    blocks.reduce_own(Summation(op, ops, scratch, kind, factor), scratch, work if source is None else source)
-    blocks.share_own()
+    summation = Summation(op, ops, scratch, kind, factor)
+    Blocks(link, work).run(summation, scratch, work if source is None else source, shares=True)
 
 
 def reduce_scatter(link: Link, source: Array, out: Array, op: str, ops: Arithmetic, scratch: Scratch,
                    kind: str | None = None) -> None:
     """Write this rank's block of the reduction of ``source`` into ``out``; all blocks have one length."""
-    Blocks(link, source).reduce_own(Summation(op, ops, scratch, kind, 1.0), scratch, source, out)
+    Blocks(link, source).run(Summation(op, ops, scratch, kind, 1.0), scratch, source, out)
 
 
 class Blocks:
@@ -63,8 +63,12 @@ class Blocks:
         vector = self.work if vector is None else vector
         return vector[begin : max(begin, min(begin + length, self.displs[block] + self.counts[block]))]
 
-    def reduce_own(self, summation: Summation, scratch: Scratch, source: Array, out: Array | None = None) -> None:
-        """Combine the pieces of this rank's block of ``source`` into the block of ``work``, or into ``out``."""
+    def run(self, summation: Summation, scratch: Scratch, source: Array, out: Array | None = None,
+            shares: bool = False) -> None:
+        """Combine the pieces of this rank's block of ``source`` into the block of ``work``, or into ``out``.
+
+        ``shares``: every combined segment goes to all ranks, while pieces of the next ones come in.
+        """
         link, rank, size = self.link, self.link.rank, self.link.size
         length, indices, window = self._cut(SEGMENT_BYTES, WINDOW)
         slots = scratch(window * size * length)
@@ -77,35 +81,35 @@ class Blocks:
             received = [link.irecv(slot(peer, index), peer) for peer in reversed(self.peers)]
             return received, [link.isend(self._segment(peer, index, length, source), peer) for peer in self.peers]
 
+        def share(index: int) -> list[object]:
+            received = [link.irecv(self._segment(peer, index, length), peer) for peer in reversed(self.peers)]
+            own = self._segment(rank, index, length)
+            return received + [link.isend(own, peer) for peer in self.peers]
+
         started = deque(start(index) for index in indices[: window - 1])
+        shared: deque[list[object]] = deque()
         for index in indices:
             if index + window - 1 in indices:
                 started.append(start(index + window - 1))
             received, sent = started.popleft()
-            for request in received:
-                link.wait(request)
+            wait_all(link, received)
             own = self._segment(rank, index, length, source)
             pieces = [own if other == rank else slot(other, index) for other in range(size)]
             place = self._segment(rank, index, length) if out is None else out[index * length :][: own.size]
             summation.run(pieces, place)
-            for request in sent:
-                link.wait(request)
+            wait_all(link, sent)  # results replace these
+            if shares:
+                shared.append(share(index))
+            if len(shared) > window:
+                wait_all(link, shared.popleft())
+        for requests in shared:
+            wait_all(link, requests)
 
-    def share_own(self) -> None:
-        link = self.link
-        length, indices, window = self._cut(self.work.nbytes, 1)
 
-        def start(index: int) -> list[object]:
-            received = [link.irecv(self._segment(source, index, length), source) for source in reversed(self.peers)]
-            own = self._segment(link.rank, index, length)
-            return received + [link.isend(own, peer) for peer in self.peers]
-
-        started = deque(start(index) for index in indices[:window])
-        for index in indices:
-            for request in started.popleft():
-                link.wait(request)
-            if index + window in indices:
-                started.append(start(index + window))
+def wait_all(link: Link, requests: list[object]) -> None:
+    """Wait for each request."""
+    for request in requests:
+        link.wait(request)
 
 
 class Summation:

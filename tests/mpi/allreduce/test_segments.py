@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm
+from mpicomp._util.partition import partition
 from mpicomp.allreduce import direct, halving_doubling, ring, segments
 from mpicomp.comm import allgather
 
@@ -39,6 +40,17 @@ def test_the_network_is_measured_once_and_judged_alike(scattered, limit, slow, m
     assert chosen(scattered) == found
 
 
+@pytest.mark.parametrize("limit, probes", [(0.0, 1), (np.inf, segments.PROBES)])
+def test_the_network_is_measured_by_messages_that_need_no_answer(scattered, limit, probes, monkeypatch):
+    link, sent = scattered._engine.link, []
+    isend = link.isend
+    monkeypatch.setattr(link, "isend", lambda array, dest: sent.append(array.nbytes) or isend(array, dest))
+    monkeypatch.setattr(segments, "PROBE_S", limit)  # seconds, of which the first probe takes more than none
+    with link.break_on_error:
+        rate = segments.bandwidth(link, link.comm.Barrier)
+    assert rate > 0 and max(sent) <= segments.EAGER_BYTES and sum(sent) == probes * segments.PROBE_BYTES
+
+
 def test_short_messages_and_one_node_need_no_measuring(scattered, world, monkeypatch):
     monkeypatch.setattr(segments, "bandwidth", None)
     assert chosen(scattered, message=segments.LEAST_BYTES - 1) == USUAL
@@ -64,6 +76,21 @@ def test_the_bits_do_not_depend_on_it(scattered, algorithm, monkeypatch):
             scattered.Allreduce(x, got, MPI.SUM, algorithm)
             results.append(got)
         np.testing.assert_array_equal(*results)
+
+
+def test_finished_segments_of_direct_go_out_while_pieces_come_in(scattered, monkeypatch):
+    link, sent = scattered._engine.link, []
+    isend = link.isend
+    x = np.ones(100_000, np.float32)
+    counts, displs = partition(x.size, link.size)
+    own = x.ctypes.data + displs[link.rank] * x.itemsize
+    monkeypatch.setattr(direct, "SEGMENT_BYTES", 7000)
+    monkeypatch.setattr(segments, "LEAST_BYTES", x.nbytes)
+    monkeypatch.setattr(link, "isend", lambda array, dest: sent.append(array.ctypes.data) or isend(array, dest))
+    scattered.Allreduce(MPI.IN_PLACE, x, MPI.SUM, "direct")
+    finished = [own <= address < own + counts[link.rank] * x.itemsize for address in sent]
+    assert sum(finished) == (link.size - 1) * -(-counts[link.rank] // 1750)
+    assert link.size == 1 or finished.index(True) < len(finished) - 1 - finished[::-1].index(False)
 
 
 @pytest.mark.parametrize("window", [1, 3])
