@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import mmap
 from collections.abc import Callable
 from functools import partial
 
@@ -18,6 +20,7 @@ CHUNK = 112
 FAR = 4  # factor of length of a vector for scattered access, so that no cache holds it
 SHORT, SAMPLED = 1 << 16, 4 << 16  # elements: of fewer than SAMPLED top_k's sample grows with the vector
 MATRIX_RANK = 4
+NEW_BYTES = 1 << 20  # too few for huge pages
 BUCKET = 512
 BIN = 500
 ROW, WIDTH, SKETCH_ROWS = 64, 4, 5
@@ -42,6 +45,7 @@ def passes(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
     """Operations over the whole vector."""
     n, other, half = gradient.size, gradient.copy(), np.empty(gradient.size, np.uint16)
     return [
+        ("fresh", new_memory, NEW_BYTES // 4),
         ("copy", lambda: np.copyto(other, gradient), n),
         ("add", lambda: ops.add(other, gradient), n),
         ("minimum", lambda: ops.minimum(other, gradient), n),
@@ -57,12 +61,29 @@ def passes(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
     ]
 
 
+def new_memory() -> None:
+    """Access every page of memory that the system has just given, and return it."""
+    np.frombuffer(mmap.mmap(-1, NEW_BYTES), np.uint8)[:: mmap.PAGESIZE] = 1
+
+
 def selections(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
     """Selection of coordinates, and operations at the selected ones."""
     n, kept = gradient.size, memory.copy()
     whole, chunks, short, least = [(0, n)], [(0, n, CHUNK)], min(n, SHORT), min(n, SAMPLED)
     positions, indices = np.empty(n // CHUNK, np.uint8), np.empty(n // CHUNK, np.int32)
     values, sampled = np.empty(n // CHUNK, np.float32), np.empty(n // 101 + 1, np.float32)
+
+    def top_k_of(length: int) -> Callable[[], object]:
+        """Calls on other elements each time, as in a step: branches are not predicted from the last call."""
+        starts = itertools.cycle(range(0, n - length + 1, length))
+
+        def call() -> object:
+            start = next(starts)
+            part = slice(start, start + length)
+            return ops.top_k(memory[part], gradient[part], [(0, length)], [length // 100])
+
+        return call
+
     ops.chunk_max(memory, gradient, chunks, positions)
     ops.chunk_indices(positions, chunks, n, indices)
     ops.gather(memory, gradient, indices, values)
@@ -71,8 +92,8 @@ def selections(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
         ("chunk_indices", lambda: ops.chunk_indices(positions, chunks, n, indices), n // CHUNK),
         ("threshold", lambda: ops.threshold(memory, gradient, whole, [3.64]), n),  # passed by 1 % of a variance of 2
         ("top_k", lambda: ops.top_k(memory, gradient, whole, [n // 100]), n),
-        ("top_k_short", lambda: ops.top_k(memory, gradient, [(0, short)], [SHORT // 100]), short),
-        ("top_k_least", lambda: ops.top_k(memory, gradient, [(0, least)], [least // 100]), 1),
+        ("top_k_short", top_k_of(short), short),
+        ("top_k_least", top_k_of(least), 1),
         ("bin_select", lambda: ops.bin_select(memory, gradient, whole, BIN), n),
         ("sample", lambda: ops.sample(memory, gradient, [(0, 101, sampled.size)], sampled), sampled.size),
         ("random_strata", lambda: ops.random_strata(n, whole, [n // 100], Key(1, 1, 1)), n // 100),
@@ -104,7 +125,9 @@ def lists(ops: Ops, n: int, generator: np.random.Generator) -> list[Case]:
     back = np.empty_like(few)
     ops.pack_gaps(few, width, packed)
     ops.pack_bitmap(few, n, bitmap)
+    terms = [few.astype(np.float32), other.astype(np.float32)]
     return [
+        ("add_lists", lambda: ops.add_lists([few, other], terms, n), few.size + other.size),
         ("union", lambda: ops.union([few, other], n), few.size + other.size),
         ("common", lambda: ops.common(few, other), few.size + other.size),
         ("largest_gap", lambda: ops.largest_gap(few), few.size),

@@ -5,6 +5,7 @@ All ranks measure the same at the same time, because in a step they share memory
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ..comm.comm import Comm
     from ..comm.interfaces import Request
 
+    Wait = Callable[[Request], None]
+
 LONG_S = 0.02  # minimum duration of a message whose bandwidth is measured
 MOST_BYTES = 64 << 20
 CALLS = (5, 200)  # minimum and maximum number of timed calls
@@ -29,6 +32,9 @@ ROUND_S = 0.3  # approximate duration of each measurement
 KERNEL_ELEMENTS = 1 << 23  # more than caches hold, of memory and gradient together
 SHORT_SCHEME, SHORT = "scalecom:chunk=112", 1000  # and elements, for the constant cost of a step
 LOST_LATENCY = 1e-7  # lower bound of a latency
+AGREED_BYTES = 128 << 10  # a message that both ranks agree on first
+PIECE_S, BESIDE = 2e-4, 3  # seconds of a piece of work beside a message; seconds of all pieces, in those of the message
+PIECE = 1 << 14  # elements
 
 
 def machine(comm: Comm, say: Callable[[str, float], None] = lambda text, done: None) -> dict[str, Any]:
@@ -81,14 +87,49 @@ def wire(part: Comm, everyone: Comm, beside: int) -> dict[str, float]:
     while seconds < LONG_S and nbytes < MOST_BYTES:
         nbytes *= 2
         seconds = typical(shift(part, nbytes, *usual), everyone)
-    if beside and beside * nbytes / seconds < SLOW:
-        seconds = typical(shift(part, nbytes, *on_network(True, usual)), everyone)
+    cut = on_network(True, usual) if beside and beside * nbytes / seconds < SLOW else usual
+    if cut != usual:
+        seconds = typical(shift(part, nbytes, *cut), everyone)
     overhead = everyone.allreduce(time_of_posting(part), max_of)
-    return {
+    bandwidth = nbytes / max(seconds - step, seconds / 2)
+    long, short = (typical(shift(part, length, *usual), everyone) for length in (AGREED_BYTES, 1))
+    found = {
         "latency": max(LOST_LATENCY, step - 2 * overhead),
         "overhead": min(overhead, step / 2),
-        "bandwidth": nbytes / max(seconds - step, seconds / 2),
+        "bandwidth": bandwidth,
+        "handshake": max(0.0, long - short - AGREED_BYTES / bandwidth),
     }
+    if beside:
+        found["processor"] = min(1 / bandwidth, time_beside(shift(part, nbytes, *cut), seconds, everyone) / nbytes)
+    return found
+
+
+def time_beside(messages: Callable[[Wait], None], seconds: float, everyone: Comm) -> float:
+    """Return the time by which messages of so many ``seconds`` prolong work that fills their waits (collective)."""
+    target, source = np.ones((2, PIECE), np.float32)
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            np.copyto(target, source)
+
+    times = max(1, math.ceil(PIECE_S / (typical(lambda: work(100), everyone) / 100)))
+    pieces = math.ceil(BESIDE * seconds / typical(lambda: work(times), everyone))
+
+    def both() -> None:
+        left = pieces
+
+        def wait(request: Request) -> None:
+            nonlocal left
+            while left and not request.Test():
+                work(times)
+                left -= 1
+            request.Wait()
+
+        messages(wait)
+        work(left * times)
+
+    alone = typical(lambda: work(pieces * times), everyone)
+    return max(0.0, typical(both, everyone) - alone)
 
 
 def own_time_of_step(comm: Comm) -> float:
@@ -105,26 +146,31 @@ def own_time_of_step(comm: Comm) -> float:
     return seconds
 
 
-def shift(part: Comm, nbytes: int, segment: int, window: int) -> Callable[[], None]:
+def shift(part: Comm, nbytes: int, segment: int, window: int) -> Callable[..., None]:
     """A call in which every rank sends to the next and receives from the previous, ``window`` segments at a time.
 
-    A single rank sends to itself.
+    A single rank sends to itself. The call takes the function that waits for a message.
     """
     outgoing, incoming = np.ones((2, nbytes), np.uint8)  # pages of zeros would be one page, in every cache
     right, left = (part.rank + 1) % part.size, (part.rank - 1) % part.size
 
-    def run() -> None:
+    def run(wait: Wait = plain_wait) -> None:
         started: deque[Request] = deque()
         for begin, end in pieces(0, nbytes, segment):
             if len(started) == 2 * window:
-                started.popleft().Wait()
-                started.popleft().Wait()
+                wait(started.popleft())
+                wait(started.popleft())
             started.append(part.Irecv(incoming[begin:end], left))
             started.append(part.Isend(outgoing[begin:end], right))
         for request in started:
-            request.Wait()
+            wait(request)
 
     return run
+
+
+def plain_wait(request: Request) -> None:
+    """Wait for a message and do nothing else."""
+    request.Wait()
 
 
 def time_of_posting(part: Comm) -> float:

@@ -87,14 +87,14 @@ def simulate(
     play = _player(platform, simgrid_options)
     suffix = check_plot(picture) if picture else ""
     read = [Path(one) for one in (machine_file, model_name, platform) if one]
-    with OutputFile(None, picture, force, read) as file:
-        progress = Progress(quiet)
-        found = scaling(model, machine, sizes, names, compute, adds_by, steps, progress, play)
-        progress.clear()
-        if picture:
-            from ..simulate.plot import plot
+    file = OutputFile(None, picture, force, read)
+    progress = Progress(quiet)
+    found = scaling(model, machine, sizes, names, compute, adds_by, steps, progress, play)
+    progress.clear()
+    if picture:
+        from ..simulate.plot import plot
 
-            file.write(lambda path: plot(path, found, f"{model.name}, {compute:g} s of computing per step", suffix))
+        file.write(lambda path: plot(path, found, f"{model.name}, {compute:g} s of computing per step", suffix))
     if as_json:
         on = None if platform is None else {"file": platform, "options": list(simgrid_options)}
         print_json({**document(machine, model, compute, found), "platform": on})

@@ -8,7 +8,7 @@ import socket
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from ..comm.comm import Comm
 
 ALGORITHMS = tuple(name for name in allreduce.ALGORITHMS if name != "direct")  # direct is for half precision
-
-
-class Setting(TypedDict):
-    """Place and time of a measurement."""
-
-    time: str
-    host: str
-    mpi: dict[str, str]
-    ranks: int
-    binding: str
-    oversubscribed: str | None
-    others_share: float
-    versions: dict[str, str | None]
 
 
 @click.command(cls=Command)
@@ -96,37 +83,37 @@ def tune(
         return describe(comm, machine_file, force, as_json, Progress(quiet or comm.rank != 0))
     earlier = earlier_table(comm, output, force)
     noise = environment.Noise()
-    with OutputFile(comm, output, force=True) as file:
-        choices = measure(comm, chosen, margin, Progress(quiet or comm.rank != 0))
-        measured = setting(comm, noise.share(comm))
-        table = earlier.with_row(row := Row(*comm.layout, "cpu", choices, {**measured}))
-        if comm.rank == 0:
-            file.write(lambda path: path.write_text(json.dumps(dump(table), indent=1) + "\n"))
-            print_json(dump(table)) if as_json else report(row, table, measured, output)
+    file = OutputFile(comm, output, force=True)
+    choices = measure(comm, chosen, margin, Progress(quiet or comm.rank != 0))
+    share = noise.share(comm)
+    table = earlier.with_row(row := Row(*comm.layout, "cpu", choices, setting(comm, share)))
+    if comm.rank == 0:
+        file.write(lambda path: path.write_text(json.dumps(dump(table), indent=1) + "\n"))
+        print_json(dump(table)) if as_json else report(row, table, share, output)
     return None
 
 
 def describe(comm: Comm, path: str, force: bool, as_json: bool, progress: Progress) -> None:
     """Measure this machine and write its description."""
     noise = environment.Noise()
-    with OutputFile(comm, path, force) as file:
-        found = this_machine(comm, progress, path)
-        progress.clear()
-        measured = setting(comm, noise.share(comm))
-        document = machines.dump(replace(found, measured={**measured}))
-        if comm.rank == 0:
-            file.write(lambda part: part.write_text(json.dumps(document, indent=1) + "\n"))
-            print_json(document) if as_json else click.echo(machine_lines(found, measured, path))
+    file = OutputFile(comm, path, force)
+    found = this_machine(comm, progress, path)
+    progress.clear()
+    share = noise.share(comm)
+    document = machines.dump(replace(found, measured=setting(comm, share)))
+    if comm.rank == 0:
+        file.write(lambda part: part.write_text(json.dumps(document, indent=1) + "\n"))
+        print_json(document) if as_json else click.echo(machine_lines(found, share, path))
 
 
-def machine_lines(found: machines.Machine, measured: Setting, path: str) -> str:
+def machine_lines(found: machines.Machine, share: float, path: str) -> str:
     """The description of a machine in a few lines."""
     lines = [f"{name:<8} nodes: {1e6 * wire.latency:.1f} us, {wire.bandwidth / 1e9:.3g} GB/s, "
              f"{1e6 * wire.overhead:.1f} us of the rank's own time per message"
              for name, wire in (("within", found.within), ("between", found.between))]
     fastest = min(found.kernels.values())
     rates = f"{len(found.kernels)} operations, from {1e12 * fastest:.0f} ps per element"
-    return "\n".join([*lines, *noise_of(measured), f"{rates}; in {path}: mpicomp simulate --machine {path} ..."])
+    return "\n".join([*lines, *noise_of(share), f"{rates}; in {path}: mpicomp simulate --machine {path} ..."])
 
 
 def earlier_table(comm: Comm, path: str, force: bool) -> Table:
@@ -163,8 +150,8 @@ def measure(comm: Comm, chosen: Plan, margin: float, progress: Progress) -> tupl
     return choices_of(times, margin)
 
 
-def setting(comm: Comm, share: float) -> Setting:
-    """Describe this job, where other processes used ``share`` of the CPUs (collective)."""
+def setting(comm: Comm, share: float) -> dict[str, object]:
+    """Place and time of a measurement, in which other processes used ``share`` of the CPUs (collective)."""
     table = environment.ranks(comm)
     return {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -178,15 +165,14 @@ def setting(comm: Comm, share: float) -> Setting:
     }
 
 
-def noise_of(measured: Setting) -> list[str]:
+def noise_of(share: float) -> list[str]:
     """A warning if other processes used enough of the CPUs to make a measurement doubtful."""
-    share = measured["others_share"]
     if share <= environment.FOREIGN_LIMIT:
         return []
     return [f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine"]
 
 
-def report(row: Row, table: Table, measured: Setting, path: str) -> None:
+def report(row: Row, table: Table, share: float, path: str) -> None:
     """Print the new row, and the variable that makes jobs use the table."""
     click.echo(f"ranks per node: {row.ranks_per_node}; nodes: {row.nodes}; vectors on the host")
     least = 0
@@ -194,7 +180,7 @@ def report(row: Row, table: Table, measured: Setting, path: str) -> None:
         end = "and above" if limit == WITHOUT_LIMIT else f"to {plan.show_size(limit)}"
         click.echo(f"  {plan.show_size(least):>10} {end:<16} {name}")
         least = limit
-    for line in noise_of(measured):
+    for line in noise_of(share):
         click.echo(line)
     layouts = f"{len(table.rows)} layout" + "s" * (len(table.rows) != 1)
     click.echo(f"{path} holds {layouts}; use it: export MPICOMP_TUNING={os.path.abspath(path)}")

@@ -234,6 +234,7 @@ class RecordingComm:
 
     log = recorder = None
     own_message = 0  # on each, so that the others' messages are treated alike on all
+    flies = False  # a simulated all-reduce is one call
     levels: Levels | None = None  # of schemes with nodes=yes
 
     def __init__(self, script: Script, rank: int, size: int, sums: list[np.ndarray] | None = None,
@@ -284,9 +285,10 @@ class RecordingComm:
         counts = counts or self.lengths_of_all(x.size)
         if min(counts) == max(counts):
             self.call(Gather((x.nbytes,)))
-            return as_array(Tiled(as_ghost(x), self.size)), counts
+            return as_array(as_ghost(x).ops.fresh(Tiled(as_ghost(x), self.size))), counts
         self.call(Gather(tuple(count * x.itemsize for count in counts)))
-        return as_array(Ghost(as_ghost(x).ops, sum(counts), x.dtype)), counts
+        ops = as_ghost(x).ops
+        return as_array(ops.fresh(Ghost(ops, sum(counts), x.dtype))), counts
 
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         self._to_owners = lengths
@@ -304,8 +306,10 @@ class RecordingComm:
         self.call(Messages(tuple((ahead(rank), x.nbytes) for rank, x in outgoing.items()),
                            tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items())))
         ghost = as_ghost(like)
-        return InFlight(self, {rank: as_array(Ghost(ghost.ops, nbytes, BYTE, ghost.head if nbytes == ghost.nbytes
-                                                    else None)) for rank, nbytes in incoming.items()})
+        head = ghost.head
+        return InFlight(self, {
+            rank: as_array(ghost.ops.fresh(Ghost(ghost.ops, nbytes, BYTE, head if nbytes == ghost.nbytes else None)))
+            for rank, nbytes in incoming.items()})
 
     def wait_for(self, request: Request) -> None:
         request.Wait()

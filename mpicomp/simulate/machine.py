@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from ..errors import InvalidArgument
-from .ghost_ops import KERNELS, SAMPLED, STEP, TOP_K_LEAST, TOP_K_SHORT
+from .ghost_ops import FRESH, KERNELS, SAMPLED, STEP, TOP_K_LEAST, TOP_K_SHORT
 from .link import Place
 
 FORMAT, VERSION = "mpicomp-machine", 1
 DISTRIBUTIONS = ("none", "gaussian", "exponential")
+LONG = 64 << 10  # bytes of a message that MPI libraries send by a handshake on all common networks
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Wire:
     latency: float  # seconds from the sender's last byte to the receiver's
     bandwidth: float  # bytes per second in each direction: of a node's link, or of a rank in its node's memory
     overhead: float = 0.0  # seconds of the rank's own time for each message sent and each received
+    handshake: float = 0.0  # seconds by which a message of LONG bytes or more is later: both ranks agree on it first
+    processor: float = 0.0  # seconds of the ranks' own time per byte sent and received; sender and receiver share it
     burst: float = 0.0  # bytes that pass a rested link at once: the bucket of a token-bucket shaper
 
 
@@ -57,8 +60,9 @@ class Machine:
     def rates(self) -> np.ndarray:
         """Return seconds per element of every kernel; one that was not measured takes as long as a copy."""
         copy = self.kernels.get("copy", 0.0)
-        top_k = self.kernels.get("top_k", copy)
-        known = {STEP: 0.0, TOP_K_SHORT: top_k, TOP_K_LEAST: SAMPLED * top_k, **self.kernels}
+        top_k, union = (self.kernels.get(name, copy) for name in ("top_k", "union"))
+        known = {STEP: 0.0, FRESH: 0.0, TOP_K_SHORT: top_k, TOP_K_LEAST: SAMPLED * top_k, "add_lists": union,
+                 **self.kernels}
         return np.array([known.get(name, copy) for name in KERNELS])
 
     def place(self, size: int) -> Place:
@@ -108,7 +112,7 @@ def _table(document: dict[str, object], name: str, source: str) -> dict[str, obj
 
 
 def _wire(table: object, name: str, source: str) -> Wire:
-    known = {"latency", "bandwidth", "overhead", "burst"}
+    known = {"latency", "bandwidth", "overhead", "handshake", "processor", "burst"}
     if not isinstance(table, dict) or not {"latency", "bandwidth"} <= set(table):
         raise InvalidArgument(f"{source}: {name} must give latency (seconds) and bandwidth (bytes per second), "
                               f"got {table!r}")

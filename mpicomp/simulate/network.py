@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .machine import Machine
+from .machine import LONG, Machine
 
 
 class Route(NamedTuple):
@@ -36,11 +36,12 @@ class Network:
         if len(route.inside):
             at = route.inside
             left[at] = ready[at]
-            arrived[at] = ready[at] + self.within.latency
+            arrived[at] = ready[at] + self.within.latency + self.within.handshake * (nbytes[at] >= LONG)
         if len(route.outside):
             at, wire = route.outside, self.between
             seconds, rest = nbytes[at] / wire.bandwidth, wire.burst / wire.bandwidth
-            left[at] = serve(self._out, route.leaves, ready[at], seconds, rest, route.single)
+            agreed = ready[at] + wire.handshake * (nbytes[at] >= LONG)
+            left[at] = serve(self._out, route.leaves, agreed, seconds, rest, route.single)
             # Cut-through: the first byte is on its way while the last ones wait to leave.
             first = left[at] + wire.latency - seconds
             arrived[at] = np.maximum(serve(self._in, route.enters, first, seconds, rest, route.single),

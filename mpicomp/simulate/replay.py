@@ -39,7 +39,7 @@ class Clocks:
 
     def __init__(self, machine: Machine, start: np.ndarray) -> None:
         self.now, self.local = start.astype(float), np.zeros(len(start))
-        self._pool = np.zeros(len(start))
+        self._pool, self._owed = np.zeros((2, len(start)))
         self._rates, self._within, self._between = machine.rates(), machine.within, machine.between
 
     def work(self, at: np.ndarray | slice, kernel: np.ndarray | int, elements: np.ndarray | int) -> None:
@@ -47,14 +47,17 @@ class Clocks:
         self.now[at] += seconds
         self.local[at] += seconds
 
-    def post(self, at: np.ndarray | slice, outside: np.ndarray) -> None:
+    def post(self, at: np.ndarray | slice, outside: np.ndarray, nbytes: np.ndarray | int) -> None:
         """Count the sender's cost of a message; ``outside``: between nodes."""
         self.now[at] += np.where(outside, self._between.overhead, self._within.overhead)
+        carrying = np.where(outside, nbytes * self._between.processor / 2, 0.0)
+        self._owed[at] += carrying
+        self.local[at] += carrying
 
     def take(self, at: np.ndarray | slice, outside: np.ndarray, nbytes: np.ndarray | int) -> None:
         """Count the receiver's cost: the network delivers messages between nodes, its own core copies those within."""
         copying = np.where(outside, 0, nbytes / self._within.bandwidth)
-        self.post(at, outside)
+        self.post(at, outside, nbytes)
         self.now[at] += copying
         self.local[at] += copying
 
@@ -66,9 +69,15 @@ class Clocks:
         self.local[at] += self._pool[at]
         self._pool[at] = 0
 
+    def finish(self) -> np.ndarray:
+        """Return the times at which the ranks are through, with the work for messages that no wait was left for."""
+        return self.now + self._owed
+
     def wait(self, at: np.ndarray | slice, until: np.ndarray, idle: np.ndarray | int = 0) -> None:
         gap = np.maximum(until - self.now[at], 0)
-        done = np.minimum(gap, self._pool[at]) * (1 - idle)
+        carried = np.minimum(gap, self._owed[at])
+        self._owed[at] -= carried
+        done = np.minimum(gap - carried, self._pool[at]) * (1 - idle)
         self._pool[at] -= done
         self.local[at] += done
         self.now[at] += gap
@@ -106,7 +115,7 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
             if peer not in routes:
                 routes[peer] = _route_of(program, who, kind == SEND + XOR, lanes)
             route, outside, sender = routes[peer]
-            clocks.post(everyone, outside)
+            clocks.post(everyone, outside, amount)
             out, arrived = network.send(route, np.full(lanes, float(amount)), clocks.now)
             left[len(left)] = out
             on_the_way[peer, which] = arrived[sender], amount
@@ -129,7 +138,7 @@ def _as_one(program: Program, machine: Machine, start: np.ndarray, together: boo
             np.maximum.at(latest, nodes, clocks.now)
             clocks.wait(everyone, latest[nodes])
     times = -(-size // lanes)
-    return Times(np.tile(clocks.now, times)[:size], np.tile(clocks.local, times)[:size])
+    return Times(np.tile(clocks.finish(), times)[:size], np.tile(clocks.local, times)[:size])
 
 
 def _refuse_too_much(program: Program, lanes: int) -> None:
@@ -202,7 +211,7 @@ class _Each:
             active = active[self.next[active] < self.events.ends[active]]
         stuck = np.flatnonzero(self.next < self.events.ends)
         assert not len(stuck), f"the program never ends on ranks {stuck[:8]}"
-        return Times(self.clocks.now, self.clocks.local)
+        return Times(self.clocks.finish(), self.clocks.local)
 
     def _work(self, ranks: np.ndarray) -> np.ndarray:
         at = self.next[ranks]
@@ -223,10 +232,10 @@ class _Each:
         at = self.next[ranks]
         target, numbers = self.events.who[at], self.events.number[at]
         outside = self.node[ranks] != self.node[target]
-        self.clocks.post(ranks, outside)
         route = Route(np.flatnonzero(outside), np.flatnonzero(~outside), self.node[ranks[outside]],
                       self.node[target[outside]], len(ranks) == 1)
         nbytes = self.events.nbytes[numbers]
+        self.clocks.post(ranks, outside, nbytes)
         self.left[numbers], self.arrived[numbers] = self.network.send(route, nbytes, self.clocks.now[ranks])
         woken = target[self.waits_for[target] == numbers]
         self.waits_for[woken] = NOTHING

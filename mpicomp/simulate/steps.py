@@ -18,6 +18,7 @@ from ..schemes.parts import Parts
 from ..schemes.registry import Scheme
 from ..schemes.scratch import Scratch
 from ..schemes.workers import Workers
+from ..types import Array
 from .comm import PAIRWISE, RecordingComm, Script
 from .ghost import Ghost, as_array
 from .ghost_ops import BIN, STEP, GhostOps, as_ops
@@ -41,6 +42,13 @@ def kinds(scheme: Scheme) -> list[tuple[int, float]]:
     counts[kind_of[min(1, period - 1)]] += period - len(kind_of)
     first = {kind: number for number, kind in reversed(kind_of.items())}
     return [(first[kind], count / period) for kind, count in counts.most_common()]
+
+
+class SettledScratch(Scratch):
+    """Scratch as it is after the first step, when its arrays are there."""
+
+    def array(self, key: str, n: int, dtype: np.dtype) -> Array:
+        return self.ops.zeros(n, dtype)
 
 
 class Rehearsal:
@@ -84,7 +92,7 @@ class Rehearsal:
         levels = reducer_levels(comm, self.scheme)
         ops = GhostOps(script.tape.work, layout.n, self.passing)
         which = rank % self._per_node if self.sliced else 0
-        self._scratch[which] = scratch = Scratch(as_ops(ops), self._scratch.get(which))
+        self._scratch[which] = scratch = SettledScratch(as_ops(ops), self._scratch.get(which))
         gradient, options = [as_array(Ghost(ops, layout.total, FLOAT))], self.scheme.options
         ctx = context_of(layout, comm, Workers.equal(1, self.size), parts, options["layers"] == "per-tensor",
                          options["seed"], self._algorithm, scratch=scratch)

@@ -1,6 +1,7 @@
 """Predictions of `mpicomp simulate` and `mpicomp advise` beside what is measured on emulated hosts and on one node.
 
     python tests/benchmarks/bench_simulate.py FIGURE... [--quick] [--output FILE]       all: every figure
+    python tests/benchmarks/bench_simulate.py --recorded FILE [--output FILE]      predict again, beside recorded times
 
 Each figure first lets the same ranks describe the machine (`mpicomp tune --machine`, or `mpicomp advise` itself), then
 predicts, then measures. The figures over hosts need root and iproute2 and are skipped with the reason elsewhere.
@@ -16,11 +17,11 @@ from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from figures import ALONE, MEASURE, MIB, VENV, Hosts, answer, main, ms, on_node
+from figures import ALONE, MEASURE, MIB, VENV, Hosts, answer, main, ms, on_node, save, table
 from hosts import BURST
 
 from mpicomp.simulate import machine as machines
-from mpicomp.simulate import program_of, replay
+from mpicomp.simulate import predict, program_of
 from mpicomp.simulate.models import named
 
 CLOSE = 0.15  # how far a prediction may be off
@@ -48,8 +49,22 @@ def described(run):
         return machines.load(json.loads(path.read_text()), "the measured machine")
 
 
-def predicted(machine, what, n, size=4):
-    return float(replay(program_of(what, named(str(n)), machine.place(size)), machine).finish.max())
+def predicted(machine, what, model, size=4):
+    """Seconds of an exchange in a row of exchanges, during which a shaper's bucket is refilled at the link's rate."""
+    exchange = predict(program := program_of(what, named(model), machine.place(size)), machine, 0.0)
+    refilled = program.bytes_sent.mean() / machine.between.bandwidth if machine.between.burst else 0.0
+    return max(exchange.exchange, refilled)
+
+
+def compared(machine_of, taken):
+    """Rows of measured seconds by length and name, beside the mean of the predictions for several machines."""
+    rows = []
+    for length, seconds in taken.items():
+        for name, what in WHATS.items():
+            guess = sum(predicted(machine, what, str(LENGTHS[length])) for machine in machine_of) / len(machine_of)
+            rows.append({"": name, "length": length, "predicted ms": ms(guess), "measured ms": ms(seconds[what]),
+                         "off, at most 15 %": verdict(guess, seconds[what])})
+    return rows
 
 
 def calibration(describe, measure, quick):
@@ -62,14 +77,7 @@ def calibration(describe, measure, quick):
     before = describe()
     taken = {length: measure("steps", {"n": n, "names": list(WHATS.values())}) for length, n in lengths.items()}
     both = [before, describe()]
-    rows, raw = [], {"machines": [machines.dump(machine) for machine in both], **taken}
-    for length, n in lengths.items():
-        for name, what in WHATS.items():
-            guess = sum(predicted(machine, what, n) for machine in both) / len(both)
-            seconds = taken[length][what]
-            rows.append({"": name, "length": length, "predicted ms": ms(guess), "measured ms": ms(seconds),
-                         "off, at most 15 %": verdict(guess, seconds)})
-    return rows, raw
+    return compared(both, taken), {"machines": [machines.dump(machine) for machine in both], **taken}
 
 
 def hosts_at(rate):
@@ -101,13 +109,19 @@ def simulate_alone(quick):
     """Passes over memory in the model: one rank's own work in a step against its processor time."""
     n, task = MIB // 4 if quick else 100 * MIB // 4, "own_work"
     raw = on_node(1, task, {"n": n, "names": PASSES, "calls": 1 if quick else 9}, 600, ("-x", "MPICOMP_NUM_THREADS=1"))
-    alone = machines.Machine(machines.Wire(0, 1), machines.Wire(0, 1), 1, raw["kernels"])
-    rows = []
+    rows = rows_alone(raw, n)
+    return f"1 rank, 1 thread, {4 * n // MIB} MiB of float32; processor time, the least of 9 calls", rows, raw
+
+
+def rows_alone(raw, n=LENGTHS["100 MiB"]):
+    """Rows without the first access to new memory: the process holds longer arrays, and keeps the memory of others."""
+    kernels = {**raw["kernels"], "fresh": 0.0}
+    alone, rows = machines.Machine(machines.Wire(0, 1), machines.Wire(0, 1), 1, kernels), []
     for what, seconds in raw["seconds"].items():
-        guess = predicted(alone, what, n, 1)
+        guess = predicted(alone, what, str(n), 1)
         rows.append({"": f"`{what}`", "predicted ms": ms(guess), "measured ms": ms(seconds),
                      "off, at most 15 %": verdict(guess, seconds)})
-    return f"1 rank, 1 thread, {4 * n // MIB} MiB of float32; processor time, the least of 9 calls", rows, raw
+    return rows
 
 
 def launch(command):
@@ -120,20 +134,45 @@ def advise_hosts(quick):
     """Predictions and measurements of `mpicomp advise --check`: hosts of 100 Mbit/s, 1 and 10 Gbit/s, and one node."""
     command = ["python", "-m", "mpicomp.cli", "advise", "--quiet", "--json", "--check", "--compute-time", "0.1",
                "--model", "1M" if quick else "resnet18"]
-    rows, raw = [], {}
+    raw = {}
     with Hosts(4) as hosts:
         for rate in ("100mbit", "1gbit", "10gbit"):
             hosts.set_rate(rate)
             raw[rate] = document(hosts.run(1, command, time_limit=600))
     raw["shared memory"] = document(launch(command))
+    return "4 ranks, 100 ms of computing a step", rows_of_advice(raw), raw
+
+
+def rows_of_advice(raw, again=False):
+    """Rows of the checked steps; with predictions made ``again`` from the recorded machines."""
+    rows = []
     for where, one in raw.items():
+        machine = machines.load(one["machine"], where)
         for row in one["rows"]:
             if row["measured_exchange"] is not None:
                 guess, seconds = row["exchange"], row["measured_exchange"]
+                if again and row["what"] != "native":
+                    guess = predicted(machine, row["what"], one["model"]["name"])
                 rows.append({"": where, "exchange of": row["what"], "predicted ms": ms(guess),
                              "measured ms": ms(seconds), "off, at most 15 %": verdict(guess, seconds),
                              "advice": one["verdict"][:40]})
-    return "4 ranks, 100 ms of computing a step", rows, raw
+    return rows
+
+
+def predict_again(path, output=None):
+    """Print the tables of recorded figures with today's predictions, and save them."""
+    for name, one in json.loads(Path(path).read_text()).items():
+        if not name.startswith(PREFIX):
+            continue
+        raw = one["raw"]
+        if "machines" in raw:
+            described = [machines.load(each, name) for each in raw["machines"]]
+            rows = compared(described, {length: raw[length] for length in LENGTHS if length in raw})
+        else:
+            rows = rows_alone(raw) if "kernels" in raw else rows_of_advice(raw, again=True)
+        print(f"\n### {name}\n{one['settings']}\n\n{table(rows)}", flush=True)
+        if output:
+            save(output, name, one["settings"], rows, raw)
 
 
 def document(done):
@@ -148,5 +187,9 @@ FIGURES = {
     "node": simulate_node, "alone": simulate_alone, "advise-hosts": advise_hosts,
 }  # fmt: skip
 
+PREFIX = "simulate-"
+
 if __name__ == "__main__":
-    sys.exit(main(FIGURES, __doc__, "simulate-"))
+    if sys.argv[1:2] == ["--recorded"]:
+        sys.exit(predict_again(*(word for word in sys.argv[2:] if word != "--output")))
+    sys.exit(main(FIGURES, __doc__, PREFIX))

@@ -177,3 +177,25 @@ def test_a_slow_network_cuts_long_messages_on_the_ranks_that_use_it_only(per_nod
     assert (link.slow, link.across.slow) == (False, per_node == 2)
     for short in (program_of("ring", named("1000"), Place(0, size, per_node, bandwidth)) for bandwidth in (1.0, rate)):
         assert short.messages[0] == whole.messages[0]
+
+
+def test_long_messages_wait_for_a_handshake():
+    program = program_of("halving_doubling", named("65536"), Place(0, 2, 1))  # 128 KiB each way, twice
+    short = program_of("halving_doubling", named("1024"), Place(0, 2, 1))
+    wire = Wire(1.0, FAST, handshake=10.0)
+    on = Machine(wire, wire)
+    assert replay(program, on).finish.max() == pytest.approx(22.0)
+    assert replay(short, on).finish.max() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("per_tape", [True, False])
+def test_bytes_cost_the_ranks_own_time_in_waits_before_the_update(per_tape, monkeypatch):
+    monkeypatch.setattr(programs, "FEW", 64 if per_tape else 1)
+    program = program_of("ring", named("1024"), Place(0, 4, 1))
+    sent = 1024 * 4 * 6 / 4
+    free, hidden, bound = (replay(program, Machine(Wire(0.0, 1.0, processor=cost), Wire(0.0, 1.0)))
+                           for cost in (0.0, 0.5, 2.0))
+    assert free.finish.max() == pytest.approx(sent)
+    assert hidden.finish.max() == pytest.approx(sent + 1024 / 4)  # half the cost of the last message comes after it
+    np.testing.assert_allclose(hidden.local, sent / 2)
+    assert bound.finish.max() == pytest.approx(2 * sent)
