@@ -1,4 +1,4 @@
-"""Averaging among the workers of a training run: of gradients in every step, or of models by DiLoCo's outer steps."""
+"""Averaging among the workers of a training run: of gradients, of Adam's momenta, or of models by outer steps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,26 @@ from typing import Any, Protocol
 from mpicomp import Reducer
 from mpicomp.checkpoint import common_result
 from mpicomp.errors import InvalidArgument
-from mpicomp.optim import DiLoCo
+from mpicomp.optim import COMMUNICATING, OPTIMIZERS, DiLoCo, make
+from mpicomp.optim.communicating import CommunicatingAdam
+from mpicomp.optim.optimizers import parse
+from mpicomp.schemes.options import resolve
 
 from .checkpoints import check_ranks
 from .loop_settings import LoopSettings
+from .settings import known
 
 Array = Any
+
+
+class Steps(Protocol):
+    """The interface of an optimizer that the loop uses; its state is flat."""
+
+    def step(self, gradients: dict[str, Array], lr: float, /) -> None: ...
+
+    def state_dict(self) -> dict[str, object]: ...
+
+    def load_state_dict(self, state: Mapping[str, object], /) -> None: ...
 
 
 class Averaging(Protocol):
@@ -28,12 +42,15 @@ class Averaging(Protocol):
         All ranks have the same model after every step.
     reducers : dict of str to Reducer
         Those that a checkpoint saves.
+    optimizer : Steps
+        Gets what ``mean`` returns.
     """
 
     payload_bits: float
     density: float
     common: bool
     reducers: dict[str, Reducer]
+    optimizer: Steps
 
     def mean(self, gradients: dict[str, Array]) -> dict[str, Array]:
         """The gradients by which the optimizer steps."""
@@ -57,8 +74,9 @@ class Averaging(Protocol):
 class EveryStep:
     """The mean of all workers' gradients, by a Reducer."""
 
-    def __init__(self, comm: Any, reducer: Reducer) -> None:
+    def __init__(self, comm: Any, reducer: Reducer, optimizer: Steps) -> None:
         self._comm, self._reducer = comm, reducer
+        self.optimizer = optimizer
         self.common, self.reducers = common_result(reducer), {"reducer": reducer}
         self.memory_norm = reducer.memory_norm
         self.payload_bits = self.density = 0.0
@@ -90,6 +108,7 @@ class OuterSteps:
 
     def __init__(self, comm: Any, settings: LoopSettings, parameters: dict[str, Array]) -> None:
         self._comm, self.reducers = comm, dict[str, Reducer]()
+        self.optimizer: Steps = make(known(settings.optimizer), parameters)
         self._diloco = DiLoCo(
             parameters, comm, settings.every, settings.scheme, fragments=settings.fragments, delay=settings.delay,
             outer_lr=settings.outer_lr, outer_momentum=settings.outer_momentum, merge=settings.merge,
@@ -118,9 +137,79 @@ class OuterSteps:
         self._diloco.load_state_dict(saved.own["diloco"])
 
 
+class Momenta:
+    """Each worker's gradients go to an optimizer that exchanges momenta; see ``mpicomp.optim.OneBitAdam``."""
+
+    common = False
+
+    def __init__(self, comm: Any, settings: LoopSettings, parameters: dict[str, Array], workers: int) -> None:
+        name, given = parse(known(settings.optimizer), COMMUNICATING, "optimizer")
+        options: dict[str, Any] = {**given}
+        adam = COMMUNICATING[name](comm, parameters, workers=workers, algorithm=settings.algorithm, **options)
+        self._comm, self._adam = comm, adam
+        self.optimizer: Steps = FlatState(adam)
+        self.reducers, self._done = dict[str, Reducer](), dict.fromkeys(adam.reducers, 0)
+        self.memory_norm = adam.reducers["momentum"].memory_norm
+        self.payload_bits = self.density = 0.0
+
+    def mean(self, gradients: dict[str, Array]) -> dict[str, Array]:
+        self._done = {name: reducer.step for name, reducer in self._adam.reducers.items()}
+        return gradients
+
+    def stepped(self, last: bool) -> None:
+        used = [one.stats for name, one in self._adam.reducers.items() if one.step > self._done[name]]
+        self.payload_bits, self.density = sum(one.payload_bits for one in used), sum(one.density for one in used)
+
+    @contextmanager
+    def model(self) -> Iterator[None]:
+        yield
+
+    def saved(self) -> dict[str, Mapping[str, Any]]:
+        return {}
+
+    def restore(self, saved: Any) -> None:
+        self._comm.fail_together(None if saved.same_ranks else InvalidArgument(
+            f"with optimizer {self._adam.name} each rank has a state of its own: resume on {saved.ranks} ranks"
+        ))  # fmt: skip
+
+
+class FlatState:
+    """An optimizer with reducers, whose state is one flat section of a checkpoint."""
+
+    def __init__(self, adam: CommunicatingAdam) -> None:
+        self._adam = adam
+
+    def step(self, gradients: dict[str, Array], lr: float) -> None:
+        self._adam.step(gradients, lr)
+
+    def state_dict(self) -> dict[str, object]:
+        state = self._adam.state_dict()
+        reducers: Any = state.pop("reducers")
+        return {**state, **{f"reducers/{name}/{key}": value for name, one in reducers.items()
+                            for key, value in one.items()}}  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Collective."""
+        reducers: dict[str, dict[str, object]] = {name: {} for name in self._adam.reducers}
+        flat = dict(state)
+        for key in [key for key in flat if key.startswith("reducers/")]:
+            _, name, rest = key.split("/", 2)
+            reducers[name][rest] = flat.pop(key)
+        self._adam.load_state_dict({**flat, "reducers": reducers})
+
+
+def check_optimizer(text: str) -> None:
+    """Refuse an optimizer that does not exist, or its options, with InvalidArgument."""
+    kinds = {**OPTIMIZERS, **COMMUNICATING}
+    name, given = parse(text, kinds, "optimizer")
+    resolve(kinds[name].options, given, f"optimizer {name}")
+
+
 def averaging(comm: Any, settings: LoopSettings, parameters: dict[str, Array], workers: int, trace: Any) -> Averaging:
     """The one that the settings ask for, for this rank's ``workers`` (collective)."""
+    if settings.communicates:
+        return Momenta(comm, settings, parameters, workers)
     if settings.outer is None:
         reducer = Reducer(comm, settings.scheme, workers=workers, algorithm=settings.algorithm, trace=trace)
-        return EveryStep(comm, reducer)
+        return EveryStep(comm, reducer, make(known(settings.optimizer), parameters))
     return OuterSteps(comm, settings, parameters)

@@ -40,7 +40,7 @@ from mpicomp.optim import rates
 from mpicomp.schemes.compatibility import warn
 from mpicomp.trace import NullRecorder
 
-from .averaging import averaging
+from .averaging import averaging, check_optimizer
 from .batches import Batches
 from .checkpoints import Keeper, Snapshot
 from .loop_settings import OUTER_SETTINGS, LoopSettings, Point, Report
@@ -75,7 +75,7 @@ def check(comm: Any, task: Task, settings: LoopSettings, keeper: Keeper) -> Loop
         settings.check(comm.size, task.rows)
         steps_per_epoch = task.rows // (workers * settings.batch)
         settings = settings.resolved(workers, steps_per_epoch)
-        optim.make(known(settings.optimizer), {})
+        check_optimizer(known(settings.optimizer))
         _rate(settings, steps_per_epoch)
     except InvalidArgument as caught:
         error = caught
@@ -151,7 +151,7 @@ class LoopRun:
         self.total_steps = max(1, round(settings.epochs * self.batches.steps_per_epoch))
         self._count = len(self.batches.own)
         self.averaging = averaging(comm, settings, task.parameters, self._count, trace)
-        self._optimizer = optim.make(known(settings.optimizer), task.parameters)
+        self._optimizer = self.averaging.optimizer
         self._rate = _rate(settings, self.batches.steps_per_epoch)
         self._sam = optim.SAM(task.parameters, settings.sam) if settings.sam else None
         self.steps = 0

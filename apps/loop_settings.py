@@ -16,6 +16,7 @@ from .settings import at_least, check_workers
 OUTER = ("diloco",)  # optimizers of outer steps
 OUTER_SETTINGS = ("outer", "every", "fragments", "delay", "outer_lr", "outer_momentum", "merge")
 ADAPTIVE = ("adam", "lamb")
+COMMUNICATING = ("onebit-adam", "zero-one-adam")  # optimizers that exchange momenta by themselves
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class LoopSettings:
             given = self.optimizer or "sgd" if self.outer is None else f"outer={self.outer}"
             raise InvalidArgument(f"rate_factor is for gradients averaged under {' or '.join(ADAPTIVE)}, got {given}: "
                                   "leave it out, or take one of these optimizers")
+        self._check_communicating()
         self._check_momentum()
 
     @property
@@ -88,6 +90,19 @@ class LoopSettings:
         if optimizer is None:
             optimizer = "sgd" if scheme.takes_momentum else "sgd:momentum=0.9"
         return replace(self, workers=workers, optimizer=optimizer, scheme=str(scheme))
+
+    @property
+    def communicates(self) -> bool:
+        """True if the optimizer takes each worker's gradients and exchanges momenta by itself."""
+        return written(self.optimizer or "sgd")[0] in COMMUNICATING
+
+    def _check_communicating(self) -> None:
+        given = {name: getattr(self, name) for name in ("scheme", "compress_warmup", "outer")
+                 if getattr(self, name) != getattr(LoopSettings, name)}  # fmt: skip
+        if self.communicates and given:
+            raise InvalidArgument(f"optimizer {self.optimizer} compresses and averages by itself and does not work "
+                                  f"with {', '.join(f'{name}={value}' for name, value in given.items())}: leave that "
+                                  "out, or take optimizer adam")
 
     def _check_momentum(self) -> None:
         scheme = Scheme.parse(self.scheme)

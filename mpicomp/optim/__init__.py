@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .optimizers import LAMB, LARS, OPTIMIZERS, SAM, SGD, Adam, Optimizer, make, norm
@@ -19,12 +20,6 @@ __all__ = ["COMMUNICATING", "LAMB", "LARS", "OPTIMIZERS", "SAM", "SGD", "Adam", 
 if not TYPE_CHECKING:  # those that communicate start MPI
 
     def __getattr__(name: str) -> Any:
-        if name == "DiLoCo":
-            from .diloco import DiLoCo
-
-            return DiLoCo
-        if name in ("COMMUNICATING", "OneBitAdam", "ZeroOneAdam"):
-            from . import communicating
-
-            return getattr(communicating, name)
+        if name in __all__:
+            return getattr(import_module(".diloco" if name == "DiLoCo" else ".communicating", __name__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

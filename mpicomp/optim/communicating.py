@@ -22,7 +22,7 @@ from ..reducer.reducer import Reducer
 from ..schemes.options import BETAS, Option
 from ..schemes.registry import Scheme
 from ..types import Array
-from .optimizers import WEIGHT_DECAY, Arrays, Optimizer
+from .optimizers import WEIGHT_DECAY, Arrays, Optimizer, zeros_like
 
 Rates = dict[str, float]  # by parameter
 
@@ -63,7 +63,7 @@ class CommunicatingAdam(Optimizer):
     def _prepare(self, parameters: Arrays, options: Mapping[str, object]) -> None:
         super().__init__(parameters, **options)
         for slot in self.per_worker:
-            self._kept[slot] = {name: _rows(w, self.workers) for name, w in self.parameters.items()}
+            self._kept[slot] = {name: zeros_like(w, self.workers) for name, w in self.parameters.items()}
 
     def step(self, gradients: Arrays | Callable[[], Arrays], lr: float | Mapping[str, float]) -> None:
         """One update with this rank's own gradients and a learning rate, or one per parameter (collective).
@@ -336,12 +336,6 @@ class ZeroOneAdam(CommunicatingAdam):
         self._alone, self._exact = (int(cast(SupportsInt, plain[name])) for name in ("alone", "exact"))
         self._moved = {name: float(rate) for name, rate in cast("Mapping[str, SupportsFloat]", plain["moved"]).items()}
         self._deferred = None
-
-
-def _rows(w: Array, workers: int) -> Array:
-    """Zeros like a parameter, for several workers with a leading dimension."""
-    shape = (workers, *w.shape) if workers > 1 else w.shape
-    return ops_for(w).zeros(workers * w.size, w.dtype).reshape(shape)
 
 
 COMMUNICATING = {kind.name: kind for kind in (OneBitAdam, ZeroOneAdam)}

@@ -45,31 +45,20 @@ class InMemory:
 
 
 class Fragment:
-    """Some of the parameters, exchanged together.
-
-    Attributes
-    ----------
-    theta : dict of str to numpy.ndarray
-        The common parameters, after the last outer step.
-    delta : dict of str to numpy.ndarray
-        This worker's difference to them; the mean of all workers' after an exchange.
-    rounds : int
-        Outer steps done.
-    started : int
-        The inner step in which the exchange in flight began.
-    pending : Pending or None
-        The exchange in flight.
-    outcome : dict
-        Statistics of the last exchange.
-    """
+    """Some of the parameters, exchanged together."""
 
     def __init__(self, names: list[str], phase: int, worker: Parameters, momentum: float) -> None:
-        self.phase, self.rounds, self.started = phase, 0, 0
+        self.phase = phase
+        self.rounds = 0  # outer steps done
+        self.started = 0  # the inner step in which the exchange in flight began
+        # The common parameters, after the last outer step.
         self.theta = {name: np.array(worker.read(name)) for name in names}
+        # This worker's difference to them; the mean of all workers' after an exchange.
         self.delta = {name: np.empty_like(value) for name, value in self.theta.items()}
         self.size = sum(value.size for value in self.theta.values())
         self.optimizer = SGD(self.theta, momentum=momentum, nesterov="yes")
-        self.pending: Pending | None = None
+        self.pending: Pending | None = None  # the exchange in flight
+        # Statistics of the last exchange.
         self.outcome: dict[str, float] = {"skipped": False, "payload_bits": 0.0, "density": 0.0}
         self.before: State | None = None  # of the reducer, before an exchange that ranks may not survive
 

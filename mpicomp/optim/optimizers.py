@@ -51,7 +51,7 @@ class Optimizer(ABC):
         self.parameters = dict(parameters)
         self.settings = resolve(self.options, options, f"optimizer {self.name}")
         self.steps = 0
-        self._kept = {slot: {name: _zeros(w) for name, w in self.parameters.items()} for slot in self.slots}
+        self._kept = {slot: {name: zeros_like(w) for name, w in self.parameters.items()} for slot in self.slots}
 
     def step(self, gradients: Arrays, lr: float) -> None:
         """One update with learning rate ``lr``.
@@ -254,10 +254,10 @@ class SAM:
         self._below = {}
 
 
-def _zeros(w: Array) -> Array:
-    zeros = w.copy()
-    zeros[...] = 0
-    return zeros
+def zeros_like(w: Array, workers: int = 1) -> Array:
+    """Zeros like a parameter, for several workers with a leading dimension."""
+    shape = (workers, *w.shape) if workers > 1 else w.shape
+    return ops_for(w).zeros(workers * w.size, w.dtype).reshape(shape)
 
 
 OPTIMIZERS = {kind.name: kind for kind in (SGD, Adam, LARS, LAMB)}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mpicomp.apps import loop_settings
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.errors import InvalidArgument
 
@@ -17,3 +18,12 @@ def test_the_rate_factor_is_applied_on_request_only():
 def test_the_rate_factor_is_for_adam(optimizer):
     with pytest.raises(InvalidArgument, match="rate_factor is for gradients averaged under adam or lamb, got"):
         LoopSettings(optimizer=optimizer, rate_factor=True).check(ranks=1, rows=1000)
+
+
+@pytest.mark.parametrize("name", loop_settings.COMMUNICATING)
+@pytest.mark.parametrize("given", [{"scheme": "int8"}, {"outer": "diloco"}, {"compress_warmup": 1.0}])
+def test_optimizers_that_average_by_themselves_take_no_scheme(name, given):
+    (setting, value), = given.items()
+    with pytest.raises(InvalidArgument, match=f"{name}:warmup=9 compresses .* with {setting}={value}: leave that out"):
+        LoopSettings(optimizer=f"{name}:warmup=9", **given).check(ranks=1, rows=1000)
+    LoopSettings(optimizer=f"{name}:warmup=9").check(ranks=1, rows=1000)

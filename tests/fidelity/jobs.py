@@ -108,7 +108,7 @@ class Training(loop.LoopRun):
         self.reducer = mpicomp.Reducer(
             everyone(), settings.scheme, workers=self._count, measures=measures, densities=densities
         )  # fmt: skip
-        self.averaging = EveryStep(everyone(), self.reducer)
+        self.averaging = EveryStep(everyone(), self.reducer, self.averaging.optimizer)
         self.sent = self.total_error = 0.0  # of this rank's workers
 
     def step(self):

@@ -39,7 +39,8 @@ def run(make_task: Callable[[Comm, int], Task], title: str, options: Mapping[str
     files, settings = split(options)
     plot: str | None = settings.pop("plot")
     comm = all_ranks()
-    with OutputFile(comm, plot, files.force, inputs()) as picture, session(comm, files) as running:
+    picture = OutputFile(comm, plot, files.force, inputs())
+    with session(comm, files) as running:
         draw = _drawer(comm, plot)
         report = _train(comm, make_task, LoopSettings(**settings), files, title, running)
         code = exit_code(comm, running.keeper, running.signals)

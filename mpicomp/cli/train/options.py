@@ -100,7 +100,8 @@ def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer
             "Optimization",
             option("--batch", type=int, default=batch, help="Rows per worker and step."),
             option("--optimizer", metavar="NAME:OPTION=VALUE,...", default=optimizer, show_default=False,
-                   help=f"sgd, adam, lars or lamb.  [default: {optimizer or SGD_HELP}]"),
+                   help="sgd, adam, lars or lamb; onebit-adam and zero-one-adam exchange their momentum by one bit per "
+                        f"element and take no --scheme.  [default: {optimizer or SGD_HELP}]"),
             option("--lr", type=float, default=lr, help="Learning rate."),
             option("--rate-factor", is_flag=True,
                    help="Multiply it by the factor that the scheme proposes under Adam (see mpicomp schemes NAME)."),

@@ -43,6 +43,13 @@ def train_outer(comm, keeper=None, scheme="topk:density=0.3", **changes):
     return loop.train(comm, task, settings, keeper=keeper)
 
 
+def train_momenta(comm, keeper=None, optimizer="onebit-adam:warmup=3", workers=None):
+    task = MLP(images.share(comm, "synthetic:train=120,test=40"), 0, comm.rank, comm.size, hidden=(9,))
+    settings = LoopSettings(workers=workers or comm.size + 1, batch=3, epochs=3, lr=0.01, optimizer=optimizer,
+                            eval_every=1)  # fmt: skip
+    return loop.train(comm, task, settings, keeper=keeper)
+
+
 def plain(result):
     return {**result.to_dict(), "seconds": None}
 
@@ -50,14 +57,16 @@ def plain(result):
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="nothing here is new on more than 3 ranks")
 
 LONG = pytest.mark.long("three trainings each")
-CASES = [(train_logreg, "topk:k=3"), (train_outer, "topk:density=0.3"), *(pytest.param(*case, marks=LONG) for case in (
+CASES = [(train_logreg, "topk:k=3"), (train_outer, "topk:density=0.3"), (train_momenta, "onebit-adam:warmup=3"),
+         (train_momenta, "zero-one-adam:warmup=4,kappa=2,doubling=2,longest=3"),
+         *(pytest.param(*case, marks=LONG) for case in (
     (train_logreg, "error-reset:density=0.2,period=3"), (train_mlp, "topk:density=0.05"),
     (train_mlp, "dgc:density=0.1"), (train_mlp, "powersgd:rank=2")))]  # fmt: skip
 
 
 @pytest.mark.parametrize(("train", "scheme"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_stopped_and_resumed_is_as_if_nothing_had_been(comm, folder, train, scheme):
-    straight = train(comm, scheme=scheme)
+    straight = train(comm, None, scheme)
     stopped = train(comm, keeper := Keeper(comm, folder, asked=Asked(comm, 5)), scheme)
     assert stopped.steps == 5 and not stopped.complete and keeper.stopped
     said = []
@@ -96,6 +105,22 @@ def test_outer_steps_are_one_worker_per_rank_and_resume_with_the_same_settings(c
         with pytest.raises(InvalidArgument, match=f"with workers={comm.size}|on {comm.size} ranks"):
             train_outer(alone, Keeper(alone, folder, resume=True), workers=1)
     comm.Barrier()
+
+
+def test_momenta_resume_on_the_same_ranks_only(comm, folder):
+    train_momenta(comm, Keeper(comm, folder, asked=Asked(comm, 5)))
+    with pytest.raises(InvalidArgument, match=r"optimizer=onebit-adam:warmup=3, got onebit-adam:warmup=4"):
+        train_momenta(comm, Keeper(comm, folder, resume=True), "onebit-adam:warmup=4")
+    if comm.size > 1:
+        alone = mpicomp.Comm(MPI.COMM_SELF)
+        with pytest.raises(InvalidArgument, match=f"state of its own: resume on {comm.size} ranks"):
+            train_momenta(alone, Keeper(alone, folder, resume=True), workers=comm.size + 1)
+    comm.Barrier()
+
+
+def test_bits_of_momenta_are_dense_in_the_warm_up_only(comm):
+    bits = np.diff([0, *(point.bits for point in train_momenta(comm, workers=comm.size).series)])
+    assert min(bits[:3]) == max(bits[:3]) > 3 * max(bits[3:])
 
 
 def test_on_fewer_ranks_the_workers_go_with_their_memories(comm, folder):
