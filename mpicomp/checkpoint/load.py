@@ -119,7 +119,7 @@ class Checkpoint:
             return self._mine[f"reducer:{name}"]
         from .redistribute import estimated_anew, redistribute
 
-        old = lru_cache(maxsize=2)(lambda rank: self._part(rank)[f"reducer:{name}"])
+        old = lru_cache(maxsize=2)(lambda rank: _read_part(self.path, self._manifest, rank)[f"reducer:{name}"])
         if not reducer.scheme.equals(saved := old(0)["scheme"]):
             raise InvalidArgument(f"{self.path} was saved with scheme {saved}, got {reducer.scheme}: "
                                   "resume with the same")
@@ -128,9 +128,6 @@ class Checkpoint:
         if lost := estimated_anew(str(reducer.scheme)):
             self.notes.append(f"estimated anew for {len(now)} ranks: {', '.join(lost)}")
         return redistribute(old, had, now, self._comm.rank)
-
-    def _part(self, rank: int) -> Sections:
-        return _read_part(self.path, self._manifest, rank)
 
 
 def load(comm: Comm, root: str | os.PathLike[str], step: int | None = None) -> Checkpoint | None:

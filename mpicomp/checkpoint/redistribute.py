@@ -105,18 +105,15 @@ def _memories(old: Callable[[int], Entries], had: Sequence[int], now: Sequence[i
             prefix = f"memory/{worker - (ends[owner] - had[owner])}/"
             entries = {name[len(prefix):]: value for name, value in old(owner).items() if name.startswith(prefix)}
             for name, value in entries.items():
-                _check_rule(rules.get(("memory", name), "add"), name, *total)
+                if rules.get(("memory", name)) == "stay" and total[0] != total[1]:
+                    raise InvalidArgument(f"the {name} of a worker cannot be given to others: resume with {total[0]} "
+                                          f"workers, got {total[1]}")
                 taken[name] = taken[name] + value if name in taken else value
         if not taken:  # by a new worker
             taken = {name[len("memory/0/"):]: np.zeros_like(value)
                      for name, value in old(0).items() if name.startswith("memory/0/")}
         state |= {f"memory/{local}/{name}": value for name, value in taken.items()}
     return state
-
-
-def _check_rule(rule: str, name: str, had: int, now: int) -> None:
-    if rule == "stay" and had != now:
-        raise InvalidArgument(f"the {name} of a worker cannot be given to others: resume with {had} workers, got {now}")
 
 
 def _piece(old: Callable[[int], Entries], had: int, now: int, rank: int) -> Entries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,15 +11,40 @@ from .._util.partition import chunk_count, pieces
 from ..comm.interfaces import Request
 from ..types import Array, overlap
 from .interfaces import StepContext
-from .values import Compensated, Place
+from .values import Compensated, Exchanged, Mean, Place, Sent
 
-# A dense vector on the host goes in equal parts of at most about so many bytes, each an all-reduce of its own: long
+# A dense vector goes in equal parts of at most about so many bytes, each an all-reduce of its own: long
 # enough for a ring over hosts to be near its best, short enough that copies hide. They begin at multiples of ALIGNED.
 BUCKET_BYTES = 16 << 20
 ALIGNED = 64
 PART = 64 << 10  # elements of a bucket's codes that are decoded at once
 
 Finish = Callable[[], Array]
+
+
+class Common(NamedTuple):
+    """Message of values at coordinates that all workers share: each local worker's codes and their places."""
+
+    codes: list[Array]
+    places: list[Place]
+    sent: list[Sent]
+    leader: int | None = None  # the rank that chose the coordinates, if one did
+    more_bits: float = 0.0  # in one worker's message, beside its codes
+
+    def mean(self, ctx: StepContext) -> Exchanged:
+        """The mean over all workers (collective)."""
+        values = mean_of_codes(self.codes, self.places[0], ctx)
+        payload = 8.0 * self.codes[0].nbytes + self.more_bits
+        return Exchanged(Mean(self.sent[0].indices, values, ctx.n), self.sent, payload, self.leader)
+
+
+def encode_common(indices: Array, values: list[Array], ctx: StepContext, leader: int | None = None,
+                  more_bits: float = 0.0) -> Common:
+    """The message of each local worker's ``values`` at the same ``indices``."""
+    places = [ctx.place(worker, indices) for worker in range(len(values))]
+    codes = encode_all(values, places, ctx)
+    sent = [Sent(indices, ctx.codec.decode(one, place, ctx)) for one, place in zip(codes, places, strict=True)]
+    return Common(codes, places, sent, leader, more_bits)
 
 
 def encode_all(values: list[Array], places: list[Place], ctx: StepContext) -> list[Array]:
@@ -149,7 +175,7 @@ def cuts(like: Array, ctx: StepContext) -> list[tuple[int, int]]:
     if none can be in flight.
     """
     count = chunk_count(like.size * ctx.dtype.itemsize, BUCKET_BYTES)
-    if count < 2 or not isinstance(like, np.ndarray) or not ctx.comm.flies:
+    if count < 2 or not ctx.comm.flies:
         return [(0, like.size)]
     length = ALIGNED * chunk_count(like.size, ALIGNED * count)
     return list(pieces(0, like.size, length))

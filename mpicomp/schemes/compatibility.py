@@ -50,16 +50,8 @@ ORDINARY = (("memory", "none"), ("memory", "residual"), ("schedule", "warm-up"),
 def check_candidate(text: str, parts: Parts, own: Parts, shared: list[str], layers: tuple[str, str]) -> None:
     """Refuse a candidate that cannot take turns with others over one memory.
 
-    Parameters
-    ----------
-    text : str
-        As it was written.
-    parts, own : Parts
-        Of the candidate as a scheme of its own, and of the scheme that it is a candidate of.
-    shared : list of str
-        Options that were given to the candidate and are not its to choose.
-    layers : (str, str)
-        That of the candidate, and of the scheme.
+    It is written ``text``, and has ``parts`` as a scheme of its own; ``own`` are those of the scheme that it is a
+    candidate of. ``shared`` are options that it was given and that are not its to choose; ``layers`` that of both.
     """
     kept = own.memories[0]
     if parts.exchange.chooses:

@@ -27,59 +27,37 @@ from .workers import Workers
 
 @dataclass(frozen=True)
 class StepContext:
-    """Context of one step: everything that the parts of a scheme know of it.
-
-    Attributes
-    ----------
-    number, n, dtype
-        The step's number, from 0; elements of one worker's vector that the scheme treats; the dtype of computation.
-    spans : list of (int, int)
-        The parts a selector treats separately.
-    tensors : list of (int, int, shape)
-        Where each array lies in the vector, whether or not they are treated separately.
-    workers : Workers
-        Virtual workers of all ranks; ``first_worker`` is the number of this rank's first.
-    selector, codec, schedule, algorithm
-        Parts of the scheme that its exchange asks, and the dense all-reduce that adds values.
-    remembers : bool
-        True if a memory, or the step's measures, read what was sent.
-    plain : bool
-        True if the scheme is a plain average, which keeps nothing and is no larger than the largest gradient.
-    limit : float
-        Magnitudes of u from here on are refused, as NaN is; infinity for plain averages.
-    result : (float, float) or None
-        If the result's dtype is narrower than ``dtype``: its largest number, and the least that becomes infinite.
-    target : array or None
-        Where a dense mean may be written once all ranks have agreed: the gradient's own memory, or none of it.
-    """
+    """Context of one step: everything that the parts of a scheme know of it."""
 
     comm: Communicator
-    workers: Workers
-    selector: Selector
+    workers: Workers  #: Virtual workers of all ranks.
+    selector: Selector  #: Like codec and schedule, a part of the scheme that its exchange asks.
     codec: Codec
     schedule: DensitySchedule
     ops: Ops
-    n: int
-    dtype: np.dtype
-    spans: list[Span]
-    tensors: list[Tensor]
-    densities: list[float | None]  # the caller's own, by span
+    n: int  #: Elements of one worker's vector that the scheme treats.
+    dtype: np.dtype  #: Of computation.
+    spans: list[Span]  #: The parts of the vector that a selector treats separately.
+    tensors: list[Tensor]  #: Where each array lies in the vector, whether or not they are treated separately.
+    densities: list[float | None]  #: The caller's own, by span.
     seed: int
-    algorithm: str
-    plain: bool
-    limit: float
+    algorithm: str  #: The dense all-reduce that adds values.
+    plain: bool  #: A plain average, which keeps nothing and is no larger than the largest gradient.
+    limit: float  #: Magnitudes of u from here on are refused, as NaN is; infinity for plain averages.
+    #: Largest number of the result's dtype, and the least that becomes infinite, if it is narrower than ``dtype``.
     result: tuple[float, float] | None
     scratch: Scratch
     timer: PhaseTimer
     trace: Trace | None
-    first_worker: int
+    first_worker: int  #: The number of this rank's first worker.
     in_flight: list[Request] = field(default_factory=list)
-    number: int = -1
-    remembers: bool = True
+    number: int = -1  #: The step's, from 0.
+    remembers: bool = True  #: A memory, or the step's measures, read what was sent.
+    #: Where a dense mean may be written once all ranks have agreed, the gradient's own memory or none of it.
     target: Array | None = None
-    left_out: Sequence[Span] = ()  # of the vector, which take no part in the step
-    all_ranks: StepContext | None = None  # of whole vectors, if this is of a slice of the nodes' means
-    once: Once = field(default_factory=Once)  # results of this step that elements do not change
+    left_out: Sequence[Span] = ()  #: Of the vector, which take no part in the step.
+    all_ranks: StepContext | None = None  #: Of whole vectors, if this is of a slice of the nodes' means.
+    once: Once = field(default_factory=Once)  #: Results of this step that elements do not change.
 
     def at_step(self, number: int, measured: bool = False, target: Array | None = None, left_out: Sequence[Span] = (),
                 all_ranks: StepContext | None = None) -> StepContext:
@@ -155,32 +133,15 @@ class Memory(Part, Stateful, Protocol):
     """Error memory of one worker: it holds back the unsent part of one step and adds it in the next.
 
     A memory changes in ``update`` alone, once all ranks have agreed on the step.
-
-    Attributes
-    ----------
-    remembers : bool
-        False for the memory that keeps nothing.
-    beta : float
-        Low-pass factor of what is held back; 1 is plain error feedback.
-    takes_momentum : bool
-        Workers take the momentum before they hold back, so the optimizer must have none.
-    diverges : bool
-        Ranks do not get the same result, so they do not have the same model.
-    estimates : bool
-        The result estimates the whole gradient in every step, also where nothing was sent.
-    takes_shift : bool
-        ``set_shift`` is supported.
-    local_steps : bool
-        In some steps nothing is sent: those of which ``is_local`` is true.
     """
 
-    remembers: bool = True
-    beta: float = 1.0
-    takes_momentum: bool = False
-    diverges: bool = False
-    estimates: bool = False
-    takes_shift: bool = False
-    local_steps: bool = False
+    remembers: bool = True  #: False for the memory that keeps nothing.
+    beta: float = 1.0  #: Low-pass factor of what is held back; 1 is plain error feedback.
+    takes_momentum: bool = False  #: Workers take the momentum before they hold back; the optimizer must have none.
+    diverges: bool = False  #: Ranks do not get the same result, so they do not have the same model.
+    estimates: bool = False  #: The result estimates the whole gradient in every step, also where nothing was sent.
+    takes_shift: bool = False  #: ``set_shift`` is supported.
+    local_steps: bool = False  #: In some steps, those of which ``is_local`` is true, nothing is sent.
 
     @abstractmethod
     def compensate(self, gradient: Array, ctx: StepContext) -> Compensated:
@@ -240,36 +201,16 @@ class DenseMean(Stateful):
 
 
 class Selector(Part, Protocol):
-    """Chooses the coordinates of u that are sent.
+    """Chooses the coordinates of u that are sent."""
 
-    Attributes
-    ----------
-    finds_nonfinite : bool
-        NaN and infinity are selected before anything else, so the selected values show them.
-    selects_all : bool
-        The selection is every coordinate; no index is written.
-    counted : bool
-        Exactly ``counts(ctx)`` elements are selected.
-    broadcasts : bool
-        ``wire_like`` describes a selection, so that a leader can send one.
-    agreed : bool
-        All ranks select the same, by ``sketch`` and ``pick`` instead of ``select`` and ``expand``.
-    has_threshold : bool
-        All elements of at least ``threshold(ctx)`` are selected, and no others.
-    by_magnitude : bool
-        Elements of a whole span compete, so that an array of small gradients may have none selected.
-    nominal_density : float
-        Density that the options name; 0 for a number of elements, 1 if they do not tell.
-    """
-
-    finds_nonfinite: bool = False
-    selects_all: bool = False
-    counted: bool = False
-    broadcasts: bool = False
-    agreed: bool = False
-    has_threshold: bool = False
-    by_magnitude: bool = False
-    nominal_density: float = 1.0
+    finds_nonfinite: bool = False  #: NaN and infinity are selected first, so the selected values show them.
+    selects_all: bool = False  #: The selection is every coordinate; no index is written.
+    counted: bool = False  #: Exactly ``counts(ctx)`` elements are selected.
+    broadcasts: bool = False  #: ``wire_like`` describes a selection, so that a leader can send one.
+    agreed: bool = False  #: All ranks select the same, by ``sketch`` and ``pick``, not by ``select`` and ``expand``.
+    has_threshold: bool = False  #: All elements of at least ``threshold(ctx)`` are selected, and no others.
+    by_magnitude: bool = False  #: Elements of a whole span compete; an array of small ones may have none selected.
+    nominal_density: float = 1.0  #: Density that the options name; 0 for a number of elements, 1 if they do not tell.
 
     def warning_texts(self) -> Iterator[str]:
         """Sentences on options that are rarely useful."""
@@ -327,30 +268,14 @@ class AgreedSelector(Selector, Protocol):
 
 
 class Codec(Part, Protocol):
-    """Writes values as bytes and reads them.
+    """Writes values as bytes and reads them."""
 
-    Attributes
-    ----------
-    addable : bool
-        Codes may be summed by an all-reduce.
-    shares_scale : bool
-        All workers use one scale: the largest ``peak``, made known by ``share`` before ``encode``.
-    kind : str or None
-        The type's name for an all-reduce of codes, if NumPy lacks it.
-    needs_threshold : bool
-        Without an option ``lam`` of its own, the codec sends the selector's threshold.
-    finer : str
-        Options that make ``error_factor`` smaller, for advice.
-    block : int or None
-        Parts cut at multiples of it have codes of ``code_nbytes`` of their own, which decode to the same bits.
-    """
-
-    addable: bool = False
-    shares_scale: bool = False
-    kind: str | None = None
-    needs_threshold: bool = False
-    block: int | None = None
-    finer: str = ""
+    addable: bool = False  #: Codes may be summed by an all-reduce.
+    shares_scale: bool = False  #: All workers use one scale, that of the largest ``peak``, by ``share``.
+    kind: str | None = None  #: The type's name for an all-reduce of codes, if NumPy lacks it.
+    needs_threshold: bool = False  #: Without an option ``lam`` of its own, the codec sends the selector's threshold.
+    block: int | None = None  #: Parts cut at multiples of it have codes of their own, which decode to the same bits.
+    finer: str = ""  #: Options that make ``error_factor`` smaller, for advice.
 
     @property
     def error_factor(self) -> float:
@@ -407,25 +332,13 @@ M = TypeVar("M", bound=Message)
 
 
 class Exchange(Part, Stateful, Protocol[C, M]):
-    """Moves what workers send, and adds it up. Lasting state changes in ``combine`` alone.
+    """Moves what workers send, and adds it up. Lasting state changes in ``combine`` alone."""
 
-    Attributes
-    ----------
-    takes : {"any", "all", "some", "counted", "agreed"}
-        Selectors that fit.
-    codecs : {"any", "addable", "float"}
-        Codecs that fit.
-    second_memory : bool
-        The exchange quantises a second time and keeps that error.
-    chooses : bool
-        Each step takes selector, codec and exchange of one of the ``candidates``, an option that lists schemes.
-    """
-
-    takes: str
-    codecs: str
-    second_memory: bool = False
-    chooses: bool = False
-    candidates: Sequence[Candidate] = ()
+    takes: str  #: Selectors that fit, one of any, all, some, counted and agreed.
+    codecs: str  #: Codecs that fit, one of any, addable and float.
+    second_memory: bool = False  #: The exchange quantises a second time and keeps that error.
+    chooses: bool = False  #: Each step takes selector, codec and exchange of one of the candidates.
+    candidates: Sequence[Candidate] = ()  #: An option lists their schemes.
 
     def check(self, ctx: StepContext) -> None:
         """Refuse a loaded state that does not fit the layout."""

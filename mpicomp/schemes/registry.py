@@ -104,7 +104,7 @@ COMPOSITIONS = {
         Composition("stochastic-rounding", "none", "all", "stochastic", "gather",
                     "Sahu et al., NeurIPS 2021; Gupta et al. 2015", "(p-1) n times 1, 2 or v, as values need"),
         Composition("natural", "none", "all", "natural", "gather",
-                    "Horvath et al., MSML 2022", "(p-1) (n + 2)"),
+                    "Horvath et al., MSML 2022", "(p-1) (n + 4)"),
         *(Composition(name, "none", "all", "blocks", "pieces",
                       "Wang et al., ZeRO++, ICLR 2024; EQuARX, 2025", f"2 (p-1)/p n ({share} + 1/64)",
                       {"format": name, "second": "no"}, with_memory={"second": "yes"})
@@ -230,7 +230,7 @@ class Scheme:
 
     def parts(self, workers: int) -> Parts:
         """Fresh parts for a reducer with ``workers`` workers on this rank."""
-        classes, make = _classes(self._composition, self.options), self._make
+        classes, make = self._classes, self._make
         parts = Parts([make(classes.memory) for _ in range(workers)], make(classes.selector), make(classes.codec),
                       make(classes.exchange), make(classes.schedule))
         if self.chooses:
@@ -241,7 +241,7 @@ class Scheme:
     def _candidate(self, text: str, own: Parts) -> Candidate:
         """The parts of a candidate that are its own, written NAME/OPTION=VALUE/...; all others are this scheme's."""
         scheme = Scheme.parse(text.replace("/", ":", 1).replace("/", ","))
-        classes = _classes(scheme._composition, scheme.options)
+        classes = scheme._classes
         free = {option.name for kind in OWN for option in getattr(classes, kind).options}
         shared = sorted(set(scheme.given) - free - set(OWN) - {"memory"})
         parts = scheme.parts(1)
@@ -278,7 +278,7 @@ class Scheme:
     @property
     def part_classes(self) -> dict[str, type[Part]]:
         """The class of each part."""
-        return _classes(self._composition, self.options)._asdict()
+        return self._classes._asdict()
 
     def describe(self) -> dict[str, Any]:
         """A row of `table` for this scheme, with the ``value`` of every option.
@@ -289,28 +289,28 @@ class Scheme:
         own = all(classes[kind].name == row[kind] for kind in PARTS)
         replaced = [part.reference for kind, part in classes.items() if part.name != row[kind] and part.reference]
         options = [{**_described(option, self._composition.defaults), "value": self.options[option.name]}
-                   for option in _declared(_classes(self._composition, self.options))]
+                   for option in _declared(self._classes)]
         return {**row, "name": str(self), **self.part_names, "options": options, "wire": row["wire"] if own else None,
                 "rate_factor": self.rate_factor, "reference": "; ".join([row["reference"], *replaced])}
 
     @property
     def takes_momentum(self) -> bool:
         """True if each worker applies the momentum before compression: the optimizer must then have none."""
-        return self._memory.takes_momentum
+        return self._classes.memory.takes_momentum
 
     @property
     def chooses(self) -> bool:
         """True if each step's selector, codec and exchange are one of several candidates': results follow the clock."""
-        return _classes(self._composition, self.options).exchange.chooses
+        return self._classes.exchange.chooses
 
     @property
     def diverges(self) -> bool:
         """True if each rank gets a result of its own, as with error reset and local SGD, and so has its own model."""
-        return self._memory.diverges
+        return self._classes.memory.diverges
 
     @property
-    def _memory(self) -> type[Memory]:
-        return _classes(self._composition, self.options).memory
+    def _classes(self) -> Classes:
+        return _classes(self._composition, self.options)
 
     @property
     def _composition(self) -> Composition:

@@ -18,17 +18,12 @@ class Scratch:
         The operations of the device that the arrays are on.
     like : Scratch, optional
         Another rank's, in simulations: what follows from the layout is worked out once for all ranks.
-
-    Attributes
-    ----------
-    once : Once
-        Results that depend on the layout alone.
     """
 
     def __init__(self, ops: Ops, like: Scratch | None = None) -> None:
         self.ops = ops
         self._arrays: dict[str, Array] = {}
-        self.once: Once = Once() if like is None else like.once
+        self.once: Once = Once() if like is None else like.once  # results that depend on the layout alone
 
     def array(self, key: str, n: int, dtype: np.dtype) -> Array:
         """An array of ``n`` elements kept from step to step under ``key``; its contents are not defined."""

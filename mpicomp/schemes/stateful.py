@@ -9,21 +9,11 @@ from .values import Span, State
 
 
 class Stateful(Protocol):
-    """A part with state, which by default keeps nothing from step to step.
+    """A part with state, which by default keeps nothing from step to step."""
 
-    Attributes
-    ----------
-    stateful : bool
-        Something is kept from step to step.
-    required_state : tuple of str
-        Names that a state of any step but the first must have.
-    redistribution : tuple of (str, str)
-        How a checkpoint gives the state to another number of ranks: name and rule, see
-        ``mpicomp/checkpoint/redistribute.py``.
-    """
-
-    stateful: bool = False
-    required_state: tuple[str, ...] = ()
+    stateful: bool = False  #: Something is kept from step to step.
+    required_state: tuple[str, ...] = ()  #: Names that a state of any step but the first must have.
+    #: How a checkpoint gives the state to another number of ranks, by name and rule (checkpoint/redistribute.py).
     redistribution: tuple[tuple[str, str], ...] = ()
 
     def state(self, ops: Ops) -> State:

@@ -22,20 +22,12 @@ class Trace(Recorder, Protocol):
 
 
 class PhaseTimer:
-    """Notes the phases of a step, and hands them to the trace if there is one.
-
-    Attributes
-    ----------
-    number : int
-        The current step.
-    phases : list of (str, int, int)
-        Its phases so far; each step has a list of its own.
-    """
+    """Notes the phases of a step, and hands them to the trace if there is one."""
 
     def __init__(self, trace: Trace | None) -> None:
         self.trace = trace
-        self.number = -1
-        self.phases: list[PhaseTime] = []
+        self.number = -1  # of the current step
+        self.phases: list[PhaseTime] = []  # of it so far; each step has a list of its own
         self._blocks: dict[str, Phase] = {}
 
     def begin_step(self, number: int) -> None:

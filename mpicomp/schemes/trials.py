@@ -31,22 +31,12 @@ REASONS = {
 class Trials:
     """Decides which candidate runs the next step.
 
-    A trial runs every candidate for 1 + ``TIMED`` steps. In the first its error is measured; one above the limit is
-    left at that. The median of the timed steps counts. Then the fastest runs on; the one that ran before is kept unless
-    another takes less than (1 - ``hysteresis``) of its time. Every ``every`` steps one look at error and recent
-    seconds: the fastest other takes over if the error exceeds its limit; a new trial begins if the seconds have
-    changed by a factor of ``CHANGED``, or if it would take less than ``EXPLORED`` of the time since the last one.
-
-    Parameters
-    ----------
-    count : int
-        Number of candidates.
-    error : float
-        Largest share of |u|^2 that a step may leave unsent.
-    every : int
-        Steps from one look to the next.
-    hysteresis : float
-        Share of its time by which the candidate that runs must be beaten.
+    A trial runs every candidate for 1 + ``TIMED`` steps. In the first its error is measured, the share of |u|^2 that
+    the step leaves unsent; one above the limit ``error`` is left at that. The median of the timed steps counts. Then
+    the fastest runs on; the one that ran before is kept unless another takes less than (1 - ``hysteresis``) of its
+    time. Every ``every`` steps one look at error and recent seconds: the fastest other takes over if the error exceeds
+    its limit; a new trial begins if the seconds have changed by a factor of ``CHANGED``, or if it would take less than
+    ``EXPLORED`` of the time since the last one.
     """
 
     seconds: np.ndarray  # of each candidate in the last trial; NaN if it was not timed

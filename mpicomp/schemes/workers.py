@@ -17,15 +17,11 @@ class Workers:
     ----------
     ends : sequence of int
         Of every rank, the number after that of its last worker: a range where all ranks hold as many.
-
-    Attributes
-    ----------
-    total, most : int
-        Workers of all ranks, and of the rank that holds most.
     """
 
     def __init__(self, ends: Sequence[int]) -> None:
         self._ends, self.total = ends, ends[-1]
+        # Workers of the rank that holds most.
         self.most = ends.step if isinstance(ends, range) else max(map(self.on, range(len(ends))))
 
     @classmethod

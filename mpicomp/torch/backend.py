@@ -119,8 +119,9 @@ def shared_store(comm: Intracomm) -> Store:
 
     def store(port: int) -> TCPStore:
         try:
+            socket.getaddrinfo(host, port)  # an unknown name fails at once; PyTorch tries for CONNECT
             return TCPStore(host, port, size, rank == 0, CONNECT, wait_for_workers=False)
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             raise MpicompError(f"cannot reach rank 0's store at {host}: set MASTER_ADDR to an address of rank 0 that "
                                f"all hosts know ({error})") from error
 

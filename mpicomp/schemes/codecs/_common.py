@@ -68,6 +68,12 @@ def require_bytes(codes: Array, nbytes: int) -> None:
         raise CorruptMessage(f"codes must take {nbytes} bytes, got {codes.nbytes}: a rank's message is damaged")
 
 
+def framed(counts: list[int], dtype: np.dtype, nbytes: int, ctx: StepContext) -> tuple[Array, list[Array]]:
+    """An empty message of so many values of ``dtype`` and ``nbytes`` bytes behind them, and its parts as views."""
+    message = ctx.ops.empty(sum(counts) * dtype.itemsize + nbytes, BYTE)
+    return message, split(message, counts, dtype)
+
+
 def split(message: Array, counts: list[int], dtype: np.dtype) -> list[Array]:
     """So many values of ``dtype`` at the head of a message of bytes, as views, and the bytes that are left.
 

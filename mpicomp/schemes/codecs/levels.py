@@ -11,7 +11,7 @@ from ..interfaces import StepContext
 from ..options import Option
 from ..values import Place
 from . import _groups
-from ._common import BYTE, Streamed, first_number, packed_bytes, split
+from ._common import Streamed, first_number, framed, packed_bytes, split
 
 WIDTHS = (2, 4, 8, 16)  # bits of a code
 OPTIONS = (
@@ -53,8 +53,7 @@ class Levels(Streamed):
 
     def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
         bounds = _groups.bounds_by_length(self.bucket, place, ctx)
-        message = ctx.ops.empty(self.code_nbytes(place.size, values.dtype), BYTE)
-        scales, packed = split(message, [bounds.size - 1], values.dtype)
+        message, (scales, packed) = framed([bounds.size - 1], values.dtype, packed_bytes(place.size, self.width), ctx)
         # A norm beyond the largest number may as well be that: no magnitude is larger.
         ctx.ops.group_norms(values, bounds, "capped" if self.norm == "l2" else self.norm, scales)
         ctx.ops.pack_levels(values, bounds, scales, self.levels, self.width, first_number(place),

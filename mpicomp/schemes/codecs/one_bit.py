@@ -7,7 +7,7 @@ from ..interfaces import StepContext
 from ..options import Option
 from ..values import Place
 from . import _groups
-from ._common import BYTE, Streamed, packed_bytes, split
+from ._common import Streamed, framed, packed_bytes, split
 
 
 class OneBit(Streamed):
@@ -30,10 +30,8 @@ class OneBit(Streamed):
 
     def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
         bounds = self._bounds(place, ctx)
-        columns = bounds.size - 1
-        size = 2 * columns * values.itemsize + packed_bytes(place.size, 1)
-        message = ctx.ops.empty(size, BYTE)
-        negative, positive, bits = split(message, [columns, columns], values.dtype)
+        means, nbytes = [bounds.size - 1] * 2, packed_bytes(place.size, 1)
+        message, (negative, positive, bits) = framed(means, values.dtype, nbytes, ctx)
         ctx.ops.group_means(values, bounds, negative, positive)
         ctx.ops.pack_signs(values, bits)
         return message

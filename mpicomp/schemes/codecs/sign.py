@@ -6,7 +6,7 @@ from ...types import Array
 from ..interfaces import StepContext
 from ..values import Place
 from . import _groups
-from ._common import BYTE, Streamed, packed_bytes, split
+from ._common import Streamed, framed, packed_bytes, split
 
 
 class Sign(Streamed):
@@ -25,9 +25,7 @@ class Sign(Streamed):
 
     def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
         bounds = _groups.bounds_by_tensor(place, ctx)
-        tensors = bounds.size - 1
-        message = ctx.ops.empty(tensors * values.itemsize + packed_bytes(place.size, 1), BYTE)
-        scales, bits = split(message, [tensors], values.dtype)
+        message, (scales, bits) = framed([bounds.size - 1], values.dtype, packed_bytes(place.size, 1), ctx)
         ctx.ops.group_norms(values, bounds, "mean", scales)
         ctx.ops.pack_signs(values, bits)
         return message

@@ -9,7 +9,7 @@ from ..interfaces import StepContext
 from ..options import Option
 from ..values import Place
 from . import _groups
-from ._common import BYTE, Streamed, first_number, packed_bytes, split
+from ._common import Streamed, first_number, framed, packed_bytes, split
 
 WIDTH = 2
 
@@ -42,9 +42,7 @@ class Ternary(Streamed):
 
     def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
         bounds = _groups.bounds_by_tensor(place, ctx)
-        tensors = bounds.size - 1
-        message = ctx.ops.empty(tensors * values.itemsize + packed_bytes(place.size, WIDTH), BYTE)
-        scales, packed = split(message, [tensors], values.dtype)
+        message, (scales, packed) = framed([bounds.size - 1], values.dtype, packed_bytes(place.size, WIDTH), ctx)
         ctx.ops.group_norms(values, bounds, "max", scales)
         if self.sigmas:
             ctx.ops.limit_norms(values, bounds, self.sigmas, scales)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ...types import Array
 from .. import averaging
 from ..interfaces import Exchange, StepContext
-from ..values import Compensated, Exchanged, Mean, Place, Sent
+from ..values import Compensated, Exchanged
 
 
 class Sketches(NamedTuple):
@@ -17,16 +17,7 @@ class Sketches(NamedTuple):
     nonfinite: list[int]
 
 
-class Codes(NamedTuple):
-    """Message: each local worker's codes at the common coordinates, and their places; bytes of one worker's sketch."""
-
-    codes: list[Array]
-    places: list[Place]
-    sent: list[Sent]
-    sketch_bytes: int
-
-
-class Agreed(Exchange[Sketches, Codes]):
+class Agreed(Exchange[Sketches, averaging.Common]):
     """All ranks work out the same coordinates from the sum of their sketches; values there add up.
 
     Schedule: one dense all-reduce of the selector's sketches (none if the sketch is empty: then coordinates follow
@@ -49,18 +40,13 @@ class Agreed(Exchange[Sketches, Codes]):
         return Sketches(sketches, [ctx.overflows(Compensated(None, sketch) if sketch.size else u)
                                    for sketch, u in zip(sketches, us, strict=True)])
 
-    def encode(self, us: list[Compensated], choice: Sketches, ctx: StepContext) -> Codes:
+    def encode(self, us: list[Compensated], choice: Sketches, ctx: StepContext) -> averaging.Common:
         indices = ctx.selector.pick(_total(choice.sketches, ctx), ctx)
-        places = [ctx.place(worker, indices) for worker in range(len(us))]
-        codes = averaging.encode_all([u.at(indices, ctx.ops) for u in us], places, ctx)
-        sent = [Sent(indices, ctx.codec.decode(one, place, ctx)) for one, place in zip(codes, places, strict=True)]
-        return Codes(codes, places, sent, choice.sketches[0].nbytes)
+        return averaging.encode_common(indices, [u.at(indices, ctx.ops) for u in us], ctx,
+                                       more_bits=8.0 * choice.sketches[0].nbytes)
 
-    def combine(self, message: Codes, ctx: StepContext) -> Exchanged:
-        indices = message.sent[0].indices
-        mean = averaging.mean_of_codes(message.codes, message.places[0], ctx)
-        payload = 8.0 * (message.codes[0].nbytes + message.sketch_bytes)
-        return Exchanged(Mean(indices, mean, ctx.n), message.sent, payload)
+    def combine(self, message: averaging.Common, ctx: StepContext) -> Exchanged:
+        return message.mean(ctx)
 
 
 def _total(sketches: list[Array], ctx: StepContext) -> Array:

@@ -28,24 +28,17 @@ LEAST_SEGMENTS = 4  # of a piece, so that its hops overlap
 
 
 class Segments:
-    """The pieces of a vector, one a rank, in segments that are exchanged one after the other.
-
-    Attributes
-    ----------
-    count : int
-        Segments of the longest piece.
-    fixed : bool
-        Codes have lengths that all ranks know. Otherwise a piece is one segment.
-    """
+    """The pieces of a vector, one a rank, in segments that are exchanged one after the other."""
 
     def __init__(self, ctx: StepContext, like: Array) -> None:
         self._counts, self._displs = partition(ctx.n, ctx.comm.size)
         longest, block = self._counts[0], ctx.codec.block
-        self.fixed, self.length = block is not None, longest
+        self.fixed = block is not None  # codes have lengths that all ranks know; otherwise a piece is one segment
+        self.length = longest
         if block is not None and device_of(like) is None:  # a device does one piece faster than its segments
             each = ctx.workers.most * ctx.codec.code_nbytes(block, ctx.dtype)
             self.length = block * max(1, segment_bytes(each * chunk_count(longest, block), ctx.comm) // each)
-        self.count = chunk_count(longest, self.length)
+        self.count = chunk_count(longest, self.length)  # segments of the longest piece
 
     def place(self, worker: int, owner: int, index: int) -> Place:
         """The place of a worker's values in a segment of an owner's piece, which may be empty."""
@@ -72,19 +65,14 @@ def segment_bytes(message: int, comm: Communicator) -> int:
 
 
 class Encoder:
-    """The codes of this rank's workers by segment, each made when it is first asked for.
-
-    Attributes
-    ----------
-    nbytes : int
-        Of all codes so far.
-    """
+    """The codes of this rank's workers by segment, each made when it is first asked for."""
 
     def __init__(self, us: list[Compensated], segments: Segments, ctx: StepContext) -> None:
         self._us, self._segments, self._ctx = us, segments, ctx
         self._made: dict[tuple[int, int, int], tuple[Array, Array | Coded | None]] = {}
         self._whole: dict[int, Array] = {}  # u by worker, if a piece is one segment
-        self.nbytes, self.workers = 0, len(us)
+        self.nbytes = 0  # of all codes so far
+        self.workers = len(us)
 
     def codes(self, local: int, owner: int, index: int) -> Array:
         """The codes of one worker's segment."""
@@ -157,16 +145,12 @@ class PieceAverager:
         Receives the mean of all pieces.
     kept : array or None
         The second memory of this rank's piece.
-
-    Attributes
-    ----------
-    total : array
-        The mean of this rank's piece and its second memory, as it was quantised again.
     """
 
     def __init__(self, segments: Segments, encoder: Encoder, mean: Array, kept: Array | None, ctx: StepContext) -> None:
         self._segments, self._encoder, self._mean, self._kept, self._ctx = segments, encoder, mean, kept, ctx
         self._start, stop = segments.piece(ctx.comm.rank)
+        # The mean of this rank's piece and its second memory, as it was quantised again.
         self.total = ctx.scratch.array("pieces-total", stop - self._start, ctx.dtype)
         size, rank = ctx.comm.size, ctx.comm.rank
         self._peers = [(rank + distance) % size for distance in range(1, size)]  # so that not all send to one at once

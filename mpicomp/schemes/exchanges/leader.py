@@ -9,7 +9,7 @@ import numpy as np
 from ...types import Array
 from .. import averaging
 from ..interfaces import Exchange, StepContext
-from ..values import Compensated, Exchanged, Mean, Place, Sent
+from ..values import Compensated, Exchanged
 from ..wire import validation
 
 
@@ -30,17 +30,7 @@ class Led(NamedTuple):
     nonfinite: list[int]
 
 
-class Codes(NamedTuple):
-    """Message: each local worker's codes at the leader's coordinates, and their places."""
-
-    codes: list[Array]
-    places: list[Place]
-    sent: list[Sent]
-    leader: int
-    selection_bits: float
-
-
-class Leader(Exchange[Led, Codes]):
+class Leader(Exchange[Led, averaging.Common]):
     """Cyclic local top-k (CLT-k): the leader of step t is worker t mod workers; all send at its coordinates.
 
     Schedule: the leader selects and broadcasts the selection in the selector's compact form; every worker
@@ -69,23 +59,17 @@ class Leader(Exchange[Led, Codes]):
         values, nonfinite[lead] = ctx.read(us[lead], indices)
         return Led(leader, Selection(lead, wire, indices, values), nonfinite)
 
-    def encode(self, us: list[Compensated], choice: Led, ctx: StepContext) -> Codes:
+    def encode(self, us: list[Compensated], choice: Led, ctx: StepContext) -> averaging.Common:
         own = choice.selection
         with ctx.timer.phase("broadcast"):
             indices, nbytes = _broadcast(choice, ctx)
         values = [own.values if own is not None and worker == own.worker else u.at(indices, ctx.ops)
                   for worker, u in enumerate(us)]
-        places = [ctx.place(worker, indices) for worker in range(len(us))]
-        codes = averaging.encode_all(values, places, ctx)
-        sent = [Sent(indices, ctx.codec.decode(one, place, ctx)) for one, place in zip(codes, places, strict=True)]
-        return Codes(codes, places, sent, choice.leader, 8.0 * nbytes)
+        selection = 8.0 * nbytes / ctx.workers.total  # a worker leads once in so many steps
+        return averaging.encode_common(indices, values, ctx, choice.leader, selection)
 
-    def combine(self, message: Codes, ctx: StepContext) -> Exchanged:
-        indices = message.sent[0].indices
-        mean = averaging.mean_of_codes(message.codes, message.places[0], ctx)
-        selection = message.selection_bits / ctx.workers.total  # a worker leads once in so many steps
-        payload = 8.0 * message.codes[0].nbytes + selection
-        return Exchanged(Mean(indices, mean, ctx.n), message.sent, payload, message.leader)
+    def combine(self, message: averaging.Common, ctx: StepContext) -> Exchanged:
+        return message.mean(ctx)
 
 
 def _broadcast(choice: Led, ctx: StepContext) -> tuple[Array, int]:

@@ -68,16 +68,16 @@ class Sketch(Exchange[Table, Table]):
     def combine(self, message: Table, ctx: StepContext) -> Exchanged:
         us, counts = message.us, message.counts
         asked = self._candidates(message, ctx)
-        places = [ctx.place(worker, asked) for worker in range(len(us))]
-        codes = averaging.encode_all([u.at(asked, ctx.ops) for u in us], places, ctx)
-        own = [ctx.codec.decode(one, place, ctx) for one, place in zip(codes, places, strict=True)]
-        mean = Pairs(asked, averaging.mean_of_codes(codes, places[0], ctx))
+        common = averaging.encode_common(asked, [u.at(asked, ctx.ops) for u in us], ctx,
+                                         more_bits=8.0 * self.rows * message.columns * ctx.dtype.itemsize)
+        result = common.mean(ctx)
+        mean = Pairs(asked, result.mean.values)
         positions = index_lists.largest(mean, index_lists.by_span(mean, ctx), counts, ctx)
-        final = mean
-        if positions is not None:
-            final, own = mean.at(positions, ctx), [values[positions] for values in own]
-        bits = 8.0 * (self.rows * message.columns * ctx.dtype.itemsize + codes[0].nbytes)
-        return Exchanged(Mean(*final, ctx.n), [Sent(final.indices, values) for values in own], bits)
+        if positions is None:
+            return result
+        final = mean.at(positions, ctx)
+        return result._replace(mean=Mean(*final, ctx.n),
+                               sent=[Sent(final.indices, one.values[positions]) for one in common.sent])
 
     def _candidates(self, message: Table, ctx: StepContext) -> Array:
         """Ascending indices of what may be large in the sum; all, if that costs less."""

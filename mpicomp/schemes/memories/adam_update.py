@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,27 +17,16 @@ from .residual import keep_unsent
 MOMENTS = ("first", "second")
 
 
-class Following(NamedTuple):
-    """The moments after a step, and its direction."""
-
-    first: Array
-    second: Array
-    direction: Array
-
-
 class Moments:
     """Adam's moments among the vectors that a part keeps; they move on when a step counts."""
 
     def __init__(self, kept: Kept, beta1: float, beta2: float, eps: float) -> None:
         self._kept, self.beta1, self.beta2, self.eps = kept, beta1, beta2, eps
-        self._following: Following | None = None
 
     def direction(self, gradient: Array, ctx: StepContext) -> Array:
         """Adam's direction by a gradient, good until the next step; the moments stay."""
         kept, ops, b1, b2 = self._kept.open(gradient, ctx.ops), ctx.ops, self.beta1, self.beta2
-        if self._following is None or self._following.first.size != gradient.size:
-            self._following = Following(*(ops.empty(gradient.size, gradient.dtype) for _ in Following._fields))
-        first, second, direction = self._following
+        first, second, direction = (self._kept.room(name, gradient, ops) for name in (*MOMENTS, "direction"))
         ops.axpby(first, b1, kept["first"], 1 - b1, gradient)
         direction[:] = gradient
         ops.multiply(direction, gradient)
@@ -52,12 +40,8 @@ class Moments:
 
     def advance(self) -> None:
         """Take the moments after the step."""
-        assert self._following is not None, "direction comes first"
-        first, second = self._kept.get("first"), self._kept.get("second")
-        assert first is not None and second is not None, "direction comes first"
-        self._kept.put("first", self._following.first)
-        self._kept.put("second", self._following.second)
-        self._following = self._following._replace(first=first, second=second)
+        for name in MOMENTS:
+            self._kept.advance(name)
 
 
 class DenseAdam(Keeping, DenseMean):

@@ -29,7 +29,6 @@ class DenseMomentum(Keeping, DenseMean):
     def __init__(self, momentum: float, nesterov: bool, weight: float = 1.0) -> None:
         self.momentum, self.nesterov, self.weight = momentum, nesterov, weight
         super().__init__("velocity")
-        self._successor: Array | None = None  # the velocity after this step
 
     def overflows(self, gradient: Array, ctx: StepContext) -> int:
         return ctx.overflows(Compensated(self._kept.get("velocity"), gradient))
@@ -37,18 +36,15 @@ class DenseMomentum(Keeping, DenseMean):
     def apply(self, mean: Array, ctx: StepContext) -> Array:
         with ctx.timer.phase("update"):
             velocity, mu = self._kept.open(mean, ctx.ops)["velocity"], self.momentum
-            if self._successor is None:
-                self._successor = ctx.ops.empty(mean.size, mean.dtype)
-            ctx.ops.axpby(self._successor, mu, velocity, mu if self.nesterov else self.weight, mean)
+            successor = self._kept.room("velocity", mean, ctx.ops)
+            ctx.ops.axpby(successor, mu, velocity, mu if self.nesterov else self.weight, mean)
             if not self.nesterov:
-                return self._successor
-            ctx.ops.add(mean, self._successor)
+                return successor
+            ctx.ops.add(mean, successor)
             return mean
 
     def keep(self) -> None:
-        assert self._successor is not None, "apply comes first"
-        velocity, self._successor = self._successor, self._kept.get("velocity")
-        self._kept.put("velocity", velocity)
+        self._kept.advance("velocity")
 
     def check(self, n: int, dtype: np.dtype, number: int, rank: int) -> None:
         """Refuse a velocity of other arrays; say on one rank where a training goes on without the one it had."""

@@ -39,14 +39,11 @@ class EF21(ErrorMemory):
     def __init__(self, eta: float) -> None:
         super().__init__()
         self.eta = eta
-        self._change: Array | None = None  # of the estimate
 
     def compensate(self, gradient: Array, ctx: StepContext) -> Compensated:
-        kept = self._kept.open(gradient, ctx.ops)
-        if self._change is None:
-            self._change = ctx.ops.empty(gradient.size, gradient.dtype)
-        ctx.ops.axpby(self._change, self.eta, gradient, -self.eta, kept["estimate"])
-        return Compensated(kept["residual"], self._change)
+        kept, change = self._kept.open(gradient, ctx.ops), self._kept.room("change", gradient, ctx.ops)
+        ctx.ops.axpby(change, self.eta, gradient, -self.eta, kept["estimate"])
+        return Compensated(kept["residual"], change)
 
     def update(self, u: Compensated, sent: Sent, ctx: StepContext) -> Iterator[None]:
         yield from keep_unsent(u, sent, 1.0, ctx.ops)

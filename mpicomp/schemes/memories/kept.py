@@ -18,6 +18,7 @@ class Kept:
         self._names = names
         self._arrays: dict[str, Array] = {}
         self._loaded: State = {}
+        self._rooms: dict[str, Array] = {}
         self._spans: list[Span] = []  # of what is set aside
         self._aside: list[tuple[str, int, Array]] = []
 
@@ -41,6 +42,17 @@ class Kept:
     def put(self, name: str, array: Array) -> None:
         """Keep another array under a name."""
         self._arrays[name] = array
+
+    def room(self, name: str, gradient: Array, ops: Ops) -> Array:
+        """An array like ``gradient`` for a value of the current step, such as a vector's successor; never saved."""
+        room = self._rooms.get(name)
+        if room is None or room.size != gradient.size or room.dtype != gradient.dtype:
+            room = self._rooms[name] = ops.zeros(gradient.size, gradient.dtype)
+        return room
+
+    def advance(self, name: str) -> None:
+        """Let a vector and its successor, the ``room`` of its name, change places."""
+        self._arrays[name], self._rooms[name] = self._rooms[name], self._arrays[name]
 
     def set_aside(self, spans: list[Span]) -> None:
         """Empty some spans of the vectors, until ``put_back``."""

@@ -49,28 +49,24 @@ class MomentumCorrected(ErrorMemory):
         super().__init__()
         self.momentum, self.clip = momentum, clip
         self.nesterov, self.masking = nesterov == "yes", masking == "yes"
-        self._successor: Array | None = None  # the velocity after this step
-        self._ahead: Array | None = None
 
     def compensate(self, gradient: Array, ctx: StepContext) -> Compensated:
-        kept, axpby, mu = self._kept.open(gradient, ctx.ops), ctx.ops.axpby, self.momentum
-        share = self._clipped_share(gradient, ctx)
-        self._successor = _like(gradient, self._successor, ctx)
-        axpby(self._successor, mu, kept["velocity"], mu * share if self.nesterov else share, gradient)
+        kept, ops, mu = self._kept.open(gradient, ctx.ops), ctx.ops, self.momentum
+        share, successor = self._clipped_share(gradient, ctx), self._kept.room("velocity", gradient, ops)
+        ops.axpby(successor, mu, kept["velocity"], mu * share if self.nesterov else share, gradient)
         if not self.nesterov:
-            return Compensated(kept["residual"], self._successor)
-        self._ahead = _like(gradient, self._ahead, ctx)
-        axpby(self._ahead, 1.0, self._successor, share, gradient)
-        return Compensated(kept["residual"], self._ahead)
+            return Compensated(kept["residual"], successor)
+        ahead = self._kept.room("ahead", gradient, ops)
+        ops.axpby(ahead, 1.0, successor, share, gradient)
+        return Compensated(kept["residual"], ahead)
 
     def update(self, u: Compensated, sent: Sent, ctx: StepContext) -> Iterator[None]:
         """Keep the unsent part; then the velocity moves on (u is made of it, so not before)."""
         yield from keep_unsent(u, sent, 1.0, ctx.ops)
-        assert self._successor is not None, "compensate comes first"
+        successor = self._kept.room("velocity", u.gradient, ctx.ops)
         if self.masking:
-            _zero(self._successor, sent.indices, ctx.ops)
-        velocity, self._successor = self._successor, self._kept.get("velocity")
-        self._kept.put("velocity", velocity)
+            _zero(successor, sent.indices, ctx.ops)
+        self._kept.advance("velocity")
 
     def for_dense(self) -> DenseMean:
         return DenseMomentum(self.momentum, self.nesterov) if self.momentum else DenseMean()
@@ -81,11 +77,6 @@ class MomentumCorrected(ErrorMemory):
             return 1.0
         norm, limit = math.sqrt(ctx.ops.squared_norm(gradient)), self.clip * ctx.workers.total**0.5
         return limit / norm if limit < norm < math.inf else 1.0
-
-
-def _like(gradient: Array, array: Array | None, ctx: StepContext) -> Array:
-    """``array`` if it is like the gradient, else a new one."""
-    return ctx.ops.empty(gradient.size, gradient.dtype) if array is None or array.size != gradient.size else array
 
 
 def _zero(x: Array, indices: Array | None, ops: Ops) -> None:

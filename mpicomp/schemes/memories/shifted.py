@@ -37,7 +37,6 @@ class Shifted(ErrorMemory):
     def __init__(self) -> None:
         super().__init__()
         self._shift = Kept("shift", "shift_mean")
-        self._difference: Array | None = None
 
     def set_shift(self, shift: Array, mean: Array) -> None:
         """This worker's shift, and the mean of all workers'; the arrays are the memory's from now on."""
@@ -48,11 +47,9 @@ class Shifted(ErrorMemory):
         residual = self._kept.open(gradient, ctx.ops)["residual"]
         if self._shift.empty:
             return Compensated(residual, gradient)
-        if self._difference is None:
-            self._difference = ctx.ops.empty(gradient.size, gradient.dtype)
-        shift = self._shift.open(gradient, ctx.ops)["shift"]
-        ctx.ops.axpby(self._difference, 1.0, gradient, -1.0, shift)
-        return Compensated(residual, self._difference)
+        shift, difference = self._shift.open(gradient, ctx.ops)["shift"], self._kept.room("shifted", gradient, ctx.ops)
+        ctx.ops.axpby(difference, 1.0, gradient, -1.0, shift)
+        return Compensated(residual, difference)
 
     def update(self, u: Compensated, sent: Sent, ctx: StepContext) -> Iterator[None]:
         return keep_unsent(u, sent, 1.0, ctx.ops)

@@ -8,23 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
 
-from ...types import Array, Part, parts_of
-from ...types import joined as joined_by
+from ...types import Array, Part, joined, parts_of
 from ..interfaces import StepContext
 from ..values import Compensated
 
 
-def joined(parts: Iterable[Part], ctx: StepContext) -> Array:
+def selection(u: Compensated, found: dict[int, Part], crowded: dict[int, Part], missed: list[int], targets: list[int],
+              ctx: StepContext) -> Array:
+    """Ascending indices into the whole vector of what was found in all spans, by number.
+
+    Of ``crowded`` spans, the largest of what was found; of ``missed`` ones, the largest of all.
+    """
+    found = {**found, **_largest_of(u, crowded, targets, ctx), **_exactly(u, missed, targets, ctx)}
+    return _joined([found[span] for span in range(len(ctx.spans))], ctx)
+
+
+def _joined(parts: Iterable[Part], ctx: StepContext) -> Array:
     """All, of ascending spans, in one list."""
-    return ctx.ops.vouch(joined_by(parts, ctx.ops.concatenate, ctx.ops.index_dtype(ctx.n)), ctx.n)
+    return ctx.ops.vouch(joined(parts, ctx.ops.concatenate, ctx.ops.index_dtype(ctx.n)), ctx.n)
 
 
-def selection(found: dict[int, Part], ctx: StepContext) -> Array:
-    """Ascending indices into the whole vector of what was found in all spans."""
-    return joined([found[span] for span in range(len(ctx.spans))], ctx)
-
-
-def exactly(u: Compensated, spans: list[int], targets: list[int], ctx: StepContext) -> dict[int, Part]:
+def _exactly(u: Compensated, spans: list[int], targets: list[int], ctx: StepContext) -> dict[int, Part]:
     """By span, its largest."""
     if not spans:
         return {}
@@ -32,11 +36,11 @@ def exactly(u: Compensated, spans: list[int], targets: list[int], ctx: StepConte
     return parts_of(ctx.ops.top_k(*u, [ctx.spans[span] for span in spans], counts), spans, counts)
 
 
-def largest_of(u: Compensated, candidates: dict[int, Part], targets: list[int], ctx: StepContext) -> dict[int, Part]:
+def _largest_of(u: Compensated, candidates: dict[int, Part], targets: list[int], ctx: StepContext) -> dict[int, Part]:
     """By span, its largest, which are among its candidates."""
     if not candidates:
         return {}
-    indices, counts = joined(candidates.values(), ctx), [targets[span] for span in candidates]
+    indices, counts = _joined(candidates.values(), ctx), [targets[span] for span in candidates]
     bounds = list(pairwise([0, *accumulate(part.size for part in candidates.values())]))
     largest = ctx.ops.top_k(None, u.at(indices, ctx.ops), bounds, counts)
     return parts_of(ctx.ops.vouch(indices[largest], ctx.n), candidates, counts)

@@ -9,7 +9,7 @@ from ...types import Array, parts_of
 from ..interfaces import StepContext
 from ..values import Compensated
 from ._by_span import DENSITY, K, Listed, Targeted
-from ._estimated import exactly, largest_of, selection
+from ._estimated import selection
 
 
 class Gaussian(Targeted, Listed):
@@ -36,6 +36,4 @@ class Gaussian(Targeted, Listed):
         crowded = {span: part for span, part in found.items()
                    if isfinite(lams[span]) and part.size > MANY * targets[span]}
         overflowed = [span for span, part in found.items() if not (isfinite(lams[span]) or part.size)]
-        found |= largest_of(u, crowded, targets, ctx)
-        found |= exactly(u, overflowed, targets, ctx)
-        return selection(found, ctx)
+        return selection(u, found, crowded, overflowed, targets, ctx)

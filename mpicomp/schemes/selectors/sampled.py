@@ -7,7 +7,7 @@ from ..interfaces import StepContext
 from ..options import Option
 from ..values import Compensated
 from ._by_span import DENSITY, K, Listed, Targeted
-from ._estimated import exactly, largest_of, selection
+from ._estimated import selection
 
 LOW, HIGH = 0.8, 1.3  # bounds on how many pass, in targets
 LOWERINGS = 5  # of the threshold, each to LOW of it
@@ -57,9 +57,8 @@ class Sampled(Targeted, Listed):
                       if part.size >= LOW * targets[span]}
             left = {span: LOW * lam for span, lam in left.items() if span not in found}
         crowded = {span: found[span] for span in sorted(found) if found[span].size > HIGH * targets[span]}
-        found |= largest_of(u, crowded, targets, ctx)
-        found |= exactly(u, [span for span in range(len(targets)) if span not in found], targets, ctx)
-        return selection(found, ctx)
+        missed = [span for span in range(len(targets)) if span not in found]
+        return selection(u, found, crowded, missed, targets, ctx)
 
     def _estimates(self, u: Compensated, targets: list[int], ctx: StepContext) -> dict[int, tuple[float, Part]]:
         """By span, the smallest magnitude of its sample's own top-k, and all that reach it.

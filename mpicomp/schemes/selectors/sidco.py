@@ -9,7 +9,7 @@ from ...types import Array, parts_of
 from ..interfaces import StepContext
 from ..values import Compensated
 from ._by_span import DENSITY, K, Listed, Targeted
-from ._estimated import exactly, largest_of, selection
+from ._estimated import selection
 
 
 class Sidco(Targeted, Listed):
@@ -37,6 +37,4 @@ class Sidco(Targeted, Listed):
         taken_back = {span: part for span, part in found.items()
                       if isfinite(lams[span]) and part.size > HIGH * targets[span]}
         nothing = [span for span, part in found.items() if part.size == 0 < targets[span]]
-        found |= largest_of(u, taken_back, targets, ctx)
-        found |= exactly(u, nothing, targets, ctx)
-        return selection(found, ctx)
+        return selection(u, found, taken_back, nothing, targets, ctx)
