@@ -89,11 +89,6 @@ def exact_limit(dtype: np.dtype) -> int:
     return 2 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else int(np.iinfo(dtype).max)
 
 
-def resized(one: np.ndarray, n: int, offset: int = 0) -> np.ndarray:
-    """``n`` elements of a period repeated, from element ``offset`` on."""
-    return np.resize(shifted(one, offset), n)
-
-
 def shifted(one: np.ndarray, offset: int) -> np.ndarray:
     """The period as it continues from element ``offset`` on."""
     return np.roll(one, -(offset % one.size))

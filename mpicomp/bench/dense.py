@@ -18,7 +18,7 @@ from ..errors import BufferRefused
 from ..ops import ops_for
 from ..ops.device import device_of, ready
 from ..types import Array
-from .data import NEVER, Expected, Periods, count_wrong, mpi_op, resized, shifted
+from .data import NEVER, Expected, Periods, count_wrong, mpi_op, shifted
 from .devices import to_device
 from .plan import Plan
 from .timing import Facts, mpis_own
@@ -28,27 +28,18 @@ TAG = 2
 
 
 class Vectors(ABC):
-    """Input and output of a collective, shared by its implementations.
+    """Input and output of a collective, shared by its implementations."""
 
-    Attributes
-    ----------
-    send, receive : array
-        On the plan's device. They keep their addresses: the calls hold specifications of their memory.
-    result : array
-        The result of the last step: ``receive``, unless a verb allocates its result.
-    one_way : float
-        The part of a step's time that counts.
-    """
-
-    one_way = 1.0
+    one_way = 1.0  # the part of a step's time that counts
 
     def __init__(self, comm: Comm, plan: Plan, n: int) -> None:
         self.comm, self.plan, self.n, self.root = comm, plan, n, plan.root
         self.on_device = plan.device == "gpu"
         self.periods = Periods(plan, comm.size)
+        # On the plan's device. They keep their addresses: the calls hold specifications of their memory.
         self.send: Array = to_device(self.input(), plan.device)
         self.receive: Array = to_device(self.output(), plan.device)
-        self.result = self.receive
+        self.result = self.receive  # of the last step, unless a verb allocates its result
         for algorithm in plan.algorithms:
             self.refuse(algorithm)
 
@@ -63,7 +54,7 @@ class Vectors(ABC):
 
     def input(self) -> np.ndarray:
         """This rank's input on the host."""
-        return resized(self.periods.of(self.comm.rank), self.n)
+        return np.resize(self.periods.of(self.comm.rank), self.n)
 
     def output(self) -> np.ndarray:
         """Memory for the result on the host."""
@@ -149,7 +140,7 @@ class ReduceScatter(Vectors):
         self._op, self._total = MPI_OPS[mpi_op(plan.op)], self.periods.reduced()
 
     def input(self) -> np.ndarray:
-        return resized(self.periods.of(self.comm.rank), self.n * self.comm.size)
+        return np.resize(self.periods.of(self.comm.rank), self.n * self.comm.size)
 
     def output(self) -> np.ndarray:
         return np.zeros(self.n * (self.comm.size if "in" in self.plan.places else 1), self.periods.dtype)
@@ -197,7 +188,7 @@ class AllToAll(Vectors):
     """MPI_Alltoall: block r of a rank's input goes to rank r."""
 
     def input(self) -> np.ndarray:
-        return resized(self.periods.of(self.comm.rank), self.n * self.comm.size)
+        return np.resize(self.periods.of(self.comm.rank), self.n * self.comm.size)
 
     def output(self) -> np.ndarray:
         return np.zeros(self.n * self.comm.size, self.periods.dtype)

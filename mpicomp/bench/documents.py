@@ -114,11 +114,6 @@ def _check_head(document: Document) -> None:
             raise ValueError("the share of the CPUs that others used must be a number")
 
 
-def _read_json(path: Path) -> Document:
-    document: Document = json.loads(path.read_text())
-    return document
-
-
 def _read_csv(path: Path) -> Document:
     with path.open(newline="") as file:
         rows = [full({name: _value(name, text) for name, text in row.items() if name in FIELDS})
@@ -150,5 +145,5 @@ def _read_hdf5(path: Path) -> Document:
 
 
 _READERS: dict[str, Callable[[Path], Document]] = {
-    ".json": _read_json, ".csv": _read_csv, ".h5": _read_hdf5, ".hdf5": _read_hdf5,
+    ".json": lambda path: json.loads(path.read_text()), ".csv": _read_csv, ".h5": _read_hdf5, ".hdf5": _read_hdf5,
 }  # fmt: skip

@@ -8,10 +8,10 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
+from .._util.versions import version_of
 from .._version import __version__
 
 PACKAGES = ("mpi4py", "numpy", "h5py", "click", "cupy-cuda12x", "cupy-cuda13x")
@@ -52,14 +52,8 @@ class Rank(_Place, total=False):
 
 def versions() -> dict[str, str | None]:
     """Versions of this package, Python and the dependencies; None for a package that is not installed."""
-    return {"mpicomp": __version__, "python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    packages = {name: version_of(name) for name in PACKAGES}
+    return {"mpicomp": __version__, "python": platform.python_version(), **packages}
 
 
 def ranks(comm: Ranks) -> list[Rank]:

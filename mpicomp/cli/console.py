@@ -10,10 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from typing import NamedTuple, TextIO
 
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "srun")
 PLAIN_PROGRESS_S = 30.0  # without a terminal, progress is a line in a log: rare
@@ -128,7 +125,9 @@ def _parts(natural: Sequence[int], width: int | None) -> list[list[int]]:
 def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str, least: Sequence[int], width: int,
                 narrow: bool) -> None:
     """Print in colours; ``narrow``: less space between columns, titles of numbers in several lines, words folded."""
+    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold",
                   padding=(0, 1 if narrow else 2, 0, 0))
@@ -138,22 +137,8 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
         else:
             table.add_column(column.title.replace(" ", "\n") if narrow else column.title, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*(_escaped(cell) for cell in row), style="red" if ALARM & set(row) else None)
-    rich_console(width).print(table)
-
-
-def rich_console(width: int, stderr: bool = False) -> Console:
-    """A console of rich that writes colours unless NO_COLOR is set."""
-    from rich.console import Console
-
-    return Console(stderr=stderr, force_terminal=True, width=width, highlight=False, soft_wrap=False,
-                   no_color=not _in_colours())  # fmt: skip
-
-
-def _escaped(cell: str) -> str:
-    from rich.markup import escape
-
-    return escape(cell)
+        table.add_row(*map(Text, row), style="red" if ALARM & set(row) else None)
+    Console(force_terminal=True, width=width, highlight=False, no_color=not _in_colours()).print(table)
 
 
 def plain_line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
@@ -166,14 +151,10 @@ def _padded(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[in
             for cell, column, width in zip(cells, columns, widths, strict=True)]  # fmt: skip
 
 
-def bar(done: float) -> str:
-    """``[#####               ]  25%``"""
-    full = round(BAR * min(1.0, max(0.0, done)))
-    return f"[{'#' * full}{' ' * (BAR - full)}] {done:4.0%}"
-
-
 class Progress:
-    """Progress of a long command on stderr: a bar and a line, rewritten, on a terminal; else a line now and then.
+    """Progress of a long command on stderr: ``[#####               ]  25%`` and a text, rewritten, on a terminal.
+
+    Elsewhere a line now and then.
 
     Only calls draw it, no thread: a thread that wakes up would disturb timings.
     """
@@ -188,8 +169,11 @@ class Progress:
         if self._quiet:
             return
         if done is not None:
-            text = f"{bar(done)} {text}" if self._width is not None else f"{done:4.0%} {text}"
+            text = f"{done:4.0%} {text}"
         if self._width is not None:
+            if done is not None:
+                full = round(BAR * min(1.0, max(0.0, done)))
+                text = f"[{'#' * full:<{BAR}}] {text}"
             sys.stderr.write("\r\x1b[2K" + text[: self._width - 1])
         elif time.monotonic() - self._last > PLAIN_PROGRESS_S:
             self._last = time.monotonic()
@@ -207,16 +191,11 @@ class SteadyProgress(Progress):
     """Progress of a training, whose evaluations may be hours apart.
 
     Without a terminal a thread prints a line every 30 s, until the context ends.
-
-    Attributes
-    ----------
-    step : int
-        Steps done; set by the training.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         super().__init__(quiet)
-        self.step = 0
+        self.step = 0  # steps done; set by the training
         self._text, self._over = "starting", threading.Event()
         if not quiet and self._width is None:
             threading.Thread(target=self._repeat, daemon=True).start()

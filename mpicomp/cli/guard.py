@@ -56,8 +56,9 @@ def run(root: click.Group, args: list[str]) -> int:
     try:
         code = guard.finish(outcome)
     except Interrupted as interrupted:  # while waiting for the others, which may never come
-        guard.abort(Outcome(exit_code(interrupted), INTERRUPTED_TEXT))
-        raise
+        code = exit_code(interrupted)
+        with suppress(Interrupted):  # launchers send more than one signal
+            guard.abort(Outcome(code, INTERRUPTED_TEXT))
     if "mpi4py.MPI" in sys.modules and finalize_hangs():
         sys.stdout.flush()
         os._exit(code)
@@ -78,19 +79,11 @@ def _shorten_scheme_warnings() -> None:
 
 
 class Guard:
-    """The state of one guarded command. Does nothing but print until MPI is started.
-
-    Attributes
-    ----------
-    expects_mpi : bool
-        The command runs on every rank.
-    allow_singleton : bool
-        The command may run if MPI does not see the launcher's other processes.
-    """
+    """The state of one guarded command. Does nothing but print until MPI is started."""
 
     def __init__(self) -> None:
-        self.expects_mpi = False
-        self.allow_singleton = False
+        self.expects_mpi = False  # the command runs on every rank
+        self.allow_singleton = False  # it may run if MPI does not see the launcher's other processes
         self._comm: MPI.Intracomm | None = None  # private: an exit message must not match a collective of the command
         self._leave_s = LEAVE_S
         self._finishing = threading.Event()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SHM_ENOUGH = 256 * 2**20  # bytes; Open MPI and MPICH keep their buffers between the ranks of a node there
+HOSTS = 4  # that are named
 WAIT_S = 0.02  # from one look at the others to the next
 
 
@@ -53,6 +54,8 @@ def info(as_json: bool, probe_gpu: bool) -> None:
     mpirun -n 4 mpicomp info
     """
     world = mpi.world()
+    from ..comm.naps import Naps  # imports MPI
+
     places = environment.ranks(world)
     place = places[world.rank]
     path, reason = _gpu_path(world)
@@ -61,7 +64,8 @@ def info(as_json: bool, probe_gpu: bool) -> None:
     table: list[RankFacts] = world.allgather(own)
     speaks = world.rank == 0 and mpi.rank_hint() == 0
     probed = tuple(_probe(path)) if probe_gpu and speaks else ()
-    _wait_for_all(world)
+    # The ranks sleep until all have arrived: the probe takes a minute if MPI hangs, and needs the CPU meanwhile.
+    Naps(int, WAIT_S, WAIT_S).until_done(world.Ibarrier())
     if not speaks:
         return
     findings = [*_job(table), *_gpu(path, reason), *probed, *_devices(table), *_node(table), *_here(table),
@@ -73,13 +77,6 @@ def info(as_json: bool, probe_gpu: bool) -> None:
         say(finding.value, f"{finding.name:<14}")
         if finding.advice:
             say(finding.advice, f"{'':<14}-> ")
-
-
-def _wait_for_all(world: mpi.MPI.Intracomm) -> None:
-    """Sleep until every rank has arrived: the probe takes a minute if MPI hangs, and needs the CPU meanwhile."""
-    from ..comm.naps import Naps
-
-    Naps(int, WAIT_S, WAIT_S).until_done(world.Ibarrier())
 
 
 def _document(table: Sequence[RankFacts], findings: Sequence[Finding]) -> Mapping[str, object]:
@@ -101,7 +98,8 @@ def _job(table: Sequence[RankFacts]) -> Iterator[Finding]:
     library = mpi.library()
     yield Finding("MPI", f"{library['name']}, MPI {library['standard']}, mpi4py {environment.versions()['mpi4py']}")
     hosts = environment.nodes(table)
-    yield Finding("job", f"{count(len(table), 'rank')} on {count(len(hosts), 'node')}: {_some(hosts)}")
+    yield Finding("job", f"{count(len(table), 'rank')} on {count(len(hosts), 'node')}: {', '.join(hosts[:HOSTS])}"
+                         f"{f', ... ({len(hosts) - HOSTS} more)' * (len(hosts) > HOSTS)}")
     problem = launcher_mismatch()
     started = mpi.size_hint()
     yield Finding("launcher", f"started {count(started, 'process', 'es')}", problem or "")
@@ -270,7 +268,3 @@ def _shm_free() -> int | None:
     except OSError:
         return None
     return status.f_bavail * status.f_frsize
-
-
-def _some(names: list[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f", ... ({len(names) - most} more)" if len(names) > most else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,23 +17,16 @@ if TYPE_CHECKING:
 class OutputFile:
     """``path``, written by rank 0 in one step; nothing at all if ``path`` is None.
 
-    Entering is collective: every rank raises if the file cannot be written. ``comm`` is None without MPI. ``inputs``
-    are files that the command reads: they are never replaced.
+    Construction is collective: every rank raises if the file cannot be written. ``comm`` is None without MPI.
+    ``inputs`` are files that the command reads: they are never replaced.
     """
 
     def __init__(self, comm: Comm | None, path: str | None, force: bool, inputs: Iterable[Path] = ()) -> None:
-        self._comm, self._path, self._force, self._inputs = comm, Path(path) if path else None, force, inputs
-
-    def __enter__(self) -> OutputFile:
-        path, comm = self._path, self._comm
-        if path is not None and comm is None:
-            check_output(path, self._force, self._inputs)
-        elif path is not None and comm is not None:
-            run_collectively(comm, lambda: check_output(path, self._force, self._inputs), comm.rank == 0)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
+        self._path, self._force = Path(path) if path else None, force
+        if self._path is not None and comm is None:
+            check_output(self._path, force, inputs)
+        elif self._path is not None and comm is not None:
+            run_collectively(comm, partial(check_output, self._path, force, inputs), comm.rank == 0)
 
     def write(self, writer: Callable[[Path], object]) -> None:
         """Let ``writer`` write the whole file (rank 0)."""

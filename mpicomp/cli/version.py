@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from importlib import metadata
 
 import click
 
 from .._util.subprocesses import python
+from .._util.versions import version_of
 from .._version import __version__
 
 PACKAGES = ("numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x", "cupy", "torch")
@@ -50,21 +50,11 @@ def show(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
     if not asked or ctx.resilient_parsing:
         return
     click.echo(f"mpicomp, version {__version__}")
-    click.echo(f"Python {platform.python_version()}, {', '.join(installed())}")
+    installed = [f"{name} {version}" for name in PACKAGES if (version := version_of(name))]
+    click.echo(f"Python {platform.python_version()}, {', '.join(installed)}")
     for name, value in loaded().items():
         click.echo(f"{name}: {value}")
     ctx.exit()
-
-
-def installed() -> list[str]:
-    """Names and versions of the installed dependencies."""
-    found = []
-    for name in PACKAGES:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def loaded() -> dict[str, str]:

@@ -64,7 +64,7 @@ class JournalWriter:
                 f"{path} is the journal of another run: rescue it with `mpicomp trace recover {self.path.parent}"
                 " -o FILE`, or give force to discard it"
             ) from error
-        self._size = 0
+        self.size = 0  # bytes of whole frames
         try:
             self.append(MAGIC + json_frame(b"HEAD", {**head, "records": _record_types()}))
         except OSError:
@@ -78,13 +78,9 @@ class JournalWriter:
             while written < len(frames):
                 written += os.write(self._file, memoryview(frames)[written:])
         except OSError:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._file, self.size)
             raise
-        self._size += len(frames)
-
-    @property
-    def size(self) -> int:
-        return self._size
+        self.size += len(frames)
 
     def close(self) -> None:
         if self._file >= 0:

@@ -9,11 +9,11 @@ import sys
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import TypedDict
 
 from .._util import environment_variables
+from .._util.versions import version_of
 from .._version import __version__
 from . import clock
 from .units import ranges
@@ -94,9 +94,4 @@ def _mpi_library() -> str:
 
 def _version(name: str) -> str:
     module = sys.modules.get(name)
-    if module is None:
-        return ""
-    try:
-        return getattr(module, "__version__", "") or metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
+    return (getattr(module, "__version__", "") or version_of(name) or "") if module else ""

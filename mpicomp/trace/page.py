@@ -120,9 +120,9 @@ def _table(rows: list[list[str]], left: int, heads: list[str] | None = None) -> 
     return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
-def _facts(*some: View, but: Sequence[str] = ("course", "run time")) -> list[Fact]:
+def _facts(*some: View) -> list[Fact]:
     """Facts and notes of views, except those whose picture or table says the same."""
-    return [fact for view in some for fact in (*view.facts, *view.notes) if fact.name not in but]
+    return [fact for view in some for fact in (*view.facts, *view.notes) if fact.name not in ("course", "run time")]
 
 
 def _first_grids(named: Iterable[tuple[View, str]]) -> list[tuple[Grid, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -138,10 +138,13 @@ class Trace:
         with reading(self.path):
             shared = name.split("/")[0] not in _OF_SOME_RANKS
             groups = [file[name] for file in self.files[: 1 if shared else None] if shared or name in file]
-            table = {column: self._column(name, groups, column) for column in (columns or groups[0])}
-            if len({len(values) for values in table.values()}) > 1:
-                raise CorruptFile(f"the columns of /{name} differ in length")
-            return table
+            return self._table(name, groups, columns or groups[0], f"/{name}")
+
+    def _table(self, name: str, groups: list[h5py.Group], columns: Iterable[str], shown: str) -> Table:
+        table = {column: self._column(name, groups, column) for column in columns}
+        if len({len(values) for values in table.values()}) > 1:
+            raise CorruptFile(f"the columns of {shown} differ in length")
+        return table
 
     def _column(self, table: str, groups: list[h5py.Group], name: str) -> np.ndarray:
         """A column, decompressed once: the analyses of a report share most columns."""
@@ -184,13 +187,8 @@ class Trace:
             for group in groups:
                 for link in group:
                     named.setdefault(str(plain(group[link].attrs.get("name", link))), []).append(group[link])
-            return {name: self._metric(name, parts) for name, parts in named.items()}
-
-    def _metric(self, name: str, parts: list[h5py.Group]) -> Table:
-        table = {column: self._column(f"metrics named {name}", parts, column) for column in parts[0]}
-        if len({len(values) for values in table.values()}) > 1:
-            raise CorruptFile(f"the columns of the metric {name} differ in length")
-        return table
+            return {name: self._table(f"metrics named {name}", parts, parts[0], f"the metric {name}")
+                    for name, parts in named.items()}
 
     def corrected(self, rank: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Times on the clock of the reference rank."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,11 @@ def blocks(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return order, order
     changes = [np.asarray(key)[order][1:] != np.asarray(key)[order][:-1] for key in keys]
     return order, np.concatenate([[0], np.flatnonzero(np.any(changes, axis=0)) + 1])
+
+
+def of_rows(rows: Sequence[Mapping[str, object]]) -> Table:
+    """The columns of rows that have the same names; no columns without rows."""
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
 def groups(*keys: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:

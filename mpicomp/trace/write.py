@@ -15,7 +15,6 @@ from ..errors import CorruptFile
 from . import schema, tables
 from .columns import attach_scale, create_column, describe_codes, write_scale, write_table
 from .journal import Journal
-from .journal_json import OpenEvent
 from .progress import Progress, silent
 from .schema import Column
 from .tables import Result, Table
@@ -179,7 +178,8 @@ def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, bef
 def _open_events(journals: Ranks) -> Mapping[str, npt.ArrayLike]:
     """The event that each rank was last in, unless the rank recorded something later or closed."""
     found = [(own.rank, own.open) for own in journals
-             if own and own.open and not own.done and _is_current(own, own.open)]
+             if own and own.open and not own.done
+             and own.open["t"] > own.events()["t_end"].max(initial=own.open["t_start"])]
     return {
         "rank": [rank for rank, _ in found],
         "kind": np.array([seen["kind"] for _, seen in found], "S"),
@@ -187,10 +187,6 @@ def _open_events(journals: Ranks) -> Mapping[str, npt.ArrayLike]:
         "t_start": [seen["t_start"] for _, seen in found],
         "t": [seen["t"] for _, seen in found],
     }
-
-
-def _is_current(own: Journal, seen: OpenEvent) -> bool:
-    return bool(seen["t"] > own.events()["t_end"].max(initial=seen["t_start"]))
 
 
 def _event_columns(own: Journal, vocabulary: _Vocabulary, first: int) -> Table:

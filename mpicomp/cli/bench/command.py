@@ -101,21 +101,21 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
         bench_report.dry_run(comm, chosen)
         return
     read = [Path(baseline)] if baseline else []
-    with OutputFile(comm, output, force, read) as file, OutputFile(comm, picture, force, read) as drawing:
-        progress = Progress(quiet or comm.rank != 0)
-        report = bench_report.Report(comm, chosen, layout, progress, before)
-        measured = run(comm, chosen, progress)  # raises for a missing device, before the head of the table
-        report.begin()
-        for rows in measured:
-            report.add(rows)
-        document = report.end(bench_report.head(comm, chosen))
+    file, drawing = (OutputFile(comm, path, force, read) for path in (output, picture))
+    progress = Progress(quiet or comm.rank != 0)
+    report = bench_report.Report(comm, chosen, layout, progress, before)
+    measured = run(comm, chosen, progress)  # raises for a missing device, before the head of the table
+    report.begin()
+    for rows in measured:
+        report.add(rows)
+    document = report.end(bench_report.head(comm, chosen))
 
-        def keep() -> None:
-            file.write(lambda path: documents.write(path, document, suffix))
-            drawing.write(lambda path: plot(path, document, drawn))
+    def keep() -> None:
+        file.write(lambda path: documents.write(path, document, suffix))
+        drawing.write(lambda path: plot(path, document, drawn))
 
-        # Ranks that exit with the code of a wrong or slow result would end the job before rank 0 has written the files.
-        run_collectively(comm, keep, comm.rank == 0)
+    # Ranks that exit with the code of a wrong or slow result would end the job before rank 0 has written the files.
+    run_collectively(comm, keep, comm.rank == 0)
     _end(document, before, prints=comm.rank == 0)
 
 
@@ -139,12 +139,12 @@ def merge(files: tuple[str, ...], layout: str, as_json: bool, output: str | None
     before = read_baseline(baseline, max_regress)
     document = merged({name: documents.read(name) for name in files})
     read = [Path(one) for one in (*files, baseline) if one]
-    with OutputFile(None, output, force, read) as file, OutputFile(None, picture, force, read) as drawing:
-        if before is not None:
-            before.compare(document["rows"])
-        show_merged(document, "json" if as_json else layout)
-        file.write(lambda path: documents.write(path, document, suffix))
-        drawing.write(lambda path: plot(path, document, drawn))
+    file, drawing = (OutputFile(None, path, force, read) for path in (output, picture))
+    if before is not None:
+        before.compare(document["rows"])
+    show_merged(document, "json" if as_json else layout)
+    file.write(lambda path: documents.write(path, document, suffix))
+    drawing.write(lambda path: plot(path, document, drawn))
     _end(document, before, prints=True)
 
 
@@ -193,7 +193,9 @@ def make_plan(
     """The plan that the options describe; raises InvalidArgument."""
     what, bounds = COLLECTIVES[collective], plan.parse_bounds(bound)
     if bounds and data and data.endswith(plan.FILE) and not (sizes or min_bytes or max_bytes):
-        nbytes: tuple[int, ...] = (_field_bytes(data, dtype),)
+        from ...bench.fields import read_field
+
+        nbytes: tuple[int, ...] = (int(read_field(data, plan.ALIASES.get(dtype, dtype)).nbytes),)
     elif sizes:
         nbytes = tuple(plan.parse_size(text) for text in plan.split_names(sizes))
     else:
@@ -205,13 +207,6 @@ def make_plan(
     algorithms = plan.split_names(algorithm) or (("native", "auto") if bounds else what.algorithms())
     return Plan(sizes=nbytes, algorithms=algorithms, schemes=schemes, collective=collective, bounds=bounds,
                 data=data or "", dtype=dtype, check=check > 0 and not no_check, **rest)
-
-
-def _field_bytes(path: str, dtype: str) -> int:
-    """Bytes of the field in a file."""
-    from ...bench.fields import read_field
-
-    return int(read_field(path, plan.ALIASES.get(dtype, dtype)).nbytes)
 
 
 def _checked_schemes(texts: tuple[str, ...]) -> tuple[str, ...]:

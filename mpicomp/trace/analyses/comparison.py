@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .. import tables
 from ..tables import Result, Table
 from .frame import CLASS_NAMES, Frame, Given, compact, opened, spread_of
 from .over_steps import step_table
@@ -51,7 +52,7 @@ def diff(a: Given, b: Given, skip: int = 1) -> Result:
         "steps_b": after["steps"],
         "bytes_a": before["bytes"],
         "bytes_b": after["bytes"],
-        "phases": {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {},
+        "phases": tables.of_rows(rows),
         "different": _different(before["metadata"], after["metadata"]),
         "clock_uncertainty": None,
     }

@@ -171,7 +171,7 @@ def measures(path: Given) -> Result:
         rows = [{"metric": name, **_course(values)} for name, values in columns.items()]
         return {
             "steps": {"step": numbers, **columns},
-            "metrics": {name: np.array([row[name] for row in rows]) for name in rows[0]},
+            "metrics": tables.of_rows(rows),
             "remarks": [remark for name, values in columns.items() for remark in _remarks(name, values)],
             "clock_uncertainty": None,
         }

@@ -38,7 +38,7 @@ def hang(path: Given) -> Result:
         last step finished, communications recorded, the last event's kind, the event that the rank is in ("": unknown)
         and its step, and the ns from its last record to the last one of all (NaN: none), to ``clock_uncertainty``.
     """
-    if isinstance(path, (Trace, Frame)) or not _is_spool(Path(path)):
+    if isinstance(path, (Trace, Frame)) or not (Path(path).is_dir() or Path(path).suffix == SUFFIX):
         with opened(path) as frame:
             return _position(frame)
     with tempfile.TemporaryDirectory() as folder:
@@ -46,10 +46,6 @@ def hang(path: Given) -> Result:
         recover(path, output)
         with opened(output) as frame:
             return _position(frame)
-
-
-def _is_spool(path: Path) -> bool:
-    return path.is_dir() or path.suffix == SUFFIX
 
 
 def _position(frame: Frame) -> Result:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from .. import tables
 from ..tables import Result, Table
 from .arrivals import lateness_of_all, worst_pair
 from .frame import (
@@ -120,26 +121,22 @@ def spikes(path: Given, threshold: float = 1.5) -> Result:
         limit = max(threshold * middle, middle + 5 * spread_of(table["duration"]))
         found = np.flatnonzero(table["duration"] > limit)
         found = found[np.argsort(-table["duration"][found], kind="stable")]
-        rows = [_cause(*entry) for entry in _excesses(frame, table, found, middle)]
+        lasted = table["duration"][found]
+        rows = [{"step": step, "duration": duration, "ratio": duration / middle, "excess": duration - middle, **cause}
+                for step, duration, cause in zip(table["step"][found], lasted, _causes(frame, table, found, middle),
+                                                 strict=True)]
         return {
             "steps": len(table["step"]),
             "median": middle,
             "limit": limit,
             "count": len(found),
-            "spikes": {
-                "step": table["step"][found],
-                "duration": table["duration"][found],
-                "ratio": table["duration"][found] / middle,
-                "excess": table["duration"][found] - middle,
-                **{name: np.array([row[name] for row in rows]) for name in rows[0]},
-            } if rows else {},
+            "spikes": tables.of_rows(rows),
             "clock_uncertainty": None,
-        }  # fmt: skip
+        }
 
 
-def _excesses(frame: Frame, table: Result, found: np.ndarray,
-              middle: float) -> Iterator[tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:  # fmt: skip
-    """For each spike: its excess, and rank, kind, class and excess over the median step of all its phases."""
+def _causes(frame: Frame, table: Result, found: np.ndarray, middle: float) -> Iterator[Result]:
+    """The cause of each spike, by the excess of all its phases over the median step."""
     if not len(found):
         return
     pieces = frame.pieces
@@ -152,23 +149,21 @@ def _excesses(frame: Frame, table: Result, found: np.ndarray,
     for row in found:
         rows = np.flatnonzero(steps == table["step"][row])
         excess = time[rows] - usual[np.searchsorted(phases, phase[rows])]
-        yield table["duration"][row] - middle, ranks[rows], names[kinds[rows]], frame.classes[kinds[rows]], excess
+        waits = frame.classes[kinds[rows]] == COMMUNICATION
+        yield _cause(table["duration"][row] - middle, ranks[rows], names[kinds[rows]], waits, excess)
 
 
-def _cause(whole: float, rank: np.ndarray, phase: np.ndarray, cls: np.ndarray, excess: np.ndarray) -> Result:
-    local = np.flatnonzero(cls != COMMUNICATION)
-    if len(local):
-        worst = local[np.argmax(excess[local])]
-        if excess[worst] >= whole / 2:
-            many = np.unique(rank[(phase == phase[worst]) & (excess >= excess[worst] / 2)])
-            return {"cause": "rank" if len(many) == 1 else "ranks", "rank": int(rank[worst]), "phase": phase[worst],
-                    "phase_excess": float(excess[worst]), "ranks": len(many)}  # fmt: skip
-    waits = np.flatnonzero(cls == COMMUNICATION)
-    if len(waits):
-        worst = waits[np.argmax(excess[waits])]
-        many = np.unique(rank[(phase == phase[worst]) & (excess >= excess[worst] / 2)])
-        return {"cause": "communication", "rank": -1, "phase": phase[worst], "phase_excess": float(excess[worst]),
-                "ranks": len(many)}  # fmt: skip
+def _cause(whole: float, rank: np.ndarray, phase: np.ndarray, waits: np.ndarray, excess: np.ndarray) -> Result:
+    """The phase with the greatest excess: work, if it makes up half of the ``whole`` excess, else communication."""
+    for waiting in (False, True):
+        some = np.flatnonzero(waits == waiting)
+        worst = some[np.argmax(excess[some])] if len(some) else -1
+        if worst < 0 or (not waiting and excess[worst] < whole / 2):
+            continue
+        many = len(np.unique(rank[(phase == phase[worst]) & (excess >= excess[worst] / 2)]))
+        return {"cause": "communication" if waiting else "rank" if many == 1 else "ranks",
+                "rank": -1 if waiting else int(rank[worst]), "phase": phase[worst],
+                "phase_excess": float(excess[worst]), "ranks": many}
     return {"cause": "unknown", "rank": -1, "phase": "", "phase_excess": 0.0, "ranks": 0}
 
 

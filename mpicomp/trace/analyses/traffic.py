@@ -133,7 +133,7 @@ def bandwidth(path: Given) -> Result:
         models = [_model(names[code], size[algo == code], median_time[algo == code], share) for code in np.unique(algo)]
         return {
             "bandwidth": table,
-            "model": {name: np.array([model[name] for model in models]) for name in models[0]} if models else {},
+            "model": tables.of_rows(models),
             "clock_uncertainty": None,
         }
 
