@@ -194,9 +194,9 @@ def test_output_that_is_full():
 
 def test_nothing_lies_beside_an_output_file_while_the_command_works(tmp_path):
     """A signal may end the work at any time."""
-    with OutputFile(None, str(tmp_path / "result.json"), force=False) as file:
-        assert not [*tmp_path.iterdir()]
-        file.write(lambda path: path.write_text("whole"))
+    file = OutputFile(None, str(tmp_path / "result.json"), force=False)
+    assert not [*tmp_path.iterdir()]
+    file.write(lambda path: path.write_text("whole"))
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 

@@ -7,9 +7,13 @@ import signal
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from launching import run
 
+from mpicomp.cli import guard
+from mpicomp.cli.guard import Guard
+from mpicomp.cli.outcome import Interrupted
 from mpicomp.trace import open_trace, recover
 
 LAST = "{last}"  # the last rank of the job
@@ -144,3 +148,13 @@ def test_ranks_that_were_told_different_things_are_refused():
     assert ended.code == 1 and "Traceback" not in ended.err, ended.err
     assert ended.err.count("Error: the ranks were told to do different things") == 1, ended.err
     assert "rank 0: bench -b 8 -e 8 --iters 2; rank 1: bench -b 8 -e 8 --iters 2 --seed 5." in ended.err
+
+
+def test_a_second_signal_keeps_the_exit_code(monkeypatch):
+    """It must not lead to the interpreter's own end, in which MPI_Finalize may wait for ever."""
+    def interrupted(*_):
+        raise Interrupted(143)
+
+    monkeypatch.setattr(Guard, "finish", interrupted)
+    monkeypatch.setattr(Guard, "abort", interrupted)
+    assert guard.run(click.Group(), ["--help"]) == 143

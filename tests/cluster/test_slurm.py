@@ -130,6 +130,41 @@ def test_a_missing_env_file_is_named(cluster, tmp_path):
     assert "/nowhere/env.sh: No such file" in said(tmp_path)
 
 
+PYTORCH = """
+import sys
+sys.path.append({packages!r})  # PyTorch is in the environment of Open MPI alone
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import mpicomp.torch
+
+dist.init_process_group("mpicomp")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    optimizer.zero_grad()
+    model(torch.full((8, 4), float(dist.get_rank()))).square().mean().backward()
+    optimizer.step()
+print(dist.get_world_size(), "ranks hold", model.module.weight.sum().item())
+dist.destroy_process_group()
+"""
+
+
+def test_pytorch_starts_on_the_backend_by_srun(cluster, tmp_path):
+    packages = Path(sys.prefix) / f"lib/python3.{sys.version_info.minor}/site-packages"
+    if not (packages / "torch").is_dir():
+        pytest.skip("needs PyTorch (make test-cluster)")
+    (tmp_path / "train.py").write_text(PYTORCH.format(packages=str(packages)))
+    (tmp_path / "job.sbatch").write_text('#!/bin/bash\nsource "$MPICOMP_ENV"\nsrun --mpi=pmi2 python train.py\n')
+    # Slurm's PMI2 can lose the end of a long address, which names all transports.
+    variables = environment(cluster, "mpich", UCX_TLS="tcp,self")
+    options = ("--output=job.out", "--nodes=2", "--ntasks-per-node=1")
+    number = cluster.submit(*options, "job.sbatch", cwd=tmp_path, env=variables)
+    lines = [line for line in completed(cluster, number, tmp_path).splitlines() if "ranks hold" in line]
+    assert len(lines) == 2 and len(set(lines)) == 1 and lines[0].startswith("2 ranks hold")
+
+
 # -- training that is stopped: by the time limit, by a node that goes away
 
 TRAINING = ("train", "logreg", "--data", "synthetic:n=400,d=60", "--epochs", "1", "--scheme", "scalecom:chunk=8",
