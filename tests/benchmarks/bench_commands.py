@@ -13,6 +13,7 @@ ANYWHERE = {
     "figures.py": ["kernel", "ring-node", "shared", "bytes"],
     "bench_allreduce.py": ["node", "small", "step", "buckets"],
     "bench_torch.py": ["overhead"], "bench_diloco.py": ["accuracy"],
+    "bench_training.py": ["cnn", "ratings", "transformer"],
     "bench_outside.py": ["native", "recorder"],
     "bench_ops.py": [""], "bench_parts.py": [""], "bench_low_rank.py": [""], "bench_trace.py": [""],
     "bench_adam.py": ["recommend", "language"],
@@ -21,7 +22,7 @@ ANYWHERE = {
 ON_HOSTS = {
     "figures.py": ["ring-hosts", "scalecom-hosts"],
     "bench_allreduce.py": ["hosts", "step-hosts", "buckets-hosts", "segments"],
-    "bench_torch.py": ["hosts", "fsdp"], "bench_diloco.py": ["speed"],
+    "bench_torch.py": ["hosts", "fsdp"], "bench_diloco.py": ["speed"], "bench_training.py": ["steps"],
     "bench_cluster.py": ["steps-10gbit", "change", "accuracy-1gbit"],  # other rates run the same code, more slowly
     "bench_peers.py": ["ddp-10gbit-hosts"], "bench_bounded.py": [""],
 }  # fmt: skip

@@ -27,7 +27,12 @@ TRAINED = {
     "scalecom:chunk=112,beta=0.1": "ScaleCom by chunks of 100, beta 0.1, dense warm-up",
 }  # fmt: skip
 # Files of figures; of these sections pictures show raw numbers, too.
-FIGURES = ("allreduce-2-cores", "cluster-2-cores", "cpu-2-cores", "diloco-2-cores")
+FIGURES = ("allreduce-2-cores", "cluster-2-cores", "cpu-2-cores", "diloco-2-cores", "training-2-cores")
+# Section of training-2-cores -> name of the model, what its trainings are judged by, factor, decimals and unit.
+TRAININGS = {
+    "cnn": ("CNN, Fashion-MNIST", "accuracy", 100, 1, " %"), "ratings": ("NeuMF, made-up ratings", "hr@10", 1, 3, ""),
+    "transformer": ("Transformer, characters", "held-out loss", 1, 3, " nats"),
+}  # fmt: skip
 CURVES = ("cluster-accuracy-100mbit", "cluster-accuracy-1gbit")
 LIMIT, FASTER = {"of the limit": "share of the wire's limit"}, {"native / it": "MPI_Allreduce / it"}
 STEP = {"native ms": "MPI_Allreduce, ms", "step ms": "step, ms", "native / step": "MPI_Allreduce / step",
@@ -180,6 +185,47 @@ def to_accuracy():
     return list(rows.values())
 
 
+def training():
+    """Trainings: the end, bytes, time per step and time to an accuracy, by model and scheme."""
+    figures, rows = results("training-2-cores"), []
+    seconds = {(row["model"], row["scheme"], row["rate"]): [float(row[f"{part} ms"]) / 1e3 for part in
+               ("exchange", "computing")] for row in figures["training-steps"]["rows"]}  # fmt: skip
+    for model, (name, *form) in TRAININGS.items():
+        runs = {}
+        for row in figures[f"training-{model}"]["rows"]:
+            runs.setdefault(row["scheme"], []).append(row)
+        for label, each in runs.items():
+            cells = {"model": name, "scheme": label, "seeds": len(each), "at the end": ended(each, *form),
+                     "MB per worker": each[0]["MB per worker"], "target": valued(each[0]["target"], *form[1:])}
+            times = {rate: training_times(model, rate, each, seconds) for rate in RATES}
+            cells |= {f"step, {shown}": f"{1e3 * times[rate][0]:.0f} ms" for rate, shown in RATES.items()}
+            rows.append({**cells, **{f"to the target, {shown}": times[rate][1] for rate, shown in RATES.items()}})
+    return rows
+
+
+def ended(runs, measure, *form):
+    """The mean over seeds of what trainings ended with."""
+    if any(run["value"] == "diverges" for run in runs):
+        return "diverges"
+    return f"{measure} {valued(mean(float(run['value']) for run in runs), *form)}"
+
+
+def valued(value, factor, decimals, unit):
+    return f"{factor * value:.{decimals}f}{unit}"
+
+
+def training_times(model, rate, runs, seconds):
+    """Seconds of a step after the dense warm-up, and a cell with those until the accuracy."""
+    one = runs[0]
+    (dense, computing), (exchange, _) = (seconds[model, scheme, rate] for scheme in ("dense", one["timed"]))
+    step, warming = computing + exchange / one["every"], computing + dense
+    if not all(run["steps to it"] for run in runs):
+        return step, "not reached"
+    steps = mean(run["steps to it"] for run in runs)
+    warm = min(steps, one["dense steps"])
+    return step, f"{warm * warming + (steps - warm) * step:.1f} s"
+
+
 def accuracy():
     """Accuracy cost of every scheme that was trained, smallest cost first; then those that diverge."""
     found = results("fidelity")
@@ -267,7 +313,7 @@ def wire():
 
 TABLES = {
     "readme": readme, "hosts": hosts, "node": node, "ddp": ddp, "to-accuracy": to_accuracy, "accuracy": accuracy,
-    "adam": adam, "other-models": other_models, "wire": wire, "scalecom-phases": phases,
+    "adam": adam, "training": training, "other-models": other_models, "wire": wire, "scalecom-phases": phases,
     **{name: partial(rows_of, name) for name in ROWS},
 }  # fmt: skip
 
@@ -275,6 +321,8 @@ TABLES = {
 def shown(file):
     """Sections of a file of figures that a page shows."""
     sections = {section for name, section, _ in ROWS.values() if name == file}
+    if file == "training-2-cores":
+        sections |= {f"training-{model}" for model in (*TRAININGS, "steps")}
     if file == "cluster-2-cores":
         sections |= {f"{kind}-{rate}" for kind in ("cluster-steps", "peers-ddp") for rate in RATES} | {*CURVES}
         sections = {name if name.startswith("cluster") else f"{name}-hosts" for name in sections}
