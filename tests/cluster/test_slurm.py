@@ -222,7 +222,8 @@ def same_as(uninterrupted, checkpoint, text):
 
 
 def test_a_job_near_its_time_limit_is_requeued_and_resumes_with_the_same_bits(cluster, tmp_path, slow, uninterrupted):
-    options = ["--nodes=4", "--time=1", "--signal=B:USR1@55"]  # a minute is the least; Slurm looks every 30 s
+    # Sent 25 to 55 s after the begin, since Slurm looks every 30 s: the ranks listen, and have not ended.
+    options = ["--nodes=4", "--time=2", "--signal=B:USR1@65"]
     number = submit(cluster, tmp_path, "train-requeue", *TRAINING, options=options, MPICOMP_TRACE="run", **slow)
     text = completed(cluster, number, tmp_path)
     (job,) = cluster.jobs(number)
@@ -231,6 +232,25 @@ def test_a_job_near_its_time_limit_is_requeued_and_resumes_with_the_same_bits(cl
     assert "resumed after step" in text
     same_as(uninterrupted, tmp_path / f"checkpoint-{number}", text)
     assert (tmp_path / "run-0.h5").exists() and (tmp_path / "run-1.h5").exists()
+
+
+TOO_EARLY = """
+source {env}
+if [ -z "${{SLURM_RESTART_COUNT:-}}" ]; then PATH={folder}:$PATH; fi
+"""
+
+
+def test_a_job_whose_ranks_get_the_signal_before_they_listen_is_requeued(cluster, tmp_path):
+    """Its command ends by SIGUSR1 the first time."""
+    (tmp_path / "early.sh").write_text(TOO_EARLY.format(env=SCRIPTS / "env.sh", folder=tmp_path))
+    command = tmp_path / "mpicomp"
+    command.write_text("#!/bin/sh\nkill -USR1 $$\n")
+    command.chmod(0o755)
+    options = {"options": ["--nodes=1"], "MPICOMP_ENV": str(tmp_path / "early.sh")}
+    number = submit(cluster, tmp_path, "train-requeue", *TRAINING, **options)
+    assert last_document(completed(cluster, number, tmp_path))["steps"]
+    (job,) = cluster.jobs(number)
+    assert int(job["Restarts"]) == 1
 
 
 def bring_back(cluster, name):
