@@ -34,7 +34,8 @@ def test_minimum(problem, monkeypatch, direct):
     """Factorised or by products alone: the gradient vanishes at the minimum."""
     monkeypatch.setattr(logistic, "DIRECT", direct)
     optimum = logistic.minimise(*problem)
-    assert np.linalg.norm(logistic.gradient(*problem, optimum.x)) < 1e-12
+    rounding = np.finfo(float).eps * np.linalg.norm(np.abs(problem[0].values).mean(axis=0))  # of a sum over rows
+    assert np.linalg.norm(logistic.gradient(*problem, optimum.x)) < 16 * rounding
     assert optimum.value < logistic.objective(*problem, optimum.x + 1e-3)
 
 
