@@ -189,7 +189,7 @@ class Mean(NamedTuple):
         if out is None:
             out = ops.zeros(self.n, self.values.dtype)
         else:
-            out[:] = 0
+            out.fill(0)
         ops.scatter(out, self.indices, self.values)
         return out
 

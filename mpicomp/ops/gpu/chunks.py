@@ -50,7 +50,7 @@ def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known:
     i, chunks = kind_of(indices, "indices", INDEX), sum(chunk_counts(spans, n))
     check(positions, "positions", position_dtype(spans), chunks)
     check(indices, "indices", indices.dtype, chunks)
-    if n > np.iinfo(indices.dtype).max:
+    if n >> 8 * indices.dtype.itemsize - 1:
         raise InvalidArgument(f"indices must be int64 for n = {n}")
     invalid = _unread() if known else xp().zeros(1, np.int32)
     types = f"{POSITION[dtype_name(positions.dtype)]}, {i}"
