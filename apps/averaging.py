@@ -145,7 +145,8 @@ class Momenta:
     def __init__(self, comm: Any, settings: LoopSettings, parameters: dict[str, Array], workers: int) -> None:
         name, given = parse(known(settings.optimizer), COMMUNICATING, "optimizer")
         options: dict[str, Any] = {**given}
-        adam = COMMUNICATING[name](comm, parameters, workers=workers, algorithm=settings.algorithm, **options)
+        adam = COMMUNICATING[name](comm, parameters, gradient_scheme=settings.scheme, workers=workers,
+                                   algorithm=settings.algorithm, **options)
         self._comm, self._adam = comm, adam
         self.optimizer: Steps = FlatState(adam)
         self.reducers, self._done = dict[str, Reducer](), dict.fromkeys(adam.reducers, 0)

@@ -97,10 +97,10 @@ class LoopSettings:
         return written(self.optimizer or "sgd")[0] in COMMUNICATING
 
     def _check_communicating(self) -> None:
-        given = {name: getattr(self, name) for name in ("scheme", "compress_warmup", "outer")
+        given = {name: getattr(self, name) for name in ("compress_warmup", "outer")
                  if getattr(self, name) != getattr(LoopSettings, name)}  # fmt: skip
         if self.communicates and given:
-            raise InvalidArgument(f"optimizer {self.optimizer} compresses and averages by itself and does not work "
+            raise InvalidArgument(f"optimizer {self.optimizer} averages by itself and does not work "
                                   f"with {', '.join(f'{name}={value}' for name, value in given.items())}: leave that "
                                   "out, or take optimizer adam")
 

@@ -3,9 +3,9 @@
     optimizer = mpicomp.optim.OneBitAdam(comm, parameters, warmup=1000)
     optimizer.step(gradients, lr=schedule(step))        # collective
 
-m and s are Adam's moments, g_i the gradient of worker i, C the scheme: by default one bit per element, with an error
-memory on each worker and one for each piece on its owner. Where s is zero, no gradient was ever seen; such elements
-are masked: they are neither sent nor changed, or the noise of C would be divided by eps.
+m and s are Adam's moments, g_i the gradient of worker i, C the scheme: by default one bit per element and one scale per
+array, with an error memory on each worker and one for each piece on its owner. Where s is zero, no gradient was ever
+seen; such elements are masked: they are neither sent nor changed, or the noise of C would be divided by eps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from ..types import Array
 from .optimizers import WEIGHT_DECAY, Arrays, Optimizer, zeros_like
 
 Rates = dict[str, float]  # by parameter
+ONE_BIT = "signsgd:exchange=pieces"
+FLOOR = Option("floor", float, 0.1, "least second moment when it is frozen, as a share of its array's mean", low=0)
 
 
 class CommunicatingAdam(Optimizer):
@@ -37,6 +39,8 @@ class CommunicatingAdam(Optimizer):
         Floating point, the same on all ranks; changed in place by ``step``.
     scheme : str or Scheme
         What the momentum is sent by. Its error memory should keep what it loses.
+    gradient_scheme : str or Scheme
+        What gradients are sent by, in steps that send them. Its error memory is left behind when they end.
     workers : int
         Virtual workers on this rank; with more than one, each gradient has a leading dimension of this size.
     algorithm, nonfinite
@@ -47,18 +51,19 @@ class CommunicatingAdam(Optimizer):
     Attributes
     ----------
     reducers : dict of str to Reducer
-        ``gradients``, which sends exact ones, and ``momentum``; for ``stats`` and ``mpicomp.checkpoint``.
+        ``gradients`` and ``momentum``; for ``stats`` and ``mpicomp.checkpoint``.
     """
 
     per_worker: ClassVar[tuple[str, ...]] = ()  # slots with one array per worker
 
-    def __init__(self, comm: Communicator, parameters: Arrays, *, scheme: str | Scheme = "onebit", workers: int = 1,
-                 algorithm: str = "auto", nonfinite: str = "raise", **options: object) -> None:
+    def __init__(self, comm: Communicator, parameters: Arrays, *, scheme: str | Scheme = ONE_BIT,
+                 gradient_scheme: str | Scheme = "dense", workers: int = 1, algorithm: str = "auto",
+                 nonfinite: str = "raise", **options: object) -> None:
         self.comm, self.workers = comm, workers
         run_collectively(comm, lambda: self._prepare(parameters, options))
         comm.agree(f"{self.name} of {list(self.parameters)} with {self.settings}")
         self.reducers = {name: Reducer(comm, one, workers=workers, algorithm=algorithm, nonfinite=nonfinite)
-                         for name, one in (("gradients", "dense"), ("momentum", scheme))}
+                         for name, one in (("gradients", gradient_scheme), ("momentum", scheme))}
 
     def _prepare(self, parameters: Arrays, options: Mapping[str, object]) -> None:
         super().__init__(parameters, **options)
@@ -117,10 +122,13 @@ class CommunicatingAdam(Optimizer):
         mean = reducer.reduce(dict(arrays))
         return None if reducer.stats.skipped else cast("dict[str, Array]", mean)
 
-    def _direction(self, m: Array, s: Array, updates: int) -> Array:
-        """Adam's direction, masked; ``updates`` of s so far."""
-        b1, b2, eps = self.settings["beta1"], self.settings["beta2"], self.settings["eps"]
-        return (s > 0) * m / (1 - b1 ** (self.steps + 1)) / ((s / (1 - b2**updates)) ** 0.5 + eps)
+    def _root(self, s: Array, updates: int, floor: float) -> Array:
+        """What Adam divides a momentum by; ``updates`` of s so far."""
+        return (s.clip(floor * s.mean(), None) / (1 - self.settings["beta2"] ** updates)) ** 0.5 + self.settings["eps"]
+
+    def _corrected(self, rate: float) -> float:
+        """A learning rate with the bias correction of this step's momentum."""
+        return rate / (1 - float(self.settings["beta1"]) ** (self.steps + 1))
 
     def _decayed(self, name: str, rates: Rates) -> float:
         """The factor of decoupled weight decay in a step."""
@@ -155,15 +163,18 @@ class CommunicatingAdam(Optimizer):
 
 
 class OneBitAdam(CommunicatingAdam):
-    """Adam with exact gradients for ``warmup`` steps; then s is frozen, and workers exchange compressed momenta.
+    """Adam on averaged gradients for ``warmup`` steps; then s is frozen, and workers exchange compressed momenta.
 
-    Schedule: in the warm-up g = mean of g_i, and a step is Adam's. Then m = C(b1 m + (1-b1) g_i), averaged, and
-    w <- w - lr m / (1-b1^t) / (sqrt(s / (1-b2^warmup)) + eps). Weight decay is decoupled, as in AdamW.
-    Cost: a dense step's bytes in the warm-up, then those of the scheme; two moments, and its memories.
+    Schedule: in the warm-up g = mean of g_i by ``gradient_scheme``, and a step is Adam's. Then, with
+    r = sqrt(max(s, floor mean(s)) / (1-b2^warmup)) + eps, m = r C((b1 m + (1-b1) g_i) / r), averaged, and
+    w <- w - lr m / (1-b1^t) / r. Weight decay is decoupled, as in AdamW.
+    Cost: bytes of ``gradient_scheme`` in the warm-up, then those of ``scheme``; two moments, and their memories.
+    ``int4:memory=residual`` in the warm-up sends an eighth of dense gradients.
     Restrictions: s must have settled: the paper's warm-up is 15 to 20 % of the training. Elements without a gradient
     in the warm-up are never changed afterwards: with embeddings of rare symbols take memory=adam-update instead.
 
-    Reference: Tang et al., 1-bit Adam, ICML 2021, algorithm 1. Differs: moments have bias corrections.
+    Reference: Tang et al., 1-bit Adam, ICML 2021, algorithm 1. Differs: moments have bias corrections; C compresses
+    m / r, not m, whose mean magnitude is far too long a step where s is small; and r has a floor.
 
     Examples
     --------
@@ -180,18 +191,20 @@ class OneBitAdam(CommunicatingAdam):
 
     name = "onebit-adam"
     options = (*BETAS, WEIGHT_DECAY,
-               Option("warmup", int, 1000, "steps with exact gradients, in which the second moment is learned", low=1))
+               Option("warmup", int, 1000, "steps on averaged gradients, in which the second moment is learned", low=1),
+               FLOOR)
     slots = ("first", "second")
     reference = "Tang et al. 2021"
 
     def _step(self, gradients: Arrays, rates: Rates, error: Exception | None) -> None:
         self._agree(rates, error)
-        b1, b2, warmup = (self.settings[name] for name in ("beta1", "beta2", "warmup"))
-        first, second = self._kept["first"], self._kept["second"]
+        b1, b2, warmup, floor = (self.settings[name] for name in ("beta1", "beta2", "warmup", "floor"))
+        first, second, roots = self._kept["first"], self._kept["second"], {}
         if self.steps < warmup:
             mean = self._reduced("gradients", gradients)
         else:
-            mean = self._reduced("momentum", {name: (second[name] > 0) * (b1 * first[name] + (1 - b1) * g)
+            roots = {name: self._root(s, warmup, floor) for name, s in second.items()}
+            mean = self._reduced("momentum", {name: (second[name] > 0) * (b1 * first[name] + (1 - b1) * g) / roots[name]
                                               for name, g in gradients.items()})
         if mean is None:
             return
@@ -202,10 +215,11 @@ class OneBitAdam(CommunicatingAdam):
                 m += (1 - b1) * mean[name]
                 s *= b2
                 s += (1 - b2) * mean[name] * mean[name]
+                roots[name] = self._root(s, self.steps + 1, 0.0)
             else:
-                m[...] = mean[name]
+                m[...] = (s > 0) * mean[name] * roots[name]
             w *= self._decayed(name, rates)
-            w -= rates[name] * self._direction(m, s, min(self.steps + 1, warmup))
+            w -= self._corrected(rates[name]) * m / roots[name]
         self.steps += 1
 
 
@@ -214,25 +228,26 @@ class ZeroOneAdam(CommunicatingAdam):
 
     Schedule: for ``warmup`` steps s follows the mean of g_i in steps whose distance doubles after every ``kappa`` of
     them; then it is frozen. In each step m_i <- b1 m_i + (1-b1) g_i, and the sum of lr m_i since the last exchange
-    gathers. In an exchange m = C(sum of lr m_i / sum of lr), averaged, takes the place of all m_i, and
-    w <- (w at the last exchange) - (sum of lr) m / (sqrt(s) + eps). Each of the first ``warmup`` steps has an exchange;
-    then the distance between them doubles every ``doubling`` steps, up to ``longest``. In between each rank's w moves
-    by its own m_i.
-    Cost: at most a dense exchange's bytes in the exact steps, the scheme's in an exchange, none in a local step;
+    gathers. In an exchange m = r C(sum of lr m_i / sum of lr / r), averaged, takes the place of all m_i, and
+    w <- (w at the last exchange) - (sum of lr) m / r, with r as in `OneBitAdam`. Each of the first ``warmup`` steps has
+    an exchange; then the distance between them doubles every ``doubling`` steps, up to ``longest``. In between each
+    rank's w moves by its own m_i.
+    Cost: bytes of ``gradient_scheme`` in the exact steps, the scheme's in an exchange, none in a local step;
     vectors s and w at the last exchange, and m_i and the sum of each worker.
     Restrictions: between exchanges the ranks' parameters differ. A gradient that is refused in a local step is left
     out, and the next exchange raises its error on all ranks. See `OneBitAdam` for elements without a gradient.
 
-    Reference: Lu et al., 0/1 Adam, ICLR 2023, algorithm 1. Differs: s follows g before w moves; bias corrections.
+    Reference: Lu et al., 0/1 Adam, ICLR 2023, algorithm 1. Differs: s follows g before w moves; see `OneBitAdam`.
     """
 
     name = "zero-one-adam"
     options = (
-        *OneBitAdam.options[:-1],
+        *OneBitAdam.options[:-2],
         Option("warmup", int, 1000, "steps in which the second moment is learned; each has an exchange", low=1),
         Option("kappa", int, 16, "exact steps until their distance doubles", low=1),
         Option("doubling", int, 1000, "steps after the warm-up until the distance of exchanges doubles", low=1),
         Option("longest", int, 16, "largest distance of exchanges, in steps", low=1),
+        FLOOR,
     )
     slots = ("second", "start", "own", "gathered")
     per_worker = ("own", "gathered")
@@ -270,17 +285,21 @@ class ZeroOneAdam(CommunicatingAdam):
         if mean is None:
             return
         own, gathered, moved = self._gathered(gradients, rates)
-        masked = {name: (self._second(name, mean)[0] > 0) * (gathered[name] / moved[name] if moved[name] else own[name])
-                  for name in self.parameters}
-        common = self._reduced("momentum", masked)
+        floor, seconds, roots, sent = self.settings["floor"], {}, {}, {}
+        for name in self.parameters:
+            seconds[name], updates = self._second(name, mean)
+            roots[name] = self._root(seconds[name], updates, floor)
+            average = gathered[name] / moved[name] if moved[name] else own[name]
+            sent[name] = (seconds[name] > 0) * average / roots[name]
+        common = self._reduced("momentum", sent)
         if common is None:
             return
         for name, w in self.parameters.items():
-            s, updates = self._second(name, mean)
+            step = (seconds[name] > 0) * common[name]
             start = self._kept["start"][name] if self._alone else w
-            w[...] = self._decayed(name, rates) * start - moved[name] * self._direction(common[name], s, updates)
-            self._kept["second"][name][...] = s
-            self._kept["own"][name][...] = common[name]
+            w[...] = self._decayed(name, rates) * start - self._corrected(moved[name]) * step
+            self._kept["second"][name][...] = seconds[name]
+            self._kept["own"][name][...] = step * roots[name]
             self._kept["gathered"][name][...] = 0
         self._exact += bool(mean)
         self._alone, self._moved = 0, dict.fromkeys(self.parameters, 0.0)
@@ -308,8 +327,9 @@ class ZeroOneAdam(CommunicatingAdam):
                     self._kept["start"][name][...] = w
                 self._kept["start"][name] *= self._decayed(name, rates)
                 m = own[name].mean(axis=0) if self.workers > 1 else own[name]
+                s = self._kept["second"][name]
                 w *= self._decayed(name, rates)
-                w -= rates[name] * self._direction(m, self._kept["second"][name], self._exact)
+                w -= self._corrected(rates[name]) * (s > 0) * m / self._root(s, self._exact, self.settings["floor"])
                 self._kept["own"][name][...], self._kept["gathered"][name][...] = own[name], gathered[name]
         elif not self._alone:
             for name, w in self.parameters.items():

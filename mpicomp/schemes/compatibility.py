@@ -154,8 +154,9 @@ def adam_warning_texts(parts: Parts, layers: str) -> Iterator[str]:
     factor = rate_factor(parts)
     if factor == 1.0:
         return
-    yield ("under Adam values that wait arrive as rare, large ones, which Adam makes small: take memory=adam-update "
-           f"and plain SGD with Adam's learning rate, or try {factor:.3g} times the rate (Scheme.rate_factor)")
+    yield ("under Adam values that wait arrive as rare, large ones, which Adam makes small: take 1-bit Adam "
+           "(OneBitAdam, --optimizer onebit-adam), or memory=adam-update and plain SGD with Adam's learning rate, "
+           f"or try {factor:.3g} times the rate (Scheme.rate_factor)")
     if parts.selector.by_magnitude and layers == "whole":
         yield (f"selector {parts.selector.name} compares all arrays of a model, and under Adam those of small "
                "gradients, such as embeddings, learn hardly anything: take layers=per-tensor")

@@ -42,7 +42,7 @@ class _CommunicatingAdam(torch.optim.Optimizer):
         Duplicated.
     lr, betas, eps, weight_decay
         As of ``torch.optim.AdamW``; weight decay is decoupled.
-    scheme, algorithm, nonfinite
+    scheme, gradient_scheme, algorithm, nonfinite
         As in ``mpicomp.optim``.
     broadcast : bool
         Begin with rank 0's parameters.
@@ -54,14 +54,16 @@ class _CommunicatingAdam(torch.optim.Optimizer):
     _step_supports_amp_scaling = True  # a scaler leaves it to step() what to do about an overflow
 
     def __init__(self, params: ParamsT, comm: Intracomm, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0.0, *, scheme: str | Scheme = "onebit",
-                 algorithm: str = "auto", nonfinite: str = "raise", broadcast: bool = True, **options: int) -> None:
+                 eps: float = 1e-8, weight_decay: float = 0.0, *, scheme: str | Scheme = communicating.ONE_BIT,
+                 gradient_scheme: str | Scheme = "dense", algorithm: str = "auto", nonfinite: str = "raise",
+                 broadcast: bool = True, **options: int) -> None:
         self.comm = own = Comm(comm)
         run_collectively(own, lambda: self._take(params, lr))
         if broadcast:
             broadcast_parameters(self._named(), own)
-        self.exchange = self.kind(own, self._views(), scheme=scheme, algorithm=algorithm, nonfinite=nonfinite,
-                                  beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay, **options)
+        self.exchange = self.kind(own, self._views(), scheme=scheme, gradient_scheme=gradient_scheme,
+                                  algorithm=algorithm, nonfinite=nonfinite, beta1=betas[0], beta2=betas[1], eps=eps,
+                                  weight_decay=weight_decay, **options)
 
     def _take(self, params: ParamsT, lr: float) -> None:
         super().__init__(params, {"lr": lr})

@@ -21,9 +21,9 @@ def test_the_rate_factor_is_for_adam(optimizer):
 
 
 @pytest.mark.parametrize("name", loop_settings.COMMUNICATING)
-@pytest.mark.parametrize("given", [{"scheme": "int8"}, {"outer": "diloco"}, {"compress_warmup": 1.0}])
-def test_optimizers_that_average_by_themselves_take_no_scheme(name, given):
+@pytest.mark.parametrize("given", [{"outer": "diloco"}, {"compress_warmup": 1.0}])
+def test_optimizers_that_average_by_themselves_take_no_other_averaging(name, given):
     (setting, value), = given.items()
-    with pytest.raises(InvalidArgument, match=f"{name}:warmup=9 compresses .* with {setting}={value}: leave that out"):
+    with pytest.raises(InvalidArgument, match=f"{name}:warmup=9 averages .* with {setting}={value}: leave that out"):
         LoopSettings(optimizer=f"{name}:warmup=9", **given).check(ranks=1, rows=1000)
-    LoopSettings(optimizer=f"{name}:warmup=9").check(ranks=1, rows=1000)
+    LoopSettings(optimizer=f"{name}:warmup=9", scheme="int8").check(ranks=1, rows=1000)

@@ -101,7 +101,8 @@ def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer
             option("--batch", type=int, default=batch, help="Rows per worker and step."),
             option("--optimizer", metavar="NAME:OPTION=VALUE,...", default=optimizer, show_default=False,
                    help="sgd, adam, lars or lamb; onebit-adam and zero-one-adam exchange their momentum by one bit per "
-                        f"element and take no --scheme.  [default: {optimizer or SGD_HELP}]"),
+                        "element, and --scheme sends the gradients of their warm-up."
+                        f"  [default: {optimizer or SGD_HELP}]"),
             option("--lr", type=float, default=lr, help="Learning rate."),
             option("--rate-factor", is_flag=True,
                    help="Multiply it by the factor that the scheme proposes under Adam (see mpicomp schemes NAME)."),

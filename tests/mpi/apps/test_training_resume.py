@@ -43,10 +43,10 @@ def train_outer(comm, keeper=None, scheme="topk:density=0.3", **changes):
     return loop.train(comm, task, settings, keeper=keeper)
 
 
-def train_momenta(comm, keeper=None, optimizer="onebit-adam:warmup=3", workers=None):
+def train_momenta(comm, keeper=None, optimizer="onebit-adam:warmup=3", scheme="dense", workers=None):
     task = MLP(images.share(comm, "synthetic:train=120,test=40"), 0, comm.rank, comm.size, hidden=(9,))
     settings = LoopSettings(workers=workers or comm.size + 1, batch=3, epochs=3, lr=0.01, optimizer=optimizer,
-                            eval_every=1)  # fmt: skip
+                            scheme=scheme, eval_every=1)  # fmt: skip
     return loop.train(comm, task, settings, keeper=keeper)
 
 
@@ -119,8 +119,11 @@ def test_momenta_resume_on_the_same_ranks_only(comm, folder):
 
 
 def test_bits_of_momenta_are_dense_in_the_warm_up_only(comm):
-    bits = np.diff([0, *(point.bits for point in train_momenta(comm, workers=comm.size).series)])
-    assert min(bits[:3]) == max(bits[:3]) > 3 * max(bits[3:])
+    bits, fewer = ([point.bits for point in train_momenta(comm, scheme=scheme, workers=comm.size).series]
+                   for scheme in ("dense", "int4:memory=residual"))
+    each = np.diff([0, *bits])
+    assert min(each[:3]) == max(each[:3]) > 3 * max(each[3:])
+    assert fewer[2] < bits[2] / 4
 
 
 def test_on_fewer_ranks_the_workers_go_with_their_memories(comm, folder):
