@@ -20,6 +20,7 @@ from .transport import MpiLink
 EXACT = "exact"
 CODER_BYTES_PER_S = 1.5e9  # values that a rank encodes, adds and decodes per second; conservative
 SAMPLES, SAMPLE = 8, 8192  # number and elements of the parts of a vector by which its ratio is estimated
+PART = 1 << 17  # elements that stay in a cache between two looks
 LEAST_BOUND = 5e-324  # all values but zero escape: the sums are exact but for rounding
 
 
@@ -185,7 +186,9 @@ def relative_bound(link: MpiLink, x: Array | None, share: float) -> float:
     """Return ``share`` of the range, max - min, of the finite values of all ranks; 0 if there are none (collective)."""
     ends = np.full(2, -inf)
     if x is not None and x.size:
-        low, high = float(x.min()), float(x.max())
+        parts = (x[begin : begin + PART] for begin in range(0, x.size, PART))
+        lows, highs = np.array([(part.min(), part.max()) for part in parts]).T
+        low, high = float(lows.min()), float(highs.max())
         if not isfinite(low) or not isfinite(high):
             finite = x[np.isfinite(x)]
             low, high = (float(finite.min()), float(finite.max())) if finite.size else (inf, -inf)
