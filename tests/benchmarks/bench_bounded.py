@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
 from hosts import Hosts
 
-RATES = {"100mbit": 1, "1gbit": 5, "10gbit": 9}  # timed rounds
+RATES = {"100mbit": 2, "1gbit": 5, "10gbit": 9}  # timed rounds
 BOUNDS = "1e-2,1e-3,1e-4,1e-5"
 FIELDS = ("smooth", "turbulence", "noise")
 KEPT = ("algorithm", "bound", "data", "nbytes", "n_ranks", "t_med_us", "t_min_us", "wire_bytes", "ratio", "ran", "vs")

@@ -33,7 +33,8 @@ RATES = ("100mbit", "1gbit", "10gbit")
 class Scheme(NamedTuple):
     options: str  # of the training
     timed: str  # scheme of an exchange
-    dense_steps: int = 0  # at the beginning
+    first_steps: int = 0
+    first: str = "dense"  # scheme of an exchange in the first steps
     every: int = 1  # steps per exchange
 
 
@@ -49,6 +50,7 @@ class Model(NamedTuple):
     quick: str
 
 
+ONE_BIT = "signsgd:exchange=pieces"  # of momenta
 WARM = "warmup_density=1,stages=1"
 UPDATE = "topk:density=0.035,memory=adam-update"
 
@@ -62,20 +64,23 @@ def schemes(optimizer, rate, **further):
             **further}  # fmt: skip
 
 
-def scalecom(optimizer, rate, epochs, dense_steps, further=""):
+def scalecom(optimizer, rate, epochs, first_steps, further=""):
     """ScaleCom by chunks of 100 after a dense warm-up."""
     name = f"scalecom:chunk=100,beta=0.1{further}"
     options = f"{optimizer} --lr {rate} --scheme {name},{WARM} --compress-warmup {epochs}"
-    return {"ScaleCom 100x, dense warm-up": Scheme(options, name, dense_steps)}
+    return {"ScaleCom 100x, dense warm-up": Scheme(options, name, first_steps)}
 
 
 def one_bit(rate, warmup, decay=""):
-    return {"1-bit Adam": Scheme(f"--optimizer onebit-adam:warmup={warmup}{decay} --lr {rate}", "onebit", warmup)}
+    """1-bit Adam with two schemes of gradients in its warm-up."""
+    options = f"--optimizer onebit-adam:warmup={warmup}{decay} --lr {rate}"
+    return {f"1-bit Adam, {name} warm-up": Scheme(f"{options} --scheme {first}", ONE_BIT, warmup, first)
+            for name, first in (("dense", "dense"), ("int4", "int4:memory=residual"))}
 
 
 ADAM, ADAMW = "--optimizer adam", "--optimizer adam:decoupled=yes,weight_decay=0.01"
 DILOCO = {"DiLoCo": Scheme(f"{ADAMW} --lr 0.008 --outer diloco --every {EVERY} --outer-lr 1 --outer-momentum 0.3",
-                           "dense", 0, EVERY)}  # fmt: skip
+                           "dense", every=EVERY)}  # fmt: skip
 MODELS = {
     "cnn": Model(
         "vision", "fashion-mnist", "--network cnn --batch 64 --epochs 2 --eval-every 39", "metric", 0.85, 215_370,
@@ -133,8 +138,8 @@ def curves(name):
 
 def curve_row(model, label, scheme, seed, report):
     """The end of a training, and the first evaluation that has the target; a training that diverged has neither."""
-    row = {"scheme": label, "timed": scheme.timed, "seed": seed, "dense steps": scheme.dense_steps,
-           "every": scheme.every, "target": model.target}  # fmt: skip
+    row = {"scheme": label, "timed": scheme.timed, "seed": seed, "first": scheme.first,
+           "first steps": scheme.first_steps, "every": scheme.every, "target": model.target}  # fmt: skip
     if isinstance(report, str):
         if "not finite" not in report:
             sys.exit(f"training with {scheme.options} failed\n{report}")
@@ -153,7 +158,8 @@ def steps(quick):
         for rate in RATES:
             hosts.set_rate(rate)
             for name, model in MODELS.items():
-                timed = list(dict.fromkeys(scheme.timed for scheme in model.schemes.values()))
+                timed = list(dict.fromkeys(text for scheme in model.schemes.values()
+                                           for text in (scheme.first, scheme.timed)))  # fmt: skip
                 task = {"n": model.parameters, "algorithms": [], "schemes": timed,
                         "iterations": {"dense": 1, "compressed": 2 if quick else 40}}  # fmt: skip
                 seconds = on_hosts(hosts, "methods", task)["seconds"]

@@ -215,14 +215,14 @@ def valued(value, factor, decimals, unit):
 
 
 def training_times(model, rate, runs, seconds):
-    """Seconds of a step after the dense warm-up, and a cell with those until the accuracy."""
+    """Seconds of a step after the first ones, and a cell with those until the accuracy."""
     one = runs[0]
-    (dense, computing), (exchange, _) = (seconds[model, scheme, rate] for scheme in ("dense", one["timed"]))
-    step, warming = computing + exchange / one["every"], computing + dense
+    (first, computing), (exchange, _) = (seconds[model, one[scheme], rate] for scheme in ("first", "timed"))
+    step, warming = computing + exchange / one["every"], computing + first
     if not all(run["steps to it"] for run in runs):
         return step, "not reached"
     steps = mean(run["steps to it"] for run in runs)
-    warm = min(steps, one["dense steps"])
+    warm = min(steps, one["first steps"])
     return step, f"{warm * warming + (steps - warm) * step:.1f} s"
 
 
