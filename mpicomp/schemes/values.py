@@ -189,7 +189,7 @@ class Mean(NamedTuple):
         if out is None:
             out = ops.zeros(self.n, self.values.dtype)
         else:
-            out.fill(0)
+            out[:] = 0
         ops.scatter(out, self.indices, self.values)
         return out
 
