@@ -71,7 +71,18 @@ class Averaging(Protocol):
         """Go on where a checkpoint was written (collective)."""
 
 
-class EveryStep:
+class OneModel:
+    """Base: the model to evaluate is that of the steps, and reducers and optimizer are all that a checkpoint saves."""
+
+    @contextmanager
+    def model(self) -> Iterator[None]:
+        yield
+
+    def saved(self) -> dict[str, Mapping[str, Any]]:
+        return {}
+
+
+class EveryStep(OneModel):
     """The mean of all workers' gradients, by a Reducer."""
 
     def __init__(self, comm: Any, reducer: Reducer, optimizer: Steps) -> None:
@@ -88,13 +99,6 @@ class EveryStep:
 
     def stepped(self, last: bool) -> None:
         """Nothing is left to do."""
-
-    @contextmanager
-    def model(self) -> Iterator[None]:
-        yield
-
-    def saved(self) -> dict[str, Mapping[str, Any]]:
-        return {}
 
     def restore(self, saved: Any) -> None:
         check_ranks(self._comm, saved, self._reducer)
@@ -137,7 +141,7 @@ class OuterSteps:
         self._diloco.load_state_dict(saved.own["diloco"])
 
 
-class Momenta:
+class Momenta(OneModel):
     """Each worker's gradients go to an optimizer that exchanges momenta; see ``mpicomp.optim.OneBitAdam``."""
 
     common = False
@@ -160,13 +164,6 @@ class Momenta:
     def stepped(self, last: bool) -> None:
         used = [one.stats for name, one in self._adam.reducers.items() if one.step > self._done[name]]
         self.payload_bits, self.density = sum(one.payload_bits for one in used), sum(one.density for one in used)
-
-    @contextmanager
-    def model(self) -> Iterator[None]:
-        yield
-
-    def saved(self) -> dict[str, Mapping[str, Any]]:
-        return {}
 
     def restore(self, saved: Any) -> None:
         self._comm.fail_together(None if saved.same_ranks else InvalidArgument(

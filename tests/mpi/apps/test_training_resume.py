@@ -5,7 +5,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp.apps import data, images, logreg, loop
+from mpicomp import optim
+from mpicomp.apps import data, images, logreg, loop, loop_settings
 from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
 from mpicomp.apps.mlp import MLP
@@ -105,6 +106,10 @@ def test_outer_steps_are_one_worker_per_rank_and_resume_with_the_same_settings(c
         with pytest.raises(InvalidArgument, match=f"with workers={comm.size}|on {comm.size} ranks"):
             train_outer(alone, Keeper(alone, folder, resume=True), workers=1)
     comm.Barrier()
+
+
+def test_settings_know_all_optimizers_that_communicate():
+    assert set(loop_settings.COMMUNICATING) == set(optim.COMMUNICATING)
 
 
 def test_momenta_resume_on_the_same_ranks_only(comm, folder):
