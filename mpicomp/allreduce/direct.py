@@ -19,7 +19,7 @@ from .._util.partition import chunk_count, partition
 from ..types import Array
 from . import combiner
 from .interfaces import Arithmetic, Link, Scratch
-from .segments import segments
+from .segments import segments, wait_all
 
 SEGMENT_BYTES = 1 << 19
 WINDOW = 2  # segments of each rank in flight: one is received while the other is added
@@ -104,12 +104,6 @@ class Blocks:
                 wait_all(link, shared.popleft())
         for requests in shared:
             wait_all(link, requests)
-
-
-def wait_all(link: Link, requests: list[object]) -> None:
-    """Wait for each request."""
-    for request in requests:
-        link.wait(request)
 
 
 class Summation:

@@ -9,7 +9,7 @@ costs its ranks time, which matters on a fast network.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -66,5 +66,10 @@ def shift(link: Link, outgoing: Array, incoming: Array) -> None:
     parts = list(pieces(0, outgoing.size, EAGER_BYTES))
     requests = [link.irecv(incoming[begin:end], left) for begin, end in parts]
     requests += [link.isend(outgoing[begin:end], right) for begin, end in parts]
+    wait_all(link, requests)
+
+
+def wait_all(link: Link, requests: Iterable[object]) -> None:
+    """Wait for each request."""
     for request in requests:
         link.wait(request)

@@ -29,6 +29,7 @@ import numpy as np
 from .._util.partition import chunk_count, partition
 from ..types import Array
 from .interfaces import Link, Scratch
+from .segments import wait_all
 
 SEGMENT_BYTES = 256 << 10  # of values, for one thread: a few eager messages' worth of streams
 BUFFERED_BYTES = 2 << 20  # of values, for one thread, in the segments of all pieces
@@ -271,8 +272,7 @@ class TwoHops(Streams):
         for owner in self.owners if self.pieces.shared else [self.rank]:
             if self._size(owner, index):
                 self._decode(self._total(owner, index), owner, index)
-        for request in self.sent.pop(index, ()):
-            self.link.wait(request)
+        wait_all(self.link, self.sent.pop(index, ()))
         self.unadded.discard(index)
 
     # -- relays
