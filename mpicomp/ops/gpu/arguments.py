@@ -33,6 +33,14 @@ def check(array: Array, name: str, dtype: npt.DTypeLike, n: int | None = None) -
         raise BufferRefused(f"{name} must be contiguous, got a strided array: pass cupy.ascontiguousarray(...)")
 
 
+def check_length(n: int, indices: Array | None = None) -> None:
+    """Refuse a negative length, and one that the type of ``indices`` cannot reach."""
+    if n < 0:
+        raise InvalidArgument(f"n must be at least 0, got {n}")
+    if indices is not None and n >> (8 * indices.dtype.itemsize - 1):  # np.iinfo takes long, in every step
+        raise InvalidArgument(f"indices must be int64 for n = {n}")
+
+
 def memory_or_null(memory: Array | None, grad: Array) -> Array:
     """Argument of a launch for ``memory``: the array, or a null pointer."""
     if memory is None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ..arguments import Bounds, Spans, chunk_counts, dtype_name, is_whole, position_dtype
-from .arguments import check, kind_of, memory_or_null
+from .arguments import check, check_length, kind_of, memory_or_null
 from .base import vouched
 from .cuda_runtime import (
     INDEX,
@@ -50,8 +50,7 @@ def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known:
     i, chunks = kind_of(indices, "indices", INDEX), sum(chunk_counts(spans, n))
     check(positions, "positions", position_dtype(spans), chunks)
     check(indices, "indices", indices.dtype, chunks)
-    if n >> 8 * indices.dtype.itemsize - 1:
-        raise InvalidArgument(f"indices must be int64 for n = {n}")
+    check_length(n, indices)
     invalid = _unread() if known else xp().zeros(1, np.int32)
     types = f"{POSITION[dtype_name(positions.dtype)]}, {i}"
     scalars: tuple[object, ...]

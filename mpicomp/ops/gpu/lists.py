@@ -13,6 +13,7 @@ from .arguments import (
     ascended,
     ascends_below,
     check,
+    check_length,
     examined,
     keep_gap,
     kind_of,
@@ -105,7 +106,7 @@ def pack_gaps(indices: Array, width: int, out: Array) -> None:
 def unpack_gaps(packed: Array, width: int, n: int, indices: Array, wait: bool = True) -> None:
     i = kind_of(indices, "indices", INDEX)
     _check_packed(packed, "packed", indices.size, width)
-    _check_length(n, indices)
+    check_length(n, indices)
     steps, k = empty(indices.size, np.int64), np.int64(indices.size)
     launch("lists", "read_gaps", blocks_for(k), packed, np.int32(width), k, steps)
     # A step is at most 2^63, so one that comes round to a small number again comes by a large one.
@@ -126,17 +127,10 @@ def _check_packed(packed: Array, name: str, k: SupportsInt, width: int) -> None:
     check(packed, name, "uint8", -(-int(k) * width // 8))
 
 
-def _check_length(n: int, indices: Array | None = None) -> None:
-    if n < 0:
-        raise InvalidArgument(f"n must be at least 0, got {n}")
-    if indices is not None and n > np.iinfo(indices.dtype).max:
-        raise InvalidArgument(f"indices must be int64 for n = {n}")
-
-
 @on_device
 def pack_bitmap(indices: Array, n: int, out: Array) -> None:
     i = kind_of(indices, "indices", INDEX)
-    _check_length(n)
+    check_length(n)
     check(out, "out", "uint8", -(-n // 8))
     require_indices(indices, n)
     k = np.int64(indices.size)
@@ -151,7 +145,7 @@ def pack_bitmap(indices: Array, n: int, out: Array) -> None:
 @on_device
 def unpack_bitmap(bitmap: Array, n: int, indices: Array, wait: bool = True) -> None:
     i, words = kind_of(indices, "indices", INDEX), -(-n // BITS)
-    _check_length(n, indices)
+    check_length(n, indices)
     check(bitmap, "bitmap", "uint8", -(-n // 8))
     counts, scalars = empty(words, np.int64), (np.int64(n), np.int64(words))
     launch("lists", "count_bits", blocks_for(words), bitmap, *scalars, counts)
