@@ -123,7 +123,7 @@ class CommunicatingAdam(Optimizer):
         return None if reducer.stats.skipped else cast("dict[str, Array]", mean)
 
     def _root(self, s: Array, updates: int, floor: float) -> Array:
-        """What Adam divides a momentum by; ``updates`` of s so far."""
+        """Return the divisor of a momentum after so many ``updates`` of s."""
         return (s.clip(floor * s.mean(), None) / (1 - self.settings["beta2"] ** updates)) ** 0.5 + self.settings["eps"]
 
     def _corrected(self, rate: float) -> float:
