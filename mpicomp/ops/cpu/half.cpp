@@ -2,33 +2,15 @@
 #include "arrays.h"
 #include "bind.h"
 #include "half.h"
-#include "isa.h"
+#include "lanes.h"
 #include "pool.h"
 
 namespace {
 
-template <class Half>
-KERNEL void widen(float* dst, const std::uint16_t* src, std::size_t n) {
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < n; ++i) dst[i] = Half::widen(src[i]);
-}
-
-template <class Half>
-KERNEL void add_widened(float* dst, const std::uint16_t* src, std::size_t n) {
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < n; ++i) dst[i] += Half::widen(src[i]);
-}
-
-template <class Half>
-KERNEL void narrow(std::uint16_t* dst, const float* src, std::size_t n) {
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < n; ++i) dst[i] = Half::narrow(src[i]);
-}
-
 template <class Kernel, class D, class S>
 void in_parts(D* dst, const S* src, std::size_t n) {
     parallel_parts(n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
-        Kernel::run(dst + begin, src + begin, end - begin);
+        dispatch_by_width<Kernel>(dst + begin, src + begin, end - begin);
     });
 }
 
@@ -48,19 +30,26 @@ void convert(py::array& dst, const py::array& src, const std::string& kind) {
 
 template <class Half>
 struct Widen {
-    static void run(float* dst, const std::uint16_t* src, std::size_t n) { dispatch<widen<Half>>(dst, src, n); }
+    template <int width>
+    static KERNEL void run(float* dst, const std::uint16_t* src, std::size_t n) {
+        widen_all<Half, width>(dst, src, n);
+    }
 };
 
 template <class Half>
 struct AddWidened {
-    static void run(float* dst, const std::uint16_t* src, std::size_t n) {
-        dispatch<add_widened<Half>>(dst, src, n);
+    template <int width>
+    static KERNEL void run(float* dst, const std::uint16_t* src, std::size_t n) {
+        widen_all<Half, width, true>(dst, src, n);
     }
 };
 
 template <class Half>
 struct Narrow {
-    static void run(std::uint16_t* dst, const float* src, std::size_t n) { dispatch<narrow<Half>>(dst, src, n); }
+    template <int width>
+    static KERNEL void run(std::uint16_t* dst, const float* src, std::size_t n) {
+        narrow_all<Half, width>(dst, src, n);
+    }
 };
 
 }  // namespace

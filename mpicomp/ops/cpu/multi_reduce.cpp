@@ -13,27 +13,41 @@
 #include <utility>
 
 #include "half.h"
-#include "isa.h"
+#include "lanes.h"
 #include "reduce.h"
 
 namespace {
 
 constexpr std::size_t block_bytes = 8192;
 
+// How numbers are stored, and the type of their reduction: `widened` has n of them in it, in `room` if that takes a
+// conversion.
 template <class T>
 struct AsIs {
     using Stored = T;
     using Value = T;
-    static KERNEL T load(T x) { return x; }
-    static KERNEL T store(T x) { return x; }
+
+    template <int width>
+    static KERNEL const T* widened(const T* stored, std::size_t, T*) {
+        return stored;
+    }
 };
 
 template <class H>
 struct Half {
     using Stored = std::uint16_t;
     using Value = float;
-    static KERNEL float load(std::uint16_t x) { return H::widen(x); }
-    static KERNEL std::uint16_t store(float x) { return H::narrow(x); }
+
+    template <int width>
+    static KERNEL const float* widened(const std::uint16_t* stored, std::size_t n, float* room) {
+        widen_all<H, width>(room, stored, n);
+        return room;
+    }
+
+    template <int width>
+    static KERNEL void narrow(std::uint16_t* stored, const float* values, std::size_t n) {
+        narrow_all<H, width>(stored, values, n);
+    }
 };
 
 KERNEL void stream_bytes(char* dst, const char* src, std::size_t nbytes) {
@@ -53,63 +67,67 @@ KERNEL void stream_bytes(char* dst, const char* src, std::size_t nbytes) {
 }
 
 // acc = a OP b, acc = acc OP a, acc = acc OP a OP b.
-template <class Op, class Type>
-KERNEL void begin_two(typename Type::Value* acc, const typename Type::Stored* a, const typename Type::Stored* b,
-                      std::size_t n) {
+template <class Op, class T>
+KERNEL void begin_two(T* acc, const T* a, const T* b, std::size_t n) {
 #pragma GCC ivdep
-    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(Type::load(a[i]), Type::load(b[i]));
+    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(a[i], b[i]);
+}
+
+template <class Op, class T>
+KERNEL void one_more(T* acc, const T* a, std::size_t n) {
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(acc[i], a[i]);
+}
+
+template <class Op, class T>
+KERNEL void two_more(T* acc, const T* a, const T* b, std::size_t n) {
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(Op::apply(acc[i], a[i]), b[i]);
 }
 
 template <class Op, class Type>
-KERNEL void one_more(typename Type::Value* acc, const typename Type::Stored* a, std::size_t n) {
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(acc[i], Type::load(a[i]));
-}
-
-template <class Op, class Type>
-KERNEL void two_more(typename Type::Value* acc, const typename Type::Stored* a, const typename Type::Stored* b,
-                     std::size_t n) {
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(Op::apply(acc[i], Type::load(a[i])), Type::load(b[i]));
-}
-
-template <class Op, class Type>
-KERNEL void multi(const MultiReduce* task) {
+struct Multi {
     using Stored = typename Type::Stored;
     using Value = typename Type::Value;
-    constexpr std::size_t block = block_bytes / sizeof(Value);
-    alignas(64) Value acc[block];
-    alignas(64) Stored out[block];
-    const std::size_t n_src = task->src.size();  // at least 2
-    for (std::size_t begin = 0; begin < task->n; begin += block) {
-        const std::size_t n = std::min(block, task->n - begin);
-        const auto source = [&](std::size_t j) KERNEL_LAMBDA {
-            return reinterpret_cast<const Stored*>(task->src[j]) + begin;
-        };
-        begin_two<Op, Type>(acc, source(0), source(1), n);
-        std::size_t j = 2;
-        for (; j + 2 <= n_src; j += 2) two_more<Op, Type>(acc, source(j), source(j + 1), n);
-        if (j < n_src) one_more<Op, Type>(acc, source(j), n);
-        if constexpr (std::is_floating_point_v<Value>)
-            if (task->factor != 1)
-                for (std::size_t i = 0; i < n; ++i) acc[i] *= static_cast<Value>(task->factor);
-        const char* ready = reinterpret_cast<const char*>(acc);
-        if constexpr (!std::is_same_v<Stored, Value>) {
-            for (std::size_t i = 0; i < n; ++i) out[i] = Type::store(acc[i]);
-            ready = reinterpret_cast<const char*>(out);
-        }
-        for (char* dst : task->dst) {
-            if (task->stream)
-                stream_bytes(dst + begin * sizeof(Stored), ready, n * sizeof(Stored));
-            else
-                std::memcpy(dst + begin * sizeof(Stored), ready, n * sizeof(Stored));
+    static constexpr bool converts = !std::is_same_v<Stored, Value>;
+    static constexpr std::size_t block = block_bytes / sizeof(Value);
+
+    template <int width>
+    static KERNEL void run(const MultiReduce* task) {
+        alignas(64) Value acc[block], rooms[2][converts ? block : 1];
+        alignas(64) Stored out[converts ? block : 1];
+        const std::size_t n_src = task->src.size();  // at least 2
+        for (std::size_t begin = 0; begin < task->n; begin += block) {
+            const std::size_t n = std::min(block, task->n - begin);
+            const auto source = [&](std::size_t j) KERNEL_LAMBDA {
+                const auto* stored = reinterpret_cast<const Stored*>(task->src[j]) + begin;
+                return Type::template widened<width>(stored, n, rooms[j % 2]);
+            };
+            begin_two<Op>(acc, source(0), source(1), n);
+            std::size_t j = 2;
+            for (; j + 2 <= n_src; j += 2) two_more<Op>(acc, source(j), source(j + 1), n);
+            if (j < n_src) one_more<Op>(acc, source(j), n);
+            if constexpr (std::is_floating_point_v<Value>)
+                if (task->factor != 1)
+                    for (std::size_t i = 0; i < n; ++i) acc[i] *= static_cast<Value>(task->factor);
+            const char* ready = reinterpret_cast<const char*>(acc);
+            if constexpr (converts) {
+                Type::template narrow<width>(out, acc, n);
+                ready = reinterpret_cast<const char*>(out);
+            }
+            for (char* dst : task->dst) {
+                if (task->stream)
+                    stream_bytes(dst + begin * sizeof(Stored), ready, n * sizeof(Stored));
+                else
+                    std::memcpy(dst + begin * sizeof(Stored), ready, n * sizeof(Stored));
+            }
         }
     }
-}
+};
 
 template <class Op, class Type>
 void run(const MultiReduce& task) {
-    dispatch<multi<Op, Type>>(&task);
+    dispatch_by_width<Multi<Op, Type>>(&task);
 }
 
 using Table = std::map<std::pair<std::string, std::string>, MultiKernel>;
