@@ -36,7 +36,6 @@ QUICK, LONG = ("-m", "not long"), ("-m", "long")
 UNCHECKED = "not cuda or cuda_compiles or test_large or products_of_integers"
 MESSAGES = ("allreduce", "comm")
 COMMUNICATION = (*MESSAGES, "bench", "checkpoint", "reducer", "trace")
-OTHERS = sorted({file.parent.name for file in (ROOT / "tests" / "mpi").glob("*/test_*.py")} - set(MESSAGES))
 
 # Folders that pytest leaves out of tests/ as a whole (conftest.py), and how their tests are run.
 APART = {
@@ -79,8 +78,6 @@ STAGES = {
     "unit": Stage("all that one process can show", (*PYTEST, "tests", *WORKERS, *QUICK)),
     "openmpi": Stage("collectives, reducer, trace in 2 ranks of Open MPI",
                      _mpi("openmpi", "--sizes", "2", *QUICK), math.inf),
-    "three-ranks": Stage("collectives in 3 ranks of Open MPI",
-                         _mpi("openmpi", "--sizes", "3", *QUICK, *_rooms(MESSAGES)), math.inf),
     "mpich": Stage("collectives, reducer, trace in 2 ranks of MPICH",
                    _mpi("mpich", "--sizes", "2", *QUICK), math.inf),
     "unit-long": Stage("CUDA sources compile; whole jobs", (*PYTEST, "tests", *WORKERS, *LONG, "-k", UNCHECKED),
@@ -89,10 +86,8 @@ STAGES = {
                   (PYTHON, "tests/sanitizers/sanitize.py", "cuda"), long=True),
     "openmpi-long": Stage("long tests in 1 to 3 ranks of Open MPI",
                           _mpi("openmpi", "--sizes", "1,2,3", *LONG), math.inf, long=True),
-    "openmpi-three-ranks": Stage("all but collectives in 3 ranks of Open MPI",
-                                 _mpi("openmpi", "--sizes", "3", *QUICK, *_rooms(OTHERS)), math.inf, long=True),
-    "openmpi-sizes": Stage("quick tests in 4, 5 and 8 ranks of Open MPI",
-                           _mpi("openmpi", "--sizes", "4,5,8", *QUICK), math.inf, long=True),
+    "openmpi-sizes": Stage("quick tests in 3, 4, 5 and 8 ranks of Open MPI",
+                           _mpi("openmpi", "--sizes", "3,4,5,8", *QUICK), math.inf, long=True),
     # MPICH has two ranks for all tests (stage mpich), one where tests call MPI themselves, and three, which poll on the
     # cores they share, for collectives.
     "mpich-one-rank": Stage("tests of communication in 1 rank of MPICH",

@@ -41,19 +41,20 @@ def test_a_signal_stops_the_job_with_a_checkpoint_to_go_on_from(begin, tmp_path)
 
 
 IMAGES = "synthetic:train=40,test=20"
-EVERY_APP = {
+APPS = {
     "logreg": ["--data", "synthetic:n=60,d=10"], "ef-gdstar": ["--data", "synthetic:n=60,d=10"],
-    "mlp": ["--data", IMAGES, "--batch", "10"], "vision": ["--data", IMAGES, "--batch", "10"],
-    "language": ["--data", "synthetic:tokens=2000"], "recommend": ["--data", "synthetic:users=200", "--batch", "100"],
+    "mlp": ["--data", IMAGES, "--batch", "10"], "language": ["--data", "synthetic:tokens=2000"],
+    "vision": ["--data", IMAGES, "--batch", "10"], "recommend": ["--data", "synthetic:users=200", "--batch", "100"],
 }  # fmt: skip
+LONG = {app: pytest.mark.long("as language") for app in ("vision", "recommend")}
 
 
-@pytest.mark.parametrize("app", EVERY_APP)
+@pytest.mark.parametrize("app", [pytest.param(app, marks=LONG.get(app, ())) for app in APPS])
 def test_every_app_says_where_it_is_on_stderr_also_with_json(alone, app):
-    if app in ("language", "recommend", "vision"):
+    if app in ("language", *LONG):
         pytest.importorskip("torch")
-    done = alone([str(Path(__file__).with_name("impatient.py"))], "train", app, *EVERY_APP[app], "--epochs", "2",
-                 "--json", MPICOMP_ALLOW_SINGLETON="1")  # fmt: skip
+    done = alone([str(Path(__file__).with_name("impatient.py"))], "train", app, *APPS[app], "--epochs", "2", "--json",
+                 MPICOMP_ALLOW_SINGLETON="1")  # fmt: skip
     assert done.code == 0, done.err
     assert json.loads(done.out)["complete"]
     assert any(line.startswith("# ") for line in done.err.splitlines()), done.err

@@ -50,6 +50,7 @@ def test_gisette_like_has_probes_that_are_shuffled_features() -> None:
     assert (values[:, 2500:] != values[:, :2500]).any()
 
 
+@pytest.mark.long("draws every picture")
 def test_every_picture_of_the_page_is_drawn_from_the_committed_numbers(tmp_path: Path) -> None:
     pictures.draw(tmp_path, json.loads((ROOT / "docs" / "results" / "fidelity.json").read_text()))
     shown = re.findall(r"images/(fidelity-[a-z-]+\.svg)", (ROOT / "docs" / "development" / "fidelity.md").read_text())

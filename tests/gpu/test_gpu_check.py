@@ -229,6 +229,7 @@ def test_a_check_that_is_told_to_end_keeps_what_it_has(tmp_path):
     assert following["outcome"] == "skipped"
 
 
+@pytest.mark.long("collects all tests")
 def test_only_tests_of_kernels_run_on_a_gpu():
     """Not those that are named after CUDA and run on the CPU alone."""
     command = [sys.executable, *gpu_check.KERNEL_TESTS, "--collect-only"]
@@ -241,6 +242,7 @@ def test_only_tests_of_kernels_run_on_a_gpu():
     assert "[avx" not in done.stdout and "baseline" not in done.stdout
 
 
+@pytest.mark.long("collects all tests")
 def test_tests_of_kernels_report_as_they_go():
     """A line of JSON per file, and per test that failed, as all do if there is no CuPy."""
     command = [sys.executable, *gpu_check.KERNEL_TESTS[:-1], "tests/ops/test_measure.py", "tests/ops/test_sketch.py"]

@@ -98,7 +98,10 @@ def test_streams_are_the_oracles(ops, rng, dtype):
 @pytest.mark.parametrize("dtype", REALS)
 def test_sums_are_the_oracles(ops, rng, dtype):
     for n in (*SIZES, LONG):
-        for kinds in zip(fields(rng, n, dtype), fields(rng, n, dtype), strict=True):
+        chosen = [*zip(fields(rng, n, dtype), fields(rng, n, dtype), strict=True)]
+        if n == LONG:  # of which the oracle takes a second each
+            chosen = [chosen[i] for i in rng.choice(len(chosen), 4, replace=False)]
+        for kinds in chosen:
             bound = kinds[0][1]
             streams = [encoded(ops, x, bound, 3)[0] for x, _ in kinds]
             streams.append(encoded(ops, np.cos(np.arange(n) / 9).astype(dtype), bound, 3)[0])

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from run_all import APART
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -23,6 +24,7 @@ def test_folders_apart_are_left_out_of_the_whole_tree():
         assert f"left out: tests/{name}; run it by {how}" in done.stdout
 
 
+@pytest.mark.long("collects a folder anew")
 def test_a_folder_apart_is_collected_where_it_is_named():
     done = collected("tests/mpi/comm/test_verbs.py", "tests/pytorch")
     assert "tests/mpi/comm/test_verbs.py::" in done.stdout and "left out" not in done.stdout
