@@ -19,13 +19,16 @@ RESULTS = {"float16": (65504.0, 65520.0), "bfloat16": ((2 - 2**-7) * 2.0**127, (
 
 
 def context_of(bucket: Bucket, comm: Communicator, workers: Workers, parts: Parts, per_tensor: bool, seed: int,
-               algorithm: str, trace: Trace | None = None, scratch: Scratch | None = None) -> StepContext:
+               algorithm: str, check_finite: bool, trace: Trace | None = None, scratch: Scratch | None = None
+               ) -> StepContext:  # fmt: skip
     """The context of steps on the arrays of ``bucket``; ``at_step`` gives that of each step.
 
     Parameters
     ----------
     per_tensor : bool
         The selector treats each array by itself.
+    check_finite : bool
+        NaN and infinity are looked for.
     scratch : Scratch, optional
         Of another device than the arrays', in simulations.
     """
@@ -39,5 +42,6 @@ def context_of(bucket: Bucket, comm: Communicator, workers: Workers, parts: Part
         spans=[(start, stop) for start, stop, _ in bucket.tensors] if per_tensor else [(0, bucket.n)],
         densities=bucket.densities if per_tensor else [None],
         plain=plain, remembers=remembers, limit=math.inf if plain else ROOM[bucket.compute.itemsize],
+        check_finite=check_finite,
         result=RESULTS.get(bucket.dtype_name), scratch=scratch, timer=PhaseTimer(trace), trace=trace,
     )  # fmt: skip

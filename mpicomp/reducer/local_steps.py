@@ -16,12 +16,10 @@ class LocalSteps:
     ----------
     memories : list of Memory
         Of one kind; they know the step's number.
-    check_finite : bool
-        Gradients that are not finite are left out.
     """
 
-    def __init__(self, memories: list[Memory], check_finite: bool) -> None:
-        self._memories, self._check_finite, self._some = memories, check_finite, memories[0].local_steps
+    def __init__(self, memories: list[Memory]) -> None:
+        self._memories, self._some = memories, memories[0].local_steps
         self._deferred: Exception | None = None  # raised by the next agreement
 
     def covers(self, number: int) -> bool:
@@ -36,7 +34,7 @@ class LocalSteps:
 
     def leave_out(self, us: list[Compensated], vectors: list[Array], levels: OneLevel, ctx: StepContext) -> list[int]:
         """Let gradients that are not finite count as zero; how many elements of each worker's are not."""
-        found = [ctx.overflows(Compensated(None, g)) if self._check_finite else 0 for g in vectors]
+        found = [ctx.overflows(Compensated(None, g)) if ctx.check_finite else 0 for g in vectors]
         found = levels.anywhere(found)
         for worker, count in enumerate(found):
             if count:

@@ -135,7 +135,7 @@ class Reducer:
         """Make the parts, which know no arrays yet; but for a ``schedule``, which no refused step changes."""
         parts = self._made_parts(self._levels.memories(self.workers))
         self._parts = parts if schedule is None else parts._replace(schedule=schedule)
-        self._pipeline = Pipeline(self._parts, self.nonfinite != "allow", self._levels)
+        self._pipeline = Pipeline(self._parts, self._levels)
         self._measures = Measures(self._measure_interval, self._parts.memories)
         self._laid_out: LaidOut | None = None
         self._blank = True  # no step is done, and no state was loaded
@@ -314,7 +314,7 @@ class Reducer:
             bucket = Bucket(grads, self.workers, options["dense"], self._densities)
             allreduce.check_home(self._algorithm, bucket.ops.empty(0, bucket.compute))
             ctx = context_of(bucket, self.comm, self._workers, self._parts, options["layers"] == "per-tensor",
-                             options["seed"], self._algorithm, self._trace)
+                             options["seed"], self._algorithm, self.nonfinite != "allow", self._trace)
             ctx = self._levels.context(ctx)
             self._pipeline.check(bucket, ctx, self.step)
             laid_out = LaidOut(bucket, ctx)

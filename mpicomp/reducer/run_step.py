@@ -52,12 +52,11 @@ class Pipeline:
     remaining elements uncompressed; ``dense`` is what the scheme's memory does with that mean.
     """
 
-    def __init__(self, parts: Parts, check_finite: bool, levels: OneLevel | None = None) -> None:
+    def __init__(self, parts: Parts, levels: OneLevel | None = None) -> None:
         self.levels = levels or OneLevel()
         self.memories, self.exchange, self.schedule = parts.memories, parts.exchange, parts.schedule
         self.dense = parts.memories[0].for_dense()
-        self.local_steps = LocalSteps(parts.memories, check_finite)
-        self._check_finite = check_finite
+        self.local_steps = LocalSteps(parts.memories)
 
     def stateful(self) -> Iterator[tuple[str, Stateful]]:
         """The parts with state, and how its names begin."""
@@ -113,7 +112,7 @@ class Pipeline:
     def nonfinite_error(self, prepared: Prepared, bucket: Bucket, ctx: StepContext) -> NonFiniteGradient | None:
         """The error about NaN or infinity in this rank's gradients; None if there are none, or they are allowed."""
         flat, found = prepared.flat, prepared.nonfinite
-        if not self._check_finite or not any(found):
+        if not ctx.check_finite or not any(found):
             return None
         worker = next(worker for worker, count in enumerate(found) if count)
         count, first = ctx.ops.count_nonfinite(flat[worker])
@@ -173,7 +172,8 @@ class Pipeline:
                 return self.exchange.combine(message, ctx), local, iter(())
         with ctx.timer.phase("exchange"):
             result = self.exchange.combine(message, ctx)
-        self._refuse_overflow(result.mean, ctx)
+        if not result.finite:
+            ctx.refuse_overflow(result.mean.values)
         if ctx.plain:  # keeps nothing
             return result, None, iter(())
         local = self._local(us, result.sent, ctx)
@@ -238,17 +238,12 @@ class Pipeline:
 
     def _refuse_misfits(self, values: Array, ctx: StepContext) -> None:
         """Raise if values of the result, also those of dense arrays, become infinite in its dtype."""
-        misfits = ctx.misfits(values) if self._check_finite else None
+        misfits = ctx.misfits(values) if ctx.check_finite else None
         if misfits is not None and ctx.result is not None:
             raise NonFiniteGradient(
                 f"the mean overflowed in step {ctx.number}: {misfits.positions.size} of its elements do not fit "
                 f"the gradients' dtype, whose largest number is {ctx.result[0]:g}; error memory is untouched. "
                 "Divide the loss by a constant, or reduce float32 gradients")
-
-    def _refuse_overflow(self, mean: Mean, ctx: StepContext) -> None:
-        if self._check_finite and ctx.codec.may_overflow(ctx.dtype) and ctx.ops.count_nonfinite(mean.values)[0]:
-            raise NonFiniteGradient(f"values={ctx.codec.kind or ctx.codec.wire_dtype(ctx.dtype)} overflowed in step "
-                                    f"{ctx.number}: use values=float32")
 
 
 def _start_tail(flat: list[Array], ctx: StepContext) -> Callable[[], Array]:

@@ -132,14 +132,15 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
     A function that gives the mean, to be called once.
     """
     comm, buckets = ctx.comm, cuts(like, ctx)
-    kind, started = ctx.codec.kind if place else None, []
+    kind, started = ctx.codec.kind if place else None, list[tuple[int, Array, Request | None]]()
     plain = place is None or ctx.codec.sends_unchanged(ctx.dtype)
     factor = 1.0 / ctx.workers.total if plain else 1.0  # else codes are decoded first
     if len(buckets) > 1 or beside:
         for begin, end in buckets:
             wire, own = part(begin, end), None if source is None else source[begin:end]
-            started.append((begin, wire, comm.start_allreduce(wire, ctx.algorithm, kind, factor, own)))
-            ctx.in_flight.append(started[-1][2])
+            request = comm.start_allreduce(wire, ctx.algorithm, kind, factor, own)
+            started.append((begin, wire, request))
+            ctx.in_flight.append(request)
 
     def finish() -> Array:
         if not started and source is not None:
@@ -149,27 +150,51 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
             comm.allreduce_in_place(wire, ctx.algorithm, kind=kind, factor=factor)
             if plain:
                 return wire
+            started.append((0, wire, None))
         mean = ctx.ops.empty(like.size, ctx.dtype) if target is None else target
-        if not started:
-            _read(wire, mean, 0, place, ctx)
+        narrows = ctx.check_finite and ctx.codec.may_overflow(ctx.dtype)
+        late = place if narrows and target is not None and target is ctx.target else None
         for begin, wire, request in started:
-            land(request, ctx)
-            _read(wire, mean[begin : begin + wire.size], begin, place, ctx)
+            if request is not None:
+                land(request, ctx)
+            if late is not None:  # the target is the caller's, which an overflow leaves as it is
+                _refuse_overflow(wire, begin, late, ctx)
+            else:
+                _read(wire, mean, begin, place, ctx, narrows)
+        for begin, wire, _ in started if late is not None else ():
+            _read(wire, mean, begin, place, ctx, False)
         return mean
 
     return finish
 
 
-def _read(wire: Array, mean: Array, begin: int, place: Place | None, ctx: StepContext) -> None:
-    """Write a bucket's mean; codes, of a ``place``, are decoded and scaled in parts that stay in the cache."""
+def _read(wire: Array, mean: Array, begin: int, place: Place | None, ctx: StepContext, may_overflow: bool) -> None:
+    """Write a bucket's mean; codes, of a ``place``, are decoded, checked and scaled in parts that stay in the cache."""
+    mean = mean[begin : begin + wire.size]
     if place is None or ctx.codec.sends_unchanged(ctx.dtype):
         if not overlap(wire, mean):
             mean[:] = wire
         return
-    for first, last in pieces(0, wire.size, PART if isinstance(wire, np.ndarray) else max(1, wire.size)):
+    for first, last in pieces(0, wire.size, _part(wire)):
         here = mean[first:last]
         ctx.codec.decode_into(here, wire[first:last], place.part(begin + first, begin + last), ctx)
+        if may_overflow:
+            ctx.refuse_overflow(here)
         ctx.scale(here)
+
+
+def _refuse_overflow(wire: Array, begin: int, place: Place, ctx: StepContext) -> None:
+    """Raise if a bucket's sum, the same on all ranks, is not finite."""
+    room = ctx.scratch.array("sum", _part(wire), ctx.dtype)
+    for first, last in pieces(0, wire.size, _part(wire)):
+        values = room[: last - first]
+        ctx.codec.decode_into(values, wire[first:last], place.part(begin + first, begin + last), ctx)
+        ctx.refuse_overflow(values)
+
+
+def _part(wire: Array) -> int:
+    """Elements of a bucket that are decoded at once: they stay in the cache; on a device all."""
+    return PART if isinstance(wire, np.ndarray) else max(1, wire.size)
 
 
 def cuts(like: Array, ctx: StepContext) -> list[tuple[int, int]]:

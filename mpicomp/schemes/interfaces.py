@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from ..comm.interfaces import Communicator, Request
+from ..errors import NonFiniteGradient
 from ..ops.arguments import Coded, Key
 from ..ops.protocol import Ops
 from ..types import Array
@@ -44,6 +45,7 @@ class StepContext:
     algorithm: str  #: The dense all-reduce that adds values.
     plain: bool  #: A plain average, which keeps nothing and is no larger than the largest gradient.
     limit: float  #: Magnitudes of u from here on are refused, as NaN is; infinity for plain averages.
+    check_finite: bool  #: NaN and infinity are refused, or the step is left out; else they are averaged.
     #: Largest number of the result's dtype, and the least that becomes infinite, if it is narrower than ``dtype``.
     result: tuple[float, float] | None
     scratch: Scratch
@@ -103,6 +105,12 @@ class StepContext:
     def overflows(self, u: Compensated) -> int:
         """Number of elements of u that are not finite, or too large to compute with."""
         return self.ops.count_beyond(*u, self.limit)
+
+    def refuse_overflow(self, values: Array) -> None:
+        """Raise if the codec's narrower numbers became infinite in the mean, or the sum, that all ranks have."""
+        if self.check_finite and self.codec.may_overflow(self.dtype) and self.ops.count_nonfinite(values)[0]:
+            raise NonFiniteGradient(f"values={self.codec.kind or self.codec.wire_dtype(self.dtype)} overflowed in "
+                                    f"step {self.number}: use values=float32")
 
     def misfits(self, values: Array) -> Misfits | None:
         """The ``values`` that become infinite in the result's dtype; None if there are none."""

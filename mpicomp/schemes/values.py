@@ -203,6 +203,7 @@ class Exchanged(NamedTuple):
     leader: int | None = None  # the rank that chose the indices, where one did
     chosen: str = ""  # the candidate that ran the step, where there are several
     reason: str = ""  # why it was chosen
+    finite: bool = False  # infinity has been looked for in the mean
 
 
 @dataclass

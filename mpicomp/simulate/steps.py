@@ -95,10 +95,10 @@ class Rehearsal:
         self._scratch[which] = scratch = SettledScratch(as_ops(ops), self._scratch.get(which))
         gradient, options = [as_array(Ghost(ops, layout.total, FLOAT))], self.scheme.options
         ctx = context_of(layout, comm, Workers.equal(1, self.size), parts, options["layers"] == "per-tensor",
-                         options["seed"], self._algorithm, scratch=scratch)
+                         options["seed"], self._algorithm, check_finite=True, scratch=scratch)
         ctx = levels.at_step(levels.context(ctx), number, False, None, [])
         _settle(parts, ctx, ops)
-        pipeline = Pipeline(parts, check_finite=True, levels=levels)
+        pipeline = Pipeline(parts, levels)
         ops.work(STEP, 1)
         prepared = pipeline.prepare(gradient, ctx)
         if not pipeline.local_steps.covers(number):

@@ -24,5 +24,5 @@ def step_of(text: str, bucket: Bucket, workers: int = 1) -> tuple[StepContext, P
     scheme = Scheme.parse(text)
     parts = scheme.parts(workers)
     per_tensor = scheme.options["layers"] == "per-tensor"
-    ctx = context_of(bucket, OneRank(), Workers.equal(workers, 1), parts, per_tensor, 0, "native")
+    ctx = context_of(bucket, OneRank(), Workers.equal(workers, 1), parts, per_tensor, 0, "native", True)
     return ctx.at_step(0), parts

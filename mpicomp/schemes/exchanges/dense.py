@@ -56,18 +56,17 @@ class Dense(Exchange[Everything, Vectors]):
         else:
             mean = averaging.mean_of_codes(message.codes, place, ctx, consume=not ctx.remembers)
             nbytes = message.codes[0].nbytes
-        return Exchanged(Mean(None, mean, ctx.n), message.sent, 8.0 * nbytes)
+        return Exchanged(Mean(None, mean, ctx.n), message.sent, 8.0 * nbytes, finite=True)
 
     def _encoded_on_the_way(self, u: Compensated, place: Place, ctx: StepContext) -> tuple[Array, int]:
         """The mean, and the bytes of this worker's codes: each bucket is copied and encoded just before it leaves.
 
-        A narrowed vector needs no copy, and neither does a mean that may lie in the gradient's place; not if it may
-        overflow, which is to change nothing.
+        A narrowed vector needs no copy, and neither does a mean that may lie in the gradient's place.
         """
         narrows = ctx.codec.may_overflow(ctx.dtype)
         nbytes = 0
         values = ctx.target
-        if values is None or narrows:
+        if values is None or (narrows and u.memory is not None):  # an overflow changes nothing that was given
             values = ctx.scratch.array("dense-0", u.n, u.gradient.dtype)
         if u.memory is None and ctx.codec.sends_unchanged(ctx.dtype):
             return averaging.mean_of_values(u.gradient, values, ctx), values.nbytes

@@ -118,8 +118,31 @@ def test_buckets_are_even_and_cover_the_vector(own, started, monkeypatch):
     assert sum(started) == N
     assert started == [1024, 1024, 1024, 1024, 907]
     assert set(reducer.stats.seconds) >= {"select", "agree", "exchange"}
-    kept = sum(array.nbytes for array in reducer._laid_out.ctx.scratch._arrays.values())
-    assert kept == gradient.nbytes  # buckets are parts of one vector
+    kept = sum(array.size for array in reducer._laid_out.ctx.scratch._arrays.values())
+    assert kept == averaging.PART  # the mean is decoded where it is wanted
+
+
+@pytest.mark.parametrize("bucket_bytes", [4096, WHOLE])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_sum_that_overflows_changes_nothing(own, monkeypatch, bucket_bytes, in_place):
+    """The last bucket overflows: those before it are not written either."""
+    monkeypatch.setattr(averaging, "BUCKET_BYTES", bucket_bytes)
+    gradient = np.ones(N, np.float32)
+    gradient[-1] = 6e4 if own.size > 1 else 1e5
+    before, out = gradient.copy(), gradient if in_place else np.full(N, 7, np.float32)
+    kept = out.copy()
+    reducer = Reducer(own, "half")
+    with pytest.raises(NonFiniteGradient, match="values=float16 overflowed in step 0"):
+        reducer.reduce(gradient, out=out)
+    np.testing.assert_array_equal(gradient, before)
+    np.testing.assert_array_equal(out, kept)
+    gradient[-1] = 1
+    np.testing.assert_array_equal(reducer.reduce(gradient, out=out), 1)
+
+
+def test_an_overflow_that_is_allowed_is_averaged(own):
+    gradient = np.full(3, 1e5, np.float32)
+    np.testing.assert_array_equal(Reducer(own, "half", nonfinite="allow").reduce(gradient), np.inf)
 
 
 def test_what_needs_no_pass_of_its_own_goes_in_one_call(own, started, monkeypatch):
