@@ -56,7 +56,7 @@ class Dense(Exchange[Everything, Vectors]):
         else:
             mean = averaging.mean_of_codes(message.codes, place, ctx, consume=not ctx.remembers)
             nbytes = message.codes[0].nbytes
-        return Exchanged(Mean(None, mean, ctx.n), message.sent, 8.0 * nbytes, finite=True)
+        return Exchanged(Mean(None, mean, ctx.n), message.sent, 8.0 * nbytes, finite=message.codes is None)
 
     def _encoded_on_the_way(self, u: Compensated, place: Place, ctx: StepContext) -> tuple[Array, int]:
         """The mean, and the bytes of this worker's codes: each bucket is copied and encoded just before it leaves.

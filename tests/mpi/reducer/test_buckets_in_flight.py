@@ -119,7 +119,7 @@ def test_buckets_are_even_and_cover_the_vector(own, started, monkeypatch):
     assert started == [1024, 1024, 1024, 1024, 907]
     assert set(reducer.stats.seconds) >= {"select", "agree", "exchange"}
     kept = sum(array.size for array in reducer._laid_out.ctx.scratch._arrays.values())
-    assert kept == averaging.PART  # the mean is decoded where it is wanted
+    assert kept == averaging.PART  # no vector: the mean is decoded into out
 
 
 @pytest.mark.parametrize("bucket_bytes", [4096, WHOLE])
@@ -138,6 +138,13 @@ def test_a_sum_that_overflows_changes_nothing(own, monkeypatch, bucket_bytes, in
     np.testing.assert_array_equal(out, kept)
     gradient[-1] = 1
     np.testing.assert_array_equal(reducer.reduce(gradient, out=out), 1)
+
+
+def test_the_overflow_of_one_of_several_workers_is_refused(own):
+    """Their sum travels in float32."""
+    gradient = np.full((2, 3), 1e5, np.float32)
+    with pytest.raises(NonFiniteGradient, match="values=float16 overflowed in step 0"):
+        Reducer(own, "half", workers=2).reduce(gradient)
 
 
 def test_an_overflow_that_is_allowed_is_averaged(own):
