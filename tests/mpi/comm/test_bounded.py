@@ -11,6 +11,7 @@ from mpi4py import MPI
 import mpicomp
 from mpicomp.allreduce import two_hops
 from mpicomp.comm import bounded_exchange
+from mpicomp.comm.safety.collective_errors import run_collectively
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
 from mpicomp.ops import _cpu
 from mpicomp.ops.error_bound import BLOCK
@@ -77,6 +78,13 @@ def same_on_all(comm, x):
     return len(set(comm.allgather(x.tobytes()))) == 1
 
 
+def assert_equal_and_within(comm, got, vectors, bound, divisor=1):
+    """All ranks have the same bits, and each finds its share of the elements within the bound."""
+    assert same_on_all(comm, got)
+    own = slice(comm.rank, None, comm.size)
+    run_collectively(comm, lambda: assert_within(got[own], vectors[:, own], bound, divisor))
+
+
 def summed(comm, x, bound, **options):
     out = np.empty_like(x)
     comm.Allreduce(x, out, bound=bound, algorithm="two_hops", **options)
@@ -89,12 +97,10 @@ def test_allreduce_holds_the_bound(comm, rng):
             print(name, n, vectors.dtype, bound)
             mine = vectors[comm.rank].copy()
             total = summed(comm, mine, bound)
-            assert_within(total, vectors, bound)
+            assert_equal_and_within(comm, total, vectors, bound)
             assert np.array_equal(mine, vectors[comm.rank], equal_nan=True)
             mean = summed(comm, mine, bound, op=mpicomp.AVG)
-            assert_within(mean, vectors, bound, comm.size)
-            assert same_on_all(comm, total)
-            assert same_on_all(comm, mean)
+            assert_equal_and_within(comm, mean, vectors, bound, comm.size)
 
 
 def test_bits_do_not_depend_on_segments_or_place(comm, rng, monkeypatch):
@@ -224,7 +230,7 @@ def test_relative_bound(comm, rng):
         stats = comm.bounded_stats
         assert stats.bound == pytest.approx(1e-3 * spread, rel=0.5)  # of what is left without one element
         assert stats.largest_error == comm.size * stats.bound
-        assert_within(total, vectors, stats.bound)
+        assert_equal_and_within(comm, total, vectors, stats.bound)
 
 
 @pytest.mark.parametrize("value", [0.0, 2.5, np.nan])
@@ -277,8 +283,7 @@ def test_allgather(comm, rng):
             print(name, n)
             out = np.empty(n * size, vectors.dtype)
             comm.Allgather(vectors[rank].copy(), out, bound=bound, algorithm="two_hops")
-            assert_within(out, vectors.reshape(1, -1), bound)
-            assert same_on_all(comm, out)
+            assert_equal_and_within(comm, out, vectors.reshape(1, -1), bound)
             in_place = np.zeros_like(out)
             in_place[rank * n : (rank + 1) * n] = vectors[rank]
             comm.Allgather(MPI.IN_PLACE, in_place, bound=bound, algorithm="two_hops")
@@ -292,8 +297,7 @@ def test_bcast(comm, rng):
                 print(name, n)
                 x = vectors[root].copy() if comm.rank == root else np.zeros_like(vectors[0])
                 comm.Bcast(x, root, bound=bound, algorithm="two_hops")
-                assert_within(x, vectors[root][None], bound)
-                assert same_on_all(comm, x)
+                assert_equal_and_within(comm, x, vectors[root][None], bound)
 
 
 def test_no_elements(comm):
