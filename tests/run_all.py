@@ -30,11 +30,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "openmpi" / "bin" / "python"
 # Once in some thousand jobs Open MPI's launcher ends before it starts a rank: only then a test runs again.
 PYTEST = (PYTHON, "-m", "pytest", "-q", "--reruns=2", "--only-rerun=listener thread failed to start")
-WORKERS = ("--numprocesses=4", "--dist=loadfile")  # many tests wait
+WORKERS = "--numprocesses=4"  # many tests wait
 QUICK, LONG = ("-m", "not long"), ("-m", "long")
 # Long tests of CUDA sources that the stage `cuda` leaves out; it runs the others, with checks.
 UNCHECKED = "not cuda or cuda_compiles or test_large or products_of_integers"
 MESSAGES = ("allreduce", "comm")
+STEPS = (*MESSAGES, "reducer", "schemes")
 COMMUNICATION = (*MESSAGES, "bench", "checkpoint", "reducer", "trace")
 
 # Folders that pytest leaves out of tests/ as a whole (conftest.py), and how their tests are run.
@@ -75,19 +76,24 @@ STAGES = {
     "docs": Stage("the documentation builds without a warning; the notebook runs",
                   (PYTHON, "-m", "sphinx", "-E", "-W", "--keep-going", "-q", "-b", "html", "docs", "out/docs"), 3600,
                   one_core=True),
-    "unit": Stage("all that one process can show", (*PYTEST, "tests", *WORKERS, *QUICK)),
+    "unit": Stage("all that one process can show", (*PYTEST, "tests", WORKERS, "--dist=loadfile", *QUICK)),
     "openmpi": Stage("collectives, reducer, trace in 2 ranks of Open MPI",
                      _mpi("openmpi", "--sizes", "2", *QUICK), math.inf),
     "mpich": Stage("collectives, reducer, trace in 2 ranks of MPICH",
                    _mpi("mpich", "--sizes", "2", *QUICK), math.inf),
-    "unit-long": Stage("CUDA sources compile; whole jobs", (*PYTEST, "tests", *WORKERS, *LONG, "-k", UNCHECKED),
-                       long=True),
+    # A few files take most of the time: their tests are shared out, too.
+    "unit-long": Stage("CUDA sources compile; whole jobs",
+                       (*PYTEST, "tests", WORKERS, "--dist=worksteal", *LONG, "-k", UNCHECKED), long=True),
     "cuda": Stage("CUDA kernels on the CPU, every access to memory checked",
                   (PYTHON, "tests/sanitizers/sanitize.py", "cuda"), long=True),
-    "openmpi-long": Stage("long tests in 1 to 3 ranks of Open MPI",
-                          _mpi("openmpi", "--sizes", "1,2,3", *LONG), math.inf, long=True),
-    "openmpi-sizes": Stage("quick tests in 3, 4, 5 and 8 ranks of Open MPI",
-                           _mpi("openmpi", "--sizes", "3,4,5,8", *QUICK), math.inf, long=True),
+    "one-rank-long": Stage("long tests in 1 rank of Open MPI",
+                           _mpi("openmpi", "--sizes", "1", *LONG), math.inf, long=True, one_core=True),
+    "openmpi-long": Stage("long tests in 2 and 3 ranks of Open MPI",
+                          _mpi("openmpi", "--sizes", "2,3", *LONG), math.inf, long=True),
+    "openmpi-sizes": Stage("quick tests in 3 and 4 ranks of Open MPI",
+                           _mpi("openmpi", "--sizes", "3,4", *QUICK), math.inf, long=True),
+    "openmpi-more-ranks": Stage("collectives and schemes in 5 and 8 ranks of Open MPI",
+                                _mpi("openmpi", "--sizes", "5,8", *QUICK, *_rooms(STEPS)), math.inf, long=True),
     # MPICH has two ranks for all tests (stage mpich), one where tests call MPI themselves, and three, which poll on the
     # cores they share, for collectives.
     "mpich-one-rank": Stage("tests of communication in 1 rank of MPICH",
