@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from functools import partial
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -12,7 +9,6 @@ from mpi4py import MPI
 import mpicomp
 from mpicomp import allreduce
 from mpicomp.allreduce import block_codes, two_hops
-from mpicomp.comm.safety.collective_errors import run_collectively
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
 from mpicomp.ops import oracle
 from mpicomp.ops.block_codes import BLOCK, FORMATS, block_codes_nbytes, largest_error
@@ -64,16 +60,16 @@ def rounded(x, format):
     return out
 
 
-def two_hops_by_oracle(vectors, format, factor):
-    """Round each vector, add in rank order, multiply, round the sum; one rank alone rounds nothing."""
-    if len(vectors) == 1:
-        return vectors[0].copy()
-    wide = vectors if vectors.dtype in (np.float32, np.float64) else vectors.astype(np.float32)
-    total = np.zeros_like(wide[0])
+def two_hops_by_oracle(comm, mine, format, factor):
+    """Round each rank's vector, add in rank order, multiply, round the sum; one rank alone rounds nothing."""
+    if comm.size == 1:
+        return mine.copy()
+    wide = mine if mine.dtype in (np.float32, np.float64) else mine.astype(np.float32)
+    total = np.zeros_like(wide)
     with np.errstate(invalid="ignore", over="ignore"):
-        for vector in wide:
-            total += rounded(vector, format)
-        return rounded(total * total.dtype.type(factor), format).astype(vectors.dtype)
+        for vector in comm.allgather(rounded(wide, format)):
+            total += vector
+        return rounded(total * total.dtype.type(factor), format).astype(mine.dtype)
 
 
 def reduced(comm, x, format, in_place=False, op=MPI.SUM):
@@ -90,10 +86,6 @@ def assert_bits(actual, expected):
     np.testing.assert_array_equal(np.signbit(actual[actual == 0]), np.signbit(expected[expected == 0]))
 
 
-def assert_bits_of_two_hops(actual, vectors, format, factor):
-    assert_bits(actual, two_hops_by_oracle(vectors, format, factor))
-
-
 def same_on_all(comm, x):
     return len(set(comm.allgather(x.tobytes()))) == 1
 
@@ -105,16 +97,13 @@ def test_formats_are_those_of_the_codes():
 @pytest.mark.parametrize("dtype", DTYPES)
 @all_formats
 def test_bits_are_those_of_two_hops(comm, rng, format, dtype):
-    """All ranks have the same bits, and in turn compare them with the oracle's."""
-    turns = itertools.cycle(range(comm.size))
     for n in (*LENGTHS, int(rng.integers(2, 3000))):
         for name, vectors in vectors_of(rng, n, comm.size, dtype_of(dtype)):
             print(name, n)
             mine = vectors[comm.rank].copy()
             for op, factor in ((MPI.SUM, 1), (mpicomp.AVG, 1 / comm.size)):
                 got = reduced(comm, mine, format, op=op)
-                check = partial(assert_bits_of_two_hops, got, vectors, format, factor)
-                run_collectively(comm, check, here=next(turns) == comm.rank)
+                assert_bits(got, two_hops_by_oracle(comm, mine, format, factor))
                 assert got.tobytes() == reduced(comm, mine, format, in_place=True, op=op).tobytes()
                 assert same_on_all(comm, got)
             assert mine.tobytes() == vectors[comm.rank].tobytes()

@@ -22,7 +22,7 @@ def piece_of(comm, n):
 
 
 def rounded(x, format, pieces):
-    """What receivers read of a vector whose pieces are coded by themselves."""
+    """Return a vector as receivers read it, each piece coded by itself."""
     ops, out = ops_for(x), np.empty_like(x)
     for start, stop in pieces:
         codes = np.empty(block_codes_nbytes(stop - start, format), np.uint8)
@@ -91,7 +91,7 @@ def test_other_codecs(comm, seed, scheme):
 
 @pytest.mark.parametrize(("scheme", "share"), [("int8", 0.26), ("int4", 0.135), ("fp8", 0.26)])
 def test_bytes_on_the_wire(comm, seed, scheme, share):
-    """Of what a reduce-scatter of float32 sends, with the agreement."""
+    """Shares of what a reduce-scatter of float32 sends, with the agreement."""
     n = 100_000 * comm.size
     reducer, x = ShardReducer(comm, scheme), gradient(seed, comm.rank, 0, n)
     scattered(reducer, comm, x)
