@@ -71,7 +71,7 @@ def cases(xp: Any, n: int) -> list[Case]:
 
     message, blocks = xp.empty(n + 4, xp.uint8), xp.empty(block_codes_nbytes(n, "int8"), xp.uint8)
     stream = xp.empty(bounded_capacity(n, "float32"), xp.uint8)
-    k, groups = max(1, int(n * DENSITY)), xp.asarray([*range(0, n, 512), n], dtype=xp.int64)
+    k, groups = max(1, int(n * DENSITY)), gpu.group_bounds(np.array([*range(0, n, 512), n], np.int64))
     scales, levels = xp.full(groups.size - 1, SCALE, xp.float32), xp.empty(-(-n * 4 // 8), xp.uint8)
     key, below, above = gpu.Key(1, 2, 3), xp.empty_like(scales), xp.empty_like(scales)
     tensors = [(i * n // TENSORS, (i + 1) * n // TENSORS) for i in range(TENSORS)]

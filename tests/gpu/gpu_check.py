@@ -38,6 +38,7 @@ from gpu_report import document, json_lines, markdown, part_table, save  # noqa:
 
 PASSED, FAILED, NO_GPU, NO_CUPY = 0, 1, 3, 4
 SECONDS = 480.0
+AT_ONCE = 8  # processes of tests that share the GPU
 LEAST = 5.0  # seconds that a part is begun with
 WHEELS_S = 120.0
 NOT_STARTED = 127  # a shell's exit code for this
@@ -58,7 +59,8 @@ class Part(NamedTuple):
 def parts(elements: list[int] | None = None) -> list[Part]:
     """The parts in the order in which they run: quick and informative ones first."""
     python = sys.executable
-    tests = [python, *KERNEL_TESTS, "-p", "no:xdist", "--maxfail=20"]
+    tests = [python, *KERNEL_TESTS, "--maxfail=50"]
+    at_once = ["-n", str(min(AT_ONCE, os.cpu_count() or 1))] if machine.has("xdist") else []
     under = ["compute-sanitizer", "--error-exitcode", "9", "--target-processes", "all", "--tool"]
 
     def ranks(n: int, script: str) -> list[str]:
@@ -67,7 +69,7 @@ def parts(elements: list[int] | None = None) -> list[Part]:
     build = Part("build", [python, "setup.py", "-q", "build_ext", "--inplace"], 120, ("compiler",))
     return [
         *([] if machine.compiled() else [build]),
-        Part("kernels against the oracle", tests, 150, ("cupy", "nvrtc", "pytest")),
+        Part("kernels against the oracle", [*tests, *at_once], 150, ("cupy", "nvrtc", "pytest")),
         Part("benchmarks", [python, "tests/gpu/bench.py", *map(str, elements or [])], 120, ("cupy", "nvrtc")),
         Part("calls, 2 ranks", ranks(2, "calls"), 60, ("cupy", "nvrtc", "mpi")),
         Part("paths to other ranks", ranks(max(2, min(4, machine.gpus())), "paths"), 60, ("cupy", "nvrtc", "mpi")),
@@ -75,8 +77,8 @@ def parts(elements: list[int] | None = None) -> list[Part]:
         *(Part(f"schemes, {n} ranks", ranks(n, "schemes"), 60, ("cupy", "nvrtc", "mpi")) for n in (1, 2, 3, 4)),
         Part("PowerSGD beside PyTorch's", [python, "tests/gpu/powersgd.py"], 60, ("cupy", "nvrtc", "mpi", "torch")),
         Part("PyTorch, 2 ranks", ranks(2, "torch_steps"), 60, ("cupy", "nvrtc", "mpi", "torch")),
-        *(Part(tool, [*under, tool, *tests, "-k", SMALL_TESTS], 100, ("cupy", "nvrtc", "pytest", "compute-sanitizer"))
-          for tool in ("memcheck", "racecheck")),
+        *(Part(tool, [*under, tool, *tests, "-p", "no:xdist", "-k", SMALL_TESTS], 100,
+               ("cupy", "nvrtc", "pytest", "compute-sanitizer")) for tool in ("memcheck", "racecheck")),
     ]
 
 
@@ -127,11 +129,18 @@ def run(part: Part, limit: float, log: Path) -> dict[str, Any]:
         if code is None and process is not None:
             end(process)
         output.seek(begin)
-        text = output.read()
+        text = without_folders(output.read())
     outcome = "stopped" if code is None else "passed" if code == 0 else "failed"
     return {"part": part.name, "outcome": outcome, "exit_code": code, "limit_s": round(limit, 1),
             "seconds": round(time.monotonic() - start, 1), "results": json_lines(text), "reason": reason,
             "output": text[-2000:] if outcome != "passed" else ""}
+
+
+def without_folders(text: str) -> str:
+    """Paths relative to this copy and to Python's environment: results are read elsewhere."""
+    for folder in (ROOT, Path(sys.prefix)):
+        text = text.replace(f"{folder}/", "")
+    return text
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -10,6 +10,7 @@ import copy
 import json
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from mpi4py import MPI
@@ -18,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import mpicomp
+from mpicomp.errors import InvalidArgument
 from mpicomp.torch import DiLoCo, DistributedOptimizer, compress, ddp_hook
 
 STEPS = 4
@@ -106,12 +108,18 @@ def main() -> int:
     model = nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 5))
     torch.distributed.init_process_group("mpicomp")
     for way, scheme in CASES:
-        expected, actual = (way(comm, model, scheme, where) for where in ("cpu", device))
-        worst = float((actual - expected).abs().max())
-        failed += worst > TOLERANCE
+        result: dict[str, Any] = {"case": f"{way.__name__.replace('_', ' ')}, {scheme}, {comm.size} ranks"}
+        try:
+            expected, actual = (way(comm, model, scheme, where) for where in ("cpu", device))
+        except InvalidArgument as error:
+            if "needs PyTorch" not in str(error):
+                raise
+            result |= {"left out": str(error)}
+        else:
+            worst = float((actual - expected).abs().max())
+            failed += worst > TOLERANCE
+            result |= {"difference": worst, "passed": worst <= TOLERANCE}
         if comm.rank == 0:
-            name = f"{way.__name__.replace('_', ' ')}, {scheme}, {comm.size} ranks"
-            result = {"case": name, "difference": worst, "passed": worst <= TOLERANCE}
             print(json.dumps(result), flush=True)
     return 1 if failed else 0
 

@@ -1,14 +1,19 @@
-"""mpicomp.ops.gpu for tests that hold NumPy arrays: copied to the GPU for each call, and back after it."""
+"""mpicomp.ops.gpu for tests that hold NumPy arrays: copied to the GPU for each call, and back after it.
+
+What codes are read from (`gpu.coded`) stays there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from mpicomp.ops import gpu
+
+OF_HOST = ("group_bounds",)  # which takes an array of the host
 
 
 class OnGPU:
@@ -22,7 +27,7 @@ class OnGPU:
 
     def __getattr__(self, name: str) -> Any:
         thing = getattr(gpu, name)
-        if not callable(thing) or isinstance(thing, type):
+        if not callable(thing) or isinstance(thing, type) or name in OF_HOST:
             return thing
         if thing not in self._operations:
             self._operations[thing] = self._around(thing)
@@ -43,8 +48,10 @@ class OnGPU:
         return call
 
     def _there(self, thing: Any, there: dict[int, tuple[np.ndarray, Any]]) -> Any:
-        if isinstance(thing, list):
+        if isinstance(thing, list | Iterator):
             return [self._there(one, there) for one in thing]
+        if isinstance(thing, dict):
+            return {name: self._there(one, there) for name, one in thing.items()}
         if not isinstance(thing, np.ndarray):
             return thing
         if id(thing) not in there:
